@@ -17,7 +17,7 @@ _ISO: Final = re.compile(
 
 
 class Parts(NamedTuple):
-    """What a duration is made of. `exact`: weeks and below, `timedelta.max` where it is over."""
+    """The parts of a duration. `exact`: weeks and smaller, at most `timedelta.max`."""
 
     years: int
     months: int
@@ -32,16 +32,18 @@ class Duration:
     exact: timedelta
 
     def after(self, at: datetime) -> datetime:
-        """The instant so long after another. Raises OverflowError beyond the calendar."""
+        """Return the instant this duration after another. Raises OverflowError beyond the
+        calendar."""
         return _months_later(at, self.months) + self.exact
 
     def before(self, at: datetime) -> datetime:
-        """The instant so long before another. Raises OverflowError beyond the calendar."""
+        """Return the instant this duration before another. Raises OverflowError beyond the
+        calendar."""
         return _months_later(at, -self.months) - self.exact
 
 
 def _months_later(at: datetime, months: int) -> datetime:
-    """On the month's last day where the day does not exist."""
+    """Return the instant months later, on the month's last day if the day does not exist."""
     year, month = divmod(at.year * 12 + at.month - 1 + months, 12)
     if not MINYEAR <= year <= MAXYEAR:
         raise OverflowError(f"there is no year {year}")
@@ -51,12 +53,12 @@ def _months_later(at: datetime, months: int) -> datetime:
 
 @lru_cache(maxsize=1024)
 def read_parts(text: str) -> Parts | None:
-    """The parts of a duration such as P1Y6M or PT12H; None for a text that is none."""
-    found = _ISO.fullmatch(text)
-    if found is None:
+    """Return the parts of a duration such as P1Y6M or PT12H; None if the text is not one."""
+    match = _ISO.fullmatch(text)
+    if match is None:
         return None
-    years, months, weeks, days, hours, minutes = (int(part or 0) for part in found.groups()[:6])
-    microseconds = int(Decimal(found[7] or 0) * 1_000_000)
+    years, months, weeks, days, hours, minutes = (int(part or 0) for part in match.groups()[:6])
+    microseconds = int(Decimal(match[7] or 0) * 1_000_000)
     try:
         exact = timedelta(
             weeks=weeks, days=days, hours=hours, minutes=minutes, microseconds=microseconds
@@ -67,6 +69,6 @@ def read_parts(text: str) -> Parts | None:
 
 
 def read_duration(text: str) -> Duration | None:
-    """The duration; None for a text that is none."""
+    """Return the duration in a text; None if it is not one."""
     parts = read_parts(text)
     return None if parts is None else Duration(parts.years * 12 + parts.months, parts.exact)

@@ -1,7 +1,7 @@
-"""Where the values of a JSON text stand, in bytes: to take or cut them out as they were written.
+"""The spans of values in a JSON text, in bytes: to take or cut them out unchanged.
 
-The text must be JSON, as `json_text.read_json` reads it, in UTF-8: what is wrong in it is not
-noticed here. Nothing is decoded but names; nesting of any depth costs no stack.
+The text must be JSON, as `json_text.read_json` reads it, in UTF-8: errors are not noticed here.
+Only names are decoded; nesting of any depth needs no stack.
 """
 
 import re
@@ -10,18 +10,19 @@ from typing import Final, NamedTuple
 
 from inference_store.inference.json_text import UnreadableJson, read_json
 
-_MARK: Final = b"\xef\xbb\xbf"
-# No pattern here can fail once it has taken something, so none ever backtracks; and a repeat of
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+# No pattern here can fail after a partial match, so none ever backtracks; and a repetition of
 # groups has a limit, since each round of it takes memory.
 _BLANK: Final = re.compile(rb"[ \t\r\n]*")
 _SCALAR: Final = re.compile(rb'[^ \t\r\n,:"\[\]{}]*')
 _ESCAPES: Final = re.compile(rb'[^"\\]*(?:\\.[^"\\]*){0,999}', re.DOTALL)
-# All but brackets and strings that are long or have escapes: those have a faster way.
+# Everything but brackets, and strings that are long or have escapes: there is a faster way for
+# those.
 _PLAIN: Final = re.compile(rb'(?:[^"\[\]{}]+|"[^"\\]{0,99}"|\[[^"\[\]{}]*\]){0,999}', re.DOTALL)
 
 
 class Span(NamedTuple):
-    """Where a value begins and ends."""
+    """The start and the end of a value."""
 
     start: int
     end: int
@@ -37,12 +38,15 @@ class Member(NamedTuple):
 
 
 def root(text: bytes, at: int = 0) -> Span:
-    """The value that the whole text is, or what is behind a place in it."""
-    return _value(text, _skip(text, len(_MARK) if text.startswith(_MARK, at) else at))
+    """Return the span of the whole text's value, or of the value after a position."""
+    return _value(
+        text, _skip(text, len(_BYTE_ORDER_MARK) if text.startswith(_BYTE_ORDER_MARK, at) else at)
+    )
 
 
 def members(text: bytes, span: Span) -> Iterator[Member]:
-    """Each member of an object in order, repeated names and all; none of anything else."""
+    """Yield each member of an object in order, including repeated names; nothing for other
+    values."""
     if text[span.start : span.start + 1] != b"{":
         return
     at = _skip(text, span.start + 1)
@@ -54,7 +58,7 @@ def members(text: bytes, span: Span) -> Iterator[Member]:
 
 
 def items(text: bytes, span: Span) -> Iterator[Span]:
-    """Each element of a list; none of anything else."""
+    """Yield the span of each element of a list; nothing for other values."""
     if text[span.start : span.start + 1] != b"[":
         return
     at = _skip(text, span.start + 1)
@@ -65,55 +69,55 @@ def items(text: bytes, span: Span) -> Iterator[Span]:
 
 
 def by_name(text: bytes, span: Span) -> dict[str, Span]:
-    """The members' values; of a name that comes twice the last."""
+    """Return the spans of the members' values; of a repeated name the last."""
     return {member.name: member.value for member in members(text, span)}
 
 
 def _name(text: bytes) -> str:
     try:
         return str(read_json(text))
-    except UnreadableJson:  # not in what is JSON
+    except UnreadableJson:  # impossible in JSON
         return text.decode("latin-1")
 
 
 def _skip(text: bytes, at: int) -> int:
-    return _past(_BLANK, text, at)
+    return _match_end(_BLANK, text, at)
 
 
-def _past(pattern: re.Pattern[bytes], text: bytes, at: int) -> int:
-    """Where what the pattern takes from there ends."""
-    found = pattern.match(text, at)
-    return found.end() if found else at
+def _match_end(pattern: re.Pattern[bytes], text: bytes, at: int) -> int:
+    """Return the end of the pattern's match at a position; the position itself if there is none."""
+    match = pattern.match(text, at)
+    return match.end() if match else at
 
 
 def _value(text: bytes, at: int) -> Span:
-    """The value that begins there; never empty, so that every walk ends."""
+    """Return the span of the value at a position; never empty, so that every loop ends."""
     first = text[at : at + 1]
     if first in (b"{", b"["):
         return Span(at, _closed(text, at))
     if first == b'"':
         return Span(at, _quoted(text, at))
-    return Span(at, max(_past(_SCALAR, text, at), at + 1))
+    return Span(at, max(_match_end(_SCALAR, text, at), at + 1))
 
 
 def _quoted(text: bytes, start: int) -> int:
-    """Where the string that begins there ends."""
+    """Return the end of the string that begins at `start`."""
     end = text.find(b'"', start + 1)  # images in base64: a hundred times faster than any pattern
     if end >= 0 and text.find(b"\\", start + 1, end) < 0:
         return end + 1
     before, at = start, start + 1
     while at > before:
-        before, at = at, _past(_ESCAPES, text, at)
+        before, at = at, _match_end(_ESCAPES, text, at)
         if text.startswith(b'"', at):
             return at + 1
     return len(text)
 
 
 def _closed(text: bytes, start: int) -> int:
-    """Where the brackets opened at `start` are closed again."""
+    """Return the end of the brackets that open at `start`."""
     depth, at = 1, start + 1
     while depth:
-        at = _past(_PLAIN, text, at)
+        at = _match_end(_PLAIN, text, at)
         first = text[at : at + 1]
         if first == b'"':
             at = _quoted(text, at)

@@ -1,7 +1,7 @@
-"""Reading JSON that strangers wrote: whatever the bytes are, an answer or one named error.
+"""Reads untrusted JSON: any bytes give a value or one named error.
 
-`read_json` is the fast way (orjson). It turns to `read_exactly` when orjson refuses, and that one
-keeps what orjson cannot: every number as it was written, lone surrogates, NaN, names given twice.
+`read_json` is the fast way (orjson). It uses `read_exactly` if orjson refuses, which preserves what
+orjson cannot: every number as it was written, lone surrogates, NaN, repeated names.
 """
 
 import json
@@ -32,14 +32,14 @@ class Number(str):
 
 
 class RepeatedNames(dict[str, Json]):
-    """An object in which some name came more than once; the last one counts."""
+    """An object with a repeated name; the last value counts."""
 
     names: frozenset[str] = frozenset()
-    """Those names."""
+    """The repeated names."""
 
 
 class UnreadableJson(ValueError):
-    """The bytes are not JSON. `str()` of it says what is wrong and where."""
+    """The bytes are not JSON. `str()` of the error gives the reason and the position."""
 
 
 class TooDeep(UnreadableJson):
@@ -47,7 +47,7 @@ class TooDeep(UnreadableJson):
 
 
 def read_json(raw: bytes | str) -> Json:
-    """The value; numbers are int and float, or `Number` when the exact way was needed.
+    """Return the value; numbers are int and float, or `Number` if the exact way was needed.
 
     Raises UnreadableJson.
     """
@@ -58,7 +58,7 @@ def read_json(raw: bytes | str) -> Json:
 
 
 def read_exactly(raw: bytes | str) -> Json:
-    """The value with every number a `Number`, and repeated names noticed (`RepeatedNames`).
+    """Return the value with every number a `Number`, and repeated names noticed (`RepeatedNames`).
 
     Bytes that are not UTF-8 become lone surrogates (U+DC80 to U+DCFF), so that the rest is saved.
     Raises UnreadableJson.
@@ -68,11 +68,12 @@ def read_exactly(raw: bytes | str) -> Json:
     try:
         return _EXACT.decode(text)
     except json.JSONDecodeError as exc:
-        raise UnreadableJson(_complaint(exc)) from None
+        raise UnreadableJson(_describe_error(exc)) from None
 
 
 def text_of(raw: bytes) -> str:
-    """The text of JSON bytes: UTF-8, with or without a mark, or UTF-16 or 32 by their zeros."""
+    """Return the text of JSON bytes: UTF-8, with or without a byte order mark, or UTF-16 or 32 by
+    their zeros."""
     encoding = json.detect_encoding(raw)
     if encoding.startswith("utf-8"):
         return raw.decode(encoding, "surrogateescape")
@@ -83,9 +84,9 @@ def text_of(raw: bytes) -> str:
 
 
 def write_json(value: Json, *, levels: int = MAX_DEPTH) -> str:
-    """JSON text of a value that was read here; a `Number` as it was written.
+    """Return the JSON text of a value that was read here; a `Number` as it was written.
 
-    What is nested deeper than `levels`, which only orjson reads, is written as "…".
+    A value nested deeper than `levels`, which only orjson reads, is written as "…".
     """
     if isinstance(value, Number):
         return str.__str__(value)
@@ -94,33 +95,33 @@ def write_json(value: Json, *, levels: int = MAX_DEPTH) -> str:
     if levels == 0:
         return '"…"'
     if isinstance(value, list):
-        return "[" + ", ".join([write_json(each, levels=levels - 1) for each in value]) + "]"
+        return "[" + ", ".join([write_json(item, levels=levels - 1) for item in value]) + "]"
     written = [f"{_quoted(k)}: {write_json(v, levels=levels - 1)}" for k, v in value.items()]
     return "{" + ", ".join(written) + "}"
 
 
 def storable(text: str) -> bool:
-    """Postgres can hold it: neither NUL nor a lone surrogate."""
+    """Return whether Postgres can store a text: neither NUL nor a lone surrogate."""
     return "\0" not in text and (text.isascii() or _UNSTORABLE.search(text) is None)
 
 
 def is_number(text: str) -> bool:
-    """The whole text is a decimal number: no white space, no NaN, ASCII digits."""
+    """Return whether the whole text is a decimal number: no white space, no NaN, ASCII digits."""
     return _NUMBER.fullmatch(text) is not None
 
 
 def is_non_finite(text: str) -> bool:
-    """The whole text spells NaN or an infinity."""
+    """Return whether the whole text spells NaN or an infinity."""
     return _NON_FINITE.fullmatch(text) is not None
 
 
 def is_json_number(value: Json) -> bool:
-    """A number, however it was read; a bool is none."""
+    """Return whether a value is a number, however it was read; a bool is not."""
     return isinstance(value, (Number, int, float)) and not isinstance(value, bool)
 
 
 def encoding_problem(raw: bytes) -> str | None:
-    """Where bytes that should be UTF-8 are not; None when they are, or are UTF-16 or 32."""
+    """Return where bytes are not UTF-8; None if they are, or are UTF-16 or 32."""
     if not json.detect_encoding(raw).startswith("utf-8"):
         return None
     try:
@@ -131,15 +132,15 @@ def encoding_problem(raw: bytes) -> str | None:
 
 
 def exact(text: str, *, digits: int, exponent: int) -> Decimal | None:
-    """The number that a decimal text spells; None when over a cap.
+    """Return the number that a decimal text spells; None if it is over a cap.
 
     `digits`: most digits written; `exponent`: largest |exponent| written after the `e`.
-    Raises ValueError when the text is no number.
+    Raises ValueError if the text is not a number.
     """
-    found = _NUMBER.fullmatch(text)
-    if found is None:
+    match = _NUMBER.fullmatch(text)
+    if match is None:
         raise ValueError("not a decimal number")
-    power = found[1]
+    power = match[1]
     if power is not None and (len(power.lstrip("+-0")) > 6 or abs(int(power)) > exponent):
         return None
     if len(text) > digits and _digits_written(text) > digits:
@@ -156,10 +157,10 @@ def _quoted(name: str) -> str:
 
 
 def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-    found = dict(pairs)
-    if len(found) == len(pairs):
-        return found
-    repeated = RepeatedNames(found)
+    members = dict(pairs)
+    if len(members) == len(pairs):
+        return members
+    repeated = RepeatedNames(members)
     repeated.names = frozenset(
         name for name, times in Counter(name for name, _ in pairs).items() if times > 1
     )
@@ -177,16 +178,17 @@ def _refuse_depth(text: str) -> None:
             raise TooDeep(f"nested deeper than {MAX_DEPTH} levels")
 
 
-def _complaint(exc: json.JSONDecodeError) -> str:
-    """What is wrong, where, and the text around it, fit to be stored and shown."""
+def _describe_error(exc: json.JSONDecodeError) -> str:
+    """Describe the error, its position, and the text around it, so that it can be stored and
+    shown."""
     near = exc.doc[max(0, exc.pos - 20) : exc.pos + 20]  # repr() escapes NUL and surrogates
     what = exc.msg[:1].lower() + exc.msg[1:].removesuffix(" at")
-    place = f"line {exc.lineno}, column {exc.colno} (character {exc.pos})"
-    return f"{what} at {place}, near {near!r}"
+    position = f"line {exc.lineno}, column {exc.colno} (character {exc.pos})"
+    return f"{what} at {position}, near {near!r}"
 
 
 _number: Callable[[str], Number] = Number
-# strict=False: a raw control character inside a string is kept, not refused.
+# strict=False: a raw control character in a string is kept, not refused.
 _EXACT: Final = json.JSONDecoder(
     object_pairs_hook=_object,
     parse_float=_number,

@@ -1,7 +1,7 @@
-"""The names spelt most like one that is not there, for refusals and warnings.
+"""Finds the names that are spelt most like an unknown one, for refusals and warnings.
 
-It runs on the event loop, beside all other requests: so names are short and few, and the scorer
-is a cheap one. A name that is longer than any that is meant gets no suggestion.
+It runs on the event loop, beside all other requests: so names are short and few, and the scorer is
+cheap. A name that is longer than any plausible one gets no suggestion.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -9,24 +9,26 @@ from itertools import islice
 from typing import Final
 
 LONGEST: Final = 256
-"""Characters of a name that is compared."""
+"""The most characters of a name that is compared."""
 MOST_COMPARED: Final = 10_000
-"""Names that one is compared with."""
-MOST_TOLD: Final = 8
-"""Names for which the nearest are looked up; of the others their number is told."""
+"""The most names that a name is compared with."""
+MOST_WARNED: Final = 8
+"""The most names for which the nearest are looked up; the others are only counted."""
 _ALIKE: Final = 0.4
 
 
-def nearest(name: str, known: Iterable[str], *, limit: int = 5) -> list[str]:
-    """Up to `limit` of the known names, the most alike first. Of few all are told, of many those
-    that are alike, if any."""
-    # With the first name that is not there.
+def nearest(name: str, names: Iterable[str], *, limit: int = 5) -> list[str]:
+    """Return up to `limit` of the known names, the most similar first. Few names are all returned;
+    of many only the similar ones, if any."""
+    # Imported with the first unknown name.
     from rapidfuzz import process  # noqa: PLC0415
     from rapidfuzz.distance import Levenshtein  # noqa: PLC0415
 
     if len(name) > LONGEST:
         return []
-    short = list(islice((each for each in known if len(each) <= LONGEST), MOST_COMPARED))
+    short = list(
+        islice((candidate for candidate in names if len(candidate) <= LONGEST), MOST_COMPARED)
+    )
     least = _ALIKE if len(short) > limit else 0.0
     alike = process.extract(
         name, short, scorer=Levenshtein.normalized_similarity, score_cutoff=least, limit=limit
@@ -34,30 +36,35 @@ def nearest(name: str, known: Iterable[str], *, limit: int = 5) -> list[str]:
     return [match for match, _, _ in alike]
 
 
-class NotThere(ValueError):
-    """A name that there is none of. `known`: those that there are, the most alike first."""
+class UnknownName(ValueError):
+    """An unknown name. `known`: the known ones, the most similar first."""
 
     def __init__(
-        self, told: str, name: str, known: Sequence[str], *, near: Sequence[str] | None = None
+        self,
+        beginning: str,
+        name: str,
+        known_names: Sequence[str],
+        *,
+        near: Sequence[str] | None = None,
     ) -> None:
-        alike = nearest(name, known) if near is None else near
-        super().__init__(f"{told} {shortened(name)}; {told_of(alike, known)}")
-        self.known = tuple(dict.fromkeys((*alike, *known)))
+        alike = nearest(name, known_names) if near is None else near
+        super().__init__(f"{beginning} {shortened(name)}; {describe_known(alike, known_names)}")
+        self.known = tuple(dict.fromkeys((*alike, *known_names)))
 
 
-def told_of(near: Sequence[str], known: Sequence[str]) -> str:
-    """The nearest and all that are known: the rest of a refusal's sentence."""
-    said = f"the nearest are {', '.join(near)}; " if near else ""
-    return f"{said}known are {', '.join(known)}"
+def describe_known(near: Sequence[str], known_names: Sequence[str]) -> str:
+    """Return the rest of a refusal's sentence, with the nearest and all known names."""
+    suggestion = f"the nearest are {', '.join(near)}; " if near else ""
+    return f"{suggestion}known are {', '.join(known_names)}"
 
 
-def each_told(names: Sequence[str], told: Callable[[str], str]) -> list[str]:
-    """A warning for each of the first names, and one that counts the rest."""
-    said = [told(name) for name in names[:MOST_TOLD]]
-    more = len(names) - len(said)
-    return [*said, f"And {more:,} more are not there."] if more else said
+def list_warnings(names: Sequence[str], describe: Callable[[str], str]) -> list[str]:
+    """Return a warning for each of the first names, and one that counts the rest."""
+    warnings = [describe(name) for name in names[:MOST_WARNED]]
+    more = len(names) - len(warnings)
+    return [*warnings, f"And {more:,} more are not there."] if more else warnings
 
 
 def shortened(name: str) -> str:
-    """The name, quoted, as far as a warning repeats it."""
+    """Return the name, quoted and shortened for a warning."""
     return repr(name if len(name) <= LONGEST else f"{name[:LONGEST]}…")

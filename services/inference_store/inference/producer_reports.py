@@ -1,4 +1,4 @@
-"""What a producer says of itself on the topic of reports, so that its books can be closed.
+"""The report of a producer about itself, so that its account can be closed.
 
 Every 10 seconds and at exit, for each producer: how many exchanges it saw, and what became of them,
 
@@ -73,7 +73,7 @@ class ProducerReport:
 
     @property
     def closes(self) -> bool:
-        """Whether every exchange seen is accounted for."""
+        """True if every exchange seen is accounted for."""
         dropped = sum(self.dropped.values())
         return self.seen == self.sampled_out + dropped + self.queued + self.published
 
@@ -82,18 +82,20 @@ _REPORT: Final = TypeAdapter(ProducerReport)
 
 
 def encode(report: ProducerReport) -> bytes:
-    """The message's bytes: an object with the fields' names; times RFC 3339."""
-    found: dict[str, Any] = {each.name: getattr(report, each.name) for each in fields(report)}
-    found["dropped"] = dict(report.dropped)
+    """Return the message's bytes: an object with the fields' names; times in RFC 3339."""
+    document: dict[str, Any] = {
+        report_field.name: getattr(report, report_field.name) for report_field in fields(report)
+    }
+    document["dropped"] = dict(report.dropped)
     for name in ("booted_at", "reported_at"):
-        found[name] = found[name].astimezone(UTC).isoformat(timespec="microseconds")
-    return orjson.dumps(found)
+        document[name] = document[name].astimezone(UTC).isoformat(timespec="microseconds")
+    return orjson.dumps(document)
 
 
 def decode(payload: bytes) -> ProducerReport:
-    """The report in a message; fields it does not know are left alone.
+    """Return the report in a message; unknown fields are ignored.
 
-    Raises ValueError, saying what is wrong, for anything else.
+    Raises ValueError, with the reason, for anything else.
     """
     report = _REPORT.validate_json(payload)
     if "\0" in "".join((report.producer, report.reporter, *report.dropped)):

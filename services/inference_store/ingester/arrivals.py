@@ -1,7 +1,7 @@
-"""What may not be stored as it arrives: seen before, erased before, expired, or being deleted.
+"""Finds the events that may not be stored: duplicates, erased, expired, or being deleted.
 
-The order decides the state: a redelivery is a duplicate even when it has expired meanwhile,
-what was erased is not brought back, and only what was never here can expire on arrival.
+The order decides the state: a redelivery is a duplicate even if it has expired meanwhile, an erased
+inference is not restored, and only an inference that was never stored can expire on arrival.
 """
 
 from collections.abc import Sequence
@@ -10,14 +10,18 @@ from datetime import UTC, datetime
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.erasure import erasures, holds, policies
+from inference_store.erasure import holds, policies
+from inference_store.erasure.fence import fence_shared
 from inference_store.erasure.holds import Hold
-from inference_store.erasure.mark import marks, tombstones
-from inference_store.erasure.policies import Chain, Scope
-from inference_store.erasure.select import spans
+from inference_store.erasure.mark import tombstones
+from inference_store.erasure.mark.arrivals import enqueue_arrivals
+from inference_store.erasure.mark.pending_deletions import find_claimed, find_claimed_objects
+from inference_store.erasure.policies import EffectivePolicy, ErasureScope
+from inference_store.erasure.progress.erasure import Cause
+from inference_store.erasure.select import time_partitions
 from inference_store.index import inferences
 from inference_store.index.accounting import Outcome
-from inference_store.index.records import Trouble
+from inference_store.index.records import Rejection
 from inference_store.index.writing import Indexable
 from inference_store.inference.errors import StoreError
 from inference_store.query.facts import build_facts
@@ -27,164 +31,173 @@ from .batch import MissingBlob, ReadRecord
 
 @dataclass(slots=True)
 class Arrivals:
-    """A batch, sorted out."""
+    """The events of a batch, by what happens to each."""
 
     fresh: list[ReadRecord] = field(default_factory=list)
-    dead: list[tuple[ReadRecord, Trouble]] = field(default_factory=list)
+    dead: list[tuple[ReadRecord, Rejection]] = field(default_factory=list)
     missing: list[tuple[ReadRecord, MissingBlob]] = field(default_factory=list)
     settled: list[tuple[ReadRecord, Outcome]] = field(default_factory=list)
-    # fresh ones of which a part has outlived its policy already
-    part_expired: list[tuple[Indexable, Scope]] = field(default_factory=list)
-    # a span of time has been dropped, or is about to be: the catalogue is to be read again
+    # fresh ones with a part that has outlived its policy already
+    part_expired: list[tuple[Indexable, ErasureScope]] = field(default_factory=list)
+    # a span of time has been dropped, or is about to be: the catalogue must be read again
     spans_gone: bool = False
 
 
 async def sort_out(connection: AsyncConnection, reads: Sequence[ReadRecord]) -> Arrivals:
-    """Sort a batch by what may become of each; queues for erasure what must not stay."""
-    # A statement of its own, before all that is looked up: see erasure/mark/marks.py. Of dead
-    # letters alone too: from its commit on whoever erases objects sees what they name.
-    await marks.gate_shared(connection)
-    found = Arrivals()
+    """Decide what happens to each event of a batch; queue for erasure those that must not stay."""
+    # A statement of its own, before anything is looked up: see erasure/mark/pending_deletions.py.
+    # Also if there are only dead letters: after the commit an eraser sees the objects they name.
+    await fence_shared(connection)
+    arrivals = Arrivals()
     candidates: list[tuple[ReadRecord, Indexable]] = []
     for read in reads:
-        if isinstance(read.result, Trouble):
-            found.dead.append((read, read.result))
+        if isinstance(read.result, Rejection):
+            arrivals.dead.append((read, read.result))
         elif isinstance(read.result, MissingBlob):
-            # Its blob may be missing because the inference was erased: looked up all the same.
+            # Its blob may be missing because the inference was erased: look it up anyway.
             if read.result.item is None:
-                found.missing.append((read, read.result))
+                arrivals.missing.append((read, read.result))
             else:
                 candidates.append((read, read.result.item))
         else:
             candidates.append((read, read.result))
     if candidates:
-        await _sort_candidates(connection, candidates, found)
-    return found
+        await _sort_candidates(connection, candidates, arrivals)
+    return arrivals
 
 
 async def _sort_candidates(
-    connection: AsyncConnection, candidates: Sequence[tuple[ReadRecord, Indexable]], found: Arrivals
+    connection: AsyncConnection,
+    candidates: Sequence[tuple[ReadRecord, Indexable]],
+    arrivals: Arrivals,
 ) -> None:
     shared = {key for _, item in candidates for key in item.shared_keys}
-    claimed = await marks.claimed(connection, shared, objects=False) if shared else set()
-    # an orphan may be a capture's own, whose event has come after all
-    claimed |= await marks.claimed_objects(
+    claimed = await find_claimed(connection, shared, objects=False) if shared else set()
+    # an orphan may belong to a capture whose event arrives late
+    claimed |= await find_claimed_objects(
         connection, (key for _, item in candidates for key in _keys(item))
     )
     identities = [(*item.identity, item.event.received_at) for _, item in candidates]
-    erased = await tombstones.find(connection, identities)
-    closed = await spans.closed(connection, {item.event.received_at for _, item in candidates})
-    found.spans_gone = bool(closed)
+    erased = await tombstones.find_erased(connection, identities)
+    closed = await time_partitions.find_closed(
+        connection, {item.event.received_at for _, item in candidates}
+    )
+    arrivals.spans_gone = bool(closed)
     models = {item.registration.model for _, item in candidates}
-    chains = await policies.by_model(connection, models)
-    in_force = await holds.in_force(connection, models) if chains or erased else []
+    chains = await policies.find_effective_policies(connection, models)
+    in_force = await holds.list_in_force(connection, models) if chains or erased else []
     now = datetime.now(UTC)
     waiting = [item.identity for read, item in candidates if isinstance(read.result, MissingBlob)]
     stored = await inferences.stored(connection, waiting) if waiting else set()
-    erased_at = await tombstones.times(connection, erased.intersection(waiting))
+    erased_at = await tombstones.find_times(connection, erased.intersection(waiting))
     expired: list[tuple[ReadRecord, Indexable]] = []
     again: list[Indexable] = []
-    seen = set()
+    identities_in_batch = set()
     for read, item in candidates:
         gone = _expired(chains.get(item.registration.model), read, item, now)
         if gone and _held(in_force, read, item, now):
             gone = ()
-        if item.identity in seen:
-            found.settled.append((read, Outcome.DUPLICATE))
+        if item.identity in identities_in_batch:
+            arrivals.settled.append((read, Outcome.DUPLICATE))
         elif item.identity in erased:
-            # what was erased stays so; but its objects, should there be any again, are evidence
+            # it stays erased; but if its objects exist again, a hold may keep them as evidence
             if not _held(_in_doubt(in_force, erased_at.get(item.identity)), read, item, now):
                 again.append(item)
-            found.settled.append((read, Outcome.ERASED_AGAIN))
+            arrivals.settled.append((read, Outcome.ERASED_AGAIN))
         elif claimed.intersection(_keys(item)):
-            found.missing.append((read, _being_deleted(item, claimed)))
+            arrivals.missing.append((read, _being_deleted(item, claimed)))
         elif "inference" in gone:
             expired.append((read, item))
         elif isinstance(read.result, MissingBlob):
             if item.identity in stored:
-                found.settled.append((read, Outcome.DUPLICATE))
+                arrivals.settled.append((read, Outcome.DUPLICATE))
             else:
-                found.missing.append((read, read.result))
+                arrivals.missing.append((read, read.result))
                 continue
         elif item.event.received_at in closed:
-            found.missing.append((read, _no_span(item)))
+            arrivals.missing.append((read, _no_span(item)))
         else:
-            found.fresh.append(read)
-            found.part_expired += [(item, part) for part in gone if _has(item, part)]
-        seen.add(item.identity)
+            arrivals.fresh.append(read)
+            arrivals.part_expired += [(item, part) for part in gone if _has(item, part)]
+        identities_in_batch.add(item.identity)
     await _enqueue(connection, again, "erased_again")
-    await _expire(connection, expired, found)
+    await _expire(connection, expired, arrivals)
 
 
 def _keys(item: Indexable) -> set[str]:
-    """Of every object that it names."""
+    """Return the keys of every object that it names."""
     return {key for key in item.storage_keys if key is not None} | {*item.shared_keys}
 
 
 def _expired(
-    chain: Chain | None, read: ReadRecord, item: Indexable, now: datetime
-) -> tuple[Scope, ...]:
-    """What of it has expired. While a blob is missing its facts are not known: only what goes
-    whatever they are is decided about."""
+    chain: EffectivePolicy | None, read: ReadRecord, item: Indexable, now: datetime
+) -> tuple[ErasureScope, ...]:
+    """Return the parts that have expired.
+
+    While a blob is missing its facts are not known: then only parts that expire whatever the facts
+    are count.
+    """
     if chain is None:
         return ()
     if isinstance(read.result, MissingBlob):
-        cutoffs = chain.certain(now)
+        cutoffs = chain.find_certain_cutoffs(now)
     else:
-        cutoffs = chain.decide(build_facts(item, indexed_at=now), now, item.all_flags)
-    return cutoffs.expired(item.event.received_at)
+        cutoffs = chain.find_cutoffs(build_facts(item, indexed_at=now), now, item.all_flags)
+    return cutoffs.find_expired(item.event.received_at)
 
 
 def _in_doubt(in_force: Sequence[Hold], erased_at: datetime | None) -> Sequence[Hold]:
-    """The holds that may keep what comes again. Of what lacks a blob, and so the facts, those alone
-    that are younger than its erasure: an older one did not keep it then. Else the rest of what an
-    eraser deletes while a producer writes it again would stay, with no row to name it."""
+    """Return the holds that may keep an erased inference that arrives again.
+
+    `erased_at`: when it was erased, if a blob and so its facts are missing. Then only later holds
+    count: an earlier one did not keep it. Otherwise objects that a producer writes while an eraser
+    deletes them would stay, and no row would name them.
+    """
     if erased_at is None:
         return in_force
-    return [one for one in in_force if one.in_force_at > erased_at]
+    return [hold for hold in in_force if hold.in_force_at > erased_at]
 
 
 def _held(in_force: Sequence[Hold], read: ReadRecord, item: Indexable, now: datetime) -> bool:
-    """Whether a hold keeps it. NULL protects: also while a blob is missing, and where a filter
+    """Check whether a hold keeps it. NULL protects, and so do a missing blob and a filter that
     cannot be evaluated."""
-    for one in in_force:
-        if one.model not in (None, item.registration.model):
+    for hold in in_force:
+        if hold.model not in (None, item.registration.model):
             continue
         if isinstance(read.result, MissingBlob):
             return True
         try:
-            if holds.held(one, build_facts(item, indexed_at=now), item.all_flags):
+            if holds.is_held(hold, build_facts(item, indexed_at=now), item.all_flags):
                 return True
         except (StoreError, ValueError, KeyError, TypeError):
             return True
     return False
 
 
-def _has(item: Indexable, part: Scope) -> bool:
-    """Whether there is a blob of this part."""
+def _has(item: Indexable, part: ErasureScope) -> bool:
+    """Check whether there is a blob of this part."""
     return (item.event.data if part == "input" else item.event.response) is not None
 
 
 async def _expire(
-    connection: AsyncConnection, expired: Sequence[tuple[ReadRecord, Indexable]], found: Arrivals
+    connection: AsyncConnection, expired: Sequence[tuple[ReadRecord, Indexable]], arrivals: Arrivals
 ) -> None:
-    """An expired event that is stored already is a duplicate, for the sweep to delete."""
+    """Queue expired events for erasure; one that is stored already is a duplicate, which the sweep
+    deletes."""
     stored = await inferences.stored(connection, [item.identity for _, item in expired])
     gone = []
     for read, item in expired:
-        known = item.identity in stored
-        found.settled.append((read, Outcome.DUPLICATE if known else Outcome.EXPIRED))
-        if not known:
+        is_stored = item.identity in stored
+        arrivals.settled.append((read, Outcome.DUPLICATE if is_stored else Outcome.EXPIRED))
+        if not is_stored:
             gone.append(item)
     await _enqueue(connection, gone, "expired_arrival")
 
 
-async def _enqueue(
-    connection: AsyncConnection, items: Sequence[Indexable], cause: erasures.Cause
-) -> None:
+async def _enqueue(connection: AsyncConnection, items: Sequence[Indexable], cause: Cause) -> None:
     arrivals = [(*item.identity, "inference", *item.storage_keys) for item in items]
     if arrivals:
-        await erasures.enqueue_arrivals(connection, arrivals, cause=cause)
+        await enqueue_arrivals(connection, arrivals, cause=cause)
 
 
 def _no_span(item: Indexable) -> MissingBlob:

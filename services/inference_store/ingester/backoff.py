@@ -7,8 +7,8 @@ from typing import TypeVar
 import structlog
 from aiokafka.errors import KafkaError
 
-from inference_store.index.database import is_trouble
-from inference_store.inference.errors import BlobsAway, LedgerApart
+from inference_store.index.database import is_transient
+from inference_store.inference.errors import LedgerDiverged, ObjectStoreUnavailable
 from inference_store.platform.admin import Heartbeat
 from inference_store.platform.metrics import TROUBLE
 
@@ -23,13 +23,13 @@ SERVERS = ("kafka", "postgres", "object store", "ledger")
 
 def find_server(error: BaseException) -> str | None:
     """Return the server that is unavailable; None if the error is of another kind."""
-    if isinstance(error, BlobsAway):
+    if isinstance(error, ObjectStoreUnavailable):
         return "object store"
-    if isinstance(error, LedgerApart):
+    if isinstance(error, LedgerDiverged):
         return "ledger"
     if isinstance(error, KafkaError):
         return "kafka"
-    return "postgres" if is_trouble(error) else None
+    return "postgres" if is_transient(error) else None
 
 
 class Stopped(Exception):

@@ -1,4 +1,4 @@
-"""What the pipeline passes on: records as read, and a batch's offset range of each partition."""
+"""A batch of the pipeline: records as read, and the offset range of each partition."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from datetime import datetime
 from opentelemetry.trace import INVALID_SPAN, Span
 
 from inference_store.index.accounting import PartitionId
-from inference_store.index.records import Record, Trouble
+from inference_store.index.records import Record, Rejection
 from inference_store.index.writing import Indexable
 
 
@@ -33,7 +33,7 @@ class ReadRecord:
     """A record, and the inference that was read from it, or why there is none."""
 
     record: Record
-    result: Indexable | Trouble | MissingBlob
+    result: Indexable | Rejection | MissingBlob
 
 
 @dataclass(slots=True, eq=False)

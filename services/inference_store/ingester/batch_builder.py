@@ -49,7 +49,7 @@ class BatchBuilder:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the batch has something to write."""
+        """Check whether the batch has something to write."""
         return any(
             records or not offset_range.records for offset_range, _, _, records in self._ranges
         )
@@ -62,7 +62,7 @@ class BatchBuilder:
         self.sidecars += sum(has_sidecar(read) for read in reads)
 
     def is_full(self, most_rows: int, most_events: int) -> bool:
-        """Whether the batch must be written before more is read."""
+        """Check whether the batch must be written before more is read."""
         rows, events = self.rows >= most_rows, len(self.reads) >= most_events
         return rows or events or self.sidecars >= MOST_SIDECARS
 
@@ -106,7 +106,7 @@ def estimate_rows(read: ReadRecord) -> int:
 
 
 def has_sidecar(read: ReadRecord) -> bool:
-    """Whether the record needs a sidecar, if it is new."""
+    """Check whether the record needs a sidecar, if it is new."""
     return isinstance(read.result, Indexable) and read.result.sidecar is not None
 
 

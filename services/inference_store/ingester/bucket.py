@@ -1,5 +1,5 @@
-"""What the bucket says of inferences: our own metadata blobs carry the event, and sidecars that of
-other producers. A page of a listing at a time becomes records, as if Kafka had given them."""
+"""Reads events from the bucket: our own metadata blobs contain them, and sidecars those of other
+producers. Each page of a listing becomes records like those from Kafka."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from inference_store.inference.layout import EDITED, SIDECARS, capture_of
 from inference_store.objects import OVER_BUDGET, Blobs, Fetched, Found
 from inference_store.operations.reconcile.bucket_prefixes import BucketPrefix
 
-# Nothing of Kafka: such records are never set aside.
+# No partition of Kafka: such records are never quarantined.
 _NOWHERE = PartitionId("", "bucket", 0, 0)
 _LIMIT_BYTES = 64 * 1024 * 1024
 _BUDGET_BYTES = 128 * 1024 * 1024
@@ -29,84 +29,88 @@ _METADATA = ("standard_metadata", "extended_metadata", "metadata")
 
 @dataclass(slots=True)
 class Carried:
-    """An event that an object carries."""
+    """An event that an object contains."""
 
     source: StorageKey
     record: Record
-    # the blob that the index reads, without what else our own producers keep in it
+    # the blob that the index reads, without the other data that our own producers keep in it
     metadata: bytes | None = None
-    # what a sidecar has of a metadata blob
+    # the sidecar's copy of a metadata blob
     copy: bytes | None = None
     is_sidecar: bool = False
-    # the request was erased: since then at the latest the input is gone
+    # the request was erased: the input was deleted at this time at the latest
     input_deleted_at: datetime | None = None
 
 
 @dataclass(slots=True)
-class Listed:
-    """A page of a place. `after`: where the next one begins; None: this is the last."""
+class Listing:
+    """A page of a prefix. `after`: the key before the next page; None: it is the last page."""
 
     after: str | None
     carried: list[Carried] = field(default_factory=list)
     unreadable: list[tuple[StorageKey, str]] = field(default_factory=list)
 
 
-def listed(blobs: Blobs, place: BucketPrefix, after: str, *, limit: int) -> Listed:
-    """The events of the first objects behind `after`. Blocks. Raises BlobsAway."""
-    start = after.removeprefix(f"s3://{place.bucket}/") if after else ""
-    page = blobs.page(place.bucket, place.listed, after=start, limit=limit)
+def list_events(blobs: Blobs, bucket_prefix: BucketPrefix, after: str, *, limit: int) -> Listing:
+    """Return the events of the next objects after a key. Blocks. Raises ObjectStoreUnavailable."""
+    start = after.removeprefix(f"s3://{bucket_prefix.bucket}/") if after else ""
+    page = blobs.page(bucket_prefix.bucket, bucket_prefix.listed, after=start, limit=limit)
     whole = page if len(page) < limit else _whole_captures(page)
-    found = Listed(None if len(page) < limit else str(whole[-1].place))
-    there = {each.place.key for each in whole}
-    sources = [each for each in whole if _carries(each.place.key, place)]
+    listing = Listing(None if len(page) < limit else str(whole[-1].place))
+    there = {found_object.place.key for found_object in whole}
+    sources = [
+        found_object for found_object in whole if _carries(found_object.place.key, bucket_prefix)
+    ]
     blobs_of = blobs.get_many(
-        [each.place for each in sources], limit=_LIMIT_BYTES, budget=_BUDGET_BYTES
+        [source.place for source in sources], limit=_LIMIT_BYTES, budget=_BUDGET_BYTES
     )
     for number, (source, blob) in enumerate(zip(sources, blobs_of, strict=True)):
         if blob is OVER_BUDGET:
-            # The next page begins with it: what is in memory is bounded.
-            found.after = str(_before(whole, source))
+            # The next page begins with it: memory is bounded.
+            listing.after = str(_before(whole, source))
             break
-        _add(found, number, source, blob, there)
-    return found
+        _add(listing, number, source, blob, there)
+    return listing
 
 
 def _whole_captures(page: Sequence[Found]) -> Sequence[Found]:
-    """The page without its last capture, of which more may follow."""
+    """Return the page without its last capture, which may continue on the next page."""
     last = _together(page[-1].place.key)
-    return [each for each in page if _together(each.place.key) != last] or page
+    return [
+        found_object for found_object in page if _together(found_object.place.key) != last
+    ] or page
 
 
 def _before(page: Sequence[Found], source: Found) -> StorageKey:
-    """The object before the first one that belongs with `source`."""
+    """Return the object before the first one of the same capture as `source`."""
     first = _together(source.place.key)
-    return [each.place for each in page if each.place.key < first][-1]
+    return [found_object.place for found_object in page if found_object.place.key < first][-1]
 
 
 def _together(key: str) -> str:
-    """What keys of one capture begin with; any other key is alone."""
+    """Return the prefix that the keys of one capture share; any other key is alone."""
     return key if capture_of(key) is None else f"{key.rpartition('/')[0]}/"
 
 
-def _carries(key: str, place: BucketPrefix) -> bool:
-    if place.prefix == EDITED:
+def _carries(key: str, bucket_prefix: BucketPrefix) -> bool:
+    if bucket_prefix.prefix == EDITED:
         return False
     if key.startswith(f"{SIDECARS}/"):
         return True
     return key.endswith("/metadata") and capture_of(key) is not None
 
 
-def _add(found: Listed, number: int, source: Found, blob: Fetched, there: set[str]) -> None:
+def _add(listing: Listing, number: int, source: Found, blob: Fetched, there: set[str]) -> None:
     if not isinstance(blob, bytes):
-        found.unreadable.append((source.place, f"it cannot be read: {blob}"))
+        listing.unreadable.append((source.place, f"it cannot be read: {blob}"))
         return
     try:
         if source.place.key.startswith(f"{SIDECARS}/"):
-            found.carried.append(_of_sidecar(number, source, blob))
+            listing.carried.append(_of_sidecar(number, source, blob))
         else:
-            found.carried.append(_of_metadata(number, source, blob, there))
+            listing.carried.append(_of_metadata(number, source, blob, there))
     except (ValueError, UnreadableJson) as wrong:
-        found.unreadable.append((source.place, str(wrong)))
+        listing.unreadable.append((source.place, str(wrong)))
 
 
 def _of_sidecar(number: int, source: Found, blob: bytes) -> Carried:
@@ -139,7 +143,10 @@ def _of_metadata(number: int, source: Found, blob: bytes, there: set[str]) -> Ca
 
 
 def _event_in(blob: bytes) -> tuple[bytes, Mapping[str, Any]]:
-    """The event that a metadata blob carries. Raises ValueError where it carries none."""
+    """Return the event in a metadata blob, and the blob's document.
+
+    Raises ValueError if it contains no event.
+    """
     try:
         document = orjson.loads(blob)
         event = document.get("event") if isinstance(document, dict) else None
@@ -154,24 +161,24 @@ def _event_in(blob: bytes) -> tuple[bytes, Mapping[str, Any]]:
 
 
 def _alone(blob: bytes) -> bytes:
-    """A large metadata blob without the rest of the request, which no index reads."""
+    """Return a large metadata blob without the rest of the request, which no index reads."""
     if len(blob) <= _LARGE_BYTES:
         return blob
     exact = read_exactly(blob)
-    kept = {name: value for name, value in exact.items() if name in _METADATA}
-    return write_json(kept).encode("utf-8", "surrogatepass")
+    needed = {name: value for name, value in exact.items() if name in _METADATA}
+    return write_json(needed).encode("utf-8", "surrogatepass")
 
 
 def uid_in(key: str) -> UUID | None:
-    """The uid that the last part of a key is, as with sidecars and what edits make."""
+    """Return the uid in the last part of a key, as of sidecars and edited blobs, or None."""
     try:
         return UUID(key.rpartition("/")[2])
     except ValueError:
         return None
 
 
-def known_of(carried: Iterable[Carried]) -> Iterator[tuple[StorageKey, bytes]]:
-    """The metadata blobs that are here already."""
-    for each in carried:
-        if each.metadata is not None:
-            yield each.source, each.metadata
+def iterate_blobs(carried: Iterable[Carried]) -> Iterator[tuple[StorageKey, bytes]]:
+    """Yield the metadata blobs that were read already."""
+    for carried_event in carried:
+        if carried_event.metadata is not None:
+            yield carried_event.source, carried_event.metadata

@@ -6,9 +6,11 @@ from aiokafka import AIOKafkaConsumer
 
 
 async def close_consumer(consumer: AIOKafkaConsumer) -> None:
-    """Stop a consumer, so that others get its partitions at once. aiokafka (0.14) stops half-way,
-    with the CancelledError of its own fetch that waited for a broker; that would end our task
-    without a message."""
+    """Stop a consumer, so that others get its partitions at once.
+
+    aiokafka (0.14) stops half-way with the CancelledError of its own fetch that waited for a
+    broker. That would end our task without a message.
+    """
     if (coordinator := consumer._coordinator) is not None:
         # Kafka would wait for a static member (KIP-345): without the name it leaves for good.
         coordinator._group_instance_id = None

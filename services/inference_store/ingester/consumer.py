@@ -1,289 +1,40 @@
-"""Reads the topic: joins the group, follows the assignment of partitions, and polls.
+"""The interface of the pipeline to a log of events, which a broker implements."""
 
-After every assignment the consumer seeks the position that Postgres has; it reads nothing before.
-"""
-
-import asyncio
 from collections.abc import Iterable, Sequence
-from math import inf
-from uuid import UUID
-
-import structlog
-from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
-from aiokafka.errors import IllegalStateError, KafkaConnectionError, KafkaError
-from sqlalchemy.ext.asyncio import AsyncEngine
-
-from inference_store.platform.kafka import client_arguments, why_away
-from inference_store.platform.metrics import ASSIGNED, TROUBLE
-from inference_store.platform.repeats import say_less
-from inference_store.platform.settings import IngesterSettings
+from typing import Protocol
 
 from .batch import AssignedPartition, OffsetRange
-from .closing import close_consumer
-from .decompression import bound_decompression
-from .instances import name_instance
-from .positions import OffsetsWentBack, Positions
-from .record_batches import accept_unreadable_records
-from .topic_ids import find_topic_ids
-
-_FETCH_BYTES = 4 * 1024 * 1024
-# How often a broker is asked for a sign of life while no records arrive.
-_ASK_SECONDS = 5.0
-# How often partitions are counted: a new or larger topic is noticed within this time.
-_METADATA_SECONDS = 5
-# How long a partition waits after its broker did not answer: each try delays the others.
-_SEEK_SECONDS = 30.0
-# aiokafka repeats a commit as long as no broker answers: it must not delay the pipeline.
-_COMMIT_SECONDS = 5.0
-_log = structlog.get_logger()
 
 
-class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Passes Kafka's assignments and revocations on to the consumer."""
+class Consumer(Protocol):
+    """One member of a group of consumers. Each partition of a topic is assigned to one member.
 
-    def __init__(self, consumer: "Consumer") -> None:
-        self._consumer = consumer
-
-    async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
-        self._consumer.revoke(revoked)
-
-    async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
-        self._consumer.assign(assigned)
-
-
-class Consumer:
-    """The ingester's view of the Kafka topic: its assigned partitions, and the records polled."""
-
-    def __init__(self, settings: IngesterSettings, engine: AsyncEngine) -> None:
-        self._settings = settings
-        self._engine = engine
-        self._assigned: dict[TopicPartition, AssignedPartition] = {}
-        self._consumer: AIOKafkaConsumer | None = None
-        self._joined: Positions | None = None
-        self._committed_at = 0.0
-        self._heard_at = 0.0
-        self._ids: frozenset[UUID] = frozenset()
+    Every method that calls the broker raises KafkaError while it is unavailable, and is retried.
+    `tests/consumer_contract.py` has the other rules of an implementation.
+    """
 
     @property
     def assigned(self) -> Sequence[AssignedPartition]:
         """The partitions that are assigned now."""
-        return tuple(self._assigned.values())
-
-    @property
-    def _kafka(self) -> AIOKafkaConsumer:
-        if self._consumer is None:
-            raise KafkaError("not connected")
-        return self._consumer
-
-    @property
-    def _positions(self) -> Positions:
-        if self._joined is None:
-            raise KafkaError("not connected")
-        return self._joined
 
     async def start(self) -> None:
-        """Connect and join the group. Raises KafkaError if no broker answers."""
-        say_less("aiokafka")
-        accept_unreadable_records()
-        bound_decompression()
-        arguments = client_arguments(self._settings)
-        consumer = AIOKafkaConsumer(
-            **arguments,
-            group_id=self._settings.kafka_group,
-            group_instance_id=name_instance(self._settings),
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            isolation_level="read_committed",
-            heartbeat_interval_ms=500,
-            session_timeout_ms=10_000,
-            max_poll_interval_ms=600_000,
-            retry_backoff_ms=500,
-            max_partition_fetch_bytes=_FETCH_BYTES,
-            metadata_max_age_ms=_METADATA_SECONDS * 1000,
-        )
-        consumer.subscribe([self._settings.kafka_topic], listener=_Listener(self))
-        try:
-            await consumer.start()
-        except KafkaConnectionError as error:
-            await close_consumer(consumer)
-            raise KafkaConnectionError(await why_away(arguments) or str(error)) from error
-        except BaseException:
-            await close_consumer(consumer)
-            raise
-        self._consumer = consumer
-        self._joined = Positions(self._settings, self._engine, consumer)
+        """Connect and join the group."""
 
     async def stop(self) -> None:
-        """Leave the group, and revoke all partitions: aiokafka calls no listener here."""
-        if self._consumer is not None:
-            consumer, self._consumer = self._consumer, None
-            try:
-                await close_consumer(consumer)
-            finally:
-                self.revoke(list(self._assigned))
-
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Add partitions that Kafka assigned; they are read once their positions are found."""
-        for tp in partitions:
-            self._assigned[tp] = AssignedPartition(tp.partition)
-        ASSIGNED.set(len(self._assigned))
-
-    def revoke(self, partitions: Iterable[TopicPartition]) -> None:
-        """Remove partitions that Kafka revoked; what is in flight of them is dropped."""
-        for tp in partitions:
-            assigned = self._assigned.pop(tp, None)
-            if assigned is not None:
-                assigned.is_revoked = True
-        ASSIGNED.set(len(self._assigned))
+        """Leave the group, and revoke all partitions; nothing happens if it has not started."""
 
     def reset(self, assigned: AssignedPartition) -> None:
-        """Drop what is in flight of a partition, and find its position again."""
-        assigned.is_revoked = True
-        tp = TopicPartition(self._settings.kafka_topic, assigned.partition)
-        if self._assigned.get(tp) is assigned:
-            self._assigned[tp] = AssignedPartition(tp.partition)
+        """Drop the in-flight records of a partition, and continue after the written ones."""
 
     async def poll(self) -> list[OffsetRange]:
-        """Return the next records of every assigned partition; empty if there are none.
+        """Return the next records of every assigned partition; empty if none come for a while.
 
-        A partition whose broker is unavailable does not delay the others. Raises KafkaError if all
-        brokers are unavailable.
+        It is called again at once, so it waits a little for records. The ranges of a
+        partition follow each other without a gap, after the written offsets.
         """
-        await self._seek_due()
-        try:
-            return await self._poll_ranges()
-        except BaseException:
-            # Records that were fetched may be lost to us now, and would look like a gap.
-            self._reset_all()
-            raise
-
-    async def _seek_due(self) -> None:
-        """Seek the partitions that are due; raises KafkaError if none is readable afterwards."""
-        due = self._find_due()
-        if not due:
-            return
-        try:
-            is_new = await self._is_new_topic(due)
-            # Some may have been revoked or assigned meanwhile.
-            due = [tp for tp in self._find_due() if is_new or tp in due]
-            seeks = [self._positions.seek(tp, self._assigned[tp]) for tp in due]
-            results = await asyncio.gather(*seeks, return_exceptions=True)
-        except KafkaError as error:
-            results = [error] * len(due)
-        failures = {
-            tp: result for tp, result in zip(due, results, strict=True) if result is not None
-        }
-        for failure in failures.values():
-            if not isinstance(failure, KafkaError) or not self._has_readable():
-                raise failure
-        for tp, failure in failures.items():
-            self._postpone_seek(tp, failure)
-
-    def _find_due(self) -> list[TopicPartition]:
-        """Return the partitions to seek; one that failed waits while others can be read."""
-        now = asyncio.get_running_loop().time() if self._has_readable() else inf
-        return [
-            tp
-            for tp, assigned in self._assigned.items()
-            if assigned.partition_id is None and assigned.seek_at <= now
-        ]
-
-    def _has_readable(self) -> bool:
-        return any(assigned.partition_id is not None for assigned in self.assigned)
-
-    def _postpone_seek(self, tp: TopicPartition, error: BaseException) -> None:
-        if tp in self._assigned:
-            self._assigned[tp].seek_at = asyncio.get_running_loop().time() + _SEEK_SECONDS
-        TROUBLE.labels("kafka").inc()
-        _log.warning(
-            "a partition waits for its broker",
-            action="waiting",
-            server="kafka",
-            partition=tp.partition,
-            error=str(error),
-            seconds=_SEEK_SECONDS,
-        )
-
-    def _reset_all(self) -> None:
-        for assigned in self.assigned:
-            self.reset(assigned)
-
-    async def _is_new_topic(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Whether the topic has another id than before; if so, reset every partition.
-
-        Ask only the leaders of `partitions`: another that is unavailable must not matter to them.
-
-        Call it before a seek, and after records arrived or markers were passed: what arrived in
-        between belongs to the topic in which the positions were found.
-        """
-        ids = await find_topic_ids(self._kafka, self._settings.kafka_topic, partitions)
-        if not ids or ids == self._ids:
-            return False
-        self._ids = ids
-        self._reset_all()
-        return True
-
-    async def _poll_ranges(self) -> list[OffsetRange]:
-        timeout = int(self._settings.ingester_poll_seconds * 1000)
-        try:
-            polled = await self._kafka.getmany(
-                timeout_ms=timeout, max_records=self._settings.ingester_batch_events
-            )
-        except IllegalStateError as error:  # a rebalance in between
-            raise KafkaError(f"{type(error).__name__}: {error}") from error
-        await self._check_broker(has_records=bool(polled))
-        ranges = [await self._build_range(tp, records) for tp, records in polled.items()]
-        idle = [(tp, assigned) for tp, assigned in self._assigned.items() if tp not in polled]
-        ranges += [await self._positions.build_passed_range(tp, assigned) for tp, assigned in idle]
-        present = [offset_range for offset_range in ranges if offset_range is not None]
-        topic = self._settings.kafka_topic
-        read = [TopicPartition(topic, offset_range.assigned.partition) for offset_range in present]
-        return [] if read and await self._is_new_topic(read) else present
-
-    async def _build_range(
-        self, tp: TopicPartition, records: Sequence[ConsumerRecord]
-    ) -> OffsetRange | None:
-        assigned = self._assigned.get(tp)
-        if assigned is None:
-            return None
-        try:
-            return await self._positions.build_range(tp, assigned, records)
-        except OffsetsWentBack:
-            self.reset(assigned)
-            return None
-
-    async def _check_broker(self, *, has_records: bool) -> None:
-        """Raise KafkaError if no broker answers: aiokafka itself would stay silent."""
-        now = asyncio.get_running_loop().time()
-        if not has_records:
-            if now - self._heard_at < _ASK_SECONDS:
-                return
-            await self._kafka.topics()
-        self._heard_at = now
 
     async def find_ends(self) -> dict[AssignedPartition, int]:
-        """Return where the log of each readable partition ends. Raises KafkaError."""
-        readable = {
-            tp: assigned
-            for tp, assigned in self._assigned.items()
-            if assigned.partition_id is not None
-        }
-        if not readable:
-            return {}
-        ends = await self._kafka.end_offsets(list(readable))
-        return {readable[tp]: end for tp, end in ends.items()}
+        """Return the end offset of each readable partition."""
 
     async def commit(self, ranges: Iterable[OffsetRange]) -> None:
-        """Commit the offsets to Kafka, at most once a second: lag tools read them there."""
-        now = asyncio.get_running_loop().time()
-        if now - self._committed_at < 1.0:
-            return
-        topic = self._settings.kafka_topic
-        offsets = {TopicPartition(topic, s.assigned.partition): s.hi for s in ranges}
-        self._committed_at = now
-        try:
-            async with asyncio.timeout(_COMMIT_SECONDS):
-                await self._kafka.commit(offsets)
-        except (KafkaError, IllegalStateError, TimeoutError) as error:
-            # The offsets in Postgres are those that count.
-            _log.debug("kafka commit refused", action="kafka_commit", error=str(error))
+        """Tell the broker the written offsets, for lag tools; it never fails."""

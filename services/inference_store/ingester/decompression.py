@@ -1,8 +1,8 @@
-"""A bound on what a compressed batch may become: 1 MiB of zstd can be gigabytes.
+"""Bounds the size of decompressed batches: 1 MiB of zstd can be gigabytes.
 
-aiokafka's decoders have none, and no setting for one; a batch over it would end the process each
-time it is fetched. So they are replaced, in the modules of records that call them. What they
-refuse is a batch that cannot be read: dead letters, see record_batches.py.
+aiokafka's decoders have no bound, and no setting for one: a huge batch would end the process each
+time it is fetched. So they are replaced in the modules that call them. The records of a batch over
+the bound become dead letters; see record_batches.py.
 """
 
 import gzip
@@ -26,20 +26,20 @@ _MODULES = (default_records, legacy_records, fast_default_records, fast_legacy_r
 
 
 class BatchTooLarge(KafkaError):  # type: ignore[misc]
-    """A batch becomes larger than is read."""
+    """A decompressed batch is larger than the bound."""
 
     def __init__(self) -> None:
         super().__init__(f"it becomes larger than {MOST_BYTES} bytes")
 
 
 class MemoryShort(KafkaError):  # type: ignore[misc]
-    """This process has no memory for a batch now, which says nothing about the batch: wait."""
+    """This process has no memory for a batch now. The batch may be sound: wait."""
 
 
 def bound_decompression() -> None:
-    """Put the bounded decoders in the place of aiokafka's; again is no harm.
+    """Replace aiokafka's decoders by the bounded ones; repeating it is harmless.
 
-    Raises MemoryShort where there is no room for them.
+    Raises MemoryShort if there is no memory for the buffer.
     """
     _room.pages()
     for module in _MODULES:
@@ -50,21 +50,21 @@ def bound_decompression() -> None:
 
 def _gzip(payload: bytes) -> bytes:
     with gzip.GzipFile(fileobj=io.BytesIO(payload)) as file:
-        found = file.read(MOST_BYTES + 1)
-    if len(found) > MOST_BYTES:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
         raise BatchTooLarge
-    return found
+    return content
 
 
 def _snappy(payload: bytes) -> bytes:
     if not payload.startswith(_XERIAL):
         return _snappy_block(payload, MOST_BYTES)
-    found, at, left = [], _XERIAL_HEADER_BYTES, MOST_BYTES
+    blocks, at, remaining = [], _XERIAL_HEADER_BYTES, MOST_BYTES
     while at < len(payload):
         (size,) = struct.unpack_from("!I", payload, at)
-        found.append(_snappy_block(payload[at + 4 : at + 4 + size], left))
-        at, left = at + 4 + size, left - len(found[-1])
-    return b"".join(found)
+        blocks.append(_snappy_block(payload[at + 4 : at + 4 + size], remaining))
+        at, remaining = at + 4 + size, remaining - len(blocks[-1])
+    return b"".join(blocks)
 
 
 def _snappy_block(block: bytes, most: int) -> bytes:
@@ -74,17 +74,17 @@ def _snappy_block(block: bytes, most: int) -> bytes:
 
 
 class _Room:
-    """Where batches are decompressed, one after the other: one event loop reads Kafka.
+    """The buffer in which batches are decompressed one after the other: one event loop reads Kafka.
 
-    Kept between them, as fresh pages cost more than the decompression. Those that nothing was
-    ever written to cost nothing.
+    It is reused, because fresh pages cost more than the decompression. Pages that were never
+    written cost nothing.
     """
 
     def __init__(self) -> None:
         self._pages: mmap.mmap | None = None
 
     def pages(self) -> mmap.mmap:
-        """The room, made where it is not yet. Raises MemoryShort."""
+        """Return the buffer; the first call allocates it. Raises MemoryShort."""
         if self._pages is None:
             try:
                 self._pages = mmap.mmap(-1, MOST_BYTES)
@@ -93,7 +93,7 @@ class _Room:
         return self._pages
 
     def decoder(self, into: Callable[[bytes, mmap.mmap], int]) -> Callable[[bytes], bytes]:
-        """A bounded decoder from one that writes into a buffer."""
+        """Return a bounded decoder that uses one that writes into a buffer."""
 
         def decode(payload: bytes) -> bytes:
             pages = self.pages()
@@ -107,10 +107,10 @@ class _Room:
         return decode
 
 
-def _named(decode: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
-    """A decoder whose failures are all of one kind."""
+def _translate_errors(decode: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+    """Return a decoder that raises KafkaError for damaged data, MemoryShort for lack of memory."""
 
-    def named(payload: bytes) -> bytes:
+    def decode_or_refuse(payload: bytes) -> bytes:
         try:
             return decode(payload)
         except MemoryError as error:
@@ -118,13 +118,13 @@ def _named(decode: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
         except _DAMAGED as error:
             raise KafkaError(f"it cannot be decompressed: {error}") from error
 
-    return named
+    return decode_or_refuse
 
 
 _room = _Room()
 DECODERS: dict[str, Callable[[bytes], bytes]] = {
-    "gzip_decode": _named(_gzip),
-    "snappy_decode": _named(_snappy),
-    "lz4_decode": _named(_room.decoder(cramjam.lz4.decompress_into)),
-    "zstd_decode": _named(_room.decoder(cramjam.zstd.decompress_into)),
+    "gzip_decode": _translate_errors(_gzip),
+    "snappy_decode": _translate_errors(_snappy),
+    "lz4_decode": _translate_errors(_room.decoder(cramjam.lz4.decompress_into)),
+    "zstd_decode": _translate_errors(_room.decoder(cramjam.zstd.decompress_into)),
 }

@@ -1,4 +1,4 @@
-"""Kafka headers: `producer` and `sequence` tell which captures never arrived."""
+"""Kafka headers: `producer` and `sequence` show which captures never arrived."""
 
 from collections.abc import Sequence
 
@@ -11,14 +11,14 @@ Headers = Sequence[tuple[str, str]]
 
 
 def read_headers(raw: Sequence[tuple[str, bytes | None]]) -> Headers:
-    """Headers as text that Postgres can keep; what is beyond the caps is left out."""
+    """Return headers as text that Postgres can store, cut at the caps."""
     return tuple((_text(escape_surrogates(name)), _value(value)) for name, value in raw[:_MOST])
 
 
 def read_sequence(headers: Headers) -> tuple[str, int] | None:
-    """The producer and its sequence number, where both are there and sound."""
-    found = dict(headers)
-    producer, number = found.get("producer"), found.get("sequence", "")
+    """Return the producer and its sequence number, if both exist and are valid; else None."""
+    values = dict(headers)
+    producer, number = values.get("producer"), values.get("sequence", "")
     if not producer or len(producer) > _LONGEST_PRODUCER:
         return None
     if not number.isascii() or not number.isdigit() or len(number) > 18:

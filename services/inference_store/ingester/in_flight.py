@@ -1,4 +1,4 @@
-"""An event that was decoded and is not written yet, and the bucket's copy if it is read again."""
+"""A decoded event that is not written yet, and the bucket's copy if it is read again."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,8 +15,8 @@ from inference_store.objects import Fetched
 class BucketCopy:
     """The bucket's blobs of events that are read from it again.
 
-    They count instead of what travelled in the event, because edits are written to them. A
-    response that no longer exists is unknown, and is not waited for.
+    They replace the blobs inside the event, because edits are written to them. A response that no
+    longer exists is unknown, and nothing waits for it.
     """
 
     # the blobs that were read already
@@ -42,7 +42,7 @@ class InFlightEvent:
 
 
 def use_bucket_copy(item: InFlightEvent, bucket_copy: BucketCopy | None) -> None:
-    """Replace what travelled in the event by what the bucket has."""
+    """Replace the metadata inside the event by the bucket's."""
     item.bucket_copy = bucket_copy
     if bucket_copy is None:
         return
@@ -65,6 +65,6 @@ def drop_missing(item: InFlightEvent) -> None:
 
 
 def has_no_response(item: InFlightEvent) -> bool:
-    """Whether the event names a response that does not exist."""
+    """Check whether the event names a response that does not exist."""
     event = item.event
     return item.response is None and event.inline_response is None and event.response is not None

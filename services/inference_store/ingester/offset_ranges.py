@@ -53,7 +53,7 @@ def build_range(
 def build_passed_range(
     assigned: AssignedPartition, partition_id: PartitionId, *, lo: int, hi: int, lost: int
 ) -> OffsetRange:
-    """Return the range of offsets of which no record will ever be delivered."""
+    """Return the range of offsets for which no record will ever be delivered."""
     return OffsetRange(
         assigned=assigned,
         partition_id=partition_id,

@@ -11,7 +11,7 @@ import structlog
 from opentelemetry.trace import Span, SpanKind
 
 from inference_store.index.accounting import ConsumerFenced, Outcome
-from inference_store.index.records import Trouble
+from inference_store.index.records import Rejection
 from inference_store.index.writing import Indexable
 from inference_store.platform import traces
 from inference_store.platform.admin import Heartbeat
@@ -31,7 +31,7 @@ from .batch import Batch, MissingBlob, OffsetRange, ReadRecord
 from .batch_builder import MOST_SIDECARS, SMALLEST_SLICE, BatchBuilder, BatchSizer, size_next_slice
 from .consumer import Consumer
 from .limit import DeadLetterLimit, Halted
-from .reading import Reader
+from .reader import Reader
 from .write import RegistrationGone, Settled, Writer
 
 _log = structlog.get_logger()
@@ -66,7 +66,7 @@ class Pipeline:
         self._ahead: asyncio.Queue[Batch | None] = asyncio.Queue(maxsize=1)
 
     async def run(self) -> None:
-        """Run until stopped. The next consumer reads again what was read and not written."""
+        """Run until stopped. The next consumer reads records again that were not yet written."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._read())
@@ -86,7 +86,7 @@ class Pipeline:
         await self._ahead.put(None)
 
     async def _batches(self, ranges: list[OffsetRange]) -> AsyncIterator[Batch]:
-        """Read what was polled slice by slice, and yield each batch as soon as it is full.
+        """Read the polled records slice by slice, and yield each batch as soon as it is full.
 
         Only one batch is in memory, so slices are small while events are large.
         """
@@ -183,7 +183,7 @@ class Pipeline:
         total = Counter(outcome for _, outcome in settled)
         for outcome, count in total.items():
             EVENTS.labels(outcome.value).inc(count)
-        # Of what was read well Postgres refused the rest.
+        # The other dead letters could be read, but Postgres refused them.
         refused = total[Outcome.DEAD] - count_reads(batch.reads)
         if refused > 0:
             DEAD_LETTERS.labels("unindexable").inc(refused)
@@ -218,11 +218,11 @@ def _traceparents(batch: Batch) -> Iterator[str]:
 
 
 def count_reads(reads: Iterable[ReadRecord]) -> int:
-    """Count reasons and flags of what was read; return how many records cannot be read."""
+    """Count reasons and flags of the records; return the number of unreadable ones."""
     dead = 0
     for read in reads:
         match read.result:
-            case Trouble(reason=reason):
+            case Rejection(reason=reason):
                 dead += 1
                 DEAD_LETTERS.labels(reason).inc()
             case MissingBlob(reason=reason):

@@ -1,4 +1,4 @@
-"""Finds where reading continues, and accounts for every offset between there and new records.
+"""Finds the offset at which reading continues, and accounts for every offset up to new records.
 
 Kafka's own commits only serve lag tools: the position is read from Postgres after every
 assignment. The last record that was read shows whether the topic is still the same.
@@ -49,7 +49,7 @@ class Positions:
         self._kafka = kafka
 
     async def seek(self, tp: TopicPartition, assigned: AssignedPartition) -> None:
-        """Find where reading of a partition continues, and seek there."""
+        """Find the offset at which reading of a partition continues, and seek it."""
         begins, ends = await self._find_bounds(tp)
         async with self._engine.connect() as connection:
             position = await accounting.find_position(
@@ -73,7 +73,7 @@ class Positions:
             self._go(tp, assigned, partition_id, position.next, seek=position.next)
 
     async def _find_bounds(self, tp: TopicPartition) -> tuple[int, int]:
-        """Return where the log begins and ends. Raises KafkaError, also if the leader is slow."""
+        """Return the log's first and end offsets. Raises KafkaError, also if the leader is slow."""
         try:
             async with asyncio.timeout(_BOUNDS_SECONDS):
                 begins = await self._kafka.beginning_offsets([tp])
@@ -125,13 +125,13 @@ class Positions:
         """
         if assigned.partition_id is None or not records:
             return None
-        known = None if assigned.verify is None else assigned.verify[0]
-        if known is not None and not await self._verify(tp, assigned, records[0]):
+        last_read = None if assigned.verify is None else assigned.verify[0]
+        if last_read is not None and not await self._verify(tp, assigned, records[0]):
             return None
         new = [record for record in records if record.offset >= assigned.next]
         if not new:
-            # Only the record that was verified, or offsets went back: the topic is new.
-            if records[0].offset != known and records[0].offset < assigned.next - 1:
+            # Only the verified record, or the offsets went back: then the topic is new.
+            if records[0].offset != last_read and records[0].offset < assigned.next - 1:
                 raise OffsetsWentBack
             return None
         return await self._account_for(tp, assigned, assigned.partition_id, new)
@@ -169,7 +169,7 @@ class Positions:
     async def _verify(
         self, tp: TopicPartition, assigned: AssignedPartition, record: ConsumerRecord
     ) -> bool:
-        """Return whether the topic is the one that was read before; if not, begin a new epoch."""
+        """Check whether the topic is the one that was read before; if not, begin a new epoch."""
         offset, hash = assigned.verify or (0, b"")
         assigned.verify = None
         partition_id = assigned.partition_id

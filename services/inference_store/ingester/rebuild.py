@@ -1,10 +1,9 @@
-"""The index made anew from the bucket alone: a page of its listing at a time, by the pipeline's own
-reading and writing.
+"""Rebuilds the index from the bucket alone, one page of its listing at a time, with the reader and
+writer of the pipeline.
 
-How far it is, is written in the transaction of the rows: a crash repeats one page, which is not
-committed, and counts nothing twice. While a page is written the next one is read. What was erased
-stays erased, and what today's policies do not keep is queued for deletion, as with any event that
-comes late.
+Its position is written in the transaction of the rows: a crash repeats one uncommitted page, and
+counts nothing twice. While a page is written the next one is read. Erased inferences stay erased,
+and those that today's policies do not keep are queued for deletion, as with any late event.
 """
 
 import asyncio
@@ -18,11 +17,11 @@ from uuid import UUID
 from sqlalchemy import bindparam
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure.delete.rows import forget_inputs
+from inference_store.erasure.delete.rows import delete_inputs
 from inference_store.index import parked
 from inference_store.index.accounting import Outcome
 from inference_store.index.dictionary import Dictionary
-from inference_store.index.records import Trouble
+from inference_store.index.records import Rejection
 from inference_store.index.sidecars import Sidecar
 from inference_store.index.tables import inference
 from inference_store.index.writing import Indexable
@@ -37,26 +36,29 @@ from inference_store.platform.settings import IngesterSettings
 
 from .arrivals import Arrivals
 from .batch import MissingBlob, ReadRecord
-from .bucket import Carried, Listed, known_of, listed, uid_in
+from .bucket import Carried, Listing, iterate_blobs, list_events, uid_in
 from .in_flight import BucketCopy
-from .reading import Reader
+from .reader import Reader
 from .write import RegistrationGone, Writer
 
 OBJECTS = 3000
-"""Most objects of a page."""
+"""The most objects of a page."""
 
 
 @dataclass(slots=True)
 class Page:
-    """A page of the listing, read."""
+    """A page of the listing, with its events as read."""
 
-    listed: Listed
+    listed: Listing
     carried: dict[int, Carried] = field(default_factory=dict)
     reads: list[ReadRecord] = field(default_factory=list)
 
 
 class Rebuild:
-    """Indexes what the bucket has. Raises BlobsAway and the database's trouble: go on later."""
+    """Indexes the inferences in the bucket.
+
+    Raises ObjectStoreUnavailable and errors of the database; it can then be continued later.
+    """
 
     def __init__(
         self, settings: IngesterSettings, engine: AsyncEngine, blobs: Blobs, *, page: int = OBJECTS
@@ -64,61 +66,63 @@ class Rebuild:
         self._engine = engine
         self._blobs = blobs
         self._page = page
-        # It asks for what the ingester's settings say of unknown models, and writes no sidecars.
+        # It treats unknown models as the ingester's settings say, and writes no sidecars.
         settings = settings.model_copy(update={"ingester_sidecars": "off"})
         self._reader = Reader(settings, engine, blobs)
         dictionary = Dictionary(
             engine, most_keys=settings.max_keys_per_model, most_labels=settings.max_labels_per_model
         )
-        # nothing is parked: what waits is told
+        # nothing is parked: events that would wait are reported
         never = parked.Schedule(timedelta(), timedelta(), timedelta())
         target = settings.partition_inferences
         self._writer = Writer(engine, dictionary, never, blobs, partition_target=target)
 
     async def run(
         self,
-        one: Reconciliation,
-        places: Sequence[BucketPrefix],
+        reconciliation: Reconciliation,
+        prefixes: Sequence[BucketPrefix],
         tell: Callable[[Reconciliation], None] = lambda _: None,
     ) -> Reconciliation:
-        """Index place after place, from where it is."""
-        while one.place < len(places):
-            ahead = asyncio.create_task(self._read(places[one.place], one.after))
+        """Index prefix after prefix, from the current position."""
+        while reconciliation.place < len(prefixes):
+            ahead = asyncio.create_task(
+                self._read(prefixes[reconciliation.place], reconciliation.after)
+            )
             try:
-                number = one.place
-                while one.place == number:
+                number = reconciliation.place
+                while reconciliation.place == number:
                     page = await ahead
                     after = page.listed.after
                     if after is not None:
-                        ahead = asyncio.create_task(self._read(places[number], after))
-                    one = await self._write(one, page)
-                    tell(one)
+                        ahead = asyncio.create_task(self._read(prefixes[number], after))
+                    reconciliation = await self._write(reconciliation, page)
+                    tell(reconciliation)
             finally:
                 ahead.cancel()
                 await asyncio.gather(ahead, return_exceptions=True)
-        return one
+        return reconciliation
 
-    async def _read(self, place: BucketPrefix, after: str) -> Page:
-        found = await asyncio.to_thread(listed, self._blobs, place, after, limit=self._page)
-        page = Page(found, {each.record.offset: each for each in found.carried})
+    async def _read(self, prefix: BucketPrefix, after: str) -> Page:
+        listing = await asyncio.to_thread(list_events, self._blobs, prefix, after, limit=self._page)
+        page = Page(listing, {carried.record.offset: carried for carried in listing.carried})
         await self._index_of(page)
         return page
 
     async def _index_of(self, page: Page) -> None:
-        """Read a page's events; again where a registration changed meanwhile."""
+        """Read a page's events; called again if a registration changed meanwhile."""
         carried = list(page.carried.values())
         if not carried:
             return
         bucket_copy = BucketCopy(
-            dict(known_of(carried)),
+            dict(iterate_blobs(carried)),
             await asyncio.to_thread(self._edited, carried),
-            {each.record.offset: each.copy for each in carried if each.copy is not None},
+            {event.record.offset: event.copy for event in carried if event.copy is not None},
         )
-        reads = await self._reader.read([each.record for each in carried], bucket_copy)
+        reads = await self._reader.read([event.record for event in carried], bucket_copy)
         page.reads = [self._checked(read, page.carried[read.record.offset]) for read in reads]
 
     def _checked(self, read: ReadRecord, carried: Carried) -> ReadRecord:
-        """The event that an object carries is its own, or it lies where it does not belong."""
+        """Check that the event in an object is its own; reject it otherwise."""
         item = read.result
         if not isinstance(item, Indexable):
             return read
@@ -128,56 +132,64 @@ class Rebuild:
             return read
         detail = f"its event is that of another object: {item.event.uid}, {item.event.metadata}"
         ids = item.event.model_id, item.event.inference_id
-        return replace(read, result=Trouble("invalid_storage_key", detail, *ids))
+        return replace(read, result=Rejection("invalid_storage_key", detail, *ids))
 
     def _edited(self, carried: Sequence[Carried]) -> dict[UUID, StorageKey]:
-        """The metadata blobs that edits made for what sidecars tell of."""
-        found: dict[UUID, StorageKey] = {}
+        """Return the edited metadata blobs of inferences with sidecars, by uid."""
+        edited: dict[UUID, StorageKey] = {}
         uids: dict[str, list[UUID]] = {}
-        for each in carried:
-            if each.is_sidecar:
-                segment, uid = each.source.key.split("/")[1], uid_in(each.source.key)
+        for event in carried:
+            if event.is_sidecar:
+                segment, uid = event.source.key.split("/")[1], uid_in(event.source.key)
                 uids.setdefault(segment, []).extend([] if uid is None else [uid])
         bucket = self._blobs.buckets.default
-        for segment, wanted in uids.items():
-            prefix, among = f"{EDITED}/{segment}/", set(wanted)
-            # uids sort by time, and so do sidecars: what edits made lies between two of them
-            after = f"{prefix}{min(wanted)}"[:-1]
+        for segment, uids_of_segment in uids.items():
+            prefix, among = f"{EDITED}/{segment}/", set(uids_of_segment)
+            # uids and sidecars sort by time: the edited blobs are between the first and last uid
+            after = f"{prefix}{min(uids_of_segment)}"[:-1]
             while page := self._blobs.page(bucket, prefix, after=after, limit=1000):
-                ours = ((uid_in(one.place.key), one.place) for one in page)
-                found |= {uid: place for uid, place in ours if uid is not None and uid in among}
+                ours = (
+                    (uid_in(found_object.place.key), found_object.place) for found_object in page
+                )
+                edited |= {uid: key for uid, key in ours if uid is not None and uid in among}
                 after = page[-1].place.key
-                if len(page) < 1000 or after > f"{prefix}{max(wanted)}":
+                if len(page) < 1000 or after > f"{prefix}{max(uids_of_segment)}":
                     break
-        return found
+        return edited
 
-    async def _write(self, one: Reconciliation, page: Page) -> Reconciliation:
+    async def _write(self, reconciliation: Reconciliation, page: Page) -> Reconciliation:
         while True:
             try:
                 await self._writer.prepare(page.reads)
-                written = await self._writer.attempt(partial(self._commit, one, page))
+                written = await self._writer.attempt(partial(self._commit, reconciliation, page))
             except RegistrationGone:
                 await self._index_of(page)
                 continue
             failpoint("rebuild.commit.after")
             return written
 
-    async def _commit(self, one: Reconciliation, page: Page, one_by_one: bool) -> Reconciliation:
+    async def _commit(
+        self, reconciliation: Reconciliation, page: Page, one_by_one: bool
+    ) -> Reconciliation:
         async with self._engine.begin() as connection:
-            counts, findings = Counter(one.counts), _unreadable(page)
+            counts, findings = Counter(reconciliation.counts), _unreadable(page)
             if page.reads:
                 arrivals, stored = await self._writer.store(
                     connection, page.reads, one_by_one=one_by_one
                 )
                 await self._forget_inputs(connection, page, stored)
                 counts.update(_counted(arrivals, stored))
-                findings += [_not_indexed(page, read, why) for read, why in _left(arrivals)]
+                findings += [
+                    _not_indexed(page, read, why) for read, why in _list_unindexed(arrivals)
+                ]
             counts["unreadable"] += len(findings)
-            await reconciliations.add_findings(connection, one.id, findings)
+            await reconciliations.add_findings(connection, reconciliation.id, findings)
             after = page.listed.after
-            how_far = {"after": after} if after else {"place": one.place + 1, "after": ""}
-            written = await reconciliations.update(
-                connection, one.id, state="repairing", counts=dict(counts), **how_far
+            how_far = (
+                {"after": after} if after else {"place": reconciliation.place + 1, "after": ""}
+            )
+            written = await reconciliations.update_reconciliation(
+                connection, reconciliation.id, state="repairing", counts=dict(counts), **how_far
             )
             failpoint("rebuild.commit.before")
         return written
@@ -185,7 +197,7 @@ class Rebuild:
     async def _forget_inputs(
         self, connection: AsyncConnection, page: Page, stored: Sequence[tuple[ReadRecord, Outcome]]
     ) -> None:
-        """Of what is new and whose input was erased the row says so, and has no prompt."""
+        """Delete the inputs of new inferences whose request was erased, and note it in the rows."""
         gone: dict[int, dict[UUID, datetime]] = {}
         for read, outcome in stored:
             at = page.carried[read.record.offset].input_deleted_at
@@ -193,7 +205,7 @@ class Rebuild:
             if outcome is Outcome.STORED and at is not None and isinstance(item, Indexable):
                 gone.setdefault(item.registration.model, {})[item.event.uid] = at
         for model, uids in sorted(gone.items()):
-            await forget_inputs(connection, model, sorted(uids))
+            await delete_inputs(connection, model, sorted(uids))
             here = inference.c
             at_their_time = (
                 inference.update()
@@ -206,13 +218,13 @@ class Rebuild:
 
 def _counted(arrivals: Arrivals, stored: Sequence[tuple[ReadRecord, Outcome]]) -> Counter[str]:
     names = {Outcome.STORED: "rebuilt", Outcome.DUPLICATE: "present"}
-    found = (outcome for _, outcome in (*stored, *arrivals.settled))
-    return Counter(names.get(outcome, outcome.value) for outcome in found)
+    outcomes = (outcome for _, outcome in (*stored, *arrivals.settled))
+    return Counter(names.get(outcome, outcome.value) for outcome in outcomes)
 
 
-def _left(arrivals: Arrivals) -> list[tuple[ReadRecord, str]]:
-    """What was not indexed, with the reasons."""
-    dead = [(read, trouble.detail) for read, trouble in arrivals.dead]
+def _list_unindexed(arrivals: Arrivals) -> list[tuple[ReadRecord, str]]:
+    """Return the events that were not indexed, with the reasons."""
+    dead = [(read, rejection.detail) for read, rejection in arrivals.dead]
     waiting = [(read, missing.detail or "it waits") for read, missing in arrivals.missing]
     return dead + waiting
 
@@ -227,6 +239,6 @@ def _unreadable(page: Page) -> list[Finding]:
 def _not_indexed(page: Page, read: ReadRecord, why: str) -> Finding:
     carried = page.carried[read.record.offset]
     model_id = None
-    if isinstance(read.result, MissingBlob | Trouble):
+    if isinstance(read.result, MissingBlob | Rejection):
         model_id = read.result.model_id
     return Finding("unreadable", str(carried.source), model_id, detail=why[:2000])

@@ -1,12 +1,12 @@
-"""Record batches that aiokafka cannot read: Kafka takes them, and they must not stop the pipeline.
+"""Reads record batches that aiokafka cannot read: Kafka accepts them, and they must not stop the
+pipeline.
 
-aiokafka (0.14) decodes the name of a header strictly, while Kafka takes any bytes; and it refuses
-compressed data with something behind its end, which Kafka does not look at. Either raises out of
-`getmany`, on every call, for it goes back to the same batch each time: the partition stands still,
-and the others with it. No setting changes that. So the fetcher is given batches that read on
-tolerantly from where the strict reader gave up, and that give what cannot be read at all as it
-is; but where memory is short, it is waited for. All else stays aiokafka's: checksums, codecs,
-aborted transactions, markers, positions.
+aiokafka (0.14) decodes the name of a header strictly, while Kafka accepts any bytes; and it refuses
+compressed data with bytes after its end, which Kafka ignores. Both raise from every call of
+`getmany`, which returns to the same batch each time: all partitions stop. No setting changes that.
+So the fetcher gets batches that continue tolerantly after the strict reader failed, and that return
+unreadable bytes as they are; if memory is short, the caller waits. Everything else is aiokafka's:
+checksums, codecs, aborted transactions, markers, positions.
 """
 
 import struct
@@ -21,46 +21,46 @@ from aiokafka.record.default_records import _DefaultRecordBatchPy, _DefaultRecor
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import decode_varint_py
 
-from inference_store.index.records import Trouble
+from inference_store.index.records import Rejection
 
 from .decompression import MemoryShort
 
-# A batch begins with its first offset (8 bytes) and the length of what follows.
+# A batch begins with its first offset (8 bytes) and the length of the rest.
 _LENGTH = struct.Struct(">8xi")
 _NO_MEMORY = "no memory to read a record batch"
 
 
 def accept_unreadable_records() -> None:
-    """From now on consumers raise for no record's content; see `fault_of`. Repeatable."""
+    """Make consumers never raise for a record's content; see `find_fault`. It may be repeated."""
     fetcher.MemoryRecords = _Batches
 
 
-def find_fault(record: ConsumerRecord) -> Trouble | None:
-    """What is wrong with a record, whatever its payload is; None where nothing is."""
+def find_fault(record: ConsumerRecord) -> Rejection | None:
+    """Return why a record is invalid, whatever its payload is; None: it is valid."""
     if isinstance(record.value, Unreadable):
-        return Trouble("unreadable_record", record.value.why)
+        return Rejection("unreadable_record", record.value.why)
     for name, _ in record.headers:
         try:
             name.encode()
         except UnicodeEncodeError:
             detail = f"the header name {escape_surrogates(name)[:100]!r} is not UTF-8"
-            return Trouble("invalid_header", detail)
+            return Rejection("invalid_header", detail)
     return None
 
 
 def escape_surrogates(name: str) -> str:
-    """A header's name without lone surrogates: bytes that are no UTF-8 as `\\xff`."""
+    """Return a header's name without lone surrogates: invalid UTF-8 becomes `\\xff`."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 class Unreadable(bytes):
-    """The value of a record that cannot be read: its batch at the first of them, else nothing."""
+    """The value of an unreadable record: the whole batch for the first one, else empty."""
 
     why: str
 
 
 class _Batches:
-    """The record batches of one answer of the broker, as the fetcher asks for them."""
+    """The record batches of one response of the broker, with the fetcher's interface."""
 
     def __init__(self, data: bytes) -> None:
         self._data = memoryview(data)
@@ -83,7 +83,7 @@ class _Batches:
 
 
 class _Batch:
-    """A batch whose records are read strictly, and tolerantly after the first that cannot be."""
+    """A batch whose records are read strictly, and tolerantly after the first unreadable one."""
 
     def __init__(self, batch: Any, raw: memoryview) -> None:
         self._batch = batch
@@ -94,7 +94,7 @@ class _Batch:
 
     def __iter__(self) -> Iterator[Any]:
         read, next = 0, self._batch.base_offset
-        # Whatever a codec's library raises: the checksum says that this is what was produced.
+        # A codec's library may raise anything: the checksum proves that the bytes were so produced.
         try:
             for record in self._batch:
                 read, next = read + 1, record.offset + 1
@@ -103,7 +103,7 @@ class _Batch:
             raise
         except MemoryError as error:
             raise MemoryShort(_NO_MEMORY) from error
-        except Exception:  # as above: what is left is read below
+        except Exception:  # as above: the rest is read below
             pass
         else:
             return
@@ -129,7 +129,7 @@ class _Batch:
 
 
 class _TolerantBatch(_DefaultRecordBatchPy):  # type: ignore[misc]
-    """aiokafka's own reader in Python, over bytes that decode whatever they are."""
+    """aiokafka's own reader in Python, over bytes that can always be decoded."""
 
     _buffer: bytearray
 
@@ -138,17 +138,17 @@ class _TolerantBatch(_DefaultRecordBatchPy):  # type: ignore[misc]
         self._buffer = _Tolerant(self._buffer)
 
     def _read_msg(self) -> Any:
-        # aiokafka's compiled varints are read past the end of the bytes: where a length is wrong,
-        # the process would die by SIGSEGV. Those in Python raise IndexError.
+        # aiokafka's compiled varints read past the end of the bytes: a wrong length would kill the
+        # process by SIGSEGV. Those in Python raise IndexError.
         return super()._read_msg(decode_varint_py)
 
 
 class _Tolerant(bytearray):
-    """Bytes that are decoded as UTF-8 where they are."""
+    """Bytes that are decoded as UTF-8, with lone surrogates for invalid bytes."""
 
-    def __getitem__(self, place: Any) -> Any:
-        found = super().__getitem__(place)
-        return _Tolerant(found) if isinstance(found, bytearray) else found
+    def __getitem__(self, index: Any) -> Any:
+        item = super().__getitem__(index)
+        return _Tolerant(item) if isinstance(item, bytearray) else item
 
     def decode(self, *_: Any, **__: Any) -> str:
         return super().decode("utf-8", "surrogateescape")

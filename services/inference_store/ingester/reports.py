@@ -1,8 +1,8 @@
-"""Reading what producers report of themselves: a small topic, apart from the pipeline.
+"""Reads the reports of producers about themselves: a small topic, apart from the pipeline.
 
-No consumer group: every ingester reads all of it and writes what is newer. Reports are totals, so
-reading one twice, or twice at once, changes nothing, and a group would need one more right and a
-rebalance at each start. Where reading goes on, the reports kept in Postgres tell.
+There is no consumer group: every ingester reads all reports and writes the newer ones. Reports are
+totals, so reading one twice changes nothing, and a group would need one more right and a rebalance
+at each start. The position at which reading continues comes from the reports in Postgres.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _FETCH_BYTES = 1024 * 1024
 _POLL_SECONDS = 1.0
 _ASSIGNMENT_SECONDS = 0.1
 _KAFKA_SECONDS = 10.0
-# How often it is looked whether the topic is there, and who fell silent.
+# How often to check whether the topic exists, and which producers are silent.
 _LOOK_SECONDS = 10.0
 # Reports come every 10 seconds.
 SILENT_AFTER = timedelta(seconds=60)
@@ -41,7 +41,7 @@ _log = structlog.get_logger()
 
 
 class Reports:
-    """Kafka's topic of reports → Postgres, until asked to stop. Nothing here stops the pipeline."""
+    """Copies reports from Kafka to Postgres until stopped. It never stops the pipeline."""
 
     def __init__(
         self,
@@ -57,11 +57,11 @@ class Reports:
         self._stop = stop
         self._silent_after = silent_after
         self._look_seconds = look_seconds
-        # Its own: that reports wait must not make the ingester unready.
+        # A backoff of its own: waiting for reports must not make the ingester unready.
         self._backoff = Backoff(stop, first_seconds=settings.ingester_retry_seconds)
 
     async def run(self) -> None:
-        """While the topic is missing: look again now and then."""
+        """Run until stopped; while the topic is missing, check for it regularly."""
         try:
             while not self._stop.is_set():
                 await self._backoff.retry(self._read)
@@ -90,29 +90,30 @@ class Reports:
 
     async def _follow(self, consumer: AIOKafkaConsumer) -> None:
         loop, looked_at = asyncio.get_running_loop(), -self._look_seconds
-        placed: set[TopicPartition] = set()
+        sought: set[TopicPartition] = set()
         while not self._stop.is_set():
             if loop.time() - looked_at >= self._look_seconds:
                 if not await self._is_there(consumer):
                     return
-                if placed:
+                if sought:
                     await self._mark_silent(consumer)
                 looked_at = loop.time()
             if not consumer.assignment():
-                # a read would wait without end for partitions that no broker has told
+                # a read would wait forever for partitions that no broker has reported
                 await self._pause(_ASSIGNMENT_SECONDS)
                 continue
-            if consumer.assignment() - placed:
-                await self._place(consumer)
-                placed = set(consumer.assignment())
+            if consumer.assignment() - sought:
+                await self._seek_newest(consumer)
+                sought = set(consumer.assignment())
             polled = await consumer.getmany(timeout_ms=int(_POLL_SECONDS * 1000), max_records=_MOST)
             await self._keep(record for records in polled.values() for record in records)
 
     async def _is_there(self, consumer: AIOKafkaConsumer) -> bool:
-        """Whether the topic exists, and we may see it; from then on it is subscribed to, again if
-        its partitions are unknown: aiokafka asks once, and if Kafka is away not for five minutes.
+        """Check whether the topic exists and is visible to us; if so, subscribe to it.
 
-        All topics are asked for: a question for this one alone could make it.
+        It subscribes again while the partitions are unknown: aiokafka asks only once, and not for
+        five minutes if Kafka is unavailable. It lists all topics, because asking for this one could
+        create it.
         """
         topic = self._settings.kafka_reports_topic
         if topic not in await consumer.topics():
@@ -121,31 +122,33 @@ class Reports:
             consumer.subscribe([topic])
         return True
 
-    async def _place(self, consumer: AIOKafkaConsumer) -> None:
-        """Go on behind the newest report kept; a partition without one from its beginning."""
+    async def _seek_newest(self, consumer: AIOKafkaConsumer) -> None:
+        """Seek the offset after the newest stored report; without one, read from the beginning."""
         topic, cluster = self._settings.kafka_reports_topic, self._settings.kafka_cluster
         async with self._engine.connect() as connection:
-            known = await accounting.find_report_positions(connection, cluster=cluster, topic=topic)
+            positions = await accounting.find_report_positions(
+                connection, cluster=cluster, topic=topic
+            )
         for tp in consumer.assignment():
-            if tp.partition in known:
-                consumer.seek(tp, known[tp.partition])
+            if tp.partition in positions:
+                consumer.seek(tp, positions[tp.partition])
 
     async def _keep(self, records: Iterable[ConsumerRecord]) -> None:
-        found = [report for record in records for report in self._reports(record)]
-        if not found:
+        reports = [report for record in records for report in self._reports(record)]
+        if not reports:
             return
 
         async def write() -> int:
             async with self._engine.begin() as connection:
-                return await accounting.store_reports(connection, found)
+                return await accounting.store_reports(connection, reports)
 
-        # Here, with what is in hand: the consumer has moved past it.
+        # Retried here: the consumer has moved past these reports.
         written = await self._backoff.retry(write)
         REPORTS.labels("kept").inc(written)
-        REPORTS.labels("old").inc(len(found) - written)
+        REPORTS.labels("old").inc(len(reports) - written)
 
     def _reports(self, record: ConsumerRecord) -> Iterator[ReceivedReport]:
-        """The report of a record; none where it is broken, or of a producer long forgotten."""
+        """Yield the report of a record, unless it is broken or of a long forgotten producer."""
         try:
             read = _read(record, self._settings.kafka_cluster)
         except ValueError as error:
@@ -164,7 +167,7 @@ class Reports:
             REPORTS.labels("old").inc()
 
     async def _mark_silent(self, consumer: AIOKafkaConsumer) -> None:
-        """Who has not reported for long is dead; but not while reports wait to be read."""
+        """Mark producers without recent reports as dead, unless reports still wait in Kafka."""
         if not await _is_at_end(consumer):
             return
         async with self._engine.begin() as connection:
@@ -178,7 +181,7 @@ class Reports:
 
 
 async def _start(consumer: AIOKafkaConsumer) -> None:
-    """aiokafka itself may take 40 seconds, and hold up the end of the ingester."""
+    """Start a consumer within a few seconds: aiokafka may take 40, and delay the ingester's end."""
     try:
         async with asyncio.timeout(_KAFKA_SECONDS):
             await consumer.start()
@@ -197,7 +200,7 @@ async def _is_at_end(consumer: AIOKafkaConsumer) -> bool:
 
 
 def _read(record: ConsumerRecord, cluster: str) -> ReceivedReport:
-    """Raises ValueError where it is no report."""
+    """Decode a report. Raises ValueError if it is not one."""
     if (fault := find_fault(record)) is not None:
         raise ValueError(fault.detail)
     payload = bytes(record.value or b"")
@@ -208,7 +211,7 @@ def _read(record: ConsumerRecord, cluster: str) -> ReceivedReport:
 
 
 def _time_of(record: ConsumerRecord) -> datetime:
-    """The record's time; now where there is none, or one that cannot be."""
+    """Return the record's time; now if it has none, or an impossible one."""
     try:
         return datetime.fromtimestamp(max(record.timestamp, 0) / 1000, UTC)
     except (TypeError, ValueError, OverflowError, OSError):

@@ -1,8 +1,8 @@
-"""Parked events whose time has come, and dead letters that someone asked to redrive.
+"""Retries parked events that are due, and dead letters that someone redrives.
 
-No new offset: the record is read again from Postgres, and its state in the books moves. Fetching
-is done before the transactions, which are small, for they hold the gate and the books: each takes
-only what is still there and unlocked.
+There is no new offset: the record is read from Postgres, and its state in the accounting changes.
+Fetching is done before the transactions. These are small, because they hold the fence and the
+accounting; each handles only events that still exist and are not locked.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from inference_store.index import accounting, dead_letters, parked
 from inference_store.index.accounting import Outcome, PartitionId
 from inference_store.index.dead_letters import DeadLetter
-from inference_store.index.parked import Parked
-from inference_store.index.records import Record, Trouble
+from inference_store.index.parked import ParkedEvent
+from inference_store.index.records import Record, Rejection
 from inference_store.index.sidecars import Sidecar
 from inference_store.index.writing import Indexable
 from inference_store.platform import traces
@@ -29,7 +29,7 @@ from inference_store.platform.settings import IngesterSettings
 
 from .backoff import Backoff, Stopped
 from .batch import MissingBlob, ReadRecord
-from .reading import Reader
+from .reader import Reader
 from .write import RegistrationGone, Writer
 
 _EVERY_SECONDS = 1.0
@@ -37,7 +37,7 @@ _EVERY_SECONDS = 1.0
 _MOST_EVENTS = 20
 _log = structlog.get_logger()
 _Changes = dict[PartitionId, Counter[Outcome]]
-_Event = Parked | DeadLetter
+_Event = ParkedEvent | DeadLetter
 
 
 class Retries:
@@ -63,7 +63,7 @@ class Retries:
         self._stop = stop
 
     async def run(self) -> None:
-        """Look every second, and at once again while there is more."""
+        """Look for due events every second, and at once again while there are more."""
         while not self._stop.is_set():
             try:
                 more = await self._backoff.retry(self.once)
@@ -75,7 +75,7 @@ class Retries:
                 return
 
     async def once(self) -> int:
-        """Try what is due; how many were."""
+        """Try the events that are due, and return their number."""
         limit = self._settings.ingester_parked_batch_events
         async with self._engine.connect() as connection:
             waiting = await parked.due(connection, limit=limit)
@@ -111,10 +111,10 @@ class Retries:
         one_by_one: bool,
     ) -> None:
         changes: _Changes = {}
-        waiting = [event for event in events if isinstance(event, Parked)]
+        waiting = [event for event in events if isinstance(event, ParkedEvent)]
         letters = [event for event in events if isinstance(event, DeadLetter)]
         async with self._engine.begin() as connection:
-            # The books first, as the pipeline does: neither then holds what the other waits for.
+            # The accounting first, in the pipeline's order, so that the two cannot deadlock.
             await accounting.lock_partitions(
                 connection, {event.record.partition_id for event in events}
             )
@@ -123,9 +123,9 @@ class Retries:
                 if event.id in ours:
                     read = results[event.record.partition_id, event.record.offset]
                     await self._settle_parked(connection, event, read, changes, one_by_one)
-            asked = await dead_letters.lock(connection, [letter.id for letter in letters])
+            redriven = await dead_letters.lock(connection, [letter.id for letter in letters])
             for letter in letters:
-                if letter.id in asked:
+                if letter.id in redriven:
                     read = results[letter.record.partition_id, letter.record.offset]
                     await self._settle_letter(connection, letter, read, changes, one_by_one)
             await accounting.change_outcomes(connection, changes)
@@ -134,12 +134,12 @@ class Retries:
     async def _settle_parked(
         self,
         connection: AsyncConnection,
-        event: Parked,
+        event: ParkedEvent,
         read: ReadRecord,
         changes: _Changes,
         one_by_one: bool,
     ) -> None:
-        # The row is still there: what is parked again keeps it, with its age and its tries.
+        # The row still exists: an event that is parked again keeps it, with its age and its tries.
         outcome = await self._index(connection, read, one_by_one)
         if outcome is Outcome.PARKED:
             if datetime.now(UTC) - event.created_at < self._schedule.give_up:
@@ -160,13 +160,13 @@ class Retries:
         changes: _Changes,
         one_by_one: bool,
     ) -> None:
-        if isinstance(read.result, Trouble):
+        if isinstance(read.result, Rejection):
             await dead_letters.reopen(connection, letter.id, read.result)
             PARKED_TRIES.labels("dead").inc()
             return
         outcome = await self._index(connection, read, one_by_one)
         if outcome is Outcome.DEAD:
-            again = Trouble("unindexable", "Postgres refuses it still", *_ids(letter))
+            again = Rejection("unindexable", "Postgres refuses it still", *_ids(letter))
             await dead_letters.reopen(connection, letter.id, again)
             return
         await dead_letters.settle(connection, letter.id, outcome.value)
@@ -186,10 +186,10 @@ class Retries:
 
 
 def _ids(letter: DeadLetter) -> tuple[str | None, str | None]:
-    return letter.trouble.model_id, letter.trouble.inference_id
+    return letter.rejection.model_id, letter.rejection.inference_id
 
 
-def _gave_up(result: Indexable | Trouble | MissingBlob, event: Parked) -> Trouble:
+def _gave_up(result: Indexable | Rejection | MissingBlob, event: ParkedEvent) -> Rejection:
     tries = f"within {event.attempts + 1} tries"
     reason = "blob_missing"
     if isinstance(result, MissingBlob):
@@ -199,7 +199,7 @@ def _gave_up(result: Indexable | Trouble | MissingBlob, event: Parked) -> Troubl
             detail += f": {result.detail}"
     else:
         detail = f"what it needs was being deleted, and did not come free {tries}"
-    return Trouble(reason, detail, event.trouble.model_id, event.trouble.inference_id)
+    return Rejection(reason, detail, event.rejection.model_id, event.rejection.inference_id)
 
 
 def _move(changes: _Changes, record: Record, old: Outcome, new: Outcome) -> None:

@@ -22,9 +22,10 @@ from inference_store.platform.settings import IngesterSettings
 
 from .backoff import SERVERS, Backoff, Stopped
 from .consumer import Consumer
+from .kafka_consumer import KafkaConsumer
 from .limit import DeadLetterLimit
 from .pipeline import Pipeline
-from .reading import Reader
+from .reader import Reader
 from .reports import OUTCOMES, Reports
 from .retry import Retries
 from .watch import STALLED_SECONDS, Watch
@@ -41,7 +42,7 @@ async def run(
     *,
     live_seconds: float = _LIVE_SECONDS,
 ) -> None:
-    """Ingest until SIGTERM, SIGINT or `stop`; not live once a loop has stood for `live_seconds`."""
+    """Ingest until SIGTERM, SIGINT or `stop`; not live if a loop is stuck for `live_seconds`."""
     stop = stop or asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
@@ -60,7 +61,7 @@ async def run(
 
 
 def schedule_of(settings: IngesterSettings) -> parked.Schedule:
-    """When parked events are tried again."""
+    """Return the schedule by which parked events are tried again."""
     return parked.Schedule(
         first=timedelta(seconds=settings.ingester_parked_first_seconds),
         longest=timedelta(seconds=settings.ingester_parked_longest_seconds),
@@ -90,7 +91,7 @@ class _Ingester:
         # Its own backoff: a retry that waits must not hide that the pipeline runs.
         self._retry_backoff = Backoff(stop, first_seconds=settings.ingester_retry_seconds)
         self._limit = DeadLetterLimit(settings)
-        self._consumer = Consumer(settings, engine)
+        self._consumer: Consumer = KafkaConsumer(settings, engine)
         self._ledger_watch = LedgerWatch(Ledger(engine, blobs, prefix=settings.ledger_prefix))
         self._joined = False
         self._admin = AdminApp(
@@ -125,11 +126,11 @@ class _Ingester:
             _log.info("ingester stopped", action="stopped")
 
     async def _reach(self) -> None:
-        """Every server answers: only then the group is joined."""
+        """Check that every server answers, then join the group."""
         async with self._engine.connect() as connection:
             await require_schema(connection)
         await asyncio.to_thread(self._blobs.check)
-        await self._ledger_watch.look()
+        await self._ledger_watch.compare()
         await self._consumer.start()
 
     async def _work(self) -> None:
@@ -138,8 +139,8 @@ class _Ingester:
             backoff.set_precondition(self._ledger_watch.require)
         reader = Reader(settings, self._engine, self._blobs)
         writer = self._writer(schedule, lambda: self._heartbeat.beat("write"))
-        # The retries have caches of their own: both may resolve names at the same time. Their
-        # beat would hide a pipeline that stands.
+        # The retries have caches of their own: both may resolve names at the same time. They have
+        # no heartbeat, which would hide a stuck pipeline.
         retry_writer = self._writer(schedule, lambda: None)
         pipeline = Pipeline(
             settings,
@@ -169,7 +170,7 @@ class _Ingester:
             tasks.create_task(Watch(self._consumer, self._engine, self._stop).run())
 
     async def _keep_partitions(self) -> None:
-        """The next span before it is needed, and statistics long before autovacuum's."""
+        """Create the next span before it is needed, and statistics long before autovacuum does."""
         while not self._stop.is_set():
             try:
                 await asyncio.wait_for(self._stop.wait(), _PARTITIONS_SECONDS)
@@ -183,7 +184,7 @@ class _Ingester:
                     return
 
     async def _away(self, server: str) -> str | None:
-        """Why the pipeline or the retries wait for a server."""
+        """Return why the pipeline or the retries wait for a server, or None."""
         of_line = await self._backoff.find_reason(server)
         return of_line or await self._retry_backoff.find_reason(server)
 

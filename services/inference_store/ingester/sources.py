@@ -1,6 +1,6 @@
-"""Who sends what cannot be stored: what became of late of each producer's events of each model.
+"""The sources whose events cannot be stored: the recent outcomes by producer and model.
 
-In memory, of this process's own partitions. After a start nothing is known of anybody.
+They are in memory, for this process's own partitions, and empty after a start.
 """
 
 import time
@@ -16,9 +16,9 @@ from inference_store.index.writing import Indexable
 from .batch import ReadRecord
 
 Source: TypeAlias = tuple[str, str]
-"""A producer and a model's id; empty where an event names none."""
+"""A producer and a model's id; empty if an event names none."""
 FAILS_AFTER: Final = 10
-"""A source fails once so many of its events were set aside, one after the other."""
+"""A source fails if this many of its events in a row were quarantined."""
 _MOST: Final = 10_000
 _SET_ASIDE: Final = frozenset({Outcome.DEAD, Outcome.PARKED})
 
@@ -35,7 +35,7 @@ class _History:
 
 
 class Sources:
-    """The sources heard last, with what was stored of each in this window and the one before."""
+    """The latest sources, with their stored events in this window and the one before."""
 
     def __init__(self, window_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._window = window_seconds
@@ -44,13 +44,15 @@ class Sources:
         self._histories: OrderedDict[Source, _History] = OrderedDict()
 
     def copied(self) -> "Sources":
-        """The same, to try something on."""
+        """Return a copy, in which outcomes can be noted on trial."""
         twin = copy(self)
-        twin._histories = OrderedDict((name, copy(each)) for name, each in self._histories.items())
+        twin._histories = OrderedDict(
+            (name, copy(history)) for name, history in self._histories.items()
+        )
         return twin
 
     def note(self, outcomes: Iterable[tuple[ReadRecord, Outcome]]) -> None:
-        """What became of events, in their order."""
+        """Note the outcomes of events, in their order."""
         self._move_window()
         for read, outcome in outcomes:
             source = source_of(read)
@@ -66,16 +68,18 @@ class Sources:
 
     @property
     def failing_share(self) -> float:
-        """The share of sources that fail now, by what was stored of each; 1 if nothing was."""
-        everything = sum(each.weight for each in self._histories.values())
+        """The share of failing sources, weighted by their stored events; 1 if there are none."""
+        everything = sum(history.weight for history in self._histories.values())
         failing = sum(
-            each.weight for each in self._histories.values() if each.aside_in_a_row >= FAILS_AFTER
+            history.weight
+            for history in self._histories.values()
+            if history.aside_in_a_row >= FAILS_AFTER
         )
         return failing / everything if everything else 1.0
 
     @property
     def worst(self) -> Source:
-        """The source of which most events in a row were set aside."""
+        """The source with the most quarantined events in a row."""
         return max(self._histories, key=lambda name: self._histories[name].aside_in_a_row)
 
     def _move_window(self) -> None:
@@ -89,7 +93,7 @@ class Sources:
 
 
 def source_of(read: ReadRecord) -> Source:
-    """As far as the event names it."""
+    """Return the source, as far as the event names it."""
     result = read.result
     model_id = result.event.model_id if isinstance(result, Indexable) else result.model_id
     return dict(read.record.headers).get("producer", ""), model_id or ""

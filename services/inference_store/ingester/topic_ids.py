@@ -1,8 +1,8 @@
 """The id that Kafka gave to a topic; it is another one after the topic was deleted and created.
 
-By its name alone a new topic cannot be told from the old one once it has grown past the offset
-where reading continues. aiokafka (0.14) requests metadata in a version without ids, so a newer
-version is defined here. A Kafka before 3.1 does not have it, and is not asked.
+By its name alone a new topic cannot be distinguished from the old one after it has grown past the
+offset at which reading continues. aiokafka (0.14) requests metadata in a version without ids, so a
+newer version is defined here. Kafka before 3.1 does not have it, and is not asked.
 """
 
 import asyncio

@@ -1,11 +1,11 @@
-"""Sets the gauges that must move also while no events arrive: lag, accounting, partitions ahead;
-and ends sessions in which a frozen ingester holds locks.
+"""Sets the gauges that must change even if no events arrive: lag, accounting, partitions ahead;
+stores the lag for the api; and ends sessions in which a frozen ingester holds locks.
 
 Lag is measured on a clock, not when a batch is written: it must rise while the pipeline is stuck.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 
 import structlog
@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.index.accounting import LogEnd, PartitionId, store_ends
 from inference_store.index.stalled_sessions import end_stalled_sessions
 from inference_store.operations import figures
 from inference_store.operations.figures import compute_age
@@ -23,6 +24,8 @@ from .batch import AssignedPartition
 from .consumer import Consumer
 
 _EVERY_SECONDS = 5.0
+# The api shows what was stored last, and when.
+_STORE_SECONDS = 15.0
 # By then another ingester has the partitions, and waits for the locks of the frozen one.
 STALLED_SECONDS = 60.0
 _POSTGRES = (DBAPIError, PoolTimeout)
@@ -37,16 +40,19 @@ class Watch:
         self._engine = engine
         self._stop = stop
         self._ends: dict[AssignedPartition, int] = {}
+        self._are_ends_new = False
+        self._stored_at = float("-inf")
         self._parked: datetime | None = None
         self._shown: set[str] = set()
 
     async def run(self) -> None:
         """Run until stopped. The pipeline reports unavailable servers: here values only age."""
         while not self._stop.is_set():
-            # One by one: Kafka's figures must move while Postgres hangs, and the reverse.
+            # One by one: Kafka's figures must change while Postgres hangs, and the reverse.
             await self._try(self._read_kafka)
             await self._try(self._read_postgres)
             await self._try(self._end_stalled)
+            await self._try(self._store_ends)
             self._show_lag(self._consumer.assigned)
             try:
                 await asyncio.wait_for(self._stop.wait(), _EVERY_SECONDS)
@@ -62,18 +68,19 @@ class Watch:
 
     async def _read_kafka(self) -> None:
         self._ends = await self._consumer.find_ends()
+        self._are_ends_new = True
 
     async def _read_postgres(self) -> None:
         async with self._engine.connect() as connection:
             totals = await figures.read_accounting(connection)
             producers = await figures.read_producers(connection)
-            partitions = await figures.read_spans(connection)
+            partitions = await figures.read_partitions(connection)
         self._parked = totals.parked_record_time
         _show_accounting(totals)
         for state, count in producers.states.items():
             metrics.PRODUCERS.labels(state).set(count)
         metrics.PRODUCERS_OPEN.set(producers.open)
-        metrics.PARTITIONS.set(partitions.spans)
+        metrics.PARTITIONS.set(partitions.count)
         metrics.PARTITIONS_AHEAD.set(partitions.ahead_seconds)
 
     async def _end_stalled(self) -> None:
@@ -83,8 +90,21 @@ class Watch:
             metrics.STALLED.inc(ended)
             _log.warning("sessions of a frozen ingester ended", action="stalled", sessions=ended)
 
+    async def _store_ends(self) -> None:
+        """Store the ends of the logs for the api, if they were measured since the last time."""
+        now = asyncio.get_running_loop().time()
+        if not self._are_ends_new or now < self._stored_at + _STORE_SECONDS:
+            return
+        self._are_ends_new = False
+        ends = dict(_list_ends(self._consumer.assigned, self._ends))
+        async with self._engine.begin() as connection:
+            await store_ends(connection, ends)
+        self._stored_at = now
+
     def _show_lag(self, assigned: Iterable[AssignedPartition]) -> None:
-        lags = {str(one.partition): _measure_lag(one, self._ends) for one in assigned}
+        lags = {
+            str(consumed.partition): _measure_lag(consumed, self._ends) for consumed in assigned
+        }
         ages = {partition: compute_age(at) for partition, (_, at) in lags.items()}
         for partition, (events, _) in lags.items():
             metrics.LAG.labels(partition).set(events)
@@ -94,6 +114,15 @@ class Watch:
             metrics.LAG_SECONDS.remove(partition)
         self._shown = set(lags)
         metrics.OLDEST.set(max([*ages.values(), compute_age(self._parked)]))
+
+
+def _list_ends(
+    assigned: Iterable[AssignedPartition], ends: Mapping[AssignedPartition, int]
+) -> Iterator[tuple[PartitionId, LogEnd]]:
+    for partition in assigned:
+        if partition.partition_id is not None and partition in ends:
+            events, oldest = _measure_lag(partition, ends)
+            yield partition.partition_id, LogEnd(partition.written + events, oldest)
 
 
 def _measure_lag(

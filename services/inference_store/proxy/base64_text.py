@@ -9,7 +9,8 @@ _URL_SAFE: Final = str.maketrans("-_", "+/")
 
 
 def from_base64(text: str) -> bytes | None:
-    """The bytes of base64, of either alphabet, padded or not, in lines or not; None: it is none."""
+    """Return the bytes of base64, of either alphabet, padded or not, in lines or not; None if it is
+    not base64."""
     plain = "".join(text.split()).translate(_URL_SAFE).rstrip("=")
     if not plain:
         return None
@@ -20,7 +21,8 @@ def from_base64(text: str) -> bytes | None:
 
 
 def from_data_url(url: str) -> tuple[bytes, str | None] | None:
-    """Bytes and content type of `data:image/png;base64,…`; None: it is none, or not readable."""
+    """Return the bytes and the content type of `data:image/png;base64,…`; None if it is not such a
+    URL, or unreadable."""
     if url[:5].lower() != "data:":
         return None
     kind, comma, text = url[5:].partition(",")

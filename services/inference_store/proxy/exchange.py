@@ -1,8 +1,8 @@
-"""One call as it went through the proxy: what was asked, what was answered, and when.
+"""One call as it went through the proxy: its request, its answer, and their times.
 
-Everything is kept as it came: bodies are the bytes on the wire without their transfer coding, but
-with their content coding (a gzipped body is still gzipped); over gRPC, messages without their five
-bytes of framing and uncompressed.
+Everything is unchanged: bodies are the bytes on the wire without their transfer coding, but with
+their content coding (a gzipped body is still gzipped); over gRPC, messages without their five bytes
+of framing and uncompressed.
 """
 
 from collections.abc import Sequence
@@ -17,33 +17,34 @@ Headers: TypeAlias = Sequence[tuple[str, str]]
 
 
 def header(headers: Headers, name: str) -> str | None:
-    """The first header of a name, given in lower case."""
+    """Return the first header of a name, given in lower case; None if there is none."""
     return next((value for key, value in headers if key == name), None)
 
 
 @dataclass(slots=True, kw_only=True)
 class Body:
-    """A body or a stream: its parts in order. One part where it is no stream; none: empty.
+    """A body or a stream: its parts in order. One part if it is not a stream; none if it is empty.
 
-    `whole` is False where parts are missing: it was over a cap, or broke off (`size` counts on).
+    `whole` is False if parts are missing: it was over a cap, or broke off (`size` includes
+    them).
     """
 
     parts: Sequence[bytes] = field(default=(), repr=False)
     size: int = 0
     whole: bool = True
     lost: Gap | None = None
-    """Why parts are missing, where what is left of it does not tell."""
+    """Why parts are missing, if the remaining parts do not show it."""
 
     @property
     def gap(self) -> Gap | None:
-        """Why parts are missing; None: it is whole."""
+        """Why parts are missing; None if it is whole."""
         if self.whole:
             return None
         cut = self.size > sum(map(len, self.parts))
         return self.lost or ("over_cap" if cut else "broken_off")
 
     def dropped(self) -> "Body":
-        """The same without its bytes, for a redaction cannot read them."""
+        """Return the body without its bytes, which a redaction cannot read."""
         return Body(size=self.size, whole=self.size == 0, lost=self.gap or "unreadable")
 
     @property
@@ -54,13 +55,13 @@ class Body:
 
 @dataclass(slots=True, kw_only=True)
 class Exchange:
-    """One call. Times are UTC; None: it did not come to that."""
+    """One call. Times are UTC; None if the call did not get that far."""
 
     transport: Transport
     method: str
     """GET, POST, …; over gRPC the full name, `/inference.GRPCInferenceService/ModelInfer`."""
     path: str
-    """As it was sent, percent-escapes and all, without the query; over gRPC as `method`."""
+    """The path as it was sent, with percent-escapes, without the query; over gRPC as `method`."""
     query: str = ""
     request_headers: Headers = ()
     request: Body = field(default_factory=Body)
@@ -70,10 +71,10 @@ class Exchange:
     http_status: int | None = None
     grpc_code: int | None = None
     error: str | None = None
-    """Why the exchange failed, where the answer does not say it: a timeout, a caller gone."""
+    """Why the exchange failed, if the answer does not say it: a timeout, a caller gone."""
     received_at: datetime
     forwarded_at: datetime | None = None
     responded_at: datetime | None = None
-    """When the answer's first byte was there."""
+    """When the answer's first byte arrived."""
     finished_at: datetime | None = None
-    """When its last byte was there."""
+    """When its last byte arrived."""

@@ -1,4 +1,4 @@
-"""The gRPC port, where an upstream answers gRPC."""
+"""The gRPC port, which is open if an upstream answers gRPC."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from inference_store.platform.settings import ProxySettings
 
 from .capture import Captures
 from .configuration import Configuration, UpstreamEntry
-from .grpc import Calls, Onward, channel, server
+from .grpc import Calls, CallTarget, channel, limit_connections, server
 from .routing import Routing
 
 _log = structlog.get_logger()
@@ -34,20 +34,21 @@ class GrpcPort:
         self._settings = settings
         self._routing = routing
         self._captures = captures
-        self._upstreams = [each for each in configuration.upstreams if each.grpc is not None]
+        self._upstreams = [entry for entry in configuration.upstreams if entry.grpc is not None]
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._server: grpc.aio.Server | None = None
+        self._limiting: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Open the port. Raises PortTaken."""
         if not self._upstreams:
             return
         settings = self._settings
-        for each in self._upstreams:
+        for entry in self._upstreams:
             most = settings.proxy_grpc_message_bytes
-            self._channels[each.name] = channel_to(each, each.grpc or "", most)
+            self._channels[entry.name] = open_channel(entry, entry.grpc or "", most)
         self._server = server(
-            self._onward,
+            self._find_target,
             self._captures,
             by_model=len(self._upstreams) > 1,
             message_bytes=settings.proxy_grpc_message_bytes,
@@ -56,18 +57,19 @@ class GrpcPort:
         )
         port = self._listen(f"{settings.proxy_host}:{settings.proxy_grpc_port}")
         await self._server.start()
+        self._limiting = asyncio.create_task(limit_connections(port, self._connections))
         _log.info("proxy open to gRPC", action="proxy_grpc_listening", port=port)
 
     def _listen(self, address: str) -> int:
         try:
-            return self._bound(address)
-        except RuntimeError:  # gRPC writes its reason to stderr, and says here that there is one
+            return self._bind(address)
+        except RuntimeError:  # gRPC writes its reason to stderr
             raise PortTaken(
                 f"cannot listen on {address} for gRPC."
                 " Change INFERENCE_STORE_PROXY_HOST and INFERENCE_STORE_PROXY_GRPC_PORT."
             ) from None
 
-    def _bound(self, address: str) -> int:
+    def _bind(self, address: str) -> int:
         assert self._server is not None
         certificate = self._settings.proxy_tls_certificate_file
         key = self._settings.proxy_tls_key_file
@@ -77,38 +79,51 @@ class GrpcPort:
         return self._server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
 
     async def stop(self, grace_seconds: float) -> None:
-        """No new calls; those under way have `grace_seconds`."""
+        """Take no new calls; give those in progress `grace_seconds` to end."""
+        if self._limiting is not None:
+            self._limiting.cancel()
         if self._server is not None:
             await self._server.stop(grace_seconds)
-        await asyncio.gather(*(each.close() for each in self._channels.values()))
+        await asyncio.gather(*(channel.close() for channel in self._channels.values()))
 
-    def _onward(self, method: str, model: str | None, version: str | None) -> Onward | None:
+    def _find_target(
+        self, method: str, model: str | None, version: str | None
+    ) -> CallTarget | None:
         route = self._routing.route("grpc", "POST", method, model, version)
-        found = self._channels.get(route.upstream.name)
-        if found is None:
+        upstream = self._channels.get(route.upstream.name)
+        if upstream is None:
             return None
-        # a stream may live for ever, and what is not known may be one
-        is_one = route.call is not None and route.call.kind == "infer"
-        return Onward(
-            channel=found,
+        # a stream may be endless, and an unknown call may be a stream
+        is_single = route.call is not None and route.call.kind == "infer"
+        return CallTarget(
+            channel=upstream,
             call=route.call,
             is_unrecognised=route.is_unrecognised,
             upstream=route.upstream.name,
             rules=route.rules,
             model=route.model,
-            timeout_seconds=route.upstream.read_seconds if is_one else None,
+            timeout_seconds=route.upstream.read_seconds if is_single else None,
             allow_shutdown=route.upstream.allow_shutdown,
         )
 
 
-def channel_to(entry: UpstreamEntry, target: str, message_bytes: int) -> grpc.aio.Channel:
-    """A channel to an upstream, at a target as its entry has it."""
+def limit_calls(settings: ProxySettings) -> Calls:
+    """Return the limits of calls that the settings give."""
+    return Calls(
+        settings.proxy_grpc_calls,
+        most_of_one=settings.proxy_grpc_calls_per_address,
+        message_seconds=settings.proxy_grpc_message_seconds,
+    )
+
+
+def open_channel(entry: UpstreamEntry, target: str, message_bytes: int) -> grpc.aio.Channel:
+    """Open a channel to an upstream; `target` has the form of its entry."""
     address = target.removeprefix("grpcs://").removeprefix("grpc://")
-    credentials = _credentials(entry) if target.startswith("grpcs://") else None
+    credentials = _read_credentials(entry) if target.startswith("grpcs://") else None
     return channel(address, credentials=credentials, message_bytes=message_bytes)
 
 
-def _credentials(entry: UpstreamEntry) -> grpc.ChannelCredentials:
+def _read_credentials(entry: UpstreamEntry) -> grpc.ChannelCredentials:
     authorities, key, certificate = (
         None if path is None else path.read_bytes()
         for path in (entry.ca_file, entry.key_file, entry.certificate_file)

@@ -1,4 +1,4 @@
-"""Paths as model servers read them, for recognising calls; what goes on is the path that came."""
+"""Paths as model servers read them, to recognise calls; the path is forwarded unchanged."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -11,34 +11,34 @@ _IRREGULAR: Final = re.compile(r"%|//|/\.")
 
 
 class PathPrefixes:
-    """What may stand before the path of a protocol: a gateway's own path."""
+    """The prefixes that may precede the path of a protocol: a gateway's own path."""
 
     def __init__(self, patterns: Iterable[str] = ()) -> None:
         """`patterns` begin with a slash; `*` is any part of one segment."""
-        prefixes = [re.escape(each.rstrip("/")).replace(r"\*", "[^/]*") for each in patterns]
+        prefixes = [re.escape(pattern.rstrip("/")).replace(r"\*", "[^/]*") for pattern in patterns]
         self._prefix = re.compile(f"(?:{'|'.join(prefixes)})(?=/)") if prefixes else None
 
     def readings(self, path: str) -> Iterator[str]:
-        """Each way in which a server may read a path (percent-escaped, no query), each one without
-        a prefix too."""
+        """Yield the ways in which a server may read a path (percent-escaped, no query), also
+        without a prefix."""
         normal = normalize(path)
-        yield from self._with_and_without(normal)
-        # Some servers undo every escape before they route: a slash's, too.
-        if "%" in normal and (decoded := _clean(unquote(path))) != normal:
-            yield from self._with_and_without(decoded)
+        yield from self._yield_without_prefix(normal)
+        # Some servers decode every escape before they route, even that of a slash.
+        if "%" in normal and (decoded := _remove_dot_segments(unquote(path))) != normal:
+            yield from self._yield_without_prefix(decoded)
 
-    def _with_and_without(self, path: str) -> Iterator[str]:
+    def _yield_without_prefix(self, path: str) -> Iterator[str]:
         yield path
         if self._prefix is not None and (prefix := self._prefix.match(path)):
             yield path[prefix.end() :]
 
 
 def normalize(path: str) -> str:
-    """The normal form of a path (RFC 3986, section 6.2.2): escapes of unreserved characters undone,
-    others in capitals, no dot segments; of slashes side by side, one."""
+    """Return the normal form of a path (RFC 3986, section 6.2.2): escapes of unreserved characters
+    decoded, others in capitals, no dot segments, no repeated slashes."""
     if _IRREGULAR.search(path) is None:
         return path
-    return _clean(_ESCAPE.sub(_decode_unreserved, path))
+    return _remove_dot_segments(_ESCAPE.sub(_decode_unreserved, path))
 
 
 def _decode_unreserved(escape: re.Match[str]) -> str:
@@ -46,14 +46,14 @@ def _decode_unreserved(escape: re.Match[str]) -> str:
     return character if _UNRESERVED.match(character) else escape[0].upper()
 
 
-def _clean(path: str) -> str:
-    """Dot segments removed (section 5.2.4), and empty ones but for the last."""
-    kept: list[str] = []
+def _remove_dot_segments(path: str) -> str:
+    """Remove dot segments (section 5.2.4), and empty ones except the last."""
+    remaining: list[str] = []
     *segments, last = path.split("/")
     for segment in (*segments, last):
         if segment == "..":
-            del kept[-1:]
+            del remaining[-1:]
         elif segment not in {"", "."}:
-            kept.append(segment)
-    end = "/" if kept and last in {"", ".", ".."} else ""
-    return "/" + "/".join(kept) + end
+            remaining.append(segment)
+    end = "/" if remaining and last in {"", ".", ".."} else ""
+    return "/" + "/".join(remaining) + end

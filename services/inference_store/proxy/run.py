@@ -1,7 +1,7 @@
-"""Build the proxy from its settings, and pass calls through until asked to stop.
+"""Builds the proxy from its settings, and forwards calls until it is stopped.
 
-Order at the end: no new calls, those under way finish, then what was captured is published, all
-within one grace; what is left is said.
+Order at the end: refuse new calls, finish those in progress, then publish captures, all within one
+grace; the log says how many are left.
 """
 
 import asyncio
@@ -14,37 +14,37 @@ from contextlib import asynccontextmanager
 import structlog
 
 from inference_store.platform.admin import AdminApp, Heartbeat
-from inference_store.platform.serving import Connections, connections_of, limits_of
+from inference_store.platform.serving import Connections, build_connections, build_limits
 from inference_store.platform.settings import ProxySettings, UpstreamSettings
 
 from .capture import Captures
-from .configuration import Configuration, configuration_of, configuration_of_one
+from .configuration import Configuration, build_configuration, read_configuration_file
 from .grpc import Calls
-from .grpc_port import GrpcPort
-from .omi_bridge import bridged
+from .grpc_port import GrpcPort, limit_calls
+from .omi_bridge import open_bridges
 from .paths import PathPrefixes
 from .protocols import PROTOCOLS
-from .rest import Forwarding, Server, Stripping, Upstreams, server_of
+from .rest import Forwarding, Server, Stripping, Upstreams, build_server
 from .routing import Routing
 
 _BEAT_SECONDS = 1.0
-# Of the grace, for calls under way; the rest is for what was captured.
+# The share of the grace for calls in progress; the rest is for captures.
 _CALLS_SHARE = 0.5
-# Callers over REST, callers over gRPC, and upstreams share what may be open.
+# Callers over REST, callers over gRPC, and upstreams share the open files.
 _OPEN_FILES = 3
 _log = structlog.get_logger()
 
 
 async def serve(settings: ProxySettings) -> None:
-    """Pass calls through until SIGTERM or SIGINT. Raises WrongConfiguration."""
+    """Forward calls until SIGTERM or SIGINT. Raises WrongConfiguration."""
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    configuration = configured(settings)
+    configuration = read_configuration(settings)
     heartbeat = Heartbeat()
     captures = Captures(settings)
-    connections = connections_of(settings, "proxy", shares=_OPEN_FILES)
-    ports = _Ports(connections, Calls(settings.proxy_grpc_calls))
+    connections = build_connections(settings, "proxy", shares=_OPEN_FILES)
+    ports = _Ports(connections, limit_calls(settings))
     checks = {
         "ports": ports.why_closed,
         "connections": connections.why_full,
@@ -55,11 +55,11 @@ async def serve(settings: ProxySettings) -> None:
     try:
         await captures.start()
         await admin.start(settings.proxy_admin_host, settings.proxy_admin_port, settings)
-        # What starts with it stays: collecting garbage looks at none of it.
+        # Objects of the start stay: garbage collection skips them.
         gc.collect()
         gc.freeze()
-        async with _beating(heartbeat):
-            ended = await _pass(settings, configuration, captures, stop, ports)
+        async with _keep_beating(heartbeat):
+            ended = await _serve_with_bridges(settings, configuration, captures, stop, ports)
     finally:
         spent_seconds = 0.0 if ended is None else time.monotonic() - ended
         await captures.stop(max(1.0, settings.proxy_grace_seconds - spent_seconds))
@@ -67,7 +67,7 @@ async def serve(settings: ProxySettings) -> None:
 
 
 class _Ports:
-    """Whether calls are taken: ready only while they are."""
+    """The ports of a proxy: it is ready only while they take calls."""
 
     def __init__(self, connections: Connections, calls: Calls) -> None:
         self.connections = connections
@@ -75,22 +75,22 @@ class _Ports:
         self.rest: Server | None = None
 
     async def why_closed(self) -> str | None:
-        """None: they are open; gRPC's is before REST's."""
+        """Return why the ports are closed; None if they are open. The gRPC port opens first."""
         if self.rest is None or not self.rest.listening.is_set():
             return "not open yet"
         return "no new calls: the proxy ends" if self.rest.should_exit else None
 
 
-async def _pass(
+async def _serve_with_bridges(
     settings: ProxySettings,
     configuration: Configuration,
     captures: Captures,
     stop: asyncio.Event,
     ports: _Ports,
 ) -> float:
-    """Both ports, until they have to stop; when that was (monotonic seconds)."""
-    async with bridged(configuration, settings.proxy_grpc_message_bytes) as answering:
-        return await _serve(settings, answering, captures, stop, ports)
+    """Serve both ports until they have to stop; return when that was (monotonic seconds)."""
+    async with open_bridges(configuration, settings.proxy_grpc_message_bytes) as bridged:
+        return await _serve(settings, bridged, captures, stop, ports)
 
 
 async def _serve(
@@ -100,7 +100,7 @@ async def _serve(
     stop: asyncio.Event,
     ports: _Ports,
 ) -> float:
-    prefixes = PathPrefixes(_names(settings.proxy_path_prefixes))
+    prefixes = PathPrefixes(_split_names(settings.proxy_path_prefixes))
     routing = Routing(configuration, prefixes)
     upstreams = Upstreams(configuration.upstreams)
     grace = settings.proxy_grace_seconds * _CALLS_SHARE
@@ -114,7 +114,7 @@ async def _serve(
     )
     stripping = Stripping(settings.proxy_strip_bytes)
     app = Forwarding(routing, upstreams, captures.begin, stripping)
-    rest = _rest(settings, app, grace, ports.connections)
+    rest = _build_rest_server(settings, app, grace, ports.connections)
     try:
         await grpc.start()
         ports.rest = rest
@@ -130,39 +130,40 @@ async def _serve(
         await upstreams.close()
 
 
-def _rest(
+def _build_rest_server(
     settings: ProxySettings, app: Forwarding, grace: float, connections: Connections
 ) -> Server:
-    return server_of(
+    return build_server(
         app,
         host=settings.proxy_host,
         port=settings.proxy_port,
         grace_seconds=grace,
         connections=connections,
-        limits=limits_of(settings),
+        limits=build_limits(settings),
         certificate=settings.proxy_tls_certificate_file,
         key=settings.proxy_tls_key_file,
     )
 
 
-def configured(settings: UpstreamSettings) -> Configuration:
-    """Upstreams and models, of the file or of the settings. Raises WrongConfiguration."""
+def read_configuration(settings: UpstreamSettings) -> Configuration:
+    """Return the upstreams and models of the file, or else of the settings. Raises
+    WrongConfiguration."""
     if settings.proxy_config is not None:
         has_key = bool(settings.proxy_redaction_key.get_secret_value())
-        return configuration_of(settings.proxy_config, protocols=PROTOCOLS, has_key=has_key)
-    names = _names(settings.proxy_protocols)
-    return configuration_of_one(
+        return read_configuration_file(settings.proxy_config, protocols=PROTOCOLS, has_key=has_key)
+    names = _split_names(settings.proxy_protocols)
+    return build_configuration(
         settings.proxy_upstream, settings.proxy_upstream_grpc, names, protocols=PROTOCOLS
     )
 
 
-def _names(text: str) -> list[str]:
+def _split_names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
 @asynccontextmanager
-async def _beating(heartbeat: Heartbeat) -> AsyncIterator[None]:
-    """Beat while the loop turns."""
+async def _keep_beating(heartbeat: Heartbeat) -> AsyncIterator[None]:
+    """Beat while the event loop runs."""
 
     async def beat() -> None:
         while True:

@@ -20,8 +20,8 @@ StartIngester = Callable[..., Awaitable[RunningIngester]]
 async def start_ingester(
     service_environment: Any, topic: Any, tmp_path: Path
 ) -> AsyncIterator[StartIngester]:
-    """A factory: `await start_ingester(INGESTER_UNKNOWN_MODELS="refuse")`."""
-    async with AsyncExitStack() as opened:
+    """Return a factory: `await start_ingester(INGESTER_UNKNOWN_MODELS="refuse")`."""
+    async with AsyncExitStack() as stack:
 
         async def start(*, partitions: int = 1, **changes: str) -> RunningIngester:
             name = topic(partitions)
@@ -30,18 +30,18 @@ async def start_ingester(
                 "INGESTER_RETRY_SECONDS": "0.2",
                 "INGESTER_POLL_SECONDS": "0.1",
             }
-            # killed and started again it has its partitions at once
+            # After a kill and a restart it has its partitions at once.
             quick["INGESTER_INSTANCE"] = unique("ingester")
             environment = service_environment(KAFKA_TOPIC=name, **(quick | changes))
             service = Service("ingester", environment, tmp_path)
-            opened.callback(service.stop)
+            stack.callback(service.stop)
             await asyncio.to_thread(service.wait_ready)
-            return service, await opened.enter_async_context(Producer(environment, name))
+            return service, await stack.enter_async_context(Producer(environment, name))
 
         yield start
 
 
 @pytest.fixture
 async def running(start_ingester: StartIngester) -> RunningIngester:
-    """An ingester with the usual settings."""
+    """Start an ingester with the usual settings."""
     return await start_ingester()

@@ -1,4 +1,4 @@
-"""A log that was cut before it was read: what is gone is lost and named, what is left is stored."""
+"""A log cut before it was read: deleted records are listed as lost, the others are stored."""
 
 import asyncio
 from collections import Counter
@@ -24,14 +24,14 @@ async def test_what_lies_before_the_records_that_are_left_is_lost(
 ) -> None:
     service, producer = running
     await producer.produce(*EVENTS[:2])
-    await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 2)
+    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == 2)
     service.stop()
     await producer.produce(*EVENTS[2:5])
     await asyncio.to_thread(kafka_server.delete_records, producer.topic)
     await producer.produce(*EVENTS[5:])
     service.restart(KAFKA_GROUP=unique("group"))
-    found = await until(lambda: counted(engine), lambda found: found.total() == len(EVENTS))
-    assert +found == Counter({Outcome.STORED: 5, Outcome.LOST: 3})
+    counts = await until(lambda: counted(engine), lambda counts: counts.total() == len(EVENTS))
+    assert +counts == Counter({Outcome.STORED: 5, Outcome.LOST: 3})
     async with engine.connect() as connection:
         [account] = await accounting.list_accounts(connection)
     assert account.lost == [(2, 5)]

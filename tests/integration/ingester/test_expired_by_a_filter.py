@@ -1,4 +1,4 @@
-"""What a filtered policy no longer keeps when it arrives, through Kafka into Postgres."""
+"""Events that have expired by a filtered policy on arrival, through Kafka into Postgres."""
 
 from datetime import timedelta
 from typing import Any
@@ -13,7 +13,7 @@ from inference_store.index.accounting import Outcome
 from inference_store.index.registrations import Details
 from inference_store.index.tables import erasing, inference
 from inference_store.query.cql2 import parse_text
-from inference_store.query.filters.known import Known
+from inference_store.query.filters.known_keys import KnownKeys
 from inference_store.query.filters.saved import save
 from tests.builders import NOW
 from tests.e2e.faults.books_close import counted
@@ -22,36 +22,34 @@ from tests.polling import until
 from tests.producer import Capture, capture
 
 
-def late(number: int, reviewed: str | None) -> Capture:
-    """Five days old."""
+def make_capture(number: int, reviewed: str | None) -> Capture:
+    """Make a capture that is five days old."""
     items = [{"key": "reviewed", "type": "bool", "value": reviewed}] if reviewed else []
     return capture(number, received_at=NOW - timedelta(days=5), metadata=items)
 
 
-def rule(filter: str | None, **keep: str) -> dict[str, Any]:
-    saved = None if filter is None else save(parse_text(filter), Known()).text
+def make_rule(filter: str | None, **keep: str) -> dict[str, Any]:
+    saved = None if filter is None else save(parse_text(filter), KnownKeys()).text
     return {"saved": saved, **{f"keep_{name}": age for name, age in keep.items()}}
 
 
-async def test_the_rule_that_is_true_of_it_decides(
-    running: RunningIngester, engine: AsyncEngine
-) -> None:
+async def test_first_matching_rule_decides(running: RunningIngester, engine: AsyncEngine) -> None:
     _, producer = running
-    first = late(1, "true")
+    first = make_capture(1, "true")
     rules = [
-        rule("metadata.reviewed = TRUE", input="P1Y", inference="P1Y"),
-        rule("metadata.reviewed = FALSE", input="P1D", inference="P2D"),
+        make_rule("metadata.reviewed = TRUE", input="P1Y", inference="P1Y"),
+        make_rule("metadata.reviewed = FALSE", input="P1D", inference="P2D"),
     ]
-    rest = [rule(None, input="P3D", response="P4D", inference="P30D")]
+    rest = [make_rule(None, input="P3D", response="P4D", inference="P30D")]
     async with engine.begin() as connection:
-        made, _ = await registrations.put(connection, first.model_id, Details())
+        registration, _ = await registrations.put(connection, first.model_id, Details())
         own = RetentionPolicy.model_validate({"rules": rules})
-        await policies.put(connection, made.model, own)
+        await policies.set_policy(connection, registration.model, own)
         wide = RetentionPolicy.model_validate({"rules": rest})
-        body = await policies.setting(connection, DEFAULT, wide)
+        body = await policies.describe_change(connection, DEFAULT, wide)
         await policies.apply_set(connection, body, NOW, "me")
-    await producer.produce(first, late(2, "false"), late(3, None))
-    await until(lambda: counted(engine), lambda found: found.total() == 3)
+    await producer.produce(first, make_capture(2, "false"), make_capture(3, None))
+    await until(lambda: counted(engine), lambda counts: counts.total() == 3)
     assert +(await counted(engine)) == {Outcome.STORED: 2, Outcome.EXPIRED: 1}
     async with engine.connect() as connection:
         there = set((await connection.execute(select(inference.c.uid))).scalars())

@@ -1,4 +1,4 @@
-"""A refused object holds up its own event; a store that refuses everything, the pipeline."""
+"""A refused object delays its own event; a store that refuses everything stops the pipeline."""
 
 import asyncio
 from collections import Counter
@@ -13,7 +13,7 @@ from inference_store.index.dead_letters import Selection
 from inference_store.index.tables import dead_letter, parked_event
 from tests.e2e.faults.books_close import counted
 from tests.integration.ingester.conftest import RunningIngester, StartIngester
-from tests.integration.ingester.test_odd_traffic import part
+from tests.integration.ingester.test_odd_traffic import read_health
 from tests.polling import until
 from tests.producer import capture
 from tests.servers.fixtures import unique
@@ -22,18 +22,18 @@ from tests.servers.minio_user import MinioUser, statement
 from tests.service_process import Service
 
 pytestmark = pytest.mark.real_minio
-GIVEN = [capture(number) for number in range(20)]
+ALLOWED = [capture(number) for number in range(20)]
 REFUSED = [capture(number, prefix="refused") for number in range(100, 103)]
 
 
 class Rights:
-    """What the ingester may read, and a line that runs with its credentials."""
+    """The rights of the ingester, and a way to start one with its credentials."""
 
     def __init__(self, user: MinioUser, bucket: str, start: StartIngester) -> None:
         self._user = user
         self._bucket = bucket
         self._start = start
-        self.all_given()
+        self.allow_all()
 
     @property
     def _list(self) -> dict[str, object]:
@@ -43,18 +43,18 @@ class Rights:
     def _get(self) -> dict[str, object]:
         return statement("Allow", ["GetObject"], f"{self._bucket}/*")
 
-    def all_given(self) -> None:
+    def allow_all(self) -> None:
         self._user.may(self._list, self._get)
 
-    def one_prefix_refused(self) -> None:
+    def refuse_one_prefix(self) -> None:
         deny = statement("Deny", ["GetObject"], f"{self._bucket}/refused/*")
         self._user.may(self._list, self._get, deny)
 
-    def all_refused(self) -> None:
+    def refuse_all(self) -> None:
         self._user.may(self._list)
 
     async def start_ingester(self, **changes: str) -> RunningIngester:
-        """A running ingester, and a producer with rights of its own."""
+        """Start an ingester with these rights; return it and a producer with rights of its own."""
         service, producer = await self._start(**changes)
         service.stop()
         keys = {"S3_ACCESS_KEY": self._user.access_key, "S3_SECRET_KEY": self._user.secret_key}
@@ -66,70 +66,72 @@ def rights(minio_server: S3, bucket: str, start_ingester: StartIngester) -> Righ
     return Rights(MinioUser(minio_server, unique("user")), bucket, start_ingester)
 
 
-async def set_aside(engine: AsyncEngine) -> Counter[str]:
-    """How many are parked and dead, by reason."""
-    found: Counter[str] = Counter()
+async def count_set_aside(engine: AsyncEngine) -> Counter[str]:
+    """Count parked events and dead letters by reason."""
+    counts: Counter[str] = Counter()
     async with engine.connect() as connection:
         for table in (parked_event, dead_letter):
             query = select(table.c.reason, func.count()).group_by(table.c.reason)
             for reason, count in await connection.execute(query):
-                found[f"{table.name} {reason}"] = count
-    return found
+                counts[f"{table.name} {reason}"] = count
+    return counts
 
 
-async def test_a_refused_object_parks_its_event_until_it_is_given(
+async def test_refused_object_parks_its_event_until_it_is_readable(
     rights: Rights, engine: AsyncEngine
 ) -> None:
-    rights.one_prefix_refused()
+    rights.refuse_one_prefix()
     service, producer = await rights.start_ingester()
-    await producer.produce(*GIVEN[:10], *REFUSED, *GIVEN[10:])
-    await until(lambda: counted(engine), lambda found: found.total() == 23)
+    await producer.produce(*ALLOWED[:10], *REFUSED, *ALLOWED[10:])
+    await until(lambda: counted(engine), lambda counts: counts.total() == 23)
     assert +(await counted(engine)) == Counter({Outcome.STORED: 20, Outcome.PARKED: 3})
-    assert await set_aside(engine) == {"parked_event blob_forbidden": 3}
-    assert await part(service, "object store") == "ready"
-    rights.all_given()
-    await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 23)
+    assert await count_set_aside(engine) == {"parked_event blob_forbidden": 3}
+    assert await read_health(service, "object store") == "ready"
+    rights.allow_all()
+    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == 23)
 
 
-async def test_an_object_that_is_never_given_makes_a_dead_letter(
+async def test_object_that_stays_refused_makes_a_dead_letter(
     rights: Rights, engine: AsyncEngine
 ) -> None:
-    rights.one_prefix_refused()
+    rights.refuse_one_prefix()
     _, producer = await rights.start_ingester(INGESTER_PARKED_GIVE_UP_SECONDS="1")
-    # the refused one first and alone: nothing that was given tells that the bucket is well
+    # The refused object comes first and alone: no other shows that the bucket is readable.
     await producer.produce(REFUSED[0])
-    await until(lambda: counted(engine), lambda found: found[Outcome.DEAD] == 1)
+    await until(lambda: counted(engine), lambda counts: counts[Outcome.DEAD] == 1)
     async with engine.connect() as connection:
         (letter,) = await dead_letters.find(connection, Selection(), limit=10)
-    assert letter.trouble.reason == "blob_forbidden"
-    assert "alone is refused" in letter.trouble.detail
-    assert "AccessDenied" in letter.trouble.detail
-    await producer.produce(GIVEN[0])
-    await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 1)
+    assert letter.rejection.reason == "blob_forbidden"
+    assert "alone is refused" in letter.rejection.detail
+    assert "AccessDenied" in letter.rejection.detail
+    await producer.produce(ALLOWED[0])
+    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == 1)
 
 
-async def test_a_store_that_refuses_everything_is_waited_for(
+async def test_waits_for_a_store_that_refuses_everything(
     rights: Rights, engine: AsyncEngine
 ) -> None:
-    """Rights taken under the running line; parked ones neither grow in number nor die."""
-    rights.one_prefix_refused()
+    """Rights are removed while it runs; no more events are parked, and none become dead letters."""
+    rights.refuse_one_prefix()
     service, producer = await rights.start_ingester(INGESTER_PARKED_GIVE_UP_SECONDS="3")
-    await producer.produce(GIVEN[0], REFUSED[0])
-    await until(lambda: counted(engine), lambda found: found.total() == 2)
-    rights.all_refused()
-    await producer.produce(*GIVEN[1:])
-    said = await until(lambda: part(service, "object store"), lambda said: "Denied" in said)
-    assert "AccessDenied" in said
-    # for longer than a parked event may wait
-    await until(lambda: troubles(service), lambda count: count >= 8)
+    await producer.produce(ALLOWED[0], REFUSED[0])
+    await until(lambda: counted(engine), lambda counts: counts.total() == 2)
+    rights.refuse_all()
+    await producer.produce(*ALLOWED[1:])
+    health = await until(
+        lambda: read_health(service, "object store"), lambda health: "Denied" in health
+    )
+    assert "AccessDenied" in health
+    # Wait longer than a parked event may.
+    await until(lambda: count_troubles(service), lambda count: count >= 8)
     assert +(await counted(engine)) == Counter({Outcome.STORED: 1, Outcome.PARKED: 1})
-    assert await set_aside(engine) == {"parked_event blob_forbidden": 1}
-    rights.all_given()
-    await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 21, seconds=180)
+    assert await count_set_aside(engine) == {"parked_event blob_forbidden": 1}
+    rights.allow_all()
+    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == 21, seconds=180)
     assert +(await counted(engine)) == Counter({Outcome.STORED: 21})
-    await until(lambda: part(service, "object store"), lambda said: said == "ready")
+    await until(lambda: read_health(service, "object store"), lambda health: health == "ready")
 
 
-async def troubles(service: Service) -> float:
-    """How often the pipeline and the retries have waited."""
+async def count_troubles(service: Service) -> float:
+    """Return how often the pipeline and the retries have waited."""
     return await asyncio.to_thread(service.metrics, "ingester_trouble_total")

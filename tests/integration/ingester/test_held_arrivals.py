@@ -1,4 +1,4 @@
-"""What a legal hold keeps does not expire as it arrives."""
+"""Events that a legal hold keeps do not expire on arrival."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -17,8 +17,8 @@ from inference_store.index.tables import erasing, tombstone
 from inference_store.index.writing import Indexable
 from inference_store.ingester.arrivals import Arrivals, sort_out
 from inference_store.ingester.batch import MissingBlob, ReadRecord
-from tests.integration.retention.holding import place
-from tests.integration.stored import Made, indexable, store
+from tests.integration.retention.holding import place_hold
+from tests.integration.stored_inferences import NewInference, make_indexable, store
 
 NOW = datetime.now(UTC)
 OLD = NOW - timedelta(days=40)
@@ -27,25 +27,25 @@ RECORD = Record(PartitionId("default", "inference-events", 0, 0), 1, NOW, b"k", 
 
 @pytest.fixture
 async def model(engine: AsyncEngine) -> int:
-    """One that keeps inputs for ten days, and inferences for thirty."""
-    found = await store(engine, Made("there", NOW, [("camera", "string", "a")]))
+    """Store a model that keeps inputs for ten days and inferences for thirty."""
+    stored_model = await store(engine, NewInference("there", NOW, [("camera", "string", "a")]))
     policy = RetentionPolicy.model_validate(
         {"rules": [{"keep_input": "P10D", "keep_inference": "P30D"}]}
     )
     async with engine.begin() as connection:
-        await policies.put(connection, found, policy)
-    return found
+        await policies.set_policy(connection, stored_model, policy)
+    return stored_model
 
 
-async def _read(connection: AsyncConnection, camera: str, at: datetime = OLD) -> Indexable:
-    registration = (await registrations.known(connection, ["model"]))["model"]
+async def _read_event(connection: AsyncConnection, camera: str, at: datetime = OLD) -> Indexable:
+    registration = (await registrations.find_by_ids(connection, ["model"]))["model"]
     keys = ("bucket/data", None, None)
-    made = Made(f"of-{camera}", at, [("camera", "string", camera)], keys=keys)
-    return indexable(made, registration)
+    inference = NewInference(f"of-{camera}", at, [("camera", "string", camera)], keys=keys)
+    return make_indexable(inference, registration)
 
 
-async def _sorted(connection: AsyncConnection, *results: Indexable | MissingBlob) -> Arrivals:
-    return await sort_out(connection, [ReadRecord(RECORD, each) for each in results])
+async def _sort_out(connection: AsyncConnection, *results: Indexable | MissingBlob) -> Arrivals:
+    return await sort_out(connection, [ReadRecord(RECORD, result) for result in results])
 
 
 def _names(reads: Sequence[ReadRecord]) -> list[str]:
@@ -55,57 +55,60 @@ def _names(reads: Sequence[ReadRecord]) -> list[str]:
 async def test_what_is_held_is_stored_whole_though_it_has_expired(
     engine: AsyncEngine, model: int
 ) -> None:
-    await place(engine, model, "camera = 'held'")
+    await place_hold(engine, model, "camera = 'held'")
     aged = NOW - timedelta(days=20)
     async with engine.begin() as connection:
-        held, other = await _read(connection, "held"), await _read(connection, "other")
-        half, less = await _read(connection, "held", aged), await _read(connection, "other", aged)
-        await store(engine, Made("span", OLD), Made("span", aged))
-        found = await _sorted(connection, held, other, half, less)
+        held, other = await _read_event(connection, "held"), await _read_event(connection, "other")
+        half, less = (
+            await _read_event(connection, "held", aged),
+            await _read_event(connection, "other", aged),
+        )
+        await store(engine, NewInference("span", OLD), NewInference("span", aged))
+        arrivals = await _sort_out(connection, held, other, half, less)
         marked = set((await connection.execute(select(erasing.c.uid))).scalars())
-    assert _names(found.fresh) == ["of-held", "of-held", "of-other"]
-    assert [item for item, _ in found.part_expired] == [less]
-    assert [outcome for _, outcome in found.settled] == [Outcome.EXPIRED]
+    assert _names(arrivals.fresh) == ["of-held", "of-held", "of-other"]
+    assert [item for item, _ in arrivals.part_expired] == [less]
+    assert [outcome for _, outcome in arrivals.settled] == [Outcome.EXPIRED]
     assert marked == {other.event.uid}
 
 
-async def test_what_has_expired_waits_for_its_blob_while_a_hold_may_keep_it(
+async def test_expired_event_waits_for_its_blob_if_a_hold_may_keep_it(
     engine: AsyncEngine, model: int
 ) -> None:
-    """What is not known is NULL, and NULL protects."""
+    """An unknown value is NULL, and NULL protects."""
     async with engine.begin() as connection:
-        item = await _read(connection, "other")
+        item = await _read_event(connection, "other")
         missing = MissingBlob("s3://bucket/m", "model", "of-other", item=item)
-        assert (await _sorted(connection, missing)).missing == []
+        assert (await _sort_out(connection, missing)).missing == []
         await connection.rollback()
-    await place(engine, model, "camera = 'held'")
+    await place_hold(engine, model, "camera = 'held'")
     async with engine.begin() as connection:
-        assert len((await _sorted(connection, missing)).missing) == 1
+        assert len((await _sort_out(connection, missing)).missing) == 1
 
 
-async def test_the_objects_of_what_was_erased_stay_where_a_hold_keeps_them(
+async def test_hold_keeps_the_objects_of_an_erased_inference(
     engine: AsyncEngine, model: int
 ) -> None:
-    """It is not stored again: a certificate says that it is gone."""
-    await place(engine, model, "camera = 'held'")
+    """The inference is not stored again: a certificate says that it is erased."""
+    await place_hold(engine, model, "camera = 'held'")
     async with engine.begin() as connection:
-        items = [await _read(connection, camera) for camera in ("held", "other")]
+        items = [await _read_event(connection, camera) for camera in ("held", "other")]
         rows = [{"model": model, "uid": item.event.uid} for item in items]
         await connection.execute(insert(tombstone), rows)
-        found = await _sorted(connection, *items)
+        arrivals = await _sort_out(connection, *items)
         marked = set((await connection.execute(select(erasing.c.uid))).scalars())
-    assert [outcome for _, outcome in found.settled] == [Outcome.ERASED_AGAIN] * 2
+    assert [outcome for _, outcome in arrivals.settled] == [Outcome.ERASED_AGAIN] * 2
     assert marked == {items[1].event.uid}
 
 
-async def test_what_was_erased_and_lacks_a_blob_is_erased_again_though_an_older_hold_is_in_doubt(
+async def test_erased_event_without_a_blob_is_erased_again_despite_an_older_hold(
     engine: AsyncEngine, model: int
 ) -> None:
-    """An eraser deleted a part of what a producer was writing again: the rest would stay."""
-    await place(engine, model, "camera = 'held'")
+    """If the eraser deleted a part while a producer wrote it again, the rest would stay."""
+    await place_hold(engine, model, "camera = 'held'")
     async with engine.begin() as connection:
         tomb, claimed, marked = [
-            await _read(connection, camera) for camera in ("other", "claimed", "marked")
+            await _read_event(connection, camera) for camera in ("other", "claimed", "marked")
         ]
         await connection.execute(insert(tombstone), [{"model": model, "uid": tomb.event.uid}])
         marks = [
@@ -114,21 +117,21 @@ async def test_what_was_erased_and_lacks_a_blob_is_erased_again_though_an_older_
             for item, at in ((claimed, NOW + timedelta(days=1)), (marked, None))
         ]
         await connection.execute(insert(erasing), marks)
-    assert await _queued(engine, tomb, claimed, marked) == {tomb.event.uid, claimed.event.uid}
-    await place(engine, model, "camera = 'of a younger hold'")
-    assert await _queued(engine, tomb) == set()
+    assert await _find_queued(engine, tomb, claimed, marked) == {tomb.event.uid, claimed.event.uid}
+    await place_hold(engine, model, "camera = 'of a younger hold'")
+    assert await _find_queued(engine, tomb) == set()
 
 
-async def _queued(engine: AsyncEngine, *items: Indexable) -> set[UUID]:
-    """What becomes of these, redelivered without their metadata: those that are queued anew."""
+async def _find_queued(engine: AsyncEngine, *items: Indexable) -> set[UUID]:
+    """Redeliver events without their metadata; return the uids that are queued again."""
     names = [
         MissingBlob("s3://bucket/m", "model", item.event.inference_id, item=item) for item in items
     ]
     async with engine.begin() as connection:
         before = set((await connection.execute(select(erasing.c.erasure))).scalars())
-        found = await _sorted(connection, *names)
+        arrivals = await _sort_out(connection, *names)
         fresh = select(erasing.c.uid).where(erasing.c.erasure.not_in(before))
         queued = set((await connection.execute(fresh)).scalars())
         await connection.rollback()
-    assert [outcome for _, outcome in found.settled] == [Outcome.ERASED_AGAIN] * len(items)
+    assert [outcome for _, outcome in arrivals.settled] == [Outcome.ERASED_AGAIN] * len(items)
     return queued

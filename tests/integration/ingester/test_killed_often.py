@@ -1,4 +1,4 @@
-"""An ingester that is killed again and again."""
+"""An ingester that is killed repeatedly."""
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -12,7 +12,7 @@ from tests.producer import capture
 _MANY = [capture(number) for number in range(100)]
 
 
-async def test_it_gets_on_by_a_small_batch_each_time(
+async def test_stores_a_small_batch_before_each_kill(
     start_ingester: StartIngester, engine: AsyncEngine
 ) -> None:
     service, producer = await start_ingester()

@@ -1,4 +1,4 @@
-"""What an ingester shows before anything has happened: an alert sees the first burst too."""
+"""The metrics of an ingester before any event: an alert also sees the first burst."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +15,10 @@ def test_counters_begin_at_zero(
 ) -> None:
     ingester = Service("ingester", service_environment(KAFKA_TOPIC=topic()), tmp_path).wait_ready()
     try:
-        shown = httpx.get(f"{ingester.admin}/metrics", timeout=120).text
+        metrics = httpx.get(f"{ingester.admin}/metrics", timeout=120).text
     finally:
         ingester.stop()
     for reason in DEAD_LETTER_REASONS:
-        assert f'inference_store_ingester_dead_letters_total{{reason="{reason}"}} 0.0' in shown
+        assert f'inference_store_ingester_dead_letters_total{{reason="{reason}"}} 0.0' in metrics
     for server in ("kafka", "postgres", "object store"):
-        assert f'inference_store_ingester_trouble_total{{server="{server}"}} 0.0' in shown
+        assert f'inference_store_ingester_trouble_total{{server="{server}"}} 0.0' in metrics

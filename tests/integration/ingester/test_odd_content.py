@@ -1,4 +1,4 @@
-"""Whatever a producer writes into the blobs is stored: nothing of it ends or stops the pipeline."""
+"""Blobs with any content are stored: none ends or stops the pipeline."""
 
 import json
 from collections import Counter
@@ -30,24 +30,26 @@ GOOD = json.dumps(
 
 
 class Odd(Capture):
-    """A capture whose blobs are what the test says."""
+    """A capture whose blobs a test chooses."""
 
     __slots__ = ("odd",)
     odd: dict[Kind, bytes]
 
     @property
     def blobs(self) -> dict[str, bytes]:
-        """The objects, by key."""
+        """Return the objects by key."""
         return {self.key(kind): data for kind, data in self.odd.items()}
 
 
-def odd(number: int, **blobs: bytes) -> Odd:
-    made = Odd(number)
-    object.__setattr__(made, "odd", {"data": b"d", "metadata": b"[]", "response": GOOD} | blobs)
-    return made
+def make_odd_capture(number: int, **blobs: bytes) -> Odd:
+    odd_capture = Odd(number)
+    object.__setattr__(
+        odd_capture, "odd", {"data": b"d", "metadata": b"[]", "response": GOOD} | blobs
+    )
+    return odd_capture
 
 
-def listed(*values: Any, type: str = "float") -> bytes:
+def make_metadata(*values: Any, type: str = "float") -> bytes:
     entries = [{"key": f"k{n}", "type": type, "value": value} for n, value in enumerate(values)]
     return json.dumps(entries).encode()
 
@@ -56,11 +58,11 @@ BLOBS: dict[str, dict[str, bytes]] = {
     "metadata over its cap": {"metadata": b"[" + b" " * (1024 * 1024) + b"]"},
     "response over its cap": {"response": b" " * (4 * 1024 * 1024 + 1)},
     "empty blobs": {"metadata": b"", "response": b""},
-    "truncated JSON": {"metadata": listed("1")[:-5], "response": GOOD[:-20]},
+    "truncated JSON": {"metadata": make_metadata("1")[:-5], "response": GOOD[:-20]},
     "not JSON": {"metadata": b"<xml/>", "response": b"\x89PNG\r\n\x1a\n"},
-    "UTF-16": {"metadata": listed("1").decode().encode("utf-16")},
+    "UTF-16": {"metadata": make_metadata("1").decode().encode("utf-16")},
     "Latin-1": {"metadata": '[{"key":"ä","type":"string","value":"ö"}]'.encode("latin-1")},
-    "byte order mark": {"metadata": b"\xef\xbb\xbf" + listed("1")},
+    "byte order mark": {"metadata": b"\xef\xbb\xbf" + make_metadata("1")},
     "NUL characters": {
         "metadata": json.dumps(
             [
@@ -76,11 +78,11 @@ BLOBS: dict[str, dict[str, bytes]] = {
         "response": GOOD.replace(b'\\"a\\"', b'\\"\\\\ud800\\"'),
     },
     "NaN and infinities": {
-        "metadata": listed("NaN", "Infinity", "-inf", float("nan"), float("inf")),
+        "metadata": make_metadata("NaN", "Infinity", "-inf", float("nan"), float("inf")),
         "response": GOOD.replace(b'\\"a\\"', b'\\"a\\", \\"score\\": NaN'),
     },
     "huge exponents": {
-        "metadata": listed("1e999", "1e200000", "-1e-200000", "9" * 5000).replace(
+        "metadata": make_metadata("1e999", "1e200000", "-1e-200000", "9" * 5000).replace(
             b'"1e999"', b"1e999"
         ),
         "response": GOOD.replace(b'\\"a\\"', b'\\"a\\", \\"score\\": 1e999'),
@@ -93,7 +95,7 @@ BLOBS: dict[str, dict[str, bytes]] = {
     },
     "deep metadata": {"metadata": b"[" * 100_000},
     "absurd instants": {
-        "metadata": listed(
+        "metadata": make_metadata(
             "9999-12-31T23:59:59+00:00",
             "0001-01-01",
             "99999-01-01",
@@ -109,49 +111,54 @@ BLOBS: dict[str, dict[str, bytes]] = {
 }
 
 
-async def test_odd_blobs_are_stored(running: RunningIngester, engine: AsyncEngine) -> None:
+async def test_stores_odd_blobs(running: RunningIngester, engine: AsyncEngine) -> None:
     service, producer = running
-    captures = [odd(number, **blobs) for number, blobs in enumerate(BLOBS.values())]
+    captures = [make_odd_capture(number, **blobs) for number, blobs in enumerate(BLOBS.values())]
     await producer.produce(*captures)
-    await until(lambda: counted(engine), lambda found: found.total() == len(BLOBS))
-    found = await counted(engine)
-    assert found[Outcome.STORED] == len(BLOBS), found
+    await until(lambda: counted(engine), lambda counts: counts.total() == len(BLOBS))
+    counts = await counted(engine)
+    assert counts[Outcome.STORED] == len(BLOBS), counts
     assert service.process.running
     async with engine.connect() as connection:
         rows = await connection.execute(select(inference.c.inference_id, inference.c.flags))
         flags = {row[0]: row[1] for row in rows}
-    wanted = {"metadata over its cap": "metadata_too_large", "not JSON": "metadata_unreadable"}
-    for name, flag in wanted.items():
+    expected_flags = {
+        "metadata over its cap": "metadata_too_large",
+        "not JSON": "metadata_unreadable",
+    }
+    for name, flag in expected_flags.items():
         assert flag in flags[f"inference-{list(BLOBS).index(name)}"], flags
 
 
-async def test_what_the_engine_copied_is_indexed_whatever_became_of_the_request(
+async def test_indexes_metadata_copied_by_the_engine(
     running: RunningIngester, engine: AsyncEngine
 ) -> None:
-    """As our own proxy writes it: a blob without metadata, an empty list; and one over its cap."""
+    """With blobs as our proxy writes them: without metadata, an empty list, and over the cap."""
     _, producer = running
-    copied = {"metadata": listed("987", type="int").decode()}
+    copied = {"metadata": make_metadata("987", type="int").decode()}
     answer = json.dumps({"outputs": [{"name": "p", "data": [], "parameters": copied}]}).encode()
     bare = b'{"standard_metadata": {}, "metadata": [], "event": {}, "request": {}, "capture": {}}'
-    blobs = (b"[]", bare, b"[" + b" " * (1024 * 1024) + b"]", listed("1", type="int"))
-    made = [odd(n, metadata=blob, response=answer) for n, blob in enumerate(blobs)]
-    await producer.produce(*made)
-    await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == len(blobs))
+    blobs = (b"[]", bare, b"[" + b" " * (1024 * 1024) + b"]", make_metadata("1", type="int"))
+    captures = [make_odd_capture(n, metadata=blob, response=answer) for n, blob in enumerate(blobs)]
+    await producer.produce(*captures)
+    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == len(blobs))
     async with engine.connect() as connection:
         values = Counter((await connection.execute(select(metadata_number.c.value))).scalars())
     assert values == {Decimal(987): 3, Decimal(1): 1}
 
 
-async def test_long_and_repeated_values(running: RunningIngester, engine: AsyncEngine) -> None:
+async def test_stores_long_and_repeated_values(
+    running: RunningIngester, engine: AsyncEngine
+) -> None:
     _, producer = running
-    # 10 kB that no compression makes fit into an index row
+    # 10 kB that do not fit into an index row even compressed
     long = "".join(chr(0x4E00 + (n * 7919) % 20_000) for n in range(3500))
     metadata = [
         {"key": "long", "type": "string", "value": long},
         {"key": "same", "type": "json", "value": [1, 1.0, "1", 1e0, True]},
     ]
     await producer.produce(capture(1, metadata=metadata))
-    await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 1)
+    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == 1)
     async with engine.connect() as connection:
         whole = await connection.scalar(
             select(metadata_string.c.whole).where(metadata_string.c.whole.is_not(None))
@@ -160,11 +167,13 @@ async def test_long_and_repeated_values(running: RunningIngester, engine: AsyncE
         numbers = select(metadata_number.c.value).join(
             metadata_key, metadata_key.c.key == metadata_number.c.key
         )
-        found = await connection.execute(numbers.where(metadata_key.c.name == "same[]"))
-        assert list(found.scalars()) == [Decimal(1)]
+        rows = await connection.execute(numbers.where(metadata_key.c.name == "same[]"))
+        assert list(rows.scalars()) == [Decimal(1)]
 
 
-async def test_absurd_times_are_dead_letters(running: RunningIngester, engine: AsyncEngine) -> None:
+async def test_invalid_times_make_dead_letters(
+    running: RunningIngester, engine: AsyncEngine
+) -> None:
     _, producer = running
     now = datetime.now(UTC)
     odd_times = [
@@ -184,29 +193,27 @@ async def test_absurd_times_are_dead_letters(running: RunningIngester, engine: A
     await producer.publish_all(events)
     old = capture(2, received_at=datetime(2000, 1, 1, tzinfo=UTC))
     await producer.produce(old)
-    await until(lambda: counted(engine), lambda found: found.total() == len(events) + 1)
-    found = await counted(engine)
-    assert (found[Outcome.DEAD], found[Outcome.STORED]) == (len(events), 1)
+    await until(lambda: counted(engine), lambda counts: counts.total() == len(events) + 1)
+    counts = await counted(engine)
+    assert (counts[Outcome.DEAD], counts[Outcome.STORED]) == (len(events), 1)
 
 
-async def test_the_same_id_for_ever_loses_nothing(
-    running: RunningIngester, engine: AsyncEngine
-) -> None:
+async def test_stores_every_event_of_one_id(running: RunningIngester, engine: AsyncEngine) -> None:
     _, producer = running
     captures = [capture(number, inference_id="1") for number in range(40)]
     await producer.produce(*captures, *captures[:5])
-    await until(lambda: counted(engine), lambda found: found.total() == 45)
+    await until(lambda: counted(engine), lambda counts: counts.total() == 45)
     assert +(await counted(engine)) == Counter({Outcome.STORED: 40, Outcome.DUPLICATE: 5})
 
 
-async def test_a_redelivery_leaves_an_edit_alone(
+async def test_redelivery_does_not_undo_an_edit(
     running: RunningIngester, engine: AsyncEngine
 ) -> None:
-    """In a batch with new ones; and where the blob was rewritten meanwhile."""
+    """The redelivery comes in a batch with new events, after the blob was rewritten."""
     _, producer = running
     first = [capture(number) for number in range(3)]
     await producer.produce(*first)
-    await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 3)
+    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == 3)
     async with engine.begin() as connection:
         await connection.execute(inference.update().values(revision=2, metadata=b"[]"))
     edited = [
@@ -214,7 +221,7 @@ async def test_a_redelivery_leaves_an_edit_alone(
         for number in range(3)
     ]
     await producer.produce(*edited, *(capture(number) for number in range(3, 6)))
-    await until(lambda: counted(engine), lambda found: found.total() == 9)
+    await until(lambda: counted(engine), lambda counts: counts.total() == 9)
     assert +(await counted(engine)) == Counter({Outcome.STORED: 6, Outcome.DUPLICATE: 3})
     async with engine.connect() as connection:
         edited_rows = select(func.count()).where(

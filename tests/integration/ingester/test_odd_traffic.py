@@ -1,4 +1,4 @@
-"""Trouble that is not in the blobs: poison, gaps, topics made anew, codecs, limits, refusals."""
+"""Faults outside the blobs: poisonous events, gaps, recreated topics, codecs, limits."""
 
 import asyncio
 from collections import Counter
@@ -28,16 +28,16 @@ from tests.service_process import Service
 MANY = [capture(number) for number in range(20)]
 
 
-async def reasons(engine: AsyncEngine) -> Counter[str]:
+async def count_reasons(engine: AsyncEngine) -> Counter[str]:
     async with engine.connect() as connection:
         letters = await dead_letters.find(connection, Selection(state="open"), limit=1000)
-    return Counter(letter.trouble.reason for letter in letters)
+    return Counter(letter.rejection.reason for letter in letters)
 
 
 async def redrive_all(engine: AsyncEngine) -> None:
     async with engine.begin() as connection:
         await dead_letters.redrive(connection, Selection())
-    await until(lambda: counted(engine), lambda found: not found[Outcome.DEAD])
+    await until(lambda: counted(engine), lambda counts: not counts[Outcome.DEAD])
 
 
 async def test_a_poisonous_event_costs_itself_alone(
@@ -52,9 +52,9 @@ async def test_a_poisonous_event_costs_itself_alone(
             )
         )
     await producer.produce(*MANY)
-    await until(lambda: counted(engine), lambda found: found.total() == 20)
+    await until(lambda: counted(engine), lambda counts: counts.total() == 20)
     assert +(await counted(engine)) == Counter({Outcome.STORED: 18, Outcome.DEAD: 2})
-    assert await reasons(engine) == {"unindexable": 2}
+    assert await count_reasons(engine) == {"unindexable": 2}
     async with engine.begin() as connection:
         await connection.execute(text("ALTER TABLE inference DROP CONSTRAINT poison"))
     await redrive_all(engine)
@@ -67,67 +67,67 @@ async def test_aborted_transactions_are_not_delivered(
 ) -> None:
     _, producer = running
     await producer.put_all(MANY)
-    async with transactional(kafka_server, producer.topic) as kafka:
+    async with start_transactional(kafka_server, producer.topic) as kafka:
         for some, commits in ((MANY[:3], True), (MANY[3:6], False), (MANY[6:8], True)):
-            await transaction(kafka, producer.topic, some, commits=commits)
-    # three events and their marker, the marker before them, and the last one, behind everything
-    wanted = Counter({Outcome.STORED: 5, Outcome.NOT_DELIVERED: 6})
-    await until(lambda: counted(engine), lambda found: +found == wanted)
+            await run_transaction(kafka, producer.topic, some, commits=commits)
+    # Three events and their marker, the marker before them, and the last one at the end.
+    expected = Counter({Outcome.STORED: 5, Outcome.NOT_DELIVERED: 6})
+    await until(lambda: counted(engine), lambda counts: +counts == expected)
 
 
 @pytest.mark.real_kafka
-async def test_markers_at_the_logs_end_are_not_lost_when_they_age_out(
+async def test_deleted_markers_at_the_end_of_the_log_are_not_lost(
     running: RunningIngester, engine: AsyncEngine, kafka_server: Kafka
 ) -> None:
     service, producer = running
     await producer.put_all(MANY)
-    async with transactional(kafka_server, producer.topic) as kafka:
-        await transaction(kafka, producer.topic, MANY[:3])
-        await transaction(kafka, producer.topic, MANY[3:5], commits=False)
-    # the events, the marker behind them, the two aborted ones and theirs
-    wanted = Counter({Outcome.STORED: 3, Outcome.NOT_DELIVERED: 4})
-    await until(lambda: counted(engine), lambda found: +found == wanted)
-    # found again behind its last event, with the markers in between
+    async with start_transactional(kafka_server, producer.topic) as kafka:
+        await run_transaction(kafka, producer.topic, MANY[:3])
+        await run_transaction(kafka, producer.topic, MANY[3:5], commits=False)
+    # The events and their marker, and the two aborted events and theirs.
+    expected = Counter({Outcome.STORED: 3, Outcome.NOT_DELIVERED: 4})
+    await until(lambda: counted(engine), lambda counts: +counts == expected)
+    # It starts again after its last event; the markers lie in between.
     service.stop()
     service.restart(KAFKA_GROUP=unique("group"))
     await producer.publish_all([MANY[5].event])
-    wanted += Counter({Outcome.STORED: 1})
-    await until(lambda: counted(engine), lambda found: +found == wanted)
-    async with transactional(kafka_server, producer.topic) as kafka:
-        await transaction(kafka, producer.topic, MANY[6:7], commits=False)
-    wanted += Counter({Outcome.NOT_DELIVERED: 2})
-    await until(lambda: counted(engine), lambda found: +found == wanted)
+    expected += Counter({Outcome.STORED: 1})
+    await until(lambda: counted(engine), lambda counts: +counts == expected)
+    async with start_transactional(kafka_server, producer.topic) as kafka:
+        await run_transaction(kafka, producer.topic, MANY[6:7], commits=False)
+    expected += Counter({Outcome.NOT_DELIVERED: 2})
+    await until(lambda: counted(engine), lambda counts: +counts == expected)
     service.stop()
     await asyncio.to_thread(kafka_server.delete_records, producer.topic)
     await producer.publish_all([MANY[7].event])
     service.restart(KAFKA_GROUP=unique("group"))
-    wanted += Counter({Outcome.STORED: 1})
-    await until(lambda: counted(engine), lambda found: +found == wanted)
+    expected += Counter({Outcome.STORED: 1})
+    await until(lambda: counted(engine), lambda counts: +counts == expected)
     async with engine.connect() as connection:
         [account] = await accounting.list_accounts(connection)
     assert (account.partition_id.epoch, account.lost, account.closes) == (0, (), True)
 
 
 @pytest.mark.real_kafka
-async def test_what_was_cut_off_unread_is_lost_and_named(
+async def test_lists_unread_deleted_records_as_lost(
     running: RunningIngester, engine: AsyncEngine, kafka_server: Kafka
 ) -> None:
     service, producer = running
     await producer.produce(*MANY[:2])
-    await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 2)
+    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == 2)
     service.stop()
     await producer.produce(*MANY[2:5])
     await asyncio.to_thread(kafka_server.delete_records, producer.topic)
     service.restart(KAFKA_GROUP=unique("group"))
-    wanted = Counter({Outcome.STORED: 2, Outcome.LOST: 3})
-    await until(lambda: counted(engine), lambda found: +found == wanted)
+    expected = Counter({Outcome.STORED: 2, Outcome.LOST: 3})
+    await until(lambda: counted(engine), lambda counts: +counts == expected)
     async with engine.connect() as connection:
         [account] = await accounting.list_accounts(connection)
     assert account.lost == [(2, 5)]
 
 
 @asynccontextmanager
-async def transactional(kafka_server: Kafka, topic: str) -> AsyncIterator[AIOKafkaProducer]:
+async def start_transactional(kafka_server: Kafka, topic: str) -> AsyncIterator[AIOKafkaProducer]:
     kafka = AIOKafkaProducer(
         bootstrap_servers=kafka_server.bootstrap_servers, transactional_id=topic
     )
@@ -138,37 +138,40 @@ async def transactional(kafka_server: Kafka, topic: str) -> AsyncIterator[AIOKaf
         await kafka.stop()
 
 
-async def transaction(
+async def run_transaction(
     kafka: AIOKafkaProducer, topic: str, some: Sequence[Capture], *, commits: bool = True
 ) -> None:
     await kafka.begin_transaction()
-    for one in some:
-        await kafka.send_and_wait(topic, one.event)
+    for item in some:
+        await kafka.send_and_wait(topic, item.event)
     await (kafka.commit_transaction() if commits else kafka.abort_transaction())
 
 
 @pytest.mark.real_kafka
 @pytest.mark.parametrize("events", [2, 8], ids=["shorter", "longer"])
-async def test_a_topic_made_anew_is_a_new_epoch(
+async def test_recreated_topic_is_a_new_epoch(
     running: RunningIngester, engine: AsyncEngine, kafka_server: Kafka, events: int
 ) -> None:
     service, producer = running
     await producer.produce(*MANY[:4])
-    await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 4)
+    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == 4)
     service.stop()
     await asyncio.to_thread(kafka_server.delete_topic, producer.topic)
     await asyncio.to_thread(kafka_server.create_topic, producer.topic)
     await producer.produce(*MANY[10 : 10 + events])
     service.restart()
-    await until(lambda: counted(engine), lambda found: found.total() == 4 + events)
+    await until(lambda: counted(engine), lambda counts: counts.total() == 4 + events)
     assert (await counted(engine))[Outcome.STORED] == 4 + events
     async with engine.connect() as connection:
         accounts = await accounting.list_accounts(connection)
-    assert [(one.partition_id.epoch, one.began) for one in accounts] == [(0, "first"), (1, "anew")]
+    assert [(account.partition_id.epoch, account.began) for account in accounts] == [
+        (0, "first"),
+        (1, "anew"),
+    ]
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-async def test_every_codec_is_read(
+async def test_reads_every_codec(
     running: RunningIngester, engine: AsyncEngine, kafka_server: Kafka, codec: str
 ) -> None:
     _, producer = running
@@ -178,26 +181,24 @@ async def test_every_codec_is_read(
     )
     await kafka.start()
     try:
-        for one in MANY:
-            await kafka.send(producer.topic, one.event)
+        for item in MANY:
+            await kafka.send(producer.topic, item.event)
         await kafka.flush()
     finally:
         await kafka.stop()
-    await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 20)
+    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == 20)
 
 
-async def part(service: Service, name: str) -> str:
-    """What /health/ready says of a part."""
+async def read_health(service: Service, name: str) -> str:
+    """Return the health of a part from /health/ready."""
     return str((await asyncio.to_thread(service.health))["parts"][name])
 
 
-async def test_unknown_models_are_refused(
-    start_ingester: StartIngester, engine: AsyncEngine
-) -> None:
+async def test_rejects_unknown_models(start_ingester: StartIngester, engine: AsyncEngine) -> None:
     _, producer = await start_ingester(INGESTER_UNKNOWN_MODELS="refuse")
     await producer.produce(*MANY)
-    await until(lambda: counted(engine), lambda found: found[Outcome.DEAD] == 20)
-    assert await reasons(engine) == {"unknown_model": 20}
+    await until(lambda: counted(engine), lambda counts: counts[Outcome.DEAD] == 20)
+    assert await count_reasons(engine) == {"unknown_model": 20}
     async with engine.begin() as connection:
         await registrations.put(connection, MANY[0].model_id, Details())
     await redrive_all(engine)
@@ -205,24 +206,26 @@ async def test_unknown_models_are_refused(
 
 
 @pytest.mark.real_minio
-async def test_a_bucket_that_is_missing_is_waited_for(
+async def test_waits_for_a_missing_bucket(
     running: RunningIngester, engine: AsyncEngine, minio_server: S3, bucket: str
 ) -> None:
     service, producer = running
     minio_server.client().remove_bucket(bucket)
-    await producer.publish_all(one.event for one in MANY)
-    said = await until(lambda: part(service, "object store"), lambda said: said != "ready")
-    assert bucket in said
+    await producer.publish_all(item.event for item in MANY)
+    health = await until(
+        lambda: read_health(service, "object store"), lambda health: health != "ready"
+    )
+    assert bucket in health
     async with engine.connect() as connection:
         assert await parked.waiting(connection) == 0
     minio_server.create_bucket(bucket)
     await producer.put_all(MANY)
-    # Those read between the two lines above are parked, and found soon after.
-    await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 20)
-    await until(lambda: part(service, "object store"), lambda said: said == "ready")
+    # Events read between the two lines above are parked, and stored soon after.
+    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == 20)
+    await until(lambda: read_health(service, "object store"), lambda health: health == "ready")
 
 
-async def test_a_read_only_database_is_waited_for(
+async def test_waits_for_a_read_only_database(
     running: RunningIngester, engine: AsyncEngine, postgres_server: Postgres
 ) -> None:
     service, producer = running
@@ -235,37 +238,39 @@ async def test_a_read_only_database_is_waited_for(
     writable = f'ALTER DATABASE "{name}" RESET default_transaction_read_only'
     await asyncio.to_thread(postgres_server.execute, read_only, cut_off)
     await producer.produce(*MANY)
-    said = await until(lambda: part(service, "postgres"), lambda said: "read-only" in said)
-    assert "read-only" in said
+    health = await until(
+        lambda: read_health(service, "postgres"), lambda health: "read-only" in health
+    )
+    assert "read-only" in health
     assert service.process.running
     await asyncio.to_thread(postgres_server.execute, writable, cut_off)
-    await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 20)
-    await until(lambda: part(service, "postgres"), lambda said: said == "ready")
+    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == 20)
+    await until(lambda: read_health(service, "postgres"), lambda health: health == "ready")
 
 
-async def test_a_redelivery_of_what_was_erased_does_not_wait_for_its_blobs(
+async def test_redelivery_of_an_erased_inference_does_not_wait_for_blobs(
     start_ingester: StartIngester, engine: AsyncEngine, bucket: str
 ) -> None:
-    """Nor do many of them count as trouble."""
+    """Many of them do not count as faults either."""
     _, producer = await start_ingester(INGESTER_DEAD_LETTER_LIMIT="1")
     await producer.produce(MANY[0])
-    await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 1)
+    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == 1)
     async with engine.begin() as connection:
         model = await connection.scalar(select(inference.c.model))
-        rows = [{"model": model, "uid": uid_of(one, bucket)} for one in MANY[1:]]
+        rows = [{"model": model, "uid": uid_of(item, bucket)} for item in MANY[1:]]
         await connection.execute(insert(tombstone), rows)
-    await producer.publish_all(one.event for one in MANY[1:])
-    await until(lambda: counted(engine), lambda found: found.total() == 20)
+    await producer.publish_all(item.event for item in MANY[1:])
+    await until(lambda: counted(engine), lambda counts: counts.total() == 20)
     assert +(await counted(engine)) == Counter({Outcome.STORED: 1, Outcome.ERASED_AGAIN: 19})
 
 
-async def test_a_redelivery_of_what_is_stored_does_not_wait_for_its_blobs(
+async def test_redelivery_of_a_stored_inference_does_not_wait_for_blobs(
     running: RunningIngester, engine: AsyncEngine, minio_server: S3, bucket: str
 ) -> None:
     _, producer = running
     await producer.produce(MANY[0])
-    await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 1)
+    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == 1)
     minio_server.client().remove_object(bucket, MANY[0].key("response"))
     await producer.publish(MANY[0].event)
-    await until(lambda: counted(engine), lambda found: found.total() == 2)
+    await until(lambda: counted(engine), lambda counts: counts.total() == 2)
     assert +(await counted(engine)) == Counter({Outcome.STORED: 1, Outcome.DUPLICATE: 1})

@@ -1,4 +1,4 @@
-"""A record that aiokafka cannot read costs itself alone, or its batch at most."""
+"""A record that aiokafka cannot read affects only itself, or at most its batch."""
 
 import re
 from collections import Counter
@@ -14,7 +14,7 @@ from inference_store.index.dead_letters import Selection
 from inference_store.ingester.decompression import MOST_BYTES
 from tests.e2e.faults.books_close import counted
 from tests.integration.ingester.conftest import StartIngester
-from tests.odd_batch import CODECS, OddBatch, odd_name
+from tests.odd_batch import CODECS, OddBatch, make_odd_name
 from tests.polling import until
 from tests.producer import capture
 from tests.servers.kafka import Kafka
@@ -26,17 +26,20 @@ ODD = 7
 BOMB_BYTES = 2 * MOST_BYTES
 
 
-def batch_of(codec: str, *, transactional: bool = False) -> OddBatch:
-    """Ten events, one of them with an odd header."""
-    made = OddBatch(codec, transactional=transactional)
-    for one in SOME[:10]:
-        odd = [(odd_name(b"caf\xe9"), b"1")] if one.number == ODD else []
-        made.add(one.event, [("producer", b"p"), ("sequence", b"%d" % one.number), *odd])
-    return made
+def make_batch(codec: str, *, transactional: bool = False) -> OddBatch:
+    """Make a batch of ten events, one of them with an odd header."""
+    batch = OddBatch(codec, transactional=transactional)
+    for event_capture in SOME[:10]:
+        odd = [(make_odd_name(b"caf\xe9"), b"1")] if event_capture.number == ODD else []
+        batch.add(
+            event_capture.event,
+            [("producer", b"p"), ("sequence", b"%d" % event_capture.number), *odd],
+        )
+    return batch
 
 
 @pytest.mark.parametrize("codec", CODECS)
-async def test_it_is_a_dead_letter_and_its_neighbours_are_stored(
+async def test_unreadable_record_is_a_dead_letter_and_others_are_stored(
     start_ingester: StartIngester, engine: AsyncEngine, kafka_server: Kafka, codec: str
 ) -> None:
     service, producer = await start_ingester(partitions=3)
@@ -44,28 +47,28 @@ async def test_it_is_a_dead_letter_and_its_neighbours_are_stored(
     kafka = AIOKafkaProducer(bootstrap_servers=kafka_server.bootstrap_servers)
     await kafka.start()
     try:
-        batch = batch_of(codec)
+        batch = make_batch(codec)
         await (await kafka.send_batch(batch, producer.topic, partition=1))
     finally:
         await kafka.stop()
-    for one in SOME[10:]:
-        await producer.publish(one.event, partition=one.number % 3)
-    await until(lambda: counted(engine), lambda found: found.total() == 30)
+    for event_capture in SOME[10:]:
+        await producer.publish(event_capture.event, partition=event_capture.number % 3)
+    await until(lambda: counted(engine), lambda counts: counts.total() == 30)
     assert +(await counted(engine)) == Counter({Outcome.STORED: 29, Outcome.DEAD: 1})
     async with engine.connect() as connection:
         (letter,) = await dead_letters.find(connection, Selection(), limit=10)
-    assert letter.trouble.reason == "invalid_header"
-    assert letter.trouble.inference_id == f"inference-{ODD}"
+    assert letter.rejection.reason == "invalid_header"
+    assert letter.rejection.inference_id == f"inference-{ODD}"
     assert letter.record.payload == SOME[ODD].event
     assert ("caf\\xe9", "1") in [tuple(header) for header in letter.record.headers]
     assert service.metrics("ingester_trouble_total") == 0
     async with engine.begin() as connection:
         await dead_letters.redrive(connection, Selection())
-    await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 30)
+    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == 30)
 
 
 @pytest.mark.parametrize("codec", ["gzip", "lz4"])
-async def test_a_batch_that_cannot_be_read_is_dead_letters(
+async def test_unreadable_batch_becomes_dead_letters(
     start_ingester: StartIngester, engine: AsyncEngine, kafka_server: Kafka, codec: str
 ) -> None:
     service, producer = await start_ingester(partitions=3)
@@ -73,28 +76,28 @@ async def test_a_batch_that_cannot_be_read_is_dead_letters(
     kafka = AIOKafkaProducer(bootstrap_servers=kafka_server.bootstrap_servers)
     await kafka.start()
     try:
-        await (await kafka.send_batch(batch_of(codec).spoil(), producer.topic, partition=1))
+        await (await kafka.send_batch(make_batch(codec).spoil(), producer.topic, partition=1))
     finally:
         await kafka.stop()
-    for one in SOME[10:]:
-        await producer.publish(one.event, partition=one.number % 2 * 2)
-    await until(lambda: counted(engine), lambda found: found.total() == 30)
+    for event_capture in SOME[10:]:
+        await producer.publish(event_capture.event, partition=event_capture.number % 2 * 2)
+    await until(lambda: counted(engine), lambda counts: counts.total() == 30)
     assert +(await counted(engine)) == Counter({Outcome.STORED: 20, Outcome.DEAD: 10})
     async with engine.connect() as connection:
         letters = await dead_letters.find(connection, Selection(), limit=20)
-    assert {letter.trouble.reason for letter in letters} == {"unreadable_record"}
-    kept = {letter.record.offset: letter.record.payload for letter in letters}
-    assert kept.pop(0).endswith(b"junk")
-    assert set(kept.values()) == {b""}
-    # The last record read of the partition is of this batch: recognised after a restart.
+    assert {letter.rejection.reason for letter in letters} == {"unreadable_record"}
+    payloads = {letter.record.offset: letter.record.payload for letter in letters}
+    assert payloads.pop(0).endswith(b"junk")
+    assert set(payloads.values()) == {b""}
+    # The last record read of the partition is in this batch: it is recognised after a restart.
     service.stop()
     service.restart()
     await producer.publish(SOME[0].event, partition=1)
-    await until(lambda: counted(engine), lambda found: found.total() == 31)
+    await until(lambda: counted(engine), lambda counts: counts.total() == 31)
     assert +(await counted(engine)) == Counter({Outcome.STORED: 21, Outcome.DEAD: 10})
 
 
-async def test_in_an_aborted_transaction_it_is_not_delivered(
+async def test_unreadable_record_of_an_aborted_transaction_is_not_delivered(
     start_ingester: StartIngester, engine: AsyncEngine, kafka_server: Kafka
 ) -> None:
     _, producer = await start_ingester()
@@ -106,27 +109,27 @@ async def test_in_an_aborted_transaction_it_is_not_delivered(
     try:
         for commits in (False, True):
             await kafka.begin_transaction()
-            batch = batch_of("gzip", transactional=True)
+            batch = make_batch("gzip", transactional=True)
             await (await kafka.send_batch(batch, producer.topic, partition=0))
             await (kafka.commit_transaction() if commits else kafka.abort_transaction())
     finally:
         await kafka.stop()
     await producer.publish(SOME[10].event)
-    await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 10)
-    # ten events and their marker; and the marker of those that came through
-    wanted = {Outcome.STORED: 10, Outcome.DEAD: 1, Outcome.NOT_DELIVERED: 12}
-    assert +(await counted(engine)) == Counter(wanted)
+    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == 10)
+    # Ten events and their marker, and the marker of the committed ones.
+    expected = {Outcome.STORED: 10, Outcome.DEAD: 1, Outcome.NOT_DELIVERED: 12}
+    assert +(await counted(engine)) == Counter(expected)
 
 
-def _peak_bytes(service: Service) -> int:
-    """The most memory that the process ever had."""
+def _read_peak_bytes(service: Service) -> int:
+    """Return the peak memory of the process."""
     status = Path(f"/proc/{service.process.pid}/status").read_text()
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)
-    assert found is not None
-    return int(found[1]) * 1024
+    match = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert match is not None
+    return int(match[1]) * 1024
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux tells the peak")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux reports the peak")
 @pytest.mark.parametrize("codec", ["gzip", "zstd"])
 async def test_a_batch_that_would_fill_memory_is_a_dead_letter(
     start_ingester: StartIngester, engine: AsyncEngine, kafka_server: Kafka, codec: str
@@ -134,8 +137,8 @@ async def test_a_batch_that_would_fill_memory_is_a_dead_letter(
     service, producer = await start_ingester()
     await producer.put_all(SOME[:2])
     await producer.publish(SOME[0].event)
-    await until(lambda: counted(engine), lambda found: found.total() == 1)
-    before = _peak_bytes(service)
+    await until(lambda: counted(engine), lambda counts: counts.total() == 1)
+    before = _read_peak_bytes(service)
     kafka = AIOKafkaProducer(
         bootstrap_servers=kafka_server.bootstrap_servers,
         compression_type=codec,
@@ -144,10 +147,10 @@ async def test_a_batch_that_would_fill_memory_is_a_dead_letter(
     async with kafka:
         await kafka.send_and_wait(producer.topic, bytes(BOMB_BYTES))
     await producer.publish(SOME[1].event)
-    await until(lambda: counted(engine), lambda found: found.total() == 3)
+    await until(lambda: counted(engine), lambda counts: counts.total() == 3)
     assert +(await counted(engine)) == Counter({Outcome.STORED: 2, Outcome.DEAD: 1})
     async with engine.connect() as connection:
         (letter,) = await dead_letters.find(connection, Selection(), limit=10)
-    assert letter.trouble.reason == "unreadable_record"
-    assert f"larger than {MOST_BYTES} bytes" in letter.trouble.detail
-    assert _peak_bytes(service) - before < BOMB_BYTES
+    assert letter.rejection.reason == "unreadable_record"
+    assert f"larger than {MOST_BYTES} bytes" in letter.rejection.detail
+    assert _read_peak_bytes(service) - before < BOMB_BYTES

@@ -1,4 +1,4 @@
-"""What producers report: read by a real ingester from a real Kafka, and asked for over the api."""
+"""Reports of producers, read by a real ingester from a real Kafka and fetched from the api."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -22,22 +22,22 @@ from tests.servers.kafka import Kafka, KafkaServer
 from tests.settings import make_settings
 
 AT = datetime(2026, 11, 1, 12, tzinfo=UTC)
-Found = dict[str, dict[str, Any]]
+Producers = dict[str, dict[str, Any]]
 
 
-def said(producer: str, number: int, **counts: Any) -> bytes:
+def encode_report(producer: str, number: int, **counts: Any) -> bytes:
     fields = {"reporter": producer, "booted_at": AT, "reported_at": AT, **counts}
     return encode(ProducerReport(producer=producer, number=number, **fields))
 
 
-async def _accounts(api: httpx.AsyncClient) -> Found:
+async def _fetch_accounts(api: httpx.AsyncClient) -> Producers:
     answer = await api.get("/v1/accounting")
     assert answer.status_code == 200
-    return {each["producer"]: each for each in answer.json()["producers"]}
+    return {producer["producer"]: producer for producer in answer.json()["producers"]}
 
 
-def _asking(api: httpx.AsyncClient) -> Callable[[], Awaitable[Found]]:
-    return lambda: _accounts(api)
+def _make_fetch(api: httpx.AsyncClient) -> Callable[[], Awaitable[Producers]]:
+    return lambda: _fetch_accounts(api)
 
 
 @pytest.mark.real_kafka
@@ -51,28 +51,28 @@ async def test_the_books_of_producers(
     service, producer = await start_ingester(partitions=2, KAFKA_REPORTS_TOPIC=reports)
     captures = [capture(n) for n in range(8)]
     await producer.put_all(captures)
-    for n, one in enumerate(captures, start=1):
-        if n not in (3, 6):  # dropped after their sequence was given
+    for n, event_capture in enumerate(captures, start=1):
+        if n not in (3, 6):  # dropped after they were given a sequence
             headers = [("producer", b"p-1"), ("sequence", str(n).encode())]
-            await producer.publish(one.event, headers=headers, partition=n % 2)
+            await producer.publish(event_capture.event, headers=headers, partition=n % 2)
     async with Producer(service_environment(), reports) as reporter:
         running = {"seen": 12, "sampled_out": 2, "queued": 1, "highest_sequence": 9}
         dropped = {"no_budget": 1, "refused": 1}
-        await reporter.publish(said("p-1", 1, seen=1, queued=1), key=b"p-1")
+        await reporter.publish(encode_report("p-1", 1, seen=1, queued=1), key=b"p-1")
         for _ in range(2):  # delivered twice
-            report = said("p-1", 2, **running, dropped=dropped, published=7, events=7)
+            report = encode_report("p-1", 2, **running, dropped=dropped, published=7, events=7)
             await reporter.publish(report, key=b"p-1")
         for broken in (b"", b"{}", b"not json", b"\xff" * 100, b"{" + b" " * 70_000):
             await reporter.publish(broken)
         await reporter.publish(b"", key=b"p-1", headers=[("producer", b"p-1")])
-        await reporter.publish(said("p-2", 1, seen=2, dropped={"left": 1}, final=True))
-        await reporter.publish(said("long ago", 1), timestamp_ms=1_500_000_000_000)
+        await reporter.publish(encode_report("p-2", 1, seen=2, dropped={"left": 1}, final=True))
+        await reporter.publish(encode_report("long ago", 1), timestamp_ms=1_500_000_000_000)
 
-        def told(found: Found) -> bool:
-            return {"p-1", "p-2"} <= found.keys() and found["p-1"]["arrived"] == 6
+        def have_arrived(producers: Producers) -> bool:
+            return {"p-1", "p-2"} <= producers.keys() and producers["p-1"]["arrived"] == 6
 
-        found = await until(_asking(client), told, seconds=180)
-        first = found["p-1"]
+        accounts = await until(_make_fetch(client), have_arrived, seconds=180)
+        first = accounts["p-1"]
         assert first["state"] == "running"
         assert {name: first[name] for name in running if name in first} == {
             name: value for name, value in running.items() if name in first
@@ -83,28 +83,30 @@ async def test_the_books_of_producers(
         assert first["holes"] == {
             "dropped": 2, "waiting": 1, "unknown_tail": 0, "unexplained": 0,
         }  # fmt: skip
-        assert [each["number"] for each in first["reports"]] == [2]
-        assert (found["p-2"]["state"], found["p-2"]["closes"]) == ("ended", False)
-        assert "long ago" not in found
+        assert [kept_report["number"] for kept_report in first["reports"]] == [2]
+        assert (accounts["p-2"]["state"], accounts["p-2"]["closes"]) == ("ended", False)
+        assert "long ago" not in accounts
         assert service.metrics("ingester_reports_total") >= 11
         assert service.health()["ready"]
 
-        # what it goes on from after a restart are the reports kept
+        # After a restart it continues from the stored reports.
         await asyncio.to_thread(service.stop)
-        last = said("p-1", 3, **(running | {"queued": 0}), dropped=dropped, published=8, final=True)
+        last = encode_report(
+            "p-1", 3, **(running | {"queued": 0}), dropped=dropped, published=8, final=True
+        )
         await reporter.publish(last, key=b"p-1")
         service.restart()
-        found = await until(
-            _asking(client), lambda found: found["p-1"]["state"] == "ended", seconds=180
+        accounts = await until(
+            _make_fetch(client), lambda accounts: accounts["p-1"]["state"] == "ended", seconds=180
         )
-    assert found["p-1"]["holes"] == {
+    assert accounts["p-1"]["holes"] == {
         "dropped": 2, "waiting": 0, "unknown_tail": 0, "unexplained": 1,
     }  # fmt: skip
     assert "broken_report" in service.log.read_text()
 
 
 @pytest.mark.real_kafka
-async def test_a_topic_that_comes_later_is_read_and_until_then_the_line_runs(
+async def test_reads_a_topic_that_is_created_later(
     start_ingester: StartIngester,
     service_environment: MakeEnvironment,
     kafka_server: Kafka,
@@ -114,34 +116,34 @@ async def test_a_topic_that_comes_later_is_read_and_until_then_the_line_runs(
     service, producer = await start_ingester(KAFKA_REPORTS_TOPIC=name)
     await producer.produce(*(capture(n) for n in range(20)))
 
-    async def stored() -> int:
+    async def count_stored() -> int:
         partitions = (await client.get("/v1/accounting")).json()["partitions"]
-        return sum(each["stored"] for each in partitions)
+        return sum(partition["stored"] for partition in partitions)
 
-    await until(stored, lambda count: count == 20, seconds=180)
+    await until(count_stored, lambda count: count == 20, seconds=180)
     assert service.health()["ready"]
     assert service.metrics("ingester_trouble_total") == 0
     kafka_server.create_topic(name)
     async with Producer(service_environment(), name) as reporter:
-        await reporter.publish(said("late", 1))
-        await until(_asking(client), lambda found: "late" in found, seconds=180)
+        await reporter.publish(encode_report("late", 1))
+        await until(_make_fetch(client), lambda producers: "late" in producers, seconds=180)
 
 
 def _settings(environment: dict[str, str]) -> IngesterSettings:
-    """The ingester's of a service's environment."""
+    """Return the settings of the ingester from the environment of a service."""
     fields = {
         key.removeprefix("INFERENCE_STORE_").lower(): value
         for key, value in environment.items()
         if key.startswith("INFERENCE_STORE_")
     }
-    wanted: dict[str, Any] = {
+    values: dict[str, Any] = {
         key: fields[key] for key in fields.keys() & IngesterSettings.model_fields.keys()
     }
-    return make_settings(IngesterSettings, **wanted)
+    return make_settings(IngesterSettings, **values)
 
 
 @pytest.mark.real_kafka
-async def test_who_is_not_heard_any_more_is_dead_and_its_tail_unknown(
+async def test_silent_producer_is_dead_and_its_tail_unknown(
     service_environment: MakeEnvironment,
     topic: Callable[..., str],
     engine: AsyncEngine,
@@ -153,31 +155,37 @@ async def test_who_is_not_heard_any_more_is_dead_and_its_tail_unknown(
     short: dict[str, Any] = {"silent_after": timedelta(seconds=1), "look_seconds": 0.2}
     async with Producer(environment, name) as reporter, asyncio.TaskGroup() as tasks:
         tasks.create_task(Reports(ingester, engine, stop, **short).run())
-        await reporter.publish(said("dies", 1, seen=9, queued=4, published=5, highest_sequence=9))
-        await reporter.publish(said("ends", 1, seen=1, published=1, highest_sequence=1, final=True))
-        found = await until(
-            _asking(client),
-            lambda found: found.get("dies", {}).get("state") == "dead",
+        await reporter.publish(
+            encode_report("dies", 1, seen=9, queued=4, published=5, highest_sequence=9)
+        )
+        await reporter.publish(
+            encode_report("ends", 1, seen=1, published=1, highest_sequence=1, final=True)
+        )
+        producers = await until(
+            _make_fetch(client),
+            lambda producers: producers.get("dies", {}).get("state") == "dead",
             seconds=180,
         )
-        assert found["dies"]["holes"]["unknown_tail"] == 9
-        assert found["ends"]["state"] == "ended"
-        assert found["ends"]["holes"]["unknown_tail"] == 0
-        # its spool is found by the next one, which says what became of it
-        report = said("dies", 1, reporter="next", seen=4, published=4, highest_sequence=9,
+        assert producers["dies"]["holes"]["unknown_tail"] == 9
+        assert producers["ends"]["state"] == "ended"
+        assert producers["ends"]["holes"]["unknown_tail"] == 0
+        # The next one finds its spool, and reports what became of it.
+        report = encode_report("dies", 1, reporter="next", seen=4, published=4, highest_sequence=9,
                       final=True)  # fmt: skip
         await reporter.publish(report)
-        found = await until(
-            _asking(client), lambda found: len(found["dies"]["reports"]) == 2, seconds=30
+        producers = await until(
+            _make_fetch(client),
+            lambda producers: len(producers["dies"]["reports"]) == 2,
+            seconds=30,
         )
         stop.set()
-    dies = found["dies"]
+    dies = producers["dies"]
     assert (dies["seen"], dies["published"], dies["queued"], dies["unsettled"]) == (9, 9, 0, 0)
     assert dies["closes"] is True
 
 
 @pytest.mark.real_kafka
-async def test_a_kafka_that_was_away_is_read_on_and_holds_up_no_end(
+async def test_continues_after_kafka_was_away_and_stops_without_it(
     service_environment: MakeEnvironment,
     own_kafka: KafkaServer,
     engine: AsyncEngine,
@@ -193,25 +201,25 @@ async def test_a_kafka_that_was_away_is_read_on_and_holds_up_no_end(
     reports = Reports(_settings(environment), engine, stop, **short)
     running = asyncio.create_task(reports.run())
     async with Producer(environment, name) as reporter:
-        await reporter.publish(said("p", 1))
-        await until(_asking(client), lambda found: "p" in found, seconds=180)
+        await reporter.publish(encode_report("p", 1))
+        await until(_make_fetch(client), lambda producers: "p" in producers, seconds=180)
     await asyncio.to_thread(own_kafka.stop)
-    # while nobody can tell whether it reports, it is not declared dead
+    # It is not declared dead while its reports cannot be read.
     deadline = asyncio.get_running_loop().time() + 4
     while asyncio.get_running_loop().time() < deadline:
-        assert (await _accounts(client))["p"]["state"] == "running"
+        assert (await _fetch_accounts(client))["p"]["state"] == "running"
         await asyncio.sleep(0.2)
     await asyncio.to_thread(own_kafka.start)
     async with Producer(environment, name) as reporter:
-        await reporter.publish(said("p", 2, seen=5, queued=5))
-        await until(_asking(client), lambda found: found["p"]["seen"] == 5, seconds=180)
+        await reporter.publish(encode_report("p", 2, seen=5, queued=5))
+        await until(_make_fetch(client), lambda producers: producers["p"]["seen"] == 5, seconds=180)
     await asyncio.to_thread(own_kafka.stop)
     stop.set()
     await asyncio.wait_for(running, 120)
 
 
 class _LearnsLate:
-    """A consumer whose first subscription meets a Kafka that is away."""
+    """A consumer whose first subscription meets a Kafka that is unavailable."""
 
     def __init__(self, stop: asyncio.Event, topic: str) -> None:
         self._stop, self._topic = stop, topic
@@ -232,11 +240,11 @@ class _LearnsLate:
         return {}
 
 
-async def test_partitions_that_were_not_learned_are_asked_for_again(
+async def test_subscribes_again_if_it_has_no_partitions(
     service_environment: MakeEnvironment, engine: AsyncEngine
 ) -> None:
     stop = asyncio.Event()
-    where = _settings(service_environment(KAFKA_REPORTS_TOPIC="reports"))
+    ingester = _settings(service_environment(KAFKA_REPORTS_TOPIC="reports"))
     consumer = _LearnsLate(stop, "reports")
-    await Reports(where, engine, stop, look_seconds=0.3)._follow(consumer)
+    await Reports(ingester, engine, stop, look_seconds=0.3)._follow(consumer)
     assert consumer.subscriptions == 2

@@ -1,4 +1,4 @@
-"""Parked events and redriven dead letters, tried again in this process."""
+"""Retries of parked events and redriven dead letters, in this process."""
 
 import asyncio
 from collections import Counter
@@ -11,13 +11,13 @@ import pytest
 from sqlalchemy import event, func, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.mark import marks
+from inference_store.erasure.mark.pending_deletions import add_pending
 from inference_store.index import accounting, dead_letters, parked, registrations
 from inference_store.index.accounting import Outcome, PartitionId
 from inference_store.index.dead_letters import DeadLetter, Selection
 from inference_store.index.dictionary import Dictionary
-from inference_store.index.parked import Parked, Schedule
-from inference_store.index.records import Record, Trouble
+from inference_store.index.parked import ParkedEvent, Schedule
+from inference_store.index.records import Record, Rejection
 from inference_store.index.registrations import Details
 from inference_store.index.tables import parked_event
 from inference_store.index.writing import Indexable
@@ -27,43 +27,45 @@ from inference_store.inference.metadata import read_metadata
 from inference_store.inference.task_types import Predictions
 from inference_store.ingester.backoff import Backoff
 from inference_store.ingester.batch import MissingBlob, ReadRecord
-from inference_store.ingester.reading import Reader
+from inference_store.ingester.reader import Reader
 from inference_store.ingester.retry import Retries
 from inference_store.ingester.write import Writer
 from inference_store.objects import Blobs
 from inference_store.platform.settings import IngesterSettings
 
 NOW = datetime.now(UTC)
-PLACE = PartitionId("default", "events", 0, 0)
+PARTITION = PartitionId("default", "events", 0, 0)
 SCHEDULE = Schedule(timedelta(), timedelta(), give_up=timedelta(hours=1))
 RESPONSE = StorageKey("bucket", "answer")
-WAITS = Trouble("blob_missing", "it is not there yet", "model", "0")
+WAITING = Rejection("blob_missing", "it is not there yet", "model", "0")
 
 
-class Prepared(Reader):
-    """Reads what it was told to."""
+class PreparedReader(Reader):
+    """A reader with prepared results."""
 
     def __init__(self, registration: registrations.Registration) -> None:
         self._registration = registration
         self.missing = False
 
     async def read(self, records: Sequence[Record], _: object = None) -> list[ReadRecord]:
-        return [ReadRecord(record, self._found(str(record.offset))) for record in records]
+        return [ReadRecord(record, self._make_result(str(record.offset))) for record in records]
 
-    def _found(self, id: str) -> Indexable | MissingBlob:
-        found = InferenceEvent(
+    def _make_result(self, id: str) -> Indexable | MissingBlob:
+        inference_event = InferenceEvent(
             uid=uid_of(NOW, "model", id),
             model_id="model",
             inference_id=id,
             received_at=NOW,
             response=RESPONSE,
         )
-        item = Indexable(found, self._registration, read_metadata(b"[]"), Predictions((), (), None))
+        item = Indexable(
+            inference_event, self._registration, read_metadata(b"[]"), Predictions((), (), None)
+        )
         return MissingBlob(str(RESPONSE), "model", id, item=item) if self.missing else item
 
 
 class Trial:
-    """Events of one partition in the books, and what tries them again."""
+    """Events of one partition in the books, and the retries of them."""
 
     def __init__(self, engine: AsyncEngine, database: str) -> None:
         self.engine = engine
@@ -72,9 +74,9 @@ class Trial:
     async def begin(self) -> "Trial":
         async with self.engine.begin() as connection:
             registration, _ = await registrations.put(connection, "model", Details())
-            await accounting.open_partition(connection, PLACE, first=0, began="first")
+            await accounting.open_partition(connection, PARTITION, first=0, began="first")
         stop = asyncio.Event()
-        self.reader = Prepared(registration)
+        self.reader = PreparedReader(registration)
         self.retries = Retries(
             self._settings,
             self.engine,
@@ -93,38 +95,40 @@ class Trial:
         return self
 
     async def park(self, many: int = 1) -> None:
-        records = [Record(PLACE, n, NOW, None, b"{}") for n in range(many)]
+        records = [Record(PARTITION, n, NOW, None, b"{}") for n in range(many)]
         async with self.engine.begin() as connection:
-            await parked.add(connection, [(r, WAITS, str(RESPONSE)) for r in records], SCHEDULE)
+            await parked.add(connection, [(r, WAITING, str(RESPONSE)) for r in records], SCHEDULE)
             counts = {Outcome.PARKED: many}
             await accounting.move_offsets(
-                connection, PLACE, lo=0, hi=many, outcomes=counts, last=None
+                connection, PARTITION, lo=0, hi=many, outcomes=counts, last=None
             )
 
     async def bury(self) -> None:
-        """A dead letter that somebody asked to redrive."""
-        record, why = Record(PLACE, 0, NOW, None, b"{}"), Trouble("unknown_model", "why")
+        """Add a dead letter that is to be redriven."""
+        record, why = Record(PARTITION, 0, NOW, None, b"{}"), Rejection("unknown_model", "why")
         async with self.engine.begin() as connection:
             await dead_letters.add(connection, [(record, why)])
             await dead_letters.redrive(connection, Selection())
             counts = {Outcome.DEAD: 1}
-            await accounting.move_offsets(connection, PLACE, lo=0, hi=1, outcomes=counts, last=None)
+            await accounting.move_offsets(
+                connection, PARTITION, lo=0, hi=1, outcomes=counts, last=None
+            )
 
     async def claim(self) -> UUID:
-        """An eraser is deleting the answer that the events point to."""
+        """Claim the response of the events, as an eraser that deletes it."""
         erasure = uuid4()
         async with self.engine.begin() as connection:
             arrival = (1, uid_of(NOW, "model", "x"), "inference", None, str(RESPONSE), None, None)
-            await marks.add(connection, erasure, [arrival])
+            await add_pending(connection, erasure, [arrival])
         return erasure
 
     async def age(self) -> None:
-        """All that is parked has been for a day."""
+        """Set the age of all parked events to a day."""
         async with self.engine.begin() as connection:
             long_ago = func.now() - timedelta(days=1)
             await connection.execute(update(parked_event).values(created_at=long_ago))
 
-    async def waiting(self) -> list[Parked]:
+    async def waiting(self) -> list[ParkedEvent]:
         async with self.engine.connect() as connection:
             return await parked.due(connection, limit=1000)
 
@@ -145,7 +149,7 @@ async def trial(engine: AsyncEngine, database: str) -> Trial:
 
 
 @pytest.mark.parametrize("missing", [True, False], ids=["blob missing", "claimed by an eraser"])
-async def test_what_is_parked_again_keeps_its_row_until_it_gives_up(
+async def test_event_parked_again_keeps_its_row_until_it_gives_up(
     trial: Trial, missing: bool
 ) -> None:
     trial.reader.missing = missing
@@ -162,12 +166,12 @@ async def test_what_is_parked_again_keeps_its_row_until_it_gives_up(
     await trial.retries.once()
     assert await trial.waiting() == []
     (letter,) = await trial.letters()
-    assert (letter.state, letter.trouble.reason) == ("open", "blob_missing")
-    assert "within 3 tries" in letter.trouble.detail
+    assert (letter.state, letter.rejection.reason) == ("open", "blob_missing")
+    assert "within 3 tries" in letter.rejection.detail
     assert await trial.outcomes() == {Outcome.DEAD: 1}
 
 
-async def test_a_redriven_letter_that_was_parked_is_settled_when_it_is_stored(
+async def test_parked_redriven_letter_is_settled_when_stored(
     trial: Trial,
 ) -> None:
     await trial.bury()
@@ -181,7 +185,7 @@ async def test_a_redriven_letter_that_was_parked_is_settled_when_it_is_stored(
     assert await trial.outcomes() == {Outcome.STORED: 1}
 
 
-async def test_a_redriven_letter_that_was_parked_is_open_again_when_it_gives_up(
+async def test_parked_redriven_letter_is_open_again_after_giving_up(
     trial: Trial,
 ) -> None:
     await trial.bury()
@@ -196,7 +200,7 @@ async def test_a_redriven_letter_that_was_parked_is_open_again_when_it_gives_up(
         assert await dead_letters.redrive(connection, Selection()) == 1
 
 
-async def test_many_are_settled_in_small_transactions_that_take_the_books_first(
+async def test_settles_many_in_small_transactions_that_lock_the_books_first(
     trial: Trial,
 ) -> None:
     await trial.park(50)
@@ -208,8 +212,10 @@ async def test_many_are_settled_in_small_transactions_that_take_the_books_first(
 
     event.listen(trial.engine.sync_engine, "before_cursor_execute", note)
     assert await trial.retries.once() == 50
-    taken = [one for one, before in zip(locks, [None, *locks], strict=False) if one != before]
-    assert taken == ["books", "events"] * 3
+    lock_order = [
+        lock for lock, before in zip(locks, [None, *locks], strict=False) if lock != before
+    ]
+    assert lock_order == ["books", "events"] * 3
     assert await trial.outcomes() == {Outcome.STORED: 50}
     async with trial.engine.connect() as connection:
         assert await connection.scalar(select(func.count()).select_from(parked_event)) == 0

@@ -1,4 +1,4 @@
-"""The events of other producers are kept in the bucket: it alone can rebuild the index."""
+"""Sidecars keep the events of other producers in the bucket, which alone can rebuild the index."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure import policies, runs
-from inference_store.erasure.policies import RetentionPolicy, Scope
+from inference_store.erasure.policies import ErasureScope, RetentionPolicy
 from inference_store.index import registrations, sidecars
 from inference_store.index.accounting import Outcome
 from inference_store.index.registrations import Details
@@ -26,7 +26,7 @@ from inference_store.inference.layout import key_of
 from inference_store.objects import Blobs
 from inference_store.platform.settings import BlobSettings
 from tests.e2e.faults.books_close import counted
-from tests.integration import by_uids
+from tests.integration import erasure_requests
 from tests.integration.ingester.conftest import StartIngester
 from tests.polling import until
 from tests.producer import Capture, Producer, capture
@@ -40,7 +40,7 @@ MANY = [capture(number) for number in range(5)]
 NOW = datetime.now(UTC).replace(microsecond=0)
 
 
-def blobs_of(server: S3, bucket: str) -> Blobs:
+def open_blobs(server: S3, bucket: str) -> Blobs:
     return Blobs(
         BlobSettings.model_validate(
             {
@@ -55,43 +55,43 @@ def blobs_of(server: S3, bucket: str) -> Blobs:
 
 @pytest.fixture
 def blobs(minio_server: S3, bucket: str) -> Iterator[Blobs]:
-    with blobs_of(minio_server, bucket) as made:
-        yield made
+    with open_blobs(minio_server, bucket) as opened:
+        yield opened
 
 
-def listed(server: S3, bucket: str, prefix: str = "", *, versions: bool = False) -> list[str]:
-    """The keys under a prefix, each version of them, delete markers too."""
-    found = server.client().list_objects(
+def list_keys(server: S3, bucket: str, prefix: str = "", *, versions: bool = False) -> list[str]:
+    """Return the keys under a prefix; with `versions` each version and delete marker."""
+    objects = server.client().list_objects(
         bucket, prefix=prefix, recursive=True, include_version=versions
     )
-    return sorted(str(item.object_name) for item in found)
+    return sorted(str(item.object_name) for item in objects)
 
 
-async def until_counted(engine: AsyncEngine, **wanted: int) -> None:
-    expected = Counter({Outcome(name): count for name, count in wanted.items()})
-    await until(lambda: counted(engine), lambda found: +found == expected)
+async def wait_for_counts(engine: AsyncEngine, **counts: int) -> None:
+    expected = Counter({Outcome(name): count for name, count in counts.items()})
+    await until(lambda: counted(engine), lambda current: +current == expected)
 
 
-async def rows(engine: AsyncEngine) -> dict[str, list[Any]]:
-    """All that is known of inferences, but when it was indexed."""
-    found = {}
+async def read_rows(engine: AsyncEngine) -> dict[str, list[Any]]:
+    """Return all rows of inferences by table, without the time of indexing."""
+    by_table = {}
     async with engine.connect() as connection:
         for table in (*PARTITIONED, blob_reference):
             columns = [column for column in table.c if column.name != "indexed_at"]
-            found[table.name] = sorted(
+            by_table[table.name] = sorted(
                 map(tuple, await connection.execute(select(*columns))), key=str
             )
-    return found
+    return by_table
 
 
-async def forgotten(engine: AsyncEngine) -> None:
+async def delete_rows(engine: AsyncEngine) -> None:
     async with engine.begin() as connection:
         for table in (*PARTITIONED, blob_reference):
             await connection.execute(table.delete())
 
 
-def rebuilt(contents: sidecars.Contents) -> bytes:
-    """The event as it came, with the metadata that lay beside it inside."""
+def rebuild_event(contents: sidecars.Contents) -> bytes:
+    """Return the event as it arrived, with the metadata of the sidecar inside."""
     event = json.loads(contents.event)
     if contents.metadata is not None:
         event["metadata"] = contents.metadata.decode()
@@ -99,7 +99,7 @@ def rebuilt(contents: sidecars.Contents) -> bytes:
 
 
 @pytest.mark.real_minio
-async def test_the_bucket_alone_rebuilds_the_index(
+async def test_bucket_alone_rebuilds_the_index(
     start_ingester: StartIngester, engine: AsyncEngine, minio_server: S3, bucket: str, blobs: Blobs
 ) -> None:
     _, producer = await start_ingester(INGESTER_SIDECARS="on")
@@ -107,66 +107,66 @@ async def test_the_bucket_alone_rebuilds_the_index(
     bare = encode(model_id="a/b", inference_id="bare", received_at=NOW)
     await producer.produce(*MANY, inline)
     await producer.publish_all([bare])
-    await until_counted(engine, stored=7)
-    before = await rows(engine)
-    keys = listed(minio_server, bucket, "sidecars/")
-    kept = {f"s3://{bucket}/{key}" for key in keys}
+    await wait_for_counts(engine, stored=7)
+    before = await read_rows(engine)
+    keys = list_keys(minio_server, bucket, "sidecars/")
+    expected = {f"s3://{bucket}/{key}" for key in keys}
     async with engine.connect() as connection:
-        found = (await connection.execute(select(inference.c.sidecar_storage_key))).scalars()
-        assert set(found) == kept
+        stored_keys = (await connection.execute(select(inference.c.sidecar_storage_key))).scalars()
+        assert set(stored_keys) == expected
     assert len(keys) == 7
-    await forgotten(engine)
-    for key in listed(minio_server, bucket):
+    await delete_rows(engine)
+    for key in list_keys(minio_server, bucket):
         if key.endswith("/metadata"):
             minio_server.client().remove_object(bucket, key)
     contents = [sidecars.decode(blobs.get(StorageKey(bucket, key), limit=10**6)) for key in keys]
     buckets = Buckets(default=bucket, allowed=frozenset())
-    at = [datetime.fromisoformat(one.record["time"]) for one in contents]
+    at = [datetime.fromisoformat(sidecar.record["time"]) for sidecar in contents]
     events = [
-        decode(one.event, record_time=t, buckets=buckets)
-        for one, t in zip(contents, at, strict=True)
+        decode(sidecar.event, record_time=t, buckets=buckets)
+        for sidecar, t in zip(contents, at, strict=True)
     ]
     assert [sidecars.place_of(bucket, event).key for event in events] == keys
-    assert {one.event for one in contents} == {one.event for one in (*MANY, inline)} | {bare}
-    assert {one.record["topic"] for one in contents} == {producer.topic}
-    await producer.publish_all(map(rebuilt, contents))
-    await until_counted(engine, stored=14)
-    assert await rows(engine) == before
+    assert {item.event for item in contents} == {item.event for item in (*MANY, inline)} | {bare}
+    assert {sidecar.record["topic"] for sidecar in contents} == {producer.topic}
+    await producer.publish_all(map(rebuild_event, contents))
+    await wait_for_counts(engine, stored=14)
+    assert await read_rows(engine) == before
 
 
-async def test_a_redelivery_writes_nothing_again(
+async def test_redelivery_writes_no_second_sidecar(
     start_ingester: StartIngester, engine: AsyncEngine, minio_server: S3, bucket: str
 ) -> None:
     minio_server.client().set_bucket_versioning(bucket, VersioningConfig(ENABLED))
     _, producer = await start_ingester(INGESTER_SIDECARS="on")
     await producer.produce(*MANY)
-    await until_counted(engine, stored=5)
-    await producer.publish_all(one.event for one in (*MANY, *MANY))
+    await wait_for_counts(engine, stored=5)
+    await producer.publish_all(item.event for item in (*MANY, *MANY))
     await producer.publish_all([b"not json"])
-    await until_counted(engine, stored=5, duplicate=10, dead=1)
-    assert len(listed(minio_server, bucket, "sidecars/", versions=True)) == 5
+    await wait_for_counts(engine, stored=5, duplicate=10, dead=1)
+    assert len(list_keys(minio_server, bucket, "sidecars/", versions=True)) == 5
 
 
-async def test_a_parked_event_has_one_once_it_is_stored(
+async def test_parked_event_gets_a_sidecar_when_stored(
     start_ingester: StartIngester, engine: AsyncEngine, minio_server: S3, bucket: str
 ) -> None:
     _, producer = await start_ingester(INGESTER_SIDECARS="on")
     await producer.put(MANY[0], "metadata")
     await producer.publish(MANY[0].event)
-    await until_counted(engine, parked=1)
-    assert listed(minio_server, bucket, "sidecars/") == []
+    await wait_for_counts(engine, parked=1)
+    assert list_keys(minio_server, bucket, "sidecars/") == []
     await producer.put(MANY[0], "response")
-    await until_counted(engine, stored=1)
-    assert len(listed(minio_server, bucket, "sidecars/")) == 1
+    await wait_for_counts(engine, stored=1)
+    assert len(list_keys(minio_server, bucket, "sidecars/")) == 1
 
 
-async def test_none_for_our_own_layout_and_none_where_it_is_off(
+async def test_no_sidecar_for_our_own_layout_or_if_off(
     start_ingester: StartIngester, engine: AsyncEngine, minio_server: S3, bucket: str
 ) -> None:
     service, producer = await start_ingester()
     await producer.produce(*MANY)
-    await until_counted(engine, stored=5)
-    assert listed(minio_server, bucket, "sidecars/") == []
+    await wait_for_counts(engine, stored=5)
+    assert list_keys(minio_server, bucket, "sidecars/") == []
     service.stop()
     service.restart(INGESTER_SIDECARS="on", KAFKA_GROUP=unique("group"))
     capture_id = uuid4()
@@ -183,39 +183,39 @@ async def test_none_for_our_own_layout_and_none_where_it_is_off(
         response="{}",
     )
     await producer.publish(event)
-    await until_counted(engine, stored=6)
-    assert listed(minio_server, bucket, "sidecars/") == []
+    await wait_for_counts(engine, stored=6)
+    assert list_keys(minio_server, bucket, "sidecars/") == []
 
 
-def late(number: int, days: int, **extras: Any) -> Capture:
-    """Received so many days ago."""
+def make_capture(number: int, days: int, **extras: Any) -> Capture:
+    """Make a capture received so many days ago."""
     return capture(number, received_at=NOW - timedelta(days=days), extras=extras)
 
 
-async def keep(engine: AsyncEngine, model_id: str, **rule: str) -> int:
+async def set_policy(engine: AsyncEngine, model_id: str, **rule: str) -> int:
     async with engine.begin() as connection:
         registration, _ = await registrations.put(connection, model_id, Details())
         policy = RetentionPolicy.model_validate({"rules": [rule]})
-        await policies.put(connection, registration.model, policy)
+        await policies.set_policy(connection, registration.model, policy)
     return registration.model
 
 
-async def erase(engine: AsyncEngine, model: int, scope: Scope) -> None:
+async def erase(engine: AsyncEngine, model: int, scope: ErasureScope) -> None:
     async with engine.begin() as connection:
         uids = (await connection.execute(select(inference.c.uid))).scalars().all()
-        await by_uids.request(connection, model=model, uids=uids, scope=scope)
-    await until_erased(engine)
+        await erasure_requests.request_erasure(connection, model=model, uids=uids, scope=scope)
+    await wait_for_erasures(engine)
 
 
-async def until_erased(engine: AsyncEngine, least: int = 1) -> None:
-    async def states() -> list[str]:
+async def wait_for_erasures(engine: AsyncEngine, least: int = 1) -> None:
+    async def read_states() -> list[str]:
         async with engine.connect() as connection:
             return list((await connection.execute(select(erasure.c.state))).scalars())
 
-    def ended(found: list[str]) -> bool:
-        return len(found) >= least and set(found) == {"deleted"}
+    def have_ended(states: list[str]) -> bool:
+        return len(states) >= least and set(states) == {"deleted"}
 
-    await until(states, ended)
+    await until(read_states, have_ended)
 
 
 @pytest.fixture
@@ -229,7 +229,7 @@ def retention(service_environment: Any, tmp_path: Path) -> Iterator[Service]:
 
 
 @pytest.mark.real_minio
-async def test_erasing_takes_the_sidecar_along(
+async def test_erasure_deletes_the_sidecar(
     start_ingester: StartIngester,
     engine: AsyncEngine,
     minio_server: S3,
@@ -241,13 +241,15 @@ async def test_erasing_takes_the_sidecar_along(
     assert retention.process.running
     _, producer = await start_ingester(INGESTER_SIDECARS="on")
     inside = {"metadata": [{"key": "k", "type": "int", "value": "1"}], "request": {"prompt": "x"}}
-    await producer.produce(*(late(n, 1, prompt="secret", metadata=inside) for n in range(3)))
-    await until_counted(engine, stored=3)
+    await producer.produce(
+        *(make_capture(n, 1, prompt="secret", metadata=inside) for n in range(3))
+    )
+    await wait_for_counts(engine, stored=3)
     async with engine.connect() as connection:
         model = (await connection.execute(select(inference.c.model))).scalars().first()
     assert model is not None
     await erase(engine, model, "input")
-    keys = listed(minio_server, bucket, "sidecars/", versions=True)
+    keys = list_keys(minio_server, bucket, "sidecars/", versions=True)
     assert len(keys) == 3
     for key in keys:
         contents = sidecars.decode(blobs.get(StorageKey(bucket, key), limit=10**6))
@@ -259,44 +261,44 @@ async def test_erasing_takes_the_sidecar_along(
         decoded = decode(contents.event, record_time=NOW, buckets=buckets)
         assert str(decoded.uid) == key.rsplit("/", 1)[1]
     await erase(engine, model, "inference")
-    assert listed(minio_server, bucket, versions=True) == []
-    assert not any((await rows(engine)).values())
+    assert list_keys(minio_server, bucket, versions=True) == []
+    assert not any((await read_rows(engine)).values())
 
 
-async def test_policies_take_it_and_what_expired_brings_none(
+async def test_policies_delete_the_sidecar_and_expired_events_get_none(
     start_ingester: StartIngester, engine: AsyncEngine, minio_server: S3, bucket: str, blobs: Blobs
 ) -> None:
     service, producer = await start_ingester(INGESTER_SIDECARS="on")
-    old, input_old = late(1, 30), late(2, 5, prompt="secret")
-    model = await keep(engine, old.model_id, keep_input="P2D", keep_inference="P10D")
-    # what a crash left between the object and the commit, before the event expired
+    old, input_old = make_capture(1, 30), make_capture(2, 5, prompt="secret")
+    model = await set_policy(engine, old.model_id, keep_input="P2D", keep_inference="P10D")
+    # As if a crash came between the object and the commit, before the event expired.
     buckets = Buckets(default=bucket, allowed=frozenset())
-    left = sidecars.place_of(bucket, decode(old.event, record_time=NOW, buckets=buckets))
-    blobs.put(left, b"{}", content_type="application/json")
+    leftover = sidecars.place_of(bucket, decode(old.event, record_time=NOW, buckets=buckets))
+    blobs.put(leftover, b"{}", content_type="application/json")
     await producer.produce(old, input_old)
-    await until_counted(engine, stored=1, expired=1)
+    await wait_for_counts(engine, stored=1, expired=1)
     environment = service._environment | {"INFERENCE_STORE_RETENTION_POLL_SECONDS": "0.1"}
     retention = Service("retention", environment, service.log.parent)
     try:
-        await until_erased(engine, 2)
-        [key] = listed(minio_server, bucket, "sidecars/")
+        await wait_for_erasures(engine, 2)
+        [key] = list_keys(minio_server, bucket, "sidecars/")
         assert b"secret" not in blobs.get(StorageKey(bucket, key), limit=10**6)
-        await keep(engine, old.model_id, keep_input="P1D", keep_inference="P4D")
+        await set_policy(engine, old.model_id, keep_input="P1D", keep_inference="P4D")
         async with engine.begin() as connection:
-            await runs.request(connection, model)
+            await runs.request_run(connection, model)
         await until(
-            lambda: asyncio.to_thread(listed, minio_server, bucket),
+            lambda: asyncio.to_thread(list_keys, minio_server, bucket),
             lambda keys: all(key.startswith("ledger/") for key in keys),
         )
     finally:
         retention.stop()
     await producer.produce(input_old)
-    await until(lambda: counted(engine), lambda found: found.total() == 3)
-    assert listed(minio_server, bucket, "sidecars/") == []
+    await until(lambda: counted(engine), lambda counts: counts.total() == 3)
+    assert list_keys(minio_server, bucket, "sidecars/") == []
 
 
 @pytest.mark.real_minio
-async def test_the_line_waits_while_none_can_be_written(
+async def test_waits_while_no_sidecar_can_be_written(
     database: str,
     engine: AsyncEngine,
     kafka_server: Kafka,
@@ -320,11 +322,12 @@ async def test_the_line_waits_while_none_can_be_written(
             await producer.publish_all(bare)
         part = "object store"
         await until(
-            lambda: asyncio.to_thread(service.health), lambda said: said["parts"][part] != "ready"
+            lambda: asyncio.to_thread(service.health),
+            lambda health: health["parts"][part] != "ready",
         )
         assert (await counted(engine)).total() == 0
         await asyncio.to_thread(own_minio.start)
-        await until_counted(engine, stored=3)
-        assert len(listed(own_minio, bucket, "sidecars/")) == 3
+        await wait_for_counts(engine, stored=3)
+        assert len(list_keys(own_minio, bucket, "sidecars/")) == 3
     finally:
         service.stop()

@@ -1,4 +1,4 @@
-"""A model server over gRPC that knows bytes only, and what a caller sees of a call to it."""
+"""A model server over gRPC that handles only bytes, and the results of calls to it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -11,7 +11,7 @@ import grpc
 
 from inference_store.proxy.capture import ID_HEADER
 from inference_store.proxy.exchange import Exchange
-from inference_store.proxy.grpc import Onward, channel, server
+from inference_store.proxy.grpc import CallTarget, channel, server
 from inference_store.proxy.protocols.protocol import Call, Protocol
 from inference_store.proxy.rules import Rules
 
@@ -24,13 +24,13 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
 
 
 class Upstream(grpc.GenericRpcHandler):
-    """Behaviours by path; what it was asked is kept. Each is given the context alone."""
+    """Behaviours by path, each called with the context alone; it records the metadata of calls."""
 
     def __init__(self) -> None:
         self.behaviours: dict[str, Behaviour] = {}
         self.metadata: list[tuple[Pair, ...]] = []
         self.cancelled = asyncio.Event()
-        self.left: float | None = None
+        self.seconds_left: float | None = None
 
     def service(self, details: grpc.HandlerCallDetails) -> "Handler | None":
         behaviour = self.behaviours.get(details.method)
@@ -40,7 +40,7 @@ class Upstream(grpc.GenericRpcHandler):
 
     async def _behave(self, behaviour: Behaviour, _: Any, context: Any) -> None:
         self.metadata.append(tuple(context.invocation_metadata()))
-        self.left = context.time_remaining()
+        self.seconds_left = context.time_remaining()
         try:
             await behaviour(context)
         except asyncio.CancelledError:
@@ -49,22 +49,22 @@ class Upstream(grpc.GenericRpcHandler):
 
 
 @dataclass
-class Seen:
-    """What a caller sees."""
+class CallResult:
+    """The result of a call."""
 
     messages: list[bytes] = field(default_factory=list)
     code: grpc.StatusCode | None = None
     details: str | None = None
     initial: tuple[Pair, ...] = ()
     trailing: tuple[Pair, ...] = ()
-    """Without the proxy's own: the id."""
+    """Without the id, which the proxy adds."""
     id: Any = field(default=None, compare=False)
 
 
-def ask(
+def begin_call(
     on: grpc.aio.Channel, path: str, message: bytes, **options: Any
 ) -> "grpc.aio.UnaryUnaryCall[bytes, bytes]":
-    """A call of one message, begun."""
+    """Begin a call of one message."""
     method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = on.unary_unary(path)
     return method(message, **options)
 
@@ -72,52 +72,54 @@ def ask(
 def open_stream(
     on: grpc.aio.Channel, path: str, **options: Any
 ) -> "grpc.aio.StreamStreamCall[bytes, bytes]":
-    """A call whose messages are yet to be written."""
+    """Begin a call whose messages are written later."""
     method: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = on.stream_stream(path)
     return method(**options)
 
 
-async def unary(on: grpc.aio.Channel, path: str, message: bytes, **options: Any) -> Seen:
-    call = ask(on, path, message, **options)
-    seen = Seen()
+async def call_unary(on: grpc.aio.Channel, path: str, message: bytes, **options: Any) -> CallResult:
+    call = begin_call(on, path, message, **options)
+    result = CallResult()
     with suppress(grpc.aio.AioRpcError):
-        seen.messages.append(await call)
-    return await _ended(call, seen)
+        result.messages.append(await call)
+    return await _add_end(call, result)
 
 
-async def stream(to: str, path: str, messages: Sequence[bytes], **options: Any) -> Seen:
-    """By the client without asyncio: the other one loses an early status (grpc/grpc#36066)."""
-    return await asyncio.to_thread(_stream, to, path, messages, options)
+async def call_stream(to: str, path: str, messages: Sequence[bytes], **options: Any) -> CallResult:
+    """Call by the client without asyncio: the other loses an early status (grpc/grpc#36066)."""
+    return await asyncio.to_thread(_call_stream, to, path, messages, options)
 
 
-def _stream(to: str, path: str, messages: Sequence[bytes], options: dict[str, Any]) -> Seen:
-    seen = Seen()
+def _call_stream(
+    to: str, path: str, messages: Sequence[bytes], options: dict[str, Any]
+) -> CallResult:
+    result = CallResult()
     with grpc.insecure_channel(to, options=UNLIMITED) as on:
         method: grpc.StreamStreamMultiCallable[bytes, bytes] = on.stream_stream(path)
         call = method(iter(messages), **options)
         with suppress(grpc.RpcError):
-            seen.messages.extend(call)
-        seen.code, seen.details = call.code(), call.details()
-        seen.initial = _pairs(call.initial_metadata())
-        seen.trailing = _pairs(call.trailing_metadata())
-    return _without_id(seen)
+            result.messages.extend(call)
+        result.code, result.details = call.code(), call.details()
+        result.initial = _list_pairs(call.initial_metadata())
+        result.trailing = _list_pairs(call.trailing_metadata())
+    return _remove_id(result)
 
 
-def _pairs(metadata: Iterable[Pair] | None) -> tuple[Pair, ...]:
+def _list_pairs(metadata: Iterable[Pair] | None) -> tuple[Pair, ...]:
     return tuple((name, value) for name, value in metadata or ())
 
 
-async def _ended(call: Any, seen: Seen) -> Seen:
-    seen.code, seen.details = await call.code(), await call.details()
-    seen.initial = tuple(await call.initial_metadata())
-    seen.trailing = tuple(await call.trailing_metadata() or ())
-    return _without_id(seen)
+async def _add_end(call: Any, result: CallResult) -> CallResult:
+    result.code, result.details = await call.code(), await call.details()
+    result.initial = tuple(await call.initial_metadata())
+    result.trailing = tuple(await call.trailing_metadata() or ())
+    return _remove_id(result)
 
 
-def _without_id(seen: Seen) -> Seen:
-    seen.id = dict(seen.trailing).get(ID_HEADER)
-    seen.trailing = tuple(pair for pair in seen.trailing if pair[0] != ID_HEADER)
-    return seen
+def _remove_id(result: CallResult) -> CallResult:
+    result.id = dict(result.trailing).get(ID_HEADER)
+    result.trailing = tuple(pair for pair in result.trailing if pair[0] != ID_HEADER)
+    return result
 
 
 class Ticket:
@@ -126,7 +128,7 @@ class Ticket:
         self.captures = captures
         self.room = captures.room - (0 if self.refused else size)
 
-    def more(self, size: int) -> bool:
+    def reserve_more(self, size: int) -> bool:
         self.room -= size
         return self.room >= 0
 
@@ -136,12 +138,12 @@ class Ticket:
 
 
 class Captures:
-    """Gives places as long as there is room, and keeps what is handed over."""
+    """A fake that accepts calls while there is room, and records finished exchanges."""
 
     def __init__(self) -> None:
         self.room = 1 << 30
         self.most = 1 << 30
-        """The largest body that is kept."""
+        """The largest body that is captured."""
         self.begun = self.head = 0
         self.handed_over: asyncio.Queue[Exchange] = asyncio.Queue()
         self.finished: list[tuple[Exchange, Call, Rules, str]] = []
@@ -154,13 +156,13 @@ class Captures:
         return Ticket(self, size)
 
     async def exchange(self) -> Exchange:
-        """The next that is handed over."""
+        """Wait for the next exchange."""
         async with asyncio.timeout(60):
             return await self.handed_over.get()
 
 
-def captured(path: str) -> Call | None:
-    """Infer and streams are captured here."""
+def recognise(path: str) -> Call | None:
+    """Recognise infer calls and streams, which are captured here."""
     protocol = Protocol(
         name="v2-grpc", title="", transport="grpc", recognise=lambda *_: None, read=_no_reading
     )
@@ -172,39 +174,39 @@ def _no_reading(*_: Any) -> Any:
 
 
 @dataclass
-class Line:
-    """An upstream, the proxy before it, and a channel to each."""
+class ProxySetup:
+    """An upstream, the proxy in front of it, and a channel to each."""
 
     upstream: Upstream
     captures: Captures
     direct: grpc.aio.Channel
     proxied: grpc.aio.Channel
-    asked: list[tuple[str, str | None, str | None]]
+    routed: list[tuple[str, str | None, str | None]]
     onward: dict[str, Any]
-    """What the way on is to have beside the channel."""
+    """Fields of the call target besides the channel."""
     upstream_server: grpc.aio.Server
     server: grpc.aio.Server
     at: tuple[str, str]
-    """The addresses of upstream and proxy."""
+    """The addresses of the upstream and the proxy."""
 
 
 @asynccontextmanager
-async def line(*, by_model: bool = False, **limits: Any) -> AsyncIterator[Line]:
-    """Everything started, on free ports."""
+async def start_proxy(*, by_model: bool = False, **limits: Any) -> AsyncIterator[ProxySetup]:
+    """Start an upstream and a proxy on free ports."""
     upstream, captures = Upstream(), Captures()
     behind = grpc.aio.server(handlers=(upstream,), options=UNLIMITED)
     behind_port = behind.add_insecure_port("127.0.0.1:0")
     await behind.start()
     to_upstream = channel(f"127.0.0.1:{behind_port}")
-    asked: list[tuple[str, str | None, str | None]] = []
+    routed: list[tuple[str, str | None, str | None]] = []
     options: dict[str, Any] = {}
 
-    def route(path: str, model: str | None, version: str | None) -> Onward | None:
-        asked.append((path, model, version))
+    def route(path: str, model: str | None, version: str | None) -> CallTarget | None:
+        routed.append((path, model, version))
         if model == "nobodys":
             return None
-        said = {"call": captured(path), "model": model or "default"} | options
-        return Onward(channel=to_upstream, **said)
+        options_of_call = {"call": recognise(path), "model": model or "default"} | options
+        return CallTarget(channel=to_upstream, **options_of_call)
 
     before = server(route, captures, by_model=by_model, **limits)
     port = before.add_insecure_port("127.0.0.1:0")
@@ -215,7 +217,9 @@ async def line(*, by_model: bool = False, **limits: Any) -> AsyncIterator[Line]:
             grpc.aio.insecure_channel(at[0], options=UNLIMITED) as direct,
             grpc.aio.insecure_channel(at[1], options=UNLIMITED) as proxied,
         ):
-            yield Line(upstream, captures, direct, proxied, asked, options, behind, before, at)
+            yield ProxySetup(
+                upstream, captures, direct, proxied, routed, options, behind, before, at
+            )
     finally:
         await before.stop(None)
         await to_upstream.close()

@@ -1,4 +1,4 @@
-"""A model server of the test's own, and the proxy's REST side before it, in this process."""
+"""A model server of a test, and the REST side of the proxy in front of it, in this process."""
 
 import asyncio
 import ssl
@@ -14,7 +14,7 @@ from inference_store.proxy.configuration import Configuration, ModelEntry, Upstr
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.paths import PathPrefixes
 from inference_store.proxy.protocols import Call
-from inference_store.proxy.rest import Forwarding, Stripping, Upstreams, server_of
+from inference_store.proxy.rest import Forwarding, Stripping, Upstreams, build_server
 from inference_store.proxy.routing import Routing
 from inference_store.proxy.rules import Rules
 from tests.servers.certificates import Pair
@@ -25,38 +25,38 @@ _LIMITS = Limits()
 
 
 @dataclass
-class Kept:
-    """What was handed over; `most` bytes may be reserved beyond what a call declares."""
+class FakeCaptures:
+    """A fake that records exchanges; `most` bytes may be reserved beyond what a call declares."""
 
     most: int = 1 << 30
     refuse: bool = False
     refused: bool = False
     exchanges: list[tuple[Exchange, Call, Rules, str]] = field(default_factory=list)
     heads: list[int] = field(default_factory=list)
-    """Sizes of heads that calls began with."""
-    _came: asyncio.Event = field(default_factory=asyncio.Event)
+    """The sizes of the heads of calls."""
+    _has_exchange: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def begin(self, _: int, head: int) -> "Kept | None":
+    def begin(self, _: int, head: int) -> "FakeCaptures | None":
         self.heads.append(head)
         return None if self.refuse else self
 
-    def more(self, size: int) -> bool:
+    def reserve_more(self, size: int) -> bool:
         self.most -= size
         return self.most >= 0
 
     def finish(self, exchange: Exchange, call: Call, rules: Rules, model: str) -> None:
         self.exchanges.append((exchange, call, rules, model))
-        self._came.set()
+        self._has_exchange.set()
 
-    async def first(self) -> Exchange:
-        """The first exchange, once it is there."""
-        await asyncio.wait_for(self._came.wait(), DEADLINE)
+    async def wait_for_first(self) -> Exchange:
+        """Wait for the first exchange."""
+        await asyncio.wait_for(self._has_exchange.wait(), DEADLINE)
         return self.exchanges[0][0]
 
 
 @asynccontextmanager
 async def upstream(handler: Handler, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
-    """The port of a model server that answers everything with `handler`."""
+    """Start a model server that answers everything with `handler`; yield its port."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         return await handler(request)
@@ -77,7 +77,7 @@ async def upstream(handler: Handler, tls: ssl.SSLContext | None = None) -> Async
 @asynccontextmanager
 async def proxy(
     port: int,
-    kept: Kept,
+    captures: FakeCaptures,
     *,
     model: ModelEntry | None = None,
     own: Pair | None = None,
@@ -85,19 +85,21 @@ async def proxy(
     limits: Limits = _LIMITS,
     **upstream: Any,
 ) -> AsyncIterator[int]:
-    """The port of a proxy before the model server at `port`; over TLS, if it has a certificate of
-    its `own`."""
-    described: dict[str, Any] = {
+    """Start a proxy in front of the model server at `port`, and yield its port.
+
+    It serves TLS if it has a certificate of its `own`.
+    """
+    fields: dict[str, Any] = {
         "url": f"http://127.0.0.1:{port}",
         "read_seconds": 10.0,
         **upstream,
     }
-    entry = UpstreamEntry(name="one", protocols=("v2",), **described)
+    entry = UpstreamEntry(name="one", protocols=("v2",), **fields)
     upstreams = Upstreams([entry])
     prefixes = PathPrefixes(["/api/serve/serve-model-*-pred"])
     routing = Routing(Configuration([entry], [model] if model else []), prefixes)
-    app = Forwarding(routing, upstreams, kept.begin, stripping := Stripping(strip_bytes))
-    server = server_of(
+    app = Forwarding(routing, upstreams, captures.begin, stripping := Stripping(strip_bytes))
+    server = build_server(
         app,
         host="127.0.0.1",
         port=0,
@@ -119,8 +121,8 @@ async def proxy(
         assert stripping.free == strip_bytes
 
 
-async def raw(port: int, request: bytes) -> bytes:
-    """What a server answers to these bytes, until it closes the connection."""
+async def send_raw(port: int, request: bytes) -> bytes:
+    """Send bytes to a server; return its answer until it closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(request)

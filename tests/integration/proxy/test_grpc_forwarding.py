@@ -1,4 +1,4 @@
-"""What a caller gets through the proxy is what it gets without it."""
+"""A caller gets the same through the proxy as without it."""
 
 import asyncio
 import time
@@ -14,12 +14,12 @@ from tests.integration.proxy.grpc_upstream import (
     INFER,
     STREAM,
     V2,
-    Line,
-    ask,
-    line,
+    ProxySetup,
+    begin_call,
+    call_stream,
+    call_unary,
     open_stream,
-    stream,
-    unary,
+    start_proxy,
 )
 
 REQUEST = message("inference.ModelInferRequest")(
@@ -29,16 +29,16 @@ UNKNOWN = "/somebodys.Own/Method"
 
 
 @pytest.fixture
-async def started() -> AsyncIterator[Line]:
-    async with line() as found:
-        yield found
+async def setup() -> AsyncIterator[ProxySetup]:
+    async with start_proxy() as proxy_setup:
+        yield proxy_setup
 
 
 async def echo(context: Any) -> None:
-    """Each message back, turned around; metadata on both ends."""
+    """Answer each message reversed, with metadata at both ends."""
     await context.send_initial_metadata((("x-first", "1"), ("x-first", "2"), ("x-bin", b"\0\xff")))
-    while (asked := await context.read()) is not grpc.aio.EOF:
-        await context.write(asked[::-1])
+    while (request := await context.read()) is not grpc.aio.EOF:
+        await context.write(request[::-1])
     context.set_trailing_metadata((("x-last", "z"), ("x-last-bin", b"\xfe")))
 
 
@@ -61,7 +61,7 @@ async def fail_midway(context: Any) -> None:
 
 
 async def remark(context: Any) -> None:
-    """All went well, and the status still says something."""
+    """Succeed with a status that has details."""
     await context.read()
     context.set_details("a remark")
     await context.write(b"")
@@ -77,67 +77,67 @@ BEHAVIOURS = [echo, fail, fail_at_once, fail_midway, remark, large]
 
 @pytest.mark.parametrize("behaviour", BEHAVIOURS)
 @pytest.mark.parametrize("path", [INFER, V2 + "ServerLive", UNKNOWN])
-async def test_one_message_each_way(started: Line, path: str, behaviour: Any) -> None:
+async def test_forwards_one_message_each_way(setup: ProxySetup, path: str, behaviour: Any) -> None:
     if behaviour is fail_midway:
         behaviour = fail
-    started.upstream.behaviours[path] = behaviour
+    setup.upstream.behaviours[path] = behaviour
     metadata = (("authorization", "Bearer x"), ("x-a", "1"), ("x-a", "2"), ("x-b-bin", b"\0\1\xff"))
-    direct = await unary(started.direct, path, REQUEST, metadata=metadata)
-    proxied = await unary(started.proxied, path, REQUEST, metadata=metadata)
+    direct = await call_unary(setup.direct, path, REQUEST, metadata=metadata)
+    proxied = await call_unary(setup.proxied, path, REQUEST, metadata=metadata)
     assert proxied == direct
-    theirs, ours = (dict.fromkeys(each) for each in started.upstream.metadata)
-    assert [each for each in theirs if each[0] != "user-agent"] == list(metadata)
-    assert [each for each in ours if each[0] != "user-agent"] == list(metadata)
+    theirs, ours = (dict.fromkeys(pairs) for pairs in setup.upstream.metadata)
+    assert [pair for pair in theirs if pair[0] != "user-agent"] == list(metadata)
+    assert [pair for pair in ours if pair[0] != "user-agent"] == list(metadata)
 
 
 @pytest.mark.parametrize("behaviour", BEHAVIOURS)
 @pytest.mark.parametrize("path", [STREAM, UNKNOWN])
 @pytest.mark.parametrize("number", [0, 1, 40])
-async def test_any_number_of_messages(
-    started: Line, path: str, behaviour: Any, number: int
+async def test_forwards_any_number_of_messages(
+    setup: ProxySetup, path: str, behaviour: Any, number: int
 ) -> None:
-    started.upstream.behaviours[path] = behaviour
-    messages = [REQUEST + bytes([each]) * each for each in range(number)]
-    direct = await stream(started.at[0], path, messages)
-    proxied = await stream(started.at[1], path, messages)
+    setup.upstream.behaviours[path] = behaviour
+    messages = [REQUEST + bytes([n]) * n for n in range(number)]
+    direct = await call_stream(setup.at[0], path, messages)
+    proxied = await call_stream(setup.at[1], path, messages)
     if not messages and not proxied.initial:
         # A call that ends at once: if grpc.aio has its status first, it gives no initial metadata
-        # (docs/capture.md). All else is as it came.
+        # (docs/how-to/capture.md). Everything else is unchanged.
         direct = replace(direct, initial=proxied.initial)
     assert proxied == direct
     assert direct.code is not None
 
 
-async def test_a_method_that_is_not_there(started: Line) -> None:
+async def test_unknown_method_is_unimplemented(setup: ProxySetup) -> None:
     for path in (INFER, UNKNOWN):
-        direct = await unary(started.direct, path, b"")
+        direct = await call_unary(setup.direct, path, b"")
         assert direct.code is grpc.StatusCode.UNIMPLEMENTED
-        assert await unary(started.proxied, path, b"") == direct
+        assert await call_unary(setup.proxied, path, b"") == direct
 
 
-async def test_answers_come_before_the_request_has_ended(started: Line) -> None:
-    started.upstream.behaviours[STREAM] = echo
-    call = open_stream(started.proxied, STREAM)
+async def test_streams_answers_before_the_request_has_ended(setup: ProxySetup) -> None:
+    setup.upstream.behaviours[STREAM] = echo
+    call = open_stream(setup.proxied, STREAM)
     async with asyncio.timeout(60):
         assert ("x-first", "1") in tuple(await call.initial_metadata())
-        for each in (b"ab", b"cd"):
-            await call.write(each)
-            assert await call.read() == each[::-1]
+        for part in (b"ab", b"cd"):
+            await call.write(part)
+            assert await call.read() == part[::-1]
         await call.done_writing()
         assert await call.read() is grpc.aio.EOF
 
 
-async def test_an_upstream_may_end_a_stream_that_is_still_asking(started: Line) -> None:
-    async def one(context: Any) -> None:
+async def test_upstream_may_end_a_stream_before_the_caller(setup: ProxySetup) -> None:
+    async def echo_once(context: Any) -> None:
         await context.write(await context.read())
 
-    started.upstream.behaviours[STREAM] = one
-    call = open_stream(started.proxied, STREAM)
+    setup.upstream.behaviours[STREAM] = echo_once
+    call = open_stream(setup.proxied, STREAM)
     async with asyncio.timeout(60):
         await call.write(b"a")
-        assert [each async for each in call] == [b"a"]
+        assert [message async for message in call] == [b"a"]
         assert await call.code() is grpc.StatusCode.OK
-    assert (await started.captures.exchange()).grpc_code == 0
+    assert (await setup.captures.exchange()).grpc_code == 0
 
 
 async def wait(context: Any) -> None:
@@ -146,39 +146,39 @@ async def wait(context: Any) -> None:
 
 
 @pytest.mark.parametrize("path", [INFER, STREAM, UNKNOWN])
-async def test_a_deadline_is_the_upstreams_too(started: Line, path: str) -> None:
-    started.upstream.behaviours[path] = wait
+async def test_passes_the_deadline_to_the_upstream(setup: ProxySetup, path: str) -> None:
+    setup.upstream.behaviours[path] = wait
     before = time.monotonic()
-    seen = await unary(started.proxied, path, REQUEST, timeout=0.4)
-    assert seen.code is grpc.StatusCode.DEADLINE_EXCEEDED
+    result = await call_unary(setup.proxied, path, REQUEST, timeout=0.4)
+    assert result.code is grpc.StatusCode.DEADLINE_EXCEEDED
     assert time.monotonic() - before < 20
     async with asyncio.timeout(60):
-        await started.upstream.cancelled.wait()
-    assert started.upstream.left is not None
-    assert started.upstream.left < 0.5
+        await setup.upstream.cancelled.wait()
+    assert setup.upstream.seconds_left is not None
+    assert setup.upstream.seconds_left < 0.5
     if path != UNKNOWN:
-        # the caller's timer began first: its RST_STREAM may come before the proxy's deadline
-        assert (await started.captures.exchange()).grpc_code in (1, 4)
+        # The timer of the caller began first: its RST_STREAM may come first.
+        assert (await setup.captures.exchange()).grpc_code in (1, 4)
 
 
-async def test_no_deadline_is_none(started: Line) -> None:
-    started.upstream.behaviours[INFER] = echo
-    await unary(started.direct, INFER, b"")
-    without = started.upstream.left
-    await unary(started.proxied, INFER, b"")
-    assert started.upstream.left == without
+async def test_passes_no_deadline_if_there_is_none(setup: ProxySetup) -> None:
+    setup.upstream.behaviours[INFER] = echo
+    await call_unary(setup.direct, INFER, b"")
+    without = setup.upstream.seconds_left
+    await call_unary(setup.proxied, INFER, b"")
+    assert setup.upstream.seconds_left == without
 
 
-async def test_the_configurations_limit_counts_where_it_is_earlier(started: Line) -> None:
-    started.upstream.behaviours[INFER] = wait
-    started.onward["timeout_seconds"] = 0.2
-    seen = await unary(started.proxied, INFER, REQUEST, timeout=120)
-    assert seen.code is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert (await started.captures.exchange()).grpc_code == 4
+async def test_earlier_configured_limit_counts(setup: ProxySetup) -> None:
+    setup.upstream.behaviours[INFER] = wait
+    setup.onward["timeout_seconds"] = 0.2
+    result = await call_unary(setup.proxied, INFER, REQUEST, timeout=120)
+    assert result.code is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert (await setup.captures.exchange()).grpc_code == 4
 
 
 @pytest.mark.parametrize("path", [INFER, STREAM, UNKNOWN])
-async def test_a_caller_that_cancels_cancels_the_upstream(started: Line, path: str) -> None:
+async def test_cancelling_caller_cancels_the_upstream(setup: ProxySetup, path: str) -> None:
     reached = asyncio.Event()
 
     async def behaviour(context: Any) -> None:
@@ -186,64 +186,64 @@ async def test_a_caller_that_cancels_cancels_the_upstream(started: Line, path: s
         reached.set()
         await asyncio.sleep(30)
 
-    started.upstream.behaviours[path] = behaviour
-    call = ask(started.proxied, path, REQUEST)
+    setup.upstream.behaviours[path] = behaviour
+    call = begin_call(setup.proxied, path, REQUEST)
     async with asyncio.timeout(60):
         await asyncio.wait([asyncio.ensure_future(reached.wait())])
         call.cancel()
-        await started.upstream.cancelled.wait()
+        await setup.upstream.cancelled.wait()
     if path != UNKNOWN:
-        exchange = await started.captures.exchange()
+        exchange = await setup.captures.exchange()
         assert exchange.grpc_code == 1
         assert exchange.error == "the caller was gone before the answer's end"
         assert exchange.request.bytes == REQUEST
 
 
-async def test_an_upstream_that_is_away(started: Line) -> None:
-    await started.upstream_server.stop(None)
-    direct = await unary(started.direct, INFER, REQUEST)
-    proxied = await unary(started.proxied, INFER, REQUEST)
+async def test_unavailable_upstream(setup: ProxySetup) -> None:
+    await setup.upstream_server.stop(None)
+    direct = await call_unary(setup.direct, INFER, REQUEST)
+    proxied = await call_unary(setup.proxied, INFER, REQUEST)
     assert direct.code is proxied.code is grpc.StatusCode.UNAVAILABLE
-    assert (await started.captures.exchange()).grpc_code == 14
+    assert (await setup.captures.exchange()).grpc_code == 14
 
 
 @pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
 async def test_compressed_requests_and_answers(compression: grpc.Compression) -> None:
-    async with line(compression=compression) as started:
+    async with start_proxy(compression=compression) as setup:
 
         async def compressed(context: Any) -> None:
             context.set_compression(compression)
             await echo(context)
 
-        started.upstream.behaviours |= {INFER: compressed, STREAM: compressed}
-        channels, way = (started.direct, started.proxied), {"compression": compression}
-        direct, proxied = [await unary(on, INFER, REQUEST, **way) for on in channels]
+        setup.upstream.behaviours |= {INFER: compressed, STREAM: compressed}
+        channels, way = (setup.direct, setup.proxied), {"compression": compression}
+        direct, proxied = [await call_unary(on, INFER, REQUEST, **way) for on in channels]
         assert proxied == direct
         assert proxied.messages == [REQUEST[::-1]]
-        assert (await started.captures.exchange()).request.bytes == REQUEST
-        direct, proxied = [await stream(to, STREAM, [REQUEST] * 3, **way) for to in started.at]
+        assert (await setup.captures.exchange()).request.bytes == REQUEST
+        direct, proxied = [await call_stream(to, STREAM, [REQUEST] * 3, **way) for to in setup.at]
         assert proxied == direct
         assert proxied.messages == [REQUEST[::-1]] * 3
-        assert (await started.captures.exchange()).response.parts == proxied.messages
+        assert (await setup.captures.exchange()).response.parts == proxied.messages
 
 
 async def test_large_messages_pass_and_larger_ones_are_refused() -> None:
-    async with line(message_bytes=8 << 20) as started:
-        started.upstream.behaviours[INFER] = echo
-        fits = await unary(started.proxied, INFER, b"x" * (6 << 20))
+    async with start_proxy(message_bytes=8 << 20) as setup:
+        setup.upstream.behaviours[INFER] = echo
+        fits = await call_unary(setup.proxied, INFER, b"x" * (6 << 20))
         assert len(fits.messages[0]) == 6 << 20
-        too_large = await unary(started.proxied, INFER, b"x" * (9 << 20))
+        too_large = await call_unary(setup.proxied, INFER, b"x" * (9 << 20))
         assert too_large.code is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-async def test_much_metadata_passes(started: Line) -> None:
+async def test_passes_large_metadata(setup: ProxySetup) -> None:
     async def behaviour(context: Any) -> None:
         await context.read()
         context.set_trailing_metadata((("x-long", "y" * 7_000),))
         await context.write(b"")
 
-    started.upstream.behaviours[INFER] = behaviour
+    setup.upstream.behaviours[INFER] = behaviour
     metadata = (("x-long", "x" * 7_000),)
-    direct = await unary(started.direct, INFER, b"", metadata=metadata)
-    assert await unary(started.proxied, INFER, b"", metadata=metadata) == direct
+    direct = await call_unary(setup.direct, INFER, b"", metadata=metadata)
+    assert await call_unary(setup.proxied, INFER, b"", metadata=metadata) == direct
     assert direct.code is grpc.StatusCode.OK

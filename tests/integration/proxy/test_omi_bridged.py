@@ -1,4 +1,4 @@
-"""A V2 client, the proxy, the bridge, an OMI container: what the client gets, and what is kept."""
+"""A V2 client, the proxy, the bridge and an OMI container: the answer and the captured reading."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -11,29 +11,29 @@ from inference_store.grpc_messages import message
 from inference_store.inference.task_types import read_predictions, task_type_of
 from inference_store.proxy.configuration import Configuration, UpstreamEntry
 from inference_store.proxy.exchange import Body, Exchange
-from inference_store.proxy.omi_bridge import bridged
+from inference_store.proxy.omi_bridge import open_bridges
 from inference_store.proxy.protocols import PROTOCOLS, Call, Model, Reading
 from tests.unit.proxy.omi_bridge.omi import Omi, served
 
-from .rest_server import Kept, proxy
+from .rest_server import FakeCaptures, proxy
 
 CLASSES = {"result": {"classPredictions": [{"class": "friendly", "score": 0.75}]}}
 
 
-async def test_a_containers_classes_come_from_the_client_to_the_predictions() -> None:
-    kept = Kept()
+async def test_classes_of_a_container_become_predictions() -> None:
+    captures = FakeCaptures()
     tensor = {"name": "input.txt", "shape": [1], "datatype": "BYTES", "data": ["What a day."]}
     async with served(Omi(result=CLASSES)) as target:
         configuration = Configuration([UpstreamEntry(name="omi", omi=target)])
-        async with bridged(configuration, 1 << 20) as found, ClientSession() as client:
-            port = urlsplit(found.upstreams[0].url or "").port
-            async with proxy(port or 0, kept) as here:
+        async with open_bridges(configuration, 1 << 20) as bridges, ClientSession() as client:
+            port = urlsplit(bridges.upstreams[0].url or "").port
+            async with proxy(port or 0, captures) as here:
                 url = f"http://127.0.0.1:{here}/v2/models/words/infer"
                 async with client.post(url, json={"id": "7", "inputs": [tensor]}) as answer:
                     assert answer.status == 200
                     assert (await answer.json())["id"] == "7"
-                exchange = await kept.first()
-    call = kept.exchanges[0][1]
+                exchange = await captures.wait_for_first()
+    call = captures.exchanges[0][1]
     task_type = "text_classification"
     reading = call.protocol.read(exchange, call, Model(task_type=task_type))
     (inference,) = reading.inferences
@@ -42,37 +42,37 @@ async def test_a_containers_classes_come_from_the_client_to_the_predictions() ->
     assert [(row.label, row.score) for row in rows] == [("friendly", 0.75)]
 
 
-def tensor(*texts: str) -> dict[str, Any]:
+def make_tensor(*texts: str) -> dict[str, Any]:
     return {"name": "input.txt", "shape": [len(texts)], "datatype": "BYTES", "data": list(texts)}
 
 
-async def rest(omi: Omi, *texts: str) -> Reading:
-    """What is read of a call over REST."""
-    kept = Kept()
+async def call_rest(omi: Omi, *texts: str) -> Reading:
+    """Make a call over REST; return the reading of its exchange."""
+    captures = FakeCaptures()
     async with served(omi) as target:
         configuration = Configuration([UpstreamEntry(name="omi", omi=target)])
-        async with bridged(configuration, 1 << 20) as found, ClientSession() as client:
-            port = urlsplit(found.upstreams[0].url or "").port
-            async with proxy(port or 0, kept) as here:
+        async with open_bridges(configuration, 1 << 20) as bridges, ClientSession() as client:
+            port = urlsplit(bridges.upstreams[0].url or "").port
+            async with proxy(port or 0, captures) as here:
                 url = f"http://127.0.0.1:{here}/v2/models/words/infer"
-                async with client.post(url, json={"inputs": [tensor(*texts)]}):
-                    exchange = await kept.first()
-    call = kept.exchanges[0][1]
+                async with client.post(url, json={"inputs": [make_tensor(*texts)]}):
+                    exchange = await captures.wait_for_first()
+    call = captures.exchanges[0][1]
     return call.protocol.read(exchange, call, Model(task_type="text_classification"))
 
 
-async def grpc_call(omi: Omi, *texts: str) -> Reading:
-    """What is read of a call over gRPC."""
+async def call_grpc(omi: Omi, *texts: str) -> Reading:
+    """Make a call over gRPC; return the reading of its exchange."""
     path = "/inference.GRPCInferenceService/ModelInfer"
     request = message("inference.ModelInferRequest")(model_name="words")
-    asked = request.inputs.add(name="input.txt", datatype="BYTES", shape=[len(texts)])
-    asked.contents.bytes_contents.extend(text.encode() for text in texts)
+    tensor_ = request.inputs.add(name="input.txt", datatype="BYTES", shape=[len(texts)])
+    tensor_.contents.bytes_contents.extend(text.encode() for text in texts)
     written = request.SerializeToString()
     async with served(omi) as target:
         configuration = Configuration([UpstreamEntry(name="omi", omi=target)])
         async with (
-            bridged(configuration, 1 << 20) as found,
-            grpc.aio.insecure_channel(found.upstreams[0].grpc or "") as channel,
+            open_bridges(configuration, 1 << 20) as bridges,
+            grpc.aio.insecure_channel(bridges.upstreams[0].grpc or "") as channel,
         ):
             ask: Any = channel.unary_unary(path)
             call = ask(written)
@@ -93,32 +93,32 @@ async def grpc_call(omi: Omi, *texts: str) -> Reading:
     return protocol.read(exchange, Call(protocol, "infer"), Model())
 
 
-def _rows(response: bytes | None) -> list[tuple[Any, Any]]:
+def _read_rows(response: bytes | None) -> list[tuple[Any, Any]]:
     rows = read_predictions(response, task_type=task_type_of("text_classification")).items or ()
     return [(row.label, row.score) for row in rows]
 
 
-async def test_an_item_is_an_inference_and_one_that_failed_is_not_ok() -> None:
-    for call in (rest, grpc_call):
-        found = await call(Omi(result=CLASSES), "good", "bad", "fine")
-        assert [each.data for each in found.inferences] == [b"good", b"bad", b"fine"]
-        assert [each.ok for each in found.inferences] == [None, False, None]
-        assert [each.error for each in found.inferences] == [None, "bad is bad", None]
-        rows = [_rows(each.response) for each in found.inferences]
+async def test_each_item_is_an_inference_and_failed_ones_are_not_ok() -> None:
+    for call in (call_rest, call_grpc):
+        reading = await call(Omi(result=CLASSES), "good", "bad", "fine")
+        assert [inference.data for inference in reading.inferences] == [b"good", b"bad", b"fine"]
+        assert [inference.ok for inference in reading.inferences] == [None, False, None]
+        assert [inference.error for inference in reading.inferences] == [None, "bad is bad", None]
+        rows = [_read_rows(inference.response) for inference in reading.inferences]
         assert rows == [[("friendly", 0.75)], [], [("friendly", 0.75)]]
-        assert (found.version, found.standard["status_code"]) == ("1.2.0", 200)
-        assert found.problem is None
+        assert (reading.version, reading.standard["status_code"]) == ("1.2.0", 200)
+        assert reading.problem is None
 
 
-async def test_where_all_items_failed_each_is_an_inference_that_says_so() -> None:
-    found = await rest(Omi(), "bad", "bad")
-    assert [each.data for each in found.inferences] == [b"bad", b"bad"]
-    assert (found.ok, found.error) == (False, "bad is bad")
-    assert (found.version, found.standard["status_code"]) == ("1.2.0", 422)
+async def test_each_item_is_an_inference_if_all_failed() -> None:
+    reading = await call_rest(Omi(), "bad", "bad")
+    assert [inference.data for inference in reading.inferences] == [b"bad", b"bad"]
+    assert (reading.ok, reading.error) == (False, "bad is bad")
+    assert (reading.version, reading.standard["status_code"]) == ("1.2.0", 422)
 
 
-async def test_a_run_that_is_refused_has_its_status_code_over_grpc_too() -> None:
-    for call in (rest, grpc_call):
-        found = await call(Omi(refuses="too large"), "a", "b")
-        assert [each.data for each in found.inferences] == [b"a", b"b"]
-        assert (found.version, found.standard["status_code"]) == ("1.2.0", 422)
+async def test_refused_run_has_its_status_code() -> None:
+    for call in (call_rest, call_grpc):
+        reading = await call(Omi(refuses="too large"), "a", "b")
+        assert [inference.data for inference in reading.inferences] == [b"a", b"b"]
+        assert (reading.version, reading.standard["status_code"]) == ("1.2.0", 422)

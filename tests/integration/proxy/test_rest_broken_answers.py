@@ -1,4 +1,4 @@
-"""What a caller is told, and what is noted, where the upstream's answer is none of HTTP."""
+"""Answers of an upstream that are not valid HTTP: what the caller gets, and what is captured."""
 
 import asyncio
 import gc
@@ -10,7 +10,7 @@ from socket import SO_LINGER, SOL_SOCKET
 import orjson
 import pytest
 
-from .rest_server import DEADLINE, Kept, proxy, raw
+from .rest_server import DEADLINE, FakeCaptures, proxy, send_raw
 
 REQUEST = (
     b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
@@ -20,10 +20,10 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 @asynccontextmanager
-async def answering(
+async def start_upstream(
     first: bytes, second: bytes = b"", *, go_on: asyncio.Event | None = None
 ) -> AsyncIterator[int]:
-    """The port of an upstream that answers so, the second part once it shall go on, and leaves."""
+    """Start an upstream that sends `first`, then `second` after `go_on`; yield its port."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"{}")
@@ -38,7 +38,7 @@ async def answering(
         yield server.sockets[0].getsockname()[1]
 
 
-def _said(answer: bytes) -> tuple[bytes, str]:
+def _split_answer(answer: bytes) -> tuple[bytes, str]:
     head, _, body = answer.partition(b"\r\n\r\n")
     return head.split(b"\r\n")[0], orjson.loads(body)["error"]
 
@@ -55,31 +55,31 @@ def _said(answer: bytes) -> tuple[bytes, str]:
     ],
     ids=["742", "999", "600", "099", "101", "control"],
 )
-async def test_an_answer_that_cannot_be_written_is_a_bad_gateway(answer: bytes, why: str) -> None:
-    kept = Kept()
-    async with answering(answer) as port, proxy(port, kept) as before:
-        line, error = _said(await raw(before, REQUEST))
-        exchange = await kept.first()
+async def test_unwritable_answer_is_a_bad_gateway(answer: bytes, why: str) -> None:
+    captures = FakeCaptures()
+    async with start_upstream(answer) as port, proxy(port, captures) as before:
+        line, error = _split_answer(await send_raw(before, REQUEST))
+        exchange = await captures.wait_for_first()
     assert line == b"HTTP/1.1 502 Bad Gateway"
     assert why in error
     assert (exchange.error, exchange.http_status) == (error, None)
 
 
-async def test_what_the_server_says_on_the_way_is_not_its_answer() -> None:
+async def test_skips_interim_responses() -> None:
     hints = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
     answer = b"HTTP/1.1 599 Odd\r\nContent-Length: 3\r\n\r\nabc"
-    async with answering(hints + answer) as port, proxy(port, Kept()) as before:
-        told = await raw(before, REQUEST)
-    assert told.startswith(b"HTTP/1.1 599 ")
-    assert told.endswith(b"\r\n\r\nabc")
+    async with start_upstream(hints + answer) as port, proxy(port, FakeCaptures()) as before:
+        response = await send_raw(before, REQUEST)
+    assert response.startswith(b"HTTP/1.1 599 ")
+    assert response.endswith(b"\r\n\r\nabc")
 
 
-async def test_trailers_of_an_answer_are_dropped() -> None:
+async def test_drops_trailers_of_an_answer() -> None:
     answer = CHUNKED + b"3\r\nabc\r\n0\r\nX-Late: 1\r\n\r\n"
-    async with answering(answer) as port, proxy(port, Kept()) as before:
-        told = await raw(before, REQUEST)
-    assert told.startswith(b"HTTP/1.1 200 ")
-    assert told.endswith(b"\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
+    async with start_upstream(answer) as port, proxy(port, FakeCaptures()) as before:
+        response = await send_raw(before, REQUEST)
+    assert response.startswith(b"HTTP/1.1 200 ")
+    assert response.endswith(b"\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
 
 
 @pytest.mark.parametrize(
@@ -92,12 +92,12 @@ async def test_trailers_of_an_answer_are_dropped() -> None:
     ],
     ids=["line", "header", "length", "chunk"],
 )
-async def test_what_is_no_http_is_not_quoted(
+async def test_does_not_quote_invalid_http(
     answer: bytes, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with answering(answer) as port, proxy(port, kept := Kept()) as before:
-        line, error = _said(await raw(before, REQUEST))
-        exchange = await kept.first()
+    async with start_upstream(answer) as port, proxy(port, captures := FakeCaptures()) as before:
+        line, error = _split_answer(await send_raw(before, REQUEST))
+        exchange = await captures.wait_for_first()
     assert line == b"HTTP/1.1 502 Bad Gateway"
     assert exchange.error == error == "the upstream one cannot be reached: ClientResponseError"
     assert "SECRET" not in caplog.text + "".join(capsys.readouterr())
@@ -106,12 +106,12 @@ async def test_what_is_no_http_is_not_quoted(
 @pytest.mark.parametrize(
     "broken", [b"SECRET\r\n", b"6\r\nSECRET!!!\r\n", b"6\r\nSEC"], ids=["size", "end", "short"]
 )
-async def test_an_answer_whose_framing_breaks_in_its_middle_breaks_off(
+async def test_cuts_off_an_answer_with_broken_framing(
     broken: bytes, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    go_on, kept = asyncio.Event(), Kept()
+    go_on, captures = asyncio.Event(), FakeCaptures()
     first = CHUNKED + b"3\r\nxyz\r\n"
-    async with answering(first, broken, go_on=go_on) as port, proxy(port, kept) as before:
+    async with start_upstream(first, broken, go_on=go_on) as port, proxy(port, captures) as before:
         reader, writer = await asyncio.open_connection("127.0.0.1", before)
         with closing(writer):
             writer.write(REQUEST)
@@ -119,15 +119,15 @@ async def test_an_answer_whose_framing_breaks_in_its_middle_breaks_off(
             go_on.set()
             rest = await asyncio.wait_for(reader.read(), DEADLINE)
         await writer.wait_closed()
-        exchange = await kept.first()
+        exchange = await captures.wait_for_first()
     assert not rest.endswith(b"0\r\n\r\n")
     assert exchange.error == "the upstream one cannot be reached: ClientPayloadError"
     assert not exchange.response.whole
     assert "SECRET" not in caplog.text + "".join(capsys.readouterr())
 
 
-async def test_a_connection_that_rests_may_be_lost(caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing is logged of one that answers came over before, and the next call takes another."""
+async def test_replaces_a_lost_idle_connection(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is logged when an idle connection is lost, and the next call opens another."""
     connections: list[asyncio.StreamWriter] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -151,7 +151,7 @@ async def test_a_connection_that_rests_may_be_lost(caplog: pytest.LogCaptureFixt
 
     go_on = asyncio.Event()
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server, proxy(server.sockets[0].getsockname()[1], Kept()) as before:
+    async with server, proxy(server.sockets[0].getsockname()[1], FakeCaptures()) as before:
         for _ in range(3):
             await call(before)
         assert len(connections) == 1

@@ -1,4 +1,4 @@
-"""Where a request ends: the upstream sees what the caller sent, and no more, call after call."""
+"""The framing of requests: the upstream sees exactly what the caller sent, call after call."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,22 +7,22 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from .rest_server import DEADLINE, Kept, proxy, raw, upstream
+from .rest_server import DEADLINE, FakeCaptures, proxy, send_raw, upstream
 
 H2C = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
 WEBSOCKET = (
     "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
     "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
 )
-# a request itself, for whoever forgets that it is a body
+# A body that looks like a request.
 BODY = b"GET /v2/steal HTTP/1.1\r\nHost: x\r\n\r\n"
 LENGTH = f"Content-Length: {len(BODY)}\r\n"
 CHUNKED = "Transfer-Encoding: chunked\r\n"
 IN_CHUNKS = b"4\r\n" + BODY[:4] + b"\r\n%x;x=y\r\n" % (len(BODY) - 4) + BODY[4:] + b"\r\n0\r\n"
 
 
-class Seen:
-    """Answers the path and the body; remembers paths, headers, and the connections used."""
+class RecordingHandler:
+    """Answers with the path and the body; records paths, headers, and connections."""
 
     def __init__(self) -> None:
         self.paths: list[str] = []
@@ -37,38 +37,38 @@ class Seen:
         return web.Response(body=request.raw_path.encode() + b" " + body)
 
 
-class Caller:
+class ProxyCaller:
     """One connection to the proxy."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self.send = writer.write
 
-    async def head(self) -> bytes:
+    async def read_head(self) -> bytes:
         return await asyncio.wait_for(self._reader.readuntil(b"\r\n\r\n"), DEADLINE)
 
-    async def answer(self) -> bytes:
-        """The body of the next answer."""
-        lines = (await self.head()).lower().split(b"\r\n")
+    async def read_body(self) -> bytes:
+        """Read the body of the next answer."""
+        lines = (await self.read_head()).lower().split(b"\r\n")
         (length,) = (int(line[15:]) for line in lines if line.startswith(b"content-length:"))
         return await asyncio.wait_for(self._reader.readexactly(length), DEADLINE)
 
 
 @asynccontextmanager
-async def caller(port: int) -> AsyncIterator[Caller]:
+async def connect_caller(port: int) -> AsyncIterator[ProxyCaller]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        yield Caller(reader, writer)
+        yield ProxyCaller(reader, writer)
     finally:
         writer.close()
         await writer.wait_closed()
 
 
-def _head(path: str, *asks: str) -> bytes:
+def _encode_head(path: str, *asks: str) -> bytes:
     return f"POST {path} HTTP/1.1\r\nHost: x\r\n{''.join(asks)}\r\n".encode()
 
 
-def _get(path: str) -> bytes:
+def _encode_get(path: str) -> bytes:
     return f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
 
 
@@ -77,65 +77,83 @@ def _get(path: str) -> bytes:
     ("framing", "body"), [(LENGTH, BODY), (CHUNKED, IN_CHUNKS + b"\r\n")], ids=["length", "chunked"]
 )
 @pytest.mark.parametrize("waits", [False, True], ids=["at once", "in its own segment"])
-async def test_who_asks_for_another_protocol_is_answered_in_this_one(
+async def test_answers_upgrade_requests_in_http_1_1(
     asks: str, framing: str, body: bytes, waits: bool
 ) -> None:
-    seen = Seen()
-    async with upstream(seen) as port, proxy(port, Kept()) as before, caller(before) as one:
-        one.send(_head("/v2/mine", asks, framing, "Expect: 100-continue\r\n" if waits else ""))
+    handler = RecordingHandler()
+    async with (
+        upstream(handler) as port,
+        proxy(port, FakeCaptures()) as before,
+        connect_caller(before) as first,
+    ):
+        first.send(
+            _encode_head("/v2/mine", asks, framing, "Expect: 100-continue\r\n" if waits else "")
+        )
         if waits:
-            assert (await one.head()).startswith(b"HTTP/1.1 100 ")
-        one.send(body)
-        assert await one.answer() == b"/v2/mine " + BODY
-        async with caller(before) as other:  # over the same connection to the upstream
-            other.send(_get("/v2/other"))
-            assert await other.answer() == b"/v2/other "
-        one.send(_get("/v2/next"))
-        assert await one.answer() == b"/v2/next "
-    assert seen.paths == ["/v2/mine", "/v2/other", "/v2/next"]
-    assert len(seen.connections) == 1
-    assert not {"upgrade", "http2-settings", "connection"} & set(seen.headers[0])
+            assert (await first.read_head()).startswith(b"HTTP/1.1 100 ")
+        first.send(body)
+        assert await first.read_body() == b"/v2/mine " + BODY
+        async with connect_caller(before) as other:  # it uses the same connection to the upstream
+            other.send(_encode_get("/v2/other"))
+            assert await other.read_body() == b"/v2/other "
+        first.send(_encode_get("/v2/next"))
+        assert await first.read_body() == b"/v2/next "
+    assert handler.paths == ["/v2/mine", "/v2/other", "/v2/next"]
+    assert len(handler.connections) == 1
+    assert not {"upgrade", "http2-settings", "connection"} & set(handler.headers[0])
 
 
-async def test_trailers_do_not_go_on() -> None:
-    seen = Seen()
+async def test_drops_trailers_of_a_request() -> None:
+    handler = RecordingHandler()
     trailers = b"X-User: evil\r\nContent-Type: text/evil\r\n\r\n"
-    async with upstream(seen) as port, proxy(port, Kept()) as before, caller(before) as one:
-        one.send(_head("/v2/mine", CHUNKED, "X-User: me\r\n") + IN_CHUNKS + trailers)
-        assert await one.answer() == b"/v2/mine " + BODY
-        one.send(_get("/v2/next"))
-        assert await one.answer() == b"/v2/next "
-    assert seen.headers[0]["x-user"] == "me"
-    assert not any("evil" in value for headers in seen.headers for value in headers.values())
+    async with (
+        upstream(handler) as port,
+        proxy(port, FakeCaptures()) as before,
+        connect_caller(before) as first,
+    ):
+        first.send(_encode_head("/v2/mine", CHUNKED, "X-User: me\r\n") + IN_CHUNKS + trailers)
+        assert await first.read_body() == b"/v2/mine " + BODY
+        first.send(_encode_get("/v2/next"))
+        assert await first.read_body() == b"/v2/next "
+    assert handler.headers[0]["x-user"] == "me"
+    assert not any("evil" in value for headers in handler.headers for value in headers.values())
 
 
-async def test_who_waits_to_be_told_to_go_on_is_told_by_the_proxy() -> None:
-    seen = Seen()
-    async with upstream(seen) as port, proxy(port, Kept()) as before, caller(before) as one:
-        one.send(_head("/v2/mine", LENGTH, "Expect: 100-continue\r\n"))
-        assert await one.head() == b"HTTP/1.1 100 Continue\r\n\r\n"
-        assert seen.paths == []
-        one.send(BODY)
-        assert await one.answer() == b"/v2/mine " + BODY
-    assert "expect" not in seen.headers[0]
+async def test_proxy_sends_100_continue() -> None:
+    handler = RecordingHandler()
+    async with (
+        upstream(handler) as port,
+        proxy(port, FakeCaptures()) as before,
+        connect_caller(before) as first,
+    ):
+        first.send(_encode_head("/v2/mine", LENGTH, "Expect: 100-continue\r\n"))
+        assert await first.read_head() == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert handler.paths == []
+        first.send(BODY)
+        assert await first.read_body() == b"/v2/mine " + BODY
+    assert "expect" not in handler.headers[0]
 
 
-async def test_many_calls_in_one_segment_are_answered_in_their_order() -> None:
-    seen = Seen()
+async def test_answers_pipelined_calls_in_order() -> None:
+    handler = RecordingHandler()
     calls = [
-        _head("/v2/0", LENGTH) + BODY,
-        _get("/v2/1"),
-        _head("/v2/2", CHUNKED) + IN_CHUNKS + b"\r\n",
-        _head("/v2/3", H2C, LENGTH) + BODY,
-        _get("/v2/4"),
+        _encode_head("/v2/0", LENGTH) + BODY,
+        _encode_get("/v2/1"),
+        _encode_head("/v2/2", CHUNKED) + IN_CHUNKS + b"\r\n",
+        _encode_head("/v2/3", H2C, LENGTH) + BODY,
+        _encode_get("/v2/4"),
     ]
-    async with upstream(seen) as port, proxy(port, Kept()) as before, caller(before) as one:
-        one.send(b"".join(calls))
-        answers = [await one.answer() for _ in calls]
+    async with (
+        upstream(handler) as port,
+        proxy(port, FakeCaptures()) as before,
+        connect_caller(before) as first,
+    ):
+        first.send(b"".join(calls))
+        answers = [await first.read_body() for _ in calls]
     assert answers == [
         f"/v2/{number} ".encode() + (b"" if number in (1, 4) else BODY) for number in range(5)
     ]
-    assert seen.paths == [f"/v2/{number}" for number in range(5)]
+    assert handler.paths == [f"/v2/{number}" for number in range(5)]
 
 
 @pytest.mark.parametrize(
@@ -143,19 +161,19 @@ async def test_many_calls_in_one_segment_are_answered_in_their_order() -> None:
     [
         b"CONNECT models.example:443 HTTP/1.1\r\nHost: x\r\n\r\n",
         b"CONNECT /v2 HTTP/1.1\r\nHost: x\r\n\r\n",
-        _head("/v2", LENGTH, CHUNKED) + BODY,
-        _head("/v2", LENGTH, "Content-Length: 1\r\n") + BODY,
-        _head("/v2", "Transfer-Encoding: chunked, gzip\r\n") + BODY,
-        _head("/v2", "Transfer-Encoding : chunked\r\n") + BODY,
+        _encode_head("/v2", LENGTH, CHUNKED) + BODY,
+        _encode_head("/v2", LENGTH, "Content-Length: 1\r\n") + BODY,
+        _encode_head("/v2", "Transfer-Encoding: chunked, gzip\r\n") + BODY,
+        _encode_head("/v2", "Transfer-Encoding : chunked\r\n") + BODY,
         b"nonsense\r\n\r\n",
     ],
     ids=["connect", "connect path", "both", "two lengths", "not chunked", "space", "nonsense"],
 )
 async def test_a_head_that_may_be_read_in_two_ways_is_refused(request_: bytes) -> None:
-    seen = Seen()
-    async with upstream(seen) as port, proxy(port, Kept()) as before:
-        answer = await raw(before, request_)
+    handler = RecordingHandler()
+    async with upstream(handler) as port, proxy(port, FakeCaptures()) as before:
+        answer = await send_raw(before, request_)
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert b"connection: close" in answer
     assert answer.count(b"HTTP/1.1") == 1
-    assert seen.paths == []
+    assert handler.paths == []

@@ -1,15 +1,15 @@
-"""A call is captured however its path is spelt, and its path goes on as it came."""
+"""A call is captured however its path is spelt, and its path is passed on unchanged."""
 
 import pytest
 from aiohttp import web
 
-from .rest_server import Kept, proxy, raw, upstream
-from .test_watched_calls import counted, new
+from .rest_server import FakeCaptures, proxy, send_raw, upstream
+from .test_observed_calls import count_calls, subtract_counts
 
 PREFIX = "/api/serve/serve-model-7-pred"
 
 
-def request(path: str) -> bytes:
+def encode_request(path: str) -> bytes:
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nConnection: close\r\n\r\n"
     return head.encode() + b"{}"
 
@@ -33,11 +33,11 @@ async def test_a_path_is_recognised_however_it_is_spelt(path: str) -> None:
         paths.append(call.raw_path)
         return web.json_response({"outputs": []})
 
-    async with upstream(answer) as port, proxy(port, kept := Kept()) as before:
-        assert (await raw(before, request(path))).startswith(b"HTTP/1.1 200")
-        exchange = await kept.first()
+    async with upstream(answer) as port, proxy(port, captures := FakeCaptures()) as before:
+        assert (await send_raw(before, encode_request(path))).startswith(b"HTTP/1.1 200")
+        exchange = await captures.wait_for_first()
     assert paths == [path] == [exchange.path]
-    _, call, _, model = kept.exchanges[0]
+    _, call, _, model = captures.exchanges[0]
     assert (call.model, model) == ("x", "x")
 
 
@@ -45,10 +45,10 @@ async def test_what_may_be_an_inference_and_is_not_recognised_is_counted() -> No
     async def answer(_: web.Request) -> web.StreamResponse:
         return web.json_response({})
 
-    was, passed = counted("unrecognised", "one"), counted("none", "one")
-    async with upstream(answer) as port, proxy(port, kept := Kept()) as before:
-        await raw(before, request("/v2/models/x/predict"))
-        await raw(before, request("/v2/repository/models/x/load"))
-    assert new(was, counted("unrecognised", "one")) == {"ok": 1}
-    assert new(passed, counted("none", "one")) == {"ok": 1}
-    assert not kept.exchanges
+    was, passed = count_calls("unrecognised", "one"), count_calls("none", "one")
+    async with upstream(answer) as port, proxy(port, captures := FakeCaptures()) as before:
+        await send_raw(before, encode_request("/v2/models/x/predict"))
+        await send_raw(before, encode_request("/v2/repository/models/x/load"))
+    assert subtract_counts(was, count_calls("unrecognised", "one")) == {"ok": 1}
+    assert subtract_counts(passed, count_calls("none", "one")) == {"ok": 1}
+    assert not captures.exchanges

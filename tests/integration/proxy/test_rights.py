@@ -1,4 +1,4 @@
-"""What docs/retention.md says that a proxy needs in S3 is enough: it puts, and nothing else."""
+"""The S3 rights that docs/how-to/retention.md gives a proxy are enough: it only puts objects."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ from tests.servers.minio_user import MinioUser, statement
 from .rest_server import upstream
 
 pytestmark = [pytest.mark.real_kafka, pytest.mark.real_minio]
-# A small one; one that S3 takes in parts; one whose name the other client writes.
+# A small object; one that is uploaded in parts; one with a name that the other client writes.
 CALLS = {"small": 10, "large": 12 * 2**20, "odd%7Fname": 10}
 
 
@@ -45,17 +45,19 @@ async def test_a_key_that_may_only_put_is_enough(
             async with aiohttp.ClientSession() as http:
                 for model, size in CALLS.items():
                     data = {"name": "x", "shape": [1], "datatype": "BYTES", "data": ["a" * size]}
-                    said = json.dumps({"inputs": [data]}).encode()
+                    body = json.dumps({"inputs": [data]}).encode()
                     address = f"{proxy.url}/v2/models/{model}/infer"
-                    async with http.post(address, data=BytesIO(said)) as answer:
+                    async with http.post(address, data=BytesIO(body)) as answer:
                         assert answer.status == 200
                         await answer.read()
 
-            async def stored() -> list[str]:
-                found = minio_server.client().list_objects(bucket, recursive=True)
-                return [str(one.object_name) for one in found]
+            async def list_stored() -> list[str]:
+                objects = minio_server.client().list_objects(bucket, recursive=True)
+                return [str(item.object_name) for item in objects]
 
-            names = await until(stored, lambda found: len(found) == 3 * len(CALLS), seconds=180)
-            assert not proxy.said("waiting")
+            names = await until(
+                list_stored, lambda stored: len(stored) == 3 * len(CALLS), seconds=180
+            )
+            assert not proxy.read_log("waiting")
     assert all(name.startswith("captures/") for name in names)
     assert {name.rsplit("/", 1)[1] for name in names} == {"data", "metadata", "response"}

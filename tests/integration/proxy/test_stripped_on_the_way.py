@@ -1,4 +1,4 @@
-"""Metadata are taken out on the way while there is room; without it requests go on as they came."""
+"""Metadata are stripped while there is room; without it requests pass unchanged."""
 
 import asyncio
 import gzip
@@ -9,14 +9,14 @@ from aiohttp import web
 from inference_store.platform.metrics import SHOWN
 from inference_store.proxy.configuration import ModelEntry
 
-from .rest_server import DEADLINE, Kept, proxy, raw, upstream
+from .rest_server import DEADLINE, FakeCaptures, proxy, send_raw, upstream
 
 STRIPS = ModelEntry(strip_metadata=True)
 INFER = "/v2/models/m/infer"
 
 
-class Holding:
-    """Answers once so many requests are here."""
+class WaitingHandler:
+    """Answers once `count` requests have arrived."""
 
     def __init__(self, count: int) -> None:
         self._here = asyncio.Barrier(count)
@@ -30,50 +30,53 @@ class Holding:
         return web.Response()
 
 
-def asked(size: int) -> bytes:
+def make_body(size: int) -> bytes:
     return b'{"parameters": {"metadata": "[]"}, "id": "' + b"x" * size + b'"}'
 
 
-def request(body: bytes, *headers: str) -> bytes:
+def encode_request(body: bytes, *headers: str) -> bytes:
     lines = [f"POST {INFER} HTTP/1.1", "Host: a", "Connection: close", *headers]
-    if not any(each.startswith("Transfer") for each in headers):
+    if not any(header.startswith("Transfer") for header in headers):
         lines.append(f"Content-Length: {len(body)}")
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-def unstripped() -> float:
+def count_unstripped() -> float:
     name = "inference_store_proxy_unstripped_calls_total"
     return SHOWN["proxy"].get_sample_value(name, {"why": "no_room"}) or 0
 
 
-async def test_room_is_for_all_requests_together() -> None:
-    server, before, size = Holding(8), unstripped(), 300_000
+async def test_all_requests_share_the_room() -> None:
+    server, before, size = WaitingHandler(8), count_unstripped(), 300_000
     async with (
         upstream(server) as port,
-        proxy(port, Kept(), model=STRIPS, strip_bytes=1_000_000) as through,
+        proxy(port, FakeCaptures(), model=STRIPS, strip_bytes=1_000_000) as through,
     ):
-        calls = [asyncio.create_task(raw(through, request(asked(size)))) for _ in range(8)]
+        calls = [
+            asyncio.create_task(send_raw(through, encode_request(make_body(size))))
+            for _ in range(8)
+        ]
         answers = await asyncio.gather(*calls)
-    assert all(each.startswith(b"HTTP/1.1 200") for each in answers)
-    whole = [each for each in server.bodies if each == asked(size)]
-    others = [json.loads(each) for each in server.bodies if each != asked(size)]
-    assert all(each == {"parameters": {}, "id": "x" * size} for each in others)
+    assert all(answer.startswith(b"HTTP/1.1 200") for answer in answers)
+    whole = [body for body in server.bodies if body == make_body(size)]
+    others = [json.loads(body) for body in server.bodies if body != make_body(size)]
+    assert all(document == {"parameters": {}, "id": "x" * size} for document in others)
     assert len(whole) >= 5
-    assert unstripped() - before == len(whole)
+    assert count_unstripped() - before == len(whole)
 
 
-async def test_without_room_each_byte_goes_on_in_chunks_too() -> None:
-    server = Holding(1)
-    body = asked(200_000)
+async def test_without_room_bodies_pass_unchanged() -> None:
+    server = WaitingHandler(1)
+    body = make_body(200_000)
     chunked = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
     packed = gzip.compress(body)
     async with (
         upstream(server) as port,
-        proxy(port, Kept(), model=STRIPS, strip_bytes=100) as through,
+        proxy(port, FakeCaptures(), model=STRIPS, strip_bytes=100) as through,
     ):
-        await raw(through, request(chunked, "Transfer-Encoding: chunked"))
-        await raw(through, request(packed, "Content-Encoding: gzip"))
-        await raw(through, request(asked(10)))
+        await send_raw(through, encode_request(chunked, "Transfer-Encoding: chunked"))
+        await send_raw(through, encode_request(packed, "Content-Encoding: gzip"))
+        await send_raw(through, encode_request(make_body(10)))
     assert server.bodies[:2] == [body, packed]
     assert server.headers[1]["content-length"] == str(len(packed))
     assert json.loads(server.bodies[2]) == {"parameters": {}, "id": "x" * 10}

@@ -34,7 +34,7 @@ def test_months_go_by_the_calendar_and_days_are_exact(
 
 
 @pytest.mark.parametrize("text", ["P8000Y", "P999999999Y", "P999999999W", "P100000M"])
-def test_what_lies_beyond_the_calendar_overflows(text: str) -> None:
+def test_times_beyond_the_calendar_overflow(text: str) -> None:
     duration = read_duration(text)
     assert duration is not None
     for move in (duration.before, duration.after):
@@ -43,5 +43,5 @@ def test_what_lies_beyond_the_calendar_overflows(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "P1DT", "-P1D", "1D", "P1.5D", "P1S", "forever"])
-def test_what_is_no_duration(text: str) -> None:
+def test_rejects_malformed_durations(text: str) -> None:
     assert read_duration(text) is None

@@ -1,4 +1,4 @@
-"""Where the values of a JSON text stand."""
+"""The spans of the values of a JSON text."""
 
 import json
 from typing import Any
@@ -19,13 +19,15 @@ _JSON = st.recursive(
 )
 
 
-def rebuilt(text: bytes, span: Span) -> Any:
+def rebuild(text: bytes, span: Span) -> Any:
     """The value, put together from its spans."""
     first = text[span.start : span.start + 1]
     if first == b"{":
-        return {each.name: rebuilt(text, each.value) for each in json_spans.members(text, span)}
+        return {
+            member.name: rebuild(text, member.value) for member in json_spans.members(text, span)
+        }
     if first == b"[":
-        return [rebuilt(text, each) for each in json_spans.items(text, span)]
+        return [rebuild(text, item) for item in json_spans.items(text, span)]
     return json.loads(text[span.start : span.end])
 
 
@@ -40,8 +42,8 @@ def test_spans_hold_the_whole_value(
 ) -> None:
     text = json.dumps(value, indent=indent, separators=separators, ensure_ascii=ascii_only)
     content = text.encode("utf-8", "surrogatepass")
-    found = rebuilt(content, json_spans.root(content))
-    assert repr(found) == repr(json.loads(text))
+    result = rebuild(content, json_spans.root(content))
+    assert repr(result) == repr(json.loads(text))
 
 
 # As servers and callers write it, beyond what JSON allows: `json_text.read_json` reads all of it.
@@ -58,21 +60,21 @@ _WRITTEN_NAMES = st.sampled_from(["a", "metadata", "a:", 'a"', "a\\"])
 
 @st.composite
 def _written_list(draw: st.DrawFn, inner: Any) -> tuple[bytes, Any]:
-    found = draw(st.lists(inner, max_size=4))
+    items = draw(st.lists(inner, max_size=4))
     blank = draw(_BLANKS)
-    texts = [blank + text + blank for text, _ in found]
-    return b"[" + (b",".join(texts) or blank) + b"]", [value for _, value in found]
+    texts = [blank + text + blank for text, _ in items]
+    return b"[" + (b",".join(texts) or blank) + b"]", [value for _, value in items]
 
 
 @st.composite
 def _written_object(draw: st.DrawFn, inner: Any) -> tuple[bytes, Any]:
-    found = draw(st.lists(st.tuples(_WRITTEN_NAMES, inner), max_size=4))
+    members = draw(st.lists(st.tuples(_WRITTEN_NAMES, inner), max_size=4))
     blank = draw(_BLANKS)
     texts = [
         blank + json.dumps(name).encode() + blank + b":" + blank + text + blank
-        for name, (text, _) in found
+        for name, (text, _) in members
     ]
-    pairs = tuple((name, value) for name, (_, value) in found)
+    pairs = tuple((name, value) for name, (_, value) in members)
     return b"{" + (b",".join(texts) or blank) + b"}", pairs
 
 
@@ -83,14 +85,14 @@ _WRITTEN = st.recursive(
 )
 
 
-def as_written(text: bytes, span: Span) -> Any:
+def read_raw(text: bytes, span: Span) -> Any:
     """The value as pairs, lists and the bytes of scalars."""
     first = text[span.start : span.start + 1]
     if first == b"{":
         members = json_spans.members(text, span)
-        return tuple((each.name, as_written(text, each.value)) for each in members)
+        return tuple((member.name, read_raw(text, member.value)) for member in members)
     if first == b"[":
-        return [as_written(text, each) for each in json_spans.items(text, span)]
+        return [read_raw(text, item) for item in json_spans.items(text, span)]
     return text[span.start : span.end]
 
 
@@ -100,7 +102,7 @@ def test_spans_are_of_what_was_written(written: tuple[bytes, Any], before: bytes
     read_json(text)
     root = json_spans.root(text)
     assert text[root.start : root.end] == written[0]
-    assert as_written(text, root) == expected
+    assert read_raw(text, root) == expected
 
 
 LONG = {
@@ -117,8 +119,8 @@ LONG = {
 @pytest.mark.parametrize("value", LONG.values(), ids=LONG)
 def test_the_end_of_a_long_value_is_found(value: bytes) -> None:
     text = b'{"a": ' + value + b', "b": 1}'
-    found = json_spans.by_name(text, json_spans.root(text))
-    assert {name: text[span.start : span.end] for name, span in found.items()} == {
+    spans = json_spans.by_name(text, json_spans.root(text))
+    assert {name: text[span.start : span.end] for name, span in spans.items()} == {
         "a": value,
         "b": b"1",
     }
@@ -140,12 +142,12 @@ def test_any_text_ends(content: bytes) -> None:
 
 def test_names_that_come_twice_are_both_there() -> None:
     text = b'{"a": 1, "\\u0061": [2]}'
-    found = list(json_spans.members(text, json_spans.root(text)))
-    assert [(each.name, text[slice(*each.value)]) for each in found] == [
+    members = list(json_spans.members(text, json_spans.root(text)))
+    assert [(member.name, text[slice(*member.value)]) for member in members] == [
         ("a", b"1"),
         ("a", b"[2]"),
     ]
-    assert text[slice(*found[1].whole)] == b'"\\u0061": [2]'
+    assert text[slice(*members[1].whole)] == b'"\\u0061": [2]'
     assert text[slice(*json_spans.by_name(text, json_spans.root(text))["a"])] == b"[2]"
 
 

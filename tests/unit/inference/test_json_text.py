@@ -1,4 +1,4 @@
-"""Outside bytes: read, or refused by one named error that says where."""
+"""Bytes from outside are read, or refused by one named error with the position."""
 
 import json
 from decimal import Decimal
@@ -54,7 +54,7 @@ def test_encodings_of_json_are_read(encoding: str) -> None:
     assert read_json('{"a": "é€"}'.encode(encoding)) == {"a": "é€"}
 
 
-def test_latin_1_is_told_apart_and_the_rest_is_saved() -> None:
+def test_recovers_the_text_around_latin_1() -> None:
     raw = '{"a": "é", "b": "x"}'.encode("latin-1")
     assert read_json(raw) == {"a": "\udce9", "b": "x"}
     assert encoding_problem(raw) == "byte 0xe9 at offset 7 is not UTF-8"
@@ -81,7 +81,7 @@ def test_brackets_in_strings_are_not_nesting() -> None:
     assert read_exactly(text) == ["[" * 5000, '\\"[' * 500]
 
 
-def test_the_error_says_what_and_where() -> None:
+def test_an_error_names_its_position() -> None:
     with pytest.raises(UnreadableJson) as caught:
         read_json(b'[\n {"key": "a",}\n]')
     assert "at line 2, column" in str(caught.value)
@@ -89,10 +89,10 @@ def test_the_error_says_what_and_where() -> None:
 
 
 def test_names_given_twice_are_noticed() -> None:
-    found = read_exactly(b'{"a": 1, "b": 2, "a": 3}')
-    assert isinstance(found, RepeatedNames)
-    assert found == {"a": "3", "b": "2"}
-    assert found.names == {"a"}
+    document = read_exactly(b'{"a": 1, "b": 2, "a": 3}')
+    assert isinstance(document, RepeatedNames)
+    assert document == {"a": "3", "b": "2"}
+    assert document.names == {"a"}
 
 
 def test_exact_numbers() -> None:
@@ -105,7 +105,7 @@ def test_exact_numbers() -> None:
 
 
 @pytest.mark.parametrize("text", ["", " 1", "1_000", "١", "nan", "0x10", "1e", ".", "+", "1,5"])
-def test_what_is_no_number(text: str) -> None:
+def test_rejects_malformed_numbers(text: str) -> None:
     assert not is_number(text)
     with pytest.raises(ValueError, match="decimal"):
         exact(text, **CAPS)
@@ -140,6 +140,6 @@ _JSON = st.recursive(
 
 @_UNHURRIED
 @given(_JSON)
-def test_what_is_written_reads_the_same(value: object) -> None:
+def test_reads_back_what_it_writes(value: object) -> None:
     first = read_exactly(json.dumps(value))
     assert read_exactly(write_json(first)) == first

@@ -1,5 +1,7 @@
+import re
 import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import FrameType
 from uuid import UUID, uuid4
 
@@ -7,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_store.inference.layout import around, belongs_to, key_of
+from inference_store.inference.layout import (
+    around,
+    belongs_to,
+    capture_of,
+    hour_folder,
+    key_of,
+    model_segment,
+)
 
 CAPTURE = UUID("0192f0c4-0000-7000-8000-000000000001")
 AT = datetime(2026, 11, 1, 23, 59, tzinfo=UTC)
@@ -22,6 +31,31 @@ def test_our_own_keys_are_recognised(model_id: str, prefix: str) -> None:
     assert not belongs_to(key, model_id, None, AT)
     assert not belongs_to(key, model_id + "2", CAPTURE, AT)
     assert not belongs_to(key, None, CAPTURE, AT)
+
+
+def test_a_key_is_made_of_parts_that_its_readers_know() -> None:
+    """Reconciliation reads the index in the order of the keys, which it makes of these parts."""
+    key = key_of("captures", "a/b", AT, CAPTURE, "data")
+    assert key == f"captures/{model_segment('a/b')}/{hour_folder(AT)}/{CAPTURE}/data"
+    assert capture_of(key) == ("a/b", AT.replace(minute=0), CAPTURE)
+
+
+def test_producers_read_of_the_same_keys() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "produce.md").read_text()
+    match = re.search(r"`(<prefix>/.*?)/\{data,metadata,response\}`", page)
+    assert match is not None
+    form = match[1]
+    dated = {"yyyy": "%Y", "mm": "%m", "dd": "%d", "hh": "%H"}
+    parts = {"prefix": "p", "model": "m", "capture_id": f"{CAPTURE}"}
+    for name, value in (parts | {name: f"{AT:{part}}" for name, part in dated.items()}).items():
+        form = form.replace(f"<{name}>", value)
+    assert f"{form}/data" == key_of("p", "m", AT, CAPTURE, "data")
+
+
+@given(st.integers(0, 1_000_000), st.integers(1, 100_000))
+def test_folders_of_hours_are_in_the_order_of_time(begin: int, later: int) -> None:
+    early = AT + timedelta(hours=begin)
+    assert hour_folder(early) < hour_folder(early + timedelta(hours=later))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +87,7 @@ def test_a_key_may_name_the_hour_of_a_local_clock_and_no_other_day(
 
 
 @given(st.integers(-12, 14))
-def test_a_capture_is_looked_for_where_its_clock_may_have_been(hours: int) -> None:
+def test_searches_the_hours_of_any_possible_clock(hours: int) -> None:
     spans = around([(AT + timedelta(hours=hours)).replace(minute=0)])
     assert any(lo <= AT < hi for lo, hi in spans)
 

@@ -6,7 +6,7 @@ from inference_store.inference.plural import counted
 
 
 @pytest.mark.parametrize(
-    ("number", "words", "told"),
+    ("number", "words", "expected"),
     [
         (1, ("span",), "1 span"),
         (0, ("span",), "0 spans"),
@@ -15,5 +15,5 @@ from inference_store.inference.plural import counted
         (7, ("entry is", "entries are"), "7 entries are"),
     ],
 )
-def test_a_number_and_its_noun(number: int, words: tuple[str, ...], told: str) -> None:
-    assert counted(number, *words) == told
+def test_a_number_and_its_noun(number: int, words: tuple[str, ...], expected: str) -> None:
+    assert counted(number, *words) == expected

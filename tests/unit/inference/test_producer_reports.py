@@ -1,4 +1,4 @@
-"""What a producer says of itself: the bytes, and what is refused."""
+"""The reports of a producer about itself: their bytes, and those that are refused."""
 
 from datetime import UTC, datetime
 
@@ -31,7 +31,7 @@ def test_a_report_comes_back_as_it_was() -> None:
     assert REPORT.closes
 
 
-def test_an_exchange_unaccounted_for_is_seen() -> None:
+def test_detects_an_exchange_unaccounted_for() -> None:
     assert not decode(encode(REPORT).replace(b'"published":4', b'"published":3')).closes
 
 
@@ -55,7 +55,7 @@ def test_fields_of_tomorrow_are_left_alone() -> None:
         ("final", 1),
     ],
 )
-def test_what_is_no_report_is_refused(name: str, value: object) -> None:
+def test_rejects_malformed_reports(name: str, value: object) -> None:
     with pytest.raises(ValueError):
         decode(orjson.dumps({**orjson.loads(encode(REPORT)), name: value}))
 

@@ -6,17 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_store.index.accounting import PartitionId
-from inference_store.index.records import Record, Trouble
+from inference_store.index.records import Record, Rejection
 from inference_store.ingester.batch import AssignedPartition, ReadRecord
 from inference_store.ingester.batch_builder import BatchBuilder
 from inference_store.ingester.headers import read_headers, read_sequence
 from inference_store.ingester.offset_ranges import build_passed_range, build_range
 
-PLACE = PartitionId("default", "events", 0, 0)
+PARTITION = PartitionId("default", "events", 0, 0)
 
 
-def record(offset: int, *headers: tuple[str, str], partition: int = 0) -> Record:
-    partition_id = replace(PLACE, partition=partition)
+def make_record(offset: int, *headers: tuple[str, str], partition: int = 0) -> Record:
+    partition_id = replace(PARTITION, partition=partition)
     return Record(partition_id, offset, datetime(2026, 1, 1, tzinfo=UTC), None, b"x", headers)
 
 
@@ -27,7 +27,7 @@ offsets = st.lists(st.integers(0, 60), min_size=1, max_size=20, unique=True).map
 def test_range_accounts_for_every_offset(present: list[int], before: int) -> None:
     lo = max(present[0] - before, 0)
     offset_range = build_range(
-        AssignedPartition(0), PLACE, lo=lo, lost=0, records=[record(o) for o in present]
+        AssignedPartition(0), PARTITION, lo=lo, lost=0, records=[make_record(o) for o in present]
     )
     assert offset_range.hi == present[-1] + 1
     assert (
@@ -43,10 +43,10 @@ def test_batches_cover_the_same_offsets_without_a_gap(
     ranges = [
         build_range(
             AssignedPartition(number),
-            replace(PLACE, partition=number),
+            replace(PARTITION, partition=number),
             lo=max(offsets[0] - 2, 0),
             lost=min(offsets[0], 1),
-            records=[record(offset, partition=number) for offset in offsets],
+            records=[make_record(offset, partition=number) for offset in offsets],
         )
         for number, offsets in enumerate(partitions)
     ]
@@ -55,7 +55,9 @@ def test_batches_cover_the_same_offsets_without_a_gap(
         builder.begin(offset_range)
         for start in range(0, len(offset_range.records), slice):
             records = offset_range.records[start : start + slice]
-            builder.add(records, [ReadRecord(each, Trouble("not_json", "")) for each in records])
+            builder.add(
+                records, [ReadRecord(entry, Rejection("not_json", "")) for entry in records]
+            )
             if builder.rows >= most_rows:
                 batches.append(builder.build())
     if builder.reads:
@@ -79,7 +81,11 @@ def test_batches_cover_the_same_offsets_without_a_gap(
 def test_sequences_are_grouped_by_producer() -> None:
     headers = (("producer", "p"), ("sequence", "3"))
     offset_range = build_range(
-        AssignedPartition(0), PLACE, lo=0, lost=0, records=[record(0, *headers), record(1)]
+        AssignedPartition(0),
+        PARTITION,
+        lo=0,
+        lost=0,
+        records=[make_record(0, *headers), make_record(1)],
     )
     assert offset_range.sequences == {"p": [3]}
 
@@ -100,7 +106,7 @@ def test_headers_become_text_that_postgres_accepts() -> None:
 
 
 def test_passed_offsets_are_a_batch_of_their_own() -> None:
-    offset_range = build_passed_range(AssignedPartition(0), PLACE, lo=3, hi=7, lost=1)
+    offset_range = build_passed_range(AssignedPartition(0), PARTITION, lo=3, hi=7, lost=1)
     builder = BatchBuilder()
     assert not builder.has_begun
     builder.begin(offset_range)

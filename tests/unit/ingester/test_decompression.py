@@ -1,4 +1,4 @@
-"""What a compressed batch may become has a bound, whatever decodes it."""
+"""The decompressed size of a batch is bounded, whatever decodes it."""
 
 import errno
 import io
@@ -31,7 +31,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         setattr(module, name, decode)
 
 
-def batch(kind: int, value: bytes) -> bytes:
+def make_batch(kind: int, value: bytes) -> bytes:
     """A batch of one record, as a producer sends it."""
     builder = default_records.DefaultRecordBatchBuilder(2, kind, False, -1, -1, -1, 10_000_000)
     builder.append(0, 1, b"key", value, [])
@@ -47,7 +47,10 @@ def read(records: ModuleType, data: bytes) -> list[bytes]:
 def test_a_bomb_is_refused_and_a_batch_is_read(name: str, records: ModuleType) -> None:
     bound_decompression()
     bound_decompression()
-    good, bomb = batch(CODECS[name], b"x" * 900_000), batch(CODECS[name], b"\0" * 9_000_000)
+    good, bomb = (
+        make_batch(CODECS[name], b"x" * 900_000),
+        make_batch(CODECS[name], b"\0" * 9_000_000),
+    )
     assert read(records, good) == [b"x" * 900_000]
     tracemalloc.start()
     try:
@@ -61,7 +64,7 @@ def test_a_bomb_is_refused_and_a_batch_is_read(name: str, records: ModuleType) -
 
 @pytest.mark.parametrize("name", CODECS)
 @pytest.mark.parametrize("size", [0, 1, 300, 999_000])
-def test_what_fits_comes_out_as_it_was(name: str, size: int) -> None:
+def test_decompresses_batches_within_the_bound(name: str, size: int) -> None:
     data = (b"0123456789" * (size // 10 + 1))[:size]
     assert decompression.DECODERS[f"{name}_decode"](bytes(ENCODERS[name](data))) == data
 
@@ -95,7 +98,7 @@ def without_memory(_: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["lz4", "zstd"])
-def test_no_room_to_decompress_in_is_no_damage(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lack_of_room_is_not_reported_as_damage(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     good = bytes(ENCODERS[name](b"x" * 999))
     with monkeypatch.context() as short:
         short.setattr(decompression, "mmap", NoRoom)
@@ -106,9 +109,9 @@ def test_no_room_to_decompress_in_is_no_damage(name: str, monkeypatch: pytest.Mo
     assert decompression.DECODERS[f"{name}_decode"](good) == b"x" * 999
 
 
-def test_no_memory_is_no_damage() -> None:
+def test_lack_of_memory_is_not_reported_as_damage() -> None:
     with pytest.raises(MemoryShort):
-        decompression._named(without_memory)(b"")
+        decompression._translate_errors(without_memory)(b"")
 
 
 def test_members_of_gzip_count_together() -> None:

@@ -25,7 +25,7 @@ from inference_store.platform.settings import IngesterSettings
 from tests.builders import make_event
 from tests.settings import make_settings
 
-PLACE = PartitionId("default", "events", 0, 0)
+PARTITION = PartitionId("default", "events", 0, 0)
 NOTHING: Any = None
 
 
@@ -42,11 +42,11 @@ class Reading:
         return [ReadRecord(record, item) for record in records]
 
 
-def record(offset: int) -> Record:
-    return Record(PLACE, offset, datetime(2026, 1, 1, tzinfo=UTC), None, b"x", ())
+def make_record(offset: int) -> Record:
+    return Record(PARTITION, offset, datetime(2026, 1, 1, tzinfo=UTC), None, b"x", ())
 
 
-async def sizes(sidecars: str, events: int, *, written_before: int = 20) -> list[int]:
+async def measure_batches(sidecars: str, events: int, *, written_before: int = 20) -> list[int]:
     """Return how many events each batch of one range has, if each batch is written before the next
     one is read; check that none is left out."""
     stop: Any = asyncio.Event()
@@ -62,8 +62,8 @@ async def sizes(sidecars: str, events: int, *, written_before: int = 20) -> list
         heartbeat=Heartbeat(),
         stop=stop,
     )
-    records = [record(offset) for offset in range(events)]
-    offset_range = build_range(AssignedPartition(0), PLACE, lo=0, lost=0, records=records)
+    records = [make_record(offset) for offset in range(events)]
+    offset_range = build_range(AssignedPartition(0), PARTITION, lo=0, lost=0, records=records)
     for _ in range(written_before):
         pipeline._sizer.grow()
     batches = []
@@ -79,12 +79,12 @@ async def sizes(sidecars: str, events: int, *, written_before: int = 20) -> list
 @pytest.mark.parametrize("events", [1, MOST_SIDECARS, MOST_SIDECARS + 1, 1000])
 async def test_batch_has_a_bounded_number_of_sidecars(events: int) -> None:
     full, rest = divmod(events, MOST_SIDECARS)
-    assert await sizes("on", events) == [MOST_SIDECARS] * full + [rest] * bool(rest)
+    assert await measure_batches("on", events) == [MOST_SIDECARS] * full + [rest] * bool(rest)
 
 
 async def test_without_sidecars_a_batch_is_as_large_as_its_poll() -> None:
-    assert await sizes("off", 1000) == [1000]
+    assert await measure_batches("off", 1000) == [1000]
 
 
 async def test_first_batches_after_a_start_are_small() -> None:
-    assert await sizes("off", 1000, written_before=0) == [8, 16, 32, 64, 128, 256, 496]
+    assert await measure_batches("off", 1000, written_before=0) == [8, 16, 32, 64, 128, 256, 496]

@@ -75,7 +75,7 @@ def test_any_value_of_a_field_is_kept_or_refused(name: str, value: Any) -> None:
         b'"x":"' + b"y" * 70_000 + b'"',
     ],
 )
-def test_what_postgres_could_not_hold_is_refused(changes: bytes) -> None:
+def test_rejects_values_that_postgres_cannot_hold(changes: bytes) -> None:
     payload = encode(SOUND)[:-1] + b"," + changes + b"}"
     with pytest.raises(ValueError):
         _read(Record(payload), "cluster")

@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 import pytest
 
 from inference_store.index.accounting import Outcome, PartitionId
-from inference_store.index.records import Record, Trouble
+from inference_store.index.records import Record, Rejection
 from inference_store.ingester.batch import MissingBlob, ReadRecord
 from inference_store.ingester.sources import FAILS_AFTER, Sources, source_of
 
-PLACE = PartitionId("default", "events", 0, 0)
+PARTITION = PartitionId("default", "events", 0, 0)
 
 
 class Clock:
@@ -22,11 +22,11 @@ class Clock:
 
 def read(producer: str, model_id: str | None) -> ReadRecord:
     headers = [("producer", producer)] if producer else []
-    record = Record(PLACE, 0, datetime(2026, 1, 1, tzinfo=UTC), None, b"x", headers)
-    return ReadRecord(record, Trouble("not_json", "", model_id, None))
+    record = Record(PARTITION, 0, datetime(2026, 1, 1, tzinfo=UTC), None, b"x", headers)
+    return ReadRecord(record, Rejection("not_json", "", model_id, None))
 
 
-def outcomes(
+def make_outcomes(
     producer: str, model_id: str | None, outcome: Outcome, count: int
 ) -> list[tuple[ReadRecord, Outcome]]:
     return [(read(producer, model_id), outcome)] * count
@@ -39,54 +39,54 @@ def test_a_source_is_a_producer_and_a_model_as_far_as_they_are_known() -> None:
     assert source_of(ReadRecord(read("p", None).record, waiting)) == ("p", "m")
 
 
-def test_where_nothing_was_stored_everything_fails() -> None:
+def test_everything_fails_if_nothing_was_stored() -> None:
     sources = Sources(60)
     assert sources.failing_share == 1
-    sources.note(outcomes("p", "m", Outcome.DEAD, 3))
+    sources.note(make_outcomes("p", "m", Outcome.DEAD, 3))
     assert sources.failing_share == 1
 
 
 @pytest.mark.parametrize("outcome", [Outcome.DEAD, Outcome.PARKED])
 def test_a_source_fails_after_many_in_a_row(outcome: Outcome) -> None:
     sources = Sources(60)
-    sources.note(outcomes("p", "large", Outcome.STORED, 90))
-    sources.note(outcomes("p", "small", Outcome.DUPLICATE, 10))
-    sources.note(outcomes("p", "large", outcome, FAILS_AFTER - 1))
+    sources.note(make_outcomes("p", "large", Outcome.STORED, 90))
+    sources.note(make_outcomes("p", "small", Outcome.DUPLICATE, 10))
+    sources.note(make_outcomes("p", "large", outcome, FAILS_AFTER - 1))
     assert sources.failing_share == 0
-    sources.note(outcomes("p", "large", outcome, 1))
+    sources.note(make_outcomes("p", "large", outcome, 1))
     assert sources.failing_share == 0.9
     assert sources.worst == ("p", "large")
-    sources.note(outcomes("p", "large", Outcome.STORED, 10))
+    sources.note(make_outcomes("p", "large", Outcome.STORED, 10))
     assert sources.failing_share == 0
 
 
 def test_invented_sources_weigh_nothing() -> None:
     sources = Sources(60)
-    sources.note(outcomes("p", "m", Outcome.STORED, 1))
+    sources.note(make_outcomes("p", "m", Outcome.STORED, 1))
     for number in range(100):
-        sources.note(outcomes(f"p{number}", "m", Outcome.DEAD, 20))
+        sources.note(make_outcomes(f"p{number}", "m", Outcome.DEAD, 20))
     assert sources.failing_share == 0
 
 
-def test_what_was_stored_long_ago_weighs_nothing() -> None:
+def test_events_stored_long_ago_do_not_count() -> None:
     clock = Clock()
     sources = Sources(60, clock)
-    sources.note(outcomes("p", "old", Outcome.STORED, 90))
+    sources.note(make_outcomes("p", "old", Outcome.STORED, 90))
     clock.now += 61
-    sources.note(outcomes("p", "new", Outcome.STORED, 10))
-    sources.note(outcomes("p", "new", Outcome.DEAD, 20))
+    sources.note(make_outcomes("p", "new", Outcome.STORED, 10))
+    sources.note(make_outcomes("p", "new", Outcome.DEAD, 20))
     assert sources.failing_share == 0.1
     clock.now += 60
     sources.note(())
     assert sources.failing_share == 1
     clock.now += 120
-    sources.note(outcomes("p", "old", Outcome.STORED, 1))
+    sources.note(make_outcomes("p", "old", Outcome.STORED, 1))
     assert sources.failing_share == 0, "nothing counts that is older than two windows"
 
 
 def test_a_copy_is_tried_on_without_the_original() -> None:
     sources = Sources(60)
-    sources.note(outcomes("p", "m", Outcome.STORED, 1))
+    sources.note(make_outcomes("p", "m", Outcome.STORED, 1))
     tried = sources.copied()
-    tried.note(outcomes("p", "m", Outcome.DEAD, 20))
+    tried.note(make_outcomes("p", "m", Outcome.DEAD, 20))
     assert (tried.failing_share, sources.failing_share) == (1, 0)

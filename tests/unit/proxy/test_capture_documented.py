@@ -1,4 +1,4 @@
-"""docs/capture.md says what the configuration and the protocols are."""
+"""docs/how-to/capture.md says what the configuration and the protocols are."""
 
 import re
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from inference_store.inference.documented import field_docs
-from inference_store.proxy.configuration import configuration_of
+from inference_store.inference.field_docs import field_docs
+from inference_store.proxy.configuration import read_configuration_file
 from inference_store.proxy.configuration.entries import (
     ModelEntry,
     RedactionEntry,
@@ -16,7 +16,7 @@ from inference_store.proxy.configuration.entries import (
 )
 from inference_store.proxy.protocols import PROTOCOLS
 
-CAPTURE = (Path(__file__).parents[3] / "docs" / "capture.md").read_text()
+CAPTURE = (Path(__file__).parents[3] / "docs" / "how-to" / "capture.md").read_text()
 FILES = re.findall(r"```yaml\n(.*?)```", CAPTURE, re.DOTALL)
 
 
@@ -24,16 +24,16 @@ FILES = re.findall(r"```yaml\n(.*?)```", CAPTURE, re.DOTALL)
 def test_every_file_can_be_used(text: str, tmp_path: Path) -> None:
     path = tmp_path / "proxy.yaml"
     path.write_text(text)
-    assert configuration_of(path, protocols=PROTOCOLS).upstreams
+    assert read_configuration_file(path, protocols=PROTOCOLS).upstreams
 
 
 @pytest.mark.parametrize("entry", [UpstreamEntry, ModelEntry, SamplingEntry, RedactionEntry])
-def test_every_name_says_what_it_does(entry: type[BaseModel]) -> None:
-    told = field_docs(entry)
+def test_documents_every_name(entry: type[BaseModel]) -> None:
+    docs_by_field = field_docs(entry)
     for name in entry.model_fields:
-        assert f"| `{name}` | {' '.join(told.get(name, '').split())} |" in CAPTURE
+        assert f"| `{name}` | {' '.join(docs_by_field.get(name, '').split())} |" in CAPTURE
 
 
-def test_every_protocol_says_what_is_captured() -> None:
+def test_documents_what_every_protocol_captures() -> None:
     table = CAPTURE[CAPTURE.index("| protocol |") :]
     assert re.findall(r"^\| `([a-z0-9-]+)` \|", table, re.MULTILINE) == list(PROTOCOLS)

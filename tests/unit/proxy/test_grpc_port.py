@@ -18,10 +18,10 @@ from tests.settings import make_settings
 async def test_a_port_that_is_taken_is_named_with_its_settings() -> None:
     configuration = Configuration([UpstreamEntry(name="one", grpc="127.0.0.1:1")])
     nobody = cast(Captures, cast(Any, None))
-    with socket.create_server(("127.0.0.1", 0)) as there:
-        taken = there.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port_number = listener.getsockname()[1]
         settings = make_settings(
-            ProxySettings, proxy_upstream_grpc="127.0.0.1:1", proxy_grpc_port=taken
+            ProxySettings, proxy_upstream_grpc="127.0.0.1:1", proxy_grpc_port=port_number
         )
         connections = Connections("proxy", 10, 10)
         routing = Routing(configuration)
@@ -34,6 +34,6 @@ async def test_a_port_that_is_taken_is_named_with_its_settings() -> None:
         finally:
             await port.stop(0)
     assert str(refused.value) == (
-        f"cannot listen on 127.0.0.1:{taken} for gRPC."
+        f"cannot listen on 127.0.0.1:{port_number} for gRPC."
         " Change INFERENCE_STORE_PROXY_HOST and INFERENCE_STORE_PROXY_GRPC_PORT."
     )

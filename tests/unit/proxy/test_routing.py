@@ -5,7 +5,7 @@ from inference_store.proxy.configuration.entries import RedactionEntry
 from inference_store.proxy.exchange import Transport
 from inference_store.proxy.paths import PathPrefixes
 from inference_store.proxy.routing import Routing
-from inference_store.proxy.rules import rules_of
+from inference_store.proxy.rules import find_rules
 
 DETECTORS = UpstreamEntry(name="detectors", url="http://a:1", grpc="a:2", models=("yolo*", "m-AB"))
 CHAT = UpstreamEntry(name="chat", url="http://b:1", protocols=("openai",))
@@ -74,7 +74,7 @@ def test_a_call_that_passes_through(method: str, path: str, upstream: str) -> No
         ("grpc", "POST", "/inference.GRPCInferenceService/ModelInferAll", True),
     ],
 )
-def test_what_may_be_an_inference_and_is_not_recognised_is_marked(
+def test_marks_calls_that_may_be_inferences(
     transport: Transport, method: str, path: str, is_unrecognised: bool
 ) -> None:
     route = ROUTING.route(transport, method, path)
@@ -93,7 +93,7 @@ def test_a_model_that_only_the_message_names() -> None:
     assert (route.upstream.name, route.model, route.rules.project_id) == ("chat", "llama", "talk")
 
 
-def test_nobody_serves_what_strangers_name() -> None:
+def test_does_not_route_unknown_names() -> None:
     only = Routing(Configuration([RAW]))
     assert only.route("rest", "GET", "/v2/models/x/ready").upstream is RAW
 
@@ -106,13 +106,13 @@ def test_long_names_are_not_remembered() -> None:
     assert routing._remembered.cache_info().currsize == 0
 
 
-def test_what_is_taken_out_where_only_the_body_names_the_model() -> None:
+def test_collects_redactions_if_only_the_body_names_the_model() -> None:
     private = ModelEntry(model="private", redactions=(RedactionEntry(what="input"),))
     quiet = ModelEntry(model="quiet", capture=False)
     elsewhere = ModelEntry(upstream="odd", redactions=(RedactionEntry(what="header", name="a"),))
     routing = Routing(Configuration([CHAT, RAW], [private, quiet, elsewhere]))
     rules = routing.route("rest", "POST", "/v1/chat/completions").rules
-    assert [each.what for each in rules.if_unnamed] == ["input"]
-    named = rules_of(rules.by_name, "quiet", None)
-    assert named is not None
-    assert not named.capture
+    assert [redaction.what for redaction in rules.if_unnamed] == ["input"]
+    rules_by_name = find_rules(rules.by_name, "quiet", None)
+    assert rules_by_name is not None
+    assert not rules_by_name.capture

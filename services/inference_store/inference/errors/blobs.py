@@ -1,4 +1,4 @@
-"""What an object store answers instead of an object."""
+"""Errors of an object store that are returned instead of an object."""
 
 
 class BlobMissing(Exception):
@@ -17,9 +17,9 @@ class BlobTooLarge(Exception):
     """The object is over the cap for its kind; it stays where it is and is not indexed."""
 
 
-class BlobsAway(Exception):
+class ObjectStoreUnavailable(Exception):
     """The object store or the bucket cannot be reached: wait, lose nothing."""
 
 
-class AccessDenied(BlobsAway):
+class AccessDenied(ObjectStoreUnavailable):
     """The object store says 403: to this object or to all, which it does not tell apart."""

@@ -1,4 +1,4 @@
-"""What services tell one another, and no caller sees."""
+"""Errors between services, which no caller sees."""
 
 
 class InvalidEvent(Exception):

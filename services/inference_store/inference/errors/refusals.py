@@ -2,6 +2,7 @@
 
 StoreError
 ├── Invalid            422  what was asked makes no sense
+│   ├── NoThumbnail
 │   ├── UnknownKey, ImpossibleComparison, InvalidFilter …  (`errors` names path and remedy)
 ├── NotJson            400
 ├── Unauthorized       401
@@ -22,7 +23,7 @@ StoreError
 ├── QueryTimeout       503
 ├── Busy               503  it was not done, for others are being served
 └── Unavailable        503  a part is away
-    └── LedgerApart        the bucket and Postgres are not of one time
+    └── LedgerDiverged        the bucket and Postgres are not of one time
 
 Each class carries its HTTP status, its problem type and a sentence for the docs.
 """
@@ -66,6 +67,13 @@ class Invalid(StoreError):
     status = 422
     type = "invalid-request"
     title = "The request makes no sense"
+
+
+class NoThumbnail(Invalid):
+    """No thumbnail can be made of this input: the detail says why."""
+
+    type = "no-thumbnail"
+    title = "No thumbnail can be made of this input"
 
 
 class UnknownKey(Invalid):
@@ -265,7 +273,7 @@ class Unavailable(StoreError):
     title = "A part of the store is away"
 
 
-class LedgerApart(Unavailable):
+class LedgerDiverged(Unavailable):
     """Postgres is an older backup, or the bucket another one: the detail says what to run."""
 
     type = "ledger-apart"

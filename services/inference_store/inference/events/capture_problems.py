@@ -1,4 +1,4 @@
-"""What may be wrong with a capture: the one list of its reasons, by the side of the exchange.
+"""The problems of a capture: the one list of its reasons, by the side of the exchange.
 
 A producer names them in the event's `capture_problems`. Each is the flag `capture_<reason>` of the
 inference, the property `request_problem` or `response_problem` in filters, and a label of the
@@ -14,7 +14,7 @@ CaptureKind: TypeAlias = Literal[
     "over_cap", "broken_off", "not_json", "unreadable", "no_input", "not_divided"
 ]
 SIDES: Final[tuple[CaptureSide, ...]] = ("request", "response")
-# The gravest first: of each side the first one is told.
+# The gravest first: only the first one of each side is reported.
 _KINDS: Final[Mapping[CaptureSide, Mapping[CaptureKind, str]]] = MappingProxyType(
     {
         "request": {
@@ -35,22 +35,26 @@ _KINDS: Final[Mapping[CaptureSide, Mapping[CaptureKind, str]]] = MappingProxyTyp
     }
 )
 CAPTURE_PROBLEMS: Final[Mapping[str, str]] = MappingProxyType(
-    {f"{side}_{kind}": said for side, kinds in _KINDS.items() for kind, said in kinds.items()}
+    {f"{side}_{kind}": text for side, kinds in _KINDS.items() for kind, text in kinds.items()}
 )
 _FLAG: Final = "capture_"
 
 
 def gravest(problems: Collection[tuple[CaptureSide, CaptureKind]]) -> list[str]:
-    """The reasons that are told: one of each side at most."""
-    found = ([kind for kind in kinds if (side, kind) in problems] for side, kinds in _KINDS.items())
-    return [f"{side}_{kinds[0]}" for side, kinds in zip(_KINDS, found, strict=True) if kinds]
+    """Return the reasons to report: at most one of each side."""
+    kinds_by_side = (
+        [kind for kind in kinds if (side, kind) in problems] for side, kinds in _KINDS.items()
+    )
+    return [
+        f"{side}_{kinds[0]}" for side, kinds in zip(_KINDS, kinds_by_side, strict=True) if kinds
+    ]
 
 
 def flag_of(reason: str) -> str:
-    """The flag of an inference whose capture has this problem."""
+    """Return the flag of an inference whose capture has this problem."""
     return _FLAG + reason
 
 
 def flags_of(side: CaptureSide) -> Mapping[str, CaptureKind]:
-    """The kind of each flag of a side."""
+    """Return the kind of each flag of a side."""
     return {flag_of(f"{side}_{kind}"): kind for kind in _KINDS[side]}

@@ -1,4 +1,4 @@
-"""From a Kafka message's bytes to an InferenceEvent, or the reason why not."""
+"""Decodes a Kafka message's bytes to an InferenceEvent, or refuses them with a reason."""
 
 import json
 from collections.abc import Mapping
@@ -24,14 +24,14 @@ _MOST_DIGITS: Final = 4000
 
 
 def decode(payload: bytes, *, record_time: datetime, buckets: Buckets) -> InferenceEvent:
-    """The event in a Kafka message.
+    """Return the event in a Kafka message.
 
     `record_time` is the Kafka record's own (UTC): an event from more than a day after it is
     refused. Unknown fields and unreadable extras are left out, never an error.
     Raises InvalidEvent, with a reason of DEAD_LETTER_REASONS, for anything else.
     """
-    document = _document(payload)
-    wire, flags = _validated(document)
+    document = _parse_document(payload)
+    wire, flags = _validate(document)
     try:
         received_at = _received_at(wire, record_time)
         inline = _Inline(payload, document)
@@ -49,12 +49,14 @@ def _event(
     *,
     flags: tuple[str, ...],
 ) -> InferenceEvent:
-    data = _place(wire.data_storage_key, "data_storage_key", buckets)
-    response = _place(wire.inference_storage_key, "inference_storage_key", buckets)
-    given = (each for each in PRODUCER_FLAGS if each in wire.flags)
+    data = _resolve_key(wire.data_storage_key, "data_storage_key", buckets)
+    response = _resolve_key(wire.inference_storage_key, "inference_storage_key", buckets)
+    producer_flags = (flag for flag in PRODUCER_FLAGS if flag in wire.flags)
     metadata, result = inline.text_of("metadata"), inline.text_of("response")
     return InferenceEvent(
-        uid=uid_of(received_at, wire.model_id, wire.inference_id, *_parts(data), *_parts(response)),
+        uid=uid_of(
+            received_at, wire.model_id, wire.inference_id, *_split_key(data), *_split_key(response)
+        ),
         model_id=wire.model_id,
         inference_id=wire.inference_id,
         received_at=received_at,
@@ -63,27 +65,27 @@ def _event(
         published_at=_time(wire.event_published_at, "event_published_at"),
         data=data,
         response=response,
-        metadata=_place(wire.metadata_storage_key, "metadata_storage_key", buckets),
+        metadata=_resolve_key(wire.metadata_storage_key, "metadata_storage_key", buckets),
         aliases=tuple(dict.fromkeys(a for a in wire.aliases if a != wire.inference_id)),
         extras=Extras(**{name: getattr(wire, name) for name in EXTRAS}),
         inline_metadata=metadata,
         inline_response=result,
-        flags=(*flags, *given, *map(flag_of, dict.fromkeys(wire.capture_problems))),
+        flags=(*flags, *producer_flags, *map(flag_of, dict.fromkeys(wire.capture_problems))),
     )
 
 
-def _document(payload: bytes) -> dict[str, Any]:
+def _parse_document(payload: bytes) -> dict[str, Any]:
     try:
         document = orjson.loads(payload)
     except orjson.JSONDecodeError:
-        document = _tolerant(payload)
+        document = _parse_tolerantly(payload)
     if not isinstance(document, dict):
         raise InvalidEvent("not_json", "the message is not a JSON object")
     return document
 
 
-def _tolerant(payload: bytes) -> Any:
-    """What strict JSON refuses somewhere in the message may be in a field we never read."""
+def _parse_tolerantly(payload: bytes) -> Any:
+    """Parse a message that strict JSON refuses: the error may be in a field that we never read."""
     try:
         return json.loads(payload.decode("utf-8"), parse_int=_integer)
     except UnicodeDecodeError as wrong:
@@ -95,11 +97,11 @@ def _tolerant(payload: bytes) -> Any:
 
 
 def _integer(digits: str) -> int | str:
-    """A JSON integer; as its digits where Python would refuse to convert so many."""
+    """Return a JSON integer; as its digits if Python would refuse to convert so many."""
     return int(digits) if len(digits) <= _MOST_DIGITS else digits
 
 
-def _validated(document: Mapping[str, Any]) -> tuple[WireEvent, tuple[str, ...]]:
+def _validate(document: Mapping[str, Any]) -> tuple[WireEvent, tuple[str, ...]]:
     try:
         return WHOLE_EVENT.model_validate(document), ()
     except ValidationError as wrong:
@@ -109,16 +111,18 @@ def _validated(document: Mapping[str, Any]) -> tuple[WireEvent, tuple[str, ...]]
         if name in NINE:
             reason = "invalid_id" if name in IDS and name in document else "not_an_event"
             raise InvalidEvent(reason, f"{name}: {message}", **_ids(document))
-    kept = {name: value for name, value in document.items() if name not in fields}
-    return WHOLE_EVENT.model_validate(kept), tuple(f"extra_unreadable:{name}" for name in fields)
+    readable = {name: value for name, value in document.items() if name not in fields}
+    return WHOLE_EVENT.model_validate(readable), tuple(
+        f"extra_unreadable:{name}" for name in fields
+    )
 
 
 def _ids(document: Mapping[str, Any]) -> dict[str, str | None]:
-    """Both ids where they can at least be shown."""
-    return {name: _shown(document.get(name)) for name in IDS}
+    """Return both ids if they can at least be shown."""
+    return {name: _make_showable(document.get(name)) for name in IDS}
 
 
-def _shown(value: Any) -> str | None:
+def _make_showable(value: Any) -> str | None:
     if not isinstance(value, str):
         return None
     return value[:256].replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
@@ -147,7 +151,7 @@ def _time(text: str | None, name: str) -> datetime | None:
         raise InvalidEvent("invalid_time", f"{name}: {wrong}") from None
 
 
-def _place(text: str | None, name: str, buckets: Buckets) -> StorageKey | None:
+def _resolve_key(text: str | None, name: str, buckets: Buckets) -> StorageKey | None:
     if not text:
         return None
     try:
@@ -156,8 +160,8 @@ def _place(text: str | None, name: str, buckets: Buckets) -> StorageKey | None:
         raise InvalidEvent("invalid_storage_key", f"{name}: {wrong}") from None
 
 
-def _parts(place: StorageKey | None) -> tuple[str, str]:
-    return ("", "") if place is None else (place.bucket, place.key)
+def _split_key(key: StorageKey | None) -> tuple[str, str]:
+    return ("", "") if key is None else (key.bucket, key.key)
 
 
 class _Inline:
@@ -165,11 +169,11 @@ class _Inline:
 
     def __init__(self, payload: bytes, document: Mapping[str, Any]) -> None:
         self._payload = payload
-        self._document = document
+        self._parse_document = document
         self._spans: dict[str, Span] | None = None
 
     def text_of(self, name: str) -> bytes | None:
-        value = self._document.get(name)
+        value = self._parse_document.get(name)
         if value is None:
             return None
         if isinstance(value, str):
@@ -178,7 +182,7 @@ class _Inline:
             written = orjson.dumps(value)
         except TypeError:  # orjson.JSONEncodeError: lone surrogates, huge integers
             written = b""
-        # Numbers may have lost digits: only what stands in the message word for word is exact.
+        # Numbers may have lost digits: only a text that the message contains unchanged is exact.
         return written if written and written in self._payload else self._verbatim(name)
 
     def _verbatim(self, name: str) -> bytes:

@@ -1,4 +1,4 @@
-"""From what a producer knows to the nine-field message."""
+"""Encodes an inference as the message of nine fields."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -7,7 +7,7 @@ import orjson
 
 
 def rfc3339(at: datetime | None) -> str:
-    """An instant as the event spells it; Go's zero time where there is none."""
+    """Return an instant as the event spells it; Go's zero time if there is none."""
     if at is None:
         return "0001-01-01T00:00:00Z"
     return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
@@ -26,7 +26,7 @@ def encode(
     metadata_storage_key: str = "",
     **extras: Any,
 ) -> bytes:
-    """The event's bytes: the nine fields, then whatever extras are given."""
+    """Return the event's bytes: the nine fields, then the given extras."""
     return orjson.dumps(
         {
             "model_id": model_id,

@@ -1,4 +1,4 @@
-"""The inference event: the Kafka message that says an inference took place."""
+"""The inference event: the Kafka message that reports an inference."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,9 +12,9 @@ from .storage_key import StorageKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """What a producer may add to the nine fields. None: not known, never guessed.
+    """The fields that a producer may add to the nine. None: unknown, never guessed.
 
-    The types are those of the wire, which is checked against them; here nothing is.
+    The types are those of the wire, which checks them; this class does not.
     """
 
     capture_id: UUID | None = None
@@ -43,7 +43,7 @@ NO_EXTRAS = Extras()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferenceEvent:
-    """A decoded event. Times are UTC, floored to microseconds; None where unset."""
+    """A decoded event. Times are UTC, floored to microseconds; None if unset."""
 
     uid: UUID
     model_id: str

@@ -1,4 +1,4 @@
-"""The types of the fields of an event, with the bounds that the wire has."""
+"""The types of the fields of an event, with the limits of the wire."""
 
 from typing import Annotated
 
@@ -18,31 +18,31 @@ def _no_nul(text: str) -> str:
     return text
 
 
-def _known(reason: str) -> str:
+def _check_reason(reason: str) -> str:
     if reason not in CAPTURE_PROBLEMS:
         raise ValueError(f"expected one of {', '.join(CAPTURE_PROBLEMS)}")
     return reason
 
 
 def _hash(text: str) -> str:
-    found = data_hash_of(text)
-    if found is None:
+    data_hash = data_hash_of(text)
+    if data_hash is None:
         raise ValueError("expected 64 hexadecimal digits")
-    return found
+    return data_hash
 
 
 def _task_type(name: str) -> str:
-    found = task_type_named(name)
-    if found is None:
+    task_type = task_type_named(name)
+    if task_type is None:
         raise ValueError("expected a task type")
-    return found.name
+    return task_type.name
 
 
 _Id = Annotated[str, Field(strict=True, min_length=1, max_length=MAX_ID_CHARACTERS)]
 Id = Annotated[_Id, AfterValidator(_no_nul)]
 Word = Annotated[str, Field(strict=True, max_length=256), AfterValidator(_no_nul)]
 Sentence = Annotated[str, Field(strict=True, max_length=16_384), AfterValidator(_no_nul)]
-Reason = Annotated[StrictStr, AfterValidator(_known)]
+Reason = Annotated[StrictStr, AfterValidator(_check_reason)]
 Int32 = Annotated[StrictInt, Field(ge=-(2**31), lt=2**31)]
 Size = Annotated[StrictInt, Field(ge=0, lt=2**63)]
 Pixels = Annotated[StrictInt, Field(gt=0, lt=2**31)]

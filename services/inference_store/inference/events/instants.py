@@ -13,9 +13,9 @@ _UNSET_YEAR = 1
 
 
 def parse_instant(text: str) -> datetime | None:
-    """The instant in UTC, floored to microseconds; None for Go's unset time.
+    """Return the instant in UTC, floored to microseconds; None for Go's unset time.
 
-    Raises ValueError, saying what is wrong, for anything else than RFC 3339.
+    Raises ValueError, with the reason, for anything but RFC 3339.
     """
     usual = text[-1:] == "Z" and text[10:11] == "T" and text[19:20] in ("Z", ".")
     # Python 3.14 reads the hour 24 as midnight of the next day.

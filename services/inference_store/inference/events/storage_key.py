@@ -1,4 +1,4 @@
-"""Where a blob is: a bucket that we are allowed to touch, and a key in it."""
+"""The location of a blob: an allowed bucket, and a key in it."""
 
 from collections.abc import Set
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ MAX_KEY_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class StorageKey:
-    """A blob's place; its text is `s3://bucket/key`."""
+    """A blob's location; its text is `s3://bucket/key`."""
 
     bucket: str
     key: str
@@ -24,38 +24,38 @@ class Buckets:
 
     default: str
     allowed: Set[str]
-    # beginnings of keys in the default bucket that are our own: no event may name such a key
+    # prefixes of our own keys in the default bucket: no event may name such a key
     closed: tuple[str, ...] = ()
 
     def resolve(self, text: str) -> StorageKey:
-        """The place that an event's storage key names.
+        """Return the location that an event's storage key names.
 
-        Raises ValueError, with the remedy, for a bucket off the allow-list or a key that
-        S3 cannot hold, or that is our own: an event must not make us read a stranger's bucket, nor
-        show or delete what we keep for ourselves.
+        Raises ValueError, with the remedy, for a bucket off the allow-list or a key that S3 cannot
+        hold, or that is our own: an event must not make us read a foreign bucket, nor show or
+        delete our own objects.
         """
         if text.startswith(SCHEME):
             bucket, _, key = text[len(SCHEME) :].partition("/")
         else:
             bucket, key = self.default, text
         if bucket != self.default and bucket not in self.allowed:
-            known = ", ".join(sorted(self.allowed | {self.default}))
+            buckets = ", ".join(sorted(self.allowed | {self.default}))
             raise ValueError(
-                f"bucket {bucket!r} is not allowed; allowed are {known}"
+                f"bucket {bucket!r} is not allowed; allowed are {buckets}"
                 " (INFERENCE_STORE_S3_ALLOWED_BUCKETS)"
             )
         if self.is_closed(StorageKey(bucket, key)):
             raise ValueError(
                 f"{key!r}: keys that begin with {' or '.join(self.closed)} are the store's own"
             )
-        return StorageKey(bucket, _checked(key))
+        return StorageKey(bucket, _check_key(key))
 
     def is_closed(self, key: StorageKey) -> bool:
-        """Whether the key is one of our own, under which no blob of an inference lies."""
+        """Return whether the key is one of our own, which no blob of an inference has."""
         return key.bucket == self.default and key.key.lstrip("/").startswith(self.closed)
 
 
-def _checked(key: str) -> str:
+def _check_key(key: str) -> str:
     try:
         size = len(key.encode("utf-8"))
     except UnicodeEncodeError:
@@ -72,6 +72,6 @@ def _checked(key: str) -> str:
 
 
 def parse_stored(text: str) -> StorageKey:
-    """A StorageKey from the text that the index keeps (`s3://bucket/key`)."""
+    """Return the StorageKey of the text that the index stores (`s3://bucket/key`)."""
     bucket, _, key = text.removeprefix(SCHEME).partition("/")
     return StorageKey(bucket, key)

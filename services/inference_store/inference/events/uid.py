@@ -28,7 +28,7 @@ def _time_bits(at: datetime) -> int:
 
 
 def uid_of(received_at: datetime, *identity: str) -> UUID:
-    """The uid of an event received at that time; `identity` is hashed with lengths."""
+    """Return the uid of an event received at that time; `identity` is hashed with lengths."""
     digest = blake2b(digest_size=8)
     for part in identity:
         encoded = part.encode("utf-8")
@@ -39,12 +39,12 @@ def uid_of(received_at: datetime, *identity: str) -> UUID:
 
 
 def uid_floor(at: datetime) -> UUID:
-    """The smallest uid of that instant: `received_at >= at` is `uid >= uid_floor(at)`."""
+    """Return the smallest uid of an instant: `received_at >= at` is `uid >= uid_floor(at)`."""
     return UUID(int=_time_bits(min(max(at.astimezone(UTC), _EPOCH), HIGHEST)))
 
 
 def received_at_of(uid: UUID) -> datetime:
-    """The instant a uid was made for, to the microsecond."""
+    """Return the instant that a uid was made for, to the microsecond."""
     milliseconds = uid.int >> 80
     microseconds = (uid.int >> 64) & 0xFFF
     return _EPOCH + timedelta(milliseconds=milliseconds, microseconds=microseconds)

@@ -1,4 +1,4 @@
-"""The event as it lies on the wire: nine fields, and what a producer may add."""
+"""The event on the wire: nine fields, and those that a producer may add."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -20,7 +20,7 @@ from .field_types import Id, Reason, Word
 
 
 class WireEvent(BaseModel):
-    """What is read of the message; anything else in it is left alone."""
+    """The fields that are read from the message; anything else in it is ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -50,5 +50,5 @@ WHOLE_EVENT = create_model("WireEvent", __base__=WireEvent, **_extras)
 NINE = tuple(WireEvent.model_fields)[:9]
 IDS = ("model_id", "inference_id")
 PRODUCER_FLAGS = ("batch_not_split",)
-"""Flags that a producer may give; others are left out."""
+"""Flags that a producer may set; others are left out."""
 FIELDS = frozenset(WHOLE_EVENT.model_fields)

@@ -1,7 +1,8 @@
-"""Metadata: the envelopes it comes in, its types, and what of it is indexed."""
+"""Metadata: its envelopes, its types, and its indexed values."""
 
 from .caps import MetadataCaps
 from .entry import Entry, Indexable, Leaf, Metadata, Presence, Section
+from .metadata_reading import read_metadata
 from .metadata_types import (
     METADATA_TYPES,
     TYPE_NAMES,
@@ -10,9 +11,8 @@ from .metadata_types import (
     MetadataTypeEntry,
     type_named,
 )
-from .reading import read_metadata
 from .reserved import COORDINATES, KEY_ALIASES
-from .stored_entries import decode_entries, encode_entries, list_entries
+from .stored_entries import decode_entries, encode_entries, list_entries, read_rows
 
 __all__ = [
     "COORDINATES",
@@ -33,5 +33,6 @@ __all__ = [
     "encode_entries",
     "list_entries",
     "read_metadata",
+    "read_rows",
     "type_named",
 ]

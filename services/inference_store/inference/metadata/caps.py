@@ -1,11 +1,12 @@
-"""How much of one inference's metadata is indexed. Over a cap: kept, not indexed, flagged."""
+"""Limits on the indexed metadata of one inference. What is over a cap is kept, not indexed, and
+flagged."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataCaps:
-    """Bounds for one inference."""
+    """The limits for one inference."""
 
     keys: int = 256
     """Keys that are indexed; those after are kept."""

@@ -1,17 +1,18 @@
-"""A metadata blob as JSON in which nothing was rounded, by the fast way where that is certain."""
+"""Reads a metadata blob as JSON without rounding, in the fast way if that is certainly exact."""
 
 from typing import Final
 
 from inference_store.inference.json_text import Json, read_exactly, read_json
 
 FAITHFUL: Final = (str, int, bool, type(None))
-"""Types of a value that the fast way cannot have changed."""
+"""Types of values that the fast way cannot change."""
 _MOST_COUNTED: Final = 64
-"""Names that are looked for in the whole text: more would take longer than the exact way."""
+"""The most names that are searched for in the whole text: more would take longer than the exact
+way."""
 
 
 def read_document(raw: bytes | str) -> Json:
-    """The document; a number in it is `Number`, or an int that came whole.
+    """Return the document; a number in it is `Number`, or an exact int.
 
     Raises UnreadableJson.
     """
@@ -20,7 +21,7 @@ def read_document(raw: bytes | str) -> Json:
 
 
 def _is_faithful(document: Json, raw: bytes | str) -> bool:
-    """Nothing in the document could have been rounded or named twice."""
+    """Return whether nothing in the document can be rounded or repeated."""
     if type(document) is list:
         return _are_plain_items(document)
     if type(document) is dict:
@@ -43,7 +44,7 @@ def _are_plain_items(items: list[Json]) -> bool:
 
 
 def _is_plain_section(section: Json, raw: bytes | str) -> bool:
-    """Each value came whole, and each name stands once in the text, not as an escape."""
+    """Return whether each value is exact, and each name is once in the text, not as an escape."""
     if not section:
         return True
     text = raw if isinstance(raw, bytes) else raw.encode("utf-8", "surrogatepass")

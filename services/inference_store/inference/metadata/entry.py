@@ -1,4 +1,4 @@
-"""What metadata becomes: entries as they came, leaves to index, presences."""
+"""Metadata as it is indexed: unchanged entries, leaves to index, presences."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,7 +11,7 @@ Section: TypeAlias = Literal["standard", "extended"]
 Indexable: TypeAlias = Decimal | str | bool | datetime
 
 
-# Named tuples, not dataclasses: twenty are made an event, each at a third of the cost.
+# Named tuples, not dataclasses: twenty are made per event, each at a third of the cost.
 class Entry(NamedTuple):
     """One metadata item as it came."""
 
@@ -57,4 +57,4 @@ class Metadata:
     """Names without a leaf, values that are no value of their type, every object and array."""
     flags: tuple[str, ...] = ()
     problem: str | None = None
-    """What is wrong and where, for people."""
+    """The problem and its place, for people."""

@@ -1,4 +1,4 @@
-"""The envelopes that metadata comes in, opened: a flat list of items, and what was wrong.
+"""Opens the envelopes of metadata: a flat list of items, and the problems.
 
 A list of `{key, type, value}`; two sections; a proxy's blob that has either under `metadata`;
 each as JSON, or as a JSON string that holds it.
@@ -13,7 +13,7 @@ from .document import read_document
 from .entry import Section
 
 _WRAPPINGS: Final = 4
-"""Strings in strings, lists in lists, `metadata` in `metadata`: so many are opened."""
+"""The most nested strings, lists and `metadata` that are opened."""
 _SECTIONS: Final = ("standard_metadata", "extended_metadata", "metadata")
 _EXPECTED: Final = (
     "expected a list of {key, type, value}, or an object with standard_metadata and "
@@ -26,7 +26,7 @@ class Item(NamedTuple):
 
     key: str
     type: str | None
-    """None in the standard section's `{name: value}`, where nobody declares types."""
+    """None in the standard section's `{name: value}`, which declares no types."""
     value: Json
     section: Section
     flags: tuple[str, ...] = ()
@@ -34,32 +34,32 @@ class Item(NamedTuple):
 
 @dataclass(slots=True)
 class Opened:
-    """All items of one inference, in order, and what could not be read."""
+    """All items of one inference, in order, and the problems of reading."""
 
     items: list[Item] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
 def open_envelope(
-    document: Json, opened: Opened, *, client: bool = True, left: int = _WRAPPINGS
+    document: Json, opened: Opened, *, client: bool = True, levels: int = _WRAPPINGS
 ) -> None:
     """Add the items of an envelope to `opened`. `client`: a standard section is the caller's."""
     if document is None or document == "":
         return
-    if left and type(document) is str:
-        _open_text(document, opened, client, left - 1)
-    elif left and isinstance(document, list):
+    if levels and type(document) is str:
+        _open_text(document, opened, client, levels - 1)
+    elif levels and isinstance(document, list):
         for position, item in enumerate(document):
-            if not _plain(item, opened):
-                _open_item(item, position, opened, client, left - 1)
-    elif left and isinstance(document, dict):
-        _open_object(document, opened, client, left - 1)
+            if not _add_plain(item, opened):
+                _open_item(item, position, opened, client, levels - 1)
+    elif levels and isinstance(document, dict):
+        _open_object(document, opened, client, levels - 1)
     else:
-        opened.problems.append(f"{_EXPECTED}; found {shown(document)}")
+        opened.problems.append(f"{_EXPECTED}; found {show_start(document)}")
 
 
-def _plain(item: Json, opened: Opened) -> bool:
-    """Add an item that is as it should be, which nearly all are."""
+def _add_plain(item: Json, opened: Opened) -> bool:
+    """Add a correct item, as nearly all are; return whether it is one."""
     try:
         key, declared, value = item["key"], item["type"], item["value"]
     except (KeyError, TypeError, IndexError):
@@ -70,37 +70,37 @@ def _plain(item: Json, opened: Opened) -> bool:
     return True
 
 
-def _open_text(text: str, opened: Opened, client: bool, left: int) -> None:
+def _open_text(text: str, opened: Opened, client: bool, levels: int) -> None:
     try:
         document = read_document(text)
     except UnreadableJson as exc:
         opened.problems.append(f"metadata is a string that is not JSON: {exc}")
     else:
-        open_envelope(document, opened, client=client, left=left)
+        open_envelope(document, opened, client=client, levels=levels)
 
 
-def _open_item(item: Json, position: int, opened: Opened, client: bool, left: int) -> None:
+def _open_item(item: Json, position: int, opened: Opened, client: bool, levels: int) -> None:
     if isinstance(item, dict) and "key" in item:
         opened.items.append(_declared(item, position, opened, "extended"))
     elif _is_envelope(item):  # the envelopes of several inputs or outputs, in one list
-        open_envelope(item, opened, client=client, left=left)
+        open_envelope(item, opened, client=client, levels=levels)
     else:
-        opened.problems.append(f"item {position} has no key: {shown(item)}")
+        opened.problems.append(f"item {position} has no key: {show_start(item)}")
         opened.items.append(_malformed(item, "extended"))
 
 
-def _open_object(document: dict[str, Json], opened: Opened, client: bool, left: int) -> None:
+def _open_object(document: dict[str, Json], opened: Opened, client: bool, levels: int) -> None:
     if "key" in document and not any(name in document for name in _SECTIONS):
         opened.items.append(_declared(document, 0, opened, "extended"))
         return
     if document and not any(name in document for name in _SECTIONS):
         if not _is_bare_proxy_blob(document):
-            opened.problems.append(f"{_EXPECTED}; found {shown(document)}")
+            opened.problems.append(f"{_EXPECTED}; found {show_start(document)}")
         return
     inside_proxy_blob = "metadata" in document
     _open_standard(document.get("standard_metadata"), opened, client and not inside_proxy_blob)
-    open_envelope(document.get("metadata"), opened, client=client, left=left)
-    open_envelope(document.get("extended_metadata"), opened, client=client, left=left)
+    open_envelope(document.get("metadata"), opened, client=client, levels=levels)
+    open_envelope(document.get("extended_metadata"), opened, client=client, levels=levels)
 
 
 def _open_standard(section: Json, opened: Opened, client: bool) -> None:
@@ -112,25 +112,25 @@ def _open_standard(section: Json, opened: Opened, client: bool) -> None:
             opened.items.append(Item(name, None, value, "standard", flags + doubled))
     elif isinstance(section, list):
         for position, item in enumerate(section):
-            found = _standard_item(item, position, opened)
-            opened.items.append(found._replace(flags=found.flags + flags))
+            opened_item = _standard_item(item, position, opened)
+            opened.items.append(opened_item._replace(flags=opened_item.flags + flags))
     elif section is not None:
         opened.problems.append(
-            f"standard_metadata is neither an object nor a list: {shown(section)}"
+            f"standard_metadata is neither an object nor a list: {show_start(section)}"
         )
 
 
 def _standard_item(item: Json, position: int, opened: Opened) -> Item:
     if isinstance(item, dict) and "key" in item:
         return _declared(item, position, opened, "standard")
-    opened.problems.append(f"item {position} of standard_metadata has no key: {shown(item)}")
+    opened.problems.append(f"item {position} of standard_metadata has no key: {show_start(item)}")
     return _malformed(item, "standard")
 
 
 def _declared(item: dict[str, Json], position: int, opened: Opened, section: Section) -> Item:
     key = item["key"]
     if type(key) is not str:
-        opened.problems.append(f"the key of item {position} is not a string: {shown(key)}")
+        opened.problems.append(f"the key of item {position} is not a string: {show_start(key)}")
         return _malformed(item, section)
     declared = item.get("type", "")
     if type(declared) is not str:
@@ -154,7 +154,7 @@ def _is_bare_proxy_blob(document: dict[str, Json]) -> bool:
     return "event" in document or "request" in document
 
 
-def shown(value: Json) -> str:
-    """The start of a value's JSON text, for a sentence that people read."""
+def show_start(value: Json) -> str:
+    """Return the start of a value's JSON text, for a sentence that people read."""
     text = write_json(value)
     return ascii(text if len(text) <= 80 else text[:79] + "…")[1:-1]

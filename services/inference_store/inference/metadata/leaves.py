@@ -1,4 +1,5 @@
-"""JSON values taken apart: leaves by path, presences of all containers, and what was left out."""
+"""Splits JSON values: leaves by path, presences of all containers, and flags of what was left
+out."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,44 +17,45 @@ _JSON: Final = MetadataType.JSON.value
 _CONTAINERS: Final = (dict, list)
 _WHOLE: Final = frozenset("+-0123456789")
 MOST_TOO_LONG: Final = 32
-"""Names of one inference that are too long to be indexed, and are told by their beginning."""
+"""The most names of one inference that are too long to be indexed, and are reported by their
+beginning."""
 
 
-Found: TypeAlias = tuple[int, Leaf | Presence]
-"""How many names the path has (the fewest win a shared spelling), and the row."""
+PathRow: TypeAlias = tuple[int, Leaf | Presence]
+"""The number of names in the path (the fewest win a shared spelling), and the row."""
 
 
 @dataclass(slots=True)
-class Walk:
+class JsonSplitter:
     """The JSON values of one inference, whose leaves count against one cap."""
 
     caps: MetadataCaps
-    found: list[Found] = field(default_factory=list)
+    rows: list[PathRow] = field(default_factory=list)
     flags: list[str] = field(default_factory=list)
-    """Flags of the value taken apart last."""
+    """Flags of the value split last."""
     too_long: dict[str, Presence] = field(default_factory=dict)
-    """What was sent under a name that is too long, by the name's beginning and `…`."""
+    """The presences of names that are too long, by the name's beginning and `…`."""
     _leaves: int = 0
 
-    def take_apart(self, key: str, value: Json) -> tuple[str, ...]:
-        """Record the leaves and presences of the JSON value of a key; answers its flags.
+    def split(self, key: str, value: Json) -> tuple[str, ...]:
+        """Add the leaves and presences of the JSON value of a key; return its flags.
 
         A null, an empty object and an empty array count as a leaf.
         """
         self.flags = []
         root = Presence(key, _JSON, value is None)
-        self.found.append((1, root))
-        self._node(key, value, 0, 1)
+        self.rows.append((1, root))
+        self._add_node(key, value, 0, 1)
         return tuple(dict.fromkeys(self.flags))
 
     def note_too_long(self, name: str, kind: str, *, is_null: bool) -> None:
-        """Let the key registry tell of it."""
+        """Note a name that is too long for the key registry."""
         beginning = f"{name[: self.caps.key_characters - 1]}…"
         if storable(beginning) and len(self.too_long) < MOST_TOO_LONG:
             presence = Presence(beginning, kind, is_null, ("key_too_long",))
             self.too_long.setdefault(beginning, presence)
 
-    def _node(self, name: str, value: Json, level: int, segments: int) -> None:
+    def _add_node(self, name: str, value: Json, level: int, segments: int) -> None:
         if len(name) > self.caps.key_characters:
             self.flags.append("key_too_long")
             self.note_too_long(name, _JSON, is_null=value is None)
@@ -62,56 +64,56 @@ class Walk:
         elif self._leaves >= self.caps.leaves:
             self.flags.append("leaves_capped")
         elif isinstance(value, _CONTAINERS):
-            self._container(name, value, level + 1, segments)
+            self._add_container(name, value, level + 1, segments)
         else:
             self._leaves += 1
-            self._scalar(name, value, segments)
+            self._add_scalar(name, value, segments)
 
-    def _container(self, name: str, value: Json, level: int, segments: int) -> None:
+    def _add_container(self, name: str, value: Json, level: int, segments: int) -> None:
         self._leaves += not value
-        self.found.append((segments, Presence(name, _JSON, False)))
+        self.rows.append((segments, Presence(name, _JSON, False)))
         if level > self.caps.levels:
             self.flags.append("too_deep")
             return
         if getattr(value, "names", None):
             self.flags.append("duplicate_key")
-        # One beyond the cap is looked at, so that the cap is noticed.
+        # Read one beyond the cap, so that the cap is noticed.
         for path, child in islice(_children(name, value), self.caps.leaves + 1):
-            self._node(path, child, level, segments + 1)
+            self._add_node(path, child, level, segments + 1)
 
-    def _scalar(self, name: str, value: Json, segments: int) -> None:
+    def _add_scalar(self, name: str, value: Json, segments: int) -> None:
         if value is None:
-            self.found.append((segments, Presence(name, _JSON, True)))
+            self.rows.append((segments, Presence(name, _JSON, True)))
         elif isinstance(value, bool):
-            self.found.append((segments, Leaf(name, MetadataType.BOOL, "bool", value)))
+            self.rows.append((segments, Leaf(name, MetadataType.BOOL, "bool", value)))
         elif type(value) is str:
-            self._text(name, value, segments)
+            self._add_text(name, value, segments)
         else:
-            self._number(name, str(value), segments, ())
+            self._add_number(name, str(value), segments, ())
 
-    def _text(self, name: str, value: str, segments: int) -> None:
+    def _add_text(self, name: str, value: str, segments: int) -> None:
         text, flag = read_string(value, self.caps)
         if text is None:
-            self._unindexed(name, segments, MetadataType.STRING, flag or "not_text")
+            self._add_unindexed(name, segments, MetadataType.STRING, flag or "not_text")
             return
-        self.found.append((segments, Leaf(name, MetadataType.STRING, "string", text)))
+        self.rows.append((segments, Leaf(name, MetadataType.STRING, "string", text)))
         if is_number(text):
-            self._number(name, text, segments, ("from_text",))
+            self._add_number(name, text, segments, ("from_text",))
 
-    def _number(self, name: str, text: str, segments: int, flags: tuple[str, ...]) -> None:
+    def _add_number(self, name: str, text: str, segments: int, flags: tuple[str, ...]) -> None:
         kind = MetadataType.INT if _WHOLE.issuperset(text) else MetadataType.FLOAT
         value, flag = read_float(text, self.caps)
         if value is None:
             if flag == "not_finite":
                 leaf = Leaf(name, kind, "string", text, (flag, "untyped"))
-                self.found.append((segments, leaf))
-            self._unindexed(name, segments, kind, flag or "not_float")
+                self.rows.append((segments, leaf))
+            self._add_unindexed(name, segments, kind, flag or "not_float")
         else:
-            self.found.append((segments, Leaf(name, kind, "number", value, flags)))
+            self.rows.append((segments, Leaf(name, kind, "number", value, flags)))
 
-    def _unindexed(self, name: str, segments: int, kind: MetadataType, flag: str) -> None:
+    def _add_unindexed(self, name: str, segments: int, kind: MetadataType, flag: str) -> None:
         self.flags.append(flag)
-        self.found.append((segments, Presence(name, kind.value, False, (flag,))))
+        self.rows.append((segments, Presence(name, kind.value, False, (flag,))))
 
 
 def _children(name: str, value: Json) -> Iterator[tuple[str, Json]]:

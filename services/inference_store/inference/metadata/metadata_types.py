@@ -1,4 +1,4 @@
-"""The types of metadata: one table. A type's names, what it is compared as, how it is read."""
+"""The types of metadata in one table: their names, families and parsers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,13 +34,13 @@ class MetadataTypeEntry:
     """The canonical name, as plain text."""
     type: MetadataType
     accepted: tuple[str, ...]
-    """Names that mean it, in any case of letters; the canonical one among them."""
+    """Names of the type, in any case of letters, including the canonical one."""
     family: Family | None
-    """The side table that its values lie in; None for `json`, whose leaves have their own."""
+    """The side table of its values; None for `json`, whose leaves have their own."""
     meaning: str
     parse: Callable[[str, MetadataCaps], Parsed]
-    """Text to (value, flag): a value of None is not indexed as its type, and the flag says why.
-    `json` has none: it is taken apart into leaves."""
+    """Converts a text to (value, flag): a value of None is not indexed as its type, and the flag
+    says why. `json` has no value: it is split into leaves."""
 
 
 def _table(*entries: MetadataTypeEntry) -> Mapping[str, MetadataTypeEntry]:
@@ -104,5 +104,5 @@ TYPE_NAMES: Final[Mapping[str, MetadataTypeEntry]] = MappingProxyType(
 
 
 def type_named(name: str) -> MetadataTypeEntry | None:
-    """The type that a declared name means; None when it means none."""
+    """Return the type that a declared name means; None if there is none."""
     return TYPE_NAMES.get(name) or TYPE_NAMES.get(name.strip().lower())

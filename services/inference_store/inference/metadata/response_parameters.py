@@ -1,4 +1,4 @@
-"""What an engine put into its answer's `parameters`: the caller's metadata, and its own remarks."""
+"""Reads the `parameters` of an engine's answer: the caller's metadata, and its own remarks."""
 
 from collections.abc import Iterator
 
@@ -15,41 +15,43 @@ from .envelope import Item, Opened, open_envelope
 
 
 def open_response(response: bytes) -> Opened:
-    """What an engine put into the `parameters` of its answer's root and of every output.
+    """Return the `parameters` of the root of an engine's answer and of every output.
 
-    `metadata` is what it copied from the request, equal copies once; where it is no metadata, and
-    of all else, it is the engine's own remark: standard metadata.
+    `metadata` is copied from the request, and equal copies count once; if it is not metadata, it is
+    the engine's own remark like all other parameters: standard metadata.
     """
     opened = Opened()
-    found = _parameters(response) if b'"parameters"' in response else []
-    for parameters in found:
-        opened.items += [_remark(*each) for each in parameters.items() if each[0] != "metadata"]
-    copies = [each["metadata"] for each in found if each.get("metadata")]
-    for copy in {write_json(each): each for each in copies}.values():
+    all_parameters = _read_parameters(response) if b'"parameters"' in response else []
+    for parameters in all_parameters:
+        opened.items += [
+            _remark(name, value) for name, value in parameters.items() if name != "metadata"
+        ]
+    copies = [parameters["metadata"] for parameters in all_parameters if parameters.get("metadata")]
+    for copy in {write_json(copy): copy for copy in copies}.values():
         _open_copy(copy, opened)
     return opened
 
 
 def _open_copy(copy: Json, opened: Opened) -> None:
-    found = Opened()
-    open_envelope(copy, found)
-    if not found.items and found.problems:
+    opened_copy = Opened()
+    open_envelope(copy, opened_copy)
+    if not opened_copy.items and opened_copy.problems:
         opened.items.append(_remark("metadata", copy))
     else:
-        opened.items += found.items
-        opened.problems += found.problems
+        opened.items += opened_copy.items
+        opened.problems += opened_copy.problems
 
 
 def _remark(name: str, value: Json) -> Item:
     return Item(name, None, value, "standard", ("from_response",))
 
 
-def _parameters(response: bytes) -> list[dict[str, Json]]:
-    """The parameters of the root and of every output, nothing in them rounded."""
+def _read_parameters(response: bytes) -> list[dict[str, Json]]:
+    """Return the parameters of the root and of every output, without rounding."""
     try:
-        found = list(_holders(read_json(response)))
-        if all(type(value) in FAITHFUL for each in found for value in each.values()):
-            return found
+        holders = list(_holders(read_json(response)))
+        if all(type(value) in FAITHFUL for holder in holders for value in holder.values()):
+            return holders
         return list(_holders(read_exactly(response)))
     except UnreadableJson:
         return []

@@ -1,4 +1,4 @@
-"""Entries as the bytes of one column: JSON, in which NUL and lone surrogates survive as escapes."""
+"""Entries as the bytes of one column: JSON, in which NUL and lone surrogates are escapes."""
 
 import json
 from collections.abc import Iterable
@@ -12,16 +12,16 @@ from .entry import Entry
 
 
 def encode_entries(entries: Iterable[Entry]) -> bytes:
-    """The bytes of the column; `decode_entries` gives the same entries back."""
+    """Return the bytes of the column; `decode_entries` returns the same entries."""
     rows = [_row(entry) for entry in entries]
     try:
         return orjson.dumps(rows)
-    except TypeError:  # a lone surrogate is no UTF-8
+    except TypeError:  # a lone surrogate is not UTF-8
         return json.dumps(rows, separators=(",", ":")).encode("ascii")
 
 
 def decode_entries(stored: bytes) -> tuple[Entry, ...]:
-    """The entries of a column. Raises UnreadableJson when the bytes are none of ours."""
+    """Return the entries of a column. Raises UnreadableJson if the bytes are not ours."""
     return tuple(
         [
             Entry(
@@ -31,14 +31,15 @@ def decode_entries(stored: bytes) -> tuple[Entry, ...]:
                 row.get("section", "extended"),
                 tuple(row["flags"]) if "flags" in row else (),
             )
-            for row in _rows(stored)
+            for row in read_rows(stored)
         ]
     )
 
 
 def list_entries(stored: bytes) -> list[dict[str, Any]]:
-    """The entries of a column for JSON, with all of their parts. Raises as `decode_entries`."""
-    rows: list[dict[str, Any]] = _rows(stored)
+    """Return the entries of a column for JSON, with all of their parts. Raises as
+    `decode_entries`."""
+    rows = read_rows(stored)
     for row in rows:
         flags = row.pop("flags", ())  # they come last
         row.setdefault("section", "extended")
@@ -46,11 +47,15 @@ def list_entries(stored: bytes) -> list[dict[str, Any]]:
     return rows
 
 
-def _rows(stored: bytes) -> Any:
+def read_rows(stored: bytes) -> list[dict[str, Any]]:
+    """Return the entries of a column as they are stored, for reading alone. Raises as
+    `decode_entries`."""
+    rows: Any
     try:
-        return orjson.loads(stored)  # there are no numbers that it could round
+        rows = orjson.loads(stored)  # there are no numbers that it could round
     except ValueError:
-        return read_exactly(stored)
+        rows = read_exactly(stored)
+    return list(rows)
 
 
 def _row(entry: Entry) -> dict[str, Any]:

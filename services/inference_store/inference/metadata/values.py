@@ -1,7 +1,7 @@
-"""Text to a typed value. Each function answers (value, flag).
+"""Converts texts to typed values. Each function returns (value, flag).
 
-Value None: not to be indexed as its type, and the flag says why (`not_int`, `number_too_large`).
-A value with a flag is indexed, and the flag is a remark (`no_offset`).
+A value of None is not indexed as its type, and the flag says why (`not_int`, `number_too_large`). A
+value with a flag is indexed, and the flag is a remark (`no_offset`).
 """
 
 import re
@@ -30,14 +30,14 @@ _BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
 def read_string(text: str, _: MetadataCaps) -> tuple[str | None, str | None]:
-    """Any text that Postgres can hold; else `nul_character` or `lone_surrogate`."""
+    """Read any text that Postgres can store; else flag `nul_character` or `lone_surrogate`."""
     if storable(text):
         return text, None
     return None, "nul_character" if "\0" in text else "lone_surrogate"
 
 
 def read_int(text: str, caps: MetadataCaps) -> tuple[Decimal | None, str | None]:
-    """A whole number; `987.0` and `1e3` are whole, too."""
+    """Read a whole number; `987.0` and `1e3` are whole, too."""
     if len(text) <= 18 and text.isdecimal() and text.isascii():
         return Decimal(text), None
     value, flag = _number(text, caps, "not_int")
@@ -47,12 +47,13 @@ def read_int(text: str, caps: MetadataCaps) -> tuple[Decimal | None, str | None]
 
 
 def read_float(text: str, caps: MetadataCaps) -> tuple[Decimal | None, str | None]:
-    """A decimal number, as exact as it was written."""
+    """Read a decimal number, exactly as it was written."""
     return _number(text, caps, "not_float")
 
 
 def read_json_text(text: str, _: MetadataCaps) -> tuple[None, str | None]:
-    """Never a value, as JSON is taken apart; `not_json` or `too_deep` when it cannot be."""
+    """Return no value, as JSON is split into leaves; flag `not_json` or `too_deep` if it cannot
+    be."""
     try:
         read_exactly(text)
     except TooDeep:
@@ -63,20 +64,20 @@ def read_json_text(text: str, _: MetadataCaps) -> tuple[None, str | None]:
 
 
 def read_bool(text: str, _: MetadataCaps) -> tuple[bool | None, str | None]:
-    """`true`, `false`, `1`, `0`, in any case of letters."""
+    """Read `true`, `false`, `1` or `0`, in any case of letters."""
     value = _BOOLEANS.get(text.strip().lower())
     return value, "not_bool" if value is None else None
 
 
 def read_timestamp(text: str, _: MetadataCaps) -> tuple[datetime | None, str | None]:
-    """RFC 3339, floored to microseconds, in UTC; a date is its midnight.
+    """Read RFC 3339, floored to microseconds, in UTC; a date is its midnight.
 
-    Without an offset it is taken as UTC and flagged `no_offset`. A leap second is `not_timestamp`.
+    Without an offset it is read as UTC and flagged `no_offset`. A leap second is `not_timestamp`.
     """
-    found = _RFC_3339.fullmatch(text.strip())
-    if found is None:
+    match = _RFC_3339.fullmatch(text.strip())
+    if match is None:
         return None, "not_timestamp"
-    date, time, fraction, zulu, offset = found.groups()
+    date, time, fraction, zulu, offset = match.groups()
     spelled = f"{date}T{time or '00:00:00'}.{(fraction or '')[:6]:0<6}{offset or '+00:00'}"
     try:
         value = datetime.fromisoformat(spelled).astimezone(UTC)

@@ -1,12 +1,12 @@
-"""Raw numbers of a model made into scores."""
+"""Turns raw numbers of a model into scores."""
 
 import math
 
 from .mapping import Activation
 
 
-def activated(values: list[float | None], activation: Activation) -> list[float | None]:
-    """The scores of one row of classes. A row with an unknown number has no softmax."""
+def activate(values: list[float | None], activation: Activation) -> list[float | None]:
+    """Return the scores of one row of classes. A row with an unknown number has no softmax."""
     if activation == "sigmoid":
         return [None if value is None else _sigmoid(value) for value in values]
     if activation == "softmax":
@@ -15,7 +15,7 @@ def activated(values: list[float | None], activation: Activation) -> list[float 
 
 
 def _sigmoid(value: float) -> float:
-    # Of the two spellings the one whose exponential cannot overflow.
+    # Use the formula whose exponential cannot overflow.
     if value >= 0:
         return 1 / (1 + math.exp(-value))
     power = math.exp(value)
@@ -23,10 +23,10 @@ def _sigmoid(value: float) -> float:
 
 
 def _softmax(values: list[float | None]) -> list[float | None]:
-    known = [value for value in values if value is not None]
-    if len(known) < len(values) or not known:
+    numbers = [value for value in values if value is not None]
+    if len(numbers) < len(values) or not numbers:
         return [None] * len(values)
-    highest = max(known)
-    powers = [math.exp(value - highest) for value in known]
+    highest = max(numbers)
+    powers = [math.exp(value - highest) for value in numbers]
     total = sum(powers)
     return [power / total for power in powers]

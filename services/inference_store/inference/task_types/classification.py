@@ -1,59 +1,59 @@
-"""Classification: `{label, score}`, bare labels, or one number a class."""
+"""Classification: `{label, score}`, bare labels, or one number per class."""
 
 from typing import Final
 
 from inference_store.inference.json_text import Json
 
-from .activation import activated
-from .named_tensors import labels_among, of_size, scores_among
-from .reading import Reading, Row, UnreadableResponse, is_numeric
+from .activation import activate
+from .named_tensors import find_labels, find_of_size, find_scores
+from .response_reading import Reading, Row, UnreadableResponse, is_numeric
 from .unwrap import Output, elements, is_tensor, numbers, seems_json
 
 _NAMES: Final = ("label", "score", "labels", "scores", "token_str")
 
 
 def read_classification(outputs: list[Output], reading: Reading) -> None:
-    """Rows of label and score."""
+    """Add rows of label and score."""
     mapping = reading.mapping
-    if mapping is not None and (labels := _named(outputs, mapping.labels)):
-        _labelled(labels, _named(outputs, mapping.scores), reading)
+    if mapping is not None and (labels := _find_output(outputs, mapping.labels)):
+        _add_labelled(labels, _find_output(outputs, mapping.scores), reading)
         return
     if mapping is not None and mapping.class_probabilities is not None:
-        named = _named(outputs, mapping.class_probabilities)
-        outputs = [named] if named else outputs
+        probabilities = _find_output(outputs, mapping.class_probabilities)
+        outputs = [probabilities] if probabilities else outputs
     elif _read_named(outputs, reading):
         return
     for output in outputs:
         if is_tensor(output.data):
             read_classes(output, reading)
         else:
-            _objects(output, reading)
+            _add_objects(output, reading)
 
 
 def _read_named(outputs: list[Output], reading: Reading) -> bool:
-    """Rows of tensors with common names; False: there are none, or they fit nothing."""
-    labels, scores = labels_among(outputs), scores_among(outputs)
-    of_classes = of_size(scores, len(reading.class_labels)) if reading.class_labels else None
+    """Add rows of tensors with common names; return False if there are none, or they do not fit."""
+    labels, scores = find_labels(outputs), find_scores(outputs)
+    of_classes = find_of_size(scores, len(reading.class_labels)) if reading.class_labels else None
     if labels is None:
-        if of_classes is not None and all(is_tensor(each.data) for each in outputs):
+        if of_classes is not None and all(is_tensor(output.data) for output in outputs):
             read_classes(of_classes, reading)
             return True
         return False
     count = len(numbers(labels.data))
     if not scores and is_tensor(labels.data) and 1 < count == len(reading.class_labels):
-        return False  # one number a class, whatever it is called
-    paired = of_size(scores, count)
+        return False  # one number per class, whatever its name
+    paired = find_of_size(scores, count)
     if paired is None and of_classes is not None:
         read_classes(of_classes, reading)
         return True
     if paired is None and scores:
         reading.flag("tensor_mismatch")
-    _labelled(labels, paired, reading)
+    _add_labelled(labels, paired, reading)
     return True
 
 
 def read_classes(output: Output, reading: Reading) -> None:
-    """A tensor: one number a class, [C] or [N, C], or indexes of classes."""
+    """Add rows of a tensor: one number per class, [C] or [N, C], or indexes of classes."""
     values = numbers(output.data)
     classes = len(reading.class_labels)
     by_index = output.datatype.startswith(("INT", "UINT")) or (len(values) == 1 and classes > 1)
@@ -72,25 +72,25 @@ def read_classes(output: Output, reading: Reading) -> None:
             f"output {output.position} has {len(values)} numbers, the model {classes} class labels",
         )
     for first in range(0, len(values), classes):
-        _one_each(output, values[first : first + classes], reading)
+        _add_classes(output, values[first : first + classes], reading)
 
 
-def _one_each(output: Output, values: list[Json], reading: Reading) -> None:
+def _add_classes(output: Output, values: list[Json], reading: Reading) -> None:
     activation = reading.mapping.activation if reading.mapping else "none"
-    scores = activated([reading.number(value) for value in values], activation)
+    scores = activate([reading.number(value) for value in values], activation)
     for index, score in enumerate(scores):
         if reading.full():
             return
-        named = reading.short(reading.class_labels[index]) if reading.class_labels else str(index)
-        reading.rows.append(_row(output, named, score))
+        label = reading.short(reading.class_labels[index]) if reading.class_labels else str(index)
+        reading.rows.append(_row(output, label, score))
 
 
-def _objects(output: Output, reading: Reading) -> None:
+def _add_objects(output: Output, reading: Reading) -> None:
     for element in elements(output.data, _NAMES):
         if reading.full():
             return
         if isinstance(element, dict) and isinstance(element.get("labels"), list):
-            _zero_shot(output, element, reading)
+            _add_zero_shot(output, element, reading)
         elif isinstance(element, dict) and ("label" in element or "token_str" in element):
             label = element.get("label", element.get("token_str"))
             row = _row(output, reading.label(label), reading.number(element.get("score")))
@@ -103,8 +103,8 @@ def _objects(output: Output, reading: Reading) -> None:
             reading.unreadable += 1
 
 
-def _zero_shot(output: Output, element: dict[str, Json], reading: Reading) -> None:
-    """`{sequence, labels: [...], scores: [...]}`"""
+def _add_zero_shot(output: Output, element: dict[str, Json], reading: Reading) -> None:
+    """Add rows of `{sequence, labels: [...], scores: [...]}`."""
     scores = element.get("scores")
     for index, label in enumerate(element["labels"]):
         if reading.full():
@@ -113,8 +113,8 @@ def _zero_shot(output: Output, element: dict[str, Json], reading: Reading) -> No
         reading.rows.append(_row(output, reading.label(label), reading.number(score)))
 
 
-def _labelled(labels: Output, scores: Output | None, reading: Reading) -> None:
-    """A tensor of labels beside a tensor of scores."""
+def _add_labelled(labels: Output, scores: Output | None, reading: Reading) -> None:
+    """Add rows of a tensor of labels with a tensor of scores."""
     values = numbers(scores.data) if scores else []
     for index, label in enumerate(numbers(labels.data)):
         if reading.full():
@@ -123,7 +123,7 @@ def _labelled(labels: Output, scores: Output | None, reading: Reading) -> None:
         reading.rows.append(_row(labels, reading.label(label), score))
 
 
-def _named(outputs: list[Output], name: str | None) -> Output | None:
+def _find_output(outputs: list[Output], name: str | None) -> Output | None:
     return next((output for output in outputs if name is not None and output.name == name), None)
 
 

@@ -5,9 +5,9 @@ from typing import Final, TypeAlias
 
 from inference_store.inference.json_text import Json
 
-from .activation import activated
+from .activation import activate
 from .mapping import BoxFormat, Units
-from .reading import Reading
+from .response_reading import Reading
 from .unwrap import Output, elements, numbers
 
 Box: TypeAlias = tuple[float | None, float | None, float | None, float | None]
@@ -17,20 +17,20 @@ _NAMES: Final = ("label", "score", "box", _LEGACY, "xmin", "ymin", "xmax", "ymax
 
 
 def read_detection(outputs: list[Output], reading: Reading) -> None:
-    """Rows of label, score, box and area."""
+    """Add rows of label, score, box and area."""
     by_name = {output.name: output for output in outputs if output.name is not None}
     mapping = reading.mapping
     if mapping is not None and mapping.boxes is not None and mapping.boxes in by_name:
-        _tensors(by_name, reading)
+        _add_tensors(by_name, reading)
     elif _LEGACY in by_name:
         data = {name: output.data for name, output in by_name.items()}
-        _legacy(by_name[_LEGACY], data, reading)
+        _add_legacy(by_name[_LEGACY], data, reading)
     else:
         for output in outputs:
-            _objects(output, reading)
+            _add_objects(output, reading)
 
 
-def _objects(output: Output, reading: Reading) -> None:
+def _add_objects(output: Output, reading: Reading) -> None:
     units: Units = reading.mapping.units if reading.mapping else "pixels"
     for element in elements(output.data, _NAMES):
         if reading.full():
@@ -38,16 +38,17 @@ def _objects(output: Output, reading: Reading) -> None:
         if not isinstance(element, dict):
             reading.unreadable += 1
         elif _LEGACY in element:
-            _legacy(output, element, reading)
+            _add_legacy(output, element, reading)
         elif not element.keys().isdisjoint(_NAMES):
             labelled = reading.label(element.get("label")), reading.number(element.get("score"))
-            _add(output, reading, labelled, _four(element, reading), units)
+            _add(output, reading, labelled, read_corners(element, reading), units)
         else:
             reading.unreadable += 1
 
 
-def _four(element: dict[str, Json], reading: Reading) -> Box:
-    inner = element.get("box")  # the Hugging Face pipeline puts the corners one deeper
+def read_corners(element: dict[str, Json], reading: Reading) -> Box:
+    """Return the corners of a box in an element, or in its `box`."""
+    inner = element.get("box")  # the Hugging Face pipeline nests the corners one level deeper
     corners, number = inner if isinstance(inner, dict) else element, reading.number
     return (
         number(corners.get("xmin")),
@@ -57,14 +58,14 @@ def _four(element: dict[str, Json], reading: Reading) -> Box:
     )
 
 
-def _legacy(output: Output, data: dict[str, Json], reading: Reading) -> None:
-    """`detection_boxes` as [ymin, xmin, ymax, xmax], and its three companions."""
+def _add_legacy(output: Output, data: dict[str, Json], reading: Reading) -> None:
+    """Add rows of `detection_boxes` as [ymin, xmin, ymax, xmax], and its three companions."""
     boxes = _boxes(data[_LEGACY], "yxyx", reading)
     count = numbers(data.get("num_detections"))
-    known = reading.number(count[0]) if count else None
-    if known is not None and 0 <= known < len(boxes):
-        boxes = boxes[: int(known)]
-    units: Units = reading.mapping.units if reading.mapping else _likely_units(boxes, reading)
+    box_count = reading.number(count[0]) if count else None
+    if box_count is not None and 0 <= box_count < len(boxes):
+        boxes = boxes[: int(box_count)]
+    units: Units = reading.mapping.units if reading.mapping else _guess_units(boxes, reading)
     labels = numbers(data.get("detection_classes"))
     scores = numbers(data.get("detection_scores"))
     for index, box in enumerate(boxes):
@@ -74,8 +75,8 @@ def _legacy(output: Output, data: dict[str, Json], reading: Reading) -> None:
         _add(output, reading, labelled, box, units)
 
 
-def _tensors(by_name: dict[str, Output], reading: Reading) -> None:
-    """Tensors by the registration's output mapping."""
+def _add_tensors(by_name: dict[str, Output], reading: Reading) -> None:
+    """Add rows of tensors by the registration's output mapping."""
     mapping = reading.mapping
     if mapping is None or mapping.boxes is None:
         return
@@ -102,29 +103,29 @@ def _labels_and_scores(
     else:
         _expect(not classes, reading)
         labels, scores = [None] * count, [None] * count
-    if given := _values(by_name, mapping.labels):
-        _expect(len(given) == count, reading)
-        labels = [reading.label(_at(given, index)) for index in range(count)]
-    if given := _values(by_name, mapping.scores):
-        _expect(len(given) == count, reading)
-        raw = [reading.number(_at(given, index)) for index in range(count)]
-        # A softmax is over classes: scores of one number a box have none.
-        scores = activated(raw, "sigmoid" if mapping.activation == "sigmoid" else "none")
+    if values := _values(by_name, mapping.labels):
+        _expect(len(values) == count, reading)
+        labels = [reading.label(_at(values, index)) for index in range(count)]
+    if values := _values(by_name, mapping.scores):
+        _expect(len(values) == count, reading)
+        raw = [reading.number(_at(values, index)) for index in range(count)]
+        # A softmax is over classes: scores of one number per box have none.
+        scores = activate(raw, "sigmoid" if mapping.activation == "sigmoid" else "none")
     return labels, scores
 
 
 def _best_classes(
     values: list[Json], classes: int, reading: Reading
 ) -> tuple[list[str | None], list[float | None]]:
-    """Of each box the class with the highest score."""
+    """Return the class with the highest score of each box, and the score."""
     labels: list[str | None] = []
     best: list[float | None] = []
     activation = reading.mapping.activation if reading.mapping else "none"
     for first in range(0, len(values), classes):
         row = [reading.number(value) for value in values[first : first + classes]]
-        scores = activated(row, activation)
-        known = [(score, -index) for index, score in enumerate(scores) if score is not None]
-        score, index = max(known, default=(None, None))
+        scores = activate(row, activation)
+        ranked = [(score, -index) for index, score in enumerate(scores) if score is not None]
+        score, index = max(ranked, default=(None, None))
         best.append(score)
         labels.append(None if index is None else reading.label(-index))
     return labels, best
@@ -170,7 +171,7 @@ def _add(output: Output, reading: Reading, labelled: Labelled, box: Box, units: 
             "ymin": ymin,
             "xmax": xmax,
             "ymax": ymax,
-            "area": _area(box, reading) if pixels else None,
+            "area": measure_box(box, reading) if pixels else None,
         }
     )
 
@@ -182,19 +183,20 @@ def _in_pixels(box: Box, reading: Reading) -> tuple[Box, bool]:
         return box, False
     xmin, ymin, xmax, ymax = box
     return (
-        _scaled(xmin, width, reading),
-        _scaled(ymin, height, reading),
-        _scaled(xmax, width, reading),
-        _scaled(ymax, height, reading),
+        _scale(xmin, width, reading),
+        _scale(ymin, height, reading),
+        _scale(xmax, width, reading),
+        _scale(ymax, height, reading),
     ), True
 
 
-def _scaled(share: float | None, size: int, reading: Reading) -> float | None:
+def _scale(share: float | None, size: int, reading: Reading) -> float | None:
     return None if share is None else reading.number(share * size)
 
 
-def _area(box: Box, reading: Reading) -> float | None:
-    """Square pixels; None, flagged, for a box with a corner missing or turned inside out."""
+def measure_box(box: Box, reading: Reading) -> float | None:
+    """Return a box's square pixels; None, flagged, if a corner is missing or the box is
+    inverted."""
     xmin, ymin, xmax, ymax = box
     if xmin is None or ymin is None or xmax is None or ymax is None:
         reading.flag("box_incomplete")
@@ -205,10 +207,11 @@ def _area(box: Box, reading: Reading) -> float | None:
     return reading.number((xmax - xmin) * (ymax - ymin))
 
 
-def _likely_units(boxes: list[Box], reading: Reading) -> Units:
-    """No mapping says it: boxes all within 0 and 1 cannot be pixels of a picture."""
-    known = [number for box in boxes for number in box if number is not None]
-    if not known or not all(0 <= number <= 1 for number in known):
+def _guess_units(boxes: list[Box], reading: Reading) -> Units:
+    """Return the units of boxes without a mapping: if all are within 0 and 1, they cannot be
+    pixels."""
+    coordinates = [number for box in boxes for number in box if number is not None]
+    if not coordinates or not all(0 <= number <= 1 for number in coordinates):
         return "pixels"
     reading.flag("box_units_assumed")
     return "shares"

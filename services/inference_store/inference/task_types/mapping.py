@@ -1,10 +1,10 @@
-"""Which tensors of a model's answer are boxes, scores and labels: part of its registration."""
+"""The tensors of a model's answer that are boxes, scores and labels: part of its registration."""
 
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, ConfigDict
 
-from inference_store.inference.documented import Documented
+from inference_store.inference.field_docs import DocumentedModel
 from inference_store.inference.json_text import storable
 
 
@@ -20,7 +20,7 @@ Units: TypeAlias = Literal["pixels", "shares"]
 Activation: TypeAlias = Literal["none", "softmax", "sigmoid"]
 
 
-class OutputMapping(Documented):
+class OutputMapping(DocumentedModel):
     """How tensors become predictions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -10,16 +10,16 @@ _NAMES: Final = {"class": "label", "xMin": "xmin", "xMax": "xmax", "yMin": "ymin
 
 
 def predictions_in(document: Json) -> tuple[str, list[Json]] | None:
-    """What `{"result": {"classPredictions": [{"class", "score"}]}}` holds, also under `data`: the
-    list's name, and its elements as `{label, score}`; None of any other document."""
+    """Return the list in `{"result": {"classPredictions": [{"class", "score"}]}}`, also under
+    `data`: its name, and its elements as `{label, score}`; None for any other document."""
     if not isinstance(document, dict):
         return None
     inner = document.get("data")
     result = document.get("result", inner.get("result") if isinstance(inner, dict) else None)
     for name in _LISTS:
-        found = result.get(name) if isinstance(result, dict) else None
-        if isinstance(found, list):
-            return name, [_element(each) for each in found]
+        predictions = result.get(name) if isinstance(result, dict) else None
+        if isinstance(predictions, list):
+            return name, [_element(prediction) for prediction in predictions]
     return None
 
 

@@ -3,7 +3,7 @@
 import math
 from typing import Final
 
-from .reading import Reading, Row
+from .response_reading import Reading, Row
 from .unwrap import Output, elements
 
 _COLUMNS: Final = {"cx": "cx", "cy": "cy", "w": "w", "h": "h", "r": "angle"}
@@ -11,7 +11,7 @@ _NAMES: Final = ("label", "score", *_COLUMNS)
 
 
 def read_oriented(outputs: list[Output], reading: Reading) -> None:
-    """Rows of label, score, centre, size and angle; box and area when the size is known."""
+    """Add rows of label, score, centre, size and angle; box and area if the size is known."""
     for output in outputs:
         for element in elements(output.data, _NAMES):
             if reading.full():
@@ -32,7 +32,7 @@ def read_oriented(outputs: list[Output], reading: Reading) -> None:
 
 
 def _in_pixels(row: Row, reading: Reading) -> Row:
-    """The upright box around the turned one, and the area of the turned one, both in pixels."""
+    """Return the upright box around the rotated one, and the area of the rotated one, in pixels."""
     shares = [row[name] for name in ("cx", "cy", "w", "h", "angle")]
     if any(share is None for share in shares):
         reading.flag("box_incomplete")

@@ -1,4 +1,4 @@
-"""What a response becomes: predictions, or the word that they are unknown."""
+"""The predictions of a response, or the word that they are unknown."""
 
 from dataclasses import dataclass
 from decimal import Decimal
@@ -50,7 +50,7 @@ class Predictions:
     """None: unknown, as the response failed, cannot be read, or is of an unknown task type."""
     flags: tuple[str, ...] = ()
     problem: str | None = None
-    """What is wrong and where, for people."""
+    """The problem and its place, for people."""
 
 
 @dataclass(frozen=True, slots=True)

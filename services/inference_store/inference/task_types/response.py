@@ -1,13 +1,15 @@
-"""A response becomes predictions. Never raises on what strangers wrote."""
+"""Reads a response as predictions. Never raises on untrusted input."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from inference_store.inference.json_text import Json, UnreadableJson, read_exactly, read_json
 
 from .mapping import OutputMapping
+from .outlines import Outlines
 from .prediction import PredictionCaps, Predictions
-from .reading import Reading, UnreadableResponse
+from .response_reading import Reading, UnreadableResponse
 from .table import TaskType
 from .unwrap import outputs_of
 
@@ -25,9 +27,9 @@ def read_predictions(
     ok: bool | None = None,
     caps: PredictionCaps = _CAPS,
 ) -> Predictions:
-    """The predictions of one inference, of all its outputs, in order.
+    """Return the predictions of one inference, of all its outputs, in order.
 
-    `width`, `height`: of the image in pixels, None when unknown. `ok`: False for a request that
+    `width`, `height`: of the image in pixels, None if unknown. `ok`: False for a request that
     failed, whose predictions are unknown.
     """
     if ok is False:
@@ -39,13 +41,27 @@ def read_predictions(
     reading = Reading(class_labels, output_mapping, width, height, caps)
     try:
         document = _document(response, task_type)
-        outputs = [each._replace(name=reading.short(each.name)) for each in outputs_of(document)]
+        outputs = [
+            output._replace(name=reading.short(output.name)) for output in outputs_of(document)
+        ]
         task_type.read(outputs, reading)
         return _answer(reading, task_type)
     except UnreadableJson as exc:
         return Predictions(None, ("response_unreadable",), f"the response is not JSON: {exc}")
     except UnreadableResponse as exc:
         return Predictions(None, (*reading.flags, exc.flag), str(exc))
+
+
+def read_outlines(
+    response: bytes, *, task_type: TaskType, caps: PredictionCaps = _CAPS
+) -> Outlines:
+    """Return the contours and keypoints of a response, as far as they can be read."""
+    outlines = Outlines()
+    if task_type.outlined and task_type.read is not None:
+        reading = Reading((), None, None, None, caps, outlines=outlines)
+        with suppress(UnreadableJson, UnreadableResponse):
+            task_type.read(outputs_of(_document(response, task_type)), reading)
+    return outlines
 
 
 def _document(response: bytes, task_type: TaskType) -> Json:

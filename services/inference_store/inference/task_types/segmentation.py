@@ -2,19 +2,19 @@
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Final, TypeAlias
+from typing import Final
 
 from inference_store.inference.json_text import Json
 
-from .reading import Reading, Row
+from .outlines import Point
+from .response_reading import Reading, Row
 from .unwrap import Output, elements
 
-Point: TypeAlias = tuple[float, float]
 _NAMES: Final = ("label", "score", "contour")
 
 
 def read_segmentation(outputs: list[Output], reading: Reading) -> None:
-    """Rows of label, score, and the box and area of the contours together."""
+    """Add rows of label, score, and the box and area of all contours."""
     for output in outputs:
         for element in elements(output.data, _NAMES):
             if reading.full():
@@ -28,7 +28,10 @@ def read_segmentation(outputs: list[Output], reading: Reading) -> None:
                 "label": reading.label(element.get("label")),
                 "score": reading.number(element.get("score")),
             }
-            row.update(_extent(list(_contours(element.get("contour"), reading)), reading))
+            contours = list(_contours(element.get("contour"), reading))
+            row.update(_extent(contours, reading))
+            if reading.outlines is not None:
+                reading.outlines.add_contours(len(reading.rows), contours)
             reading.rows.append(row)
 
 
@@ -37,8 +40,8 @@ def _contours(contour: Json, reading: Reading) -> Iterator[list[Point]]:
         return
     if contour and _is_point(contour[0]):  # one contour, not in a list of its own
         contour = [contour]
-    for each in contour:
-        points = [_point(point, reading) for point in each] if isinstance(each, list) else [None]
+    for part in contour:
+        points = [_point(point, reading) for point in part] if isinstance(part, list) else [None]
         if None in points:
             reading.flag("contour_unreadable")
         yield [point for point in points if point is not None]
@@ -78,6 +81,6 @@ def _extent(contours: list[list[Point]], reading: Reading) -> Row:
 
 
 def _shoelace(points: list[Point]) -> float:
-    """The area that a closed line of points encloses."""
+    """Return the area that a closed line of points encloses."""
     closed = [*points, *points[:1]]
     return abs(sum(x1 * y2 - x2 * y1 for (x1, y1), (x2, y2) in pairwise(closed))) / 2

@@ -1,4 +1,4 @@
-"""The task types: one table. What an answer's elements look like, and who reads them."""
+"""The task types in one table: the form of an answer's elements, and their readers."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -8,8 +8,9 @@ from typing import Final, TypeAlias
 
 from .classification import read_classification
 from .detection import read_detection
+from .keypoints import read_keypoints
 from .oriented import read_oriented
-from .reading import Reading
+from .response_reading import Reading
 from .segmentation import read_segmentation
 from .tabular import read_tabular
 from .text import read_answers, read_generated, read_prompts, read_tokens
@@ -27,7 +28,7 @@ class TaskType:
     name: str
     title: str
     element: str
-    """What one element of the answer looks like."""
+    """The form of one element of the answer."""
     columns: tuple[str, ...]
     """Columns of a prediction that it fills."""
     read: Reader | None
@@ -36,6 +37,8 @@ class TaskType:
     """Each input of a request is a datum of its own; else they are arguments of one."""
     accepted: tuple[str, ...] = ()
     """Other names, in lower case with underscores; any case and separator is accepted."""
+    outlined: bool = False
+    """Its elements have contours or keypoints, which stay in the response."""
     exact: bool = False
     """Numbers are read exactly as they were written."""
 
@@ -77,6 +80,17 @@ TASK_TYPES: Final = _table(
         read_segmentation,
         vision=True,
         accepted=("instance_segmentation",),
+        outlined=True,
+    ),
+    TaskType(
+        "keypoint_detection",
+        "Keypoint detection",
+        "`{label, score, keypoints: [{x, y, score, name}, …]}` in pixels",
+        ("label", "score", *_BOX),
+        read_keypoints,
+        vision=True,
+        accepted=("pose_estimation", "human_pose_estimation", "keypoints"),
+        outlined=True,
     ),
     TaskType(
         "image_text_to_text",
@@ -140,11 +154,11 @@ _BY_NAME: Final = MappingProxyType(
 
 
 def task_type_named(name: str) -> TaskType | None:
-    """The task type of a name in any accepted spelling; None: there is none."""
-    found = _BY_NAME.get(name)
-    return found or _BY_NAME.get(_SEPARATORS.sub("_", name.lower()).strip("_"))
+    """Return the task type of a name in any accepted spelling; None if there is none."""
+    task_type = _BY_NAME.get(name)
+    return task_type or _BY_NAME.get(_SEPARATORS.sub("_", name.lower()).strip("_"))
 
 
 def task_type_of(name: str | None) -> TaskType:
-    """The task type of a name in any accepted spelling; `unknown` for every other name."""
+    """Return the task type of a name in any accepted spelling; `unknown` for every other name."""
     return task_type_named(name or "unknown") or TASK_TYPES["unknown"]

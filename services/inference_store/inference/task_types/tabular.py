@@ -1,18 +1,19 @@
-"""Tabular models: of each output its values, as exact numbers or as labels."""
+"""Tabular models: the values of each output, as exact numbers or as labels."""
 
 from typing import Final
 
 from inference_store.inference.json_text import Json
 
 from .classification import read_classes
-from .reading import Reading, Row, is_numeric
+from .response_reading import Reading, Row, is_numeric
 from .unwrap import Output, elements, is_tensor, seems_json
 
 _SCORED: Final = ("label", "score")
 
 
 def read_tabular(outputs: list[Output], reading: Reading) -> None:
-    """Rows of value or label per output name; scores where the mapping says class probabilities."""
+    """Add rows of value or label per output name; scores if the mapping names class
+    probabilities."""
     mapping = reading.mapping
     for output in outputs:
         if (
@@ -42,7 +43,7 @@ def _values(output: Output, reading: Reading) -> None:
 
 
 def _named_values(output: Output, element: dict[str, Json], reading: Reading) -> None:
-    """`{"price": 12.5, "grade": "B"}`: each name is an output."""
+    """Add rows of `{"price": 12.5, "grade": "B"}`: each name is an output."""
     for name, value in element.items():
         if reading.full():
             return

@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 
 from inference_store.inference.json_text import Json
 
-from .reading import Reading, Row
+from .response_reading import Reading, Row
 from .unwrap import Output, elements
 
 Columns: TypeAlias = Callable[[Json, Reading], Row | None]
@@ -38,7 +38,7 @@ def _token(element: Json, reading: Reading) -> Row | None:
     return {
         "label": reading.label(entity),
         "text": reading.text(element.get("word")),
-        **_place(element, reading),
+        **_read_position(element, reading),
     }
 
 
@@ -47,7 +47,7 @@ def _answer(element: Json, reading: Reading) -> Row | None:
         return {"answer": reading.text(element)}
     if not isinstance(element, dict) or "answer" not in element:
         return None
-    return {"answer": reading.text(element["answer"]), **_place(element, reading)}
+    return {"answer": reading.text(element["answer"]), **_read_position(element, reading)}
 
 
 def _prompt(element: Json, reading: Reading) -> Row | None:
@@ -69,20 +69,20 @@ def _generated(element: Json, reading: Reading) -> Row | None:
     name = next((name for name in _GENERATED if name in element), None)
     if name is None:
         return None
-    row: Row = {"text": reading.text(_said(element[name]))}
+    row: Row = {"text": reading.text(_find_text(element[name]))}
     if "score" in element:
         row["score"] = reading.number(element["score"])
     return row
 
 
-def _said(generated: Json) -> Json:
-    """The text; of a conversation its last turn."""
+def _find_text(generated: Json) -> Json:
+    """Return the text; the last turn of a conversation."""
     if isinstance(generated, list) and generated:
         generated = generated[-1]
     return generated.get("content") if isinstance(generated, dict) else generated
 
 
-def _place(element: dict[str, Json], reading: Reading) -> Row:
+def _read_position(element: dict[str, Json], reading: Reading) -> Row:
     return {
         "score": reading.number(element.get("score")),
         "start": reading.position(element.get("start")),

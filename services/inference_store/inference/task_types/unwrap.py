@@ -1,4 +1,4 @@
-"""The shapes that answers are wrapped in: V2 outputs, bare lists, nested lists, JSON strings."""
+"""Unwraps answers: V2 outputs, bare lists, nested lists, JSON strings."""
 
 import re
 from collections.abc import Collection, Iterator
@@ -7,14 +7,14 @@ from typing import Final, NamedTuple
 from inference_store.inference.json_text import Json, UnreadableJson, read_json, write_json
 
 from .modzy import predictions_in
-from .reading import UnreadableResponse, is_numeric
+from .response_reading import UnreadableResponse, is_numeric
 
 _BEGINS_JSON: Final = re.compile(r"\s*[\[{]\s*(?:[\[{\]}\"'0-9-]|\Z)")
-# What no label begins with; `[UNK]` and `{other}` are labels.
+# No label begins like this; `[UNK]` and `{other}` are labels.
 _LAYERS: Final = 4
-"""Lists and strings around an element that are opened."""
+"""The most lists and strings around an element that are opened."""
 _SOLE: Final = ("output", "predictions", "data")
-"""Names under which answers that are not V2 have their only output."""
+"""Names of the only output in answers that are not V2."""
 
 
 class Output(NamedTuple):
@@ -22,34 +22,34 @@ class Output(NamedTuple):
 
     position: int
     name: str | None
-    """As it came, until `Reading.short` has seen it."""
+    """Unchanged, until `Reading.short` has checked it."""
     data: Json
     datatype: str = ""
 
 
 def outputs_of(document: Json) -> list[Output]:
-    """The outputs of an answer. Raises UnreadableResponse."""
+    """Return the outputs of an answer. Raises UnreadableResponse."""
     if isinstance(document, list):
-        return _listed(document)
+        return _list_outputs(document)
     if not isinstance(document, dict):
         return [Output(0, None, [document])]
     if "outputs" in document:
-        return _v2(document["outputs"])
+        return _read_v2(document["outputs"])
     for name in _SOLE:
         if name in document:
             return [Output(0, _name(document), document[name], _datatype(document))]
     if "error" in document:
-        shown = write_json(document["error"])[:200]
-        raise UnreadableResponse("response_error", f"the answer is an error: {ascii(shown)[1:-1]}")
+        start = write_json(document["error"])[:200]
+        raise UnreadableResponse("response_error", f"the answer is an error: {ascii(start)[1:-1]}")
     return [Output(0, None, document if "result" in document else [document])]
 
 
 def elements(data: Json, names: Collection[str], layers: int = _LAYERS) -> Iterator[Json]:
-    """The elements of an output: nested lists flattened, JSON strings decoded.
+    """Yield the elements of an output: nested lists flattened, JSON strings decoded.
 
-    A string is decoded only when it holds objects with one of `names` (any object when there are
-    no names): a text that happens to be JSON stays a text. Where the elements have labels, Modzy's
-    result format is opened too.
+    A string is decoded only if it holds objects with one of `names` (any object if there are no
+    names): a text that happens to be JSON stays a text. If the elements have labels, Modzy's result
+    format is opened, too.
     """
     if layers and isinstance(data, list):
         for element in data:
@@ -58,23 +58,23 @@ def elements(data: Json, names: Collection[str], layers: int = _LAYERS) -> Itera
             else:
                 yield element
     elif layers and type(data) is str and data.lstrip()[:1] in ("{", "["):
-        decoded = _decoded(data, names)
+        decoded = _decode(data, names)
         if decoded is None:
             yield data
         else:
             yield from elements(decoded, names, layers - 1)
     else:
-        found = predictions_in(data) if layers and "label" in names else None
-        yield from [data] if found is None else found[1]
+        predictions = predictions_in(data) if layers and "label" in names else None
+        yield from [data] if predictions is None else predictions[1]
 
 
 def seems_json(text: str) -> bool:
-    """A text begins as a JSON object or array does, whether or not it is whole."""
+    """Return whether a text begins like a JSON object or array, complete or not."""
     return _BEGINS_JSON.match(text) is not None
 
 
 def numbers(data: Json) -> list[Json]:
-    """All scalars of a tensor in row-major order, however it is nested."""
+    """Return all scalars of a tensor in row-major order, whatever its nesting."""
     if isinstance(data, list) and not any(isinstance(element, list) for element in data):
         return data
     flat: list[Json] = []
@@ -91,24 +91,24 @@ def numbers(data: Json) -> list[Json]:
 
 
 def is_tensor(data: Json) -> bool:
-    """The first scalar of nested lists is a number."""
+    """Return whether the first scalar of nested lists is a number."""
     while isinstance(data, list) and data:
         data = data[0]
     return is_numeric(data)
 
 
-def _v2(outputs: Json) -> list[Output]:
+def _read_v2(outputs: Json) -> list[Output]:
     if isinstance(outputs, dict):  # named tensors without an envelope
         return [Output(i, str(name), data) for i, (name, data) in enumerate(outputs.items())]
     if not isinstance(outputs, list):
         raise UnreadableResponse("response_unreadable", "`outputs` is not a list")
     if all(isinstance(output, dict) and "name" in output for output in outputs):
         return [_output(index, output) for index, output in enumerate(outputs)]
-    return _listed(outputs)
+    return _list_outputs(outputs)
 
 
-def _listed(document: list[Json]) -> list[Output]:
-    if document and all(isinstance(each, dict) and "data" in each for each in document):
+def _list_outputs(document: list[Json]) -> list[Output]:
+    if document and all(isinstance(item, dict) and "data" in item for item in document):
         return [_output(index, output) for index, output in enumerate(document)]
     return [Output(0, None, document)]
 
@@ -132,14 +132,14 @@ def _datatype(output: dict[str, Json]) -> str:
     return datatype if type(datatype) is str else ""
 
 
-def _decoded(text: str, names: Collection[str]) -> Json:
-    """What a string holds, when that is objects of the names asked for; else None."""
+def _decode(text: str, names: Collection[str]) -> Json:
+    """Return the objects in a string, if they have the given names; else None."""
     try:
         document = read_json(text)
     except UnreadableJson:
         return None
-    if "label" in names and (found := predictions_in(document)) is not None:
-        return found[1]
+    if "label" in names and (predictions := predictions_in(document)) is not None:
+        return predictions[1]
     first = document
     for _ in range(_LAYERS):
         if isinstance(first, list) and first:

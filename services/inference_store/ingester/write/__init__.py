@@ -1,4 +1,4 @@
-"""Writing a batch: rows, books, dead letters, parked events and references, all or nothing."""
+"""Writes a batch: rows, accounting, dead letters, parked events and references, all or nothing."""
 
 from .guards import ErasedMeanwhile, RegistrationGone
 from .writer import Settled, Writer

@@ -1,12 +1,12 @@
-"""What must hold while a batch is written: models that stay, and nothing that was erased."""
+"""Guards while a batch is written: models stay, and no erased inference is restored."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.erasure import erasures
 from inference_store.erasure.mark import tombstones
+from inference_store.erasure.mark.arrivals import enqueue_arrivals
 from inference_store.index import inferences, registrations
 from inference_store.index.accounting import Outcome
 from inference_store.index.dictionary import Dictionary
@@ -31,7 +31,7 @@ class ErasedMeanwhile(Exception):
 
 
 async def keep_registrations(connection: AsyncConnection, reads: Sequence[ReadRecord]) -> None:
-    """Hold the batch's registrations. Raises RegistrationGone where one is no more."""
+    """Keep the batch's registrations from being removed. Raises RegistrationGone if one is gone."""
     models = {r.result.registration.model for r in reads if isinstance(r.result, Indexable)}
     if models and not await registrations.keep(connection, models):
         raise RegistrationGone
@@ -40,8 +40,10 @@ async def keep_registrations(connection: AsyncConnection, reads: Sequence[ReadRe
 async def keep_labels(
     connection: AsyncConnection, dictionary: Dictionary, reads: Sequence[ReadRecord]
 ) -> None:
-    """See that the batch's labels are there. After `keep_registrations`, without whose lock none is
-    removed. Raises LabelsGone."""
+    """Check that the batch's labels exist. Raises LabelsGone.
+
+    Call it after `keep_registrations`, whose lock keeps labels from being removed.
+    """
     used = {
         (item.registration.model, number)
         for item in (read.result for read in reads if isinstance(read.result, Indexable))
@@ -64,32 +66,32 @@ async def refuse_erased(
         for item in map(item_of, fresh)
         if item.identity in written
     ]
-    if new and await tombstones.find(connection, new):
+    if new and await tombstones.find_erased(connection, new):
         raise ErasedMeanwhile
 
 
 async def expire_parts(
     connection: AsyncConnection, arrivals: Arrivals, written: frozenset[Any]
 ) -> None:
-    """Inputs and responses that have outlived their policy on arrival: the object is deleted."""
+    """Queue inputs and responses that have outlived their policy on arrival for deletion."""
     late = [
         (*item.identity, part, *item.storage_keys)
         for item, part in arrivals.part_expired
         if item.identity in written
     ]
     if late:
-        await erasures.enqueue_arrivals(connection, late, cause="expired_arrival")
+        await enqueue_arrivals(connection, late, cause="expired_arrival")
 
 
 async def erase_parts_again(
     connection: AsyncConnection, settled: Sequence[tuple[ReadRecord, Outcome]]
 ) -> None:
-    """Inputs and responses that were erased, or are being, of inferences that stay, and that a
-    producer may have written again, as a spool does before it sends an event once more: they are
-    queued again.
+    """Queue erased inputs and responses again that a producer may have written again.
 
-    An object that is the inference's in another way too stays. The row is not locked, for whoever
-    edits it may wait for the gate, which we hold: the eraser waits for the edit.
+    The inferences stay, and the parts are erased or being erased. A spool writes the objects again
+    before it sends an event again. An object that the inference also uses in another way stays. The
+    row is not locked, because an editor of it may wait for the fence, which we hold: the eraser
+    waits for the edit.
     """
     items = {
         item.identity: item
@@ -103,7 +105,7 @@ async def erase_parts_again(
         if _may_be_back(items[identity], part, others)
     ]
     if again:
-        await erasures.enqueue_arrivals(connection, again, cause="erased_again")
+        await enqueue_arrivals(connection, again, cause="erased_again")
 
 
 def _item_in(read: ReadRecord) -> Indexable | None:
@@ -113,7 +115,10 @@ def _item_in(read: ReadRecord) -> Indexable | None:
 
 
 def _may_be_back(item: Indexable, part: Part, others: Collection[str | None]) -> bool:
-    """Of an input without an object the rest may be, which lies in the metadata blob."""
+    """Check whether a deleted part may exist again.
+
+    Without an object of its own, an input may exist in the metadata blob.
+    """
     data, response, metadata, _ = item.storage_keys
     key = data if part == "input" else response
     return key not in others if key is not None else part == "input" and metadata is not None

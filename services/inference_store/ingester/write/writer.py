@@ -1,19 +1,17 @@
-"""Writing a batch: rows, books, dead letters, parked events and references, all or nothing.
+"""Writes a batch: rows, accounting, dead letters, parked events and references, all or nothing.
 
 Order of the effects: names for new keys and labels, and missing spans, in transactions of their
 own (a crash leaves a name or a span that nothing uses yet); then one transaction:
-
-1. lock the partitions' rows in the books (ConsumerFenced, if another moved them);
+1. lock the partitions' rows in the accounting (ConsumerFenced, if another moved them);
 2. keep the registrations and the labels from being removed;
-3. sort out what may not be stored; parents, children, references;
-4. dead letters and parked events;
-5. the books move from lo to hi;
-6. sidecars of what is new, where they are asked for: in the transaction, since only there is it
-   certain that they are new, and nobody else may write or erase them before it ends.
-
-After the commit Kafka is told, for lag tools only. A crash before the commit repeats the batch,
-one after it repeats nothing: the books have moved. A sidecar that was written before the crash is
-written again by whoever repeats the batch, and is deleted where the event may not be stored then.
+3. sort out events that may not be stored; write parents, children, references;
+4. write dead letters and parked events;
+5. move the accounting from lo to hi;
+6. write the sidecars of new inferences, if the settings require them: in the transaction, because
+   only there it is certain that they are new, and nobody else writes or erases them before it ends.
+After the commit Kafka is told, for lag tools only. A crash before the commit repeats the batch;
+one after it repeats nothing, because the accounting has moved. A sidecar that was written before
+the crash is written again with the repeated batch, or deleted if the event may then not be stored.
 """
 
 import asyncio
@@ -53,11 +51,11 @@ from .guards import (
 from .results import item_of, labels_of, settled_of, sidecars_of, unindexable, waits
 
 Settled = Sequence[tuple[ReadRecord, Outcome]]
-"""What became of each event that was read."""
+"""The outcome of each event that was read."""
 Check = Callable[[AsyncConnection, Settled], Awaitable[None]]
 T = TypeVar("T")
 _MOST_LOOKS = 5
-# How many objects are written between two signs of life.
+# The number of objects written between two heartbeats.
 _PUTS = 50
 # SQLAlchemy wraps the driver's errors, but COPY goes to the driver directly.
 _REFUSALS = (DBAPIError, PostgresError, ValueError, OverflowError)
@@ -83,11 +81,11 @@ class Writer:
         self._blobs = blobs
         self._target = partition_target
         self._beat = beat
-        self._spans = partitions.Spans()
+        self._spans = partitions.TimePartitions()
         self._registered: dict[int, datetime] = {}
 
     async def prepare(self, reads: Sequence[ReadRecord]) -> None:
-        """Make every name and span that the rows need."""
+        """Create every name and span that the rows need."""
         items = [read.result for read in reads if isinstance(read.result, Indexable)]
         keys: dict[int, set[str]] = {}
         labels: dict[int, set[str]] = {}
@@ -95,7 +93,7 @@ class Writer:
             model = item.registration.model
             registered = item.registration.registered_at
             if self._registered.setdefault(model, registered) != registered:
-                # Removed and registered anew, with the same integer: its names went with it.
+                # Removed and registered again, with the same integer: its names went with it.
                 self._dictionary.forget(model)
                 self._registered[model] = registered
             names = keys.setdefault(model, set())
@@ -109,9 +107,10 @@ class Writer:
             self._spans = await partitions.make_missing(self._engine, missing, target=self._target)
 
     async def write(self, batch: Batch, within_limit: Check) -> Settled:
-        """Write a batch. Raises ConsumerFenced, RegistrationGone, BlobsAway, errors of Postgres.
+        """Write a batch. Raises ConsumerFenced, RegistrationGone, ObjectStoreUnavailable, errors of
+        Postgres.
 
-        `within_limit` sees the outcomes before the commit; what it raises rolls back.
+        `within_limit` gets the outcomes before the commit; an error that it raises rolls back.
         """
         with stage(STAGE_SECONDS, "prepare"):
             await self.prepare(batch.reads)
@@ -122,7 +121,7 @@ class Writer:
         return settled
 
     async def attempt(self, work: Callable[[bool], Awaitable[T]]) -> T:
-        """Run a transaction; again one event by one where Postgres refuses a value of some."""
+        """Run a transaction; if Postgres refuses a value, run it again event by event."""
         one_by_one = False
         for _ in range(_MOST_LOOKS):
             try:
@@ -131,7 +130,7 @@ class Writer:
                 continue
             except _REFUSALS as error:
                 if is_partition_missing(error):
-                    self._spans = partitions.Spans()
+                    self._spans = partitions.TimePartitions()
                 if one_by_one or not is_rows_fault(error):
                     raise
                 one_by_one = True
@@ -164,7 +163,10 @@ class Writer:
         return settled
 
     async def put(self, connection: AsyncConnection, sidecars: Sequence[Sidecar]) -> None:
-        """Write the sidecars of what the caller's transaction inserts. Raises BlobsAway."""
+        """Write the sidecars of the inferences that the caller's transaction inserts.
+
+        Raises ObjectStoreUnavailable.
+        """
         if not sidecars:
             return
         failpoint("ingester.sidecar.before")
@@ -185,9 +187,9 @@ class Writer:
         sidecars: list[Sidecar],
         one_by_one: bool = False,
     ) -> Settled:
-        """Write what was read, in the caller's transaction; answers what became of each.
+        """Write records in the caller's transaction; return the outcome of each.
 
-        Adds to `sidecars` those that the caller has to `put` before it commits.
+        The caller must `put` the sidecars that are added to `sidecars` before it commits.
         """
         arrivals, stored = await self.store(connection, reads, one_by_one=one_by_one)
         await erase_parts_again(connection, [*stored, *arrivals.settled])
@@ -201,13 +203,13 @@ class Writer:
     async def store(
         self, connection: AsyncConnection, reads: Sequence[ReadRecord], *, one_by_one: bool = False
     ) -> tuple[Arrivals, list[tuple[ReadRecord, Outcome]]]:
-        """Write what may be stored, in the caller's transaction; what may not is the caller's."""
+        """Write the events that may be stored, in the caller's transaction; return the others."""
         await keep_registrations(connection, reads)
         await keep_labels(connection, self._dictionary, reads)
         with stage(STAGE_SECONDS, "sort_out"):
             arrivals = await sort_out(connection, reads)
         if arrivals.spans_gone:
-            self._spans = partitions.Spans()
+            self._spans = partitions.TimePartitions()
         with stage(STAGE_SECONDS, "insert"):
             stored = await self._insert(connection, arrivals, one_by_one=one_by_one)
         return arrivals, stored
@@ -215,7 +217,7 @@ class Writer:
     async def _insert(
         self, connection: AsyncConnection, arrivals: Arrivals, *, one_by_one: bool
     ) -> list[tuple[ReadRecord, Outcome]]:
-        """Insert the fresh ones; what Postgres refuses becomes a dead letter."""
+        """Insert the fresh events; those that Postgres refuses become dead letters."""
         now = datetime.now(UTC)
         pairs = [(read, self._rows(read.result, now)) for read in arrivals.fresh]
         if one_by_one:
@@ -230,7 +232,7 @@ class Writer:
             if id(read) not in refused
         ]
         fresh = [item_of(read) for read, outcome in stored if outcome is Outcome.STORED]
-        await indexing.write_deltas(connection, indexing.deltas(fresh, self._dictionary))
+        await indexing.write_deltas(connection, indexing.build_deltas(fresh, self._dictionary))
         await expire_parts(connection, arrivals, written)
         return stored
 
@@ -243,7 +245,7 @@ class Writer:
         pairs: Sequence[tuple[ReadRecord, Rows]],
         arrivals: Arrivals,
     ) -> frozenset[Any]:
-        """Each inference under a savepoint: one poisonous value costs one event, not the batch."""
+        """Insert each inference in a savepoint: a refused value costs one event, not the batch."""
         written: set[Any] = set()
         for read, rows in pairs:
             try:
@@ -257,7 +259,7 @@ class Writer:
 
 
 def _by_place(settled: Settled) -> dict[PartitionId, Counter[Outcome]]:
-    """How often each outcome was had, by partition."""
+    """Count the outcomes by partition."""
     outcomes: dict[PartitionId, Counter[Outcome]] = {}
     for read, outcome in settled:
         outcomes.setdefault(read.record.partition_id, Counter())[outcome] += 1
@@ -267,7 +269,7 @@ def _by_place(settled: Settled) -> dict[PartitionId, Counter[Outcome]]:
 async def _move(
     connection: AsyncConnection, offset_range: OffsetRange, counts: Counter[Outcome]
 ) -> None:
-    """Move the books over a offset_range."""
+    """Move the accounting over an offset range."""
     counts[Outcome.LOST] += offset_range.lost
     counts[Outcome.NOT_DELIVERED] += offset_range.not_delivered
     partition_id, lo, hi = offset_range.partition_id, offset_range.lo, offset_range.hi

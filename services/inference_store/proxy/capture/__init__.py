@@ -1,8 +1,8 @@
-"""From the answer that went back to the caller, to the event on Kafka."""
+"""Captures exchanges, from the answer that the caller received to the event on Kafka."""
 
 from .captures import Captures
 from .ids import ID_HEADER, id_for_answer
-from .json_paths import steps_of
-from .ticket import Ticket, head_size
+from .json_paths import parse_path
+from .reservation import Reservation, head_size
 
-__all__ = ["ID_HEADER", "Captures", "Ticket", "head_size", "id_for_answer", "steps_of"]
+__all__ = ["ID_HEADER", "Captures", "Reservation", "head_size", "id_for_answer", "parse_path"]

@@ -1,8 +1,8 @@
 """The capture process: `python -m inference_store.proxy.capture SOCKET PAGE LOCK`, descriptors that
-the serving process hands down; LOCK is -1 where there is no spool.
+the serving process hands down; LOCK is -1 if there is no spool.
 
-It ends when the socket does, and by no signal but SIGKILL: at the end of the proxy it has the last
-word.
+It ends when the socket does, and only SIGKILL stops it earlier: it sends the final report after the
+proxy has stopped.
 """
 
 import asyncio
@@ -18,33 +18,37 @@ import uvloop
 from inference_store.platform import logs
 
 from .frames import Reader
-from .hello import Hello, hello_from
-from .page import Page
+from .handshake import Handshake, read_handshake
 from .recorder import Recorder
+from .shared_counters import SharedCounters
 
 BUFFER = 256 * 1024
 
 
-def main(connection: int, page: int, lock: int) -> None:
+def main(connection: int, counters: int, lock: int) -> None:
     """Record until the socket ends."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     with socket.socket(fileno=connection) as received:
         reader = Reader(BufferedReader(socket.SocketIO(received, "r"), BUFFER))
         try:
-            hello = hello_from(reader)
+            handshake = read_handshake(reader)
         except EOFError:
             return
-        logs.configure(hello.settings, service="proxy")
+        logs.configure(handshake.settings, service="proxy")
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_record(hello, reader, Page(page), None if lock < 0 else lock))
-        # All is said: no thread that still waits for a server is waited for.
+            runner.run(
+                _record(handshake, reader, SharedCounters(counters), None if lock < 0 else lock)
+            )
+        # The final report is sent: do not wait for threads that still wait for a server.
         sys.stderr.flush()
         os._exit(0)
 
 
-async def _record(hello: Hello, reader: Reader, page: Page, lock: int | None) -> None:
-    recorder = Recorder(hello, reader, page, lock)
+async def _record(
+    handshake: Handshake, reader: Reader, counters: SharedCounters, lock: int | None
+) -> None:
+    recorder = Recorder(handshake, reader, counters, lock)
     gc.collect()
     gc.freeze()
     await recorder.run()

@@ -1,27 +1,30 @@
-"""What comes through the socket: read at once, and given out one after the other, until that was
-all or the time is up."""
+"""The frames that come through the socket: read at once and returned one by one, until the socket
+ends or the time is up."""
 
 import time
 from queue import SimpleQueue
 
 from .counts import Counts
-from .frames import Reader, Sent
-from .grace import last_words
-from .page import Cell, Page
+from .frames import Reader, SentExchange
+from .shared_counters import CounterId, SharedCounters
+from .shutdown_deadline import final_report_seconds
 
 
 class Arrivals:
-    """Between the thread that reads and the one that decodes; the one budget bounds it."""
+    """The queue between the thread that reads and the one that decodes, bounded by the budget."""
 
-    def __init__(self, reader: Reader, page: Page, counts: Counts, *, grace_seconds: float) -> None:
-        """`grace_seconds`: the time that there is after the serving process has died."""
-        self._reader, self._page, self._counts = reader, page, counts
+    def __init__(
+        self, reader: Reader, counters: SharedCounters, counts: Counts, *, grace_seconds: float
+    ) -> None:
+        """`grace_seconds`: how long the capture process goes on after the serving process has
+        died."""
+        self._reader, self._counters, self._counts = reader, counters, counts
         self._grace_seconds = grace_seconds
-        self._came: SimpleQueue[Sent | None] = SimpleQueue()
+        self._came: SimpleQueue[SentExchange | None] = SimpleQueue()
         self._ended: float | None = None
 
     def read(self) -> None:
-        """Take over what comes, until nothing can come any more; in a thread."""
+        """Queue exchanges until the socket ends; runs in a thread."""
         try:
             while (sent := self._reader.exchange()) is not None:
                 self._counts.receive()
@@ -30,33 +33,34 @@ class Arrivals:
             self._ended = time.monotonic()
             self._came.put(None)
 
-    def next(self) -> Sent | None:
-        """The next one, once it is there; None: that was all, or the time is up."""
+    def next(self) -> SentExchange | None:
+        """Wait for the next exchange and return it; None if there are no more, or the time is
+        up."""
         sent = self._came.get()
         return None if self.is_late else sent
 
     @property
     def were_cut_off(self) -> bool:
-        """Whether the serving process has gone without a word."""
-        return self._ended is not None and not self._page.cells[Cell.DEADLINE]
+        """True if the serving process ended without setting a deadline."""
+        return self._ended is not None and not self._counters.values[CounterId.DEADLINE]
 
     @property
     def deadline(self) -> float | None:
-        """When all must have ended, of the monotonic clock; None: nobody asks for it yet."""
-        asked = self._page.cells[Cell.DEADLINE]
-        if asked:
-            return asked / 1e9
+        """The monotonic time at which all work must have ended; None if no end is planned yet."""
+        nanoseconds = self._counters.values[CounterId.DEADLINE]
+        if nanoseconds:
+            return nanoseconds / 1e9
         return None if self._ended is None else self._ended + self._grace_seconds
 
     @property
-    def left(self) -> float:
-        """Seconds until all must have ended."""
+    def seconds_left(self) -> float:
+        """Seconds until all work must have ended."""
         deadline = self.deadline
         return self._grace_seconds if deadline is None else max(0.0, deadline - time.monotonic())
 
     @property
     def is_late(self) -> bool:
-        """Whether the time is up, but for the last words."""
+        """True if only the time of the final report is left."""
         deadline = self.deadline
-        words = last_words(self._grace_seconds)
-        return deadline is not None and deadline - words < time.monotonic()
+        reserved = final_report_seconds(self._grace_seconds)
+        return deadline is not None and deadline - reserved < time.monotonic()

@@ -1,4 +1,5 @@
-"""Retries with growing pauses while a server is unavailable, and at once when it is back."""
+"""Retries with growing pauses while a server is unavailable, and at once when it is available
+again."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

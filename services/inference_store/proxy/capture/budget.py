@@ -1,38 +1,39 @@
-"""The one budget of bytes: bodies in flight, exchanges waiting, and what is made of them."""
+"""The limit on the bytes of bodies in flight, waiting exchanges and prepared captures together."""
 
 from threading import Lock
 
-from .page import Cell, Cells
+from .shared_counters import CounterId, CounterValues
 
 
 class Budget:
-    """Bytes that may be held by both processes. Serving takes them; capture frees them."""
+    """Bytes that both processes may hold together. Serving takes them; capture frees them."""
 
-    def __init__(self, cells: Cells, limit: int) -> None:
+    def __init__(self, values: CounterValues, limit: int) -> None:
         self.limit = limit
-        self._cells = cells
+        self._values = values
         self._lock = Lock()
 
     @property
     def held(self) -> int:
         """Bytes held now."""
-        return self._cells[Cell.TAKEN] - self._cells[Cell.FREED]
+        return self._values[CounterId.TAKEN] - self._values[CounterId.FREED]
 
     def take(self, size: int) -> bool:
-        """Serving: reserve; False, and nothing is reserved, where that would be over the limit."""
+        """Reserve bytes, in the serving process; return False and reserve none if that would exceed
+        the limit."""
         with self._lock:
             if self.held + size > self.limit:
                 return False
-            self._cells[Cell.TAKEN] += size
+            self._values[CounterId.TAKEN] += size
             return True
 
     def give_back(self, size: int) -> None:
-        """Serving: what was reserved and is not handed over."""
+        """Return bytes that were reserved and are not handed over, in the serving process."""
         with self._lock:
-            self._cells[Cell.TAKEN] -= size
+            self._values[CounterId.TAKEN] -= size
 
     def free(self, size: int) -> None:
-        """Capture: what was handed over, or part of it; less than nothing where an exchange became
-        larger than it was."""
+        """Free bytes that were handed over, in the capture process; negative if an exchange
+        grew."""
         with self._lock:
-            self._cells[Cell.FREED] += size
+            self._values[CounterId.FREED] += size

@@ -1,4 +1,4 @@
-"""What a datum is: its content type by its first bytes, and an image's size."""
+"""Describes a datum: its content type by its first bytes, and an image's size."""
 
 import re
 from io import BytesIO
@@ -26,7 +26,7 @@ _MOST_JSON = 64 * 1024
 
 
 def content_type_of(data: bytes) -> str:
-    """The content type that the bytes themselves tell."""
+    """Return the content type that the bytes indicate."""
     for pattern, name in _IMAGES:
         if pattern.match(data):
             return name
@@ -40,12 +40,13 @@ def content_type_of(data: bytes) -> str:
 
 
 def size_of(data: bytes, content_type: str) -> tuple[int, int] | tuple[None, None]:
-    """Width and height of an image in pixels, as it is stored; (None, None): not known."""
+    """Return the width and height of an image in pixels, as it is stored; (None, None) if
+    unknown."""
     if not content_type.startswith("image/"):
         return None, None
     try:
         width, height = imagesize.get(BytesIO(data))
-    except Exception:  # of a library on strangers' bytes: whatever it raises, there is no size
+    except Exception:  # a library reads untrusted bytes: whatever it raises, the size is unknown
         return None, None
     if not 0 < width < 2**31 or not 0 < height < 2**31:
         return None, None
@@ -53,7 +54,7 @@ def size_of(data: bytes, content_type: str) -> tuple[int, int] | tuple[None, Non
 
 
 def _is_json(data: bytes) -> bool:
-    """Whether it is a JSON object or array; a large one by its ends."""
+    """Return whether bytes are a JSON object or array; large ones are judged by both ends."""
     trimmed = data[:64].lstrip()[:1] + data[-64:].rstrip()[-1:]
     if trimmed not in {b"{}", b"[]"}:
         return False

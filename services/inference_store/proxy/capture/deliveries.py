@@ -1,8 +1,8 @@
-"""What is prepared goes out: blobs, then events.
+"""Sends prepared captures: blobs, then events.
 
-The order makes every crash harmless: blobs without an event are never found (and the spool, where
-there is one, writes them again); an event without its blobs would be parked. What is sent twice
-has the same uid, and is stored once. A file leaves the spool after Kafka has acknowledged.
+The order makes every crash harmless: blobs without an event are never found (and the spool, if
+there is one, writes them again); an event without its blobs would be parked. An event that is sent
+twice has the same uid and is stored once. A file leaves the spool after Kafka has acknowledged.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import Protocol
 
 import structlog
 
-from inference_store.inference.errors import BlobsAway
+from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.inference.events import StorageKey
 from inference_store.inference.events.encode import rfc3339
 from inference_store.platform.metrics import CAPTURE_SECONDS
@@ -25,24 +25,24 @@ from inference_store.platform.stages import stage
 from .backoff import Backoff
 from .budget import Budget
 from .counts import Counts
-from .documents import stamped
-from .prepared import Blob, Message, Prepared
-from .publisher import AWAY, Refused
+from .documents import set_published_at
+from .prepared_capture import Blob, Message, PreparedCapture
+from .publisher import KAFKA_ERRORS, MessageRefused
 from .spool import Folder
 
-# An idempotent producer does not say that it waits: after so long it is told.
+# An idempotent producer does not report that it waits: after so long we log it.
 _SLOW_SECONDS = 5.0
 _log = structlog.get_logger()
 
 
 class Store(Protocol):
-    """What writes blobs: `store.blobs.Blobs`."""
+    """Writes blobs; `objects.Blobs` implements it."""
 
     def put(self, key: StorageKey, data: bytes, *, content_type: str) -> None: ...
 
 
 class Topic(Protocol):
-    """What publishes: `Publisher`."""
+    """Publishes events; `Publisher` implements it."""
 
     async def publish(
         self, messages: Sequence[Message], *, producer: str, sequence: int
@@ -55,7 +55,7 @@ class Topic(Protocol):
 class Held:
     """An exchange in memory, and the bytes reserved for it."""
 
-    prepared: Prepared
+    prepared: PreparedCapture
     counts: Counts
     reserved: int
 
@@ -69,7 +69,7 @@ class Spooled:
 
     @property
     def counts(self) -> Counts:
-        """Of the producer that captured it."""
+        """The counts of the producer that captured it."""
         return self.folder.counts
 
 
@@ -82,43 +82,46 @@ class Deliveries:
         self._store, self._topic, self._bucket = store, topic, bucket
         self._threads = threads
         self.object_store = Backoff(
-            "object store", (BlobsAway, OSError), first_seconds=first_seconds
+            "object store", (ObjectStoreUnavailable, OSError), first_seconds=first_seconds
         )
-        self.kafka = Backoff("kafka", AWAY, first_seconds=first_seconds)
+        self.kafka = Backoff("kafka", KAFKA_ERRORS, first_seconds=first_seconds)
 
     async def deliver(self, item: Held | Spooled) -> None:
-        """Bring an exchange out, however long that takes, and count it."""
+        """Upload and publish an exchange, however long that takes, and count it."""
         try:
             prepared = await self.object_store.retry(partial(self._upload, item))
             if prepared is None:
                 return
             await self.kafka.retry(partial(self._publish, prepared))
-        except Refused as error:
+        except MessageRefused as error:
             self._drop(item, "refused", error)
-        except Exception as error:  # no waiting would mend it: one is lost, the others go on
+        except Exception as error:  # waiting would not help: drop this one, the others continue
             self._drop(item, "unreadable", error)
         else:
             await self._settle(item, len(prepared.messages))
 
-    async def _upload(self, item: Held | Spooled) -> Prepared | None:
+    async def _upload(self, item: Held | Spooled) -> PreparedCapture | None:
         with stage(CAPTURE_SECONDS, "upload"):
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._threads, self._put, item)
 
-    def _put(self, item: Held | Spooled) -> Prepared | None:
-        """Write the blobs, in a thread; None: a torn file, which is counted."""
+    def _put(self, item: Held | Spooled) -> PreparedCapture | None:
+        """Write the blobs, in a thread; return None for a torn file, which is counted."""
         prepared = item.prepared if isinstance(item, Held) else item.folder.read(item.path)
         for blob in () if prepared is None else prepared.blobs:
-            self._put_one(blob)
+            self._put_blob(blob)
         return prepared
 
-    def _put_one(self, blob: Blob) -> None:
+    def _put_blob(self, blob: Blob) -> None:
         key = StorageKey(self._bucket, blob.key)
         self._store.put(key, blob.data, content_type=blob.content_type)
 
-    async def _publish(self, prepared: Prepared) -> None:
+    async def _publish(self, prepared: PreparedCapture) -> None:
         at = rfc3339(datetime.now(UTC))
-        messages = [Message(each.key, stamped(each.value, at)) for each in prepared.messages]
+        messages = [
+            Message(message.key, set_published_at(message.value, at))
+            for message in prepared.messages
+        ]
         work = asyncio.ensure_future(
             self._topic.publish(messages, producer=prepared.producer, sequence=prepared.sequence)
         )
@@ -131,13 +134,13 @@ class Deliveries:
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():
                     raise
-                # not ours: the client gave its connection up
+                # not our cancellation: the client gave its connection up
                 raise ConnectionError("the message was given up by the client") from None
             finally:
                 work.cancel()
 
     async def _settle(self, item: Held | Spooled, events: int) -> None:
-        """Kafka has it: it leaves the spool, and is counted in the same moment."""
+        """Count an exchange that Kafka has acknowledged, and remove it from the spool."""
         if isinstance(item, Held):
             item.counts.publish(events)
         else:
@@ -145,7 +148,7 @@ class Deliveries:
             await loop.run_in_executor(self._threads, _settle_spooled, item, events)
 
     def _drop(self, item: Held | Spooled, reason: str, error: Exception) -> None:
-        # Its class alone: the text of an error may hold what was captured.
+        # Only its class: the text of an error may contain captured data.
         _log.error(
             "an exchange is dropped",
             action="capture_dropped",
@@ -163,6 +166,6 @@ def _settle_spooled(item: Spooled, events: int) -> None:
 
 
 def release(item: Held | Spooled, budget: Budget) -> None:
-    """An exchange was delivered or given up."""
+    """Free the memory of an exchange that was delivered or given up."""
     if isinstance(item, Held):
         budget.free(item.reserved)

@@ -1,4 +1,4 @@
-"""The metadata blob and the event of one inference: what of it is JSON."""
+"""The JSON documents of one inference: its metadata blob and its event."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -14,7 +14,7 @@ _INSTANT = len("2026-11-01T12:00:00.123456Z")
 
 
 def metadata_text(standard: Mapping[str, Any], envelopes: Sequence[bytes]) -> bytes:
-    """The metadata alone, as the event carries them where they are small."""
+    """Return the metadata alone, as the event carries them if they are small."""
     return orjson.dumps(_metadata(standard, envelopes))
 
 
@@ -26,8 +26,8 @@ def metadata_blob(
     request: Mapping[str, Any],
     capture: Mapping[str, Any],
 ) -> bytes:
-    """The metadata, and what else has to be known to index and to ask again: the event (without
-    what travels in it), the rest of the request, and how it was captured."""
+    """Return the metadata, and what else indexing and replaying need: the event (without inlined
+    blobs), the rest of the request, and how it was captured."""
     return orjson.dumps(
         {
             **_metadata(standard, envelopes),
@@ -39,44 +39,44 @@ def metadata_blob(
 
 
 def event_bytes(fields: Mapping[str, Any]) -> bytes:
-    """The event; extras that are None are left out."""
+    """Return the encoded event; extras that are None are left out."""
     return encode(**{name: value for name, value in fields.items() if value is not None})
 
 
-def stamped(event: bytes, at: str) -> bytes:
-    """The event with another time of publishing: RFC 3339, microseconds, Z."""
+def set_published_at(event: bytes, at: str) -> bytes:
+    """Return the event with another time of publishing: RFC 3339, microseconds, Z."""
     # No text of the event holds these bytes: inside a JSON string its quotes are escaped.
     start = event.index(_PUBLISHED_AT) + len(_PUBLISHED_AT)
     return b"".join((event[:start], at.encode(), event[start + _INSTANT :]))
 
 
 def plain_text(text: str | None, longest: int) -> str | None:
-    """A text that an event may carry: no NUL, no lone surrogate, not too long."""
+    """Return a text that an event may carry: no NUL, no lone surrogate, not too long."""
     if not text:
         return None
     return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")[:longest]
 
 
 def _metadata(standard: Mapping[str, Any], envelopes: Sequence[bytes]) -> dict[str, Any]:
-    # As few wrappings as can be: a reader opens only so many.
-    found = [_envelope(each) for each in envelopes]
+    # Wrap as little as possible: a reader unwraps only so many levels.
+    documents = [_envelope(envelope) for envelope in envelopes]
     return {
         "standard_metadata": _json(standard),
-        "metadata": found[0] if len(found) == 1 else found,
+        "metadata": documents[0] if len(documents) == 1 else documents,
     }
 
 
 def _envelope(raw: bytes) -> Any:
-    """The caller's envelope word for word, out of the strings that it is wrapped in; where it is
-    no strict JSON, as a string of it."""
+    """Return the caller's envelope unchanged, without the strings that wrap it; as a string if it
+    is not strict JSON."""
     for _ in range(_WRAPPINGS):
         try:
-            found = orjson.loads(raw)
+            document = orjson.loads(raw)
         except orjson.JSONDecodeError:
             return _json(raw.decode("utf-8", "surrogateescape"))
-        if not isinstance(found, str):
+        if not isinstance(document, str):
             return orjson.Fragment(raw)
-        raw = found.encode()
+        raw = document.encode()
     return _json(raw.decode())
 
 
@@ -86,11 +86,12 @@ def _json(value: Any) -> orjson.Fragment:
 
 
 def _plain(value: Any, levels: int = MAX_DEPTH) -> Any:
-    """Mappings and sequences as JSON's own; what is nested deeper than is written, left out."""
+    """Return mappings and sequences as dicts and lists; what is nested too deeply to be written is
+    left out."""
     if not isinstance(value, (Mapping, list, tuple)):
         return value
     if levels == 0:
         return []  # which is written as "…"
     if isinstance(value, Mapping):
-        return {str(name): _plain(each, levels - 1) for name, each in value.items()}
-    return [_plain(each, levels - 1) for each in value]
+        return {str(name): _plain(item, levels - 1) for name, item in value.items()}
+    return [_plain(member, levels - 1) for member in value]

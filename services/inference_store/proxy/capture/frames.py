@@ -1,9 +1,9 @@
-"""What serving writes to the capture process: who it is, rules, exchanges.
+"""The frames to the capture process: the handshake, rules, exchanges.
 
-A frame is a kind (one byte), the length of a head, the head in JSON, and of an exchange the parts
-of its bodies as they came, one after the other; their lengths stand in the head. The same rules
-are sent once and then named by a number. Nothing here is evaluated: what strangers sent stays
-bytes and texts.
+A frame is a kind (one byte), the length of a head, the head in JSON, and for an exchange the parts
+of its bodies as they came, one after the other; the head holds their lengths. The same rules are
+sent once and then named by a number. Nothing here is evaluated: untrusted input stays bytes and
+texts.
 """
 
 import json
@@ -22,15 +22,15 @@ from inference_store.proxy.rules import NamedRules, Redaction, Rules, Sampling
 
 from .work import Work
 
-HELLO, RULES, EXCHANGE = b"H", b"R", b"X"
+HANDSHAKE, RULES, EXCHANGE = b"H", b"R", b"X"
 _HEAD: Final = Struct(">cI")
-# Rules are looked up by who they are before by what they say: those of a route are one object.
+# Rules are looked up by identity before by value: those of a route are one object.
 _REMEMBERED: Final = 4096
 Buffers = list[bytes]
 
 
 def frame(kind: bytes, head: Mapping[str, Any]) -> bytes:
-    """A frame without bodies."""
+    """Return a frame without bodies."""
     raw = _json(head)
     return _HEAD.pack(kind, len(raw)) + raw
 
@@ -42,10 +42,10 @@ class Writer:
         self.rules: list[bytes] = []
         """The frames of all rules so far, for a process that begins."""
         self._numbers: dict[Rules, int] = {}
-        self._known: dict[int, tuple[Rules, int]] = {}
+        self._by_identity: dict[int, tuple[Rules, int]] = {}
 
     def exchange(self, work: Work, reserved: int) -> Buffers:
-        """The frame of an exchange, after that of its rules where they are new; bodies are not
+        """Return the frame of an exchange, after that of its rules if they are new; bodies are not
         copied."""
         buffers: Buffers = []
         number = self._number(work.rules, buffers)
@@ -84,21 +84,24 @@ class Writer:
         return buffers
 
     def _number(self, rules: Rules, buffers: Buffers) -> int:
-        known = self._known.get(id(rules))
-        if known is not None:
-            return known[1]
+        remembered = self._by_identity.get(id(rules))
+        if remembered is not None:
+            return remembered[1]
         number = self._numbers.setdefault(rules, len(self._numbers))
         if number == len(self.rules):
             self.rules.append(frame(RULES, {"number": number, **asdict(rules)}))
             buffers.append(self.rules[number])
-        if len(self._known) >= _REMEMBERED:
-            self._known.clear()
-        self._known[id(rules)] = rules, number  # held, so that its id stays its own
+        if len(self._by_identity) >= _REMEMBERED:
+            self._by_identity.clear()
+        self._by_identity[id(rules)] = (
+            rules,
+            number,
+        )  # keeps the object, so that no other gets its id
         return number
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentExchange:
     """An exchange as it came through."""
 
     head: Mapping[str, Any]
@@ -109,11 +112,11 @@ class Sent:
     @property
     def reserved(self) -> int:
         """Bytes reserved for it."""
-        found: int = self.head["reserved"]
-        return found
+        reserved: int = self.head["reserved"]
+        return reserved
 
     def work(self, protocols: Mapping[str, Protocol]) -> Work:
-        """The exchange. Raises KeyError where its protocol is none of these."""
+        """Return the exchange. Raises KeyError if its protocol is none of these."""
         head = self.head
         protocol = protocols[head["protocol"]]
         exchange = Exchange(
@@ -140,7 +143,7 @@ class Sent:
 
 
 def _operation(head: Mapping[str, Any], protocol: Protocol) -> str:
-    """Frames in a spool may be of a version that did not tell it."""
+    """Return the call's operation; frames of an earlier version may lack it."""
     if "operation" in head:
         return str(head["operation"])
     call = protocol.recognise(protocol, head["method"], head["path"])
@@ -148,7 +151,7 @@ def _operation(head: Mapping[str, Any], protocol: Protocol) -> str:
 
 
 class Source(Shape):
-    """A buffered reader that blocks: fewer bytes than asked for come at the end alone."""
+    """A buffered reader that blocks: it returns fewer bytes than requested only at the end."""
 
     def read(self, size: int, /) -> bytes: ...
 
@@ -160,26 +163,26 @@ class Reader:
         self._source = source
         self._rules: dict[int, Rules] = {}
 
-    def hello(self) -> dict[str, Any]:
-        """The first frame. Raises EOFError."""
-        found = self._next()
-        if found is None:
+    def handshake(self) -> dict[str, Any]:
+        """Return the head of the first frame. Raises EOFError if none came."""
+        first = self._next()
+        if first is None:
             raise EOFError("nothing came")
-        return found[1]
+        return first[1]
 
-    def exchange(self) -> Sent | None:
-        """The next exchange; None: there will be none, or it did not come whole."""
-        while (found := self._next()) is not None:
-            kind, head = found
+    def exchange(self) -> SentExchange | None:
+        """Return the next exchange; None if there are no more, or it did not come whole."""
+        while (next_frame := self._next()) is not None:
+            kind, head = next_frame
             if kind == EXCHANGE:
                 request = self._parts(head["request"]["parts"])
                 response = self._parts(head["response"]["parts"])
                 if request is None or response is None:
                     return None
-                return Sent(head, request, response, self._rules[head["rules"]])
+                return SentExchange(head, request, response, self._rules[head["rules"]])
             if kind == RULES:
                 number = head.pop("number")
-                self._rules[number] = rules_from(head)
+                self._rules[number] = read_rules(head)
         return None
 
     def _next(self) -> tuple[bytes, dict[str, Any]] | None:
@@ -192,21 +195,23 @@ class Reader:
 
     def _parts(self, sizes: Sequence[int]) -> Sequence[bytes] | None:
         parts = [self._source.read(size) for size in sizes]
-        # Each: behind one that was cut off an empty one is as long as it should be.
+        # Compare all sizes: after a part that was cut off, an empty part still has its full size.
         return parts if [len(part) for part in parts] == sizes else None
 
 
-def rules_from(told: Mapping[str, Any]) -> Rules:
-    """Rules from the JSON of theirs."""
-    named = (NamedRules(e["model"], e["version"], rules_from(e["rules"])) for e in told["by_name"])
-    changed = {
-        "sampling": Sampling(**told["sampling"]),
-        "redactions": tuple(Redaction(**each) for each in told["redactions"]),
-        "if_unnamed": tuple(Redaction(**each) for each in told["if_unnamed"]),
-        "metadata_headers": tuple(told["metadata_headers"]),
-        "by_name": tuple(named),
+def read_rules(head: Mapping[str, Any]) -> Rules:
+    """Return the rules that a frame's JSON describes."""
+    by_name = (
+        NamedRules(e["model"], e["version"], read_rules(e["rules"])) for e in head["by_name"]
+    )
+    fields = {
+        "sampling": Sampling(**head["sampling"]),
+        "redactions": tuple(Redaction(**redaction) for redaction in head["redactions"]),
+        "if_unnamed": tuple(Redaction(**redaction) for redaction in head["if_unnamed"]),
+        "metadata_headers": tuple(head["metadata_headers"]),
+        "by_name": tuple(by_name),
     }
-    return Rules(**{**told, **changed})
+    return Rules(**{**head, **fields})
 
 
 def _json(head: Mapping[str, Any]) -> bytes:
@@ -222,13 +227,13 @@ def _body(body: Body) -> dict[str, Any]:
     return {"parts": sizes, "size": body.size, "whole": body.whole}
 
 
-def _body_of(told: Mapping[str, Any], parts: Sequence[bytes]) -> Body:
-    return Body(parts=parts, size=told["size"], whole=told["whole"])
+def _body_of(head: Mapping[str, Any], parts: Sequence[bytes]) -> Body:
+    return Body(parts=parts, size=head["size"], whole=head["whole"])
 
 
-def _headers(told: Sequence[Sequence[str]]) -> Headers:
-    return [(name, value) for name, value in told]
+def _headers(pairs: Sequence[Sequence[str]]) -> Headers:
+    return [(name, value) for name, value in pairs]
 
 
-def _time(told: str | None) -> datetime | None:
-    return None if told is None else datetime.fromisoformat(told)
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)

@@ -1,4 +1,4 @@
-"""What an inference is called: the caller's own name for it where there is one."""
+"""The id of an inference: the caller's own, if it sent one."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -11,35 +11,42 @@ from inference_store.proxy.exchange import Headers, header
 from .uuid7 import uuid7
 
 ID_HEADER = "inference-store-id"
-"""Names the id in the answer, where it came from a header or was made here."""
+"""The header that names the id in the answer, if it came from a header or was made here."""
 BASE_ID, REQUEST_ID = "chariot-inference-base-id", "x-request-id"
 _LONGEST = 256
-# Room for `-<index>`: a longer name is not taken.
+# Leaves room for `-<index>`: a longer name is not used.
 _LONGEST_BASE = _LONGEST - 8
 _MOST_ALIASES = 8
 
 
-Own: TypeAlias = tuple[str | None, str | None]
-"""What an inference alone is called in the request and in the answer."""
+OwnNames: TypeAlias = tuple[str | None, str | None]
+"""The ids that one inference has in the request and in the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """An inference's id, and the other names that it is found by."""
+    """An inference's id, and its aliases."""
 
     inference_id: str
     aliases: tuple[str, ...]
 
 
 def id_for_answer(request_headers: Headers) -> tuple[str, str]:
-    """The header that the answer should carry, known before anything is decoded.
+    """Return the id header that the answer should carry, known before anything is decoded.
 
-    The id of a request's body comes first where it has one; this one is then an alias. Put it
-    into `Exchange.response_headers`, too: from there it is read, and not made a second time.
+    If the request's body has an id, that one is used, and this one is an alias. Put it into
+    `Exchange.response_headers`, too: from there it is read, and not made a second time.
     """
-    named = (header(request_headers, name) for name in (BASE_ID, REQUEST_ID))
-    found = next((each for each in named if each is not None and _usable(each)), None)
-    return ID_HEADER, found or str(uuid7())
+    names = (header(request_headers, name) for name in (BASE_ID, REQUEST_ID))
+    usable = next(
+        (
+            inference_id
+            for inference_id in names
+            if inference_id is not None and _is_usable(inference_id)
+        ),
+        None,
+    )
+    return ID_HEADER, usable or str(uuid7())
 
 
 def ids_of(
@@ -48,52 +55,54 @@ def ids_of(
     response_id: str | None,
     request_headers: Headers,
     response_headers: Headers,
-    own: Sequence[Own],
+    own: Sequence[OwnNames],
     clean: Callable[[str | None], str | None] = lambda name: name,
 ) -> Sequence[Ids]:
-    """The ids of an exchange's inferences, in order: the request's, else the base id's header,
-    else the answer's, else the request id's header, else the one made here.
+    """Return the ids of an exchange's inferences, in order: the request's, else the base id's
+    header, else the answer's, else the request id's header, else the one made here.
 
-    Several are found by the name they share, and told apart by the names that each has for itself
-    (`own`), else by `-<index>`. `clean`: what is left of one where values are redacted; None:
-    nothing.
+    Several inferences share the exchange's ids as aliases, and are distinguished by the ids that
+    only one of them has (`own`), else by `-<index>`. `clean` removes redacted values from an id; it
+    returns None if nothing is left.
     """
-    made = header(response_headers, ID_HEADER)
-    given = (
+    generated = header(response_headers, ID_HEADER)
+    candidates = (
         request_id,
         header(request_headers, BASE_ID),
         response_id,
         header(request_headers, REQUEST_ID),
-        made,
+        generated,
     )
-    names = _distinct(map(clean, given)) or (str(uuid7()),)
+    names = _distinct(map(clean, candidates)) or (str(uuid7()),)
     if len(own) == 1:
         return (Ids(names[0], names[1:_MOST_ALIASES]),)
-    each_own = [_distinct(map(clean, each)) for each in own]
-    times = Counter(name for each in each_own for name in each)
-    taken = {name for name, count in times.items() if count == 1}
-    return [_one_of(index, each, names, taken) for index, each in enumerate(each_own)]
+    cleaned = [_distinct(map(clean, names_of_one)) for names_of_one in own]
+    times = Counter(name for own_names in cleaned for name in own_names)
+    distinct = {name for name, count in times.items() if count == 1}
+    return [
+        _choose_ids(index, own_names, names, distinct) for index, own_names in enumerate(cleaned)
+    ]
 
 
-def _one_of(index: int, own: Sequence[str], shared: Sequence[str], taken: set[str]) -> Ids:
-    """The ids of one of several inferences. `taken`: names that one of them alone has."""
-    alone = [name for name in own if name in taken]
-    others = [name for name in (*own, *shared) if name not in taken]
+def _choose_ids(index: int, own: Sequence[str], shared: Sequence[str], distinct: set[str]) -> Ids:
+    """Return the ids of one of several inferences. `distinct`: names that only one of them has."""
+    alone = [name for name in own if name in distinct]
+    others = [name for name in (*own, *shared) if name not in distinct]
     if alone:
         return Ids(alone[0], (*alone[1:], *others)[:_MOST_ALIASES])
-    made = f"{others[0]}-{index}" if others else str(uuid7())
-    return Ids(str(uuid7()) if made in taken else made, tuple(others[:_MOST_ALIASES]))
+    indexed = f"{others[0]}-{index}" if others else str(uuid7())
+    return Ids(str(uuid7()) if indexed in distinct else indexed, tuple(others[:_MOST_ALIASES]))
 
 
 def storable_name(text: str | None, otherwise: str) -> str:
-    """A model's name as an event may carry it."""
+    """Return a model's name as an event may carry it."""
     clean = (text or "").encode("utf-8", "replace").decode().replace("\0", "\ufffd")
     return clean[:_LONGEST] or otherwise
 
 
-def _distinct(given: Iterable[str | None]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(each for each in given if each is not None and _usable(each)))
+def _distinct(names: Iterable[str | None]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for name in names if name is not None and _is_usable(name)))
 
 
-def _usable(name: str) -> bool:
+def _is_usable(name: str) -> bool:
     return 0 < len(name) <= _LONGEST_BASE and storable(name)

@@ -1,4 +1,4 @@
-"""Events and reports to Kafka, by an idempotent producer."""
+"""Publishes events and reports to Kafka with an idempotent producer."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence
@@ -14,25 +14,25 @@ from aiokafka.errors import (
 )
 
 from inference_store.platform.kafka import client_arguments
-from inference_store.platform.repeats import say_less
+from inference_store.platform.log_throttle import throttle_logs
 from inference_store.platform.settings import KafkaSettings
 
-from .prepared import Message
+from .prepared_capture import Message
 
-AWAY = (KafkaError, OSError)
-"""What is raised while Kafka cannot be reached, or cannot take it now."""
+KAFKA_ERRORS = (KafkaError, OSError)
+"""Errors that mean that Kafka is unavailable, or cannot accept a message now."""
 _TOO_LARGE = (MessageSizeTooLargeError, RecordTooLargeError)
 _STOP_SECONDS = 3.0
 _LINGER_MILLISECONDS = 5
 _log = structlog.get_logger()
 
 
-class Refused(Exception):
+class MessageRefused(Exception):
     """Kafka will never take this event."""
 
 
 class Publisher:
-    """A producer that is made when it is needed, and anew where it is of no use any more."""
+    """A producer that is created when it is needed, and again after it has failed for good."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
@@ -43,41 +43,41 @@ class Publisher:
     async def publish(self, messages: Sequence[Message], *, producer: str, sequence: int) -> None:
         """Send an exchange's events; returns when all are acknowledged.
 
-        Raises Refused, or one of AWAY. An idempotent producer tries by itself as long as the
-        broker is away, so it may take as long as that.
+        Raises MessageRefused, or one of KAFKA_ERRORS. An idempotent producer retries by itself as
+        long as the broker is unavailable, so it may take as long as that.
         """
         headers = [("producer", producer.encode()), ("sequence", b"%d" % sequence)]
         topic = self._settings.kafka_topic
-        kafka = await self._started()
+        kafka = await self._start_producer()
 
-        async def all_sent() -> None:
+        async def send_all() -> None:
             waiting = [
-                await kafka.send(topic, each.value, key=each.key, headers=headers)
-                for each in messages
+                await kafka.send(topic, message.value, key=message.key, headers=headers)
+                for message in messages
             ]
             await asyncio.gather(*waiting)
 
         try:
-            await self._acknowledged(kafka, all_sent())
+            await self._await_acknowledgement(kafka, send_all())
         except _TOO_LARGE as error:
-            raise Refused(str(error)) from error
+            raise MessageRefused(str(error)) from error
 
     async def report(self, key: bytes, value: bytes) -> None:
-        """Send a report; returns when it is acknowledged. Raises one of AWAY."""
-        kafka = await self._started()
+        """Send a report; returns when it is acknowledged. Raises one of KAFKA_ERRORS."""
+        kafka = await self._start_producer()
         topic = self._settings.kafka_reports_topic
-        await self._acknowledged(kafka, kafka.send_and_wait(topic, value, key=key))
+        await self._await_acknowledgement(kafka, kafka.send_and_wait(topic, value, key=key))
 
     async def close(self) -> None:
         """Stop; what is not acknowledged within a few seconds is given up."""
         if self._producer is not None:
             await self._discard(self._producer)
 
-    async def _acknowledged(
+    async def _await_acknowledgement(
         self, kafka: AIOKafkaProducer, sending: Coroutine[Any, Any, object]
     ) -> None:
-        """Wait for it. A producer that is given up meanwhile raises ProducerClosed: what it still
-        holds then is never answered."""
+        """Wait for an acknowledgement. Raises ProducerClosed if the producer is discarded
+        meanwhile: it never answers what it still holds then."""
         work = asyncio.ensure_future(sending)
         end = asyncio.ensure_future(self._given_up[kafka].wait())
         try:
@@ -88,42 +88,42 @@ class Publisher:
         except _TOO_LARGE:
             raise
         except KafkaError as error:
-            if not error.retriable:  # such a producer may refuse everything from now on
+            if not error.retriable:  # this producer may refuse everything from now on
                 await self._discard(kafka)
             raise
         finally:
             work.cancel()
             end.cancel()
 
-    async def _started(self) -> AIOKafkaProducer:
+    async def _start_producer(self) -> AIOKafkaProducer:
         async with self._starting:
             if self._producer is None:
-                say_less("aiokafka")
-                made = AIOKafkaProducer(
+                throttle_logs("aiokafka")
+                producer = AIOKafkaProducer(
                     **client_arguments(self._settings),
                     enable_idempotence=True,
                     acks="all",
                     linger_ms=_LINGER_MILLISECONDS,
                 )
                 try:
-                    await made.start()
+                    await producer.start()
                 except BaseException:
-                    await _stopped(made)
+                    await _stop_producer(producer)
                     raise
-                self._producer = made
-                self._given_up[made] = asyncio.Event()
+                self._producer = producer
+                self._given_up[producer] = asyncio.Event()
             return self._producer
 
     async def _discard(self, producer: AIOKafkaProducer) -> None:
         if self._producer is producer:
             self._producer = None
             try:
-                await _stopped(producer)
+                await _stop_producer(producer)
             finally:
                 self._given_up.pop(producer).set()
 
 
-async def _stopped(producer: AIOKafkaProducer) -> None:
+async def _stop_producer(producer: AIOKafkaProducer) -> None:
     stopping = asyncio.ensure_future(producer.stop())
     done, _ = await asyncio.wait({stopping}, timeout=_STOP_SECONDS)
     if not done:

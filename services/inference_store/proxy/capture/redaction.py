@@ -1,8 +1,8 @@
-"""Taking out what must not be kept, before anything is written.
+"""Removes what must not be kept, before anything is written.
 
-The request is redacted before it is read, so that whatever is made of it has lost the same; then
-the answer, in which the values that were taken out are looked for (`taken.py`). What cannot be
-read cannot be redacted: where a rule names a part of it, it is not kept at all.
+The request is redacted before it is read, so that everything read from it is redacted, too; then
+the answer, which is searched for the removed values (`removed_values.py`). What cannot be read is
+not kept if a rule names a part of it.
 """
 
 import hmac
@@ -22,14 +22,14 @@ from inference_store.proxy.protocols.problems import Problem
 from inference_store.proxy.protocols.protocol import Inference, Reading
 from inference_store.proxy.rules import Redaction
 
-from .json_paths import ELEMENTS, GONE, change_at, steps_of
+from .json_paths import ELEMENTS, GONE, change_values, parse_path
 from .metadata_keys import MetadataKeys
+from .removed_values import RemovedValues
 from .request_headers import JSON_LENGTH, METADATA_HEADERS, headers_of
-from .taken import Taken
 
 HASHED = "hmac-sha256:"
-"""What a hash in the place of a value begins with."""
-# What holds the datum itself over gRPC, where no path leads into what is kept of the request.
+"""The prefix of a hash that replaces a value."""
+# The fields that hold the datum over gRPC, where no path leads into the stored request.
 _TENSORS = (("inputs", ELEMENTS, "contents"), ("inputs", ELEMENTS, "data"), ("raw_input_contents",))
 _ID = ("id",)
 _OF_THE_INPUT = frozenset({"prompt", "prompts", "arguments"})
@@ -38,49 +38,49 @@ Hash = Callable[[bytes], str]
 
 
 def keyed_hash(key: str, value: bytes) -> str:
-    """HMAC-SHA-256 of a value, as it stands in the value's place."""
+    """Return the HMAC-SHA-256 of a value, as it is written instead of the value."""
     return HASHED + hmac.digest(key.encode(), value, "sha256").hex()
 
 
 class Redactor:
     """The redactions of one exchange: `request`, then `reading`, then `answered` and `id`.
 
-    `key`: of the hash; where it is empty, values are dropped.
+    `key`: the key of the hash; if it is empty, values are dropped.
     """
 
     def __init__(self, redactions: Sequence[Redaction], key: str, *, limit: int) -> None:
         self._limit = limit
         self._hash: Hash | None = partial(keyed_hash, key) if key else None
-        self._headers = {each.name.lower(): each for each in redactions if each.what == "header"}
-        keys = {each.name: each for each in redactions if each.what == "metadata"}
-        self._keys = MetadataKeys(keys, self._changed)
-        self._taken = Taken()
+        self._headers = {rule.name.lower(): rule for rule in redactions if rule.what == "header"}
+        keys = {rule.name: rule for rule in redactions if rule.what == "metadata"}
+        self._keys = MetadataKeys(keys, self._replace)
+        self._removed = RemovedValues()
         self._unread = False
-        self._paths = [(steps_of(e.name), e) for e in redactions if e.what == "path"]
-        self._input = next((each for each in redactions if each.what == "input"), None)
+        self._paths = [(parse_path(rule.name), rule) for rule in redactions if rule.what == "path"]
+        self._input = next((rule for rule in redactions if rule.what == "input"), None)
 
     @property
     def drops_input(self) -> bool:
-        """Whether no datum is kept."""
+        """True if no datum is kept."""
         return self._input is not None
 
     def hash_of_input(self, data: bytes) -> str | None:
-        """What is kept of a dropped datum, where a hash is."""
+        """Return the hash of a dropped datum, if one is captured."""
         if self._input is None or self._input.how == "drop" or self._hash is None:
             return None
         return self._hash(data)
 
     def request(self, exchange: Exchange) -> Exchange:
-        """The exchange with its request redacted."""
-        headers = self._redacted_headers(exchange.request_headers)
+        """Return the exchange with its request redacted."""
+        headers = self._redact_headers(exchange.request_headers)
         if not (self._keys or self._paths):
             self._unread = self.drops_input and not _can_be_read(exchange, self._limit)
             return replace(exchange, request_headers=headers)
-        if exchange.transport == "grpc":  # no JSON: what is read of it is redacted
+        if exchange.transport == "grpc":  # not JSON: what is read from it is redacted
             return replace(exchange, request_headers=headers)
-        body = self._redacted_body(exchange)
+        body = self._redact_body(exchange)
         if body is None:
-            # `size` tells that there was one, and that it is not kept
+            # `size` shows that there was a body, and that it is not kept
             self._unread = True
             return replace(exchange, request_headers=headers, request=exchange.request.dropped())
         return replace(
@@ -90,76 +90,76 @@ class Redactor:
         )
 
     def reading(self, reading: Reading, exchange: Exchange) -> Reading:
-        """What was read of it, without what came by headers, gRPC or the answer."""
+        """Return the redacted reading, without what came by headers, gRPC or the answer."""
         problem = reading.problem
-        # No path leads into messages, so one takes the whole input.
+        # No path leads into messages, so a path removes the whole input.
         by_path = exchange.transport == "grpc" and bool(self._paths)
         drops = self.drops_input or by_path
         if drops:
             self._note_input(reading)
         if by_path:
-            self._note_id(reading)
-        inferences = [self._inference(each, exchange) for each in reading.inferences]
+            self._redact_id(reading)
+        inferences = [self._redact_inference(item, exchange) for item in reading.inferences]
         if by_path and not self.drops_input:
-            inferences = [replace(each, data=None, metadata=()) for each in inferences]
+            inferences = [replace(inference, data=None, metadata=()) for inference in inferences]
         standard = {
             name: value
-            for name, given in reading.standard.items()
-            if (value := self._keys.by_key(name, given)) is not GONE
+            for name, original in reading.standard.items()
+            if (value := self._keys.redact_value(name, original)) is not GONE
             and not (drops and name in _OF_THE_INPUT)
         }
         return replace(
             reading,
-            inferences=[self._answered(each, exchange) for each in inferences],
+            inferences=[self._redact_answer(inference, exchange) for inference in inferences],
             standard=standard,
-            error=self._told(reading.error, exchange),
-            problem=problem and Problem(self._told(problem, exchange) or "", *problem.reasons),
+            error=self._clean(reading.error, exchange),
+            problem=problem and Problem(self._clean(problem, exchange) or "", *problem.reasons),
         )
 
     def answered(self, exchange: Exchange) -> Exchange:
-        """The exchange whose failure does not tell what was taken out of its request."""
-        return replace(exchange, error=self._told(exchange.error, exchange))
+        """Return the exchange with its error text redacted."""
+        return replace(exchange, error=self._clean(exchange.error, exchange))
 
     def id(self, name: str | None) -> str | None:
-        """An id without what was taken out; None where nothing is left of it."""
-        return self._taken.name(name)
+        """Return an id without removed values; None if nothing is left of it."""
+        return self._removed.name(name)
 
     def keeps_body(self, transport: str) -> bool:
-        """Whether the rest of the request may stand beside the metadata."""
+        """Return whether the rest of the request may be kept with the metadata."""
         return not self.drops_input and not (transport == "grpc" and (self._keys or self._paths))
 
     def metadata(self, values: dict[str, str]) -> dict[str, str]:
-        """Metadata that headers became."""
-        found = {name: self._keys.by_key(name, value) for name, value in values.items()}
-        return {name: value for name, value in found.items() if value is not GONE}
+        """Return metadata that were headers, redacted."""
+        redacted = {name: self._keys.redact_value(name, value) for name, value in values.items()}
+        return {name: value for name, value in redacted.items() if value is not GONE}
 
-    def _redacted_headers(self, headers: Headers) -> Headers:
-        kept: list[tuple[str, str]] = []
+    def _redact_headers(self, headers: Headers) -> Headers:
+        remaining: list[tuple[str, str]] = []
         for name, value in headers:
             rule = self._headers.get(name)
-            new = value if rule is None else self._changed(rule, value)
+            new = value if rule is None else self._replace(rule, value)
             if rule is not None:
-                # header values are latin-1: what came in UTF-8 is answered as that
-                self._taken.note(utf8(value).decode("utf-8", "replace"), new)
+                # header values are latin-1: a value that came in UTF-8 is answered in UTF-8
+                self._removed.note(utf8(value).decode("utf-8", "replace"), new)
             if new is not GONE:
-                kept.append((name, new))
+                remaining.append((name, new))
         if not self._keys:
-            return kept
-        return [(name, self._header_json(name, value)) for name, value in kept]
+            return remaining
+        return [(name, self._redact_header_json(name, value)) for name, value in remaining]
 
-    def _header_json(self, name: str, value: str) -> str:
-        """A header that holds metadata; header values are latin-1."""
+    def _redact_header_json(self, name: str, value: str) -> str:
+        """Redact a header that holds metadata; header values are latin-1."""
         if name not in METADATA_HEADERS:
             return value
         binary = name == BINARY_HEADER
         raw = from_base64(value) if binary else utf8(value)
-        found = None if raw is None else self._metadata(raw)
-        if found is None:
+        redacted = None if raw is None else self._redact_envelope(raw)
+        if redacted is None:
             return ""
-        return b64encode(found).decode() if binary else found.decode("latin-1")
+        return b64encode(redacted).decode() if binary else redacted.decode("latin-1")
 
-    def _redacted_body(self, exchange: Exchange) -> tuple[bytes, int | None] | None:
-        """The body and the length of its JSON part; None where it cannot be read."""
+    def _redact_body(self, exchange: Exchange) -> tuple[bytes, int | None] | None:
+        """Return the redacted body and the length of its JSON part; None if it cannot be read."""
         if not exchange.request.whole:
             return None
         if exchange.request.size == 0:
@@ -167,123 +167,123 @@ class Redactor:
         plain = decoded(exchange.request.bytes, exchange.request_headers, self._limit)
         if plain is None:
             return None
-        said = header(exchange.request_headers, JSON_LENGTH)
-        if said is None:
-            found = self._json(plain, paths=True)
-            return None if found is None else (found, None)
-        if not (said.isascii() and said.isdigit() and int(said[:12]) <= len(plain)):
+        length = header(exchange.request_headers, JSON_LENGTH)
+        if length is None:
+            redacted = self._redact_json(plain, paths=True)
+            return None if redacted is None else (redacted, None)
+        if not (length.isascii() and length.isdigit() and int(length[:12]) <= len(plain)):
             return None
-        head = self._json(plain[: int(said)], paths=True)
-        return None if head is None else (head + plain[int(said) :], len(head))
+        head = self._redact_json(plain[: int(length)], paths=True)
+        return None if head is None else (head + plain[int(length) :], len(head))
 
-    def _json(self, raw: bytes, *, paths: bool = False) -> bytes | None:
-        """JSON with its metadata redacted, anywhere; None where it is no JSON."""
+    def _redact_json(self, raw: bytes, *, paths: bool = False) -> bytes | None:
+        """Redact metadata anywhere in JSON; None if it is not JSON."""
         try:
             document = read_exactly(raw)
         except UnreadableJson:
-            return self._lines(raw, paths=paths)
+            return self._redact_lines(raw, paths=paths)
         if paths:
             for steps, rule in self._paths:
-                change_at(document, steps, partial(self._changed, rule))
+                change_values(document, steps, partial(self._replace, rule))
         if self._keys:
-            document = self._keys.body(document)
+            document = self._keys.redact_body(document)
         return write_json(document).encode("utf-8", "backslashreplace")
 
-    def _metadata(self, raw: bytes) -> bytes | None:
-        """An envelope; None where it is no JSON."""
+    def _redact_envelope(self, raw: bytes) -> bytes | None:
+        """Redact an envelope; None if it is not JSON."""
         try:
             document = read_exactly(raw)
         except UnreadableJson:
             return None
-        return write_json(self._keys.envelope(document)).encode("utf-8", "backslashreplace")
+        return write_json(self._keys.redact_envelope(document)).encode("utf-8", "backslashreplace")
 
-    def _lines(self, raw: bytes, *, paths: bool) -> bytes | None:
-        """JSON Lines, each by itself."""
+    def _redact_lines(self, raw: bytes, *, paths: bool) -> bytes | None:
+        """Redact each line of JSON Lines; None if one is not JSON."""
         lines = raw.splitlines()
         if len(lines) < 2:
             return None
-        found: list[bytes] = []
+        redacted: list[bytes] = []
         for line in lines:
             try:
                 read_exactly(line or b"null")
             except UnreadableJson:
                 return None
-            found.append((self._json(line, paths=paths) or b"") if line.strip() else line)
-        return b"\n".join(found)
+            redacted.append((self._redact_json(line, paths=paths) or b"") if line.strip() else line)
+        return b"\n".join(redacted)
 
-    def _changed(self, rule: Redaction, value: Json) -> Any:
-        """A value's replacement. What is hashed already stays, for it may be read twice."""
+    def _replace(self, rule: Redaction, value: Json) -> Any:
+        """Return a value's replacement. A hash stays, because a value may be read twice."""
         if rule.how == "drop" or self._hash is None or value is None:
-            self._taken.note(value, GONE)
+            self._removed.note(value, GONE)
             return GONE
         text = value if isinstance(value, str) else write_json(value)
         if text.startswith(HASHED) and len(text) == len(HASHED) + 64:
             return text
         new = self._hash(text.encode("utf-8", "surrogatepass"))
-        self._taken.note(value, new)
+        self._removed.note(value, new)
         return new
 
     def _note_input(self, reading: Reading) -> None:
-        """A datum that is a text may be repeated, too."""
-        for data in (each.data or b"" for each in reading.inferences):
+        """Note data that are texts: an answer may repeat them, too."""
+        for data in (inference.data or b"" for inference in reading.inferences):
             with suppress(UnicodeDecodeError):
-                self._taken.note(data.decode(), GONE)
+                self._removed.note(data.decode(), GONE)
 
-    def _note_id(self, reading: Reading) -> None:
-        """Where a path takes the id out: over gRPC it is no part of what is redacted."""
-        names = (reading.request_id, *(each.request_id for each in reading.inferences))
+    def _redact_id(self, reading: Reading) -> None:
+        """Redact the id if a path names it: over gRPC the request that holds it is not redacted."""
+        names = (reading.request_id, *(inference.request_id for inference in reading.inferences))
         for rule in (rule for steps, rule in self._paths if steps == _ID):
             for name in filter(None, names):
-                self._changed(rule, name)
+                self._replace(rule, name)
 
-    def _inference(self, inference: Inference, exchange: Exchange) -> Inference:
+    def _redact_inference(self, inference: Inference, exchange: Exchange) -> Inference:
         changes: dict[str, Any] = {}
         if exchange.transport == "grpc":
             changes["data"] = self._data_of_grpc(inference, exchange)
         if self._keys:
             changes["metadata"] = [
-                found for each in inference.metadata if (found := self._metadata(each)) is not None
+                redacted
+                for envelope in inference.metadata
+                if (redacted := self._redact_envelope(envelope)) is not None
             ]
             is_hidden = self._keys.are_coded_in(inference.response or b"")
-            changes["response"] = None if is_hidden else self._copied_back(inference.response)
+            changes["response"] = None if is_hidden else self._redact_copies(inference.response)
         return replace(inference, **changes) if changes else inference
 
     def _data_of_grpc(self, inference: Inference, exchange: Exchange) -> bytes | None:
-        """Messages that nobody could read are the datum as they came; several inputs are one, with
-        their parameters."""
+        """Return the redacted datum of a gRPC request; unreadable messages are one unchanged."""
         data = inference.data
         if any(map(self._reaches_tensors, self._paths)):
             return None
         if data is None or not self._keys or data == exchange.request.bytes:
             return None if self._keys or self._paths else data
-        return self._copied_back(data) if data.startswith(b"{") else data
+        return self._redact_copies(data) if data.startswith(b"{") else data
 
-    def _copied_back(self, response: bytes | None) -> bytes | None:
-        """JSON without copies of metadata, as it came where there are none; what cannot be read
-        only if no key is in it."""
+    def _redact_copies(self, response: bytes | None) -> bytes | None:
+        """Redact copies of metadata in JSON; drop unreadable bytes that contain a key."""
         if response is None or not self._keys.may_be_in(response):
             return response
-        before = self._keys.found
-        written = self._json(response)
+        before = self._keys.removed_count
+        written = self._redact_json(response)
         if written is None:
             return None if self._keys.are_in(response) else response
-        return response if self._keys.found == before else written
+        return response if self._keys.removed_count == before else written
 
-    def _answered(self, inference: Inference, exchange: Exchange) -> Inference:
-        """What was answered without the values that were taken out of what was asked."""
+    def _redact_answer(self, inference: Inference, exchange: Exchange) -> Inference:
+        """Return the answer without the values that were removed from the request."""
         response = inference.response
         if response is not None:
-            response = None if self._is_untold(exchange) else self._taken.answer(response)
-        error = self._told(inference.error, exchange)
+            response = None if self._must_hide(exchange) else self._removed.answer(response)
+        error = self._clean(inference.error, exchange)
         return replace(inference, response=response, error=error)
 
-    def _told(self, text: str | None, exchange: Exchange) -> str | None:
+    def _clean(self, text: str | None, exchange: Exchange) -> str | None:
         if text is None:
             return None
-        return _UNREAD if self._is_untold(exchange) else self._taken.without(text)
+        return _UNREAD if self._must_hide(exchange) else self._removed.replace_in_text(text)
 
-    def _is_untold(self, exchange: Exchange) -> bool:
-        """A failure says what is wrong with the request, in its own words."""
+    def _must_hide(self, exchange: Exchange) -> bool:
+        """Return whether an error may quote a request that could not be redacted."""
         return self._unread and (exchange.http_status or 500) >= 400
 
     @staticmethod
@@ -293,7 +293,7 @@ class Redactor:
 
 
 def _can_be_read(exchange: Exchange, limit: int) -> bool:
-    """Whether the request's bytes are known as they were meant."""
+    """Return whether the request's bytes can be decoded."""
     request, headers = exchange.request, exchange.request_headers
     if exchange.transport == "grpc" or not request.size:
         return True

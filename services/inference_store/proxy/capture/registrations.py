@@ -1,6 +1,6 @@
-"""Registrations of models, read from the api in the background and kept on disk.
+"""Registrations of models, read from the api in the background and stored on disk.
 
-Nothing waits for the api: what was read last is what is known, after a start what the file has.
+Nothing waits for the api: the registrations read last apply, and after a start those in the file.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import structlog
 
 from inference_store.platform.settings import PREFIX, CaptureSettings
 
-from .registered import Registered
+from .registered_model import RegisteredModel
 
 _PAGE: Final = 500
 _MOST_MODELS: Final = 100_000
@@ -25,77 +25,78 @@ _SECONDS: Final = 30.0
 _log = structlog.get_logger()
 
 
-class NotRead(Exception):
-    """The registrations cannot be read; `str()` of it says why."""
+class RegistryUnreadable(Exception):
+    """The registrations cannot be read; `str()` of the error gives the reason."""
 
 
 class Registrations:
-    """What the api has registered. `of` may be asked by any thread."""
+    """The registrations of the api. `of` may be called by any thread."""
 
     def __init__(self, settings: CaptureSettings) -> None:
         self._url = settings.proxy_registry_url.rstrip("/")
         self._key = settings.proxy_registry_key.get_secret_value()
         self._file = settings.proxy_registry_file
         self._seconds = settings.proxy_registry_seconds
-        self._known: Mapping[str, Registered] = {}
+        self._models: Mapping[str, RegisteredModel] = {}
 
-    def of(self, model_id: str) -> Registered | None:
-        """A model's registration; None: it has none, or is not known yet."""
-        return self._known.get(model_id)
+    def of(self, model_id: str) -> RegisteredModel | None:
+        """Return a model's registration; None if it has none, or is not known yet."""
+        return self._models.get(model_id)
 
     def open(self) -> None:
-        """Read the file, where there is one. Blocks."""
+        """Read the file, if there is one. Blocks."""
         if self._url and self._file is not None:
-            self._known = _models_of_file(self._file)
+            self._models = _read_file(self._file)
 
     async def keep_current(self) -> None:
-        """Read the api again and again; ends at once where there is none."""
+        """Read the api at intervals; return at once if there is none."""
         while self._url:
             await self._refresh()
             await asyncio.sleep(self._seconds)
 
     async def _refresh(self) -> None:
         try:
-            models = await self._fetched()
-        except (NotRead, aiohttp.ClientError, OSError, TimeoutError) as error:
+            models = await self._fetch_models()
+        except (RegistryUnreadable, aiohttp.ClientError, OSError, TimeoutError) as error:
             why = str(error) or type(error).__name__
             _log.warning("the registrations are not read", action="registry_away", error=why)
             return
-        if models != self._known and self._file is not None:
+        if models != self._models and self._file is not None:
             await asyncio.to_thread(_write_file, self._file, models)
-        self._known = models
+        self._models = models
 
-    async def _fetched(self) -> dict[str, Registered]:
-        """Every model that the key may read. Raises NotRead, ClientError, TimeoutError."""
-        models: dict[str, Registered] = {}
+    async def _fetch_models(self) -> dict[str, RegisteredModel]:
+        """Return every model that the key may read. Raises RegistryUnreadable, ClientError,
+        TimeoutError."""
+        models: dict[str, RegisteredModel] = {}
         cursor: str | None = None
         headers = {"Authorization": f"Bearer {self._key}"}
         timeout = aiohttp.ClientTimeout(total=_SECONDS)
         async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
             while True:
-                page = await _page(session, f"{self._url}/v1/models", cursor)
-                models |= _registered(page)
+                page = await _fetch_page(session, f"{self._url}/v1/models", cursor)
+                models |= _read_models(page)
                 cursor = page.get("next")
                 if not cursor:
                     return models
                 if len(models) > _MOST_MODELS:
-                    raise NotRead(f"the api has more than {_MOST_MODELS} models")
+                    raise RegistryUnreadable(f"the api has more than {_MOST_MODELS} models")
 
 
-def _models_of_file(path: Path) -> dict[str, Registered]:
-    """What the file has; nothing where it cannot be read, which the log says."""
+def _read_file(path: Path) -> dict[str, RegisteredModel]:
+    """Read the file; empty if it cannot be read, which is logged."""
     try:
         with path.open("rb") as file:
-            return _registered(_object(file.read(_MOST_FILE_BYTES), str(path)))
+            return _read_models(_parse_page(file.read(_MOST_FILE_BYTES), str(path)))
     except FileNotFoundError:
         return {}
-    except (OSError, NotRead) as error:
+    except (OSError, RegistryUnreadable) as error:
         _log.warning("the registry's file cannot be read", action="registry_file", error=str(error))
         return {}
 
 
-def _write_file(path: Path, models: Mapping[str, Registered]) -> None:
-    """Beside it first: a file that a kill cut off never has the name."""
+def _write_file(path: Path, models: Mapping[str, RegisteredModel]) -> None:
+    """Write the file under another name first, so that a kill never leaves it incomplete."""
     items = [
         {
             "model_id": model_id,
@@ -104,54 +105,56 @@ def _write_file(path: Path, models: Mapping[str, Registered]) -> None:
         }
         for model_id, registered in models.items()
     ]
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        beside.write_bytes(orjson.dumps({"items": items}))
-        beside.replace(path)
+        temporary.write_bytes(orjson.dumps({"items": items}))
+        temporary.replace(path)
     except OSError as error:
         _log.warning(
             "the registry's file cannot be written", action="registry_file", error=str(error)
         )
 
 
-async def _page(session: aiohttp.ClientSession, url: str, cursor: str | None) -> dict[str, Any]:
+async def _fetch_page(
+    session: aiohttp.ClientSession, url: str, cursor: str | None
+) -> dict[str, Any]:
     query = {"limit": str(_PAGE)} | ({"cursor": cursor} if cursor else {})
     async with session.get(url, params=query, allow_redirects=False) as answer:
         if answer.status != 200:
-            raise NotRead(
+            raise RegistryUnreadable(
                 f"{url} answers {answer.status}: {PREFIX}PROXY_REGISTRY_KEY has to read models"
             )
         body = bytearray()
         async for chunk in answer.content.iter_chunked(1 << 16):
             body += chunk
             if len(body) > _MOST_PAGE_BYTES:
-                raise NotRead(f"{url} answers more than {_MOST_PAGE_BYTES} bytes")
-    return _object(bytes(body), url)
+                raise RegistryUnreadable(f"{url} answers more than {_MOST_PAGE_BYTES} bytes")
+    return _parse_page(bytes(body), url)
 
 
-def _object(raw: bytes, name: str) -> dict[str, Any]:
+def _parse_page(raw: bytes, name: str) -> dict[str, Any]:
     try:
         document = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise NotRead(f"{name} holds no JSON: {error}") from None
+        raise RegistryUnreadable(f"{name} holds no JSON: {error}") from None
     if not isinstance(document, dict) or not isinstance(document.get("items"), list):
-        raise NotRead(
+        raise RegistryUnreadable(
             f"{name} holds no list of models: {PREFIX}PROXY_REGISTRY_URL is the api's address"
         )
     return document
 
 
-def _registered(page: Mapping[str, Any]) -> dict[str, Registered]:
+def _read_models(page: Mapping[str, Any]) -> dict[str, RegisteredModel]:
     return {
-        each["model_id"]: _registration(each)
-        for each in page["items"]
-        if isinstance(each, dict) and isinstance(each.get("model_id"), str)
+        item["model_id"]: _read_registration(item)
+        for item in page["items"]
+        if isinstance(item, dict) and isinstance(item.get("model_id"), str)
     }
 
 
-def _registration(item: Mapping[str, Any]) -> Registered:
+def _read_registration(item: Mapping[str, Any]) -> RegisteredModel:
     task_type, mapping = item.get("task_type"), item.get("output_mapping")
-    return Registered(
+    return RegisteredModel(
         task_type=task_type if isinstance(task_type, str) else None,
         batched=isinstance(mapping, dict) and mapping.get("batched") is True,
     )

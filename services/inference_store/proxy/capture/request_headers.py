@@ -1,4 +1,4 @@
-"""Which headers of a request are kept, as metadata or to send it again; never a secret."""
+"""Selects the headers of a request to keep, as metadata or to send it again; never a secret."""
 
 import re
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from inference_store.proxy.metadata_header import BINARY_HEADER, METADATA_HEADER
 METADATA_HEADERS = frozenset({METADATA_HEADER, BINARY_HEADER, "chariot-inference-parameters"})
 """Headers that hold the caller's metadata."""
 JSON_LENGTH = "inference-header-content-length"
-"""Says how much of a body is JSON, where tensors follow it."""
+"""The header that says how much of a body is JSON, if tensors follow it."""
 _OF_THE_LENGTH = frozenset({"content-encoding", "content-length", JSON_LENGTH})
-# What the body cannot be understood without.
+# Headers that are needed to read the body.
 _NEEDED = frozenset({"content-type", "accept", JSON_LENGTH, "grpc-encoding"}) | METADATA_HEADERS
-# Whatever the configuration says. Names are taken apart at what is no letter or digit.
+# Whatever the configuration says. Names are split at characters that are not letters or digits.
 _SECRET = re.compile(
     r"authori[sz]ation|cookie|secret|passw(or)?d|credential|token(?!s)|signature|session"
     r"|api-?_?key|access-?_?key|subscription-?_?key|private-?_?key|^key$|^sig$|x-auth|assertion"
@@ -29,38 +29,38 @@ _LONGEST = 8192
 
 
 def is_secret(name: str) -> bool:
-    """Whether a header's or a query parameter's name says that it holds a secret."""
+    """Return whether the name of a header or a query parameter says that it holds a secret."""
     return _SECRET.search(name) is not None
 
 
-def kept_headers(headers: Headers, allowed: Sequence[str]) -> list[list[str]]:
-    """Those that stand beside the request: allowed, or needed to send it again."""
+def select_headers(headers: Headers, allowed: Sequence[str]) -> list[list[str]]:
+    """Return the headers to store with the request: those allowed, or needed to send it again."""
     names = _NEEDED | {name.lower() for name in allowed}
     return [[name, value] for name, value in headers if name in names and not is_secret(name)]
 
 
-def header_metadata(headers: Headers, allowed: Sequence[str]) -> dict[str, str]:
-    """The allowed headers as metadata; one that repeats, joined by commas."""
-    found: dict[str, str] = {}
+def metadata_from_headers(headers: Headers, allowed: Sequence[str]) -> dict[str, str]:
+    """Return the allowed headers as metadata; repeated ones are joined by commas."""
+    metadata: dict[str, str] = {}
     names = {name.lower() for name in allowed}
     for name, value in headers:
         if name in names and not is_secret(name):
             text = value[:_LONGEST].replace("\0", "\ufffd")
-            found[name] = f"{found[name]}, {text}" if name in found else text
-    return found
+            metadata[name] = f"{metadata[name]}, {text}" if name in metadata else text
+    return metadata
 
 
-def trace_of(headers: Headers) -> tuple[str, str] | None:
-    """The `traceparent` and its trace id, where it is one."""
+def find_trace(headers: Headers) -> tuple[str, str] | None:
+    """Return the `traceparent` and its trace id; None if there is no valid one."""
     value = header(headers, "traceparent")
-    found = None if value is None else _TRACEPARENT.fullmatch(value.strip())
-    if value is None or found is None or found[1] == _NO_TRACE or not storable(value):
+    match = None if value is None else _TRACEPARENT.fullmatch(value.strip())
+    if value is None or match is None or match[1] == _NO_TRACE or not storable(value):
         return None
-    return value.strip(), found[1]
+    return value.strip(), match[1]
 
 
-def kept_query(query: str) -> str:
-    """The query without parameters whose names say that they hold a secret."""
+def remove_secrets(query: str) -> str:
+    """Return the query without parameters whose names say that they hold a secret."""
     if not query:
         return ""
     parts = re.split("[&;]", query)
@@ -68,8 +68,9 @@ def kept_query(query: str) -> str:
 
 
 def headers_of(body: bytes, json_length: int | None, headers: Headers) -> Headers:
-    """The headers of a body that was written anew; `json_length`: of the JSON before tensors."""
-    kept = [(name, value) for name, value in headers if name not in _OF_THE_LENGTH]
+    """Return the headers of a rewritten body; `json_length`: the length of the JSON before
+    tensors."""
+    remaining = [(name, value) for name, value in headers if name not in _OF_THE_LENGTH]
     if json_length is not None:
-        kept.append((JSON_LENGTH, str(json_length)))
-    return [*kept, ("content-length", str(len(body)))]
+        remaining.append((JSON_LENGTH, str(json_length)))
+    return [*remaining, ("content-length", str(len(body)))]

@@ -2,14 +2,14 @@
 
     <directory>/<producer>.lock     held as long as one of that producer's processes lives; says
                                     how many bytes are in its folder
-    <directory>/<producer>/<sequence>        a capture (`prepared.py`)
+    <directory>/<producer>/<sequence>        a capture (`prepared_capture.py`)
     <directory>/<producer>/<sequence>.part   one that is being written
-    <directory>/<producer>/report            the last report, where Kafka did not take it
+    <directory>/<producer>/report            the last report, if Kafka did not take it
     <directory>/<producer>/report.part       one that is being written
 
-Order: a capture is written, and has its name, before it counts as spooled; it is removed after
-its events are acknowledged. Whoever finds a folder whose lock is free publishes what is in it,
-under the old producer's id and sequences; a `.part` there was torn by the death of its writer.
+Order: a capture is written, and has its name, before it counts as spooled; it is removed after its
+events are acknowledged. A process that finds a folder whose lock is free publishes its captures,
+under the old producer's id and sequences; a `.part` there was cut off when its writer died.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from inference_store.platform.metrics import SPOOL_TROUBLE
 
 from .counts import Counts
 from .folder_locks import LOCK
-from .prepared import Prepared, Torn, decode, encode
+from .prepared_capture import PreparedCapture, TornFile, decode, encode
 
 _PART = ".part"
 _REPORT = "report"
@@ -44,7 +44,7 @@ class Room:
     _lock: Lock = field(default_factory=Lock)
 
     def take(self, size: int) -> bool:
-        """Reserve; False where that would be over the limit."""
+        """Reserve bytes; return False if that would exceed the limit."""
         with self._lock:
             if self.used + self.others() + size > self.limit:
                 return False
@@ -52,7 +52,7 @@ class Room:
             return True
 
     def change(self, by: int) -> None:
-        """Count what is there already, or what is gone."""
+        """Count bytes that are on disk already, or that were removed."""
         with self._lock:
             self.used += by
 
@@ -68,41 +68,41 @@ class Folder:
         self._lock = Lock()
         self._bytes = 0
         self._waiting = 0
-        self._taken: set[str] = set()
-        # settled, but the disk does not let them go
+        self._claimed: set[str] = set()
+        # settled, but the disk refuses to remove them
         self._stuck: set[str] = set()
         self._names: Iterator[str] = iter(())
 
     @property
     def waiting(self) -> int:
-        """Captures in it, those being published included."""
+        """Captures in the folder, including those being published."""
         return self._waiting
 
     @property
-    def untaken(self) -> int:
-        """Captures that nobody publishes at the moment."""
-        return self._waiting - len(self._taken)
+    def unclaimed(self) -> int:
+        """Captures that no task publishes at the moment."""
+        return self._waiting - len(self._claimed)
 
     @property
     def is_settled(self) -> bool:
-        """Of a dead producer: nothing is in it, and all that was is counted; a thread does the one
-        after the other."""
+        """True if a dead producer's folder is empty and all its captures are counted; a thread does
+        these one after the other."""
         return not self._waiting and self.counts.queued <= 0
 
-    def write(self, prepared: Prepared) -> bool:
-        """Keep a capture; False where there is no room, or the disk refuses."""
+    def write(self, prepared: PreparedCapture) -> bool:
+        """Store a capture; return False if there is no room, or the disk refuses."""
         raw = encode(prepared)
         if not self._room.take(len(raw)):
             return False
-        self._say(len(raw))
+        self._record_size(len(raw))
         path = self._path / f"{prepared.sequence:020d}"
         try:
             self._write(path, raw)
         except OSError as error:
             SPOOL_TROUBLE.inc()
             _log.warning("the spool cannot be written", action="spooling", error=str(error))
-            for each in (path.with_suffix(_PART), path):
-                self._unlink(each)
+            for file in (path.with_suffix(_PART), path):
+                self._unlink(file)
             self._change(-len(raw))
             return False
         with self._lock:
@@ -121,19 +121,19 @@ class Folder:
         if self._fsync:
             _sync_folder(self._path)
 
-    def look_through(self, *, own: bool = False) -> None:
-        """Count what a dead producer left, and remove what it had not written whole. `own`: what
-        our own process left that was killed; those are counted as seen already, and `Counts.go_on`
-        counts those that are not here. Raises OSError; then nothing is counted."""
-        found = [(path, path.stat().st_size) for path in list(self._path.iterdir())]
-        for path, size in found:
+    def recover(self, *, own: bool = False) -> None:
+        """Count what a dead producer left, and remove incomplete files. `own`: the folder is of our
+        own producer, whose process was killed; its captures are counted as seen already, and
+        `Counts.go_on` counts those that are missing. Raises OSError; then nothing is counted."""
+        files = [(path, path.stat().st_size) for path in list(self._path.iterdir())]
+        for path, size in files:
             name, _, rest = path.name.partition(".")
             if path.name == _REPORT + _PART:
                 self._settle_report(path)
             if not name.isdigit():
                 continue
             if not own:
-                self.counts.found(int(name))
+                self.counts.count_spooled(int(name))
             if not rest:
                 self._change(size)
                 self._waiting += 1
@@ -143,61 +143,63 @@ class Folder:
                 self._lose()
 
     def take(self) -> Path | None:
-        """A capture that nobody publishes yet; None: there is none. Raises OSError."""
+        """Claim a capture that no task publishes yet; None if there is none. Raises OSError."""
         with self._lock:
-            if not self.untaken:
+            if not self.unclaimed:
                 return None
-            name = self._next() or self._next(anew=True)
-            if name is None:  # somebody else has removed them
-                for _ in range(self.untaken):
+            name = self._next_name() or self._next_name(from_start=True)
+            if name is None:  # another process has removed them
+                for _ in range(self.unclaimed):
                     self.counts.drop("torn")
-                self._waiting = len(self._taken)
+                self._waiting = len(self._claimed)
                 return None
-            self._taken.add(name)
+            self._claimed.add(name)
             return self._path / name
 
-    def _next(self, *, anew: bool = False) -> str | None:
-        """On from where it stopped, or from the beginning."""
-        if anew:
-            # Not those in hand: they may be gone when it is their turn.
+    def _next_name(self, *, from_start: bool = False) -> str | None:
+        """Return the next name, continuing the listing or from its start."""
+        if from_start:
+            # Not those already claimed: they may be gone by then.
             names: list[str] = []
             with contextlib.suppress(FileNotFoundError):  # the folder, too, may be removed
                 names = os.listdir(self._path)
-            gone = self._taken | self._stuck
-            self._names = iter([name for name in names if name.isdigit() and name not in gone])
+            excluded = self._claimed | self._stuck
+            self._names = iter([name for name in names if name.isdigit() and name not in excluded])
         return next(self._names, None)
 
-    def read(self, path: Path) -> Prepared | None:
-        """The capture; None, and it is gone and counted, where the file is torn. Raises OSError."""
+    def read(self, path: Path) -> PreparedCapture | None:
+        """Return the capture; if the file is torn, remove and count it, and return None. Raises
+        OSError."""
         try:
             return decode(path.read_bytes())
-        except (Torn, FileNotFoundError):
+        except (TornFile, FileNotFoundError):
             size = self._unlink(path)
             self._lose()
             self._forget(path, size)
             return None
 
     def remove(self, path: Path) -> None:
-        """Its events are acknowledged. Where the disk refuses, it is published again one day."""
+        """Remove a capture whose events are acknowledged. If the disk refuses, it is published
+        again later."""
         self._forget(path, self._unlink(path))
 
-    def keep_report(self, report: bytes) -> None:
-        """Keep the last report for whoever comes next."""
+    def store_report(self, report: bytes) -> None:
+        """Store the last report for the process that adopts the folder."""
         with contextlib.suppress(OSError):
             self._write(self._path / _REPORT, report)
 
-    def kept_report(self) -> bytes | None:
-        """The last report of a producer that could not send it."""
+    def read_stored_report(self) -> bytes | None:
+        """Return the last report of a producer that could not send it."""
         with contextlib.suppress(OSError):
             return (self._path / _REPORT).read_bytes()
         return None
 
-    def forget_report(self) -> None:
-        """It was sent."""
+    def remove_report(self) -> None:
+        """Remove the stored report after it was sent."""
         self._unlink(self._path / _REPORT)
 
     def _settle_report(self, part: Path) -> None:
-        """One that its writer's death left: whole, it is the last report; else it is of no use."""
+        """Rename a report that its dead writer left if it is complete; remove it otherwise."""
         try:
             decode_report(part.read_bytes())
             part.rename(self._path / _REPORT)
@@ -207,27 +209,28 @@ class Folder:
             _log.warning("the spool cannot be read", action="adopting", error=str(error))
 
     def close(self) -> None:
-        """Let go; an empty folder is removed, the lock last."""
+        """Unlock the folder; remove an empty folder first, its lock last."""
         with contextlib.suppress(OSError):
             if not self._waiting:
-                self._path.rmdir()  # refused where a report still lies in it
+                self._path.rmdir()  # refused if a report is still in it
                 (self._root / f"{self.counts.producer}{LOCK}").unlink(missing_ok=True)
-        with self._lock:  # a thread may be about to write there: the number is given anew
+        with self._lock:  # a thread may be about to write to it: the descriptor is reused
             os.close(self._lock_file)
             self._lock_file = -1
 
     def _change(self, by: int) -> None:
         self._room.change(by)
-        self._say(by)
+        self._record_size(by)
 
-    def _say(self, by: int) -> None:
-        """Bytes came or went: other processes read here how many there are."""
+    def _record_size(self, by: int) -> None:
+        """Update the size in the lock file, where other processes read it."""
         with self._lock, contextlib.suppress(OSError):
             self._bytes += by
             os.pwrite(self._lock_file, b"%020d" % self._bytes, 0)
 
     def _unlink(self, path: Path) -> int:
-        """Remove a file; how many bytes are gone. One that stays is not taken any more."""
+        """Remove a file and return how many bytes that freed. A file that stays is not claimed
+        again."""
         try:
             size = path.stat().st_size
             path.unlink()
@@ -248,7 +251,7 @@ class Folder:
     def _forget(self, path: Path, size: int) -> None:
         self._change(-size)
         with self._lock:
-            self._taken.discard(path.name)
+            self._claimed.discard(path.name)
             self._waiting -= 1
 
 

@@ -1,4 +1,4 @@
-"""UUIDv7 (RFC 9562): they sort by the time they were made at."""
+"""UUIDv7 (RFC 9562): they sort by the time of their creation."""
 
 import os
 import time
@@ -6,7 +6,7 @@ from uuid import UUID
 
 
 def uuid7() -> UUID:
-    """A new one: 48 bits of Unix milliseconds, 74 random bits."""
+    """Return a new UUID: 48 bits of Unix milliseconds, 74 random bits."""
     milliseconds = time.time_ns() // 1_000_000
     random = int.from_bytes(os.urandom(10), "big")
     return UUID(

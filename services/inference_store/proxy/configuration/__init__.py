@@ -1,14 +1,14 @@
-"""The proxy's configuration: what stands behind it, and how each model's exchanges are captured."""
+"""The proxy's configuration: its upstreams, and how each model's exchanges are captured."""
 
+from .configuration_file import Configuration, build_configuration, read_configuration_file
 from .document import WrongConfiguration
 from .entries import ModelEntry, UpstreamEntry
-from .reading import Configuration, configuration_of, configuration_of_one
 
 __all__ = [
     "Configuration",
     "ModelEntry",
     "UpstreamEntry",
     "WrongConfiguration",
-    "configuration_of",
-    "configuration_of_one",
+    "build_configuration",
+    "read_configuration_file",
 ]

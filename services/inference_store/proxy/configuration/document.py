@@ -1,4 +1,4 @@
-"""YAML in which every value knows its line, so that a mistake is named by where it stands."""
+"""YAML in which every value has its line, so that an error names it."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,8 +9,8 @@ import yaml
 from inference_store.platform.settings import WrongSetting
 
 MOST_BYTES = 1 << 20
-Place = Sequence[int | str]
-"""Names and indexes from the root, as pydantic's `loc`."""
+Location = Sequence[int | str]
+"""Names and indexes from the root, like pydantic's `loc`."""
 
 
 class WrongConfiguration(WrongSetting):
@@ -28,14 +28,14 @@ class Document:
             raise WrongConfiguration(f"{path} cannot be read: {exc.strerror}") from None
         if len(text) > MOST_BYTES:
             raise WrongConfiguration(f"{path} has more than {MOST_BYTES:,} bytes")
-        self._root, self.value = self._parsed(text)
+        self._root, self.value = self._parse(text)
 
-    def _parsed(self, text: bytes) -> tuple[yaml.Node | None, Any]:
+    def _parse(self, text: bytes) -> tuple[yaml.Node | None, Any]:
         loader = None
         try:
             loader = yaml.SafeLoader(text)
             root = loader.get_single_node()
-            for name, line in _repeated(root):
+            for name, line in _find_repeated(root):
                 raise WrongConfiguration(f"{self._path}, line {line}: {name!r} is there twice")
             return root, None if root is None else loader.construct_document(root)
         except yaml.MarkedYAMLError as exc:
@@ -50,23 +50,25 @@ class Document:
             if loader is not None:
                 loader.dispose()
 
-    def wrong(self, place: Place, message: str) -> str:
-        """A sentence about the value at a place, or about the nearest that is there."""
-        named = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
-        return f"{self._path}, line {self._line(place)}: {named.lstrip('.') or 'it'}: {message}"
+    def describe_error(self, location: Location, message: str) -> str:
+        """Return a sentence about the value at a location, or about the nearest one that exists."""
+        name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+        return (
+            f"{self._path}, line {self._find_line(location)}: {name.lstrip('.') or 'it'}: {message}"
+        )
 
-    def _line(self, place: Place) -> int:
+    def _find_line(self, location: Location) -> int:
         node, line = self._root, 1
-        for part in place:
-            found = _child(node, part)
-            if found is None:
+        for part in location:
+            child = _find_child(node, part)
+            if child is None:
                 break
-            line, node = found
+            line, node = child
         return line
 
 
-def _child(node: yaml.Node | None, part: int | str) -> tuple[int, yaml.Node] | None:
-    """Where a member stands, and the member."""
+def _find_child(node: yaml.Node | None, part: int | str) -> tuple[int, yaml.Node] | None:
+    """Return a member and its line."""
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             if key.value == str(part):
@@ -77,16 +79,17 @@ def _child(node: yaml.Node | None, part: int | str) -> tuple[int, yaml.Node] | N
     return None
 
 
-def _repeated(node: yaml.Node | None) -> Iterator[tuple[str, int]]:
-    """Names that a mapping has twice, of which YAML would keep the last without a word."""
+def _find_repeated(node: yaml.Node | None) -> Iterator[tuple[str, int]]:
+    """Yield names that a mapping has twice, with their lines: YAML would keep the last without an
+    error."""
     if isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
+        names: set[str] = set()
         for key, value in node.value:
             if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
+                if key.value in names:
                     yield key.value, key.start_mark.line + 1
-                seen.add(key.value)
-            yield from _repeated(value)
+                names.add(key.value)
+            yield from _find_repeated(value)
     elif isinstance(node, yaml.SequenceNode):
         for value in node.value:
-            yield from _repeated(value)
+            yield from _find_repeated(value)

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, ConfigDict, Field, FilePath, model_validator
 
-from inference_store.inference.documented import Documented
+from inference_store.inference.field_docs import DocumentedModel
 from inference_store.inference.task_types import TASK_TYPES, task_type_of
 from inference_store.proxy.rules import Redaction, Rules, Sampling, matches
 
@@ -14,17 +14,17 @@ Name = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 def _task_type(name: str) -> str:
-    found = task_type_of(name).name
-    if found == "unknown" and name != "unknown":
+    known_name = task_type_of(name).name
+    if known_name == "unknown" and name != "unknown":
         raise ValueError(f"there is no task type {name!r}; known are {', '.join(TASK_TYPES)}")
-    return found
+    return known_name
 
 
 def _url(text: str) -> str:
-    found = urlsplit(text)
-    if found.scheme not in {"http", "https"} or not found.hostname or found.query or found.fragment:
+    url = urlsplit(text)
+    if url.scheme not in {"http", "https"} or not url.hostname or url.query or url.fragment:
         raise ValueError("expected http://host:port or https://host:port, with a path or without")
-    if found.username is not None or found.password is not None:
+    if url.username is not None or url.password is not None:
         raise ValueError("a name or password in it would take the place of the caller's own")
     return text.rstrip("/")
 
@@ -36,7 +36,7 @@ def _target(text: str) -> str:
     return text
 
 
-class _Entry(Documented):
+class _Entry(DocumentedModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
@@ -87,7 +87,7 @@ class UpstreamEntry(_Entry):
         return self
 
     def serves(self, model: str | None) -> bool:
-        """Whether a model of this name is here."""
+        """Return whether the upstream serves a model of this name."""
         return model is None or any(matches(pattern, model) for pattern in self.models)
 
 
@@ -151,13 +151,13 @@ class ModelEntry(_Entry):
     """Request headers that become metadata, in any case."""
 
     def matches(self, upstream: str, model: str, version: str | None) -> bool:
-        """Whether this entry is about a call."""
+        """Return whether this entry applies to a call."""
         if self.upstream not in {None, upstream} or self.version not in {None, version}:
             return False
         return matches(self.model, model)
 
     def rules(self, dialect: str | None) -> Rules:
-        """The same in the words of the rest of the proxy."""
+        """Return the entry as rules."""
         return Rules(
             model_id=self.model_id,
             project_id=self.project_id,
@@ -167,6 +167,6 @@ class ModelEntry(_Entry):
             capture=self.capture,
             strip_metadata=self.strip_metadata,
             sampling=Sampling(**self.sampling.model_dump()),
-            redactions=tuple(Redaction(**each.model_dump()) for each in self.redactions),
+            redactions=tuple(Redaction(**entry.model_dump()) for entry in self.redactions),
             metadata_headers=tuple(name.lower() for name in self.metadata_headers),
         )

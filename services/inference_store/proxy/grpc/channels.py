@@ -1,4 +1,4 @@
-"""Channels to upstreams, and what their connections and ours have in common."""
+"""Channels to upstreams, and the options that clients and servers share."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -6,14 +6,14 @@ from typing import Final
 import grpc
 
 MESSAGE_BYTES: Final = 256 << 20
-"""The largest message that passes unless told otherwise: what is larger is refused, not cut."""
+"""The largest message that is forwarded by default: a larger one is refused, not cut."""
 _METADATA_BYTES: Final = 1 << 20
 _RECONNECT_MILLISECONDS: Final = 1_000
 
 
 def options(message_bytes: int = MESSAGE_BYTES) -> Sequence[tuple[str, int]]:
-    """Of either side: gRPC's own limits (4 MiB, and 8 KiB of metadata) would be ours, not the
-    upstream's."""
+    """Return the options of clients and servers: gRPC's default limits (4 MiB, and 8 KiB of
+    metadata) would apply instead of the upstream's."""
     return (
         ("grpc.max_receive_message_length", message_bytes),
         ("grpc.max_send_message_length", message_bytes),
@@ -29,18 +29,22 @@ def channel(
     compression: grpc.Compression | None = None,
     message_bytes: int = MESSAGE_BYTES,
 ) -> grpc.aio.Channel:
-    """A channel to `host:port`; it connects when first used, and again when the upstream is back.
+    """Return a channel to `host:port`; it connects when first used, and again when the upstream is
+    available again.
 
-    Call it inside the loop. `compression` of what is sent: gRPC does not say what the caller's was.
+    Call it inside the loop. `compression`: of messages sent; gRPC does not report what the caller
+    used.
     """
-    chosen = (
+    all_options = (
         *options(message_bytes),
-        # a caller's call is made once: what is repeated is the caller's choice
+        # a call is forwarded once: only the caller may repeat it
         ("grpc.enable_retries", 0),
         ("grpc.max_reconnect_backoff_ms", _RECONNECT_MILLISECONDS),
         ("grpc.initial_reconnect_backoff_ms", _RECONNECT_MILLISECONDS // 10),
         ("grpc.min_reconnect_backoff_ms", _RECONNECT_MILLISECONDS),
     )
     if credentials is None:
-        return grpc.aio.insecure_channel(target, options=chosen, compression=compression)
-    return grpc.aio.secure_channel(target, credentials, options=chosen, compression=compression)
+        return grpc.aio.insecure_channel(target, options=all_options, compression=compression)
+    return grpc.aio.secure_channel(
+        target, credentials, options=all_options, compression=compression
+    )

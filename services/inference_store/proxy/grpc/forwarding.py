@@ -1,7 +1,7 @@
-"""Bytes of calls, passed on both ways without being decoded.
+"""Forwards the bytes of calls both ways without decoding them.
 
-The caller's answer waits for nothing of ours: what is captured is handed over when the call is
-over, its status sent.
+The caller's answer never waits for capture: an exchange is handed over after the call's status is
+sent.
 """
 
 import asyncio
@@ -11,90 +11,127 @@ import grpc
 from grpc import StatusCode
 
 from . import shutdown
-from .ending import (
+from .call_end import (
     Context,
     UpstreamCall,
     cancelled_if_gone,
-    cut_off,
     end,
     fail,
     number,
-    refused,
+    record_cut_off,
+    refuse,
 )
-from .metadata import passed
-from .methods import SHUTDOWN, Method, names
+from .call_target import CallTarget, Route
+from .calls import Calls
+from .captured_call import CapturedCall, Captures
+from .metadata import select_metadata
+from .methods import SHUTDOWN, Method, read_names
+from .observation import observe
 from .omi_versions import OmiVersions
-from .onward import Onward, Route
-from .seen import Captures, Seen
-from .streams import exchanged
-from .watching import watch
+from .streams import exchange_messages
 
 
 class Forwarding:
-    """The behaviour of every method."""
+    """The handler of every method."""
 
-    def __init__(self, route: Route, captures: Captures, *, by_model: bool) -> None:
+    def __init__(self, route: Route, captures: Captures, calls: Calls, *, by_model: bool) -> None:
         self._route = route
         self._captures = captures
+        self._calls = calls
         self._by_model = by_model
         self._omi_versions = OmiVersions()
 
-    async def unary(self, path: str, method: Method, request: bytes, context: Context) -> bytes:
-        """One message each way."""
-        onward = self._onward(path, method, request)
-        if onward is None or (path == SHUTDOWN and not onward.allow_shutdown):
-            refused(context, onward)
+    async def unary(self, path: str, method: Method, _: Any, context: Context) -> bytes:
+        """Forward a call with one message each way."""
+        request = await self._read_message(context)
+        if request is None:
             await fail(context)
             return b""
-        seen = Seen(self._captures, lambda _: onward, path, context)
-        watch(onward, path, context, seen)
-        seen.asked(request)
-        may_drop = path == SHUTDOWN and await shutdown.reached(onward.channel)
-        ask: Any = onward.channel.unary_unary(path)
-        call: UpstreamCall = ask(request, **_options(onward, context))
+        target = self._find_target(path, method, request)
+        if target is None or (path == SHUTDOWN and not target.allow_shutdown):
+            refuse(context, target)
+            await fail(context)
+            return b""
+        captured_call = CapturedCall(self._captures, lambda _: target, path, context)
+        observe(target, path, context, captured_call)
+        captured_call.record_request(request)
+        may_drop = path == SHUTDOWN and await shutdown.is_connected(target.channel)
+        ask: Any = target.channel.unary_unary(path)
+        call: UpstreamCall = ask(request, **_options(target, context))
         try:
-            answer = await _answer(call)
-            if answer is None and may_drop and shutdown.dropped(await call.code()):
-                seen.ended(number(StatusCode.OK), None)
-                return shutdown.answer()
-            await _finish(call, context, seen, answer or b"")
+            answer = await _read_answer(call)
+            if answer is None and may_drop and shutdown.has_dropped(await call.code()):
+                captured_call.record_end(number(StatusCode.OK), None)
+                return shutdown.build_answer()
+            await _finish(call, context, captured_call, answer or b"")
         except asyncio.CancelledError:
-            cut_off(context, seen)
+            record_cut_off(context, captured_call)
             raise
-        self._omi_versions.note(onward, path, answer or b"")
+        self._omi_versions.note(target, path, answer or b"")
         await fail(context)
         return answer or b""
 
     async def stream(self, path: str, method: Method, _: Any, context: Context) -> None:
-        """Any number of messages each way."""
+        """Forward a call with any number of messages each way."""
+        if not self._has_room(context):
+            return
         first = await context.read() if self._by_model and method.model else None
-        onward = self._onward(path, method, first)
-        if onward is None:
-            refused(context, onward)
+        target = self._find_target(path, method, first)
+        if target is None:
+            refuse(context, target)
             return
-        # a stream may be opened long before its first message says what it is about
-        seen = Seen(self._captures, lambda msg: self._onward(path, method, msg), path, context)
-        watch(onward, path, context, seen)
-        call: UpstreamCall = onward.channel.stream_stream(path)(**_options(onward, context))
+        # a stream may be opened long before its first message names the model
+        captured_call = CapturedCall(
+            self._captures, lambda msg: self._find_target(path, method, msg), path, context
+        )
+        observe(target, path, context, captured_call)
+        call: UpstreamCall = target.channel.stream_stream(path)(**_options(target, context))
         try:
-            await exchanged(first, context, call, seen)
+            await exchange_messages(first, context, call, captured_call)
         except asyncio.CancelledError:
-            cut_off(context, seen)
+            record_cut_off(context, captured_call)
             raise
-        except grpc.aio.BaseError:  # nobody is there to write to
-            cut_off(context, seen)
+        except grpc.aio.BaseError:  # the caller is gone
+            record_cut_off(context, captured_call)
             return
-        await end(call, context, seen)
+        await end(call, context, captured_call)
 
-    def _onward(self, path: str, method: Method, first: Any) -> Onward | None:
-        """By the first message, where there is one."""
-        named = names(method, first) if isinstance(first, bytes) else (None, None)
-        onward = self._route(path, *named)
-        return onward and self._omi_versions.added(onward, path)
+    def _has_room(self, context: Context) -> bool:
+        """Return whether the call is taken; if not, set its status."""
+        reason = self._calls.take(context.peer())
+        if reason is not None:
+            context.set_code(StatusCode.RESOURCE_EXHAUSTED)
+            context.set_details(reason)
+        return reason is None
+
+    async def _read_message(self, context: Context) -> bytes | None:
+        """Read the message of a call that has one; if it is refused, set its status and return
+        None."""
+        if not self._has_room(context):
+            return None
+        seconds = self._calls.message_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                message: Any = await context.read()
+        except TimeoutError:
+            context.set_code(StatusCode.DEADLINE_EXCEEDED)
+            context.set_details(f"the request was not whole after {seconds:g} s")
+            return None
+        if message is grpc.aio.EOF:
+            context.set_code(StatusCode.INVALID_ARGUMENT)
+            context.set_details("this method takes one message, and the request has none")
+            return None
+        return bytes(message)
+
+    def _find_target(self, path: str, method: Method, first: Any) -> CallTarget | None:
+        """Return the target by the first message, if there is one."""
+        model_and_version = read_names(method, first) if isinstance(first, bytes) else (None, None)
+        target = self._route(path, *model_and_version)
+        return target and self._omi_versions.add_version(target, path)
 
 
-async def _answer(call: UpstreamCall) -> bytes | None:
-    """The message of an answer; None: the call failed."""
+async def _read_answer(call: UpstreamCall) -> bytes | None:
+    """Return the message of an answer; None if the call failed."""
     try:
         answer: bytes = await call
     except grpc.aio.AioRpcError:
@@ -102,21 +139,23 @@ async def _answer(call: UpstreamCall) -> bytes | None:
     return answer
 
 
-async def _finish(call: UpstreamCall, context: Context, seen: Seen, answer: bytes) -> None:
-    """After one message's answer: metadata and status."""
+async def _finish(
+    call: UpstreamCall, context: Context, captured_call: CapturedCall, answer: bytes
+) -> None:
+    """Send the metadata and the status after a single answer."""
     if await call.code() is StatusCode.OK:
-        seen.answered(answer)
-    if initial := passed(await call.initial_metadata()):
+        captured_call.record_response(answer)
+    if initial := select_metadata(await call.initial_metadata()):
         with cancelled_if_gone():
             await context.send_initial_metadata(initial)
-    await end(call, context, seen)
+    await end(call, context, captured_call)
 
 
-def _options(onward: Onward, context: Context) -> dict[str, Any]:
-    """What goes with a request: its metadata, and the time that is left for it."""
-    left = context.time_remaining()
-    limits = [limit for limit in (left, onward.timeout_seconds) if limit is not None]
+def _options(target: CallTarget, context: Context) -> dict[str, Any]:
+    """Return the options of a request: its metadata, and the time that is left for it."""
+    remaining = context.time_remaining()
+    limits = [limit for limit in (remaining, target.timeout_seconds) if limit is not None]
     return {
-        "metadata": passed(context.invocation_metadata()),
+        "metadata": select_metadata(context.invocation_metadata()),
         "timeout": min(limits, default=None),
     }

@@ -1,19 +1,19 @@
-"""Methods of the world's model servers: their arity, and which field names the model."""
+"""Methods of known model servers: their arity, and the field that names the model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from .wire import texts
+from .wire import read_texts
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method that is known. Others pass as streams both ways, which carry every arity."""
+    """A known method. Others are forwarded as streams both ways, which carry every arity."""
 
     unary: bool = True
     model: int | None = None
-    """The number of the request's field that names the model; None: it names none."""
+    """The number of the request's field that names the model; None if there is none."""
     version: int | None = None
 
 
@@ -52,9 +52,9 @@ RUN: Final = _OMI + "Run"
 SHUTDOWN: Final = _OMI + "Shutdown"
 
 
-def names(method: Method, message: bytes) -> tuple[str | None, str | None]:
-    """The model and the version that a request is about; None: it does not say."""
+def read_names(method: Method, message: bytes) -> tuple[str | None, str | None]:
+    """Return the model and the version that a request names; None for one that it does not name."""
     if method.model is None:
         return None, None
-    found = texts(message, {method.model, method.version or method.model})
-    return found.get(method.model), found.get(method.version) if method.version else None
+    values = read_texts(message, {method.model, method.version or method.model})
+    return values.get(method.model), values.get(method.version) if method.version else None

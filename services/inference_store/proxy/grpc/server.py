@@ -1,4 +1,4 @@
-"""The server that stands in front: every method of every service is there."""
+"""The server for callers: it answers every method of every service."""
 
 from collections.abc import Callable
 from functools import partial
@@ -6,61 +6,55 @@ from typing import Any, Final, TypeAlias
 
 import grpc
 
+from .call_target import Route
 from .calls import MOST_CALLS, Calls
+from .captured_call import Captures
 from .channels import MESSAGE_BYTES, options
 from .forwarding import Forwarding
 from .methods import METHODS, UNKNOWN, Method
-from .onward import Route
-from .seen import Captures
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
-# What callers may do to keep a connection alive is between them and the upstream.
+# The upstream decides how callers may keep a connection alive.
 _PINGS: Final = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_ping_strikes", 0),
 )
-# A connection without a call ends in time, and one that does not even greet.
+# A connection without a call ends in time, and so does one without a handshake.
 _IDLE: Final = (
     ("grpc.server_handshake_timeout_ms", 20_000),
     ("grpc.max_connection_idle_ms", 600_000),
 )
-# Two proxies on one port would share its calls without a word.
+# Otherwise two proxies on one port would silently share its calls.
 _ALONE: Final = (("grpc.so_reuseport", 0),)
 
 
 class _EveryMethod(grpc.GenericRpcHandler):
-    """A handler for whatever is called; no serializers: messages are bytes."""
+    """A handler for every method, without serializers: messages are bytes."""
 
-    def __init__(self, forwarding: Forwarding, calls: Calls) -> None:
+    def __init__(self, forwarding: Forwarding) -> None:
         self._forwarding = forwarding
-        self._calls = calls
-        self._known = {path: self._handler(path, method) for path, method in METHODS.items()}
+        self._handlers = {path: self._handler(path, method) for path, method in METHODS.items()}
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
         path = handler_call_details.method
-        if not self._calls.take():
-            return _REFUSING
-        return self._known.get(path) or self._handler(path, UNKNOWN)
+        return self._handlers.get(path) or self._handler(path, UNKNOWN)
 
     def _handler(self, path: str, method: Method) -> Handler:
+        # the single message of a stream can be awaited with a time limit
         if method.unary:
-            return _plain(grpc.unary_unary_rpc_method_handler, self._forwarding.unary, path, method)
-        return _plain(grpc.stream_stream_rpc_method_handler, self._forwarding.stream, path, method)
+            return _build_handler(
+                grpc.stream_unary_rpc_method_handler, self._forwarding.unary, path, method
+            )
+        return _build_handler(
+            grpc.stream_stream_rpc_method_handler, self._forwarding.stream, path, method
+        )
 
 
-async def _refuse(_: Any, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
-    context.set_code(grpc.StatusCode.RESOURCE_EXHAUSTED)
-    context.set_details("the proxy has as many calls under way as it may: try again later")
-
-
-_REFUSING: Final[Handler] = grpc.stream_stream_rpc_method_handler(_refuse)
-
-
-def _plain(
+def _build_handler(
     handler: Callable[..., Any], behaviour: Callable[..., Any], path: str, method: Method
 ) -> Handler:
-    made: Handler = handler(partial(behaviour, path, method))
-    return made
+    rpc_handler: Handler = handler(partial(behaviour, path, method))
+    return rpc_handler
 
 
 def server(
@@ -73,15 +67,16 @@ def server(
     most_connections: int = MOST_CALLS,
     compression: grpc.Compression | None = None,
 ) -> grpc.aio.Server:
-    """A server without ports: add them, start it, and stop it with a grace. Inside the loop.
+    """Return a server without ports: add them, start it, and stop it with a grace, inside the loop.
 
-    `most_connections` at once: others are closed. `by_model`: a stream's first message is waited
-    for, as it says where the stream goes; not where
-    there is one upstream only. `calls` that find no room are refused with RESOURCE_EXHAUSTED.
-    `compression` of answers: gRPC does not say what the upstream's was.
+    `most_connections`: the most at once; others are closed. `by_model`: wait for a stream's first
+    message, which decides its upstream; not needed for a single upstream. `calls`: those without
+    room are refused with RESOURCE_EXHAUSTED. `compression`: of answers; gRPC does not report what
+    the upstream used.
     """
+    forwarding = Forwarding(route, captures, calls or Calls(), by_model=by_model)
     return grpc.aio.server(
-        handlers=(_EveryMethod(Forwarding(route, captures, by_model=by_model), calls or Calls()),),
+        handlers=(_EveryMethod(forwarding),),
         options=(
             *options(message_bytes),
             *_PINGS,

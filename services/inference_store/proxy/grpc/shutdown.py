@@ -1,4 +1,4 @@
-"""OMI's Shutdown: a container may drop the connection in place of an answer."""
+"""OMI's Shutdown: a container may drop the connection instead of answering."""
 
 import asyncio
 from contextlib import suppress
@@ -14,8 +14,9 @@ _UNDECIDED: Final = frozenset({ChannelConnectivity.IDLE, ChannelConnectivity.CON
 _DROPPED: Final = frozenset({StatusCode.UNAVAILABLE, StatusCode.CANCELLED, StatusCode.UNKNOWN})
 
 
-async def reached(channel: grpc.aio.Channel) -> bool:
-    """Whether there is a connection, so that one that drops can be told from none at all."""
+async def is_connected(channel: grpc.aio.Channel) -> bool:
+    """Return whether there is a connection, to distinguish a dropped connection from a missing
+    one."""
     state = channel.get_state(try_to_connect=True)
     with suppress(TimeoutError):
         async with asyncio.timeout(_SECONDS):
@@ -25,15 +26,15 @@ async def reached(channel: grpc.aio.Channel) -> bool:
     return state is ChannelConnectivity.READY
 
 
-def dropped(code: StatusCode) -> bool:
-    """Whether a call over a connection ended because that was dropped."""
+def has_dropped(code: StatusCode) -> bool:
+    """Return whether a call ended because its connection was dropped."""
     return code in _DROPPED
 
 
-def answer() -> bytes:
-    """What the container did not say itself: accepted."""
-    said = message("ShutdownResponse")(
+def build_answer() -> bytes:
+    """Return the answer that the container did not send: accepted."""
+    response = message("ShutdownResponse")(
         status_code=202, status="Accepted", message="The container closed the connection."
     )
-    written: bytes = said.SerializeToString()
+    written: bytes = response.SerializeToString()
     return written

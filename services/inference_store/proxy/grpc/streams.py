@@ -1,4 +1,4 @@
-"""Messages of a stream, both ways at once, each as soon as it is there."""
+"""Forwards messages of a stream both ways at once, each as soon as it arrives."""
 
 import asyncio
 from contextlib import suppress
@@ -6,63 +6,71 @@ from typing import Any, Final
 
 import grpc
 
-from .ending import Context, UpstreamCall
-from .metadata import passed
-from .seen import Seen
+from .call_end import Context, UpstreamCall
+from .captured_call import CapturedCall
+from .metadata import select_metadata
 
 _FAILED: Final = (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
 _STATUS_SECONDS: Final = 5.0
 _FIRST_SECONDS: Final = 0.02
-"""So long a failed call waits for the request that it was about, if that is on its way."""
+"""How long a failed call waits for its request, which may still arrive."""
 
 
-async def exchanged(first: Any, context: Context, call: UpstreamCall, seen: Seen) -> None:
-    """Pass messages until the upstream has ended the call; `first`: what was read already,
-    EOF too; None: nothing."""
-    asking = asyncio.create_task(_ask(first, context, call, seen))
+async def exchange_messages(
+    first: Any, context: Context, call: UpstreamCall, captured_call: CapturedCall
+) -> None:
+    """Forward messages until the upstream has ended the call; `first`: a message that was already
+    read, or EOF; None if nothing was read."""
+    forwarding = asyncio.create_task(_forward_requests(first, context, call, captured_call))
     try:
-        await _answer(context, call, seen)
-    except grpc.aio.AioRpcError:  # the call knows its status
-        if not seen.has_asked:  # an upstream that is away answers before it was asked
-            await asyncio.wait([asking], timeout=_FIRST_SECONDS)
+        await _forward_answers(context, call, captured_call)
+    except grpc.aio.AioRpcError:  # the call has its status
+        # an unavailable upstream answers before the request arrives
+        if not captured_call.has_request:
+            await asyncio.wait([forwarding], timeout=_FIRST_SECONDS)
     finally:
-        asking.cancel()
+        forwarding.cancel()
         call.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
+        await asyncio.gather(forwarding, return_exceptions=True)
 
 
-async def _ask(first: Any, context: Context, call: UpstreamCall, seen: Seen) -> None:
+async def _forward_requests(
+    first: Any, context: Context, call: UpstreamCall, captured_call: CapturedCall
+) -> None:
     try:
         message = await context.read() if first is None else first
         while message is not grpc.aio.EOF:
-            seen.asked(message)
+            captured_call.record_request(message)
             await _write(call, message)
             message = await context.read()
         await call.done_writing()
     except _FAILED:
-        await _status(call)
+        await _await_status(call)
 
 
 async def _write(call: UpstreamCall, message: bytes) -> None:
-    """The library's own `write`, where it fails because the upstream has ended the call already,
-    puts INTERNAL in place of the upstream's status (grpc/grpc#36066)."""
+    """Send a message. If the upstream has already ended the call, the library's own `write` would
+    replace the upstream's status by INTERNAL (grpc/grpc#36066)."""
     await call.wait_for_connection()
     await call._cython_call.send_serialized_message(message)
 
 
-async def _status(call: UpstreamCall) -> None:
-    """What cannot be sent is no matter where the upstream has ended the call; it must have."""
+async def _await_status(call: UpstreamCall) -> None:
+    """Wait for the status, and cancel the call: the upstream has ended it, so nothing can be
+    sent."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_STATUS_SECONDS):
             await call.code()
     call.cancel()
 
 
-async def _answer(context: Context, call: UpstreamCall, seen: Seen) -> None:
-    # Even where there is nothing in it: a caller may wait for it before it sends.
+async def _forward_answers(
+    context: Context, call: UpstreamCall, captured_call: CapturedCall
+) -> None:
+    # Even if it is empty: a caller may wait for it before it sends.
     initial = await call.initial_metadata()
-    await context.send_initial_metadata(passed(initial))
-    # not `read`: once the status is there, it leaves out the messages before it
+    await context.send_initial_metadata(select_metadata(initial))
+    # not `read`: once the status has arrived, it omits the messages before it
     async for message in call:
-        seen.answered(message)
+        captured_call.record_response(message)
         await context.write(message)

@@ -1,11 +1,11 @@
-"""A bridge: an OMI container answers the Open Inference Protocol, over REST and gRPC.
+"""A bridge that lets an OMI container answer the Open Inference Protocol, over REST and gRPC.
 
-`Bridge` listens on this machine alone; the proxy has it as an upstream like any other, so that
-calls are routed and captured as everybody's. File names are tensor names, both ways.
+`Bridge` listens only on this machine; for the proxy it is an upstream like any other, so that calls
+are routed and captured as usual. File names are tensor names, both ways.
 """
 
 from .bridge import Bridge
-from .bridging import bridged
+from .bridges import open_bridges
 from .container import Container, ContainerFailed
 
-__all__ = ["Bridge", "Container", "ContainerFailed", "bridged"]
+__all__ = ["Bridge", "Container", "ContainerFailed", "open_bridges"]

@@ -1,4 +1,4 @@
-"""The bridge's two ports, on this machine alone."""
+"""The bridge's two ports, which listen only on this machine."""
 
 from types import TracebackType
 from typing import Final, Self
@@ -17,15 +17,15 @@ _GRACE_SECONDS: Final = 5.0
 
 class Bridge:
     """A container as a V2 server: `async with Bridge(container) as bridge`; `bridge.url`,
-    `bridge.target`. Ports are free ones, of the loopback interface."""
+    `bridge.target`. It uses free ports of the loopback interface."""
 
     def __init__(self, container: Container, *, message_bytes: int = _MESSAGE_BYTES) -> None:
         self._container = container
         self._message_bytes = message_bytes
         self.url = ""
-        """Where it answers REST."""
+        """The address that answers REST."""
         self.target = ""
-        """Where it answers gRPC."""
+        """The address that answers gRPC."""
 
     async def __aenter__(self) -> Self:
         self._runner = web.AppRunner(

@@ -10,9 +10,9 @@ from aiohttp import web
 
 from inference_store.proxy.exchange import Body, Headers
 from inference_store.proxy.protocols.v2.bodies import request_in
-from inference_store.proxy.protocols.v2.writing import envelope_json
+from inference_store.proxy.protocols.v2.tensor_json import envelope_json
 
-from . import answering
+from . import answers
 from .container import Container, ContainerFailed
 
 _MODEL: Final = re.compile(r"/v2/models/([^/]+)(?:/versions/[^/]+)?(/infer|/ready)?/?")
@@ -21,18 +21,19 @@ _Answer = Callable[[web.Request], Awaitable[web.Response]]
 
 
 def application(container: Container, *, most_bytes: int) -> web.Application:
-    """Health, metadata and infer; bodies of at most `most_bytes`."""
+    """Return the application that answers health, metadata and infer, with bodies of at most
+    `most_bytes`."""
     app = web.Application(client_max_size=most_bytes)
-    app.router.add_route("*", "/{path:.*}", _guarded(container))
+    app.router.add_route("*", "/{path:.*}", _handle_failures(container))
     return app
 
 
-def _guarded(container: Container) -> _Answer:
+def _handle_failures(container: Container) -> _Answer:
     async def answer(request: web.Request) -> web.Response:
         try:
             return await _answer(container, request)
         except ContainerFailed as exc:
-            headers = answering.headers_of(exc.run)
+            headers = answers.headers_of(exc.run)
             return _json({"error": str(exc)}, exc.status, headers)
 
     return answer
@@ -41,25 +42,25 @@ def _guarded(container: Container) -> _Answer:
 async def _answer(container: Container, request: web.Request) -> web.Response:
     path = request.raw_path.partition("?")[0].rstrip("/")
     if path == "/v2":
-        return _json(answering.server_metadata())
+        return _json(answers.server_metadata())
     if path == "/v2/health/live":
         return _json({"live": True})
     if path == "/v2/health/ready":
         return await _ready(container, {})
-    found = _MODEL.fullmatch(path)
-    if found is None:
+    match = _MODEL.fullmatch(path)
+    if match is None:
         raise ContainerFailed(404, f"{path[:200]} is not here: the bridge answers /v2/models/…")
-    name = unquote(found[1])
-    if found[2] == "/infer":
+    name = unquote(match[1])
+    if match[2] == "/infer":
         return await _infer(container, request, name)
-    if found[2] == "/ready":
+    if match[2] == "/ready":
         return await _ready(container, {"name": name})
-    return _json(answering.model_metadata(await container.about(), name))
+    return _json(answers.model_metadata(await container.status(), name))
 
 
-async def _ready(container: Container, said: dict[str, Any]) -> web.Response:
-    ready = await container.is_there()
-    return _json({**said, "ready": ready}, 200 if ready else 503)
+async def _ready(container: Container, fields: dict[str, Any]) -> web.Response:
+    ready = await container.is_reachable()
+    return _json({**fields, "ready": ready}, 200 if ready else 503)
 
 
 async def _infer(container: Container, request: web.Request, name: str) -> web.Response:
@@ -67,19 +68,19 @@ async def _infer(container: Container, request: web.Request, name: str) -> web.R
         raise ContainerFailed(405, "infer takes a POST")
     raw = await request.read()
     headers: Headers = [(key.lower(), value) for key, value in request.headers.items()]
-    # its body was decoded on the way in
-    plain = [each for each in headers if each[0] != "content-encoding"]
+    # aiohttp has already decoded the body
+    plain = [(name, value) for name, value in headers if name != "content-encoding"]
     read = request_in(Body(parts=[raw], size=len(raw)), plain, flat=False)
     if read.request is None:
         raise ContainerFailed(400, read.problem or "the request is no V2")
-    answer, run = await answering.infer(container, read.request, name)
+    answer, run = await answers.infer(container, read.request, name)
     members = {"model_name": answer.model, "model_version": answer.version, "id": answer.id}
     written = envelope_json(members, answer.parameters, "outputs", answer.outputs)
-    added = answering.headers_of(run)
+    added = answers.headers_of(run)
     return web.Response(body=written.text, content_type=_JSON, headers=added)
 
 
 def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
-    known = status if 400 <= status < 600 or status == 200 else 500
+    http_status = status if 400 <= status < 600 or status == 200 else 500
     body = orjson.dumps(value)
-    return web.Response(body=body, status=known, content_type=_JSON, headers=headers)
+    return web.Response(body=body, status=http_status, content_type=_JSON, headers=headers)

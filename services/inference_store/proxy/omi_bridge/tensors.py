@@ -1,4 +1,5 @@
-"""Tensors ↔ files: element i of each input is a file of input item i, of the tensor's name."""
+"""Converts tensors to files and back: element i of each input is a file of input item i, with the
+tensor's name."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,107 +16,119 @@ from inference_store.proxy.protocols.v2.tensors import (
     Tensor,
 )
 
-from .about import About, File
+from .container_status import ContainerStatus, File
 
 
-class NotFiles(ValueError):
-    """A request that is no files of this model; `str()` of it says what to send."""
+class InputsNotFiles(ValueError):
+    """A request whose inputs are not files of this model; `str()` of the error says what to
+    send."""
 
 
-def items_of(request: InferRequest, about: About) -> list[dict[str, bytes]]:
-    """The input items. Raises NotFiles."""
+def read_items(request: InferRequest, status: ContainerStatus) -> list[dict[str, bytes]]:
+    """Return the input items of a request. Raises InputsNotFiles."""
     if not request.inputs:
-        raise NotFiles(f"there are no inputs: send BYTES tensors named {_names(about.inputs)}")
+        raise InputsNotFiles(
+            f"there are no inputs: send BYTES tensors named {_join_names(status.inputs)}"
+        )
     columns: dict[str, list[bytes]] = {}
     for tensor in request.inputs:
-        file = _file(tensor, request, about)
+        file = _find_file(tensor, request, status)
         if file.name in columns:
-            raise NotFiles(f"input {file.name[:80]!r} comes twice: send all its elements in one")
-        columns[file.name] = _elements(tensor, file)
+            raise InputsNotFiles(
+                f"input {file.name[:80]!r} comes twice: send all its elements in one"
+            )
+        columns[file.name] = _read_elements(tensor, file)
     counts = {len(column) for column in columns.values()}
     if len(counts) > 1:
-        raise NotFiles(f"the inputs have {sorted(counts)} elements: each item needs one of each")
+        raise InputsNotFiles(
+            f"the inputs have {sorted(counts)} elements: each item needs one of each"
+        )
     (count,) = counts
     if not 0 < count <= MOST_INFERENCES:
-        raise NotFiles(f"there are {count} items: send 1 to {MOST_INFERENCES}")
+        raise InputsNotFiles(f"there are {count} items: send 1 to {MOST_INFERENCES}")
     return [{name: column[i] for name, column in columns.items()} for i in range(count)]
 
 
-def asks_for(request: InferRequest, name: str) -> bool:
-    """A parameter of the request or of an input that is true, like `explain`."""
-    holders = (request.parameters, *(each.parameters for each in request.inputs))
-    return any(each.get(name) in (b"true", b'"true"') for each in holders)
+def has_true_parameter(request: InferRequest, name: str) -> bool:
+    """Return whether a parameter of the request or of an input, like `explain`, is true."""
+    holders = (request.parameters, *(tensor.parameters for tensor in request.inputs))
+    return any(holder.get(name) in (b"true", b'"true"') for holder in holders)
 
 
-def answer_of(
-    request: InferRequest, outputs: Sequence[Any], about: About, *, model: str
+def build_answer(
+    request: InferRequest, outputs: Sequence[Any], status: ContainerStatus, *, model: str
 ) -> InferResponse:
-    """The files of all items by name. Where some items failed, `error` says why each did; where
-    all did, the answer is that error."""
-    errors = [_error(item) for item in outputs]
+    """Return the files of all items by name. If some items failed, the tensor `error` gives their
+    reasons; if all failed, the answer is that error."""
+    errors = [_read_error(item) for item in outputs]
     if all(errors):
         return InferResponse(error="; ".join(dict.fromkeys(filter(None, errors))))
-    found = sorted({name for item in outputs for name in item.output if name != ERROR})
-    declared = [each.name for each in about.outputs if each.name in found]
-    names = [*declared, *(name for name in found if name not in declared)]
-    tensors = [_tensor(name, [item.output.get(name, b"") for item in outputs]) for name in names]
+    output_names = sorted({name for item in outputs for name in item.output if name != ERROR})
+    declared = [file.name for file in status.outputs if file.name in output_names]
+    names = [*declared, *(name for name in output_names if name not in declared)]
+    tensors = [
+        _build_tensor(name, [item.output.get(name, b"") for item in outputs]) for name in names
+    ]
     if any(errors):
-        tensors.append(_tensor(ERROR, [(each or "").encode() for each in errors]))
-    return InferResponse(model=model, version=about.version or None, id=request.id, outputs=tensors)
+        tensors.append(_build_tensor(ERROR, [(error or "").encode() for error in errors]))
+    return InferResponse(
+        model=model, version=status.version or None, id=request.id, outputs=tensors
+    )
 
 
-def _file(tensor: Tensor, request: InferRequest, about: About) -> File:
-    """The file of a tensor: by its name; a sole tensor is a sole file, whatever it is called."""
-    found = next((each for each in about.inputs if each.name == tensor.name), None)
-    if found is not None:
-        return found
-    if len(about.inputs) == 1 == len(request.inputs):
-        return about.inputs[0]
-    if about.inputs:
-        known = _names(about.inputs)
-        raise NotFiles(f"the model has no input {tensor.name[:80]!r}: its inputs are {known}")
+def _find_file(tensor: Tensor, request: InferRequest, status: ContainerStatus) -> File:
+    """Return the file of a tensor by its name; a single tensor matches a single file, whatever its
+    name."""
+    file = next((file for file in status.inputs if file.name == tensor.name), None)
+    if file is not None:
+        return file
+    if len(status.inputs) == 1 == len(request.inputs):
+        return status.inputs[0]
+    if status.inputs:
+        names = _join_names(status.inputs)
+        raise InputsNotFiles(f"the model has no input {tensor.name[:80]!r}: its inputs are {names}")
     return File(name=tensor.name)
 
 
-def _elements(tensor: Tensor, file: File) -> list[bytes]:
+def _read_elements(tensor: Tensor, file: File) -> list[bytes]:
     if tensor.datatype != BYTES:
-        raise NotFiles(
+        raise InputsNotFiles(
             f"input {tensor.name[:80]!r} is {tensor.datatype[:20]!r}: the model takes files, send "
             "BYTES with a file's content as an element"
         )
     values = bytes_values(tensor)
     if values is None:
-        raise NotFiles(f"the elements of input {tensor.name[:80]!r} cannot be read")
+        raise InputsNotFiles(f"the elements of input {tensor.name[:80]!r} cannot be read")
     if tensor.data is None:
-        return [each for each in values if isinstance(each, bytes)]
+        return [value for value in values if isinstance(value, bytes)]
     coded = file.is_binary or tensor.parameters.get("content_type") == b'"base64"'
-    return [_content(each, tensor, coded=coded) for each in values]
+    return [_read_content(value, tensor, coded=coded) for value in values]
 
 
-def _content(element: Any, tensor: Tensor, *, coded: bool) -> bytes:
-    """A JSON string's bytes: its base64's where it is binary, else its text's."""
+def _read_content(element: Any, tensor: Tensor, *, coded: bool) -> bytes:
+    """Return the bytes of a JSON string: decoded from base64 if it is binary, else its text."""
     try:
         value = read_json(element)
     except UnreadableJson:
         value = None
     if type(value) is not str:
-        raise NotFiles(
+        raise InputsNotFiles(
             f"an element of input {tensor.name[:80]!r} is no string: send text or base64"
         )
-    found = from_base64(value) if coded else None
-    return value.encode("utf-8", "surrogatepass") if found is None else found
+    decoded = from_base64(value) if coded else None
+    return value.encode("utf-8", "surrogatepass") if decoded is None else decoded
 
 
-def _error(item: Any) -> str | None:
+def _read_error(item: Any) -> str | None:
     if item.success:
         return None
     text: str = item.output.get(ERROR, b"").decode("utf-8", "replace")
     return text.strip() or "the model says that it failed, and not why"
 
 
-def _tensor(name: str, files: list[bytes]) -> Tensor:
+def _build_tensor(name: str, files: list[bytes]) -> Tensor:
     return Tensor(name=name, datatype=BYTES, shape=(len(files),), values=files)
 
 
-def _names(files: Sequence[File]) -> str:
-    return ", ".join(repr(each.name) for each in files)
+def _join_names(files: Sequence[File]) -> str:
+    return ", ".join(repr(file.name) for file in files)

@@ -1,4 +1,4 @@
-"""Protocols: one entry each, in the order in which they are asked whether a call is theirs."""
+"""The protocols, in the order in which they are tried to recognise a call."""
 
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
@@ -22,14 +22,14 @@ def _table(*entries: Protocol) -> Mapping[str, Protocol]:
 
 
 PROTOCOLS: Final = _table(V2_REST, V2_GRPC, CHARIOT_V2, KSERVE_V1, OPENAI, OMI, RAW, RAW_GRPC)
-"""By name. Those that take every call come last."""
+"""The protocols by name. Those that recognise every call come last."""
 
 
-def recognised(
+def recognise_call(
     names: Collection[str], transport: Transport, method: str, *paths: str
 ) -> Call | None:
-    """The call to be captured, by the first protocol of these names that knows it; None: it passes
-    through. `paths`: one path, in each way in which a server may read it."""
+    """Return the call to capture, from the first protocol of these names that recognises it; None
+    if it passes through. `paths`: one path, in every way that a server may read it."""
     for name, protocol in PROTOCOLS.items():
         if name in names and protocol.transport == transport:
             for path in paths:
@@ -46,5 +46,5 @@ __all__ = [
     "Protocol",
     "Reading",
     "may_infer",
-    "recognised",
+    "recognise_call",
 ]

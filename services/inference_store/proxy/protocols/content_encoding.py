@@ -1,4 +1,4 @@
-"""Content codings of bodies, undone and done again, under a bound."""
+"""Decodes and encodes the content codings of bodies, within a limit."""
 
 import gzip
 import zlib
@@ -7,18 +7,18 @@ from typing import Final
 from inference_store.proxy.exchange import Headers
 
 MOST_BYTES: Final = 64 * 1024 * 1024
-"""What a body may become: a megabyte of gzip can be a gigabyte."""
+"""The largest decoded body: a megabyte of gzip can be a gigabyte."""
 _MOST_CODINGS: Final = 4
 _GZIP: Final = ("gzip", "x-gzip")
 _LEVEL: Final = 1
 
 
 class NotDecoded(ValueError):
-    """A body stays coded; `str()` of it says why."""
+    """A body cannot be decoded; `str()` of the error gives the reason."""
 
 
-def codings(headers: Headers) -> list[str]:
-    """The codings of a body, in the order in which they were applied."""
+def list_codings(headers: Headers) -> list[str]:
+    """Return the codings of a body, in the order in which they were applied."""
     names = [
         part
         for name, value in headers
@@ -29,8 +29,8 @@ def codings(headers: Headers) -> list[str]:
 
 
 def decode(body: bytes, headers: Headers, most: int = MOST_BYTES) -> bytes:
-    """The body without its codings, at most `most` bytes. Raises NotDecoded."""
-    names = codings(headers)
+    """Return the body without its codings, at most `most` bytes. Raises NotDecoded."""
+    names = list_codings(headers)
     if len(names) > _MOST_CODINGS:
         raise NotDecoded(f"content-encoding names {len(names)} codings")
     for name in reversed(names):
@@ -39,7 +39,7 @@ def decode(body: bytes, headers: Headers, most: int = MOST_BYTES) -> bytes:
 
 
 def decoded(body: bytes, headers: Headers, most: int = MOST_BYTES) -> bytes | None:
-    """As `decode`; None where the body stays coded."""
+    """Decode a body; return None if that is not possible."""
     try:
         return decode(body, headers, most)
     except NotDecoded:
@@ -47,8 +47,8 @@ def decoded(body: bytes, headers: Headers, most: int = MOST_BYTES) -> bytes | No
 
 
 def encode(body: bytes, headers: Headers) -> bytes:
-    """The body in the codings that the headers name, which `decode` knows."""
-    for name in codings(headers):
+    """Encode a body in the codings that the headers name, which `decode` knows."""
+    for name in list_codings(headers):
         body = (
             gzip.compress(body, _LEVEL, mtime=0) if name in _GZIP else zlib.compress(body, _LEVEL)
         )
@@ -59,25 +59,25 @@ def _decode(name: str, body: bytes, most: int) -> bytes:
     if name not in (*_GZIP, "deflate"):
         raise NotDecoded(f"content-encoding {name[:40]!r} is not read")
     try:
-        return _inflated(body, zlib.MAX_WBITS + 32, most)
+        return _inflate(body, zlib.MAX_WBITS + 32, most)
     except zlib.error as exc:
         if name != "deflate":
             raise NotDecoded(f"the body is not {name}: {exc}") from None
     try:  # deflate without its zlib envelope, which some send
-        return _inflated(body, -zlib.MAX_WBITS, most)
+        return _inflate(body, -zlib.MAX_WBITS, most)
     except zlib.error as exc:
         raise NotDecoded(f"the body is not deflate: {exc}") from None
 
 
-def _inflated(body: bytes, wbits: int, most: int) -> bytes:
-    """One stream after the other. Raises NotDecoded, zlib.error."""
-    found = bytearray()
+def _inflate(body: bytes, wbits: int, most: int) -> bytes:
+    """Inflate one stream after the other. Raises NotDecoded, zlib.error."""
+    inflated = bytearray()
     while body:
         stream = zlib.decompressobj(wbits)
-        found += stream.decompress(body, most + 1 - len(found))
-        if len(found) > most:
+        inflated += stream.decompress(body, most + 1 - len(inflated))
+        if len(inflated) > most:
             raise NotDecoded(f"the body becomes larger than {most} bytes")
         if not stream.eof:
             raise NotDecoded("the coded body breaks off")
         body = stream.unused_data.lstrip(b"\0")
-    return bytes(found)
+    return bytes(inflated)

@@ -1,4 +1,4 @@
-"""Calls that are no inferences: what else model servers answer."""
+"""Calls of model servers that are not inferences."""
 
 import re
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _GRPC: Final = re.compile(
 
 
 def may_infer(transport: Transport, method: str, paths: Sequence[str]) -> bool:
-    """Whether a call that no protocol knows may be an inference all the same: a POST that is not
-    known to be something else. `paths`: one path, in each way in which a server may read it."""
+    """Return whether a call that no protocol recognises may be an inference: a POST that is not
+    known to be something else. `paths`: one path, in every way that a server may read it."""
     control = _REST if transport == "rest" else _GRPC
     return method == "POST" and not any(control.fullmatch(path) for path in paths)

@@ -1,8 +1,8 @@
 """KServe's and TensorFlow Serving's first protocol: `instances` in, `predictions` out.
 
-An instance is a datum where there is a prediction to each, else the request is one datum. The
-datum is the bytes of an instance's base64 (`{"b64": …}`, alone or as its only member that is such;
-for images any string that is base64), its text, or its JSON as it was written.
+Each instance is a datum if there is a prediction for each, else the request is one datum. The datum
+is the bytes of an instance's base64 (`{"b64": …}`, alone or as the only such member; for images any
+string that is base64), its text, or its JSON as it was written.
 """
 
 import re
@@ -14,9 +14,9 @@ from inference_store.inference.task_types import task_type_of
 from inference_store.proxy.base64_text import from_base64, from_data_url
 from inference_store.proxy.exchange import Exchange
 
-from .answers import as_it_came, failure, in_v2, output
+from .answers import answer_json, find_failure, output, v2_answer_json
 from .documents import JSON, Document, data_at, elements, member, read_document
-from .problems import Problem, joined
+from .problems import Problem, join_problems
 from .protocol import Call, Inference, Model, Protocol, Reading
 from .v2.splitting import MOST_INFERENCES
 
@@ -27,27 +27,27 @@ _ANSWERS: Final = ("predictions", "explanations")
 
 
 def recognise(protocol: Protocol, method: str, path: str) -> Call | None:
-    """`:predict` and `:explain` of a model, with a version or without."""
-    found = _PATH.fullmatch(path) if method == "POST" else None
-    if found is None:
+    """Recognise `:predict` and `:explain` of a model, with or without a version."""
+    match = _PATH.fullmatch(path) if method == "POST" else None
+    if match is None:
         return None
-    version = None if found[2] is None else unquote(found[2])
-    return Call(protocol, "infer", unquote(found[1]), version, operation=found[3])
+    version = None if match[2] is None else unquote(match[2])
+    return Call(protocol, "infer", unquote(match[1]), version, operation=match[3])
 
 
 def read(exchange: Exchange, call: Call, model: Model) -> Reading:
-    """An inference an instance, where there is a prediction to each or the call failed."""
+    """Read one inference per instance, if there is a prediction for each or the call failed."""
     task_type = task_type_of(model.task_type)
     request = read_document(exchange.request, exchange.request_headers, "request")
     answer = read_document(
         exchange.response, exchange.response_headers, "response", exact=task_type.exact
     )
-    ok, error = failure(exchange, answer)
-    instances = _list(request, ("instances",))
-    data, problem = _data(request, instances, vision=task_type.vision)
-    responses, mismatch = _responses(answer, len(data), call, failed=error is not None)
+    ok, error = find_failure(exchange, answer)
+    instances = _find_list(request, ("instances",))
+    data, problem = _read_data(request, instances, vision=task_type.vision)
+    responses, mismatch = _read_responses(answer, len(data), call, failed=error is not None)
     if mismatch and len(data) > 1:
-        data, responses = [(request.raw, JSON)], [as_it_came(answer)]
+        data, responses = [(request.raw, JSON)], [answer_json(answer)]
     return Reading(
         inferences=[
             Inference(data=datum, data_content_type=kind, response=response)
@@ -56,17 +56,17 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
         action=call.operation or "predict",
         ok=ok,
         error=error,
-        problem=joined([problem, answer.problem, mismatch]),
+        problem=join_problems([problem, answer.problem, mismatch]),
     )
 
 
-def _list(document: Document, names: tuple[str, ...]) -> list[Json]:
-    """The first list of one of these names; empty: there is none."""
+def _find_list(document: Document, names: tuple[str, ...]) -> list[Json]:
+    """Return the first list with one of these names; empty if there is none."""
     value = document.value if isinstance(document.value, dict) else {}
     return next((value[name] for name in names if isinstance(value.get(name), list)), [])
 
 
-def _data(
+def _read_data(
     request: Document, instances: list[Json], *, vision: bool
 ) -> tuple[list[tuple[bytes, str | None]], Problem | None]:
     if 0 < len(instances) <= MOST_INFERENCES:
@@ -74,7 +74,7 @@ def _data(
         spans = elements(raw, member(raw, "instances"), len(instances))
         pairs = zip(instances, spans, strict=True)
         return [
-            _base64_in(value, vision) or data_at(raw, span, value) for value, span in pairs
+            _find_base64(value, vision) or data_at(raw, span, value) for value, span in pairs
         ], None
     if instances:
         sentence = f"{len(instances)} instances are kept as one inference"
@@ -84,22 +84,25 @@ def _data(
     return [(request.raw, None if request.problem else JSON)], problem
 
 
-def _responses(
+def _read_responses(
     answer: Document, count: int, call: Call, *, failed: bool
 ) -> tuple[list[bytes | None], Problem | None]:
-    """An answer to each datum; and what is wrong with their number."""
-    predictions = _list(answer, _ANSWERS)
+    """Return an answer for each datum, and the problem if their numbers differ."""
+    predictions = _find_list(answer, _ANSWERS)
     if count == 1 or failed or answer.problem or not answer.raw.strip():
-        return [as_it_came(answer)] * count, None
+        return [answer_json(answer)] * count, None
     if len(predictions) != count:
         sentence = f"{len(predictions)} predictions to {count} instances: kept as one inference"
         return [], Problem(sentence, ("response", "not_divided"))
-    named = {"model_name": call.model, "model_version": call.version}
-    return [in_v2([output("predictions", [each])], **named) for each in predictions], None
+    model_names = {"model_name": call.model, "model_version": call.version}
+    return [
+        v2_answer_json([output("predictions", [prediction])], **model_names)
+        for prediction in predictions
+    ], None
 
 
-def _base64_in(instance: Json, vision: bool) -> tuple[bytes, str | None] | None:
-    """The bytes of the only base64 in an instance."""
+def _find_base64(instance: Json, vision: bool) -> tuple[bytes, str | None] | None:
+    """Return the bytes of the only base64 in an instance."""
     if type(instance) is str:
         return _from_text(instance) if vision else from_data_url(instance)
     if not isinstance(instance, dict):
@@ -108,7 +111,7 @@ def _base64_in(instance: Json, vision: bool) -> tuple[bytes, str | None] | None:
         return _from_text(instance["b64"])
     inside = [value["b64"] for value in instance.values() if _is_base64(value)]
     if not inside and vision:
-        inside = [value for value in instance.values() if type(value) is str and _long(value)]
+        inside = [value for value in instance.values() if type(value) is str and _is_long(value)]
     return _from_text(inside[0]) if len(inside) == 1 else None
 
 
@@ -116,16 +119,17 @@ def _is_base64(value: Json) -> bool:
     return isinstance(value, dict) and type(value.get("b64")) is str
 
 
-def _long(text: str) -> bool:
-    """No name or label, but an image: the smallest have more bytes than that."""
+def _is_long(text: str) -> bool:
+    """Return whether a text may be an image rather than a name or a label: even the smallest are
+    longer."""
     return len(text) > 64
 
 
 def _from_text(text: str) -> tuple[bytes, str | None] | None:
-    found = from_data_url(text)
-    if found is None and (raw := from_base64(text)) is not None:
-        found = (raw, None)
-    return found
+    decoded = from_data_url(text)
+    if decoded is None and (raw := from_base64(text)) is not None:
+        decoded = (raw, None)
+    return decoded
 
 
 KSERVE_V1: Final = Protocol(

@@ -1,4 +1,4 @@
-"""What could not be read of an exchange: a sentence for people, and its reasons for the store."""
+"""Problems of reading an exchange: a sentence for people, and reasons for the store."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
@@ -7,9 +7,9 @@ from inference_store.inference.events import CaptureKind, CaptureSide
 from inference_store.proxy.exchange import Body
 
 Reason: TypeAlias = tuple[CaptureSide, CaptureKind]
-"""What is wrong with which side: an entry of `CAPTURE_PROBLEMS`."""
+"""A side and its problem: an entry of `CAPTURE_PROBLEMS`."""
 NAMES: Final[dict[CaptureSide, str]] = {"request": "the request", "response": "the answer"}
-"""What sentences call the two sides."""
+"""The names of the two sides in sentences."""
 _MOST_SENTENCES: Final = 8
 
 
@@ -20,29 +20,32 @@ class Problem(str):
     reasons: Sequence[Reason]
 
     def __new__(cls, sentence: str, *reasons: Reason) -> "Problem":
-        """`reasons`: one of each thing that the sentence tells of."""
-        made = super().__new__(cls, sentence)
-        made.reasons = reasons
-        return made
+        """`reasons`: one for each problem in the sentence."""
+        problem = super().__new__(cls, sentence)
+        problem.reasons = reasons
+        return problem
 
 
-def joined(problems: Iterable[Problem | None], most: int = _MOST_SENTENCES) -> Problem | None:
-    """Problems in one, each once; None where there is none. The first few sentences tell, and all
-    reasons count."""
-    found = list(dict.fromkeys(each for each in problems if each))
-    if not found:
+def join_problems(
+    problems: Iterable[Problem | None], most: int = _MOST_SENTENCES
+) -> Problem | None:
+    """Join problems to one, without repetitions; None if there is none. It has the first few
+    sentences, and all reasons."""
+    distinct = list(dict.fromkeys(problem for problem in problems if problem))
+    if not distinct:
         return None
-    reasons = dict.fromkeys(reason for each in found for reason in each.reasons)
-    return Problem("; ".join(found[:most]), *reasons)
+    reasons = dict.fromkeys(reason for problem in distinct for reason in problem.reasons)
+    return Problem("; ".join(distinct[:most]), *reasons)
 
 
-def missing(body: Body, side: CaptureSide, sentence: str) -> Problem | None:
-    """The problem of a body of which parts are missing; None: it is whole."""
-    return None if body.whole else Problem(sentence, *lacks(body, side))
+def describe_missing(body: Body, side: CaptureSide, sentence: str) -> Problem | None:
+    """Return the problem of a body with missing parts; None if it is whole."""
+    return None if body.whole else Problem(sentence, *list_gaps(body, side))
 
 
-def lacks(body: Body, side: CaptureSide) -> list[Reason]:
-    """What is missing of a body. A call without any answer has failed, and lacks nothing."""
+def list_gaps(body: Body, side: CaptureSide) -> list[Reason]:
+    """Return the reasons of a body with missing parts. A call without any answer failed, and has
+    none."""
     if body.gap is None or (side == "response" and not body.size):
         return []
     return [(side, body.gap)]

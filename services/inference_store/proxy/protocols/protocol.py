@@ -1,7 +1,7 @@
-"""What a protocol is to the proxy: how to recognise its calls, and how to read what went through.
+"""A protocol, as the proxy uses it: recognises calls, and reads the exchanges.
 
-All of it is pure: bytes in, values out. Nothing here raises on what strangers sent: what cannot be
-read is said in `Reading.problem`, and kept whole.
+All of it is pure: bytes in, values out. Nothing here raises on untrusted input: `Reading.problem`
+describes what cannot be read, and it is kept whole.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,93 +15,96 @@ from .problems import Problem
 Kind: TypeAlias = Literal["infer", "stream"]
 """`stream`: the answer comes in parts (SSE, gRPC messages)."""
 Division: TypeAlias = Literal["inputs", "rows", "elements"]
-"""What an inference has of V2's tensors: one of them, or an element of one of BYTES; a row of each;
-an element of each, whatever its datatype."""
+"""The part of V2's tensors that an inference has: one of them, or an element of one of BYTES; a row
+of each; an element of each, whatever its datatype."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What the request line says of a call that is to be captured."""
+    """A call that is captured, as the request line describes it."""
 
     protocol: "Protocol"
     kind: Kind
     model: str | None = None
-    """The model's name in the path, unescaped; None: the body or the configuration says it."""
+    """The model's name in the path, unescaped; None if the body or the configuration names it."""
     version: str | None = None
     operation: str = ""
-    """What the path asks for, in the protocol's word: `generate`, `explain`; "": there is one."""
+    """The operation in the path, as the protocol names it: `generate`, `explain`; empty if there is
+    only one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """What the configuration says of a model, as far as reading needs it."""
+    """The configuration of a model, as far as reading needs it."""
 
     task_type: str | None = None
     """A name of `store.task_types.TASK_TYPES`, in any accepted spelling."""
     batched: bool = False
     """The first dimension of each tensor counts the inputs: the output mapping says so."""
     dialect: str | None = None
-    """`mlserver` or `triton`: what a gRPC stream answers; None: told by its messages."""
+    """`mlserver` or `triton`: the messages that answer a gRPC stream; None if they decide it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inference:
-    """One datum of an exchange, and what the model said of it."""
+    """One datum of an exchange, and the model's answer to it."""
 
     data: bytes | None = field(default=None, repr=False)
-    """The datum decoded (an image's or a text's bytes), or the tensors' bytes as they came."""
+    """The decoded datum (an image's or a text's bytes), or the unchanged bytes of the tensors."""
     data_content_type: str | None = None
-    """Where the protocol says it; None: to be sniffed."""
+    """The content type, if the protocol states it; None if the bytes decide it."""
     response: bytes | None = field(default=None, repr=False)
-    """The answer to this datum: the body as it came where it is JSON and about this datum alone;
-    else the same in V2's JSON, `{"model_name", "id", "outputs": [...]}`."""
+    """The answer to this datum: the unchanged body if it is JSON and about this datum alone; else
+    its content in V2's JSON, `{"model_name", "id", "outputs": [...]}`."""
     metadata: Sequence[bytes] = field(default=(), repr=False)
     """The envelopes that the caller sent for it, as JSON; by key, the last one wins."""
     request_id: str | None = None
-    """The caller's own id of this inference alone, where an exchange has several."""
+    """The caller's own id of this single inference, if an exchange has several."""
     response_id: str | None = None
-    """The same as the answer has it."""
+    """The id of this single inference in the answer."""
     ok: bool | None = None
-    """Where this inference fails or not by itself (an item of a batch); None: as the exchange."""
+    """The outcome of this inference, if it has its own (an item of a batch); None if it is the
+    exchange's."""
     error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What an exchange was about."""
+    """The inferences that were read from an exchange."""
 
     inferences: Sequence[Inference]
-    """At least one, also of what could not be read: then the whole body is the datum."""
+    """At least one, even if the exchange could not be read: then the whole body is the datum."""
     model: str | None = None
     version: str | None = None
-    """As the body or the answer names them, where the path does not."""
+    """The names in the body or the answer, if the path has none."""
     request_id: str | None = None
     response_id: str | None = None
     action: str | None = None
     task_type: str | None = None
-    """What the answers are by themselves; it counts where the configuration names none."""
+    """The task type of the answers; it applies if the configuration names none."""
     ok: bool | None = None
-    """False where the answer says in-band that it failed; None: by its status."""
+    """False if the answer reports a failure in its body; None if its status decides."""
     error: str | None = None
     """The error text of the answer."""
     standard: Mapping[str, Any] = field(default_factory=dict)
     """Standard metadata that the protocol knows: prompts, tokens, timings; JSON values."""
     division: Division | None = None
-    """How tensors became several inferences; None: they did not, or there are no tensors."""
+    """How tensors were divided into several inferences; None if they were not, or there are
+    none."""
     not_split: bool = False
-    """It may be a batch, and is one inference all the same."""
+    """True if it may be a batch, but was read as one inference."""
     problem: Problem | None = None
-    """What could not be read and where; None: all was read."""
+    """The problem if something could not be read; None if all was read."""
 
 
 Read: TypeAlias = Callable[[Exchange, Call, Model], Reading]
 Strip: TypeAlias = Callable[[bytes, Headers], tuple[bytes, Headers] | None]
-"""The request without its metadata, and its headers made right again; None: there is none in it."""
+"""Returns the request without its metadata, and its corrected headers; None if it has none."""
 MOST_ERROR: Final = 64 * 1024
-"""Most of an error's text that is read: far more than is kept, for what has to be taken out of it
-is taken out before it is cut off."""
+"""The most characters of an error's text that are read: far more than are kept, because redactions
+are made before the text is cut off."""
 MOST_STRIPPED: Final = 16 * 1024 * 1024
-"""Most bytes of a request that is stripped, with its content coding and without."""
+"""The most bytes of a request that is stripped, with and without its content coding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +115,8 @@ class Protocol:
     title: str
     transport: Transport
     recognise: Callable[["Protocol", str, str], Call | None]
-    """From method and path (percent-escaped, in its normal form, no query): a call to be captured,
-    or None: passed through."""
+    """Returns the call to capture for a method and a path (percent-escaped, in its normal form, no
+    query); None if it passes through."""
     read: Read
     strip: Strip | None = None
-    """None: its requests hold no metadata that could be taken out."""
+    """None if its requests contain no metadata to remove."""

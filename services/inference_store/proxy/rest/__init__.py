@@ -1,8 +1,8 @@
-"""REST through the proxy: what comes in is what goes on, and back."""
+"""REST through the proxy: requests and answers are forwarded unchanged."""
 
 from .forwarding import Forwarding
-from .server import Server, server_of
+from .server import Server, build_server
 from .stripping import Stripping
 from .upstreams import Upstreams
 
-__all__ = ["Forwarding", "Server", "Stripping", "Upstreams", "server_of"]
+__all__ = ["Forwarding", "Server", "Stripping", "Upstreams", "build_server"]

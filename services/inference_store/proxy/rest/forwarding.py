@@ -1,7 +1,7 @@
 """One REST call through the proxy: a raw ASGI application.
 
-Order: a capture's memory is reserved, the request goes on as it comes, the answer goes back as it
-comes, and only then the exchange is handed over. Whatever capture does, the caller has its answer.
+Order: reserve a capture's memory, forward the request as it comes, forward the answer as it comes,
+and only then hand the exchange over. Whatever capture does, the caller has its answer.
 """
 
 from collections.abc import Callable
@@ -11,24 +11,24 @@ from typing import TypeAlias
 from inference_store.platform import traces
 from inference_store.proxy.capture import head_size
 from inference_store.proxy.exchange import Exchange
+from inference_store.proxy.observed_call import ObservedCall
 from inference_store.proxy.routing import Routing
-from inference_store.proxy.watched import Watched
 
 from .asgi import Receive, Scope, Send
-from .headers import as_text, end_to_end, length_of
+from .captured_body import Reservation
+from .forwarded_call import ForwardedCall
+from .headers import as_text, end_to_end, read_length
 from .heads import EMPTY_QUERY
-from .kept import Ticket
-from .passing import Passing
+from .observation import classify, describe
 from .stripping import Stripping
 from .upstreams import Upstreams
-from .watching import outcome_of, said
 
-Begin: TypeAlias = Callable[[int, int], Ticket | None]
-"""From the sizes of body and head."""
+Begin: TypeAlias = Callable[[int, int], Reservation | None]
+"""Returns a reservation for the sizes of a body and a head; None if there is no memory."""
 
 
 class Forwarding:
-    """The application. `begin`: a capture's reservation; None: there is no memory for one."""
+    """The application. `begin` makes a capture's reservation."""
 
     def __init__(
         self, routing: Routing, upstreams: Upstreams, begin: Begin, stripping: Stripping
@@ -38,7 +38,7 @@ class Forwarding:
         self._begin = begin
         self._stripping = stripping
         self.calls = 0
-        """Calls that are under way."""
+        """Calls in progress."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -61,35 +61,35 @@ class Forwarding:
             request_headers=as_text(headers) if route.call else (),
             received_at=datetime.now(UTC),
         )
-        ticket = self._begun(exchange, length_of(headers) or 0) if route.call else None
+        reservation = self._reserve(exchange, read_length(headers) or 0) if route.call else None
         session = self._upstreams.session(route.upstream.name)
-        passing = Passing(
+        forwarded = ForwardedCall(
             route,
             session,
             exchange,
-            ticket=ticket,
+            reservation=reservation,
             stripping=self._stripping,
             receive=receive,
             send=send,
         )
-        passing.has_empty_query = EMPTY_QUERY in scope.get("extensions", ())
+        forwarded.has_empty_query = EMPTY_QUERY in scope.get("extensions", ())
         name = route.upstream.name
-        watched = Watched(
+        observed = ObservedCall(
             "rest",
             route.call,
             name,
-            lambda: said(scope, headers),
+            lambda: describe(scope, headers),
             is_unrecognised=route.is_unrecognised,
         )
         try:
-            with traces.within(watched.span):
-                await passing.run(headers)
+            with traces.within(observed.span):
+                await forwarded.run(headers)
         finally:
             exchange.finished_at = datetime.now(UTC)
-            watched.end(outcome_of(exchange), exchange.http_status)
-            if ticket is not None and route.call is not None:
-                ticket.finish(exchange, route.call, route.rules, route.model)
+            observed.end(classify(exchange), exchange.http_status)
+            if reservation is not None and route.call is not None:
+                reservation.finish(exchange, route.call, route.rules, route.model)
 
-    def _begun(self, exchange: Exchange, size: int) -> Ticket | None:
+    def _reserve(self, exchange: Exchange, size: int) -> Reservation | None:
         target = len(exchange.path) + len(exchange.query)
         return self._begin(size, target + head_size(exchange.request_headers))

@@ -1,4 +1,4 @@
-"""Headers on their way through: as they came, but for those of one connection alone."""
+"""Forwards headers unchanged, except those of a single connection."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
@@ -22,30 +22,34 @@ _HOP_BY_HOP: Final = frozenset(
         b"upgrade",
     }
 )
-# The server below answers it before we see the body.
+# The HTTP server answers it before we see the body.
 _EXPECT: Final = b"expect"
 
 
 def end_to_end(raw: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Those that belong to the message, names in lower case, in their order."""
+    """Return the headers that belong to the message, names in lower case, in order."""
     lower = [(name.lower(), value) for name, value in raw]
-    named = _named_by_connection(lower)
-    return [(name, value) for name, value in lower if name not in _HOP_BY_HOP and name not in named]
+    connection_headers = _list_connection_headers(lower)
+    return [
+        (name, value)
+        for name, value in lower
+        if name not in _HOP_BY_HOP and name not in connection_headers
+    ]
 
 
-def _named_by_connection(raw: Raw) -> frozenset[bytes]:
+def _list_connection_headers(raw: Raw) -> frozenset[bytes]:
     tokens = (
         token.strip().lower()
         for name, value in raw
         if name == b"connection"
         for token in value.split(b",")
     )
-    # what frames a message belongs to it whatever a peer says of it
+    # headers that frame a message belong to it, whatever a peer says
     return frozenset(tokens) - {b"content-length", b"host"}
 
 
 def to_upstream(headers: Raw) -> CIMultiDict[str]:
-    """As the client of the upstream takes them: it writes UTF-8, so what is none becomes it."""
+    """Return headers for the HTTP client, which writes UTF-8: other values are converted to it."""
     return CIMultiDict(
         (name.decode("latin-1"), _text(value)) for name, value in headers if name != _EXPECT
     )
@@ -59,17 +63,17 @@ def _text(value: bytes) -> str:
 
 
 def as_text(headers: Raw) -> tuple[tuple[str, str], ...]:
-    """As an exchange keeps them."""
+    """Return headers as an exchange holds them."""
     return tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)
 
 
 def as_raw(headers: Headers) -> Raw:
-    """As they were before `as_text`."""
+    """Return headers as bytes: the reverse of `as_text`."""
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
 
 
-def length_of(headers: Raw) -> int | None:
-    """The body's length, where it is declared."""
+def read_length(headers: Raw) -> int | None:
+    """Return the body's length; None if it is not declared."""
     for name, value in headers:
         if name == b"content-length":
             return int(value) if value.isdigit() and len(value) < 19 else None

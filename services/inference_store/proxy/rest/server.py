@@ -1,4 +1,4 @@
-"""The serving port: it belongs to the upstream, nothing of ours is on it."""
+"""The serving port: all its paths belong to the upstream."""
 
 import asyncio
 import math
@@ -20,7 +20,7 @@ _BACKLOG: Final = 2048
 
 
 class Server(GuardedServer):
-    """Says when it listens; stops when `should_exit` is set."""
+    """A server that reports when it listens, and stops when `should_exit` is set."""
 
     def __init__(
         self,
@@ -35,14 +35,14 @@ class Server(GuardedServer):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        yield  # who started us is told, and stops gRPC as well
+        yield  # the caller handles signals, and stops gRPC as well
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         await super().startup(sockets)
         self.listening.set()
 
 
-def server_of(
+def build_server(
     app: Forwarding,
     *,
     host: str,
@@ -53,9 +53,9 @@ def server_of(
     certificate: Path | None = None,
     key: Path | None = None,
 ) -> Server:
-    """A server of one application; its calls have `grace_seconds` to end when it stops. Raises
-    PortTaken."""
-    sockets = listen(host, port, named="PROXY", backlog=_BACKLOG)
+    """Return the server of one application; its calls have `grace_seconds` to end when it stops.
+    Raises PortTaken."""
+    sockets = listen(host, port, setting="PROXY", backlog=_BACKLOG)
     config = uvicorn.Config(
         Served(app),
         ssl_certfile=certificate,

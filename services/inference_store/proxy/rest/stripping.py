@@ -1,6 +1,6 @@
-"""Requests that lose their metadata on the way: held whole for it, within bounds.
+"""Removes metadata from requests, which are held whole for that, within bounds.
 
-Where there is no room a request goes on as it came, and is counted: serving comes first.
+If there is no room, a request is forwarded unchanged, and is counted: serving comes first.
 """
 
 import asyncio
@@ -11,22 +11,22 @@ from inference_store.platform.metrics import UNSTRIPPED, from_zero
 from inference_store.proxy.exchange import Headers
 from inference_store.proxy.protocols.protocol import MOST_STRIPPED, Strip
 
-# Parsing takes many times a body's bytes: so many are parsed at once.
+# Bodies parsed at once: parsing takes many times a body's bytes.
 _AT_ONCE: Final = 2
 _REASONS: Final = ("large", "no_room")
 
 
 class Stripping:
-    """The room for all requests of a proxy; `most`: bytes that are held at once."""
+    """The room for all requests of a proxy; `most`: the most bytes held at once."""
 
     def __init__(self, most: int) -> None:
         self.free = most
-        # in threads: parsing a large body would hold up all other calls
+        # in threads: parsing a large body would delay all other calls
         self.threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="strip")
         from_zero(UNSTRIPPED, _REASONS)
 
     def hold(self) -> "HeldRequest":
-        """Begin to hold a request; it is to be released."""
+        """Begin to hold a request, which the caller must release."""
         return HeldRequest(self)
 
 
@@ -39,7 +39,8 @@ class HeldRequest:
         self.parts: list[bytes] = []
 
     def add(self, part: bytes) -> bool:
-        """Hold a part; False: the request is to go on as it came, with all its parts."""
+        """Hold a part; return False if the request must be forwarded unchanged, with all its
+        parts."""
         self.parts.append(part)
         large = self._reserved + len(part) > MOST_STRIPPED
         if large or len(part) > self._stripping.free:
@@ -49,15 +50,15 @@ class HeldRequest:
         self._stripping.free -= len(part)
         return True
 
-    async def stripped(self, strip: Strip, headers: Headers) -> tuple[bytes, Headers | None]:
-        """The body, and its headers where there were metadata in it."""
+    async def strip_metadata(self, strip: Strip, headers: Headers) -> tuple[bytes, Headers | None]:
+        """Return the body without metadata, and its headers if it contained any."""
         body = b"".join(self.parts)
-        self.parts.clear()  # else all of it is there twice
+        self.parts.clear()  # otherwise memory holds it twice
         loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._stripping.threads, strip, body, headers)
-        return (body, None) if found is None else found
+        stripped = await loop.run_in_executor(self._stripping.threads, strip, body, headers)
+        return (body, None) if stripped is None else stripped
 
     def release(self) -> None:
-        """The request has gone, or is given up."""
+        """Free the memory of a request that was forwarded or given up."""
         self._stripping.free += self._reserved
         self._reserved = 0

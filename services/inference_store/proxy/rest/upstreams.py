@@ -9,7 +9,7 @@ from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 from inference_store.platform.settings import trusting
 from inference_store.proxy.configuration import UpstreamEntry
 
-# Nothing is added to what the caller sent.
+# The client adds nothing to the caller's headers.
 _OURS: Final = frozenset({"Accept", "Accept-Encoding", "User-Agent", "Content-Type"})
 _LONGEST_HEADER: Final = 64 * 1024
 
@@ -18,10 +18,12 @@ class Upstreams:
     """A session for each upstream that answers REST; opened inside the running loop."""
 
     def __init__(self, entries: Sequence[UpstreamEntry]) -> None:
-        self._sessions = {each.name: _session(each) for each in entries if each.url is not None}
+        self._sessions = {
+            entry.name: _open_session(entry) for entry in entries if entry.url is not None
+        }
 
     def session(self, name: str) -> ClientSession | None:
-        """Its session; None: it answers gRPC alone."""
+        """Return an upstream's session; None if it answers only gRPC."""
         return self._sessions.get(name)
 
     async def close(self) -> None:
@@ -30,16 +32,16 @@ class Upstreams:
             await session.close()
 
 
-def _session(entry: UpstreamEntry) -> ClientSession:
+def _open_session(entry: UpstreamEntry) -> ClientSession:
     connector = TCPConnector(
         limit=entry.connections,
         limit_per_host=entry.connections,
         keepalive_timeout=entry.keepalive_seconds,
-        ssl=_tls(entry) or True,
+        ssl=_build_tls_context(entry) or True,
     )
     timeout = ClientTimeout(
         total=None,
-        # for a connection to be free, too
+        # includes the wait for a free connection
         connect=entry.read_seconds,
         sock_connect=entry.connect_seconds,
         sock_read=entry.read_seconds,
@@ -55,7 +57,7 @@ def _session(entry: UpstreamEntry) -> ClientSession:
     )
 
 
-def _tls(entry: UpstreamEntry) -> ssl.SSLContext | None:
+def _build_tls_context(entry: UpstreamEntry) -> ssl.SSLContext | None:
     if not (entry.url or "").startswith("https://"):
         return None
     context = trusting(entry.ca_file, beside_system=True)

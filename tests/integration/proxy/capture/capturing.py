@@ -1,9 +1,9 @@
-"""A process that captures without end, to be killed: settings from the environment.
+"""A process that captures without end, to be killed. Its settings come from the environment.
 
     python -m tests.integration.proxy.capture.capturing [MOST]
 
-Prints its producer's id, then works (hands over MOST exchanges, if that is given) until it is
-killed or, on SIGTERM, drains and prints what is left.
+It prints the id of its producer, then hands over exchanges (at most MOST, if given) until it is
+killed or, on SIGTERM, drains and prints how many are left.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ from inference_store.proxy.capture import Captures
 
 from .servers import hand_over
 
-# Few enough that a busy machine keeps up: what waits long is lost when the process ends.
+# Slow enough for a busy machine: exchanges that wait long are lost when the process ends.
 _PAUSE_SECONDS = 0.01
 
 
 async def main(most: float) -> None:
-    """Hand over one exchange after the other, at most so many."""
+    """Hand over exchanges, one after the other, at most `most`."""
     captures = Captures(ProxySettings())
     await captures.start()
     stop = asyncio.Event()
@@ -32,8 +32,8 @@ async def main(most: float) -> None:
             number += 1
             hand_over(captures, number)
         await asyncio.sleep(_PAUSE_SECONDS)
-    left = await captures.stop(120)
-    print(f"left {left}", flush=True)
+    queued = await captures.stop(120)
+    print(f"left {queued}", flush=True)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from .servers import Topic
 def environment(
     kafka_server: Kafka, minio_server: S3, bucket: str, topic: Topic, tmp_path: Path
 ) -> dict[str, str]:
-    """A proxy's, with its spool on."""
+    """Return the environment of a proxy with its spool on."""
     return service_environment(
         "",
         kafka_server,

@@ -1,4 +1,4 @@
-"""A process that captures without end, and the capture process below it: both to be killed."""
+"""A process that captures without end, and its child, the capture process: both to be killed."""
 
 import asyncio
 import math
@@ -11,7 +11,7 @@ from tests.polling import until
 from tests.warm.process import start_module
 
 
-class Capturing:
+class CapturingProcess:
     """The process of `capturing.py`."""
 
     def __init__(
@@ -22,30 +22,30 @@ class Capturing:
         module = "tests.integration.proxy.capture.capturing"
         self.process = start_module(module, str(most), log=self.log, environment=environment)
 
-    async def producer(self) -> str:
-        """Its producer's id: the first line that is no log."""
+    async def find_producer(self) -> str:
+        """Return the id of its producer: the first line that is not a log."""
 
         async def ask() -> str | None:
             text = await asyncio.to_thread(self.log.read_text)
             lines = [line for line in text.splitlines() if len(line) == 36]
             return lines[0] if lines else None
 
-        found = await until(ask, lambda name: name is not None)
-        assert found is not None
-        return found
+        producer = await until(ask, lambda name: name is not None)
+        assert producer is not None
+        return producer
 
     def kill(self) -> None:
         self.process.kill()
 
     def kill_serving(self) -> Sequence[psutil.Process]:
-        """kill -9 of the process that serves alone; those below it, which go on."""
+        """Kill (-9) only the process that serves; return its children, which continue."""
         below = [psutil.Process(pid) for pid in self.process.pids() if pid != self.process.pid]
         psutil.Process(self.process.pid).kill()
         self.process.wait(60)
         return below
 
     async def kill_capture(self) -> int:
-        """kill -9 of the capture process alone, once there is one; which it was."""
+        """Kill (-9) only the capture process, once there is one; return its pid."""
 
         async def ask() -> list[int]:
             return [pid for pid in self.process.pids() if pid != self.process.pid]

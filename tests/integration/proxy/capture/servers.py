@@ -1,4 +1,4 @@
-"""Settings for real servers, exchanges handed over, and what came out on the other side."""
+"""Settings for real servers, exchanges to hand over, and the events and reports that result."""
 
 import asyncio
 import base64
@@ -25,8 +25,8 @@ from tests.settings import make_settings
 LIST = [{"key": "camera", "type": "string", "value": "hall"}]
 
 
-def settings(kafka: Kafka, s3: S3, bucket: str, **changes: Any) -> ProxySettings:
-    """A proxy's settings, in which all is quick."""
+def make_proxy_settings(kafka: Kafka, s3: S3, bucket: str, **changes: Any) -> ProxySettings:
+    """Make the settings of a proxy, with short times."""
     values: dict[str, Any] = {
         "kafka_bootstrap_servers": kafka.bootstrap_servers,
         "s3_endpoint": s3.endpoint,
@@ -45,9 +45,9 @@ def settings(kafka: Kafka, s3: S3, bucket: str, **changes: Any) -> ProxySettings
 
 
 @asynccontextmanager
-async def running(made: ProxySettings) -> AsyncIterator[Captures]:
-    """Captures that run, and are stopped."""
-    captures = Captures(made)
+async def start_captures(proxy_settings: ProxySettings) -> AsyncIterator[Captures]:
+    """Start captures, and stop them on leaving."""
+    captures = Captures(proxy_settings)
     await captures.start()
     try:
         yield captures
@@ -59,7 +59,7 @@ CALL = Call(PROTOCOLS["v2"], "infer", model="detector")
 
 
 def request_body(number: int, images: int = 1) -> bytes:
-    """What a caller sends: images in base64, each with its metadata."""
+    """Return the body of a request: images in base64, each with its metadata."""
     inputs = [
         {
             "name": f"image-{index}",
@@ -74,20 +74,22 @@ def request_body(number: int, images: int = 1) -> bytes:
 
 
 def hand_over(captures: Captures, number: int, *, images: int = 1) -> bool:
-    """One exchange; whether it was taken."""
+    """Hand over one exchange; return whether it was accepted."""
     body = request_body(number, images)
-    ticket = captures.begin(len(body))
-    if ticket is None:
+    reservation = captures.begin(len(body))
+    if reservation is None:
         return False
-    found = {"name": "found", "datatype": "BYTES", "shape": [1], "data": [[detection(0.9)]]}
-    made = exchange(body, orjson.dumps({"model_name": "detector", "outputs": [found] * images}))
-    ticket.finish(made, CALL, Rules(task_type="object_detection"), "detector")
+    output = {"name": "found", "datatype": "BYTES", "shape": [1], "data": [[detection(0.9)]]}
+    finished = exchange(
+        body, orjson.dumps({"model_name": "detector", "outputs": [output] * images})
+    )
+    reservation.finish(finished, CALL, Rules(task_type="object_detection"), "detector")
     return True
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
-    """One event, as a consumer has it."""
+class PublishedEvent:
+    """An event as a consumer reads it."""
 
     producer: str
     sequence: int
@@ -96,23 +98,25 @@ class Arrived:
 
     @property
     def event(self) -> dict[str, Any]:
-        """The event."""
-        found: dict[str, Any] = orjson.loads(self.value)
-        return found
+        """Return the decoded event."""
+        event: dict[str, Any] = orjson.loads(self.value)
+        return event
 
 
-async def arrived(kafka: Kafka, topic: str) -> list[Arrived]:
-    """All that is on a topic now."""
-    found: list[Arrived] = []
+async def read_events(kafka: Kafka, topic: str) -> list[PublishedEvent]:
+    """Return all events that are on a topic now."""
+    events: list[PublishedEvent] = []
     async for record in _records(kafka, topic):
         headers = {name: value.decode() for name, value in record.headers}
         sequence = int(headers["sequence"])
-        found.append(Arrived(headers["producer"], sequence, record.key.decode(), record.value))
-    return found
+        events.append(
+            PublishedEvent(headers["producer"], sequence, record.key.decode(), record.value)
+        )
+    return events
 
 
-async def reports(kafka: Kafka, topic: str) -> list[ProducerReport]:
-    """All reports on a topic now."""
+async def read_reports(kafka: Kafka, topic: str) -> list[ProducerReport]:
+    """Return all reports that are on a topic now."""
     return [decode(record.value) async for record in _records(kafka, topic)]
 
 
@@ -125,9 +129,9 @@ async def _records(kafka: Kafka, topic: str) -> AsyncIterator[Any]:
     )
     await consumer.start()
     try:
-        places = consumer.assignment()
-        ends = await consumer.end_offsets(places)
-        while any([await consumer.position(place) < end for place, end in ends.items()]):
+        partitions = consumer.assignment()
+        ends = await consumer.end_offsets(partitions)
+        while any([await consumer.position(partition) < end for partition, end in ends.items()]):
             batches = await consumer.getmany(timeout_ms=200)
             for records in batches.values():
                 for record in records:
@@ -136,17 +140,17 @@ async def _records(kafka: Kafka, topic: str) -> AsyncIterator[Any]:
         await consumer.stop()
 
 
-async def published(captures: Captures, count: int, *, seconds: float = 180) -> None:
-    """Wait until so many exchanges are published, and none is queued."""
+async def wait_until_published(captures: Captures, count: int, *, seconds: float = 180) -> None:
+    """Wait until `count` exchanges are published, and none is queued."""
 
     async def ask() -> tuple[int, int]:
         return captures.published, captures.queued
 
-    await until(ask, lambda found: found == (count, 0), seconds=seconds)
+    await until(ask, lambda counts: counts == (count, 0), seconds=seconds)
 
 
-async def folder_names(path: "os.PathLike[str]") -> Sequence[str]:
-    """What is in a folder."""
+async def list_folder(path: "os.PathLike[str]") -> Sequence[str]:
+    """Return the names in a folder."""
     return await asyncio.to_thread(os.listdir, path)
 
 

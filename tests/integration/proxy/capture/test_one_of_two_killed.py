@@ -1,5 +1,5 @@
-"""One of the proxy's two processes is killed at any moment: what is lost stands in the books, what
-came is there once, and the other one goes on."""
+"""One of the two processes of the proxy is killed at any moment: the books name what is lost, each
+published exchange is there once, and the other process continues."""
 
 import asyncio
 import random
@@ -14,117 +14,121 @@ from tests.polling import until
 from tests.servers.kafka import Kafka
 from tests.servers.plugin import faults
 
-from .process import Capturing
-from .servers import Arrived, arrived, folder_names, reports
+from .process import CapturingProcess
+from .servers import PublishedEvent, list_folder, read_events, read_reports
 
 Environment = dict[str, str]
 
 
-def without_spool(environment: Environment) -> Environment:
+def turn_spool_off(environment: Environment) -> Environment:
     return environment | {"INFERENCE_STORE_PROXY_SPOOL": "off"}
 
 
-async def final(kafka: Kafka, environment: Environment, producer: str) -> ProducerReport:
-    """Its last word, once it was said."""
+async def wait_for_final_report(
+    kafka: Kafka, environment: Environment, producer: str
+) -> ProducerReport:
+    """Wait for the final report of a producer."""
 
     async def ask() -> list[ProducerReport]:
-        said = await reports(kafka, environment["INFERENCE_STORE_KAFKA_REPORTS_TOPIC"])
-        return [each for each in said if each.producer == producer and each.final]
+        all_reports = await read_reports(kafka, environment["INFERENCE_STORE_KAFKA_REPORTS_TOPIC"])
+        return [report for report in all_reports if report.producer == producer and report.final]
 
-    found = await until(ask, bool, seconds=180)
-    return found[-1]
+    final_reports = await until(ask, bool, seconds=180)
+    return final_reports[-1]
 
 
-async def more_arrived(kafka: Kafka, environment: Environment) -> None:
-    """Wait until some more have come than are there now."""
+async def wait_for_more_events(kafka: Kafka, environment: Environment) -> None:
+    """Wait until some more events are published than are there now."""
 
     async def ask() -> int:
-        return len(await arrived(kafka, environment["INFERENCE_STORE_KAFKA_TOPIC"]))
+        return len(await read_events(kafka, environment["INFERENCE_STORE_KAFKA_TOPIC"]))
 
     least = await ask() + 20
     await until(ask, lambda count: count > least)
 
 
-def check(found: list[Arrived], report: ProducerReport) -> None:
-    """Nothing is lost that the books do not name, and no number means two exchanges."""
+def check_events(events: list[PublishedEvent], report: ProducerReport) -> None:
+    """Check that the books name all that is lost, and that no number is used twice."""
     assert report.closes
     assert report.queued == 0
     assert report.highest_sequence == report.seen - report.sampled_out
-    times = Counter(each.sequence for each in found)
-    inferences = {(each.sequence, each.event["inference_id"]) for each in found}
+    times = Counter(event.sequence for event in events)
+    inferences = {(event.sequence, event.event["inference_id"]) for event in events}
     assert len(inferences) == len(times)
     assert len({name for _, name in inferences}) == len(times)
     missing = report.highest_sequence - len(times)
-    # Kafka may have had it, and the process not the time to count it.
+    # Kafka may have it, though the process had no time to count it.
     assert 0 <= missing <= sum(report.dropped.values()), report
     assert len(times) >= report.published
 
 
 @pytest.mark.parametrize("spool", ["off", "overflow", "all"])
 @pytest.mark.parametrize("seed", [1, faults(2)])
-async def test_the_capture_process_is_killed_again_and_again(
+async def test_capture_process_is_killed_repeatedly(
     seed: int, spool: str, kafka_server: Kafka, environment: Environment, tmp_path: Path
 ) -> None:
     environment |= {"INFERENCE_STORE_PROXY_SPOOL": spool}
     chance = random.Random(seed)
-    one = Capturing(environment, tmp_path, "one")
+    capturing = CapturingProcess(environment, tmp_path, "one")
     try:
-        producer = await one.producer()
+        producer = await capturing.find_producer()
         killed: set[int] = set()
         for _ in range(3):
-            await more_arrived(kafka_server, environment)  # it goes on each time
+            await wait_for_more_events(kafka_server, environment)  # it continues each time
             await asyncio.sleep(chance.random() / 10)
-            killed.add(await one.kill_capture())
+            killed.add(await capturing.kill_capture())
         assert len(killed) == 3
-        one.process.stop()
+        capturing.process.stop()
     finally:
-        one.kill()
-    report = await final(kafka_server, environment, producer)
-    found = await arrived(kafka_server, environment["INFERENCE_STORE_KAFKA_TOPIC"])
-    assert {each.producer for each in found} == {producer}
-    check(found, report)
+        capturing.kill()
+    report = await wait_for_final_report(kafka_server, environment, producer)
+    events = await read_events(kafka_server, environment["INFERENCE_STORE_KAFKA_TOPIC"])
+    assert {event.producer for event in events} == {producer}
+    check_events(events, report)
     assert set(report.dropped) <= {"process_ended", "torn"}
     if spool != "off":
-        assert await folder_names(tmp_path / "spool") == []
+        assert await list_folder(tmp_path / "spool") == []
 
 
 @pytest.mark.parametrize("seed", [1, faults(2), faults(3)])
-async def test_the_serving_process_is_killed_and_what_it_had_handed_over_is_published(
+async def test_killed_serving_process_has_its_exchanges_published(
     seed: int, kafka_server: Kafka, environment: Environment, tmp_path: Path
 ) -> None:
-    environment = without_spool(environment)
-    one = Capturing(environment, tmp_path, "one")
+    environment = turn_spool_off(environment)
+    capturing = CapturingProcess(environment, tmp_path, "one")
     try:
-        producer = await one.producer()
-        await more_arrived(kafka_server, environment)
+        producer = await capturing.find_producer()
+        await wait_for_more_events(kafka_server, environment)
         await asyncio.sleep(random.Random(seed).random() / 10)
-        below = one.kill_serving()
+        below = capturing.kill_serving()
     finally:
-        one.kill()
-    report = await final(kafka_server, environment, producer)
+        capturing.kill()
+    report = await wait_for_final_report(kafka_server, environment, producer)
     await asyncio.to_thread(psutil.wait_procs, below, timeout=120)
-    assert not [each for each in below if each.is_running()]
-    check(await arrived(kafka_server, environment["INFERENCE_STORE_KAFKA_TOPIC"]), report)
+    assert not [process for process in below if process.is_running()]
+    check_events(
+        await read_events(kafka_server, environment["INFERENCE_STORE_KAFKA_TOPIC"]), report
+    )
     assert set(report.dropped) <= {"process_ended"}
-    # a few milliseconds' exchanges were in its memory alone
+    # Only the exchanges of a few milliseconds were in its memory alone.
     assert report.dropped.get("process_ended", 0) <= 20, report
 
 
-async def test_the_serving_process_is_killed_while_a_server_is_away(
+async def test_killed_serving_process_while_a_server_is_away(
     kafka_server: Kafka, environment: Environment, tmp_path: Path
 ) -> None:
-    """What no spool holds is lost after the grace, and the last word says so."""
-    environment = without_spool(environment) | {
+    """Without a spool they are lost after the grace period, and the final report says so."""
+    environment = turn_spool_off(environment) | {
         "INFERENCE_STORE_S3_ENDPOINT": "http://127.0.0.1:9",
         "INFERENCE_STORE_PROXY_GRACE_SECONDS": "1",
     }
-    one = Capturing(environment, tmp_path, "one")
+    capturing = CapturingProcess(environment, tmp_path, "one")
     try:
-        producer = await one.producer()
+        producer = await capturing.find_producer()
         await asyncio.sleep(2)
-        one.kill_serving()
+        capturing.kill_serving()
     finally:
-        one.kill()
-    report = await final(kafka_server, environment, producer)
-    check([], report)
+        capturing.kill()
+    report = await wait_for_final_report(kafka_server, environment, producer)
+    check_events([], report)
     assert report.dropped["left"] > 50

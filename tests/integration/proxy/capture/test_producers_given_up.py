@@ -1,4 +1,4 @@
-"""A Kafka producer that is of no use any more is given up, and nothing waits for it for ever."""
+"""A Kafka producer that has become useless is closed, and nothing waits for it for ever."""
 
 import asyncio
 
@@ -11,17 +11,19 @@ from tests.servers.fixtures import unique
 from tests.servers.kafka import Kafka, KafkaServer
 from tests.servers.minio import S3
 
-from .servers import settings
+from .servers import make_proxy_settings
 
 pytestmark = pytest.mark.real_kafka
 
 
 @pytest.mark.faults
-async def test_what_waits_on_a_producer_is_told_when_it_is_given_up(
+async def test_closing_a_producer_fails_its_waiting_reports(
     own_kafka: KafkaServer, minio_server: S3
 ) -> None:
     topic = own_kafka.create_topic(unique())
-    publisher = Publisher(settings(own_kafka, minio_server, "any", kafka_reports_topic=topic))
+    publisher = Publisher(
+        make_proxy_settings(own_kafka, minio_server, "any", kafka_reports_topic=topic)
+    )
     await publisher.report(b"a", b"1")
     await asyncio.to_thread(own_kafka.stop)
     waiting = asyncio.create_task(publisher.report(b"a", b"2"))
@@ -32,13 +34,15 @@ async def test_what_waits_on_a_producer_is_told_when_it_is_given_up(
         await asyncio.wait_for(waiting, 60)
 
 
-async def test_a_gap_in_the_numbers_of_one_partition_ends_no_reports(
+async def test_reports_continue_after_a_gap_in_sequence_numbers(
     kafka_server: Kafka, minio_server: S3
 ) -> None:
-    """aiokafka numbers a batch, and may give it up where its partition has no leader for long: the
-    broker refuses all that come after it."""
+    """aiokafka numbers a batch, and may drop it if its partition has no leader for long: the broker
+    then refuses all later batches."""
     topic = kafka_server.create_topic(unique())
-    publisher = Publisher(settings(kafka_server, minio_server, "any", kafka_reports_topic=topic))
+    publisher = Publisher(
+        make_proxy_settings(kafka_server, minio_server, "any", kafka_reports_topic=topic)
+    )
     try:
         await publisher.report(b"a", b"1")
         assert publisher._producer is not None

@@ -1,4 +1,4 @@
-"""Exchanges on a real S3 and a real Kafka: what a consumer finds."""
+"""Exchanges captured to a real S3 and a real Kafka, read by a consumer."""
 
 import hashlib
 from datetime import UTC, datetime
@@ -8,20 +8,20 @@ from inference_store.inference.events import decode
 from inference_store.inference.json_text import read_json
 from inference_store.inference.metadata import read_metadata
 from inference_store.objects import Blobs
-from inference_store.proxy.capture.kept_request import rebuilt
+from inference_store.proxy.capture.request_remainder import rebuild_messages
 from tests.exchanges import png
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3
 
 from .servers import (
     Topic,
-    arrived,
     hand_over,
-    published,
-    reports,
+    make_proxy_settings,
+    read_events,
+    read_reports,
     request_body,
-    running,
-    settings,
+    start_captures,
+    wait_until_published,
 )
 
 LIMIT = 1 << 20
@@ -30,27 +30,27 @@ LIMIT = 1 << 20
 async def test_blobs_events_and_reports_arrive(
     kafka_server: Kafka, minio_server: S3, bucket: str, topic: Topic
 ) -> None:
-    events, told = topic(3), topic(1)
-    made = settings(
-        kafka_server, minio_server, bucket, kafka_topic=events, kafka_reports_topic=told
+    events, report_topic = topic(3), topic(1)
+    proxy_settings = make_proxy_settings(
+        kafka_server, minio_server, bucket, kafka_topic=events, kafka_reports_topic=report_topic
     )
-    async with running(made) as captures:
+    async with start_captures(proxy_settings) as captures:
         for number in range(20):
             assert hand_over(captures, number, images=2)
-        await published(captures, 20)
-    found = await arrived(kafka_server, events)
-    assert len(found) == 40
-    assert {each.producer for each in found} == {captures.producer}
-    assert sorted(each.sequence for each in found) == sorted([*range(1, 21)] * 2)
-    (last,) = [each for each in await reports(kafka_server, told) if each.final]
+        await wait_until_published(captures, 20)
+    published = await read_events(kafka_server, events)
+    assert len(published) == 40
+    assert {item.producer for item in published} == {captures.producer}
+    assert sorted(item.sequence for item in published) == sorted([*range(1, 21)] * 2)
+    (last,) = [report for report in await read_reports(kafka_server, report_topic) if report.final]
     assert last.closes
     assert (last.seen, last.published, last.events, last.highest_sequence) == (20, 20, 40, 20)
     requests: dict[str, Any] = {}
-    with Blobs(made) as blobs:
-        for each in found:
-            event = decode(each.value, record_time=datetime.now(UTC), buckets=blobs.buckets)
+    with Blobs(proxy_settings) as blobs:
+        for item in published:
+            event = decode(item.value, record_time=datetime.now(UTC), buckets=blobs.buckets)
             assert event.flags == ()
-            assert each.key == f"detector/{event.inference_id}"
+            assert item.key == f"detector/{event.inference_id}"
             assert event.published_at is not None
             assert event.data is not None
             assert event.response is not None
@@ -66,18 +66,18 @@ async def test_blobs_events_and_reports_arrive(
             requests[event.inference_id] = read_json(blob)["request"]
     for number in range(20):
         first, second = (requests[f"frame-{number}-{index}"] for index in (0, 1))
-        again = rebuilt(first, {0: png(), 1: png()}, {1: second["parts"]})
+        again = rebuild_messages(first, {0: png(), 1: png()}, {1: second["parts"]})
         assert again == [request_body(number, 2)]
 
 
-async def test_a_topic_of_reports_that_is_missing_harms_no_event(
+async def test_publishes_events_without_a_topic_of_reports(
     kafka_server: Kafka, minio_server: S3, bucket: str, topic: Topic
 ) -> None:
     events = topic(1)
-    made = settings(
+    proxy_settings = make_proxy_settings(
         kafka_server, minio_server, bucket, kafka_topic=events, kafka_reports_topic="no topic"
     )
-    async with running(made) as captures:
+    async with start_captures(proxy_settings) as captures:
         assert hand_over(captures, 1)
-        await published(captures, 1)
-    assert len(await arrived(kafka_server, events)) == 1
+        await wait_until_published(captures, 1)
+    assert len(await read_events(kafka_server, events)) == 1

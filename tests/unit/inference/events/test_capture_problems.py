@@ -1,4 +1,4 @@
-"""What a producer says is wrong with a capture becomes flags; what nobody knows is left out."""
+"""Problems of a capture that a producer reports become flags; unknown ones are left out."""
 
 from typing import get_args
 
@@ -11,33 +11,35 @@ from inference_store.inference.events import (
     flags_of,
     gravest,
 )
-from tests.builders import BUCKETS, NOW, altered, make_payload
+from tests.builders import BUCKETS, NOW, make_payload, replace_members
 
 
-def flags(problems: object) -> tuple[str, ...]:
-    payload = altered(make_payload(), capture_problems=problems)
+def read_flags(problems: object) -> tuple[str, ...]:
+    payload = replace_members(make_payload(), capture_problems=problems)
     return decode(payload, record_time=NOW, buckets=BUCKETS).flags
 
 
 def test_each_reason_is_a_flag() -> None:
     for reason in CAPTURE_PROBLEMS:
-        assert flags([reason, reason]) == (f"capture_{reason}",)
-    assert flags([]) == ()
+        assert read_flags([reason, reason]) == (f"capture_{reason}",)
+    assert read_flags([]) == ()
 
 
-def test_what_is_no_reason_is_left_out_and_flagged() -> None:
+def test_flags_unknown_reasons() -> None:
     for wrong in (["lost"], "request_over_cap", ["request_over_cap", 7], {"a": 1}):
-        assert flags(wrong) == ("extra_unreadable:capture_problems",)
+        assert read_flags(wrong) == ("extra_unreadable:capture_problems",)
 
 
 def test_the_list_is_whole() -> None:
-    found = {f"capture_{side}_{kind}" for side in SIDES for kind in get_args(CaptureKind)}
-    named = {flag for side in SIDES for flag in flags_of(side)}
-    assert named == {f"capture_{reason}" for reason in CAPTURE_PROBLEMS}
-    assert named == found - {"capture_response_no_input"}
+    listed = {f"capture_{side}_{kind}" for side in SIDES for kind in get_args(CaptureKind)}
+    of_sides = {flag for side in SIDES for flag in flags_of(side)}
+    assert of_sides == {f"capture_{reason}" for reason in CAPTURE_PROBLEMS}
+    assert of_sides == listed - {"capture_response_no_input"}
     assert set(SIDES) == set(get_args(CaptureSide))
 
 
-def test_of_each_side_the_gravest_is_told() -> None:
-    found = gravest([("response", "not_json"), ("request", "unreadable"), ("request", "over_cap")])
-    assert found == ["request_over_cap", "response_not_json"]
+def test_keeps_the_gravest_reason_of_each_side() -> None:
+    problems = gravest(
+        [("response", "not_json"), ("request", "unreadable"), ("request", "over_cap")]
+    )
+    assert problems == ["request_over_cap", "response_not_json"]

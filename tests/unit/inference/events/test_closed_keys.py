@@ -29,6 +29,6 @@ def test_a_key_of_the_stores_own_is_refused(blobs: Blobs, key: str) -> None:
 
 
 @pytest.mark.parametrize("key", NOT_OURS)
-def test_others_are_not(blobs: Blobs, key: str) -> None:
+def test_accepts_other_keys(blobs: Blobs, key: str) -> None:
     with blobs:
         assert blobs.parse(key).key == key.removeprefix("s3://other/")

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from inference_store.inference.errors import InvalidEvent
 from inference_store.inference.events import DEAD_LETTER_REASONS, decode
 from inference_store.inference.events.wire import NINE
-from tests.builders import BUCKETS, NOW, altered, make_event, make_payload
+from tests.builders import BUCKETS, NOW, make_event, make_payload, replace_members
 
 
-def reason_of(payload: bytes) -> str:
+def find_reason(payload: bytes) -> str:
     with pytest.raises(InvalidEvent) as caught:
         decode(payload, record_time=NOW, buckets=BUCKETS)
     assert caught.value.reason in DEAD_LETTER_REASONS
@@ -55,7 +55,7 @@ def test_the_same_event_has_the_same_uid_and_another_blob_another() -> None:
 
 @pytest.mark.parametrize("name", NINE)
 def test_a_message_without_one_of_the_nine_is_no_event(name: str) -> None:
-    assert reason_of(altered(make_payload(), **{name: ...})) == "not_an_event"
+    assert find_reason(replace_members(make_payload(), **{name: ...})) == "not_an_event"
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,18 @@ def test_a_message_without_one_of_the_nine_is_no_event(name: str) -> None:
         (make_payload(model_id="x" * 257), "invalid_id"),
         (make_payload(inference_id="a\0b"), "invalid_id"),
         (make_payload().replace(b'"people-detector"', rb'"\ud800"'), "invalid_id"),
-        (altered(make_payload(), model_id=7), "invalid_id"),
-        (altered(make_payload(), request_received_at="soon"), "invalid_time"),
-        (altered(make_payload(), request_forwarded_at="soon"), "invalid_time"),
-        (altered(make_payload(), request_received_at="0001-01-01T00:00:00Z"), "time_out_of_range"),
-        (altered(make_payload(), request_received_at=""), "time_out_of_range"),
-        (altered(make_payload(), request_received_at="1999-12-31T23:59:59Z"), "time_out_of_range"),
+        (replace_members(make_payload(), model_id=7), "invalid_id"),
+        (replace_members(make_payload(), request_received_at="soon"), "invalid_time"),
+        (replace_members(make_payload(), request_forwarded_at="soon"), "invalid_time"),
+        (
+            replace_members(make_payload(), request_received_at="0001-01-01T00:00:00Z"),
+            "time_out_of_range",
+        ),
+        (replace_members(make_payload(), request_received_at=""), "time_out_of_range"),
+        (
+            replace_members(make_payload(), request_received_at="1999-12-31T23:59:59Z"),
+            "time_out_of_range",
+        ),
         (make_payload(received_at=NOW + timedelta(hours=25)), "time_out_of_range"),
         (make_payload(data_storage_key="s3://strangers/x"), "invalid_storage_key"),
         (make_payload(data_storage_key="s3://elsewhere"), "invalid_storage_key"),
@@ -86,16 +92,16 @@ def test_a_message_without_one_of_the_nine_is_no_event(name: str) -> None:
     ],
 )
 def test_what_is_wrong_has_a_reason(payload: bytes, reason: str) -> None:
-    assert reason_of(payload) == reason
+    assert find_reason(payload) == reason
 
 
-def test_both_ids_of_a_refused_event_are_told() -> None:
+def test_a_refused_event_keeps_both_ids() -> None:
     with pytest.raises(InvalidEvent) as caught:
         decode(make_payload(data_storage_key="s3://x/y"), record_time=NOW, buckets=BUCKETS)
     assert (caught.value.model_id, caught.value.inference_id) == ("people-detector", "1")
 
 
-def test_unknown_fields_and_lone_surrogates_in_them_are_no_error() -> None:
+def test_accepts_unknown_fields_and_lone_surrogates_in_them() -> None:
     payload = make_payload(novelty=1).replace(b'"novelty":1', rb'"novelty":"\ud800"')
     assert decode(payload, record_time=NOW, buckets=BUCKETS).inference_id == "1"
 
@@ -110,7 +116,7 @@ def test_extras_are_read_and_unreadable_ones_flagged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "expected"),
+    ("name", "text", "expected"),
     [
         ("data_hash", "0123456789ABCDEF" * 4, "0123456789abcdef" * 4),
         ("data_hash", "0123456789abcdef" * 4, "0123456789abcdef" * 4),
@@ -122,14 +128,14 @@ def test_extras_are_read_and_unreadable_ones_flagged() -> None:
     ],
 )
 def test_hashes_and_task_types_have_one_spelling(
-    name: str, given: str, expected: str | None
+    name: str, text: str, expected: str | None
 ) -> None:
-    event = make_event(**{name: given})
+    event = make_event(**{name: text})
     assert getattr(event.extras, name) == expected
     assert event.flags == (() if expected else (f"extra_unreadable:{name}",))
 
 
-def test_flags_of_a_producer_are_taken_where_they_are_known() -> None:
+def test_accepts_known_flags_of_a_producer() -> None:
     event = make_event(flags=["batch_not_split", "metadata_too_large"])
     assert event.flags == ("batch_not_split",)
 
@@ -141,13 +147,13 @@ def test_aliases_are_kept_without_the_id_itself() -> None:
 @pytest.mark.parametrize(
     "text", ['{"a": 12345678901234567890123, "b":0.10}', "[ 1.0 ,1e400]", r'["\ud800"]', "[]"]
 )
-def test_inline_values_are_kept_word_for_word(text: str) -> None:
+def test_keeps_inline_values_unchanged(text: str) -> None:
     payload = make_payload(metadata=0).replace(b'"metadata":0', b'"metadata": ' + text.encode())
     event = decode(payload, record_time=NOW, buckets=BUCKETS)
     assert event.inline_metadata == text.encode()
 
 
-def test_an_inline_blob_is_kept_as_written_however_deep_it_is_nested() -> None:
+def test_keeps_an_inline_blob_unchanged_at_any_depth() -> None:
     deep = b"[" * 1010 + b"1 " + b"]" * 1010
     payload = make_payload(metadata=0).replace(b'"metadata":0', b'"metadata":' + deep)
     event = decode(payload, record_time=NOW, buckets=BUCKETS)
@@ -155,7 +161,7 @@ def test_an_inline_blob_is_kept_as_written_however_deep_it_is_nested() -> None:
     assert event.flags == ()
 
 
-def test_a_number_of_ten_thousand_digits_anywhere_is_no_error() -> None:
+def test_accepts_a_number_of_ten_thousand_digits() -> None:
     payload = make_payload(novelty=0).replace(b'"novelty":0', b'"novelty":' + b"9" * 10_000)
     assert decode(payload, record_time=NOW, buckets=BUCKETS).inference_id == "1"
 

@@ -21,10 +21,10 @@ def test_a_uid_is_a_uuid_of_version_8_that_tells_its_time(
 
 
 @given(instants, instants)
-def test_uids_sort_by_time(one: datetime, other: datetime) -> None:
-    if one != other:
-        assert (uid_of(one, "m") < uid_of(other, "m")) == (one < other)
-    assert uid_floor(one) <= uid_of(one, "m") < uid_floor(one + timedelta(microseconds=1))
+def test_uids_sort_by_time(first: datetime, second: datetime) -> None:
+    if first != second:
+        assert (uid_of(first, "m") < uid_of(second, "m")) == (first < second)
+    assert uid_floor(first) <= uid_of(first, "m") < uid_floor(first + timedelta(microseconds=1))
 
 
 def test_lengths_are_part_of_the_identity() -> None:

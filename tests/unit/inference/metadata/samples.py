@@ -6,8 +6,8 @@ from typing import Any
 from inference_store.inference.metadata import Metadata, MetadataCaps, read_metadata
 
 
-def item(key: str, kind: str, value: Any) -> dict[str, Any]:
-    """One element of the list envelope."""
+def make_item(key: str, kind: str, value: Any) -> dict[str, Any]:
+    """Make an element of the list envelope."""
     return {"key": key, "type": kind, "value": value}
 
 
@@ -16,21 +16,21 @@ def read(document: Any, **caps: int) -> Metadata:
     return read_metadata(json.dumps(document).encode(), caps=MetadataCaps(**caps))
 
 
-def one(kind: str, value: Any, key: str = "k") -> Metadata:
+def read_item(kind: str, value: Any, key: str = "k") -> Metadata:
     """The metadata of a single item."""
-    return read([item(key, kind, value)])
+    return read([make_item(key, kind, value)])
 
 
-def leaves(metadata: Metadata) -> list[tuple[str, str, Any]]:
-    """(name, family, value) of each leaf."""
+def list_leaves(metadata: Metadata) -> list[tuple[str, str, Any]]:
+    """Return (name, family, value) of each leaf."""
     return [(leaf.name, leaf.family, leaf.value) for leaf in metadata.leaves]
 
 
-def presences(metadata: Metadata) -> dict[str, bool]:
-    """Name to is_null."""
+def list_presences(metadata: Metadata) -> dict[str, bool]:
+    """Return is_null by name."""
     return {presence.name: presence.is_null for presence in metadata.presences}
 
 
-def entry_flags(metadata: Metadata) -> dict[str, tuple[str, ...]]:
-    """Key to flags of each entry."""
+def list_flags(metadata: Metadata) -> dict[str, tuple[str, ...]]:
+    """Return the flags of each entry by key."""
     return {entry.key: entry.flags for entry in metadata.entries}

@@ -50,16 +50,18 @@ _DOCUMENT = (
 )
 
 
-def _is_fit_for_postgres(found: Metadata) -> None:
-    assert len(found.leaves) == len({(row.name, row.family, row.value) for row in found.leaves})
-    assert len(found.presences) == len({row.name for row in found.presences})
-    rows: list[Leaf | Presence] = [*found.leaves, *found.presences]
+def _is_fit_for_postgres(metadata: Metadata) -> None:
+    assert len(metadata.leaves) == len(
+        {(row.name, row.family, row.value) for row in metadata.leaves}
+    )
+    assert len(metadata.presences) == len({row.name for row in metadata.presences})
+    rows: list[Leaf | Presence] = [*metadata.leaves, *metadata.presences]
     for row in rows:
         assert row.name
         assert len(row.name) <= CAPS.key_characters
         assert storable(row.name)
         assert all(type(flag) is str and flag for flag in row.flags)
-    for leaf in found.leaves:
+    for leaf in metadata.leaves:
         if leaf.family == "number":
             assert isinstance(leaf.value, Decimal)
             assert leaf.value.is_finite()
@@ -71,8 +73,8 @@ def _is_fit_for_postgres(found: Metadata) -> None:
         else:
             assert isinstance(leaf.value, datetime)
             assert leaf.value.utcoffset() == timedelta(0)
-    assert storable(found.problem or "")
-    assert decode_entries(encode_entries(found.entries)) == found.entries
+    assert storable(metadata.problem or "")
+    assert decode_entries(encode_entries(metadata.entries)) == metadata.entries
 
 
 @_UNHURRIED
@@ -100,8 +102,8 @@ def test_any_response(metadata: Any, parameters: Any) -> None:
 def test_any_damage(document: Any, data: st.DataObject) -> None:
     blob = bytearray(json.dumps(document).encode())
     for _ in range(data.draw(st.integers(1, 4))):
-        place = data.draw(st.integers(0, len(blob) - 1))
-        blob[place] = data.draw(st.integers(0, 255))
+        position = data.draw(st.integers(0, len(blob) - 1))
+        blob[position] = data.draw(st.integers(0, 255))
     _is_fit_for_postgres(read_metadata(bytes(blob[: data.draw(st.integers(0, len(blob)))])))
 
 
@@ -109,8 +111,10 @@ def test_any_damage(document: Any, data: st.DataObject) -> None:
 @given(st.lists(_ITEM, max_size=5))
 def test_every_key_that_was_sent_is_there(items: list[dict[str, Any]]) -> None:
     """Leaf or presence, for every key that can be a name."""
-    found = read_metadata(json.dumps(items).encode())
-    names = {leaf.name for leaf in found.leaves} | {each.name for each in found.presences}
+    metadata = read_metadata(json.dumps(items).encode())
+    names = {leaf.name for leaf in metadata.leaves} | {
+        presence.name for presence in metadata.presences
+    }
     for key in {item["key"] for item in items}:
         if key and storable(key):
             assert {"dataset_split": "dataset_snapshot_split"}.get(key, key) in names

@@ -4,45 +4,45 @@ from typing import Any
 
 import pytest
 
-from .samples import entry_flags, item, leaves, one, presences, read
+from .samples import list_flags, list_leaves, list_presences, make_item, read, read_item
 
 
 def test_a_typed_value_needs_no_presence() -> None:
     for kind, value in (("str", "x"), ("int", "1"), ("bool", "true"), ("date", "2026-11-01")):
-        assert presences(one(kind, value)) == {}
+        assert list_presences(read_item(kind, value)) == {}
 
 
 @pytest.mark.parametrize("kind", ["string", "int", "float", "bool", "timestamp", "json", "", "x"])
 def test_null_is_present_and_null(kind: str) -> None:
-    found = one(kind, None)
-    assert presences(found) == {"k": True}
-    assert leaves(found) == []
-    assert found.entries[0].value is None
+    metadata = read_item(kind, None)
+    assert list_presences(metadata) == {"k": True}
+    assert list_leaves(metadata) == []
+    assert metadata.entries[0].value is None
 
 
 def test_null_as_json_text_is_present_and_null() -> None:
-    assert presences(one("json", "null")) == {"k": True}
-    assert one("json", "null").entries[0].value == "null"
+    assert list_presences(read_item("json", "null")) == {"k": True}
+    assert read_item("json", "null").entries[0].value == "null"
 
 
 def test_null_as_text_of_a_string_is_text() -> None:
-    assert leaves(one("string", "null")) == [("k", "string", "null")]
+    assert list_leaves(read_item("string", "null")) == [("k", "string", "null")]
 
 
 def test_a_missing_value_is_null_and_flagged() -> None:
-    found = read([{"key": "k", "type": "int"}])
-    assert presences(found) == {"k": True}
-    assert entry_flags(found) == {"k": ("no_value",)}
+    metadata = read([{"key": "k", "type": "int"}])
+    assert list_presences(metadata) == {"k": True}
+    assert list_flags(metadata) == {"k": ("no_value",)}
 
 
 @pytest.mark.parametrize("value", [[], {}, "[]", "{}"])
 def test_empty_arrays_and_objects_are_present_and_not_null(value: Any) -> None:
-    assert presences(one("json", value)) == {"k": False}
+    assert list_presences(read_item("json", value)) == {"k": False}
 
 
 def test_inside_a_json_value_the_same_holds_for_paths() -> None:
-    found = one("json", {"null": None, "empty": [], "inner": {"x": 1}, "list": [None]})
-    assert presences(found) == {
+    metadata = read_item("json", {"null": None, "empty": [], "inner": {"x": 1}, "list": [None]})
+    assert list_presences(metadata) == {
         "k": False,
         "k.null": True,
         "k.empty": False,
@@ -52,20 +52,22 @@ def test_inside_a_json_value_the_same_holds_for_paths() -> None:
     }
 
 
-def test_a_null_beside_a_value_of_the_same_name_says_nothing() -> None:
-    assert presences(one("json", [None, 1])) == {"k": False}
-    assert presences(one("json", [None, []])) == {"k": False, "k[]": False}
+def test_a_null_beside_a_value_of_the_same_name_is_ignored() -> None:
+    assert list_presences(read_item("json", [None, 1])) == {"k": False}
+    assert list_presences(read_item("json", [None, []])) == {"k": False, "k[]": False}
 
 
 def test_a_value_that_could_not_be_typed_is_present() -> None:
-    assert presences(one("int", "abc")) == {"k": False}
+    assert list_presences(read_item("int", "abc")) == {"k": False}
 
 
 def test_a_json_scalar_has_the_presence_of_its_root() -> None:
-    assert presences(one("json", "5")) == {"k": False}
+    assert list_presences(read_item("json", "5")) == {"k": False}
 
 
 def test_names_are_unique() -> None:
-    found = read([item("a", "json", [[], [], {"x": None}, {"x": []}]), item("a.x", "int", "no")])
-    names = [presence.name for presence in found.presences]
+    metadata = read(
+        [make_item("a", "json", [[], [], {"x": None}, {"x": []}]), make_item("a.x", "int", "no")]
+    )
+    names = [presence.name for presence in metadata.presences]
     assert len(names) == len(set(names))

@@ -1,11 +1,11 @@
-"""The examples that the reference system publishes: their quoting repaired, and as they stand."""
+"""The examples that the reference system publishes: with their quoting repaired, and unchanged."""
 
 import json
 from decimal import Decimal
 
 from inference_store.inference.metadata import read_metadata
 
-from .samples import item, leaves, presences, read
+from .samples import list_leaves, list_presences, make_item, read
 
 # As published: the inner quotes are not escaped, and the request has a trailing comma.
 AS_PUBLISHED = """[
@@ -36,31 +36,34 @@ EXPECTED = [
 
 def test_the_list_repaired() -> None:
     for blob in (REPAIRED, json.dumps(REPAIRED), json.dumps({"metadata": REPAIRED, "event": {}})):
-        found = read_metadata(blob.encode())
-        assert leaves(found) == EXPECTED
-        assert presences(found) == {"camera_position": False}
-        assert (found.flags, found.problem) == ((), None)
+        metadata = read_metadata(blob.encode())
+        assert list_leaves(metadata) == EXPECTED
+        assert list_presences(metadata) == {"camera_position": False}
+        assert (metadata.flags, metadata.problem) == ((), None)
 
 
 def test_the_list_as_published_is_kept_and_flagged() -> None:
-    found = read_metadata(AS_PUBLISHED.encode())
-    assert found.flags == ("metadata_unreadable",)
-    assert "line 8, column" in (found.problem or "")
-    assert "angle" in (found.problem or "")
+    metadata = read_metadata(AS_PUBLISHED.encode())
+    assert metadata.flags == ("metadata_unreadable",)
+    assert "line 8, column" in (metadata.problem or "")
+    assert "angle" in (metadata.problem or "")
 
 
 def test_the_parameters_as_published_are_kept_and_flagged() -> None:
     blob = '{"action":"predict","metadata": "' + AS_PUBLISHED + '",}'
-    found = read_metadata(blob.encode())
-    assert found.flags == ("metadata_unreadable",)
-    assert "line 2, column" in (found.problem or "")
+    metadata = read_metadata(blob.encode())
+    assert metadata.flags == ("metadata_unreadable",)
+    assert "line 2, column" in (metadata.problem or "")
 
 
 def test_two_sections_as_published() -> None:
     document = {
         "standard_metadata": {},
-        "extended_metadata": [item("a", "int", "1"), item("score_threshold", "float", "0.55")],
+        "extended_metadata": [
+            make_item("a", "int", "1"),
+            make_item("score_threshold", "float", "0.55"),
+        ],
     }
     expected = [("a", "number", Decimal(1)), ("score_threshold", "number", Decimal("0.55"))]
-    assert leaves(read(document)) == expected
-    assert leaves(read(json.dumps(document))) == expected
+    assert list_leaves(read(document)) == expected
+    assert list_leaves(read(json.dumps(document))) == expected

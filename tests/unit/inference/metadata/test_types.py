@@ -13,7 +13,7 @@ from inference_store.inference.metadata import (
     type_named,
 )
 
-from .samples import entry_flags, leaves, one, presences
+from .samples import list_flags, list_leaves, list_presences, read_item
 
 ACCEPTED = {
     "string": ("str", "string"),
@@ -66,15 +66,15 @@ def test_the_table_has_every_type_and_every_accepted_name() -> None:
     ],
 )
 def test_values(kind: str, value: Any, family: str, expected: Any) -> None:
-    found = one(kind, value)
-    assert leaves(found) == [("k", family, expected)]
-    assert found.entries[0].flags == ()
+    metadata = read_item(kind, value)
+    assert list_leaves(metadata) == [("k", family, expected)]
+    assert metadata.entries[0].flags == ()
 
 
 def test_numbers_are_as_exact_as_they_were_written() -> None:
-    found = one("float", "0.10")
-    assert str(found.leaves[0].value) == "0.10"
-    assert found.entries[0].value == "0.10"
+    metadata = read_item("float", "0.10")
+    assert str(metadata.leaves[0].value) == "0.10"
+    assert metadata.entries[0].value == "0.10"
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ def test_numbers_are_as_exact_as_they_were_written() -> None:
     ],
 )
 def test_timestamps(text: str, expected: datetime, flags: tuple[str, ...]) -> None:
-    found = one("timestamp", text)
-    assert leaves(found) == [("k", "timestamp", expected)]
-    assert found.leaves[0].flags == found.entries[0].flags == flags
+    metadata = read_item("timestamp", text)
+    assert list_leaves(metadata) == [("k", "timestamp", expected)]
+    assert metadata.leaves[0].flags == metadata.entries[0].flags == flags
 
 
 @pytest.mark.parametrize(
@@ -125,66 +125,64 @@ def test_timestamps(text: str, expected: datetime, flags: tuple[str, ...]) -> No
         ("string", ["a"]),
     ],
 )
-def test_a_value_that_is_none_of_its_type_is_kept_flagged_and_found_as_text(
-    kind: str, value: Any
-) -> None:
-    found = one(kind, value)
-    [leaf] = found.leaves
+def test_a_value_of_another_type_is_flagged_and_found_as_text(kind: str, value: Any) -> None:
+    metadata = read_item(kind, value)
+    [leaf] = metadata.leaves
     flag = f"not_{kind}"
     assert (leaf.family, leaf.type, leaf.flags) == ("string", kind, (flag, "untyped"))
-    assert leaf.value == found.entries[0].value
-    assert found.entries[0].flags == (flag,)
-    assert presences(found) == {"k": False}
+    assert leaf.value == metadata.entries[0].value
+    assert metadata.entries[0].flags == (flag,)
+    assert list_presences(metadata) == {"k": False}
 
 
 @pytest.mark.parametrize("kind", ["int", "float"])
 @pytest.mark.parametrize("text", ["NaN", "nan", "Infinity", "-inf"])
 def test_not_finite_is_kept_flagged_and_found_as_text(kind: str, text: str) -> None:
-    found = one(kind, text)
-    [leaf] = found.leaves
+    metadata = read_item(kind, text)
+    [leaf] = metadata.leaves
     flags = ("not_finite", "untyped")
     assert (leaf.family, leaf.type, leaf.value, leaf.flags) == ("string", kind, text, flags)
-    assert found.entries[0][2:] == (text, "extended", ("not_finite",))
-    assert presences(found) == {"k": False}
+    assert metadata.entries[0][2:] == (text, "extended", ("not_finite",))
+    assert list_presences(metadata) == {"k": False}
 
 
 @pytest.mark.parametrize("text", ["1e999", "1e200000", "1e-999", "9" * 1001, "1e" + "9" * 9999])
 @pytest.mark.parametrize("kind", ["int", "float", "json"])
 def test_a_number_over_a_cap_is_kept_flagged_and_present(kind: str, text: str) -> None:
-    found = one(kind, text)
-    assert found.leaves == ()
-    assert found.entries[0].value == text
-    assert found.entries[0].flags == ("number_too_large",)
-    assert presences(found) == {"k": False}
+    metadata = read_item(kind, text)
+    assert metadata.leaves == ()
+    assert metadata.entries[0].value == text
+    assert metadata.entries[0].flags == ("number_too_large",)
+    assert list_presences(metadata) == {"k": False}
 
 
 @pytest.mark.parametrize(("text", "flag"), [("a\0", "nul_character"), ("\ud800", "lone_surrogate")])
 @pytest.mark.parametrize("kind", ["string", "json", "int"])
 def test_text_that_postgres_cannot_hold_is_present_only(kind: str, text: str, flag: str) -> None:
-    found = one(kind, f'"{text}"'.replace("\0", "\\u0000") if kind == "json" else text)
-    assert found.leaves == ()
-    assert flag in found.entries[0].flags
-    assert presences(found) == {"k": False}
+    metadata = read_item(kind, f'"{text}"'.replace("\0", "\\u0000") if kind == "json" else text)
+    assert metadata.leaves == ()
+    assert flag in metadata.entries[0].flags
+    assert list_presences(metadata) == {"k": False}
 
 
 @pytest.mark.parametrize("value", ["x", 1, 1.5, True, ["a"]])
 @pytest.mark.parametrize(("kind", "flag"), [("tensor", "unknown_type"), ("", "no_type")])
 def test_without_a_known_type_the_json_decides(kind: str, flag: str, value: Any) -> None:
     families = {str: "string", int: "number", float: "number", bool: "bool", list: "string"}
-    found = one(kind, value)
-    assert found.leaves[0].family == families[type(value)]
-    assert entry_flags(found) == {"k": (flag,)}
-    assert found.entries[0].type == kind
+    metadata = read_item(kind, value)
+    assert metadata.leaves[0].family == families[type(value)]
+    assert list_flags(metadata) == {"k": (flag,)}
+    assert metadata.entries[0].type == kind
 
 
 def test_latitude_and_longitude() -> None:
     for key, inside, outside in (("latitude", "-90", "90.1"), ("longitude", "180", "-180.5")):
-        assert one("float", inside, key).leaves[0].flags == ()
-        found = one("float", outside, key)
-        assert found.leaves[0].value == Decimal(outside)
-        assert found.leaves[0].flags == found.entries[0].flags == ("out_of_range",)
-    assert one("string", "12", "latitude").entries[0].flags == ("reserved_type",)
-    assert one("", "12", "latitude").leaves[0].family == "number"
+        assert read_item("float", inside, key).leaves[0].flags == ()
+        metadata = read_item("float", outside, key)
+        assert metadata.leaves[0].value == Decimal(outside)
+        assert metadata.leaves[0].flags == metadata.entries[0].flags == ("out_of_range",)
+    assert read_item("string", "12", "latitude").entries[0].flags == ("reserved_type",)
+    assert read_item("", "12", "latitude").leaves[0].family == "number"
 
 
 def test_a_parser_answers_for_text_alone() -> None:

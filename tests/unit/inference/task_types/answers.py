@@ -13,17 +13,17 @@ from inference_store.inference.task_types import (
 )
 
 
-def v2(data: Any, **output: Any) -> bytes:
+def make_v2(data: Any, **output: Any) -> bytes:
     """A V2 answer with one output."""
-    one = {"name": "o", "shape": [1], "datatype": "BYTES", "data": data, **output}
-    return json.dumps({"id": "1", "model_name": "m", "outputs": [one]}).encode()
+    tensor = {"name": "o", "shape": [1], "datatype": "BYTES", "data": data, **output}
+    return json.dumps({"id": "1", "model_name": "m", "outputs": [tensor]}).encode()
 
 
-def tensors(**data: Any) -> bytes:
+def make_tensors(**data: Any) -> bytes:
     """A V2 answer with one numeric output a name; shapes are never to be trusted."""
     outputs = [
-        {"name": name, "shape": [1], "datatype": "FP32", "data": each}
-        for name, each in data.items()
+        {"name": name, "shape": [1], "datatype": "FP32", "data": values}
+        for name, values in data.items()
     ]
     return json.dumps({"outputs": outputs}).encode()
 
@@ -52,12 +52,12 @@ def read(
     )
 
 
-def items(found: Predictions) -> tuple[Prediction, ...]:
+def find_items(predictions: Predictions) -> tuple[Prediction, ...]:
     """The predictions, which must be known."""
-    assert found.items is not None, found
-    return found.items
+    assert predictions.items is not None, predictions
+    return predictions.items
 
 
-def columns(found: Predictions, *names: str) -> list[tuple[Any, ...]]:
-    """Some columns of each prediction."""
-    return [tuple(getattr(item, name) for name in names) for item in items(found)]
+def list_columns(predictions: Predictions, *names: str) -> list[tuple[Any, ...]]:
+    """Return some columns of each prediction."""
+    return [tuple(getattr(item, name) for name in names) for item in find_items(predictions)]

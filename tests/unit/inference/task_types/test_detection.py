@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from inference_store.inference.documented import field_docs
+from inference_store.inference.field_docs import field_docs
 from inference_store.inference.task_types import OutputMapping, PredictionCaps
 
-from .answers import columns, items, read, tensors, v2
+from .answers import find_items, list_columns, make_tensors, make_v2, read
 
 BOX = ("xmin", "ymin", "xmax", "ymax", "area")
 
@@ -19,19 +19,25 @@ def test_the_published_example() -> None:
         {"label": "cat", "score": 0.6, "xmin": 7, "xmax": 17, "ymin": 50, "ymax": 77},
         {"label": "dog", "score": 0.2, "xmin": 12, "xmax": 21, "ymin": 17, "ymax": 71},
     ]
-    for response in (v2(data), v2([data]), v2([json.dumps(each) for each in data])):
-        found = read("OBJECT_DETECTION", response)
-        assert columns(found, "label", "score", *BOX) == [
+    for response in (
+        make_v2(data),
+        make_v2([data]),
+        make_v2([json.dumps(detection) for detection in data]),
+    ):
+        predictions = read("OBJECT_DETECTION", response)
+        assert list_columns(predictions, "label", "score", *BOX) == [
             ("cat", 0.6, 7, 50, 17, 77, 270),
             ("dog", 0.2, 12, 17, 21, 71, 486),
         ]
-        assert found.flags == ()
+        assert predictions.flags == ()
 
 
 def test_the_hugging_face_pipeline_has_its_box_one_deeper() -> None:
     corners = {"xmin": 1, "ymin": 2, "xmax": 3, "ymax": 5}
-    found = read("object_detection", v2([{"label": "cat", "score": 0.5, "box": corners}]))
-    assert columns(found, *BOX) == [(1, 2, 3, 5, 6)]
+    predictions = read(
+        "object_detection", make_v2([{"label": "cat", "score": 0.5, "box": corners}])
+    )
+    assert list_columns(predictions, *BOX) == [(1, 2, 3, 5, 6)]
 
 
 @pytest.mark.parametrize(
@@ -44,10 +50,10 @@ def test_the_hugging_face_pipeline_has_its_box_one_deeper() -> None:
     ],
 )
 def test_a_box_without_an_area_is_kept_and_flagged(corners: dict[str, Any], flag: str) -> None:
-    found = read("object_detection", v2([{"label": "cat", "score": 0.5, **corners}]))
-    [item] = items(found)
+    predictions = read("object_detection", make_v2([{"label": "cat", "score": 0.5, **corners}]))
+    [item] = find_items(predictions)
     assert (item.label, item.ymin, item.area) == ("cat", corners["ymin"], None)
-    assert flag in found.flags
+    assert flag in predictions.flags
 
 
 @pytest.mark.parametrize(
@@ -66,44 +72,44 @@ def test_tensors_by_the_output_mapping(form: str, numbers: Any, nesting: int) ->
     mapping = OutputMapping.model_validate(
         {"boxes": "b", "scores": "s", "labels": "c", "box_format": form}
     )
-    response = tensors(c=[1], s=[0.5], b=numbers)
-    found = read("object_detection", response, labels=("ant", "bee"), mapping=mapping)
-    assert columns(found, "label", "score", *BOX) == [("bee", 0.5, 10, 20, 30, 60, 800)]
-    assert columns(found, "output", "output_name") == [(2, "b")]
+    response = make_tensors(c=[1], s=[0.5], b=numbers)
+    predictions = read("object_detection", response, labels=("ant", "bee"), mapping=mapping)
+    assert list_columns(predictions, "label", "score", *BOX) == [("bee", 0.5, 10, 20, 30, 60, 800)]
+    assert list_columns(predictions, "output", "output_name") == [(2, "b")]
 
 
 def test_shares_become_pixels_when_the_size_is_known() -> None:
     mapping = OutputMapping(boxes="b", units="shares")
-    response = tensors(b=[0.25, 0.5, 0.75, 1])
-    found = read("object_detection", response, mapping=mapping, size=(200, 100))
-    assert columns(found, *BOX) == [(50, 50, 150, 100, 5000)]
-    assert found.flags == ()
+    response = make_tensors(b=[0.25, 0.5, 0.75, 1])
+    predictions = read("object_detection", response, mapping=mapping, size=(200, 100))
+    assert list_columns(predictions, *BOX) == [(50, 50, 150, 100, 5000)]
+    assert predictions.flags == ()
 
 
 @pytest.mark.parametrize("size", [None, (0, 0)])
 def test_shares_of_an_unknown_size_stay_as_given_without_area(size: Any) -> None:
-    objects = v2([{"label": "a", "xmin": 0.25, "ymin": 0.5, "xmax": 0.75, "ymax": 1}])
-    for response in (tensors(b=[0.25, 0.5, 0.75, 1]), objects):
+    objects = make_v2([{"label": "a", "xmin": 0.25, "ymin": 0.5, "xmax": 0.75, "ymax": 1}])
+    for response in (make_tensors(b=[0.25, 0.5, 0.75, 1]), objects):
         mapping = OutputMapping(boxes="b", units="shares")
-        found = read("object_detection", response, mapping=mapping, size=size)
-        assert columns(found, *BOX) == [(0.25, 0.5, 0.75, 1, None)]
-        assert "box_in_shares" in found.flags
+        predictions = read("object_detection", response, mapping=mapping, size=size)
+        assert list_columns(predictions, *BOX) == [(0.25, 0.5, 0.75, 1, None)]
+        assert "box_in_shares" in predictions.flags
 
 
 def test_class_scores_of_each_box() -> None:
     mapping = OutputMapping(boxes="b", class_probabilities="p", activation="softmax")
-    response = tensors(b=[[0, 0, 1, 1], [0, 0, 2, 2]], p=[[[0, 5], [9, 0]]])
-    found = read("object_detection", response, labels=("ant", "bee"), mapping=mapping)
-    assert columns(found, "label") == [("bee",), ("ant",)]
-    assert columns(found, "score")[0][0] == pytest.approx(0.9933, abs=1e-4)
+    response = make_tensors(b=[[0, 0, 1, 1], [0, 0, 2, 2]], p=[[[0, 5], [9, 0]]])
+    predictions = read("object_detection", response, labels=("ant", "bee"), mapping=mapping)
+    assert list_columns(predictions, "label") == [("bee",), ("ant",)]
+    assert list_columns(predictions, "score")[0][0] == pytest.approx(0.9933, abs=1e-4)
 
 
 def test_tensors_that_do_not_fit_each_other_are_flagged() -> None:
     mapping = OutputMapping(boxes="b", scores="s", labels="c")
-    response = tensors(b=[0, 0, 1, 1, 0, 0, 2, 2, 9], s=[0.5], c=["x", "y", "z"])
-    found = read("object_detection", response, mapping=mapping)
-    assert columns(found, "label", "score") == [("x", 0.5), ("y", None)]
-    assert found.flags == ("tensor_mismatch",)
+    response = make_tensors(b=[0, 0, 1, 1, 0, 0, 2, 2, 9], s=[0.5], c=["x", "y", "z"])
+    predictions = read("object_detection", response, mapping=mapping)
+    assert list_columns(predictions, "label", "score") == [("x", 0.5), ("y", None)]
+    assert predictions.flags == ("tensor_mismatch",)
 
 
 LEGACY: dict[str, Any] = {
@@ -117,13 +123,13 @@ LEGACY: dict[str, Any] = {
 @pytest.mark.parametrize(
     "response",
     [
-        tensors(**{**LEGACY, "num_detections": [2]}),
-        v2([LEGACY]),
-        v2([json.dumps(LEGACY)]),
+        make_tensors(**{**LEGACY, "num_detections": [2]}),
+        make_v2([LEGACY]),
+        make_v2([json.dumps(LEGACY)]),
         json.dumps(LEGACY).encode(),
         json.dumps({"predictions": [{**LEGACY, "num_detections": 2.0}]}).encode(),
         json.dumps({"outputs": {**LEGACY, "num_detections": [2]}}).encode(),
-        tensors(
+        make_tensors(
             detection_boxes=[[LEGACY["detection_boxes"][0], LEGACY["detection_boxes"][1]]],
             detection_scores=[[0.9, 0.8]],
             detection_classes=[["cat", "dog"]],
@@ -131,28 +137,30 @@ LEGACY: dict[str, Any] = {
     ],
 )
 def test_legacy_boxes_have_y_first(response: bytes) -> None:
-    found = read("object_detection", response)
-    assert columns(found, "label", "score", *BOX) == [
+    predictions = read("object_detection", response)
+    assert list_columns(predictions, "label", "score", *BOX) == [
         ("cat", 0.9, 20, 10, 60, 30, 800),
         ("dog", 0.8, 0, 0, 5, 5, 25),
     ]
 
 
 def test_legacy_boxes_within_0_and_1_are_taken_for_shares_and_flagged() -> None:
-    response = tensors(detection_boxes=[[0, 0.5, 1, 1]], detection_scores=[1])
-    found = read("object_detection", response, size=(10, 10))
-    assert columns(found, *BOX) == [(5, 0, 10, 10, 50)]
-    assert found.flags == ("box_units_assumed",)
+    response = make_tensors(detection_boxes=[[0, 0.5, 1, 1]], detection_scores=[1])
+    predictions = read("object_detection", response, size=(10, 10))
+    assert list_columns(predictions, *BOX) == [(5, 0, 10, 10, 50)]
+    assert predictions.flags == ("box_units_assumed",)
     mapped = read("object_detection", response, mapping=OutputMapping(units="pixels"))
-    assert columns(mapped, *BOX) == [(0.5, 0, 1, 1, 0.5)]
+    assert list_columns(mapped, *BOX) == [(0.5, 0, 1, 1, 0.5)]
 
 
 def test_boxes_are_capped() -> None:
-    response = tensors(b=[0, 0, 1, 1] * 20)
+    response = make_tensors(b=[0, 0, 1, 1] * 20)
     mapping = OutputMapping(boxes="b")
-    found = read("object_detection", response, mapping=mapping, caps=PredictionCaps(predictions=7))
-    assert len(items(found)) == 7
-    assert found.flags == ("predictions_capped",)
+    predictions = read(
+        "object_detection", response, mapping=mapping, caps=PredictionCaps(predictions=7)
+    )
+    assert len(find_items(predictions)) == 7
+    assert predictions.flags == ("predictions_capped",)
 
 
 def test_a_mapping_refuses_what_it_does_not_know() -> None:

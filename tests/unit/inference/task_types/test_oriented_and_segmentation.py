@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from .answers import columns, items, read, v2
+from .answers import find_items, list_columns, make_v2, read
 
 BOX = ("xmin", "ymin", "xmax", "ymax", "area")
 
@@ -15,18 +15,20 @@ def test_the_published_oriented_example() -> None:
         {"label": "cat", "score": 0.99, "cx": 0.5, "cy": 0.5, "w": 0.01, "h": 0.01, "r": 0.123},
         {"label": "dog", "score": 0.99, "cx": 0.3, "cy": 0.7, "w": 0.08, "h": 0.04, "r": -0.1},
     ]
-    found = read("ORIENTED_OBJECT_DETECTION", v2(data))
-    assert columns(found, "label", "cx", "cy", "w", "h", "angle", "area", "xmin") == [
+    predictions = read("ORIENTED_OBJECT_DETECTION", make_v2(data))
+    assert list_columns(predictions, "label", "cx", "cy", "w", "h", "angle", "area", "xmin") == [
         ("cat", 0.5, 0.5, 0.01, 0.01, 0.123, None, None),
         ("dog", 0.3, 0.7, 0.08, 0.04, -0.1, None, None),
     ]
-    assert found.flags == ("size_unknown",)
+    assert predictions.flags == ("size_unknown",)
 
 
 def test_oriented_boxes_turn_in_pixel_space() -> None:
     box = {"label": "x", "score": 1, "cx": 0.5, "cy": 0.5, "w": 0.2, "h": 0.4}
     data = [{**box, "r": 0}, {**box, "r": math.pi / 2}, {**box, "r": math.pi / 6}]
-    level, upright, tilted = items(read("oriented_object_detection", v2(data), size=(1000, 500)))
+    level, upright, tilted = find_items(
+        read("oriented_object_detection", make_v2(data), size=(1000, 500))
+    )
     assert [getattr(level, name) for name in BOX] == pytest.approx([400, 150, 600, 350, 40_000])
     assert [getattr(upright, name) for name in BOX] == pytest.approx([400, 150, 600, 350, 40_000])
     half = 100 * math.cos(math.pi / 6) + 100 * math.sin(math.pi / 6)
@@ -35,9 +37,11 @@ def test_oriented_boxes_turn_in_pixel_space() -> None:
 
 
 def test_an_oriented_box_with_a_number_missing_is_kept_and_flagged() -> None:
-    found = read("oriented_object_detection", v2([{"label": "x", "cx": 0.5}, 7]), size=(9, 9))
-    assert columns(found, "label", "cx", "area") == [("x", 0.5, None)]
-    assert found.flags == ("box_incomplete", "elements_unreadable")
+    predictions = read(
+        "oriented_object_detection", make_v2([{"label": "x", "cx": 0.5}, 7]), size=(9, 9)
+    )
+    assert list_columns(predictions, "label", "cx", "area") == [("x", 0.5, None)]
+    assert predictions.flags == ("box_incomplete", "elements_unreadable")
 
 
 def test_the_published_segmentation_example() -> None:
@@ -48,8 +52,8 @@ def test_the_published_segmentation_example() -> None:
         {"label": "cat", "score": 0.5, "contour": [line(1), line(5)]},
         {"label": "dog", "score": 0.75, "contour": [line(9), line(13)]},
     ]
-    found = read("IMAGE_SEGMENTATION", v2(data))
-    assert columns(found, "label", "score", "rank", *BOX) == [
+    predictions = read("IMAGE_SEGMENTATION", make_v2(data))
+    assert list_columns(predictions, "label", "score", "rank", *BOX) == [
         ("cat", 0.5, 2, 1, 2, 7, 8, 0),
         ("dog", 0.75, 1, 9, 10, 15, 16, 0),
     ]
@@ -68,14 +72,18 @@ TRIANGLE = [{"x": 10, "y": 10}, {"x": 10, "y": 14}, {"x": 13, "y": 10}]
     ],
 )
 def test_the_area_of_contours_is_their_sum(contour: Any) -> None:
-    found = read("image_segmentation", v2([{"label": "x", "score": 1, "contour": contour}]))
-    assert columns(found, *BOX) == [(0, 0, 13, 14, 10)]
-    assert found.flags == ()
+    predictions = read(
+        "image_segmentation", make_v2([{"label": "x", "score": 1, "contour": contour}])
+    )
+    assert list_columns(predictions, *BOX) == [(0, 0, 13, 14, 10)]
+    assert predictions.flags == ()
 
 
-def test_one_contour_without_its_list() -> None:
-    found = read("image_segmentation", v2([{"label": "x", "score": 1, "contour": SQUARE}]))
-    assert columns(found, *BOX) == [(0, 0, 2, 2, 4)]
+def test_reads_a_single_contour_without_its_list() -> None:
+    predictions = read(
+        "image_segmentation", make_v2([{"label": "x", "score": 1, "contour": SQUARE}])
+    )
+    assert list_columns(predictions, *BOX) == [(0, 0, 2, 2, 4)]
 
 
 @pytest.mark.parametrize(
@@ -93,6 +101,8 @@ def test_one_contour_without_its_list() -> None:
     ],
 )
 def test_a_contour_that_cannot_be_read_leaves_the_label(contour: Any, flag: str) -> None:
-    found = read("image_segmentation", v2([{"label": "x", "score": 1, "contour": contour}]))
-    assert columns(found, "label", "score") == [("x", 1)]
-    assert flag in found.flags
+    predictions = read(
+        "image_segmentation", make_v2([{"label": "x", "score": 1, "contour": contour}])
+    )
+    assert list_columns(predictions, "label", "score") == [("x", 1)]
+    assert flag in predictions.flags

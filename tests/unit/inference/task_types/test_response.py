@@ -7,7 +7,7 @@ import pytest
 
 from inference_store.inference.task_types import PredictionCaps
 
-from .answers import columns, items, read, v2
+from .answers import find_items, list_columns, make_v2, read
 
 CAT = {"label": "cat", "score": 0.7}
 DOG = {"label": "dog", "score": 0.3}
@@ -29,27 +29,33 @@ DOG = {"label": "dog", "score": 0.3}
         (b"[1.5, {}]", "class_labels_mismatch"),
     ],
 )
-def test_what_cannot_be_read_is_unknown_and_flagged(response: bytes | None, flag: str) -> None:
-    found = read("image_classification", response, labels=("a", "b", "c"))
-    assert found.items is None
-    assert flag in found.flags
-    assert found.problem or flag == "response_missing"
+def test_flags_unreadable_responses(response: bytes | None, flag: str) -> None:
+    predictions = read("image_classification", response, labels=("a", "b", "c"))
+    assert predictions.items is None
+    assert flag in predictions.flags
+    assert predictions.problem or flag == "response_missing"
 
 
 def test_a_failed_request_has_unknown_predictions() -> None:
-    found = read("image_classification", v2([CAT]), ok=False)
-    assert (found.items, found.flags) == (None, ("response_failed",))
-    assert items(read("image_classification", v2([CAT]), ok=True))
+    predictions = read("image_classification", make_v2([CAT]), ok=False)
+    assert (predictions.items, predictions.flags) == (None, ("response_failed",))
+    assert find_items(read("image_classification", make_v2([CAT]), ok=True))
 
 
 def test_an_unknown_task_type_has_unknown_predictions() -> None:
-    found = read("unknown", v2([CAT]))
-    assert (found.items, found.flags, found.problem) == (None, ("task_type_unknown",), None)
+    predictions = read("unknown", make_v2([CAT]))
+    assert (predictions.items, predictions.flags, predictions.problem) == (
+        None,
+        ("task_type_unknown",),
+        None,
+    )
 
 
-@pytest.mark.parametrize("response", [v2([]), v2([[]]), v2(["[]"]), b"[]", b'{"outputs": []}'])
+@pytest.mark.parametrize(
+    "response", [make_v2([]), make_v2([[]]), make_v2(["[]"]), b"[]", b'{"outputs": []}']
+)
 @pytest.mark.parametrize("task_type", ["object_detection", "image_classification", "ner"])
-def test_no_element_is_no_prediction_and_not_unknown(response: bytes, task_type: str) -> None:
+def test_an_empty_response_has_no_predictions(response: bytes, task_type: str) -> None:
     assert read(task_type, response).items == ()
 
 
@@ -76,20 +82,22 @@ def test_no_element_is_no_prediction_and_not_unknown(response: bytes, task_type:
         json.dumps([CAT, DOG]),
     ],
 )
-def test_every_wrapping_says_the_same(document: Any) -> None:
-    found = read("image_classification", json.dumps(document).encode())
-    assert columns(found, "label", "score") == [("cat", 0.7), ("dog", 0.3)]
-    assert found.flags == ()
+def test_all_wrappings_have_the_same_meaning(document: Any) -> None:
+    predictions = read("image_classification", json.dumps(document).encode())
+    assert list_columns(predictions, "label", "score") == [("cat", 0.7), ("dog", 0.3)]
+    assert predictions.flags == ()
 
 
-def test_one_object_alone_is_one_prediction() -> None:
-    assert columns(read("image_classification", json.dumps(CAT).encode()), "label") == [("cat",)]
+def test_reads_a_single_object_as_one_prediction() -> None:
+    assert list_columns(read("image_classification", json.dumps(CAT).encode()), "label") == [
+        ("cat",)
+    ]
 
 
 def test_several_outputs_keep_their_index_and_name() -> None:
     outputs = [{"name": "first", "data": [CAT]}, {"name": "second", "data": [DOG, CAT]}]
-    found = read("image_classification", json.dumps({"outputs": outputs}).encode())
-    assert columns(found, "ordinal", "output", "output_name", "rank") == [
+    predictions = read("image_classification", json.dumps({"outputs": outputs}).encode())
+    assert list_columns(predictions, "ordinal", "output", "output_name", "rank") == [
         (0, 0, "first", 1),
         (1, 1, "second", 3),
         (2, 1, "second", 2),
@@ -99,55 +107,63 @@ def test_several_outputs_keep_their_index_and_name() -> None:
 def test_rank_is_by_score_then_order_and_without_scores_by_order() -> None:
     scores = [0.2, None, 0.9, 0.2, None]
     data = [{"label": "x", "score": score} for score in scores]
-    assert columns(read("image_classification", v2(data)), "rank") == [(2,), (4,), (1,), (3,), (5,)]
-    assert columns(read("image_classification", v2(["a", "b"])), "rank") == [(1,), (2,)]
+    assert list_columns(read("image_classification", make_v2(data)), "rank") == [
+        (2,),
+        (4,),
+        (1,),
+        (3,),
+        (5,),
+    ]
+    assert list_columns(read("image_classification", make_v2(["a", "b"])), "rank") == [(1,), (2,)]
 
 
 @pytest.mark.parametrize("score", ["NaN", "Infinity", "-Infinity", "1e999", "9" * 400])
 def test_a_score_that_is_not_finite_is_unknown_and_flagged(score: str) -> None:
     response = b'{"outputs": [{"name": "o", "data": [{"label": "cat", "score": %s}]}]}'
-    found = read("image_classification", response % score.encode())
-    assert columns(found, "label", "score", "rank") == [("cat", None, 1)]
-    assert found.flags == ("not_finite",)
+    predictions = read("image_classification", response % score.encode())
+    assert list_columns(predictions, "label", "score", "rank") == [("cat", None, 1)]
+    assert predictions.flags == ("not_finite",)
 
 
 @pytest.mark.parametrize("score", ["high", True, [0.5], {"v": 1}])
 def test_a_score_that_is_no_number_is_unknown_and_flagged(score: Any) -> None:
-    found = read("image_classification", v2([{"label": "cat", "score": score}]))
-    assert columns(found, "label", "score") == [("cat", None)]
-    assert found.flags == ("not_a_number",)
+    predictions = read("image_classification", make_v2([{"label": "cat", "score": score}]))
+    assert list_columns(predictions, "label", "score") == [("cat", None)]
+    assert predictions.flags == ("not_a_number",)
 
 
 def test_a_score_as_text_is_a_score() -> None:
-    found = read("image_classification", v2([{"label": "cat", "score": "0.5"}]))
-    assert columns(found, "score") == [(0.5,)]
+    predictions = read("image_classification", make_v2([{"label": "cat", "score": "0.5"}]))
+    assert list_columns(predictions, "score") == [(0.5,)]
 
 
 @pytest.mark.parametrize("label", ["a\0", "\ud800", "x" * 257])
 def test_a_label_that_cannot_be_kept_is_unknown_and_flagged(label: str) -> None:
-    found = read("image_classification", v2([{"label": label, "score": 0.5}], name=label))
-    assert columns(found, "label", "score", "output_name") == [(None, 0.5, None)]
-    assert found.flags in {("text_unstorable",), ("label_too_long",)}
+    predictions = read(
+        "image_classification", make_v2([{"label": label, "score": 0.5}], name=label)
+    )
+    assert list_columns(predictions, "label", "score", "output_name") == [(None, 0.5, None)]
+    assert predictions.flags in {("text_unstorable",), ("label_too_long",)}
 
 
 def test_some_unreadable_elements_do_not_take_the_others_with_them() -> None:
-    found = read("object_detection", v2([5, CAT, {"weather": "fine"}]))
-    assert columns(found, "ordinal", "label") == [(0, "cat")]
-    assert "elements_unreadable" in found.flags
-    assert (found.problem or "").startswith("2 elements are not")
+    predictions = read("object_detection", make_v2([5, CAT, {"weather": "fine"}]))
+    assert list_columns(predictions, "ordinal", "label") == [(0, "cat")]
+    assert "elements_unreadable" in predictions.flags
+    assert (predictions.problem or "").startswith("2 elements are not")
 
 
 def test_predictions_are_capped() -> None:
-    found = read("image_classification", v2(["x"] * 10_001))
-    assert len(items(found)) == 10_000
-    assert found.flags == ("predictions_capped",)
-    assert read("image_classification", v2(["x"] * 10_000)).flags == ()
+    predictions = read("image_classification", make_v2(["x"] * 10_001))
+    assert len(find_items(predictions)) == 10_000
+    assert predictions.flags == ("predictions_capped",)
+    assert read("image_classification", make_v2(["x"] * 10_000)).flags == ()
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
-def test_other_encodings_of_json_are_read(encoding: str) -> None:
+def test_reads_other_encodings_of_json(encoding: str) -> None:
     response = json.dumps([{"label": "Käse", "score": 1}], ensure_ascii=False).encode(encoding)
-    assert columns(read("image_classification", response), "label") == [("Käse",)]
+    assert list_columns(read("image_classification", response), "label") == [("Käse",)]
 
 
 def test_the_default_caps() -> None:

@@ -57,15 +57,17 @@ _LABELS = st.sampled_from([(), ("a",), ("a", "b", "c")])
 _SIZE = st.sampled_from([None, (640, 480), (0, 0)])
 
 
-def _is_fit_for_postgres(found: Predictions) -> None:
-    assert found.problem is None or storable(found.problem)
-    assert all(flag and storable(flag) for flag in found.flags)
-    if found.items is None:
-        assert found.flags
+def _is_fit_for_postgres(predictions: Predictions) -> None:
+    assert predictions.problem is None or storable(predictions.problem)
+    assert all(flag and storable(flag) for flag in predictions.flags)
+    if predictions.items is None:
+        assert predictions.flags
         return
-    assert [item.ordinal for item in found.items] == list(range(len(found.items)))
-    assert sorted(item.rank for item in found.items) == list(range(1, len(found.items) + 1))
-    for item in found.items:
+    assert [item.ordinal for item in predictions.items] == list(range(len(predictions.items)))
+    assert sorted(item.rank for item in predictions.items) == list(
+        range(1, len(predictions.items) + 1)
+    )
+    for item in predictions.items:
         for value in item:
             if isinstance(value, str):
                 assert type(value) is str
@@ -101,6 +103,6 @@ def test_any_document(document: Any, task_type: str, mapping: Any, labels: Any, 
 def test_any_damage(document: Any, task_type: str, data: st.DataObject) -> None:
     response = bytearray(json.dumps(document).encode())
     for _ in range(data.draw(st.integers(1, 4))):
-        place = data.draw(st.integers(0, len(response) - 1))
-        response[place] = data.draw(st.integers(0, 255))
+        position = data.draw(st.integers(0, len(response) - 1))
+        response[position] = data.draw(st.integers(0, 255))
     _is_fit_for_postgres(read(task_type, bytes(response)))

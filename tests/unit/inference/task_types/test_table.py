@@ -9,6 +9,7 @@ NAMES = {
     "object_detection",
     "oriented_object_detection",
     "image_segmentation",
+    "keypoint_detection",
     "image_text_to_text",
     "text_classification",
     "token_classification",
@@ -49,7 +50,7 @@ def test_any_spelling(name: str) -> None:
         ("\ud800", "unknown"),
     ],
 )
-def test_other_names(spelling: str | None, name: str) -> None:
+def test_reads_other_names(spelling: str | None, name: str) -> None:
     assert task_type_of(spelling).name == name
 
 
@@ -65,4 +66,5 @@ def test_vision_types_have_one_datum_an_input() -> None:
         "object_detection",
         "oriented_object_detection",
         "image_segmentation",
+        "keypoint_detection",
     }

@@ -9,20 +9,20 @@ from io import BufferedReader
 
 from inference_store.proxy.capture.deliveries import Store, Topic
 from inference_store.proxy.capture.frames import Reader
-from inference_store.proxy.capture.hello import hello_from
-from inference_store.proxy.capture.page import Page
+from inference_store.proxy.capture.handshake import read_handshake
 from inference_store.proxy.capture.process import Start
 from inference_store.proxy.capture.recorder import Recorder
+from inference_store.proxy.capture.shared_counters import SharedCounters
 from inference_store.proxy.protocols import Protocol
 
 
-def recording(store: Store, topic: Topic, protocols: Mapping[str, Protocol]) -> Start:
-    """What starts it."""
+def make_start(store: Store, topic: Topic, protocols: Mapping[str, Protocol]) -> Start:
+    """Return the function that starts the capture process, here a thread."""
 
     class Thread:
-        def __init__(self, connection: socket.socket, page: int, lock: int) -> None:
+        def __init__(self, connection: socket.socket, counters: int, lock: int) -> None:
             self._socket = connection.dup()
-            self._page = Page(os.dup(page))
+            self._counters = SharedCounters(os.dup(counters))
             self._lock = None if lock < 0 else os.dup(lock)
             self._code = 1
             self._thread = threading.Thread(target=self._run)
@@ -33,17 +33,17 @@ def recording(store: Store, topic: Topic, protocols: Mapping[str, Protocol]) -> 
                 asyncio.run(self._record())
                 self._code = 0
             finally:
-                self._page.close()
+                self._counters.close()
                 self._socket.close()
 
         async def _record(self) -> None:
             with BufferedReader(socket.SocketIO(self._socket, "r"), 4096) as source:
                 reader = Reader(source)
-                hello = await asyncio.to_thread(hello_from, reader)
+                handshake = await asyncio.to_thread(read_handshake, reader)
                 await Recorder(
-                    hello,
+                    handshake,
                     reader,
-                    self._page,
+                    self._counters,
                     self._lock,
                     protocols=protocols,
                     store=store,

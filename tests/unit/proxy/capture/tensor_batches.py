@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from inference_store.grpc_messages import message
-from inference_store.proxy.capture.kept_request.parts import bytes_of
+from inference_store.proxy.capture.request_remainder.parts import bytes_of
 from inference_store.proxy.rules import Rules
 
-from .rebuilding import INFER, Asked, captured
+from .sample_requests import INFER, SampleRequest, capture_request
 
 Tensors: TypeAlias = Sequence[tuple[str, Sequence[int], Sequence[Any]]]
 """The datatype, shape and values of each."""
@@ -28,56 +28,60 @@ QUICK: Final = settings(deadline=None, suppress_health_check=[HealthCheck.too_sl
 CODES: Final = {"INT32": "i", "INT64": "q", "FP32": "f", "FP64": "d", "INT8": "b"}
 
 
-def packed(datatype: str, values: Sequence[Any]) -> bytes:
-    """Raw contents."""
+def pack(datatype: str, values: Sequence[Any]) -> bytes:
+    """Return the raw contents of a tensor."""
     if datatype == "BYTES":
-        return b"".join(len(each).to_bytes(4, "little") + each for each in values)
+        return b"".join(len(value).to_bytes(4, "little") + value for value in values)
     return struct.pack(f"<{len(values)}{CODES[datatype]}", *values)
 
 
-def infer(tensors: Tensors, rules: Rules, *, raw: bool) -> Asked:
-    """A request over gRPC with raw or typed contents."""
-    made = message("inference.ModelInferRequest")(model_name="m")
+def make_grpc_request(tensors: Tensors, rules: Rules, *, raw: bool) -> SampleRequest:
+    """Make a request over gRPC with raw or typed contents."""
+    built = message("inference.ModelInferRequest")(model_name="m")
     for at, (datatype, shape, values) in enumerate(tensors):
-        added = made.inputs.add(name=f"t{at}", datatype=datatype, shape=shape)
+        added = built.inputs.add(name=f"t{at}", datatype=datatype, shape=shape)
         if raw:
-            made.raw_input_contents.append(packed(datatype, values))
+            built.raw_input_contents.append(pack(datatype, values))
         else:
             getattr(added.contents, CONTENTS[datatype]).extend(values)
-    return Asked("v2-grpc", INFER, [bytes(made.SerializeToString())], b"", rules=rules)
+    return SampleRequest("v2-grpc", INFER, [bytes(built.SerializeToString())], b"", rules=rules)
 
 
-def binary(tensors: Tensors, rules: Rules, *, as_json: Sequence[int] = ()) -> Asked:
-    """A request over REST with the tensors behind the JSON; `as_json`: those that stand in it."""
+def make_binary_request(
+    tensors: Tensors, rules: Rules, *, as_json: Sequence[int] = ()
+) -> SampleRequest:
+    """Make a request over REST with the tensors behind the JSON; `as_json`: those inside it."""
     inputs: list[dict[str, Any]] = []
     tail = b""
     for at, (datatype, shape, values) in enumerate(tensors):
         tensor: dict[str, Any] = {"name": f"t{at}", "datatype": datatype, "shape": shape}
         if at in as_json:
-            data = [each.decode("latin-1") if isinstance(each, bytes) else each for each in values]
+            data = [
+                value.decode("latin-1") if isinstance(value, bytes) else value for value in values
+            ]
             inputs.append(tensor | {"data": data})
         else:
-            raw = packed(datatype, values)
+            raw = pack(datatype, values)
             inputs.append(tensor | {"parameters": {"binary_data_size": len(raw)}})
             tail += raw
-    return of_head(json.dumps({"inputs": inputs}).encode(), tail, rules)
+    return make_request_of_head(json.dumps({"inputs": inputs}).encode(), tail, rules)
 
 
-def of_head(head: bytes, tail: bytes, rules: Rules) -> Asked:
-    """A request of this JSON and what stands behind it."""
+def make_request_of_head(head: bytes, tail: bytes, rules: Rules) -> SampleRequest:
+    """Make a request of this JSON and the bytes behind it."""
     headers = [("inference-header-content-length", str(len(head)))]
-    return Asked("v2", "/v2/models/m/infer", [head + tail], b"", headers, rules)
+    return SampleRequest("v2", "/v2/models/m/infer", [head + tail], b"", headers, rules)
 
 
 def with_other_values(tensors: Tensors) -> Tensors:
-    """As large, with values that are nowhere else in the message."""
+    """Return tensors of the same size with values that are nowhere else in the message."""
     return [
-        (datatype, shape, [_other(at, each) for at, each in enumerate(values)])
+        (datatype, shape, [_change_value(at, value) for at, value in enumerate(values)])
         for datatype, shape, values in tensors
     ]
 
 
-def _other(number: int, value: Any) -> Any:
+def _change_value(number: int, value: Any) -> Any:
     if isinstance(value, bytes):
         return bytes([0xF0 + number % 15]) * len(value)
     if isinstance(value, int) and not 0 <= value < 0x80:  # a varint of several bytes
@@ -86,7 +90,7 @@ def _other(number: int, value: Any) -> Any:
 
 
 def with_other_rows(tensors: Tensors, row: int, count: int) -> Tensors:
-    """With other values in all rows but one."""
+    """Change the values of all rows but one."""
     return [
         (datatype, shape, _with_row(other, values, row, len(values) // count))
         for (datatype, shape, values), (*_, other) in zip(
@@ -101,38 +105,41 @@ def _with_row(other: Sequence[Any], values: Sequence[Any], row: int, size: int) 
 
 
 def with_other_inputs(tensors: Tensors, index: int, _: int) -> Tensors:
-    """With other values in all tensors but one."""
+    """Change the values of all tensors but one."""
     others = with_other_values(tensors)
     return [*others[:index], tensors[index], *others[index + 1 :]]
 
 
-def stored(asked: Asked) -> list[bytes]:
-    """What of a message is stored with each inference, without its datum."""
-    capture = captured(asked)
+def list_stored(call: SampleRequest) -> list[bytes]:
+    """Return what is stored of a message with each inference, without its datum."""
+    capture = capture_request(call)
     assert len(capture.data) > 1
-    assert capture.again() == asked.messages
-    first, *others = (each["request"] for each in capture.documents)
-    return [text_of(first["messages"][0]), *(text_of(each.get("parts", ())) for each in others)]
+    assert capture.rebuild() == call.messages
+    first, *others = (document["request"] for document in capture.documents)
+    return [
+        join_texts(first["messages"][0]),
+        *(join_texts(other.get("parts", ())) for other in others),
+    ]
 
 
-def text_of(parts: Sequence[Any]) -> bytes:
-    """The texts among parts."""
+def join_texts(parts: Sequence[Any]) -> bytes:
+    """Join the texts among the parts."""
     texts = [part for part in parts if isinstance(part, str) or "base64" in part]
     return b"".join(bytes_of(part, {}, {}) for part in texts)
 
 
-def each_is_alone(
-    write: Callable[[Tensors], Asked],
+def check_each_is_alone(
+    write: Callable[[Tensors], SampleRequest],
     tensors: Tensors,
     count: int,
     others: Callable[[Tensors, int, int], Tensors],
 ) -> None:
     """The request is rebuilt, and what is stored with an inference does not depend on the values of
     another. `others`: the tensors with the values of one inference alone."""
-    found = stored(write(tensors))
-    assert len(found) == count
-    for index, text in enumerate(found):
-        assert text == stored(write(others(tensors, index, count)))[index]
+    result = list_stored(write(tensors))
+    assert len(result) == count
+    for index, text in enumerate(result):
+        assert text == list_stored(write(others(tensors, index, count)))[index]
 
 
 class Planted(NamedTuple):
@@ -144,36 +151,40 @@ class Planted(NamedTuple):
 
 @st.composite
 def planted_tables(draw: st.DrawFn) -> Planted:
-    """A text and a number that nobody else has, and numbers that repeat."""
+    """Draw rows of a text and a number that no other row has, and of numbers that repeat."""
     rows = draw(st.lists(st.binary(min_size=1, max_size=9), min_size=2, max_size=4))
-    texts = [b"text-%d-of-a-row-" % at + each for at, each in enumerate(rows)]
-    ages = [71001.25 + at + len(each) / 64 for at, each in enumerate(rows)]
+    texts = [b"text-%d-of-a-row-" % at + row for at, row in enumerate(rows)]
+    ages = [71001.25 + at + len(row) / 64 for at, row in enumerate(rows)]
     tensors: Tensors = [
         ("BYTES", [len(rows)], texts),
         ("FP64", [len(rows)], ages),
         ("INT32", [len(rows)], [draw(st.integers(0, 2)) for _ in rows]),
     ]
-    values = [(text, packed("FP64", [age])) for text, age in zip(texts, ages, strict=True)]
+    values = [(text, pack("FP64", [age])) for text, age in zip(texts, ages, strict=True)]
     return Planted(draw(st.permutations(tensors)), values)
 
 
-def each_stands_once(asked: Asked, values: Sequence[Sequence[bytes]]) -> None:
-    """The request is rebuilt, and each value stands with its inference alone."""
-    data = captured(asked).data
-    found = [data[at] + text for at, text in enumerate(stored(asked))]
-    for at, value in ((at, value) for at, each in enumerate(values) for value in each):
-        assert [index for index, each in enumerate(found) if value in each] == [at]
+def check_each_stored_once(call: SampleRequest, values: Sequence[Sequence[bytes]]) -> None:
+    """Check that the request is rebuilt, and each value is stored with its inference only."""
+    data = capture_request(call).data
+    listed = [data[at] + stored_text for at, stored_text in enumerate(list_stored(call))]
+    for at, value in (
+        (at, value) for at, wanted_values in enumerate(values) for value in wanted_values
+    ):
+        assert [index for index, text in enumerate(listed) if value in text] == [at]
 
 
 @st.composite
 def tables(draw: st.DrawFn) -> tuple[Tensors, int]:
-    """Tensors with the same first dimension, and that: values repeat each other and the message."""
+    """Draw tensors and their first dimension: values repeat each other and the message."""
     count = draw(st.integers(2, 5))
     names = st.lists(st.sampled_from(COLUMNS), min_size=1, max_size=3)
-    return [_column(draw, name, count) for name in draw(names)], count
+    return [_draw_column(draw, name, count) for name in draw(names)], count
 
 
-def _column(draw: st.DrawFn, datatype: str, count: int) -> tuple[str, Sequence[int], Sequence[Any]]:
+def _draw_column(
+    draw: st.DrawFn, datatype: str, count: int
+) -> tuple[str, Sequence[int], Sequence[Any]]:
     size = draw(st.integers(1, 3))
     values = draw(st.lists(COLUMNS_OF[datatype], min_size=count * size, max_size=count * size))
     return datatype, [count, size], values

@@ -1,4 +1,4 @@
-"""The budget, the queue, the books: with an S3 and a Kafka that do as they are told."""
+"""The budget, the queue, the books: with an S3 and a Kafka that the tests control."""
 
 import asyncio
 import os
@@ -15,14 +15,14 @@ import orjson
 import pytest
 from aiokafka.errors import KafkaConnectionError
 
-from inference_store.inference.errors import BlobsAway
+from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.inference.events import StorageKey
 from inference_store.inference.producer_reports import ProducerReport, decode
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.captures import Captures
-from inference_store.proxy.capture.prepared import Message
-from inference_store.proxy.capture.publisher import Refused
-from inference_store.proxy.capture.ticket import OVERHEAD
+from inference_store.proxy.capture.prepared_capture import Message
+from inference_store.proxy.capture.publisher import MessageRefused
+from inference_store.proxy.capture.reservation import OVERHEAD
 from inference_store.proxy.exchange import Body
 from inference_store.proxy.protocols.protocol import Call, Protocol
 from inference_store.proxy.rules import Rules, Sampling
@@ -30,7 +30,7 @@ from tests.exchanges import CALL, PROTOCOL, exchange, request_body
 from tests.polling import until
 from tests.settings import make_settings
 
-from .recording import recording
+from .recording import make_start
 
 
 def broken(*_: Any) -> Any:
@@ -59,7 +59,7 @@ class Bucket:
             self.most_at_once = max(self.most_at_once, self.at_once)
         try:
             if self.is_away:
-                raise BlobsAway("away")
+                raise ObjectStoreUnavailable("away")
             self.objects[key.key] = data
         finally:
             with self._lock:
@@ -80,9 +80,9 @@ class Log:
         if self.is_away:
             raise KafkaConnectionError("away")
         if self.refuses:
-            raise Refused("too large")
-        for each in messages:
-            event = orjson.loads(each.value)
+            raise MessageRefused("too large")
+        for message in messages:
+            event = orjson.loads(message.value)
             # blobs first
             assert event["metadata_storage_key"] in self.bucket.objects
             self.events.append((producer, sequence, event))
@@ -90,20 +90,20 @@ class Log:
     async def report(self, key: bytes, value: bytes) -> None:
         if self.is_away:
             raise KafkaConnectionError("away")
-        found = decode(value)
-        assert key.decode() == found.producer
-        self.reports.append(found)
+        result = decode(value)
+        assert key.decode() == result.producer
+        self.reports.append(result)
 
     async def close(self) -> None: ...
 
 
 @asynccontextmanager
-async def running(log: Log, **changes: Any) -> AsyncIterator[Captures]:
+async def run_captures(log: Log, **changes: Any) -> AsyncIterator[Captures]:
     quick: dict[str, Any] = {"proxy_report_seconds": 0.05, "proxy_retry_seconds": 0.02}
     quick |= {"proxy_upstream": "http://up"}
     settings = make_settings(ProxySettings, **(quick | changes))
-    protocols = {each.name: each for each in (PROTOCOL, DEFECT)}
-    captures = Captures(settings, start=recording(log.bucket, log, protocols))
+    protocols = {protocol.name: protocol for protocol in (PROTOCOL, DEFECT)}
+    captures = Captures(settings, start=make_start(log.bucket, log, protocols))
     await captures.start()
     try:
         yield captures
@@ -112,34 +112,34 @@ async def running(log: Log, **changes: Any) -> AsyncIterator[Captures]:
 
 
 def hand_over(captures: Captures, count: int = 1, *, rules: Rules | None = None) -> int:
-    """So many exchanges; how many were taken."""
-    taken = 0
+    """Hand over so many exchanges. Return how many were accepted."""
+    accepted = 0
     for number in range(count):
         body = request_body(id=str(number))
-        ticket = captures.begin(len(body))
-        if ticket is not None:
-            ticket.finish(exchange(body), CALL, rules or Rules(), "m")
-            taken += 1
-    return taken
+        reservation = captures.begin(len(body))
+        if reservation is not None:
+            reservation.finish(exchange(body), CALL, rules or Rules(), "m")
+            accepted += 1
+    return accepted
 
 
-async def reported(log: Log, enough: Callable[[ProducerReport], bool]) -> ProducerReport:
+async def wait_for_report(log: Log, enough: Callable[[ProducerReport], bool]) -> ProducerReport:
     """The newest report that is enough."""
 
     async def last() -> ProducerReport | None:
         return log.reports[-1] if log.reports else None
 
-    found = await until(last, lambda r: r is not None and enough(r))
-    assert found is not None
-    assert found.closes
-    return found
+    result = await until(last, lambda r: r is not None and enough(r))
+    assert result is not None
+    assert result.closes
+    return result
 
 
 async def test_every_exchange_is_published_once_under_its_own_sequence() -> None:
     log = Log()
-    async with running(log) as captures:
+    async with run_captures(log) as captures:
         hand_over(captures, 50)
-        await reported(log, lambda report: report.published == 50)
+        await wait_for_report(log, lambda report: report.published == 50)
         assert captures._budget.held == 0
     assert sorted(sequence for _, sequence, _ in log.events) == list(range(1, 51))
     assert {producer for producer, _, _ in log.events} == {captures.producer}
@@ -152,38 +152,38 @@ async def test_every_exchange_is_published_once_under_its_own_sequence() -> None
 
 async def test_a_batch_is_one_exchange_and_several_events() -> None:
     log = Log()
-    async with running(log) as captures:
+    async with run_captures(log) as captures:
         body = request_body(b"one", b"two")
-        ticket = captures.begin(len(body))
-        assert ticket is not None
-        ticket.finish(exchange(body, b"{}"), CALL, Rules(), "m")
-        report = await reported(log, lambda report: report.published == 1)
+        reservation = captures.begin(len(body))
+        assert reservation is not None
+        reservation.finish(exchange(body, b"{}"), CALL, Rules(), "m")
+        report = await wait_for_report(log, lambda report: report.published == 1)
     assert (report.events, report.highest_sequence) == (2, 1)
     assert [(number, event["batch_index"]) for _, number, event in log.events] == [(1, 0), (1, 1)]
 
 
-async def test_what_was_sampled_out_leaves_no_hole() -> None:
+async def test_sampled_out_exchanges_leave_no_gap() -> None:
     log = Log()
-    async with running(log) as captures:
+    async with run_captures(log) as captures:
         hand_over(captures, 10, rules=Rules(sampling=Sampling(share=0)))
         hand_over(captures, 5)
-        report = await reported(log, lambda report: report.published == 5)
+        report = await wait_for_report(log, lambda report: report.published == 5)
     assert (report.seen, report.sampled_out, report.highest_sequence) == (15, 10, 5)
 
 
-async def test_passed_through_and_not_to_be_captured_are_as_if_never_seen() -> None:
+async def test_does_not_count_calls_that_are_not_captured() -> None:
     log = Log()
-    async with running(log) as captures:
-        ticket = captures.begin(100)
-        assert ticket is not None
+    async with run_captures(log) as captures:
+        reservation = captures.begin(100)
+        assert reservation is not None
         assert captures._budget.held == 100 + OVERHEAD
-        ticket.pass_through()
-        ticket.finish(exchange(), CALL, Rules(), "m")
+        reservation.pass_through()
+        reservation.finish(exchange(), CALL, Rules(), "m")
         hand_over(captures, 3, rules=Rules(capture=False))
         forgotten = captures.begin(100)
-        del ticket, forgotten
+        del reservation, forgotten
         assert captures._budget.held == 0
-        report = await reported(log, lambda _: True)
+        report = await wait_for_report(log, lambda _: True)
     assert report.seen == 0
     assert log.events == []
 
@@ -195,39 +195,39 @@ async def test_while_a_server_is_away_the_budget_holds_and_the_rest_is_dropped_b
     log = Log()
     log.is_away, log.bucket.is_away = away == "kafka", away == "s3"
     small = {"proxy_capture_bytes": 200_000, "proxy_body_bytes": 100_000}
-    async with running(log, **small) as captures:
-        taken = 0
+    async with run_captures(log, **small) as captures:
+        accepted = 0
         for _ in range(40):
-            taken += hand_over(captures, 10)
+            accepted += hand_over(captures, 10)
             # what an exchange becomes may be a little more than it was
             assert captures._budget.held < 300_000
             await asyncio.sleep(0)
-        assert 5 < taken < 100
+        assert 5 < accepted < 100
         waits = captures.waits["object store" if away == "s3" else "kafka"]
         await until(waits, lambda why: why is not None and "away" in why)
         log.is_away = log.bucket.is_away = False
-        report = await reported(log, lambda report: report.published == taken)
-        assert report.dropped == {"no_budget": 400 - taken}
+        report = await wait_for_report(log, lambda report: report.published == accepted)
+        assert report.dropped == {"no_budget": 400 - accepted}
         assert captures._budget.held == 0
         assert hand_over(captures) == 1
-        await reported(log, lambda report: report.published == taken + 1)
+        await wait_for_report(log, lambda report: report.published == accepted + 1)
     assert log.reports[-1].highest_sequence == 401
     assert await captures.waits["kafka"]() is None
 
 
-async def test_what_becomes_larger_waits_as_it_came() -> None:
+async def test_an_exchange_that_grows_waits_in_its_original_form() -> None:
     log = Log()
     log.bucket.is_away = True
     small = {"proxy_capture_bytes": 200_000, "proxy_body_bytes": 100_000}
-    async with running(log, **small) as captures:
+    async with run_captures(log, **small) as captures:
         body = request_body()
         # both an object and a part of the event
         answer = orjson.dumps({"outputs": [{"data": "x" * 14_000}]})
-        taken = 0
-        while (ticket := captures.begin(len(body))) is not None:
-            ticket.finish(exchange(body, answer), CALL, Rules(), "m")
-            taken += 1
-        assert taken > 20
+        accepted = 0
+        while (reservation := captures.begin(len(body))) is not None:
+            reservation.finish(exchange(body, answer), CALL, Rules(), "m")
+            accepted += 1
+        assert accepted > 20
 
         async def held() -> int:
             return captures._budget.held
@@ -237,56 +237,56 @@ async def test_what_becomes_larger_waits_as_it_came() -> None:
         await until(waits, lambda why: why is not None)
         assert await held() < 240_000
         log.bucket.is_away = False
-        await reported(log, lambda report: report.published == taken)
+        await wait_for_report(log, lambda report: report.published == accepted)
         assert await held() == 0
 
 
 async def test_bodies_over_a_cap_and_too_many_chunks_are_not_kept() -> None:
     log = Log()
-    async with running(log, proxy_body_bytes=1000, proxy_stream_chunks=3) as captures:
-        ticket = captures.begin(1001)
-        assert ticket is not None
-        assert ticket.refused
-        assert ticket.more(1000)
-        assert not ticket.more(1)
-        ticket.pass_through()
-        ticket = captures.begin(0)
-        assert ticket is not None
-        assert not ticket.refused
-        assert [ticket.more(1) for _ in range(4)] == [True, True, True, False]
-        made = exchange()
-        made.response = Body(parts=(b"{",), size=5000, whole=False)
-        ticket.finish(made, CALL, Rules(), "m")
-        await reported(log, lambda report: report.published == 1)
+    async with run_captures(log, proxy_body_bytes=1000, proxy_stream_chunks=3) as captures:
+        reservation = captures.begin(1001)
+        assert reservation is not None
+        assert reservation.refused
+        assert reservation.reserve_more(1000)
+        assert not reservation.reserve_more(1)
+        reservation.pass_through()
+        reservation = captures.begin(0)
+        assert reservation is not None
+        assert not reservation.refused
+        assert [reservation.reserve_more(1) for _ in range(4)] == [True, True, True, False]
+        sample = exchange()
+        sample.response = Body(parts=(b"{",), size=5000, whole=False)
+        reservation.finish(sample, CALL, Rules(), "m")
+        await wait_for_report(log, lambda report: report.published == 1)
     ((_, _, event),) = log.events
     assert event["inference_storage_key"] == ""
 
 
-async def test_what_cannot_be_made_into_an_event_is_counted_and_harms_no_other() -> None:
+async def test_counts_exchanges_that_cannot_become_events() -> None:
     log = Log()
-    async with running(log) as captures:
-        ticket = captures.begin(1)
-        assert ticket is not None
-        ticket.finish(exchange(), Call(DEFECT, "infer"), Rules(), "m")
+    async with run_captures(log) as captures:
+        reservation = captures.begin(1)
+        assert reservation is not None
+        reservation.finish(exchange(), Call(DEFECT, "infer"), Rules(), "m")
         hand_over(captures)
-        report = await reported(log, lambda report: report.published == 1)
+        report = await wait_for_report(log, lambda report: report.published == 1)
         assert captures._budget.held == 0
     assert report.dropped == {"unreadable": 1}
     assert report.highest_sequence == 2
 
 
-async def test_what_kafka_refuses_is_counted() -> None:
+async def test_counts_events_that_kafka_refuses() -> None:
     log = Log(refuses=True)
-    async with running(log) as captures:
+    async with run_captures(log) as captures:
         hand_over(captures, 2)
-        report = await reported(log, lambda report: report.dropped.get("refused") == 2)
+        report = await wait_for_report(log, lambda report: report.dropped.get("refused") == 2)
         assert captures._budget.held == 0
     assert (report.published, report.queued) == (0, 0)
 
 
 async def test_at_its_end_it_drains_and_refuses_new_ones() -> None:
     log = Log()
-    async with running(log) as captures:
+    async with run_captures(log) as captures:
         hand_over(captures, 100)
         assert await captures.stop(10) == 0
         assert captures.begin(1) is None
@@ -294,9 +294,9 @@ async def test_at_its_end_it_drains_and_refuses_new_ones() -> None:
     assert log.reports[-1].final
 
 
-async def test_what_is_left_in_memory_at_its_end_is_said_to_be_lost() -> None:
+async def test_reports_captures_left_in_memory_as_lost() -> None:
     log = Log(bucket=Bucket(is_away=True))
-    async with running(log) as captures:
+    async with run_captures(log) as captures:
         hand_over(captures, 30)
         assert await captures.stop(0.2) == 30
     assert log.reports[-1].dropped == {"left": 30}
@@ -306,9 +306,9 @@ async def test_what_is_left_in_memory_at_its_end_is_said_to_be_lost() -> None:
 
 async def test_writing_is_bounded_by_its_threads() -> None:
     log = Log()
-    async with running(log, proxy_upload_threads=2) as captures:
+    async with run_captures(log, proxy_upload_threads=2) as captures:
         hand_over(captures, 60)
-        await reported(log, lambda report: report.published == 60)
+        await wait_for_report(log, lambda report: report.published == 60)
     assert log.bucket.most_at_once <= 2
 
 
@@ -318,18 +318,18 @@ async def test_a_spool_takes_what_is_left_and_the_next_one_publishes_it(
 ) -> None:
     spool = {"proxy_spool": mode, "proxy_spool_directory": tmp_path}
     log = Log(bucket=Bucket(is_away=True))
-    async with running(log, **spool) as first:
+    async with run_captures(log, **spool) as first:
         hand_over(first, 30)
         assert await first.stop(5) == 30
     last = log.reports[-1]
     assert (last.queued, last.spooled, last.final, last.dropped) == (30, 30, True, {})
     log.bucket.is_away = False
-    async with running(log, **spool) as second:
+    async with run_captures(log, **spool) as second:
         hand_over(second, 3)
-        await until(_emptied(tmp_path, second.producer), bool)
-        await reported(log, lambda report: report.published == 3)
-    found = Counter(producer for producer, _, _ in log.events)
-    assert found == {first.producer: 30, second.producer: 3}
+        await until(_make_question(tmp_path, second.producer), bool)
+        await wait_for_report(log, lambda report: report.published == 3)
+    counts = Counter(producer for producer, _, _ in log.events)
+    assert counts == {first.producer: 30, second.producer: 3}
     of_first = sorted(number for producer, number, _ in log.events if producer == first.producer)
     assert of_first == list(range(1, 31))
     (heirs,) = [r for r in log.reports if r.producer != r.reporter and r.final]
@@ -339,10 +339,10 @@ async def test_a_spool_takes_what_is_left_and_the_next_one_publishes_it(
     assert await asyncio.to_thread(os.listdir, tmp_path) == []
 
 
-def _emptied(root: Path, producer: str) -> Callable[[], Any]:
+def _make_question(root: Path, producer: str) -> Callable[[], Any]:
     async def ask() -> bool:
-        found = await asyncio.to_thread(os.listdir, root)
-        return set(found) <= {producer, f"{producer}.lock"}
+        result = await asyncio.to_thread(os.listdir, root)
+        return set(result) <= {producer, f"{producer}.lock"}
 
     return ask
 
@@ -355,14 +355,14 @@ async def test_an_overflow_goes_to_disk_and_none_is_dropped(tmp_path: Path) -> N
     log = Log(bucket=Bucket(is_away=True))
     small = {"proxy_capture_bytes": 200_000, "proxy_body_bytes": 100_000}
     spool = {"proxy_spool": "overflow", "proxy_spool_directory": tmp_path}
-    async with running(log, **small, **spool) as captures:
-        for taken in range(5, 201, 5):
-            assert hand_over(captures, 5) == 5, taken
+    async with run_captures(log, **small, **spool) as captures:
+        for accepted in range(5, 201, 5):
+            assert hand_over(captures, 5) == 5, accepted
             # Memory has room for 25, and half of them are to stay there.
-            report = await reported(log, partial(has_spooled, least=taken - 17))
+            report = await wait_for_report(log, partial(has_spooled, least=accepted - 17))
         assert report.dropped == {}
         log.bucket.is_away = False
-        await reported(log, lambda report: report.published == 200)
+        await wait_for_report(log, lambda report: report.published == 200)
     assert sorted(number for _, number, _ in log.events) == list(range(1, 201))
 
 
@@ -371,13 +371,13 @@ async def test_a_last_report_that_kafka_did_not_take_comes_with_the_next_one(
 ) -> None:
     spool = {"proxy_spool": "overflow", "proxy_spool_directory": tmp_path}
     log = Log(is_away=True)
-    async with running(log, **spool) as first:
+    async with run_captures(log, **spool) as first:
         hand_over(first, 4)
         assert await first.stop(5) == 4
     assert log.reports == []
     log.is_away = False
-    async with running(log, **spool) as second:
-        await until(_emptied(tmp_path, second.producer), bool)
+    async with run_captures(log, **spool) as second:
+        await until(_make_question(tmp_path, second.producer), bool)
     of_first = [report for report in log.reports if report.reporter == first.producer]
     assert [(r.final, r.seen, r.spooled) for r in of_first] == [(True, 4, 4)]
     assert len(log.events) == 4

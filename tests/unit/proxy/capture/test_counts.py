@@ -8,24 +8,24 @@ import pytest
 
 from inference_store.proxy.capture.budget import Budget
 from inference_store.proxy.capture.counts import Counts
-from inference_store.proxy.capture.page import Cell, Page
+from inference_store.proxy.capture.shared_counters import CounterId, SharedCounters
 
 
-def counts(page: Page) -> Counts:
-    return Counts("p", "p", datetime.now(UTC), page.cells)
+def make_counts(counters: SharedCounters) -> Counts:
+    return Counts("p", "p", datetime.now(UTC), counters.values)
 
 
 @pytest.fixture
-def page() -> Page:
-    return Page.new()
+def counters() -> SharedCounters:
+    return SharedCounters.new()
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_whenever_a_capture_process_is_killed_the_books_close_and_no_number_is_given_twice(
-    seed: int, page: Page
+    seed: int, counters: SharedCounters
 ) -> None:
     chance = random.Random(seed)
-    serving, capture = counts(page), counts(Page(os.dup(page.file)))
+    serving, capture = make_counts(counters), make_counts(SharedCounters(os.dup(counters.file)))
     handed = unread = spooled = 0
     in_memory = 0
     numbers: list[int] = []
@@ -54,7 +54,7 @@ def test_whenever_a_capture_process_is_killed_the_books_close_and_no_number_is_g
                 in_memory -= 1
                 spooled += 1
             case 7 if chance.random() < 0.1:  # killed
-                capture = counts(Page(os.dup(page.file)))
+                capture = make_counts(SharedCounters(os.dup(counters.file)))
                 lost = unread + in_memory
                 before = serving.dropped.get("process_ended", 0)
                 capture.go_on(handed, spooled)
@@ -65,7 +65,7 @@ def test_whenever_a_capture_process_is_killed_the_books_close_and_no_number_is_g
         assert report.closes
         assert report.queued == unread + in_memory + spooled
     assert numbers == sorted(set(numbers))
-    # what was told to nobody: serving has died
+    # never reported: the serving process has died
     capture.lose_unread()
     assert capture.queued == in_memory + spooled
     capture.give_up(spooled)
@@ -76,8 +76,10 @@ def test_whenever_a_capture_process_is_killed_the_books_close_and_no_number_is_g
 
 
 @pytest.mark.parametrize("received", [2, 4, 5])
-def test_what_there_was_no_time_to_read_or_decode_is_left(received: int, page: Page) -> None:
-    serving, capture = counts(page), counts(page)
+def test_counts_exchanges_without_time_to_read_or_decode_as_left(
+    received: int, counters: SharedCounters
+) -> None:
+    serving, capture = make_counts(counters), make_counts(counters)
     for _ in range(5):
         serving.see()
     for _ in range(received):
@@ -90,8 +92,11 @@ def test_what_there_was_no_time_to_read_or_decode_is_left(received: int, page: P
     assert (report.dropped, report.published, report.highest_sequence) == ({"left": 4}, 1, 5)
 
 
-def test_one_budget_for_both(page: Page) -> None:
-    serving, capture = Budget(page.cells, 100), Budget(Page(os.dup(page.file)).cells, 100)
+def test_both_processes_share_one_budget(counters: SharedCounters) -> None:
+    serving, capture = (
+        Budget(counters.values, 100),
+        Budget(SharedCounters(os.dup(counters.file)).values, 100),
+    )
     assert serving.take(60)
     assert not serving.take(41)
     capture.free(-30)  # it became larger
@@ -102,14 +107,14 @@ def test_one_budget_for_both(page: Page) -> None:
     assert capture.held == 0
 
 
-def test_what_is_told_is_whole_or_not_there(page: Page) -> None:
-    other = Page(os.dup(page.file))
-    assert other.told() is None
-    page.tell(b"a text")
-    assert other.told() == b"a text"
-    page.tell(bytes(10**6))
-    assert other.told() == b"a text"
-    page.cells[Cell.TELLING] += 1  # killed while it was writing
-    assert other.told() is None
-    page.tell(b"another")
-    assert other.told() == b"another"
+def test_counters_are_read_whole_or_not_at_all(counters: SharedCounters) -> None:
+    other = SharedCounters(os.dup(counters.file))
+    assert other.read_status() is None
+    counters.write_status(b"a text")
+    assert other.read_status() == b"a text"
+    counters.write_status(bytes(10**6))
+    assert other.read_status() == b"a text"
+    counters.values[CounterId.WRITING_STATUS] += 1  # killed while it was writing
+    assert other.read_status() is None
+    counters.write_status(b"another")
+    assert other.read_status() == b"another"

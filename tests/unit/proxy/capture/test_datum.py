@@ -1,4 +1,4 @@
-"""What a datum is, by its bytes."""
+"""The content type of a datum, by its bytes."""
 
 import pytest
 from hypothesis import given

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.frames import Reader, Writer
-from inference_store.proxy.capture.hello import Hello, hello_from
+from inference_store.proxy.capture.handshake import Handshake, read_handshake
 from inference_store.proxy.capture.work import Work
 from inference_store.proxy.exchange import Body, Exchange
 from inference_store.proxy.protocols import PROTOCOLS, Call
@@ -55,63 +55,65 @@ EXCHANGES = st.builds(
 )
 
 
-def reader(raw: bytes) -> Reader:
+def make_reader(raw: bytes) -> Reader:
     return Reader(BytesIO(raw))
 
 
-def work(went: Exchange, rules: Rules = RULES, model: str = "m") -> Work:
-    return Work(went, Call(PROTOCOLS["v2"], "infer", "model", None), rules, model)
+def make_work(sample: Exchange, rules: Rules = RULES, model: str = "m") -> Work:
+    return Work(sample, Call(PROTOCOLS["v2"], "infer", "model", None), rules, model)
 
 
 @given(st.lists(st.tuples(EXCHANGES, st.sampled_from([RULES, Rules()]), st.text()), max_size=5))
-def test_what_is_written_is_read(sent: list[tuple[Exchange, Rules, str]]) -> None:
+def test_frames_are_read_back_as_written(sent: list[tuple[Exchange, Rules, str]]) -> None:
     writer = Writer()
-    works = [work(*each) for each in sent]
-    frames = [b"".join(writer.exchange(each, 7)) for each in works]
-    found = reader(b"".join(frames))
-    for each in works:
-        came = found.exchange()
+    works = [make_work(*message) for message in sent]
+    frames = [b"".join(writer.exchange(expected, 7)) for expected in works]
+    result = make_reader(b"".join(frames))
+    for expected in works:
+        came = result.exchange()
         assert came is not None
-        assert (came.work(PROTOCOLS), came.reserved) == (each, 7)
-    assert found.exchange() is None
+        assert (came.work(PROTOCOLS), came.reserved) == (expected, 7)
+    assert result.exchange() is None
 
 
 def test_bodies_are_not_copied() -> None:
     body = bytes(1000)
-    made = exchange(body, b"{}")
-    assert any(each is body for each in Writer().exchange(work(made), 1))
+    sample = exchange(body, b"{}")
+    assert any(part is body for part in Writer().exchange(make_work(sample), 1))
 
 
-def test_rules_are_told_once_and_again_to_the_next_process() -> None:
+def test_sends_rules_once_to_each_process() -> None:
     writer = Writer()
-    first, second = (b"".join(writer.exchange(work(exchange()), 1)) for _ in range(2))
+    first, second = (b"".join(writer.exchange(make_work(exchange()), 1)) for _ in range(2))
     assert len(first) > len(second)
-    for raw in (second, first):  # one that is told before is told again in a frame that waited
-        came = reader(b"".join(writer.rules) + raw).exchange()
+    for raw in (second, first):  # rules sent before are sent again in a frame that waited
+        came = make_reader(b"".join(writer.rules) + raw).exchange()
         assert came is not None
         assert came.rules == RULES
 
 
 @pytest.mark.parametrize("last", [(), (b"",), (b"", b"x", b"")])
 def test_an_exchange_that_was_cut_off_did_not_come(last: tuple[bytes, ...]) -> None:
-    made = exchange(b"asked", b"told")
-    for body in (made.request, made.response):
+    sample = exchange(b"asked", b"told")
+    for body in (sample.request, sample.response):
         body.parts = (*body.parts, *last)  # a stream's messages may be empty
-    raw = b"".join(Writer().exchange(work(made), 1))
+    raw = b"".join(Writer().exchange(make_work(sample), 1))
     for end in range(len(raw)):
-        assert reader(raw[:end]).exchange() is None
-    assert reader(raw).exchange() is not None
+        assert make_reader(raw[:end]).exchange() is None
+    assert make_reader(raw).exchange() is not None
 
 
-def test_a_text_that_no_json_can_hold_is_told_as_well_as_may_be() -> None:
-    raw = b"".join(Writer().exchange(work(replace(exchange(), error="lone \ud800")), 1))
-    came = reader(raw).exchange()
+def test_sends_unencodable_text_approximately() -> None:
+    raw = b"".join(Writer().exchange(make_work(replace(exchange(), error="lone \ud800")), 1))
+    came = make_reader(raw).exchange()
     assert came is not None
     assert came.work(PROTOCOLS).exchange.error == "lone ?"
 
 
-def test_a_process_is_told_the_settings_with_their_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = make_settings(
+def test_a_process_receives_the_settings_with_their_secrets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    proxy_settings = make_settings(
         ProxySettings,
         proxy_upstream="http://up",
         s3_access_key="a key",
@@ -119,9 +121,11 @@ def test_a_process_is_told_the_settings_with_their_secrets(monkeypatch: pytest.M
         proxy_spool="all",
         proxy_spool_directory="/spool",
     )
-    hello = Hello(settings=told, producer="p", booted_at=datetime.now(UTC), handed=3)
-    raw = hello.frame()
+    handshake = Handshake(
+        settings=proxy_settings, producer="p", booted_at=datetime.now(UTC), handed=3
+    )
+    raw = handshake.frame()
     monkeypatch.setenv("INFERENCE_STORE_PROXY_SPOOL", "off")
-    assert hello_from(reader(raw)) == hello
+    assert read_handshake(make_reader(raw)) == handshake
     with pytest.raises(EOFError):
-        hello_from(reader(raw[:10]))
+        read_handshake(make_reader(raw[:10]))

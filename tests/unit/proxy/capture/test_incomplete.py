@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from inference_store.proxy.capture.prepared import Prepared, decode, encode
+from inference_store.proxy.capture.prepared_capture import PreparedCapture, decode, encode
 from inference_store.proxy.exchange import Body, Exchange
 from inference_store.proxy.rules import Redaction, Rules
 from tests.exchanges import exchange, png, request_body
-from tests.unit.proxy.capture.test_prepare import events, prepared
+from tests.unit.proxy.capture.test_prepare import decode_events, prepare
 
 OVER = Body(size=10**9, whole=False)
 INCOMPLETE = {
@@ -25,33 +25,33 @@ INCOMPLETE = {
 
 @pytest.mark.parametrize("case", INCOMPLETE)
 def test_every_event_of_it_is_flagged(case: str) -> None:
-    made, reasons = INCOMPLETE[case]
-    one = prepared(made)
-    assert one.problems == tuple(reasons)
-    for event in events(one):
+    sample, reasons = INCOMPLETE[case]
+    capture = prepare(sample)
+    assert capture.problems == tuple(reasons)
+    for event in decode_events(capture):
         assert event.flags == tuple(f"capture_{reason}" for reason in reasons)
 
 
-def test_what_is_whole_is_not() -> None:
-    one = prepared(exchange(request_body(png(), png())))
-    assert one.problems == ()
-    assert {event.flags for event in events(one)} == {()}
+def test_complete_captures_are_not_flagged() -> None:
+    capture = prepare(exchange(request_body(png(), png())))
+    assert capture.problems == ()
+    assert {event.flags for event in decode_events(capture)} == {()}
 
 
-def unread(rules: Rules, made: Exchange) -> Prepared:
-    return prepared(replace(made, request_headers=[("content-encoding", "br")]), rules)
+def make_unread(rules: Rules, sample: Exchange) -> PreparedCapture:
+    return prepare(replace(sample, request_headers=[("content-encoding", "br")]), rules)
 
 
-def test_an_input_that_a_redaction_cannot_read_is_lost_and_told() -> None:
+def test_reports_an_input_that_cannot_be_redacted_as_lost() -> None:
     rules = Rules(redactions=(Redaction(what="metadata", name="user", how="drop"),))
-    one = unread(rules, exchange(b"\x8b\x01"))
-    (event,) = events(one)
+    capture = make_unread(rules, exchange(b"\x8b\x01"))
+    (event,) = decode_events(capture)
     assert event.data is None
     assert event.flags == ("capture_request_unreadable",)
 
 
 def test_it_is_counted_once_although_it_was_spooled() -> None:
-    one = prepared(exchange(request=OVER))
-    again = decode(encode(one))
+    capture = prepare(exchange(request=OVER))
+    again = decode(encode(capture))
     assert again.problems == ()
-    assert again == replace(one, problems=())
+    assert again == replace(capture, problems=())

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from inference_store.proxy.capture.json_paths import GONE, change_at, steps_of
+from inference_store.proxy.capture.json_paths import GONE, change_values, parse_path
 
 
 @pytest.mark.parametrize(
@@ -19,17 +19,17 @@ from inference_store.proxy.capture.json_paths import GONE, change_at, steps_of
     ],
 )
 def test_steps(path: str, steps: tuple[str, ...]) -> None:
-    assert steps_of(path) == steps
+    assert parse_path(path) == steps
 
 
 @pytest.mark.parametrize("path", ["", ".", "a[0]", "a[", 'a."b'])
-def test_what_is_no_path_is_refused(path: str) -> None:
+def test_rejects_malformed_paths(path: str) -> None:
     with pytest.raises(ValueError, match="path"):
-        steps_of(path)
+        parse_path(path)
 
 
 @pytest.mark.parametrize(
-    ("path", "left"),
+    ("path", "remaining"),
     [
         ("a", {"b": [{"c": 2, "d": 3}, {"c": 4}, 5]}),
         ("b[].c", {"a": 1, "b": [{"d": 3}, {}, 5]}),
@@ -39,13 +39,13 @@ def test_what_is_no_path_is_refused(path: str) -> None:
         ("a[].b", {"a": 1, "b": [{"c": 2, "d": 3}, {"c": 4}, 5]}),
     ],
 )
-def test_taking_out(path: str, left: Any) -> None:
+def test_taking_out(path: str, remaining: Any) -> None:
     document = {"a": 1, "b": [{"c": 2, "d": 3}, {"c": 4}, 5]}
-    change_at(document, steps_of(path), lambda _: GONE)
-    assert document == left
+    change_values(document, parse_path(path), lambda _: GONE)
+    assert document == remaining
 
 
 def test_changing() -> None:
     document = {"b": [{"c": 2}, {"c": 4}]}
-    change_at(document, steps_of("b[].c"), lambda value: value + 1)
+    change_values(document, parse_path("b[].c"), lambda value: value + 1)
     assert document == {"b": [{"c": 3}, {"c": 5}]}

@@ -9,7 +9,7 @@ import pytest
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.prepare import Preparation
 from inference_store.proxy.capture.work import Work
-from inference_store.proxy.protocols import PROTOCOLS, recognised
+from inference_store.proxy.protocols import PROTOCOLS, recognise_call
 from inference_store.proxy.rules import Redaction, Rules, Sampling
 from tests.exchanges import exchange
 from tests.settings import make_settings
@@ -44,20 +44,20 @@ SAMPLED = Sampling(share=0.5, key="prompts", always_errors=True, always_below=0.
 REDACTED = (Redaction(what="metadata", name="k"), Redaction(what="path", name="inputs[].data"))
 
 
-def holes(value: Any) -> Iterator[Any]:
+def list_with_hole(value: Any) -> Iterator[Any]:
     """The document with a hole in the place of each of its values, one after the other."""
     yield "HOLE"
     if isinstance(value, dict):
-        for name, each in value.items():
-            yield from ({**value, name: inner} for inner in holes(each))
+        for name, child in value.items():
+            yield from ({**value, name: inner} for inner in list_with_hole(child))
     elif isinstance(value, list):
-        for at, each in enumerate(value):
-            yield from ([*value[:at], inner, *value[at + 1 :]] for inner in holes(each))
+        for at, child in enumerate(value):
+            yield from ([*value[:at], inner, *value[at + 1 :]] for inner in list_with_hole(child))
 
 
-def bodies(document: Any) -> Iterator[bytes]:
-    for each in holes(document):
-        text = orjson.dumps(each).decode()
+def make_bodies(document: Any) -> Iterator[bytes]:
+    for with_hole in list_with_hole(document):
+        text = orjson.dumps(with_hole).decode()
         # as much as is read together with what is around it
         around = text[: text.index(HOLE)].count("[") + text[: text.index(HOLE)].count("{")
         for opened, closed in (("[", "]"), ('{"a":', "}")):
@@ -67,11 +67,11 @@ def bodies(document: Any) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("kind", KIND)
 @pytest.mark.parametrize("rules", [Rules(sampling=SAMPLED), Rules(redactions=REDACTED)])
-def test_nesting_is_no_reason_to_lose_an_exchange(kind: str, rules: Rules) -> None:
-    path, asked, said = KIND[kind]
-    pairs = [(body, orjson.dumps(said)) for body in bodies(asked)]
-    pairs += [(orjson.dumps(asked), body) for body in bodies(said)]
-    call = recognised(PROTOCOLS.keys() - {"raw", "raw-grpc"}, "rest", "POST", path)
+def test_deep_nesting_loses_no_exchange(kind: str, rules: Rules) -> None:
+    path, request, response = KIND[kind]
+    pairs = [(body, orjson.dumps(response)) for body in make_bodies(request)]
+    pairs += [(orjson.dumps(request), body) for body in make_bodies(response)]
+    call = recognise_call(PROTOCOLS.keys() - {"raw", "raw-grpc"}, "rest", "POST", path)
     assert call is not None
     preparation = Preparation(make_settings(ProxySettings, proxy_upstream="http://up"))
     for body, answer in pairs:

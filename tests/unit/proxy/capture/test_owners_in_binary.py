@@ -10,20 +10,20 @@ from hypothesis import strategies as st
 
 from inference_store.proxy.rules import Rules
 
-from .rebuilding import Asked, captured
+from .sample_requests import SampleRequest, capture_request
 from .tensor_batches import (
     BATCHED,
     QUICK,
     VISION,
     Planted,
     Tensors,
-    binary,
-    each_is_alone,
-    each_stands_once,
-    of_head,
-    packed,
+    check_each_is_alone,
+    check_each_stored_once,
+    list_stored,
+    make_binary_request,
+    make_request_of_head,
+    pack,
     planted_tables,
-    stored,
     tables,
     with_other_inputs,
     with_other_rows,
@@ -48,46 +48,52 @@ INPUTS: dict[str, Tensors] = {
 @pytest.mark.parametrize("name", ROWS)
 def test_an_object_does_not_depend_on_another_row(name: str) -> None:
     tensors, count = ROWS[name]
-    each_is_alone(partial(binary, rules=BATCHED), tensors, count, with_other_rows)
+    check_each_is_alone(
+        partial(make_binary_request, rules=BATCHED), tensors, count, with_other_rows
+    )
 
 
 @pytest.mark.parametrize("as_json", [[0], [1]])
-def test_tensors_may_stand_in_the_json_too(as_json: Sequence[int]) -> None:
+def test_tensors_may_be_in_the_json_too(as_json: Sequence[int]) -> None:
     tensors: Tensors = [
         ("BYTES", [3], [b"t0", b"[1", b"t0"]),
         ("INT32", [3, 2], [3, 2, 1, 3, 3, 3]),
     ]
-    write = partial(binary, rules=BATCHED, as_json=as_json)
-    each_is_alone(write, tensors, 3, with_other_rows)
+    write = partial(make_binary_request, rules=BATCHED, as_json=as_json)
+    check_each_is_alone(write, tensors, 3, with_other_rows)
 
 
 @pytest.mark.parametrize("name", INPUTS)
 def test_an_object_does_not_depend_on_another_input(name: str) -> None:
     tensors = INPUTS[name]
-    each_is_alone(partial(binary, rules=VISION), tensors, len(tensors), with_other_inputs)
+    check_each_is_alone(
+        partial(make_binary_request, rules=VISION), tensors, len(tensors), with_other_inputs
+    )
 
 
 def test_elements_of_an_input_are_divided() -> None:
     tensors: Tensors = [("BYTES", [2], [b"t0", b"name"]), ("BYTES", [1], [b"t0"])]
-    found = stored(binary(tensors, VISION))
-    first, *others = found
+    result = list_stored(make_binary_request(tensors, VISION))
+    first, *others = result
     assert b'"t1"' not in first
-    assert [b'"t1"' in each for each in others] == [False, True]
+    assert [b'"t1"' in other for other in others] == [False, True]
 
 
 @pytest.mark.parametrize("datatype", ["BYTES", "INT8"])
 def test_an_object_does_not_depend_on_another_item(datatype: str) -> None:
-    """Of a container behind a bridge: each element behind its length, whatever the datatype."""
+    """A container behind a bridge writes each element behind its length, whatever the datatype."""
     files: Tensors = [("BYTES", [2], [b"t0", b"a.txt"]), ("BYTES", [2], [b"name", b"t0"])]
 
-    def write(tensors: Tensors) -> Asked:
-        raw = [packed("BYTES", values) for _, _, values in tensors]
-        sizes = [{"binary_data_size": len(each)} for each in raw]
-        head = [{"name": "t", "datatype": datatype, "parameters": each} for each in sizes]
-        asked = of_head(json.dumps({"inputs": head}).encode(), b"".join(raw), Rules())
-        return asked._replace(answer_headers=[("omi-status-code", "200")])
+    def write(tensors: Tensors) -> SampleRequest:
+        raw = [pack("BYTES", values) for _, _, values in tensors]
+        sizes = [{"binary_data_size": len(part)} for part in raw]
+        head = [{"name": "t", "datatype": datatype, "parameters": size} for size in sizes]
+        request = make_request_of_head(
+            json.dumps({"inputs": head}).encode(), b"".join(raw), Rules()
+        )
+        return request._replace(answer_headers=[("omi-status-code", "200")])
 
-    each_is_alone(write, files, 2, with_other_rows)
+    check_each_is_alone(write, files, 2, with_other_rows)
 
 
 @QUICK
@@ -95,17 +101,17 @@ def test_an_object_does_not_depend_on_another_item(datatype: str) -> None:
 def test_any_rows_are_rebuilt_and_alone(table: tuple[Tensors, int], first_in_json: bool) -> None:
     tensors, count = table
     in_json = first_in_json and len(tensors) > 1
-    write = partial(binary, rules=BATCHED, as_json=[0] if in_json else [])
-    each_is_alone(write, tensors, count, with_other_rows)
+    write = partial(make_binary_request, rules=BATCHED, as_json=[0] if in_json else [])
+    check_each_is_alone(write, tensors, count, with_other_rows)
 
 
 @QUICK
 @given(planted_tables())
 def test_a_planted_value_stands_with_its_inference(table: Planted) -> None:
-    each_stands_once(binary(table.tensors, BATCHED), table.values)
+    check_each_stored_once(make_binary_request(table.tensors, BATCHED), table.values)
 
 
-TEXTS = packed("BYTES", [b"a", b"b"])
+TEXTS = pack("BYTES", [b"a", b"b"])
 TENSOR = b'{"name":"t","datatype":"BYTES","parameters":{"binary_data_size":%d}}' % len(TEXTS)
 HEAD = b'{"inputs":[%s]}' % TENSOR
 UNKNOWN = {
@@ -117,9 +123,9 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_what_may_be_of_anybody_is_not_kept(name: str) -> None:
+def test_does_not_keep_values_without_a_known_owner(name: str) -> None:
     head, tail, why = UNKNOWN[name]
-    capture = captured(of_head(head, tail, BATCHED))
+    capture = capture_request(make_request_of_head(head, tail, BATCHED))
     assert len(capture.documents) == 2
     assert capture.request["messages"] is None
     assert why in capture.request["why"]
@@ -129,5 +135,7 @@ def test_a_batch_beyond_any_search_is_kept() -> None:
     """Nothing is looked for in more than its own row."""
     rows = [bytes([at % 3]) * 64 for at in range(1000)]
     numbers: Sequence[int] = list(b"".join(rows))
-    asked = binary([("INT8", [1000, 64], numbers), ("INT8", [1000, 64], numbers[::-1])], BATCHED)
-    assert captured(asked).again() == asked.messages
+    request = make_binary_request(
+        [("INT8", [1000, 64], numbers), ("INT8", [1000, 64], numbers[::-1])], BATCHED
+    )
+    assert capture_request(request).rebuild() == request.messages

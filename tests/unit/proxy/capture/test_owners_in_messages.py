@@ -9,21 +9,21 @@ from hypothesis import strategies as st
 
 from inference_store.grpc_messages import message
 
-from .rebuilding import INFER, Asked, captured, run
+from .sample_requests import INFER, SampleRequest, capture_request, encode_run
 from .tensor_batches import (
     BATCHED,
     QUICK,
     VISION,
     Planted,
     Tensors,
-    each_is_alone,
-    each_stands_once,
-    infer,
-    packed,
+    check_each_is_alone,
+    check_each_stored_once,
+    join_texts,
+    list_stored,
+    make_grpc_request,
+    pack,
     planted_tables,
-    stored,
     tables,
-    text_of,
     with_other_inputs,
     with_other_rows,
     with_other_values,
@@ -57,26 +57,30 @@ ROWS = st.lists(st.integers(0, 3), min_size=2, max_size=8).map(
 )
 
 
-def rest(asked: Asked) -> bytes:
+def find_rest(call: SampleRequest) -> bytes:
     """The text of the message that is stored with the first inference."""
-    capture = captured(asked)
+    capture = capture_request(call)
     assert len(capture.data) > 1
-    assert capture.again() == asked.messages
-    return text_of(capture.request["messages"][0])
+    assert capture.rebuild() == call.messages
+    return join_texts(capture.request["messages"][0])
 
 
 @pytest.mark.parametrize(("name", "tensors", "raw"), BATCHES)
 def test_the_rest_of_a_message_has_no_value(name: str, tensors: Tensors, raw: bool) -> None:
     rules = VISION if name == "images" else BATCHED
     others = with_other_values(tensors)
-    assert rest(infer(tensors, rules, raw=raw)) == rest(infer(others, rules, raw=raw))
+    assert find_rest(make_grpc_request(tensors, rules, raw=raw)) == find_rest(
+        make_grpc_request(others, rules, raw=raw)
+    )
 
 
 @QUICK
 @given(ROWS, st.booleans())
 def test_the_rest_of_a_message_is_the_same_for_any_rows(tensors: Tensors, raw: bool) -> None:
     others = with_other_values(tensors)
-    assert rest(infer(tensors, BATCHED, raw=raw)) == rest(infer(others, BATCHED, raw=raw))
+    assert find_rest(make_grpc_request(tensors, BATCHED, raw=raw)) == find_rest(
+        make_grpc_request(others, BATCHED, raw=raw)
+    )
 
 
 BESIDE: dict[str, tuple[Tensors, int]] = {
@@ -89,70 +93,79 @@ BESIDE: dict[str, tuple[Tensors, int]] = {
 
 @pytest.mark.parametrize("raw", [False, True])
 @pytest.mark.parametrize("name", BESIDE)
-def test_a_value_of_no_datum_stands_with_its_row(name: str, raw: bool) -> None:
-    """Of a text with arguments the text alone is the datum."""
+def test_values_outside_the_datum_are_stored_with_their_row(name: str, raw: bool) -> None:
+    """Only the text of a text with arguments is the datum."""
     tensors, count = BESIDE[name]
-    each_is_alone(partial(infer, rules=BATCHED, raw=raw), tensors, count, with_other_rows)
+    check_each_is_alone(
+        partial(make_grpc_request, rules=BATCHED, raw=raw), tensors, count, with_other_rows
+    )
 
 
 @pytest.mark.parametrize("raw", [False, True])
 def test_an_object_does_not_depend_on_another_input(raw: bool) -> None:
     tensors: Tensors = [("INT32", [2], [1, 2]), ("INT32", [2], [2, 1])]
-    each_is_alone(partial(infer, rules=VISION, raw=raw), tensors, 2, with_other_inputs)
+    check_each_is_alone(
+        partial(make_grpc_request, rules=VISION, raw=raw), tensors, 2, with_other_inputs
+    )
 
 
 @QUICK
 @given(tables(), st.booleans())
 def test_any_rows_are_rebuilt_and_alone(table: tuple[Tensors, int], raw: bool) -> None:
     tensors, count = table
-    each_is_alone(partial(infer, rules=BATCHED, raw=raw), tensors, count, with_other_rows)
+    check_each_is_alone(
+        partial(make_grpc_request, rules=BATCHED, raw=raw), tensors, count, with_other_rows
+    )
 
 
 @QUICK
 @given(planted_tables(), st.booleans())
 def test_a_planted_value_stands_with_its_inference(table: Planted, raw: bool) -> None:
-    each_stands_once(infer(table.tensors, BATCHED, raw=raw), table.values)
+    check_each_stored_once(make_grpc_request(table.tensors, BATCHED, raw=raw), table.values)
 
 
 def test_numbers_that_are_not_packed_are_divided() -> None:
-    """As a writer of proto2 sends them: each with its tag."""
+    """A writer of proto2 sends each number with its tag."""
     text = b"\x0a\x01t\x12\x05BYTES\x1a\x01\x02\x2a\x06\x42\x01a\x42\x01b"
     ages = [b"\x10\x07", b"\x10\xb9\x60"]
     numbers = b"\x0a\x01n\x12\x05INT32\x1a\x01\x02\x2a\x05" + b"".join(ages)
-    inputs = (b"\x2a%c%s" % (len(each), each) for each in (text, numbers))
-    found = stored(Asked("v2-grpc", INFER, [b"".join(inputs)], b"", rules=BATCHED))
-    assert [[age in each for age in ages] for each in found] == [[True, False], [False, True]]
+    inputs = (b"\x2a%c%s" % (len(tensor), tensor) for tensor in (text, numbers))
+    result = list_stored(SampleRequest("v2-grpc", INFER, [b"".join(inputs)], b"", rules=BATCHED))
+    assert [[age in stored_text for age in ages] for stored_text in result] == [
+        [True, False],
+        [False, True],
+    ]
 
 
-def _mixed(*, of_all: bool) -> Asked:
-    """Typed contents, and raw ones of all tensors or of the first."""
-    made = message("inference.ModelInferRequest")(model_name="m")
+def _make_mixed_request(*, of_all: bool) -> SampleRequest:
+    """Make a request with typed contents, and raw ones of all tensors or of the first."""
+    built = message("inference.ModelInferRequest")(model_name="m")
     for name in "ab":
-        made.inputs.add(name=name, datatype="INT32", shape=[2])
-    made.inputs[1].contents.int_contents.extend([71001, 71002])
+        built.inputs.add(name=name, datatype="INT32", shape=[2])
+    built.inputs[1].contents.int_contents.extend([71001, 71002])
     for _ in range(2 if of_all else 1):
-        made.raw_input_contents.append(packed("INT32", [1, 2]))
-    return Asked("v2-grpc", INFER, [bytes(made.SerializeToString())], b"", rules=BATCHED)
+        built.raw_input_contents.append(pack("INT32", [1, 2]))
+    return SampleRequest("v2-grpc", INFER, [bytes(built.SerializeToString())], b"", rules=BATCHED)
 
 
 @pytest.mark.parametrize("of_all", [False, True])
 def test_raw_beside_typed_contents_are_not_kept(of_all: bool) -> None:
-    """What of them a model server reads is its own affair."""
-    capture = captured(_mixed(of_all=of_all))
+    """Model servers differ in which of the two they read."""
+    capture = capture_request(_make_mixed_request(of_all=of_all))
     assert len(capture.documents) == 2
     assert capture.request["messages"] is None
     assert "raw contents and typed ones" in capture.request["why"]
 
 
-def test_file_names_stand_with_their_item() -> None:
+def test_file_names_are_stored_with_their_item() -> None:
     items = [{f"{name}.txt": b"a text", f"{name}.id": b"1"} for name in NAMES]
-    asked = Asked("omi", "/ModzyModel/Run", [run(*items)], b"")
-    capture = captured(asked)
-    assert capture.again() == asked.messages
+    request = SampleRequest("omi", "/ModzyModel/Run", [encode_run(*items)], b"")
+    capture = capture_request(request)
+    assert capture.rebuild() == request.messages
     for at, document in enumerate(capture.documents):
         metadata = orjson.dumps({**document, "request": None})
-        assert not [each for each in NAMES if each.encode() in metadata], at
-    first, *others = (each["request"] for each in capture.documents)
-    texts = [text_of(first["messages"][0]), *(text_of(each["parts"]) for each in others)]
+        assert not [text for text in NAMES if text.encode() in metadata], at
+    first, *others = (document["request"] for document in capture.documents)
+    texts = [join_texts(first["messages"][0]), *(join_texts(other["parts"]) for other in others)]
     for owner, name in enumerate(NAMES):
-        assert [at for at, each in enumerate(texts) if name.encode() in each] == [owner]
+        assert [at for at, text in enumerate(texts) if name.encode() in text] == [owner]

@@ -1,4 +1,4 @@
-"""How the capture process is started, and gives way to the serving one."""
+"""The capture process starts, and gives way to the serving one."""
 
 import asyncio
 import os
@@ -12,8 +12,8 @@ import pytest
 
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.captures import Captures
-from inference_store.proxy.capture.page import Cell
-from inference_store.proxy.capture.process import CaptureProcess, give_way
+from inference_store.proxy.capture.process import CaptureProcess, lower_priority
+from inference_store.proxy.capture.shared_counters import CounterId
 from tests.polling import until
 from tests.settings import make_settings
 
@@ -27,29 +27,29 @@ def asleep() -> Iterator[int]:
 
 @pytest.mark.parametrize(("priority", "nicer"), [("normal", 0), ("low", 10)])
 def test_it_is_nicer_than_we_are(priority: str, nicer: int, asleep: int) -> None:
-    give_way(asleep, priority)
+    lower_priority(asleep, priority)
     ours = os.getpriority(os.PRIO_PROCESS, 0)
     assert os.getpriority(os.PRIO_PROCESS, asleep) == min(19, ours + nicer)
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="this system has no idle priority")
-def test_it_takes_what_nobody_else_wants(asleep: int) -> None:
-    give_way(asleep, "idle")
+def test_uses_idle_processor_time_only(asleep: int) -> None:
+    lower_priority(asleep, "idle")
     assert os.sched_getscheduler(asleep) == os.SCHED_IDLE
 
 
-def test_one_that_has_ended_gives_way_to_nobody() -> None:
+def test_lowering_the_priority_of_an_ended_process_does_nothing() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     for priority in ("idle", "low"):
-        give_way(process.pid, priority)
+        lower_priority(process.pid, priority)
 
 
 class Silent:
     """A process that reads until the socket ends, and says nothing."""
 
-    def __init__(self, connection: socket.socket, page: int = -1, lock: int = -1) -> None:
-        del page, lock
+    def __init__(self, connection: socket.socket, counters: int = -1, lock: int = -1) -> None:
+        del counters, lock
         self.came = b""
         self.was_killed = False
         self._socket = connection.dup()
@@ -93,14 +93,14 @@ class Trial:
         return [b"hello %d " % handed]
 
     async def why(self) -> str | None:
-        return self.process.why_away
+        return self.process.find_failure
 
     async def came(self) -> bytes:
         return self.started[-1].came if self.started else b""
 
 
 @pytest.mark.parametrize("at", ["start", "first"])
-async def test_whatever_fails_at_its_start_is_said_and_tried_again(at: str) -> None:
+async def test_reports_a_failed_start_and_retries(at: str) -> None:
     trial = Trial(**{at: True})
     trial.process.begin()
     trial.process.hand([b"one"], 3)
@@ -108,7 +108,7 @@ async def test_whatever_fails_at_its_start_is_said_and_tried_again(at: str) -> N
     assert why == "the capture process cannot be started: ValueError: a defect"
     assert await until(trial.came, lambda came: b"one" in came) == b"hello 0 one"
     assert await trial.why() is None
-    killed = [each.was_killed for each in trial.started]
+    killed = [process.was_killed for process in trial.started]
     assert killed == ([False] if at == "start" else [True, False])
     assert trial.gone == [0]
     await trial.process.end(asyncio.get_running_loop().time() + 5)
@@ -116,12 +116,12 @@ async def test_whatever_fails_at_its_start_is_said_and_tried_again(at: str) -> N
     assert await trial.why() is None
 
 
-async def test_one_that_never_begins_is_said_to_be_away() -> None:
+async def test_reports_a_process_that_never_begins_as_away() -> None:
     settings = make_settings(ProxySettings, proxy_upstream="http://up")
     started: list[Silent] = []
 
-    def start(connection: socket.socket, page: int, lock: int) -> Silent:
-        started.append(Silent(connection, page, lock))
+    def start(connection: socket.socket, counters: int, lock: int) -> Silent:
+        started.append(Silent(connection, counters, lock))
         return started[-1]
 
     captures = Captures(settings, start=start)
@@ -131,12 +131,12 @@ async def test_one_that_never_begins_is_said_to_be_away() -> None:
         return captures._process.age
 
     await until(age, lambda seconds: seconds > 0)
-    why_away = captures.waits["capture"]
-    assert await why_away() is None
+    find_failure = captures.waits["capture"]
+    assert await find_failure() is None
     assert captures._process._began is not None
     captures._process._began -= 60
-    assert "does not begin" in str(await why_away())
-    captures._page.cells[Cell.TELLING] = 2  # as when it has said something
-    assert await why_away() is None
+    assert "does not begin" in str(await find_failure())
+    captures._counters.values[CounterId.WRITING_STATUS] = 2  # as when it has said something
+    assert await find_failure() is None
     await captures.stop(5)
     assert len(started) == 1

@@ -1,4 +1,4 @@
-"""What the api has registered decides how requests are divided, and nothing waits for it."""
+"""The api's registrations decide how requests are divided, and nothing waits for them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -13,7 +13,7 @@ from aiohttp import web
 from inference_store.platform.settings import CaptureSettings, ProxySettings
 from inference_store.proxy.capture.captures import Captures
 from inference_store.proxy.capture.prepare import Preparation
-from inference_store.proxy.capture.registered import NO_REGISTRY, Registered, Registry
+from inference_store.proxy.capture.registered_model import NO_REGISTRY, RegisteredModel, Registry
 from inference_store.proxy.capture.registrations import Registrations
 from inference_store.proxy.capture.work import Work
 from inference_store.proxy.protocols import PROTOCOLS, Call
@@ -22,16 +22,16 @@ from tests.exchanges import exchange
 from tests.polling import until
 from tests.settings import make_settings
 
-from .recording import recording
+from .recording import make_start
 from .test_captures import Log
-from .test_requests_rebuilt import CODED, json_tensor
+from .test_requests_rebuilt import CODED, make_json_tensor
 
 DETECTION = {"model_id": "yolo", "task_type": "Object Detection", "output_mapping": None}
 ROWS = {"model_id": "rows", "task_type": None, "output_mapping": {"batched": True}}
 KEY = "a-key-that-reads"
 
 
-def events(
+def make_events(
     inputs: list[dict[str, Any]],
     outputs: list[dict[str, Any]],
     registered: Registry = NO_REGISTRY,
@@ -41,41 +41,45 @@ def events(
     settings = make_settings(ProxySettings, proxy_upstream="http://up")
     preparation = Preparation(settings, registered)
     call = Call(PROTOCOLS["v2"], "infer", model="yolo")
-    made = exchange(orjson.dumps({"inputs": inputs}), orjson.dumps({"outputs": outputs}))
-    chosen = preparation.choose(Work(made, call, rules or Rules(), "yolo"))
+    sample = exchange(orjson.dumps({"inputs": inputs}), orjson.dumps({"outputs": outputs}))
+    chosen = preparation.choose(Work(sample, call, rules or Rules(), "yolo"))
     assert chosen is not None
-    return [orjson.loads(each.value) for each in preparation.prepare(chosen, "p", 1).messages]
+    return [orjson.loads(message.value) for message in preparation.prepare(chosen, "p", 1).messages]
 
 
-IMAGES = [json_tensor("images", "BYTES", [CODED, CODED])]
-ANSWERS = [json_tensor("out", "BYTES", ["[]", "[]"])]
+IMAGES = [make_json_tensor("images", "BYTES", [CODED, CODED])]
+ANSWERS = [make_json_tensor("out", "BYTES", ["[]", "[]"])]
 PIXELS = [{"name": "x", "datatype": "FP32", "shape": [2, 3], "data": [1, 2, 3, 4, 5, 6]}]
 SCORES = [{"name": "y", "datatype": "FP32", "shape": [2, 2], "data": [0.1, 0.9, 0.8, 0.2]}]
 
 
 def test_a_registration_divides_images_in_one_tensor() -> None:
-    found = events(IMAGES, ANSWERS, lambda _: Registered(task_type="Object Detection"))
-    assert [each["batch_index"] for each in found] == [0, 1]
-    assert [each.get("flags") for each in found] == [None, None]
+    events_found = make_events(
+        IMAGES, ANSWERS, lambda _: RegisteredModel(task_type="Object Detection")
+    )
+    assert [event["batch_index"] for event in events_found] == [0, 1]
+    assert [event.get("flags") for event in events_found] == [None, None]
     # the event says what the file says: a registration may be changed, and rebuilt by
-    assert [each.get("task_type") for each in found] == [None, None]
+    assert [event.get("task_type") for event in events_found] == [None, None]
 
 
 def test_a_registration_divides_a_batched_tensor() -> None:
-    found = events(PIXELS, SCORES, lambda _: Registered(batched=True))
-    assert [each["batch_size"] for each in found] == [2, 2]
+    events_found = make_events(PIXELS, SCORES, lambda _: RegisteredModel(batched=True))
+    assert [event["batch_size"] for event in events_found] == [2, 2]
 
 
-def test_what_the_file_says_wins() -> None:
+def test_the_file_wins() -> None:
     rules = Rules(task_type="Text Generation")
-    found = events(IMAGES, ANSWERS, lambda _: Registered(task_type="Object Detection"), rules)
-    assert [each.get("flags") for each in found] == [None]
+    events_found = make_events(
+        IMAGES, ANSWERS, lambda _: RegisteredModel(task_type="Object Detection"), rules
+    )
+    assert [event.get("flags") for event in events_found] == [None]
 
 
 def test_a_registration_is_the_one_of_the_models_id() -> None:
-    registered = {"7c1": Registered(task_type="Object Detection")}
-    assert len(events(IMAGES, ANSWERS, registered.get, Rules(model_id="7c1"))) == 2
-    assert len(events(IMAGES, ANSWERS, registered.get)) == 1
+    registered = {"7c1": RegisteredModel(task_type="Object Detection")}
+    assert len(make_events(IMAGES, ANSWERS, registered.get, Rules(model_id="7c1"))) == 2
+    assert len(make_events(IMAGES, ANSWERS, registered.get)) == 1
 
 
 @pytest.mark.parametrize(
@@ -83,20 +87,28 @@ def test_a_registration_is_the_one_of_the_models_id() -> None:
     [
         (IMAGES, ANSWERS, ["batch_not_split"]),
         (PIXELS, SCORES, ["batch_not_split"]),
-        ([json_tensor("texts", "BYTES", ["a", "b"])], ANSWERS, None),
-        ([json_tensor("image", "BYTES", [CODED])], [json_tensor("out", "BYTES", ["[]"])], None),
-        ([json_tensor("row", "FP32", [1, 2])], [json_tensor("out", "FP32", [0.1, 0.9])], None),
-        (PIXELS, [json_tensor("out", "FP32", [0.1])], None),
+        ([make_json_tensor("texts", "BYTES", ["a", "b"])], ANSWERS, None),
+        (
+            [make_json_tensor("image", "BYTES", [CODED])],
+            [make_json_tensor("out", "BYTES", ["[]"])],
+            None,
+        ),
+        (
+            [make_json_tensor("row", "FP32", [1, 2])],
+            [make_json_tensor("out", "FP32", [0.1, 0.9])],
+            None,
+        ),
+        (PIXELS, [make_json_tensor("out", "FP32", [0.1])], None),
     ],
 )
-def test_a_batch_that_nobody_divides_is_flagged(inputs: Any, outputs: Any, flags: Any) -> None:
-    (event,) = events(inputs, outputs)
+def test_flags_an_undivided_batch(inputs: Any, outputs: Any, flags: Any) -> None:
+    (event,) = make_events(inputs, outputs)
     assert event.get("flags") == flags
 
 
 def test_outputs_that_fit_no_input_are_flagged() -> None:
-    outputs = [json_tensor(name, "BYTES", ["[]"]) for name in "abc"]
-    (event,) = events(IMAGES, outputs, lambda _: Registered(task_type="Object Detection"))
+    outputs = [make_json_tensor(name, "BYTES", ["[]"]) for name in "abc"]
+    (event,) = make_events(IMAGES, outputs, lambda _: RegisteredModel(task_type="Object Detection"))
     assert event["flags"] == ["batch_not_split"]
 
 
@@ -105,10 +117,10 @@ class Api:
 
     def __init__(self, *models: dict[str, Any]) -> None:
         self.models = models
-        self.asked = 0
+        self.request_count = 0
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        self.asked += 1
+        self.request_count += 1
         if request.headers["Authorization"] != f"Bearer {KEY}":
             return web.json_response({}, status=401)
         at = int(request.query.get("cursor", 0))
@@ -117,14 +129,14 @@ class Api:
 
 
 class Nonsense(Api):
-    """What is no list of models, or a body without an end."""
+    """An api whose answer is no list of models, or a body without an end."""
 
     def __init__(self, *, endless: bool) -> None:
         super().__init__()
         self.endless = endless
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        self.asked += 1
+        self.request_count += 1
         answer = web.StreamResponse()
         await answer.prepare(request)
         await answer.write(b"[1]")
@@ -133,7 +145,7 @@ class Nonsense(Api):
         return answer
 
 
-async def eventually(happened: Callable[[], bool]) -> None:
+async def wait_until_true(happened: Callable[[], bool]) -> None:
     async def ask() -> bool:
         return happened()
 
@@ -141,7 +153,7 @@ async def eventually(happened: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def served(api: Api) -> AsyncIterator[str]:
+async def serve(api: Api) -> AsyncIterator[str]:
     app = web.Application()
     app.router.add_get("/v1/models", api.answer)
     runner = web.AppRunner(app)
@@ -154,16 +166,16 @@ async def served(api: Api) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def reading(url: str, path: Path, **changes: Any) -> AsyncIterator[Registrations]:
+async def open_registrations(url: str, path: Path, **changes: Any) -> AsyncIterator[Registrations]:
     options = {"proxy_registry_key": KEY, "proxy_registry_seconds": 0.02} | changes
     settings = make_settings(
         CaptureSettings, proxy_registry_url=url, proxy_registry_file=path, **options
     )
-    found = Registrations(settings)
-    found.open()
-    task = asyncio.create_task(found.keep_current())
+    result = Registrations(settings)
+    result.open()
+    task = asyncio.create_task(result.keep_current())
     try:
-        yield found
+        yield result
     finally:
         task.cancel()
         with suppress(asyncio.CancelledError):
@@ -172,12 +184,15 @@ async def reading(url: str, path: Path, **changes: Any) -> AsyncIterator[Registr
 
 async def test_every_page_is_read_and_read_again(tmp_path: Path) -> None:
     api = Api(DETECTION, ROWS)
-    async with served(api) as url, reading(url, tmp_path / "models.json") as found:
-        await eventually(lambda: found.of("rows") == Registered(batched=True))
-        assert found.of("yolo") == Registered(task_type="Object Detection")
-        assert found.of("other") is None
+    async with (
+        serve(api) as url,
+        open_registrations(url, tmp_path / "models.json") as registrations,
+    ):
+        await wait_until_true(lambda: registrations.of("rows") == RegisteredModel(batched=True))
+        assert registrations.of("yolo") == RegisteredModel(task_type="Object Detection")
+        assert registrations.of("other") is None
         api.models = (DETECTION,)
-        await eventually(lambda: found.of("rows") is None)
+        await wait_until_true(lambda: registrations.of("rows") is None)
 
 
 async def test_a_capture_process_divides_by_its_file_while_the_api_is_away(tmp_path: Path) -> None:
@@ -191,15 +206,15 @@ async def test_a_capture_process_divides_by_its_file_while_the_api_is_away(tmp_p
         proxy_registry_file=path,
     )
     log = Log()
-    captures = Captures(settings, start=recording(log.bucket, log, PROTOCOLS))
+    captures = Captures(settings, start=make_start(log.bucket, log, PROTOCOLS))
     await captures.start()
     body = orjson.dumps({"inputs": IMAGES})
-    ticket = captures.begin(len(body))
-    assert ticket is not None
-    made = exchange(body, orjson.dumps({"outputs": ANSWERS}))
-    ticket.finish(made, Call(PROTOCOLS["v2"], "infer", model="yolo"), Rules(), "yolo")
+    reservation = captures.begin(len(body))
+    assert reservation is not None
+    sample = exchange(body, orjson.dumps({"outputs": ANSWERS}))
+    reservation.finish(sample, Call(PROTOCOLS["v2"], "infer", model="yolo"), Rules(), "yolo")
     try:
-        await eventually(lambda: bool(log.events))
+        await wait_until_true(lambda: bool(log.events))
     finally:
         await captures.stop(5)
     assert [event["batch_index"] for _, _, event in log.events] == [0, 1]
@@ -207,11 +222,11 @@ async def test_a_capture_process_divides_by_its_file_while_the_api_is_away(tmp_p
 
 async def test_while_the_api_is_away_the_file_is_what_is_known(tmp_path: Path) -> None:
     path = tmp_path / "models.json"
-    async with served(Api(DETECTION, ROWS)) as url, reading(url, path):
-        await eventually(path.exists)
-    async with reading("http://127.0.0.1:1", path) as found:
-        assert found.of("yolo") == Registered(task_type="Object Detection")
-        assert found.of("rows") == Registered(batched=True)
+    async with serve(Api(DETECTION, ROWS)) as url, open_registrations(url, path):
+        await wait_until_true(path.exists)
+    async with open_registrations("http://127.0.0.1:1", path) as registrations:
+        assert registrations.of("yolo") == RegisteredModel(task_type="Object Detection")
+        assert registrations.of("rows") == RegisteredModel(batched=True)
     assert list(tmp_path.iterdir()) == [path]  # noqa: ASYNC240
 
 
@@ -219,18 +234,21 @@ async def test_while_the_api_is_away_the_file_is_what_is_known(tmp_path: Path) -
 async def test_a_broken_file_is_none(text: bytes, tmp_path: Path) -> None:
     path = tmp_path / "models.json"
     path.write_bytes(text)
-    async with served(Api(DETECTION)) as url, reading(url, path) as found:
-        assert found.of("rows") is None
-        await eventually(lambda: found.of("yolo") is not None)
+    async with serve(Api(DETECTION)) as url, open_registrations(url, path) as registrations:
+        assert registrations.of("rows") is None
+        await wait_until_true(lambda: registrations.of("yolo") is not None)
 
 
 async def test_a_key_that_may_not_read_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "models.json"
     path.write_bytes(orjson.dumps({"items": [ROWS]}))
     api = Api(DETECTION)
-    async with served(api) as url, reading(url, path, proxy_registry_key="another") as found:
-        await eventually(lambda: api.asked > 2)
-        assert found.of("rows") == Registered(batched=True)
+    async with (
+        serve(api) as url,
+        open_registrations(url, path, proxy_registry_key="another") as registrations,
+    ):
+        await wait_until_true(lambda: api.request_count > 2)
+        assert registrations.of("rows") == RegisteredModel(batched=True)
 
 
 @pytest.mark.parametrize("endless", [False, True])
@@ -238,9 +256,9 @@ async def test_an_api_that_answers_nonsense_changes_nothing(endless: bool, tmp_p
     path = tmp_path / "models.json"
     path.write_bytes(orjson.dumps({"items": [ROWS]}))
     api = Nonsense(endless=endless)
-    async with served(api) as url, reading(url, path) as found:
-        await eventually(lambda: api.asked > 1)
-        assert found.of("rows") == Registered(batched=True)
+    async with serve(api) as url, open_registrations(url, path) as registrations:
+        await wait_until_true(lambda: api.request_count > 1)
+        assert registrations.of("rows") == RegisteredModel(batched=True)
 
 
 def test_an_address_needs_a_key() -> None:

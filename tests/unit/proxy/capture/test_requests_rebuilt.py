@@ -16,7 +16,14 @@ from inference_store.proxy.protocols import PROTOCOLS
 from inference_store.proxy.rules import Rules
 from tests.exchanges import png
 
-from .rebuilding import INFER, STREAM, Asked, captured, is_rebuilt, run
+from .sample_requests import (
+    INFER,
+    STREAM,
+    SampleRequest,
+    capture_request,
+    check_rebuilt,
+    encode_run,
+)
 
 IMAGE = png(5, 4)
 LARGE = 400_000
@@ -24,23 +31,28 @@ LARGE = 400_000
 VISION = Rules(task_type="object_detection")
 
 
-def _indented(value: Any) -> bytes:
+def _write_indented(value: Any) -> bytes:
     return json.dumps(value, indent=2).encode()
 
 
-def _as_php(value: Any) -> bytes:
+def _write_as_php(value: Any) -> bytes:
     return json.dumps(value).replace("/", "\\/").encode()
 
 
-def _as_dotnet(value: Any) -> bytes:
+def _write_as_dotnet(value: Any) -> bytes:
     return json.dumps(value).replace("+", "\\u002B").encode()
 
 
-def _as_python(value: Any) -> bytes:
+def _write_as_python(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
-WRITERS: Sequence[Callable[[Any], bytes]] = (orjson.dumps, _indented, _as_php, _as_python)
+WRITERS: Sequence[Callable[[Any], bytes]] = (
+    orjson.dumps,
+    _write_indented,
+    _write_as_php,
+    _write_as_python,
+)
 _WRITE = st.sampled_from(WRITERS)
 _TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=40)
 _BYTES = st.binary(min_size=1, max_size=60)
@@ -53,16 +65,20 @@ _JSON = st.recursive(
 )
 
 
-def json_tensor(name: str, datatype: str, data: Any) -> dict[str, Any]:
+def make_json_tensor(name: str, datatype: str, data: Any) -> dict[str, Any]:
     return {"name": name, "datatype": datatype, "shape": [len(data)], "data": data}
 
 
-def outputs(count: int) -> bytes:
-    return orjson.dumps({"outputs": [json_tensor(f"o{at}", "BYTES", ["x"]) for at in range(count)]})
+def make_outputs(count: int) -> bytes:
+    return orjson.dumps(
+        {"outputs": [make_json_tensor(f"o{at}", "BYTES", ["x"]) for at in range(count)]}
+    )
 
 
-def binary(tensors: Sequence[tuple[str, bytes]], write: Callable[[Any], bytes]) -> Asked:
-    """V2 with the tensors behind the JSON."""
+def make_binary_request(
+    tensors: Sequence[tuple[str, bytes]], write: Callable[[Any], bytes]
+) -> SampleRequest:
+    """Make a V2 request with the tensors behind the JSON."""
     sizes = [
         {"name": f"t{at}", "datatype": datatype, "shape": [-1]}
         | {"parameters": {"binary_data_size": len(raw)}}
@@ -71,46 +87,50 @@ def binary(tensors: Sequence[tuple[str, bytes]], write: Callable[[Any], bytes]) 
     head = write({"inputs": sizes})
     body = head + b"".join(raw for _, raw in tensors)
     headers = [("inference-header-content-length", str(len(head)))]
-    return Asked("v2", "/v2/models/m/infer", [body], headers=headers)
+    return SampleRequest("v2", "/v2/models/m/infer", [body], headers=headers)
 
 
-def grpc_request(tensors: Sequence[tuple[str, Any]], *, raw: bool) -> bytes:
-    """`raw`: contents are bytes; else lists of values of the datatype."""
+def make_grpc_request(tensors: Sequence[tuple[str, Any]], *, raw: bool) -> bytes:
+    """Make a gRPC request. `raw`: contents are bytes; otherwise lists of values of the datatype."""
     names = {"BYTES": "bytes", "FP32": "fp32", "INT64": "int64", "INT32": "int", "BOOL": "bool"}
-    made = message("inference.ModelInferRequest")(model_name="m")
+    built = message("inference.ModelInferRequest")(model_name="m")
     for at, (datatype, content) in enumerate(tensors):
-        tensor = made.inputs.add(name=f"t{at}", datatype=datatype, shape=[-1])
+        tensor = built.inputs.add(name=f"t{at}", datatype=datatype, shape=[-1])
         if raw:
-            made.raw_input_contents.append(content)
+            built.raw_input_contents.append(content)
         else:
             getattr(tensor.contents, f"{names[datatype]}_contents").extend(content)
-    return bytes(made.SerializeToString())
+    return bytes(built.SerializeToString())
 
 
-def _of_v2(tensors: list[dict[str, Any]], write: Callable[[Any], bytes], rules: Rules) -> Asked:
+def _make_v2_request(
+    tensors: list[dict[str, Any]], write: Callable[[Any], bytes], rules: Rules
+) -> SampleRequest:
     body = write({"id": "7", "inputs": tensors, "parameters": {"x/y": 1}})
-    answer = b"" if rules.batched else outputs(len(tensors))
-    return Asked("v2", "/v2/models/m/infer", [body], answer, rules=rules)
+    answer = b"" if rules.batched else make_outputs(len(tensors))
+    return SampleRequest("v2", "/v2/models/m/infer", [body], answer, rules=rules)
 
 
 _NUMBERS = st.lists(st.integers(-9, 10**12) | _SINGLES, min_size=1, max_size=40)
 _TENSORS = st.lists(
-    st.builds(json_tensor, _TEXT, st.just("BYTES"), st.lists(_TEXT | _JSON, min_size=1, max_size=3))
-    | st.builds(json_tensor, _TEXT, st.just("FP64"), _NUMBERS),
+    st.builds(
+        make_json_tensor, _TEXT, st.just("BYTES"), st.lists(_TEXT | _JSON, min_size=1, max_size=3)
+    )
+    | st.builds(make_json_tensor, _TEXT, st.just("FP64"), _NUMBERS),
     max_size=4,
 )
 _IMAGES = st.lists(
-    st.builds(json_tensor, _TEXT, st.just("BYTES"), st.lists(_BASE64, min_size=1, max_size=3)),
+    st.builds(make_json_tensor, _TEXT, st.just("BYTES"), st.lists(_BASE64, min_size=1, max_size=3)),
     min_size=1,
     max_size=3,
 )
 _ROWS = st.lists(st.lists(_SINGLES, min_size=2, max_size=2), min_size=2, max_size=4).map(
-    lambda rows: [json_tensor("rows", "FP64", rows)]
+    lambda rows: [make_json_tensor("rows", "FP64", rows)]
 )
 _FLAT = st.lists(st.integers(0, 99) | _SINGLES, min_size=1, max_size=3).map(
     lambda row: [
-        json_tensor("flat", "FP64", [*row, *row[::-1]]) | {"shape": [2, len(row)]},
-        json_tensor("column", "FP64", [row[-1], 7]),
+        make_json_tensor("flat", "FP64", [*row, *row[::-1]]) | {"shape": [2, len(row)]},
+        make_json_tensor("column", "FP64", [row[-1], 7]),
     ]
 )
 _TYPED = st.lists(
@@ -120,8 +140,8 @@ _TYPED = st.lists(
     max_size=3,
 )
 _RAW = st.lists(st.tuples(st.sampled_from(["FP32", "BF16", "BYTES", "INT8"]), _BYTES), max_size=3)
-_GRPC = _TYPED.map(lambda found: grpc_request(found, raw=False)) | _RAW.map(
-    lambda found: grpc_request(found, raw=True)
+_GRPC = _TYPED.map(lambda tensors: make_grpc_request(tensors, raw=False)) | _RAW.map(
+    lambda tensors: make_grpc_request(tensors, raw=True)
 )
 _FILES = st.dictionaries(_TEXT, _BYTES | _TEXT.map(str.encode), min_size=1, max_size=3)
 _PART = st.fixed_dictionaries({"type": st.just("text"), "text": _TEXT}) | _BASE64.map(
@@ -131,43 +151,57 @@ _TURN = st.fixed_dictionaries({"role": _TEXT, "content": _TEXT | st.lists(_PART,
 _LINES = st.lists(st.fixed_dictionaries({"input": _BASE64 | _JSON}), min_size=1, max_size=3)
 
 
-def _of_instances(instances: list[Any], write: Callable[[Any], bytes]) -> Asked:
+def _make_instances_request(instances: list[Any], write: Callable[[Any], bytes]) -> SampleRequest:
     answer = orjson.dumps({"predictions": [0] * len(instances)})
-    return Asked("kserve-v1", "/v1/models/m:predict", [write({"instances": instances})], answer)
+    return SampleRequest(
+        "kserve-v1", "/v1/models/m:predict", [write({"instances": instances})], answer
+    )
 
 
-def _of_lines(lines: list[Any], write: Callable[[Any], bytes]) -> Asked:
-    body = b"\n".join(write(each).replace(b"\n", b" ") for each in lines)
+def _make_lines_request(lines: list[Any], write: Callable[[Any], bytes]) -> SampleRequest:
+    body = b"\n".join(write(line).replace(b"\n", b" ") for line in lines)
     answer = b"\n".join([b'{"output": []}'] * len(lines))
-    return Asked("chariot-v2", "/infer", [body], answer, [("content-type", "application/jsonl")])
+    return SampleRequest(
+        "chariot-v2", "/infer", [body], answer, [("content-type", "application/jsonl")]
+    )
 
 
-def _of_prompts(prompts: list[Any], write: Callable[[Any], bytes]) -> Asked:
+def _make_prompts_request(prompts: list[Any], write: Callable[[Any], bytes]) -> SampleRequest:
     answer = {"choices": [{"index": at, "text": "x"} for at in range(len(prompts))]}
-    return Asked("openai", "/v1/completions", [write({"prompt": prompts})], orjson.dumps(answer))
+    return SampleRequest(
+        "openai", "/v1/completions", [write({"prompt": prompts})], orjson.dumps(answer)
+    )
 
 
-REQUESTS: dict[str, st.SearchStrategy[Asked]] = {
-    "v2": st.builds(_of_v2, _TENSORS, _WRITE, st.just(Rules()))
-    | st.builds(_of_v2, _IMAGES, _WRITE, st.just(VISION))
-    | st.builds(_of_v2, _ROWS | _FLAT, _WRITE, st.just(Rules(batched=True)))
-    | st.builds(binary, _RAW, _WRITE),
-    "v2-grpc": _GRPC.map(lambda each: Asked("v2-grpc", INFER, [each], b""))
-    | st.lists(_GRPC, min_size=1, max_size=3).map(lambda all: Asked("v2-grpc", STREAM, all, b"")),
-    "chariot-v2": st.builds(_of_lines, _LINES, _WRITE)
-    | st.builds(lambda value, write: Asked("chariot-v2", "/infer", [write(value)]), _JSON, _WRITE),
-    "kserve-v1": st.builds(_of_instances, st.lists(_JSON | _BASE64, max_size=3), _WRITE),
-    "openai": st.builds(_of_prompts, st.lists(_TEXT, max_size=3), _WRITE)
+REQUESTS: dict[str, st.SearchStrategy[SampleRequest]] = {
+    "v2": st.builds(_make_v2_request, _TENSORS, _WRITE, st.just(Rules()))
+    | st.builds(_make_v2_request, _IMAGES, _WRITE, st.just(VISION))
+    | st.builds(_make_v2_request, _ROWS | _FLAT, _WRITE, st.just(Rules(batched=True)))
+    | st.builds(make_binary_request, _RAW, _WRITE),
+    "v2-grpc": _GRPC.map(lambda body: SampleRequest("v2-grpc", INFER, [body], b""))
+    | st.lists(_GRPC, min_size=1, max_size=3).map(
+        lambda all: SampleRequest("v2-grpc", STREAM, all, b"")
+    ),
+    "chariot-v2": st.builds(_make_lines_request, _LINES, _WRITE)
     | st.builds(
-        lambda turns, write: Asked("openai", "/v1/chat/completions", [write({"messages": turns})]),
+        lambda value, write: SampleRequest("chariot-v2", "/infer", [write(value)]), _JSON, _WRITE
+    ),
+    "kserve-v1": st.builds(_make_instances_request, st.lists(_JSON | _BASE64, max_size=3), _WRITE),
+    "openai": st.builds(_make_prompts_request, st.lists(_TEXT, max_size=3), _WRITE)
+    | st.builds(
+        lambda turns, write: SampleRequest(
+            "openai", "/v1/chat/completions", [write({"messages": turns})]
+        ),
         st.lists(_TURN, max_size=3),
         _WRITE,
     ),
     "omi": st.lists(_FILES, max_size=3).map(
-        lambda items: Asked("omi", "/ModzyModel/Run", [run(*items)], b"")
+        lambda items: SampleRequest("omi", "/ModzyModel/Run", [encode_run(*items)], b"")
     ),
-    "raw": st.binary(max_size=60).map(lambda body: Asked("raw", "/any", [body])),
-    "raw-grpc": st.lists(_BYTES, max_size=3).map(lambda all: Asked("raw-grpc", "/a/B", all)),
+    "raw": st.binary(max_size=60).map(lambda body: SampleRequest("raw", "/any", [body])),
+    "raw-grpc": st.lists(_BYTES, max_size=3).map(
+        lambda all: SampleRequest("raw-grpc", "/a/B", all)
+    ),
 }
 
 
@@ -175,7 +209,7 @@ REQUESTS: dict[str, st.SearchStrategy[Asked]] = {
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_any_request_is_rebuilt(name: str, data: st.DataObject) -> None:
-    is_rebuilt(data.draw(REQUESTS[name]))
+    check_rebuilt(data.draw(REQUESTS[name]))
 
 
 NUMBERS = [at / 8 for at in range(LARGE // 8)]
@@ -191,45 +225,60 @@ CHAT = [
 ]
 PICTURE = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{CODED}"}}
 TENSORS = [
-    json_tensor("a", "FP64", NUMBERS),
-    json_tensor("b", "BYTES", [TEXT, "x"]),
-    json_tensor("c", "BYTES", ["y", "z"]),
+    make_json_tensor("a", "FP64", NUMBERS),
+    make_json_tensor("b", "BYTES", [TEXT, "x"]),
+    make_json_tensor("c", "BYTES", ["y", "z"]),
 ]
 LARGE_REQUESTS = {
-    "two tensors": _of_v2(TENSORS, _as_python, Rules()),
-    "two binary tensors": binary([("FP32", PACKED), ("INT64", bytes(LARGE))], orjson.dumps),
-    "a text beside a large tensor": binary(
+    "two tensors": _make_v2_request(TENSORS, _write_as_python, Rules()),
+    "two binary tensors": make_binary_request(
+        [("FP32", PACKED), ("INT64", bytes(LARGE))], orjson.dumps
+    ),
+    "a text beside a large tensor": make_binary_request(
         [("BYTES", b"\1\0\0\0x"), ("UINT8", bytes(range(256)) * 2000)], orjson.dumps
     ),
-    "an instance of numbers": _of_instances([{"a": NUMBERS, "b": [1.50]}], _as_python),
-    "instances of numbers": _of_instances([NUMBERS, NUMBERS[1:]], _indented),
-    "an item of two files": Asked(
-        "omi", "/ModzyModel/Run", [run({"a.png": bytes(LARGE), "b.txt": TEXT.encode()})], b""
+    "an instance of numbers": _make_instances_request(
+        [{"a": NUMBERS, "b": [1.50]}], _write_as_python
     ),
-    "typed tensors": Asked(
+    "instances of numbers": _make_instances_request([NUMBERS, NUMBERS[1:]], _write_indented),
+    "an item of two files": SampleRequest(
+        "omi", "/ModzyModel/Run", [encode_run({"a.png": bytes(LARGE), "b.txt": TEXT.encode()})], b""
+    ),
+    "typed tensors": SampleRequest(
         "v2-grpc",
         INFER,
-        [grpc_request([("FP32", NUMBERS), ("INT64", list(range(LARGE)))], raw=False)],
+        [make_grpc_request([("FP32", NUMBERS), ("INT64", list(range(LARGE)))], raw=False)],
         b"",
     ),
-    "raw tensors": Asked(
-        "v2-grpc", INFER, [grpc_request([("FP32", PACKED), ("INT8", bytes(LARGE))], raw=True)], b""
+    "raw tensors": SampleRequest(
+        "v2-grpc",
+        INFER,
+        [make_grpc_request([("FP32", PACKED), ("INT8", bytes(LARGE))], raw=True)],
+        b"",
     ),
-    "a chat": Asked("openai", "/v1/chat/completions", [_as_php({"messages": CHAT})]),
-    "a chat with two images": Asked(
+    "a chat": SampleRequest("openai", "/v1/chat/completions", [_write_as_php({"messages": CHAT})]),
+    "a chat with two images": SampleRequest(
         "openai",
         "/v1/chat/completions",
-        [_indented({"messages": [{"role": "user", "content": [PICTURE, PICTURE]}]})],
+        [_write_indented({"messages": [{"role": "user", "content": [PICTURE, PICTURE]}]})],
     ),
-    "an input that is an object": Asked("chariot-v2", "/infer", [_indented({"input": CHAT})]),
-    "base64 as PHP writes it": _of_v2([json_tensor("a", "BYTES", [CODED])], _as_php, VISION),
-    "base64 as .NET writes it": _of_v2([json_tensor("a", "BYTES", [CODED])], _as_dotnet, VISION),
-    "base64 in lines": _of_v2([json_tensor("a", "BYTES", [LINES])], _as_python, VISION),
-    "base64 in lines, as MIME has it": _of_v2(
-        [json_tensor("a", "BYTES", [LINES.replace("\n", "\r\n")])], orjson.dumps, VISION
+    "an input that is an object": SampleRequest(
+        "chariot-v2", "/infer", [_write_indented({"input": CHAT})]
     ),
-    "base64 in lines, as PHP writes it": _of_v2(
-        [json_tensor("a", "BYTES", [LINES])], _as_php, VISION
+    "base64 as PHP writes it": _make_v2_request(
+        [make_json_tensor("a", "BYTES", [CODED])], _write_as_php, VISION
+    ),
+    "base64 as .NET writes it": _make_v2_request(
+        [make_json_tensor("a", "BYTES", [CODED])], _write_as_dotnet, VISION
+    ),
+    "base64 in lines": _make_v2_request(
+        [make_json_tensor("a", "BYTES", [LINES])], _write_as_python, VISION
+    ),
+    "base64 in lines, as MIME has it": _make_v2_request(
+        [make_json_tensor("a", "BYTES", [LINES.replace("\n", "\r\n")])], orjson.dumps, VISION
+    ),
+    "base64 in lines, as PHP writes it": _make_v2_request(
+        [make_json_tensor("a", "BYTES", [LINES])], _write_as_php, VISION
     ),
 }
 
@@ -238,33 +287,35 @@ ROWS = [[at / 4, at / 8, at / 16, -at / 32] for at in range(800)]
 BATCHED = Rules(batched=True)
 
 
-def _batch_of_grpc() -> Asked:
-    made = message("inference.ModelInferRequest")(model_name="m")
+def _make_grpc_batch() -> SampleRequest:
+    built = message("inference.ModelInferRequest")(model_name="m")
     for name in "ab":
-        tensor = made.inputs.add(name=name, datatype="FP32", shape=[len(ROWS), 4])
-        tensor.contents.fp32_contents.extend(value for each in ROWS for value in each)
-    return Asked("v2-grpc", INFER, [bytes(made.SerializeToString())], b"", rules=BATCHED)
+        tensor = built.inputs.add(name=name, datatype="FP32", shape=[len(ROWS), 4])
+        tensor.contents.fp32_contents.extend(value for row in ROWS for value in row)
+    return SampleRequest("v2-grpc", INFER, [bytes(built.SerializeToString())], b"", rules=BATCHED)
 
 
 LARGE_BATCHES = {
-    "rows": _of_v2([json_tensor("a", "FP64", ROWS)], _as_python, BATCHED),
-    "rows of two tensors": _of_v2(
-        [json_tensor("a", "FP64", ROWS), json_tensor("b", "FP64", ROWS[::-1])], _as_python, BATCHED
+    "rows": _make_v2_request([make_json_tensor("a", "FP64", ROWS)], _write_as_python, BATCHED),
+    "rows of two tensors": _make_v2_request(
+        [make_json_tensor("a", "FP64", ROWS), make_json_tensor("b", "FP64", ROWS[::-1])],
+        _write_as_python,
+        BATCHED,
     ),
-    "typed rows of two tensors": _batch_of_grpc(),
-    "instances": _of_instances(ROWS, _as_python),
+    "typed rows of two tensors": _make_grpc_batch(),
+    "instances": _make_instances_request(ROWS, _write_as_python),
 }
 
 
 @pytest.mark.parametrize("name", LARGE_BATCHES)
 def test_a_batch_of_many_is_rebuilt(name: str) -> None:
-    asked = LARGE_BATCHES[name]
-    capture = captured(asked)
+    request = LARGE_BATCHES[name]
+    capture = capture_request(request)
     assert len(capture.data) == len(ROWS)
-    assert capture.again() == asked.messages
+    assert capture.rebuild() == request.messages
 
 
 @pytest.mark.parametrize("name", LARGE_REQUESTS)
 def test_a_large_request_is_rebuilt(name: str) -> None:
-    """What it is made of is in the data, and not a second time beside the metadata."""
-    is_rebuilt(LARGE_REQUESTS[name])
+    """Its content is in the data, and not a second time beside the metadata."""
+    check_rebuilt(LARGE_REQUESTS[name])

@@ -12,63 +12,63 @@ from inference_store.proxy.rules import Sampling
 from tests.exchanges import response_body
 
 
-def kept(sampling: Sampling, *, camera: str | None = None, **changes: Any) -> bool:
+def is_sampled(sampling: Sampling, *, camera: str | None = None, **changes: Any) -> bool:
     envelope = orjson.dumps([{"key": "camera", "type": "string", "value": camera}])
-    one = Inference(
+    inference = Inference(
         metadata=() if camera is None else (envelope,), response=changes.pop("response", None)
     )
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "model_id": "m",
         "task_type": "object_detection",
-        "inferences": [one],
+        "inferences": [inference],
         "standard": {},
         "ok": True,
         "chance": os.urandom(16),
     }
-    return is_kept(sampling, **(given | changes))
+    return is_kept(sampling, **(arguments | changes))
 
 
 def test_a_share_is_kept() -> None:
-    found = sum(kept(Sampling(share=0.3)) for _ in range(2000))
-    assert 450 < found < 750
-    assert all(kept(Sampling()) for _ in range(100))
-    assert not any(kept(Sampling(share=0)) for _ in range(100))
+    result = sum(is_sampled(Sampling(share=0.3)) for _ in range(2000))
+    assert 450 < result < 750
+    assert all(is_sampled(Sampling()) for _ in range(100))
+    assert not any(is_sampled(Sampling(share=0)) for _ in range(100))
 
 
 def test_the_same_camera_is_always_in_or_always_out() -> None:
     sampling = Sampling(share=0.5, key="camera")
-    first = {str(n): kept(sampling, camera=str(n)) for n in range(200)}
-    assert first == {str(n): kept(sampling, camera=str(n)) for n in range(200)}
+    first = {str(n): is_sampled(sampling, camera=str(n)) for n in range(200)}
+    assert first == {str(n): is_sampled(sampling, camera=str(n)) for n in range(200)}
     assert 60 < sum(first.values()) < 140
     # a larger share has the smaller one in it
     larger = Sampling(share=0.8, key="camera")
-    assert all(kept(larger, camera=name) for name, is_in in first.items() if is_in)
-    # and another model draws anew
-    assert first != {n: kept(sampling, camera=n, model_id="other") for n in first}
+    assert all(is_sampled(larger, camera=name) for name, is_in in first.items() if is_in)
+    # and another model draws again
+    assert first != {n: is_sampled(sampling, camera=n, model_id="other") for n in first}
 
 
 def test_a_key_may_come_by_a_header() -> None:
     sampling = Sampling(share=0.5, key="x-camera")
-    found = {kept(sampling, standard={"x-camera": "north"}) for _ in range(50)}
-    assert len(found) == 1
+    collected = {is_sampled(sampling, standard={"x-camera": "north"}) for _ in range(50)}
+    assert len(collected) == 1
 
 
 def test_without_the_key_each_is_drawn_by_itself() -> None:
-    found = {kept(Sampling(share=0.5, key="camera")) for _ in range(100)}
-    assert found == {True, False}
+    collected = {is_sampled(Sampling(share=0.5, key="camera")) for _ in range(100)}
+    assert collected == {True, False}
 
 
-def test_errors_are_kept_where_asked_for() -> None:
-    assert kept(Sampling(share=0, always_errors=True), ok=False)
-    assert not kept(Sampling(share=0, always_errors=True), ok=True)
-    assert not kept(Sampling(share=0), ok=False)
+def test_keeps_errors_if_configured() -> None:
+    assert is_sampled(Sampling(share=0, always_errors=True), ok=False)
+    assert not is_sampled(Sampling(share=0, always_errors=True), ok=True)
+    assert not is_sampled(Sampling(share=0), ok=False)
 
 
 @pytest.mark.parametrize("task_type", ["object_detection", None])
-def test_low_scores_are_kept_where_asked_for(task_type: str | None) -> None:
+def test_keeps_low_scores_if_configured(task_type: str | None) -> None:
     sampling = Sampling(share=0, always_below=0.4)
-    assert kept(sampling, response=response_body(0.39), task_type=task_type)
-    assert not kept(sampling, response=response_body(0.41), task_type=task_type)
-    assert not kept(sampling, response=response_body(0.1, 0.9), task_type=task_type)
-    assert not kept(sampling, response=b"no json", task_type=task_type)
-    assert not kept(sampling, task_type=task_type)
+    assert is_sampled(sampling, response=response_body(0.39), task_type=task_type)
+    assert not is_sampled(sampling, response=response_body(0.41), task_type=task_type)
+    assert not is_sampled(sampling, response=response_body(0.1, 0.9), task_type=task_type)
+    assert not is_sampled(sampling, response=b"no json", task_type=task_type)
+    assert not is_sampled(sampling, task_type=task_type)

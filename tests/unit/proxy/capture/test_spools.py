@@ -11,16 +11,16 @@ import pytest
 from inference_store.platform.metrics import SPOOL_TROUBLE
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.counts import Counts
-from inference_store.proxy.capture.folder_locks import made_folder
-from inference_store.proxy.capture.prepared import Blob, Message, Prepared, encode
+from inference_store.proxy.capture.folder_locks import make_folder
+from inference_store.proxy.capture.prepared_capture import Blob, Message, PreparedCapture, encode
 from inference_store.proxy.capture.spools import Spools
 from tests.settings import make_settings
 
 PRODUCERS = [f"01a1ff47-0b17-7d6f-930b-cec9fa9542{number:02}" for number in range(10, 13)]
 
 
-def capture(producer: str, sequence: int) -> Prepared:
-    return Prepared(
+def capture(producer: str, sequence: int) -> PreparedCapture:
+    return PreparedCapture(
         producer=producer,
         sequence=sequence,
         blobs=(Blob("k/data", "image/png", b"\0" * 100),),
@@ -31,15 +31,17 @@ def capture(producer: str, sequence: int) -> Prepared:
 SIZE = len(encode(capture(PRODUCERS[0], 1)))
 
 
-def spools(root: Path, producer: str, captures: int) -> Spools:
-    """Of a process; the directory may hold so many captures."""
-    lock = made_folder(root, producer)
-    made = Spools(settings(root, captures), Counts(producer, producer, datetime.now(UTC)), lock)
-    made.open()
-    return made
+def open_spools(root: Path, producer: str, captures: int) -> Spools:
+    """Open the spools of a process; the directory may hold so many captures."""
+    lock = make_folder(root, producer)
+    opened = Spools(
+        make_spool_settings(root, captures), Counts(producer, producer, datetime.now(UTC)), lock
+    )
+    opened.open()
+    return opened
 
 
-def settings(root: Path, captures: int) -> ProxySettings:
+def make_spool_settings(root: Path, captures: int) -> ProxySettings:
     return make_settings(
         ProxySettings,
         proxy_upstream="http://up",
@@ -49,12 +51,12 @@ def settings(root: Path, captures: int) -> ProxySettings:
     )
 
 
-def written(root: Path) -> int:
+def count_bytes(root: Path) -> int:
     return sum(path.stat().st_size for path in root.glob("*/*"))
 
 
 def fill(into: Spools, producer: str) -> int:
-    """How many captures it takes."""
+    """Write captures until the spool is full. Return how many fit."""
     number = 0
     while number < 100 and into.write(capture(producer, number + 1), half_full=True):
         number += 1
@@ -63,83 +65,83 @@ def fill(into: Spools, producer: str) -> int:
 
 @pytest.mark.parametrize("is_dead", [False, True])
 def test_the_limit_is_of_all_folders(tmp_path: Path, is_dead: bool) -> None:
-    first = spools(tmp_path, PRODUCERS[0], 3)
+    first = open_spools(tmp_path, PRODUCERS[0], 3)
     assert fill(first, PRODUCERS[0]) == 3
     if is_dead:
-        for folder in first._all():
+        for folder in first._list_folders():
             os.close(folder._lock_file)  # as the kernel does at its death
-    second = spools(tmp_path, PRODUCERS[1], 5)
+    second = open_spools(tmp_path, PRODUCERS[1], 5)
     assert fill(second, PRODUCERS[1]) == 2
     second.adopt()
     assert fill(second, PRODUCERS[1]) == 0
-    third = spools(tmp_path, PRODUCERS[2], 5)
+    third = open_spools(tmp_path, PRODUCERS[2], 5)
     assert fill(third, PRODUCERS[2]) == 0
-    assert written(tmp_path) == 5 * SIZE
-    taken = second.take()
-    assert taken is not None
-    taken.folder.remove(taken.path)
+    assert count_bytes(tmp_path) == 5 * SIZE
+    spooled = second.take()
+    assert spooled is not None
+    spooled.folder.remove(spooled.path)
     # room comes back, for whoever is first
     assert fill(third, PRODUCERS[2]) == 1
     assert fill(second, PRODUCERS[1]) == 0
-    for each in (second, third) if is_dead else (first, second, third):
-        each.close()
+    for spool in (second, third) if is_dead else (first, second, third):
+        spool.close()
 
 
-def test_a_folder_whose_bytes_are_not_told_is_counted_when_it_is_found(tmp_path: Path) -> None:
-    """As after a power cut, or of an older version."""
-    first = spools(tmp_path, PRODUCERS[0], 3)
+def test_counts_a_folder_of_unknown_size_when_it_is_found(tmp_path: Path) -> None:
+    """A power cut or an older version leaves such a folder."""
+    first = open_spools(tmp_path, PRODUCERS[0], 3)
     assert fill(first, PRODUCERS[0]) == 3
-    for folder in first._all():
+    for folder in first._list_folders():
         os.close(folder._lock_file)
     (tmp_path / f"{PRODUCERS[0]}.lock").write_bytes(b"")
-    second = spools(tmp_path, PRODUCERS[1], 5)
+    second = open_spools(tmp_path, PRODUCERS[1], 5)
     second.adopt()
     assert fill(second, PRODUCERS[1]) == 2
     assert int((tmp_path / f"{PRODUCERS[0]}.lock").read_bytes()) == 3 * SIZE
     second.close()
 
 
-def died(of: Spools) -> None:
-    for folder in of._all():
+def release_locks(of: Spools) -> None:
+    for folder in of._list_folders():
         os.close(folder._lock_file)  # as the kernel does at its death
 
 
 def test_a_folder_that_cannot_be_looked_through_stays_free(tmp_path: Path) -> None:
-    first, other = (spools(tmp_path, producer, 9) for producer in PRODUCERS[:2])
+    first, other = (open_spools(tmp_path, producer, 9) for producer in PRODUCERS[:2])
     assert first.write(capture(PRODUCERS[0], 1), half_full=True)
     assert other.write(capture(PRODUCERS[1], 1), half_full=True)
-    died(first)
-    died(other)
+    release_locks(first)
+    release_locks(other)
     odd = tmp_path / PRODUCERS[0] / f"{2:020d}"
     odd.symlink_to("nowhere")  # the disk cannot say what it is
-    heir = spools(tmp_path, PRODUCERS[2], 9)
+    heir = open_spools(tmp_path, PRODUCERS[2], 9)
     heir.adopt()
-    assert [each.counts.producer for each in heir.adopted] == [PRODUCERS[1]]
+    assert [spool.counts.producer for spool in heir.adopted] == [PRODUCERS[1]]
     assert heir._room.used == SIZE
     odd.unlink()
     heir.adopt()
-    assert {each.counts.producer for each in heir.adopted} == set(PRODUCERS[:2])
+    assert {spool.counts.producer for spool in heir.adopted} == set(PRODUCERS[:2])
     heir.close()
 
 
 def test_without_its_folder_there_is_no_spool(tmp_path: Path) -> None:
-    lock = made_folder(tmp_path, PRODUCERS[0])
+    lock = make_folder(tmp_path, PRODUCERS[0])
     (tmp_path / PRODUCERS[0]).rmdir()
-    found = Spools(settings(tmp_path, 9), Counts("p", "p", datetime.now(UTC)), lock)
+    result = Spools(make_spool_settings(tmp_path, 9), Counts("p", "p", datetime.now(UTC)), lock)
     trouble = SPOOL_TROUBLE._value.get()
-    found.open()
-    assert not found.is_on
+    result.open()
+    assert not result.is_on
     assert SPOOL_TROUBLE._value.get() == trouble + 1
-    assert not found.write(capture(PRODUCERS[0], 1), half_full=True)
-    found.adopt()
-    assert (found.take(), found.own_waiting, found.adopted_waiting) == (None, 0, 0)
-    found.close()
+    assert not result.write(capture(PRODUCERS[0], 1), half_full=True)
+    result.adopt()
+    assert (result.take(), result.own_waiting, result.adopted_waiting) == (None, 0, 0)
+    result.close()
 
 
-def test_what_cannot_be_written_down_is_not_spooled_and_stops_nobody(tmp_path: Path) -> None:
-    found = spools(tmp_path, PRODUCERS[0], 9)
+def test_captures_that_cannot_be_written_stop_nobody(tmp_path: Path) -> None:
+    result = open_spools(tmp_path, PRODUCERS[0], 9)
     no_text: Any = object()
     odd = replace(capture(PRODUCERS[0], 1), blobs=(Blob(no_text, "image/png", b""),))
-    assert not found.write(odd, half_full=True)
-    assert found.write(capture(PRODUCERS[0], 2), half_full=True)
-    found.close()
+    assert not result.write(odd, half_full=True)
+    assert result.write(capture(PRODUCERS[0], 2), half_full=True)
+    result.close()

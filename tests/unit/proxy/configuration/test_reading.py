@@ -6,7 +6,7 @@ from inference_store.proxy.configuration import (
     Configuration,
     UpstreamEntry,
     WrongConfiguration,
-    configuration_of,
+    read_configuration_file,
 )
 
 PROTOCOLS = ("v2", "v2-grpc", "openai")
@@ -37,45 +37,45 @@ models:
 def _read(tmp_path: Path, text: str) -> Configuration:
     path = tmp_path / "proxy.yaml"
     path.write_text(text)
-    return configuration_of(path, protocols=PROTOCOLS)
+    return read_configuration_file(path, protocols=PROTOCOLS)
 
 
 def test_a_call_goes_to_the_first_upstream_that_serves_its_model(tmp_path: Path) -> None:
-    found = _read(tmp_path, GOOD)
-    assert found.upstream("yolo11").name == "detectors"
-    assert found.upstream("llama").name == "chat"
-    assert found.upstream(None).name == "detectors"
-    assert found.upstreams[0].url == "http://mlserver:8080"
+    result = _read(tmp_path, GOOD)
+    assert result.upstream("yolo11").name == "detectors"
+    assert result.upstream("llama").name == "chat"
+    assert result.upstream(None).name == "detectors"
+    assert result.upstreams[0].url == "http://mlserver:8080"
 
 
-def test_an_input_may_be_hashed_where_there_is_a_key(tmp_path: Path) -> None:
+def test_an_input_may_be_hashed_if_there_is_a_key(tmp_path: Path) -> None:
     text = GOOD + "    redactions: [{what: input, how: hash}]\n"
     (redaction,) = _read(tmp_path, text).rules("detectors", "m-abc", None).redactions
     assert (redaction.what, redaction.how) == ("input", "hash")
     with pytest.raises(WrongConfiguration, match="a hash needs a key"):
-        configuration_of(tmp_path / "proxy.yaml", protocols=PROTOCOLS, has_key=False)
+        read_configuration_file(tmp_path / "proxy.yaml", protocols=PROTOCOLS, has_key=False)
 
 
-def test_a_model_that_nobody_serves_goes_to_the_first_which_says_so() -> None:
+def test_a_model_without_an_upstream_goes_to_the_first() -> None:
     entry = UpstreamEntry(name="one", url="http://x:1", models=("a",))
     assert Configuration([entry]).upstream("b") is entry
 
 
 def test_the_first_entry_that_matches_counts(tmp_path: Path) -> None:
-    found = _read(tmp_path, GOOD)
-    rules = found.rules("detectors", "yolo11", "2")
+    result = _read(tmp_path, GOOD)
+    rules = result.rules("detectors", "yolo11", "2")
     assert (rules.model_id, rules.task_type, rules.sampling.key) == (
         "traffic",
         "object_detection",
         "camera",
     )
     assert rules.metadata_headers == ("x-camera",)
-    assert found.rules("detectors", "yolo11", "3").model_id is None
-    assert not found.rules("detectors", "m-aBc", None).capture
+    assert result.rules("detectors", "yolo11", "3").model_id is None
+    assert not result.rules("detectors", "m-aBc", None).capture
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "sentence"),
     [
         ("upstreams: [", "line 1: expected the node content"),
         ("", "upstreams"),
@@ -102,15 +102,15 @@ def test_the_first_entry_that_matches_counts(tmp_path: Path) -> None:
         (GOOD + "    redactions: [{what: header}]\n", "everything else needs one"),
     ],
 )
-def test_a_mistake_is_named_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+def test_a_mistake_is_named_with_its_line(tmp_path: Path, text: str, sentence: str) -> None:
     with pytest.raises(WrongConfiguration, match=r"proxy\.yaml") as wrong:
         _read(tmp_path, text)
-    assert said in str(wrong.value)
+    assert sentence in str(wrong.value)
 
 
-def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_reports_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(WrongConfiguration, match=r"proxy\.yaml cannot be read: No such file"):
-        configuration_of(tmp_path / "proxy.yaml", protocols=PROTOCOLS)
+        read_configuration_file(tmp_path / "proxy.yaml", protocols=PROTOCOLS)
 
 
 def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
@@ -124,4 +124,4 @@ def test_a_hash_without_a_key_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "proxy.yaml"
     path.write_text(GOOD)
     with pytest.raises(WrongConfiguration, match=r"line 17: .* a hash needs a key"):
-        configuration_of(path, protocols=PROTOCOLS, has_key=False)
+        read_configuration_file(path, protocols=PROTOCOLS, has_key=False)

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_store.grpc_messages import message, parsed
-from inference_store.proxy.grpc.methods import METHODS, names
-from inference_store.proxy.grpc.wire import MOST_FIELDS, texts
+from inference_store.proxy.grpc.methods import METHODS, read_names
+from inference_store.proxy.grpc.wire import MOST_FIELDS, read_texts
 
 REQUEST = message("inference.ModelInferRequest")
 INFER = METHODS["/inference.GRPCInferenceService/ModelInfer"]
@@ -24,15 +24,15 @@ def test_a_request_is_found_as_it_was_written(
 ) -> None:
     request = REQUEST(model_name=model, model_version=version, id=own, raw_input_contents=raw)
     request.inputs.add(name="model_name", shape=shape).parameters["a"].double_param = 0.5
-    assert names(INFER, request.SerializeToString()) == (model or None, version or None)
+    assert read_names(INFER, request.SerializeToString()) == (model or None, version or None)
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_looked_through(written: bytes) -> None:
-    found = texts(written, {1, 2})
+    result = read_texts(written, {1, 2})
     read = parsed("inference.ModelInferRequest", written)
     if read is not None and len(written) < 2 * MOST_FIELDS and not _has_groups(written):
-        assert (found.get(1, ""), found.get(2, "")) == (read.model_name, read.model_version)
+        assert (result.get(1, ""), result.get(2, "")) == (read.model_name, read.model_version)
 
 
 def _has_groups(written: bytes) -> bool:
@@ -45,12 +45,12 @@ def test_a_message_that_is_cut_or_changed_anywhere(data: st.DataObject, noise: b
     written = REQUEST(model_name="digits", model_version="1", id="x" * 200).SerializeToString()
     at = data.draw(st.integers(0, len(written)))
     for changed in (written[:at], written[:at] + noise + written[at:], noise + written[at:]):
-        found = texts(changed, {1, 2})
-        assert all(isinstance(text, str) for text in found.values())
+        result = read_texts(changed, {1, 2})
+        assert all(isinstance(text, str) for text in result.values())
 
 
 @pytest.mark.parametrize(
-    ("written", "found"),
+    ("written", "expected"),
     [
         pytest.param(b"", {}, id="empty"),
         pytest.param(b"\x0a\x01a\x0a\x01b", {1: "b"}, id="the last of a field that repeats"),
@@ -67,14 +67,14 @@ def test_a_message_that_is_cut_or_changed_anywhere(data: st.DataObject, noise: b
         pytest.param(b"\x0b\x0a\x01a", {}, id="a group"),
     ],
 )
-def test_the_wire(written: bytes, found: dict[int, str]) -> None:
-    assert texts(written, {1, 2}) == found
+def test_the_wire(written: bytes, expected: dict[int, str]) -> None:
+    assert read_texts(written, {1, 2}) == expected
 
 
 def test_a_message_of_very_many_fields_is_looked_at_for_so_long() -> None:
     many = b"\x3a\x00" * MOST_FIELDS
-    assert names(INFER, b"\x0a\x01a" + many) == ("a", None)
-    assert names(INFER, many + b"\x0a\x01a") == (None, None)
+    assert read_names(INFER, b"\x0a\x01a" + many) == ("a", None)
+    assert read_names(INFER, many + b"\x0a\x01a") == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -97,4 +97,4 @@ def test_a_message_of_very_many_fields_is_looked_at_for_so_long() -> None:
 )
 def test_each_method_names_its_model(path: str, request_name: str, field: str) -> None:
     written = message(f"inference.{request_name}")(**{field: "m"}).SerializeToString()
-    assert names(METHODS[path], written) == ("m", None)
+    assert read_names(METHODS[path], written) == ("m", None)

@@ -28,11 +28,11 @@ class Omi:
     """What results.json holds; left out: the size."""
     refuses: str | None = None
     """A Run is a 422 that says this."""
-    asked: list[str] = field(default_factory=list)
+    called: list[str] = field(default_factory=list)
     runs: list[Any] = field(default_factory=list)
 
     async def answer(self, name: str, request: Any) -> Any:
-        self.asked.append(name)
+        self.called.append(name)
         return self._status() if name == "Status" else await self._run(request)
 
     def _status(self) -> Any:
@@ -57,23 +57,23 @@ class Omi:
         contents = [b"".join(item.input.values()) for item in request.inputs]
         if b"late" in contents:
             await asyncio.sleep(1)
-        outputs = [_item(content, request.explain, self.result) for content in contents]
-        code = 200 if any(each["success"] for each in outputs) else 422
+        outputs = [_make_item(content, request.explain, self.result) for content in contents]
+        code = 200 if any(output["success"] for output in outputs) else 422
         return message("RunResponse")(status_code=code, outputs=outputs, message="no item is good")
 
 
-def _item(content: bytes, explain: bool, result: dict[str, Any] | None) -> dict[str, Any]:
+def _make_item(content: bytes, explain: bool, result: dict[str, Any] | None) -> dict[str, Any]:
     if content == b"bad":
         return {"success": False, "output": {"error": b"bad is bad"}}
-    said = result or {"size": len(content)} | ({"why": "it is so long"} if explain else {})
-    return {"success": True, "output": {"results.json": orjson.dumps(said)}}
+    output = result or {"size": len(content)} | ({"why": "it is so long"} if explain else {})
+    return {"success": True, "output": {"results.json": orjson.dumps(output)}}
 
 
 @asynccontextmanager
 async def served(omi: Omi) -> AsyncIterator[str]:
     """The container on a free port."""
     server = grpc.aio.server()
-    methods = {name: _method(omi, name) for name in NAMES}
+    methods = {name: _make_method(omi, name) for name in NAMES}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("ModzyModel", methods),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -84,7 +84,7 @@ async def served(omi: Omi) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def bridged(omi: Omi) -> AsyncIterator[Bridge]:
+async def open_bridge(omi: Omi) -> AsyncIterator[Bridge]:
     async with (
         served(omi) as target,
         grpc.aio.insecure_channel(target) as channel,
@@ -93,7 +93,7 @@ async def bridged(omi: Omi) -> AsyncIterator[Bridge]:
         yield bridge
 
 
-def _method(omi: Omi, name: str) -> Any:
+def _make_method(omi: Omi, name: str) -> Any:
     async def answered(request: Any, _context: Any) -> Any:
         return await omi.answer(name, request)
 

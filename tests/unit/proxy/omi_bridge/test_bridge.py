@@ -15,12 +15,12 @@ from inference_store.grpc_messages import message
 from inference_store.inference.task_types import read_predictions, task_type_of
 from inference_store.proxy.omi_bridge import Bridge, Container
 
-from .omi import Omi, bridged
+from .omi import Omi, open_bridge
 
 INFER = "/v2/models/counter/infer"
 
 
-def asked(*texts: Any, name: str = "input.txt", **parameters: Any) -> dict[str, Any]:
+def make_request(*texts: Any, name: str = "input.txt", **parameters: Any) -> dict[str, Any]:
     tensor = {"name": name, "shape": [len(texts)], "datatype": "BYTES", "data": list(texts)}
     return {"id": "7", "inputs": [tensor], "parameters": parameters}
 
@@ -35,19 +35,19 @@ async def get(bridge: Bridge, path: str) -> tuple[int, Any]:
         return answer.status, await answer.json()
 
 
-async def call(bridge: Bridge, name: str, /, **said: Any) -> Any:
+async def call(bridge: Bridge, name: str, /, **fields: Any) -> Any:
     async with grpc.aio.insecure_channel(bridge.target) as channel:
         ask = channel.unary_unary(
             f"/inference.GRPCInferenceService/{name}",
             request_serializer=message(f"inference.{name}Request").SerializeToString,
             response_deserializer=message(f"inference.{name}Response").FromString,
         )
-        return await ask(message(f"inference.{name}Request")(**said))
+        return await ask(message(f"inference.{name}Request")(**fields))
 
 
 async def test_files_are_tensors_both_ways() -> None:
-    async with bridged(Omi()) as bridge:
-        status, answer = await post(bridge, asked("abc", "é"))
+    async with open_bridge(Omi()) as bridge:
+        status, answer = await post(bridge, make_request("abc", "é"))
     assert status == 200
     assert answer == {
         "model_name": "counter",
@@ -66,36 +66,36 @@ async def test_files_are_tensors_both_ways() -> None:
 
 async def test_runs_have_the_size_that_the_container_takes() -> None:
     omi = Omi(batch_size=2)
-    async with bridged(omi) as bridge:
-        _, answer = await post(bridge, asked("a", "b", "c", "d", "e"))
-    assert [len(each.inputs) for each in omi.runs] == [2, 2, 1]
+    async with open_bridge(omi) as bridge:
+        _, answer = await post(bridge, make_request("a", "b", "c", "d", "e"))
+    assert [len(run.inputs) for run in omi.runs] == [2, 2, 1]
     assert len(answer["outputs"][0]["data"]) == 5
 
 
-async def test_status_is_asked_once_and_never_as_a_probe() -> None:
+async def test_calls_status_once_and_never_as_a_probe() -> None:
     omi = Omi()
-    async with bridged(omi) as bridge:
+    async with open_bridge(omi) as bridge:
         for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/counter/ready"):
             assert (await get(bridge, path))[0] == 200
         assert (await call(bridge, "ModelReady", name="counter")).ready
-        assert omi.asked == []
-        await asyncio.gather(*(post(bridge, asked("a")) for _ in range(5)))
+        assert omi.called == []
+        await asyncio.gather(*(post(bridge, make_request("a")) for _ in range(5)))
         await get(bridge, "/v2/models/counter")
-    assert omi.asked.count("Status") == 1
+    assert omi.called.count("Status") == 1
 
 
-async def test_a_status_that_failed_is_asked_again() -> None:
+async def test_repeats_a_status_that_failed() -> None:
     omi = Omi(broken=1)
-    async with bridged(omi) as bridge:
-        assert await post(bridge, asked("a")) == (500, {"error": "no weights"})
-        assert (await post(bridge, asked("a")))[0] == 200
+    async with open_bridge(omi) as bridge:
+        assert await post(bridge, make_request("a")) == (500, {"error": "no weights"})
+        assert (await post(bridge, make_request("a")))[0] == 200
 
 
 async def test_metadata_are_the_statuss() -> None:
     tensor = {"datatype": "BYTES", "shape": [-1]}
-    async with bridged(Omi()) as bridge:
+    async with open_bridge(Omi()) as bridge:
         status, answer = await get(bridge, "/v2/models/counter/versions/1.2.0")
-        told = await call(bridge, "ModelMetadata", name="counter")
+        metadata = await call(bridge, "ModelMetadata", name="counter")
     assert status == 200
     assert answer == {
         "name": "counter",
@@ -104,7 +104,7 @@ async def test_metadata_are_the_statuss() -> None:
         "inputs": [{"name": "input.txt", **tensor}],
         "outputs": [{"name": "results.json", **tensor}],
     }
-    assert (told.platform, told.inputs[0].name, list(told.inputs[0].shape)) == (
+    assert (metadata.platform, metadata.inputs[0].name, list(metadata.inputs[0].shape)) == (
         "omi",
         "input.txt",
         [-1],
@@ -114,28 +114,28 @@ async def test_metadata_are_the_statuss() -> None:
 async def test_the_ingester_reads_the_predictions_of_what_the_bridge_answers() -> None:
     result = {"result": {"classPredictions": [{"class": "cat", "score": 0.75}]}}
     omi = Omi(result={"modelType": "imageClassification", **result})
-    async with bridged(omi) as bridge:
-        _, answer = await post(bridge, asked("a"))
-    found = read_predictions(
+    async with open_bridge(omi) as bridge:
+        _, answer = await post(bridge, make_request("a"))
+    predictions = read_predictions(
         orjson.dumps(answer), task_type=task_type_of("image_classification")
     ).items
-    assert [(row.label, row.score) for row in found or ()] == [("cat", 0.75)]
+    assert [(row.label, row.score) for row in predictions or ()] == [("cat", 0.75)]
 
 
 async def test_explain_is_a_parameter() -> None:
     omi = Omi()
-    async with bridged(omi) as bridge:
-        _, answer = await post(bridge, asked("a", explain=True))
-        await post(bridge, asked("a"))
-    assert [each.explain for each in omi.runs] == [True, False]
+    async with open_bridge(omi) as bridge:
+        _, answer = await post(bridge, make_request("a", explain=True))
+        await post(bridge, make_request("a"))
+    assert [run.explain for run in omi.runs] == [True, False]
     assert "it is so long" in answer["outputs"][0]["data"][0]
 
 
-async def test_what_is_binary_comes_as_base64() -> None:
+async def test_returns_binary_output_as_base64() -> None:
     omi = Omi(inputs=(("image.png", "image/png"),))
     raw = b"\x89PNG\x00"
-    async with bridged(omi) as bridge:
-        await post(bridge, asked(b64encode(raw).decode(), name="image.png"))
+    async with open_bridge(omi) as bridge:
+        await post(bridge, make_request(b64encode(raw).decode(), name="image.png"))
     assert omi.runs[0].inputs[0].input["image.png"] == raw
 
 
@@ -144,7 +144,7 @@ async def test_binary_tensors_are_files_as_they_come() -> None:
     tensor = {"name": "image.png", "shape": [1], "datatype": "BYTES"}
     head = orjson.dumps({"inputs": [{**tensor, "parameters": {"binary_data_size": 7}}]})
     length = {"Inference-Header-Content-Length": str(len(head))}
-    async with bridged(omi) as bridge, ClientSession() as client:
+    async with open_bridge(omi) as bridge, ClientSession() as client:
         body = head + b"\x03\x00\x00\x00\xff\xd8\xff"
         async with client.post(bridge.url + INFER, data=body, headers=length) as answer:
             assert answer.status == 200
@@ -152,8 +152,8 @@ async def test_binary_tensors_are_files_as_they_come() -> None:
 
 
 async def test_a_compressed_request_is_read() -> None:
-    async with bridged(Omi()) as bridge, ClientSession() as client:
-        body = gzip.compress(orjson.dumps(asked("abc")))
+    async with open_bridge(Omi()) as bridge, ClientSession() as client:
+        body = gzip.compress(orjson.dumps(make_request("abc")))
         sent = client.post(bridge.url + INFER, data=body, headers={"Content-Encoding": "gzip"})
         async with sent as answer:
             assert (await answer.json())["outputs"][0]["data"] == ['{"size":3}']
@@ -161,49 +161,49 @@ async def test_a_compressed_request_is_read() -> None:
 
 async def test_a_sole_tensor_is_the_sole_file_whatever_its_name() -> None:
     omi = Omi()
-    async with bridged(omi) as bridge:
-        assert (await post(bridge, asked("a", name="args")))[0] == 200
+    async with open_bridge(omi) as bridge:
+        assert (await post(bridge, make_request("a", name="args")))[0] == 200
     assert dict(omi.runs[0].inputs[0].input) == {"input.txt": b"a"}
 
 
-async def test_items_that_failed_are_told_apart() -> None:
-    async with bridged(Omi(batch_size=1)) as bridge:
-        status, answer = await post(bridge, asked("a", "bad"))
-        assert (status, [each["name"] for each in answer["outputs"]]) == (
+async def test_reports_each_item_that_failed() -> None:
+    async with open_bridge(Omi(batch_size=1)) as bridge:
+        status, answer = await post(bridge, make_request("a", "bad"))
+        assert (status, [output["name"] for output in answer["outputs"]]) == (
             200,
             ["results.json", "error"],
         )
-        assert [each["data"] for each in answer["outputs"]] == [
+        assert [output["data"] for output in answer["outputs"]] == [
             ['{"size":1}', ""],
             ["", "bad is bad"],
         ]
-        assert await post(bridge, asked("bad")) == (422, {"error": "bad is bad"})
+        assert await post(bridge, make_request("bad")) == (422, {"error": "bad is bad"})
 
 
-async def test_a_run_that_is_refused_is_said() -> None:
-    async with bridged(Omi(refuses="too large")) as bridge:
-        assert await post(bridge, asked("a")) == (422, {"error": "too large"})
+async def test_reports_a_refused_run() -> None:
+    async with open_bridge(Omi(refuses="too large")) as bridge:
+        assert await post(bridge, make_request("a")) == (422, {"error": "too large"})
         with pytest.raises(grpc.aio.AioRpcError) as failed:
-            await call(bridge, "ModelInfer", **_message(b"a"))
+            await call(bridge, "ModelInfer", **_make_message(b"a"))
     assert (failed.value.code(), failed.value.details()) == (
         StatusCode.INVALID_ARGUMENT,
         "too large",
     )
 
 
-async def test_a_run_has_the_time_that_the_container_says() -> None:
-    async with bridged(Omi(run="100ms")) as bridge:
-        status, answer = await post(bridge, asked("late"))
+async def test_a_run_has_the_timeout_of_its_container() -> None:
+    async with open_bridge(Omi(run="100ms")) as bridge:
+        status, answer = await post(bridge, make_request("late"))
     assert status == 504
     assert "Run of the container" in answer["error"]
 
 
-async def test_a_container_that_is_away_is_said_and_not_ready() -> None:
+async def test_reports_an_unavailable_container_as_not_ready() -> None:
     async with (
         grpc.aio.insecure_channel("127.0.0.1:1") as channel,
         Bridge(Container(channel)) as bridge,
     ):
-        assert (await post(bridge, asked("a")))[0] == 503
+        assert (await post(bridge, make_request("a")))[0] == 503
         assert await get(bridge, "/v2/health/ready") == (503, {"ready": False})
         assert (await call(bridge, "ServerLive")).live
 
@@ -217,38 +217,38 @@ async def test_a_container_that_is_away_is_said_and_not_ready() -> None:
             {"inputs": [{"name": "input.txt", "shape": [1], "datatype": "FP32", "data": [1]}]},
             "send BYTES",
         ),
-        (asked(1), "is no string"),
-        (asked(), "there are 0 items"),
+        (make_request(1), "is no string"),
+        (make_request(), "there are 0 items"),
         (
-            {"inputs": [*asked("a")["inputs"], *asked("a", name="other")["inputs"]]},
+            {"inputs": [*make_request("a")["inputs"], *make_request("a", name="other")["inputs"]]},
             "its inputs are 'input.txt'",
         ),
     ],
 )
-async def test_what_is_no_file_of_the_model_is_refused(body: Any, sentence: str) -> None:
+async def test_rejects_files_that_the_model_does_not_take(body: Any, sentence: str) -> None:
     omi = Omi()
-    async with bridged(omi) as bridge:
+    async with open_bridge(omi) as bridge:
         status, answer = await post(bridge, body)
     assert status == 400
     assert sentence in answer["error"]
     assert omi.runs == []
 
 
-async def test_other_paths_are_not_there() -> None:
-    async with bridged(Omi()) as bridge:
+async def test_other_paths_are_not_found() -> None:
+    async with open_bridge(Omi()) as bridge:
         assert (await get(bridge, "/v1/models"))[0] == 404
         assert (await get(bridge, INFER))[0] == 405
 
 
-def _message(*elements: bytes) -> dict[str, Any]:
+def _make_message(*elements: bytes) -> dict[str, Any]:
     tensor = {"name": "input.txt", "datatype": "BYTES", "shape": [len(elements)]}
     contents = {"bytes_contents": list(elements)}
     return {"model_name": "counter", "id": "7", "inputs": [{**tensor, "contents": contents}]}
 
 
 async def test_grpc_answers_the_same() -> None:
-    async with bridged(Omi()) as bridge:
-        answer = await call(bridge, "ModelInfer", **_message(b"abc", b"\xff"))
+    async with open_bridge(Omi()) as bridge:
+        answer = await call(bridge, "ModelInfer", **_make_message(b"abc", b"\xff"))
         metadata = await call(bridge, "ServerMetadata")
     assert (answer.model_name, answer.model_version, answer.id) == ("counter", "1.2.0", "7")
     (output,) = answer.outputs
@@ -260,9 +260,9 @@ async def test_grpc_answers_the_same() -> None:
 async def test_a_raw_request_has_a_raw_answer() -> None:
     tensor = {"name": "input.txt", "datatype": "BYTES", "shape": [2]}
     raw = [b"\3\0\0\0abc\1\0\0\0\xff"]
-    async with bridged(Omi()) as bridge:
-        asked = {"model_name": "counter", "inputs": [tensor], "raw_input_contents": raw}
-        answer = await call(bridge, "ModelInfer", **asked)
-    (said,) = answer.raw_output_contents
-    assert said == b'\x0a\0\0\0{"size":3}\x0a\0\0\0{"size":1}'
+    async with open_bridge(Omi()) as bridge:
+        fields = {"model_name": "counter", "inputs": [tensor], "raw_input_contents": raw}
+        answer = await call(bridge, "ModelInfer", **fields)
+    (output,) = answer.raw_output_contents
+    assert output == b'\x0a\0\0\0{"size":3}\x0a\0\0\0{"size":1}'
     assert not answer.outputs[0].contents.bytes_contents

@@ -3,8 +3,8 @@
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from inference_store.proxy.omi_bridge.about import About, File
-from inference_store.proxy.omi_bridge.tensors import NotFiles, items_of
+from inference_store.proxy.omi_bridge.container_status import ContainerStatus, File
+from inference_store.proxy.omi_bridge.tensors import InputsNotFiles, read_items
 from inference_store.proxy.protocols.v2.tensors import InferRequest, Tensor
 
 # Other work on the machine must not fail a test.
@@ -28,21 +28,21 @@ _TENSOR = st.builds(
 )
 _FILE = st.builds(File, name=_NAME, media_types=st.sampled_from([[], ["image/png"]]))
 _ABOUT = st.lists(_FILE, max_size=2, unique_by=lambda file: file.name).map(
-    lambda files: About(name="m", version="1", inputs=files, outputs=[])
+    lambda files: ContainerStatus(name="m", version="1", inputs=files, outputs=[])
 )
 
 
 @_UNHURRIED
 @given(st.lists(_TENSOR, max_size=3), _ABOUT)
-def test_items_or_a_sentence(tensors: list[Tensor], about: About) -> None:
+def test_items_or_a_sentence(tensors: list[Tensor], about: ContainerStatus) -> None:
     try:
-        items = items_of(InferRequest(inputs=tensors), about)
-    except NotFiles as exc:
+        items = read_items(InferRequest(inputs=tensors), about)
+    except InputsNotFiles as exc:
         assert str(exc)
         return
     assert items
-    known = {each.name for each in about.inputs}
+    file_names = {tensor.name for tensor in about.inputs}
     for item in items:
         assert item
-        assert not known or item.keys() <= known
+        assert not file_names or item.keys() <= file_names
         assert all(type(content) is bytes for content in item.values())

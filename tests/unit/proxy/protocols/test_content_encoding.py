@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from inference_store.proxy.protocols.content_encoding import (
     NotDecoded,
-    codings,
     decode,
     encode,
+    list_codings,
 )
 
 GZIP = [("content-encoding", "gzip")]
@@ -21,10 +21,10 @@ GZIP = [("content-encoding", "gzip")]
     content=st.binary(),
     names=st.lists(st.sampled_from(["gzip", "deflate", "identity", "X-Gzip"]), max_size=4),
 )
-def test_what_is_coded_comes_back(content: bytes, names: list[str]) -> None:
+def test_decodes_what_was_encoded(content: bytes, names: list[str]) -> None:
     headers = [("content-encoding", " , ".join(names)), ("content-encoding", "")]
     assert decode(encode(content, headers), headers) == content
-    assert len(codings(headers)) == len(names) - names.count("identity")
+    assert len(list_codings(headers)) == len(names) - names.count("identity")
 
 
 def test_the_bound_is_kept() -> None:

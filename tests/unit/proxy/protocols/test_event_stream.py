@@ -20,7 +20,7 @@ def test_the_data_of_each(body: bytes, expected: list[bytes]) -> None:
     assert events(body) == expected
 
 
-def test_how_one_is_told() -> None:
+def test_recognises_an_event_stream() -> None:
     assert is_event_stream([("content-type", "Text/Event-Stream; charset=utf-8")], b"")
     assert is_event_stream([], b"data: {}")
     assert not is_event_stream([("content-type", "application/json")], b"{}")

@@ -7,9 +7,9 @@ from typing import Any
 import orjson
 import pytest
 
-from inference_store.proxy.protocols import recognised
+from inference_store.proxy.protocols import recognise_call
 
-from .exchanged import exchange, predictions, read
+from .exchanged import list_predictions, make_exchange, read
 
 PATH = "/v1/models/flowers:predict"
 PIXEL = b"\x89PNG\r\n\x1a\n" + bytes(64)
@@ -27,7 +27,7 @@ BASE64 = b64encode(PIXEL).decode()
     ],
 )
 def test_the_model_is_in_the_path(path: str, model: str, version: str | None) -> None:
-    call = recognised(["kserve-v1"], "rest", "POST", path)
+    call = recognise_call(["kserve-v1"], "rest", "POST", path)
     assert call is not None
     assert (call.model, call.version) == (model, version)
 
@@ -36,36 +36,36 @@ def test_the_model_is_in_the_path(path: str, model: str, version: str | None) ->
     "path", ["/v1/models/flowers", "/v1/models/flowers:classify", "/v1/models"]
 )
 def test_other_calls_pass_through(path: str) -> None:
-    assert recognised(["kserve-v1"], "rest", "POST", path) is None
-    assert recognised(["kserve-v1"], "rest", "GET", PATH) is None
+    assert recognise_call(["kserve-v1"], "rest", "POST", path) is None
+    assert recognise_call(["kserve-v1"], "rest", "GET", PATH) is None
 
 
 def test_an_instance_to_a_prediction_each() -> None:
     instances = [[5.1, 3.5], [6.2, 3.4]]
-    found = read(exchange(PATH, {"instances": instances}, {"predictions": [0, 2]}))
-    assert [each.data for each in found.inferences] == [b"[5.1,3.5]", b"[6.2,3.4]"]
-    first = orjson.loads(found.inferences[1].response or b"")
+    reading = read(make_exchange(PATH, {"instances": instances}, {"predictions": [0, 2]}))
+    assert [inference.data for inference in reading.inferences] == [b"[5.1,3.5]", b"[6.2,3.4]"]
+    first = orjson.loads(reading.inferences[1].response or b"")
     assert first == {
         "model_name": "flowers",
         "outputs": [{"name": "predictions", "datatype": "INT64", "shape": [1], "data": [2]}],
     }
-    assert (found.action, found.problem) == ("predict", None)
+    assert (reading.action, reading.problem) == ("predict", None)
 
 
 def test_tabular_numbers_stay_as_they_were_written() -> None:
     answer = b'{"predictions": [1.10, 12345678901234567890]}'
-    found = read(exchange(PATH, {"instances": [1, 2]}, answer), task_type="tabular")
-    rows = [predictions(each.response, "tabular") for each in found.inferences]
+    reading = read(make_exchange(PATH, {"instances": [1, 2]}, answer), task_type="tabular")
+    rows = [list_predictions(inference.response, "tabular") for inference in reading.inferences]
     assert [row.value for (row,) in rows] == [Decimal("1.10"), Decimal(12345678901234567890)]
-    assert b"1.10" in (found.inferences[0].response or b"")
+    assert b"1.10" in (reading.inferences[0].response or b"")
 
 
 def test_a_single_instance_has_the_answer_as_it_came() -> None:
     answer = b'{ "predictions": [{"label": "cat", "score": 0.5}] }'
-    found = read(exchange(PATH, {"instances": [{"b64": BASE64}]}, answer))
-    (inference,) = found.inferences
+    reading = read(make_exchange(PATH, {"instances": [{"b64": BASE64}]}, answer))
+    (inference,) = reading.inferences
     assert (inference.data, inference.response) == (PIXEL, answer)
-    (row,) = predictions(inference.response, "image_classification")
+    (row,) = list_predictions(inference.response, "image_classification")
     assert (row.label, row.score) == ("cat", 0.5)
 
 
@@ -83,56 +83,60 @@ def test_a_single_instance_has_the_answer_as_it_came() -> None:
         ({"left": {"b64": BASE64}, "right": {"b64": BASE64}}, None, None),
     ],
 )
-def test_what_the_datum_of_an_instance_is(
+def test_finds_the_datum_of_an_instance(
     instance: Any, task_type: str | None, data: bytes | None
 ) -> None:
-    went = exchange(PATH, {"instances": [instance]}, {"predictions": [1]})
-    found = read(went, task_type=task_type).inferences[0].data
-    assert found == (orjson.dumps(instance) if data is None else data)
+    sample = make_exchange(PATH, {"instances": [instance]}, {"predictions": [1]})
+    reading = read(sample, task_type=task_type).inferences[0].data
+    assert reading == (orjson.dumps(instance) if data is None else data)
 
 
 @pytest.mark.parametrize("answer", [{"predictions": [1]}, {"predictions": {"a": 1}}])
 def test_predictions_that_do_not_match_make_one_inference(answer: Any) -> None:
     request = {"instances": [1, 2]}
-    found = read(exchange(PATH, request, answer))
-    (inference,) = found.inferences
+    reading = read(make_exchange(PATH, request, answer))
+    (inference,) = reading.inferences
     assert (inference.data, inference.response) == (orjson.dumps(request), orjson.dumps(answer))
-    assert "predictions to 2 instances" in (found.problem or "")
+    assert "predictions to 2 instances" in (reading.problem or "")
 
 
 def test_explanations_are_read_as_an_action() -> None:
-    found = read(
-        exchange("/v1/models/m:explain", {"instances": [1, 2]}, {"explanations": [{"a": 1}, {}]})
+    reading = read(
+        make_exchange(
+            "/v1/models/m:explain", {"instances": [1, 2]}, {"explanations": [{"a": 1}, {}]}
+        )
     )
-    assert found.action == "explain"
-    assert len(found.inferences) == 2
+    assert reading.action == "explain"
+    assert len(reading.inferences) == 2
 
 
 def test_a_failed_call_is_about_every_instance() -> None:
-    went = exchange(PATH, {"instances": ["a", "b"]}, {"error": "no such model"}, status=404)
-    found = read(went)
-    assert [each.data for each in found.inferences] == [b"a", b"b"]
-    assert {each.response for each in found.inferences} == {b'{"error":"no such model"}'}
-    assert (found.ok, found.error) == (None, "no such model")
+    sample = make_exchange(PATH, {"instances": ["a", "b"]}, {"error": "no such model"}, status=404)
+    reading = read(sample)
+    assert [inference.data for inference in reading.inferences] == [b"a", b"b"]
+    assert {inference.response for inference in reading.inferences} == {
+        b'{"error":"no such model"}'
+    }
+    assert (reading.ok, reading.error) == (None, "no such model")
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b'{"inputs": [1]}', b"[1]"])
 def test_a_request_without_instances_is_kept_whole(raw: bytes) -> None:
-    found = read(exchange(PATH, raw, {"predictions": [1, 2]}))
-    (inference,) = found.inferences
+    reading = read(make_exchange(PATH, raw, {"predictions": [1, 2]}))
+    (inference,) = reading.inferences
     assert inference.data == raw
-    assert found.problem
+    assert reading.problem
 
 
 def test_an_answer_that_is_no_json_is_kept_in_a_document() -> None:
-    found = read(exchange(PATH, {"instances": [1, 2]}, b"\xff\xfe<html>"))
-    assert len(found.inferences) == 2
-    assert orjson.loads(found.inferences[0].response or b"") == {"body": {"b64": "//48aHRtbD4="}}
-    assert "the answer is not JSON" in (found.problem or "")
+    reading = read(make_exchange(PATH, {"instances": [1, 2]}, b"\xff\xfe<html>"))
+    assert len(reading.inferences) == 2
+    assert orjson.loads(reading.inferences[0].response or b"") == {"body": {"b64": "//48aHRtbD4="}}
+    assert "the answer is not JSON" in (reading.problem or "")
 
 
 def test_very_many_instances_are_one_inference() -> None:
     many = list(range(1025))
-    found = read(exchange(PATH, {"instances": many}, {"predictions": many}))
-    assert len(found.inferences) == 1
-    assert "1025 instances" in (found.problem or "")
+    reading = read(make_exchange(PATH, {"instances": many}, {"predictions": many}))
+    assert len(reading.inferences) == 1
+    assert "1025 instances" in (reading.problem or "")

@@ -12,9 +12,9 @@ from inference_store.grpc_messages import message
 from inference_store.inference.json_text import read_json
 from inference_store.inference.task_types import TASK_TYPES, read_predictions, task_type_of
 from inference_store.proxy.exchange import Body, Exchange
-from inference_store.proxy.protocols import Reading, recognised
+from inference_store.proxy.protocols import Reading, recognise_call
 
-from .exchanged import predictions, read
+from .exchanged import list_predictions, read
 
 RUN = "/ModzyModel/Run"
 PIXEL = b"\x89PNG\r\n\x1a\n\x00pixel"
@@ -22,23 +22,23 @@ CLASSES = [{"class": "cat", "score": 0.75}, {"class": "dog", "score": 0.25}]
 _UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-def asked(*items: dict[str, bytes], **flags: bool) -> bytes:
+def make_request(*items: dict[str, bytes], **flags: bool) -> bytes:
     inputs = [message("InputItem")(input=item) for item in items]
     return bytes(message("RunRequest")(inputs=inputs, **flags).SerializeToString())
 
 
-def told(*items: Any, status_code: int = 200, **said: str) -> bytes:
+def make_response(*items: Any, status_code: int = 200, **fields: str) -> bytes:
     """An item that is no `(success, files)` is the JSON of its results.json."""
     pairs = [
         item if isinstance(item, tuple) else (True, {"results.json": orjson.dumps(item)})
         for item in items
     ]
     outputs = [message("OutputItem")(success=ok, output=files) for ok, files in pairs]
-    run = message("RunResponse")(status_code=status_code, outputs=outputs, **said)
+    run = message("RunResponse")(status_code=status_code, outputs=outputs, **fields)
     return bytes(run.SerializeToString())
 
 
-def went(request: bytes, response: bytes | None) -> Exchange:
+def make_exchange(request: bytes, response: bytes | None) -> Exchange:
     return Exchange(
         transport="grpc",
         method=RUN,
@@ -50,17 +50,17 @@ def went(request: bytes, response: bytes | None) -> Exchange:
     )
 
 
-def of(found: Reading) -> dict[str, Any]:
+def read_response(reading: Reading) -> dict[str, Any]:
     """The only response."""
-    (inference,) = found.inferences
+    (inference,) = reading.inferences
     document: dict[str, Any] = orjson.loads(inference.response or b"")
     return document
 
 
 def test_run_alone_is_captured() -> None:
-    assert recognised(["omi"], "grpc", RUN, RUN) is not None
+    assert recognise_call(["omi"], "grpc", RUN, RUN) is not None
     for other in ("/ModzyModel/Status", "/ModzyModel/Shutdown", "/x.ModzyModel/Run"):
-        assert recognised(["omi"], "grpc", other, other) is None
+        assert recognise_call(["omi"], "grpc", other, other) is None
 
 
 @pytest.mark.parametrize("wrapped", [True, False])
@@ -71,21 +71,21 @@ def test_run_alone_is_captured() -> None:
 def test_class_predictions_are_read(wrapped: bool, datum: bytes, task_type: str) -> None:
     content = {"result": {"classPredictions": CLASSES}, "drift": None}
     answer = {"data": content} if wrapped else content
-    found = read(went(asked({"input": datum}), told(answer)))
-    (inference,) = found.inferences
+    reading = read(make_exchange(make_request({"input": datum}), make_response(answer)))
+    (inference,) = reading.inferences
     assert inference.data == datum
-    rows = predictions(inference.response, found.task_type)
+    rows = list_predictions(inference.response, reading.task_type)
     assert [(row.label, row.score) for row in rows] == [("cat", 0.75), ("dog", 0.25)]
-    assert found.task_type == task_type
-    assert (found.ok, found.error, found.problem, inference.ok) == (None, None, None, None)
+    assert reading.task_type == task_type
+    assert (reading.ok, reading.error, reading.problem, inference.ok) == (None, None, None, None)
 
 
-def test_the_model_type_says_what_the_answer_is() -> None:
+def test_the_model_type_determines_how_the_answer_is_read() -> None:
     boxes = [{"class": "cat", "score": 0.5, "xMin": 1, "xMax": 3, "yMin": 2, "yMax": 5}]
     answer = {"modelType": "objectDetection", "result": {"detections": boxes}}
-    found = read(went(asked({"image": PIXEL}), told(answer)))
-    assert found.task_type == "object_detection"
-    (row,) = predictions(found.inferences[0].response, found.task_type)
+    reading = read(make_exchange(make_request({"image": PIXEL}), make_response(answer)))
+    assert reading.task_type == "object_detection"
+    (row,) = list_predictions(reading.inferences[0].response, reading.task_type)
     assert (row.label, row.xmin, row.ymax) == ("cat", 1, 5)
 
 
@@ -96,47 +96,57 @@ def test_explanations_drift_and_all_files_are_kept() -> None:
         "explanation": {"maskRLE": [[1, 2]], "dimensions": {"height": 3, "width": 4}},
     }
     files = {"results.json": orjson.dumps(answer), "drift.txt": b"low", "mask": b"\xff"}
-    found = read(
-        went(asked({"image": PIXEL}, explain=True, detect_drift=True), told((True, files)))
+    reading = read(
+        make_exchange(
+            make_request({"image": PIXEL}, explain=True, detect_drift=True),
+            make_response((True, files)),
+        )
     )
-    assert of(found)["files"] == {
+    assert read_response(reading)["files"] == {
         "results.json": answer,
         "drift.txt": "low",
         "mask": {"b64": "/w=="},
     }
     flags = {"explain": True, "detect_drift": True}
-    assert found.standard == {"status_code": 200, **flags, "input_files": ["image"]}
-    assert len(predictions(found.inferences[0].response, found.task_type)) == 2
+    assert reading.standard == {"status_code": 200, **flags, "input_files": ["image"]}
+    assert len(list_predictions(reading.inferences[0].response, reading.task_type)) == 2
 
 
 def test_items_fail_one_by_one() -> None:
     failed = (False, {"error": "not an image: é".encode()})
-    answer = told({"result": {"classPredictions": CLASSES}}, failed, (False, {}))
-    found = read(went(asked({"i": b"a"}, {"i": b"b"}, {"i": b"c"}), answer))
-    assert [each.data for each in found.inferences] == [b"a", b"b", b"c"]
-    assert [each.ok for each in found.inferences] == [None, False, False]
-    assert [each.error for each in found.inferences] == [
+    answer = make_response({"result": {"classPredictions": CLASSES}}, failed, (False, {}))
+    reading = read(make_exchange(make_request({"i": b"a"}, {"i": b"b"}, {"i": b"c"}), answer))
+    assert [inference.data for inference in reading.inferences] == [b"a", b"b", b"c"]
+    assert [inference.ok for inference in reading.inferences] == [None, False, False]
+    assert [inference.error for inference in reading.inferences] == [
         None,
         "not an image: é",
         "the container says that it failed, and not why",
     ]
-    assert (found.ok, found.error) == (None, None)
+    assert (reading.ok, reading.error) == (None, None)
 
 
 @pytest.mark.parametrize("code", [422, 500])
 def test_a_failure_in_band_is_a_failure(code: int) -> None:
-    found = read(went(asked({"i": b"a"}, {"i": b"b"}), told(status_code=code, message="too large")))
-    assert (found.ok, found.error) == (False, "too large")
-    assert [each.data for each in found.inferences] == [b"a", b"b"]
-    assert all(b"too large" in (each.response or b"") for each in found.inferences)
+    reading = read(
+        make_exchange(
+            make_request({"i": b"a"}, {"i": b"b"}),
+            make_response(status_code=code, message="too large"),
+        )
+    )
+    assert (reading.ok, reading.error) == (False, "too large")
+    assert [inference.data for inference in reading.inferences] == [b"a", b"b"]
+    assert all(b"too large" in (inference.response or b"") for inference in reading.inferences)
 
 
 def test_several_files_of_an_item_are_a_document_by_name() -> None:
-    found = read(went(asked({"b.txt": b"text", "a.png": PIXEL}), told({"x": 1})))
-    (inference,) = found.inferences
+    reading = read(
+        make_exchange(make_request({"b.txt": b"text", "a.png": PIXEL}), make_response({"x": 1}))
+    )
+    (inference,) = reading.inferences
     assert inference.data == b'{"a.png":{"b64":"iVBORw0KGgoAcGl4ZWw="},"b.txt":"text"}'
     assert inference.data_content_type == "application/json"
-    assert found.standard["input_files"] == ["a.png", "b.txt"]
+    assert reading.standard["input_files"] == ["a.png", "b.txt"]
 
 
 @pytest.mark.parametrize(
@@ -148,35 +158,45 @@ def test_several_files_of_an_item_are_a_document_by_name() -> None:
     ],
 )
 def test_other_results_are_an_output(files: dict[str, bytes], data: list[Any]) -> None:
-    assert of(read(went(asked({"i": b"a"}), told((True, files)))))["outputs"][0]["data"] == data
+    assert (
+        read_response(read(make_exchange(make_request({"i": b"a"}), make_response((True, files)))))[
+            "outputs"
+        ][0]["data"]
+        == data
+    )
 
 
-def test_of_several_unknown_files_no_predictions_are_read() -> None:
-    found = read(went(asked({"i": b"a"}), told((True, {"a": b"1", "b": b"2"}))))
-    assert of(found) == {"files": {"a": "1", "b": "2"}, "outputs": []}
-    assert "neither results.json nor a single file" in (found.problem or "")
+def test_reads_no_predictions_from_several_unknown_files() -> None:
+    reading = read(
+        make_exchange(make_request({"i": b"a"}), make_response((True, {"a": b"1", "b": b"2"})))
+    )
+    assert read_response(reading) == {"files": {"a": "1", "b": "2"}, "outputs": []}
+    assert "neither results.json nor a single file" in (reading.problem or "")
 
 
 def test_outputs_that_do_not_match_the_inputs_are_one_inference() -> None:
-    request = asked({"i": b"a"}, {"i": b"b"})
-    found = read(went(request, told({"x": 1})))
-    (inference,) = found.inferences
+    request = make_request({"i": b"a"}, {"i": b"b"})
+    reading = read(make_exchange(request, make_response({"x": 1})))
+    (inference,) = reading.inferences
     assert inference.data == request
-    assert of(found)["items"] == [{"results.json": {"x": 1}}]
-    assert found.problem == "1 output items to 2 input items: kept as one inference"
+    assert read_response(reading)["items"] == [{"results.json": {"x": 1}}]
+    assert reading.problem == "1 output items to 2 input items: kept as one inference"
 
 
 def test_without_an_answer_the_items_are_kept() -> None:
-    found = read(went(asked({"i": b"a"}, {"i": b"b"}), None))
-    assert [(each.data, each.response) for each in found.inferences] == [(b"a", None), (b"b", None)]
-    assert found.problem is None
+    reading = read(make_exchange(make_request({"i": b"a"}, {"i": b"b"}), None))
+    assert [(inference.data, inference.response) for inference in reading.inferences] == [
+        (b"a", None),
+        (b"b", None),
+    ]
+    assert reading.problem is None
 
 
-@pytest.mark.parametrize("request_bytes", [b"\xff\xff", asked()])
+@pytest.mark.parametrize("request_bytes", [b"\xff\xff", make_request()])
 def test_a_request_that_cannot_be_read_is_kept_whole(request_bytes: bytes) -> None:
-    found = read(went(request_bytes, told({"x": 1})))
-    assert found.inferences[0].data == request_bytes
-    assert found.problem
+    reading = read(make_exchange(request_bytes, make_response({"x": 1})))
+    assert reading.inferences[0].data == request_bytes
+    assert reading.problem
 
 
 _CONTENT = st.binary(max_size=20) | st.recursive(
@@ -203,10 +223,14 @@ _CONTENT = st.binary(max_size=20) | st.recursive(
     max_leaves=15,
 ).map(orjson.dumps)
 _FILES = st.dictionaries(st.sampled_from(["results.json", "error", "a"]), _CONTENT, max_size=3)
-_REQUEST = st.lists(_FILES, max_size=3).map(lambda items: asked(*items)) | st.binary(max_size=30)
+_REQUEST = st.lists(_FILES, max_size=3).map(lambda items: make_request(*items)) | st.binary(
+    max_size=30
+)
 _ITEMS = st.lists(st.tuples(st.booleans(), _FILES), max_size=3)
 _RESPONSE = (
-    st.builds(lambda items, code: told(*items, status_code=code), _ITEMS, st.integers(0, 600))
+    st.builds(
+        lambda items, code: make_response(*items, status_code=code), _ITEMS, st.integers(0, 600)
+    )
     | st.binary(max_size=30)
     | st.none()
 )
@@ -217,11 +241,11 @@ _RESPONSE = (
 def test_every_run_is_read(
     request_bytes: bytes, response: bytes | None, first: bool, second: bool
 ) -> None:
-    exchange = went(request_bytes, response)
+    exchange = make_exchange(request_bytes, response)
     exchange.request.whole, exchange.response.whole = first, second
-    found = read(exchange)
-    assert found.inferences
-    for inference in found.inferences:
+    reading = read(exchange)
+    assert reading.inferences
+    for inference in reading.inferences:
         assert inference.data is not None
         if inference.response is not None:
             read_json(inference.response)

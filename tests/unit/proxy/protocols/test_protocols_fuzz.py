@@ -13,7 +13,7 @@ from inference_store.inference.task_types import TASK_TYPES, read_predictions, t
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols import PROTOCOLS, Reading
 
-from .exchanged import exchange, read_by
+from .exchanged import make_exchange, read_by
 
 # Other work on the machine must not fail a test.
 _UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -92,21 +92,23 @@ REST = [
 ]
 
 
-def _is_sound(found: Reading, task_type: str | None) -> None:
-    assert found.inferences
-    orjson.dumps(dict(found.standard))
-    for inference in found.inferences:
+def _is_sound(reading: Reading, task_type: str | None) -> None:
+    assert reading.inferences
+    orjson.dumps(dict(reading.standard))
+    for inference in reading.inferences:
         assert inference.data is not None
         for envelope in inference.metadata:
             read_json(envelope)
         if inference.response is not None:
             read_json(inference.response)
-            chosen = task_type_of(task_type or found.task_type)
+            chosen = task_type_of(task_type or reading.task_type)
             read_predictions(inference.response, task_type=chosen)
 
 
-def _went(path: str, request: bytes, response: bytes, sent: Any, answered: Any) -> Exchange:
-    return exchange(path, request, response, sent=sent, answered=answered)
+def _make_exchange(
+    path: str, request: bytes, response: bytes, sent: Any, answered: Any
+) -> Exchange:
+    return make_exchange(path, request, response, sent=sent, answered=answered)
 
 
 @pytest.mark.parametrize("name", REST)
@@ -123,9 +125,9 @@ def test_every_exchange_is_read(
     status: int | None,
     whole: bool,
 ) -> None:
-    went = _went(path, request, response, sent, answered)
-    went.http_status, went.response.whole = status, whole
-    _is_sound(read_by(name, went, task_type=task_type), task_type)
+    sample = _make_exchange(path, request, response, sent, answered)
+    sample.http_status, sample.response.whole = status, whole
+    _is_sound(read_by(name, sample, task_type=task_type), task_type)
 
 
 @pytest.mark.parametrize("name", [name for name in REST if PROTOCOLS[name].strip])
@@ -134,9 +136,9 @@ def test_every_exchange_is_read(
 def test_every_request_is_stripped_or_left(name: str, body: bytes, headers: Any) -> None:
     strip = PROTOCOLS[name].strip
     assert strip is not None
-    found = strip(body, headers)
-    if found is not None:
-        assert strip(*found) is None
+    stripped_call = strip(body, headers)
+    if stripped_call is not None:
+        assert strip(*stripped_call) is None
 
 
 @given(st.text(), st.sampled_from(["GET", "POST"]))

@@ -1,4 +1,4 @@
-"""Where a request ends and the next begins, whatever its head asks for and however it comes in."""
+"""The border between two requests, whatever the head asks for and however it comes in."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from inference_store.proxy.rest.heads import MOST_HEAD_BYTES, ForwardedHeads
 
 H2C = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
 WEBSOCKET = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-# a body that is a request itself, where its length is forgotten
+# a body that is a request itself if its length is ignored
 BODY = b"GET /v2/steal HTTP/1.1\r\nHost: x\r\n\r\n"
 CHUNKED = b"5\r\n" + BODY[:5] + b"\r\n%x\r\n" % (len(BODY) - 5) + BODY[5:] + b"\r\n0\r\n"
 
@@ -44,7 +44,7 @@ class Connection:
     """One connection, and the requests that an application had of it: line, headers, body."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, list[tuple[bytes, bytes]], bytes]] = []
+        self.requests: list[tuple[str, list[tuple[bytes, bytes]], bytes]] = []
         self.begins_at_once = False
         config = uvicorn.Config(
             self._answer, interface="asgi3", ws="none", lifespan="off", log_config=None
@@ -61,13 +61,13 @@ class Connection:
         while more:
             message = await receive()
             body, more = body + message["body"], message["more_body"]
-        self.asked.append((f"{scope['method']} {scope['path']}", list(scope["headers"]), body))
+        self.requests.append((f"{scope['method']} {scope['path']}", list(scope["headers"]), body))
         if not self.begins_at_once:
             await send(start)
         await send({"type": "http.response.body", "body": b""})
 
     async def send(self, *segments: bytes) -> None:
-        """As they come in, and the application runs after each."""
+        """Hand over bytes as they come in; the application runs after each piece."""
         for segment in segments:
             if not self.transport.closed:
                 self._protocol.data_received(segment)
@@ -75,7 +75,7 @@ class Connection:
                 await asyncio.sleep(0)
 
 
-def _requests(asks: str) -> list[bytes]:
+def _make_requests(asks: str) -> list[bytes]:
     """A request with this in its head, its body framed in each way."""
     head = f"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\n{asks}".encode()
     return [
@@ -90,11 +90,11 @@ NEXT = b"GET /v2/next HTTP/1.1\r\nHost: x\r\n\r\n"
 @pytest.mark.parametrize("asks", [H2C, WEBSOCKET, ""], ids=["h2c", "websocket", "plain"])
 @pytest.mark.parametrize("framing", [0, 1], ids=["length", "chunked"])
 async def test_a_body_stays_a_body_wherever_it_is_cut(asks: str, framing: int) -> None:
-    request = _requests(asks)[framing]
+    request = _make_requests(asks)[framing]
     for cut in range(len(request) + 1):
         connection = Connection()
         await connection.send(request[:cut], request[cut:] + NEXT)
-        assert [(line, body) for line, _, body in connection.asked] == [
+        assert [(line, body) for line, _, body in connection.requests] == [
             ("POST /v2/models/m/infer", BODY),
             ("GET /v2/next", b""),
         ]
@@ -102,26 +102,26 @@ async def test_a_body_stays_a_body_wherever_it_is_cut(asks: str, framing: int) -
 
 
 async def test_byte_for_byte() -> None:
-    request = _requests(H2C)[0] + NEXT
+    request = _make_requests(H2C)[0] + NEXT
     connection = Connection()
     await connection.send(*(request[at : at + 1] for at in range(len(request))))
-    assert [body for _, _, body in connection.asked] == [BODY, b""]
+    assert [body for _, _, body in connection.requests] == [BODY, b""]
 
 
 async def test_many_in_one_segment() -> None:
-    one = f"GET /v2 HTTP/1.1\r\nHost: x\r\n{H2C}\r\n".encode()
+    head = f"GET /v2 HTTP/1.1\r\nHost: x\r\n{H2C}\r\n".encode()
     connection = Connection()
-    await connection.send(one * 2000)
-    while len(connection.asked) < 2000:
-        before = len(connection.asked)
+    await connection.send(head * 2000)
+    while len(connection.requests) < 2000:
+        before = len(connection.requests)
         await connection.send(b"")
-        assert len(connection.asked) > before
+        assert len(connection.requests) > before
 
 
-async def test_what_names_the_headers_of_one_connection_is_kept() -> None:
+async def test_keeps_the_header_connection() -> None:
     connection = Connection()
-    await connection.send(_requests(H2C)[0])
-    (_, headers, _) = connection.asked[0]
+    await connection.send(_make_requests(H2C)[0])
+    (_, headers, _) = connection.requests[0]
     assert (b"connection", b"Upgrade, HTTP2-Settings") in headers
 
 
@@ -132,7 +132,7 @@ async def test_no_tunnels(target: str, caplog: pytest.LogCaptureFixture) -> None
         await connection.send(f"CONNECT {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode() + NEXT)
     assert connection.transport.written.startswith(b"HTTP/1.1 400")
     assert connection.transport.closed
-    assert connection.asked == []
+    assert connection.requests == []
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ async def test_chunks_are_the_only_coding(version: str, coding: str, is_taken: b
     connection = Connection()
     head = f"POST /v2 HTTP/{version}\r\nHost: x\r\nTransfer-Encoding: {coding}\r\n\r\n"
     await connection.send(head.encode() + CHUNKED + b"\r\n" + NEXT)
-    assert [body for _, _, body in connection.asked] == ([BODY, b""] if is_taken else [])
+    assert [body for _, _, body in connection.requests] == ([BODY, b""] if is_taken else [])
     assert connection.transport.written.startswith(b"HTTP/1.1 400") is not is_taken
 
 
@@ -162,8 +162,8 @@ async def test_trailers_are_no_headers_of_this_request_or_the_next() -> None:
     for cut in range(len(request) + 1):
         connection = Connection()
         await connection.send(request[:cut], request[cut:] + NEXT)
-        assert [body for _, _, body in connection.asked] == [BODY, b""]
-        assert {value for _, headers, _ in connection.asked for _, value in headers} == {
+        assert [body for _, _, body in connection.requests] == [BODY, b""]
+        assert {value for _, headers, _ in connection.requests for _, value in headers} == {
             b"x",
             b"chunked",
             b"X-User",
@@ -188,29 +188,31 @@ async def test_trailers_that_do_not_end_are_cut_off(endless: bytes) -> None:
     assert sent <= MOST_HEAD_BYTES + len(endless) * 50
 
 
-async def test_a_body_in_small_chunks_is_none_of_the_head() -> None:
+async def test_small_chunks_of_a_body_do_not_count_as_head() -> None:
     connection = Connection()
     await connection.send(b"POST /v2 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
     for _ in range(20):
         await connection.send(b"1\r\nx\r\n" * 20_000)
     await connection.send(b"0\r\n\r\n")
-    assert [len(body) for _, _, body in connection.asked] == [400_000]
+    assert [len(body) for _, _, body in connection.requests] == [400_000]
 
 
-@pytest.mark.parametrize(("version", "told"), [("1.0", False), ("1.1", True)])
-async def test_who_waits_to_be_told_to_go_on(version: str, told: bool) -> None:
+@pytest.mark.parametrize(("version", "is_continued"), [("1.0", False), ("1.1", True)])
+async def test_answers_expect_100_continue(version: str, is_continued: bool) -> None:
     connection = Connection()
     head = f"POST /v2 HTTP/{version}\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 1\r\n"
     await connection.send(f"{head}\r\n".encode())
-    assert connection.transport.written == (b"HTTP/1.1 100 Continue\r\n\r\n" if told else b"")
+    assert connection.transport.written == (
+        b"HTTP/1.1 100 Continue\r\n\r\n" if is_continued else b""
+    )
     await connection.send(b"x")
-    assert [body for _, _, body in connection.asked] == [b"x"]
+    assert [body for _, _, body in connection.requests] == [b"x"]
 
 
-async def test_what_is_no_request_is_not_answered_inside_an_answer() -> None:
+async def test_does_not_answer_a_malformed_request_inside_an_answer() -> None:
     connection = Connection()
     connection.begins_at_once = True
-    await connection.send(_requests("")[1][:-20])
+    await connection.send(_make_requests("")[1][:-20])
     written = connection.transport.written
     assert written.startswith(b"HTTP/1.1 200 ")
     await connection.send(b"no chunk" * 100)

@@ -1,4 +1,4 @@
-"""Requests are held for stripping within one room, and go on as they came where it is full."""
+"""Requests are held for stripping within one budget, and pass unchanged if it is spent."""
 
 import asyncio
 import gzip
@@ -17,19 +17,19 @@ from inference_store.proxy.rest.stripping import Stripping
 WITH = b'{"parameters": {"metadata": "[]"}, "inputs": []}'
 
 
-def counted(why: str) -> float:
+def read_count(why: str) -> float:
     name = "inference_store_proxy_unstripped_calls_total"
     return SHOWN["proxy"].get_sample_value(name, {"why": why}) or 0
 
 
-def test_what_is_held_is_bounded_over_all_requests() -> None:
-    stripping, before = Stripping(100), counted("no_room")
+def test_bounds_the_bytes_held_for_all_requests() -> None:
+    stripping, before = Stripping(100), read_count("no_room")
     first, second = stripping.hold(), stripping.hold()
     assert first.add(b"x" * 60)
     assert second.add(b"x" * 40)
     assert not second.add(b"x")
     assert second.parts == [b"x" * 40, b"x"]
-    assert counted("no_room") == before + 1
+    assert read_count("no_room") == before + 1
     second.release()
     assert first.add(b"x" * 40)
     first.release()
@@ -38,11 +38,11 @@ def test_what_is_held_is_bounded_over_all_requests() -> None:
 
 
 def test_a_large_request_is_not_held() -> None:
-    stripping, before = Stripping(MOST_STRIPPED * 2), counted("large")
+    stripping, before = Stripping(MOST_STRIPPED * 2), read_count("large")
     held = stripping.hold()
     assert held.add(b"x" * MOST_STRIPPED)
     assert not held.add(b"x")
-    assert counted("large") == before + 1
+    assert read_count("large") == before + 1
 
 
 async def test_a_body_is_stripped_once_it_is_here() -> None:
@@ -51,7 +51,7 @@ async def test_a_body_is_stripped_once_it_is_here() -> None:
     held = Stripping(1000).hold()
     for part in (WITH[:9], WITH[9:]):
         assert held.add(part)
-    body, headers = await held.stripped(strip, [("content-length", str(len(WITH)))])
+    body, headers = await held.strip_metadata(strip, [("content-length", str(len(WITH)))])
     assert json.loads(body) == {"parameters": {}, "inputs": []}
     assert headers == [("content-length", str(len(body)))]
     assert held.parts == []
@@ -71,13 +71,13 @@ async def test_few_bodies_are_parsed_at_once() -> None:
         with lock:
             at_once -= 1
 
-    calls: list[Any] = [stripping.hold().stripped(strip, []) for _ in range(8)]
+    calls: list[Any] = [stripping.hold().strip_metadata(strip, []) for _ in range(8)]
     assert await asyncio.gather(*calls) == [(b"", None)] * 8
     assert most == 2
 
 
 @pytest.mark.parametrize("name", ["v2", "chariot-v2"])
-def test_what_becomes_too_large_without_its_coding_stays(name: str) -> None:
+def test_leaves_bodies_that_are_too_large_when_decoded(name: str) -> None:
     strip = PROTOCOLS[name].strip
     assert strip is not None
     headers = [("content-encoding", "gzip"), ("content-type", "application/json")]

@@ -1,4 +1,4 @@
-"""`chariot-v2`: one datum a request, many as JSON Lines, or the datum itself as the body.
+"""`chariot-v2`: one datum per request, several as JSON Lines, or the datum itself as the body.
 
 - JSON, or no content type: `{"input": "<base64>", "parameters": {…}}` → `{"output": […]}`
 - `application/jsonl`: such a request a line → such an answer a line
@@ -9,12 +9,12 @@ from typing import Final
 
 from inference_store.proxy.protocols.protocol import Call, Protocol
 
-from .reading import read
+from .exchange_reading import read
 from .stripping import strip
 
 
 def recognise(protocol: Protocol, method: str, path: str) -> Call | None:
-    """`POST /infer`; `GET /ready` passes through."""
+    """Recognise `POST /infer`; `GET /ready` passes through."""
     return Call(protocol, "infer") if method == "POST" and path in {"/infer", "/infer/"} else None
 
 

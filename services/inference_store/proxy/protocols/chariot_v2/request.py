@@ -1,4 +1,4 @@
-"""A request's data and their parameters, in each of the three forms."""
+"""Reads a request's data and their parameters, in all three forms."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,8 +24,8 @@ _ENVELOPE: Final = frozenset({"", "application/json"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """One datum, and how it is to be treated."""
+class RequestItem:
+    """One datum and its parameters."""
 
     data: bytes = field(repr=False)
     content_type: str | None = None
@@ -35,77 +35,91 @@ class Asked:
     @property
     def metadata(self) -> Sequence[bytes]:
         """The envelope in the parameters, as JSON."""
-        found = self.parameters.get("metadata")
-        return () if found is None or found == "" else (written(found),)
+        envelope = self.parameters.get("metadata")
+        return () if envelope is None or envelope == "" else (written(envelope),)
 
     @property
     def action(self) -> str | None:
-        """What is to be done with the datum."""
-        found = self.parameters.get("action")
-        return found if type(found) is str and found else None
+        """The action that is requested for the datum."""
+        action = self.parameters.get("action")
+        return action if type(action) is str and action else None
 
     @property
     def prompts(self) -> list[str]:
-        """What is asked about an image."""
-        found = self.parameters.get("prompts")
-        return [each for each in found if type(each) is str] if isinstance(found, list) else []
+        """The prompts about an image."""
+        prompts = self.parameters.get("prompts")
+        return (
+            [prompt for prompt in prompts if type(prompt) is str]
+            if isinstance(prompts, list)
+            else []
+        )
 
 
-def asked(body: Document, headers: Headers) -> list[Asked]:
-    """What is asked in a request, at least one; a body that cannot be read is a datum, whole."""
+def read_items(body: Document, headers: Headers) -> list[RequestItem]:
+    """Return the items of a request, at least one; an unreadable body is one datum."""
     kind = media_type(headers)
     if body.problem:
-        return [Asked(data=body.raw, content_type=kind or None, problem=body.problem)]
+        return [RequestItem(data=body.raw, content_type=kind or None, problem=body.problem)]
     if kind == LINES:
-        return [_enveloped(line, f"line {number}") for number, line in lines_of(body.raw)] or [
-            Asked(data=body.raw, content_type=kind, problem=_unread("the request has no line"))
+        return [
+            _read_envelope(line, f"line {number}") for number, line in split_lines(body.raw)
+        ] or [
+            RequestItem(
+                data=body.raw,
+                content_type=kind,
+                problem=_describe_unreadable("the request has no line"),
+            )
         ]
     if kind in _ENVELOPE:
-        return [_enveloped(body.raw, NAMES["request"])]
-    parameters, problem = _in_header(headers)
-    return [Asked(data=body.raw, content_type=kind, parameters=parameters, problem=problem)]
+        return [_read_envelope(body.raw, NAMES["request"])]
+    parameters, problem = _read_header(headers)
+    return [RequestItem(data=body.raw, content_type=kind, parameters=parameters, problem=problem)]
 
 
-def lines_of(raw: bytes) -> list[tuple[int, bytes]]:
-    """The lines that hold something, each with its number from 1."""
+def split_lines(raw: bytes) -> list[tuple[int, bytes]]:
+    """Return the lines that are not blank, each with its number from 1."""
     lines = enumerate(raw.split(b"\n"), start=1)
     return [(number, line.strip()) for number, line in lines if line.strip()]
 
 
-def _enveloped(raw: bytes, place: str) -> Asked:
-    """`{"input", "parameters"}`"""
-    found = parsed(raw, "request", place, exact=b'"metadata"' in raw)
-    if found.problem:
-        return Asked(data=raw, problem=found.problem)
-    if not isinstance(found.value, dict) or found.value.get("input") is None:
-        problem = f'{place} has no `input`, expected {{"input": "<base64>", "parameters": {{…}}}}'
-        return Asked(data=raw, content_type="application/json", problem=_unread(problem))
-    given = found.value["input"]
-    data, content_type = _decoded(given) or data_at(raw, member(raw, "input"), given)
-    parameters = found.value.get("parameters")
+def _read_envelope(raw: bytes, part: str) -> RequestItem:
+    """Read an item `{"input", "parameters"}`; `part`: its name in a sentence."""
+    document = parsed(raw, "request", part, exact=b'"metadata"' in raw)
+    if document.problem:
+        return RequestItem(data=raw, problem=document.problem)
+    if not isinstance(document.value, dict) or document.value.get("input") is None:
+        problem = f'{part} has no `input`, expected {{"input": "<base64>", "parameters": {{…}}}}'
+        return RequestItem(
+            data=raw, content_type="application/json", problem=_describe_unreadable(problem)
+        )
+    value = document.value["input"]
+    data, content_type = _decode(value) or data_at(raw, member(raw, "input"), value)
+    parameters = document.value.get("parameters")
     if parameters is None or isinstance(parameters, dict):
-        return Asked(data=data, content_type=content_type, parameters=parameters or {})
-    problem = f"the `parameters` of {place} are no object"
-    return Asked(data=data, content_type=content_type, problem=_unread(problem))
+        return RequestItem(data=data, content_type=content_type, parameters=parameters or {})
+    problem = f"the `parameters` of {part} are no object"
+    return RequestItem(data=data, content_type=content_type, problem=_describe_unreadable(problem))
 
 
-def _unread(sentence: str) -> Problem:
+def _describe_unreadable(sentence: str) -> Problem:
     return Problem(sentence, ("request", "unreadable"))
 
 
-def _decoded(given: Json) -> tuple[bytes, str | None] | None:
-    """The bytes of base64; a text that is none, and other JSON, are as they are."""
-    if type(given) is not str:
+def _decode(value: Json) -> tuple[bytes, str | None] | None:
+    """Return the bytes of base64; None for another text, and for other JSON."""
+    if type(value) is not str:
         return None
-    raw = from_base64(given)
-    return from_data_url(given) or (None if raw is None else (raw, None))
+    raw = from_base64(value)
+    return from_data_url(value) or (None if raw is None else (raw, None))
 
 
-def _in_header(headers: Headers) -> tuple[dict[str, Json], Problem | None]:
+def _read_header(headers: Headers) -> tuple[dict[str, Json], Problem | None]:
     value = header(headers, PARAMETERS)
     if value is None or not value.strip():
         return {}, None
-    found = parsed(utf8(value), "request", f"the header {PARAMETERS}", exact=True)
-    if found.problem or not isinstance(found.value, dict):
-        return {}, found.problem or _unread(f"the header {PARAMETERS} is not a JSON object")
-    return found.value, None
+    document = parsed(utf8(value), "request", f"the header {PARAMETERS}", exact=True)
+    if document.problem or not isinstance(document.value, dict):
+        return {}, document.problem or _describe_unreadable(
+            f"the header {PARAMETERS} is not a JSON object"
+        )
+    return document.value, None

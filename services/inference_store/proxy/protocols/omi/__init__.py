@@ -1,21 +1,21 @@
-"""OMI, Modzy's container specification: `Run` over gRPC, an inference an input item.
+"""OMI, Modzy's container specification: `Run` over gRPC, one inference per input item.
 
-An item is files by name: the datum is the only file, or all of them as JSON by name. The answer is
-V2's JSON: one output of the result file's predictions, and all files under `files`, explanations
-and drift with them.
+An item is a set of named files: the datum is the only file, or all of them as JSON by name. The
+answer is V2's JSON: one output with the predictions of the result file, and all files under
+`files`, including explanations and drift.
 """
 
 from typing import Final
 
 from inference_store.proxy.protocols.protocol import Call, Protocol
 
-from .reading import read
+from .exchange_reading import read
 
 RUN: Final = "/ModzyModel/Run"
 
 
 def recognise(protocol: Protocol, _method: str, path: str) -> Call | None:
-    """`Run` alone; the configuration says which model it is."""
+    """Recognise `Run` only; the configuration names the model."""
     return Call(protocol, "infer") if path == RUN else None
 
 

@@ -1,4 +1,4 @@
-"""The chunks of a streamed answer joined: each choice as if it had come at once."""
+"""Joins the chunks of a streamed answer: each choice becomes that of an unstreamed answer."""
 
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -18,51 +18,51 @@ class _Pieces(list[str]):
 
 
 @dataclass(slots=True)
-class Joined:
-    """A stream, read."""
+class JoinedStream:
+    """The joined chunks of a stream."""
 
     document: dict[str, Json] = field(default_factory=dict)
-    """The same as an answer that came at once: `id`, `model`, `choices`, `usage`, `error`."""
+    """The members of an unstreamed answer: `id`, `model`, `choices`, `usage`, `error`."""
     chunks: list[Json] = field(default_factory=list)
-    """As they came, in order; one that is no JSON as `{"unread": text}`."""
+    """The unchanged chunks, in order; one that is not JSON as `{"unread": text}`."""
     done: bool = False
     problems: list[Problem] = field(default_factory=list)
 
 
-def joined(stream: Document) -> Joined:
-    """The chunks of a stream put together."""
-    found = Joined()
+def join_chunks(stream: Document) -> JoinedStream:
+    """Join the chunks of a stream."""
+    result = JoinedStream()
     choices: dict[int, dict[str, Any]] = {}
     for position, data in enumerate(events(stream.raw)):
         if data.strip() == _DONE:
-            found.done = True
+            result.done = True
         else:
-            _add(parsed(data, "response", f"chunk {position}"), found, choices)
-    found.document["choices"] = [_whole(choices[index]) for index in sorted(choices)]
-    if not found.done and not _finished(choices) and "error" not in found.document:
-        sentence = f"the stream broke off after {len(found.chunks)} chunks"
-        found.problems.append(Problem(sentence, ("response", "broken_off")))
-    return found
+            _add_chunk(parsed(data, "response", f"chunk {position}"), result, choices)
+    result.document["choices"] = [_join_pieces(choices[index]) for index in sorted(choices)]
+    if not result.done and not _are_finished(choices) and "error" not in result.document:
+        sentence = f"the stream broke off after {len(result.chunks)} chunks"
+        result.problems.append(Problem(sentence, ("response", "broken_off")))
+    return result
 
 
-def _add(chunk: Document, found: Joined, choices: dict[int, dict[str, Any]]) -> None:
+def _add_chunk(chunk: Document, result: JoinedStream, choices: dict[int, dict[str, Any]]) -> None:
     if chunk.problem:
-        found.problems.append(chunk.problem)
-        found.chunks.append({"unread": chunk.raw.decode("utf-8", "replace")})
+        result.problems.append(chunk.problem)
+        result.chunks.append({"unread": chunk.raw.decode("utf-8", "replace")})
         return
-    found.chunks.append(chunk.value)
+    result.chunks.append(chunk.value)
     if not isinstance(chunk.value, dict):
         return
     for name in ("id", "model", "usage", "error"):
         if chunk.value.get(name) is not None:
-            found.document[name] = chunk.value[name]
-    several = chunk.value.get("choices")
-    for choice in several if isinstance(several, list) else []:
+            result.document[name] = chunk.value[name]
+    choice_parts = chunk.value.get("choices")
+    for choice in choice_parts if isinstance(choice_parts, list) else []:
         if isinstance(choice, dict):
-            _join(choice, choices)
+            _join_choice(choice, choices)
 
 
-def _join(part: dict[str, Json], choices: dict[int, dict[str, Any]]) -> None:
+def _join_choice(part: dict[str, Json], choices: dict[int, dict[str, Any]]) -> None:
     index = part.get("index")
     index = index if type(index) is int else 0
     choice = choices.setdefault(index, {"index": index, "finish_reason": None})
@@ -90,7 +90,7 @@ def _join_message(delta: dict[str, Json], message: dict[str, Any]) -> None:
 
 
 def _join_call(part: dict[str, Json], calls: list[dict[str, Any]]) -> None:
-    """Name and arguments of a call come in pieces; its index says which call a piece is of."""
+    """Join a piece of a call's name and arguments; its index says which call it belongs to."""
     index = part.get("index")
     index = index if type(index) is int and 0 <= index < _MOST_TOOL_CALLS else len(calls)
     while len(calls) <= index:
@@ -104,14 +104,14 @@ def _join_call(part: dict[str, Json], calls: list[dict[str, Any]]) -> None:
             call["function"][name].append(piece)
 
 
-def _whole(value: Any) -> Any:
-    """The same with its pieces joined."""
+def _join_pieces(value: Any) -> Any:
+    """Return a value with its pieces joined."""
     if isinstance(value, _Pieces):
         return "".join(value)
     if isinstance(value, dict):
-        return {name: _whole(each) for name, each in value.items()}
-    return [_whole(each) for each in value] if isinstance(value, list) else value
+        return {name: _join_pieces(member) for name, member in value.items()}
+    return [_join_pieces(item) for item in value] if isinstance(value, list) else value
 
 
-def _finished(choices: dict[int, dict[str, Any]]) -> bool:
+def _are_finished(choices: dict[int, dict[str, Any]]) -> bool:
     return bool(choices) and all(choice["finish_reason"] for choice in choices.values())

@@ -1,4 +1,4 @@
-"""What a request asks: its data, the model, whether the answer is to be a stream."""
+"""Reads a request: its data, the model, and whether the answer is a stream."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,27 +14,27 @@ from inference_store.proxy.protocols.documents import (
     member,
     written,
 )
-from inference_store.proxy.protocols.problems import Problem, joined
+from inference_store.proxy.protocols.problems import Problem, join_problems
 
-from .messages import conversation_of
+from .messages import read_conversation
 
 Datum: TypeAlias = tuple[bytes, str | None]
-"""Its bytes and its content type."""
+"""The bytes of a datum and its content type."""
 _NOT_AN_OBJECT: Final = "the request is not a JSON object with messages or a prompt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A request, read."""
+class ParsedRequest:
+    """A parsed request."""
 
     data: Sequence[Datum] = field(repr=False)
-    """At least one; several only of a list of prompts."""
+    """At least one; several only for a list of prompts."""
     together: Datum = field(repr=False)
-    """All of it as one datum."""
+    """All data as one datum."""
     attached: bool = False
-    """The datum is an image, a sound or a file in the messages."""
+    """True if the datum is an image, a sound or a file in the messages."""
     prompt: str | None = None
-    """The user's last words."""
+    """The user's last message."""
     model: str | None = None
     stream: bool = False
     metadata: bytes | None = None
@@ -43,68 +43,76 @@ class Asked:
 
     @property
     def is_image(self) -> bool:
-        """The datum is an image."""
+        """True if the datum is an image."""
         kind = self.together[1]
         return self.attached and kind is not None and kind.startswith("image/")
 
 
-def asked(request: Document) -> Asked:
-    """The request's document as a question; what cannot be read is one datum, whole."""
+def parse_request(request: Document) -> ParsedRequest:
+    """Parse a request; an unreadable one is one datum."""
     document = request.value
     if not isinstance(document, dict):
-        return _whole(request.raw, None, request.problem or _no_input(_NOT_AN_OBJECT))
-    read = _chat if "messages" in document else _completion
+        return _build_single(
+            request.raw, None, request.problem or _describe_no_input(_NOT_AN_OBJECT)
+        )
+    read = _parse_chat if "messages" in document else _parse_completion
     return replace(
         read(document, request.raw),
         model=_text(document.get("model")),
         stream=document.get("stream") is True,
-        metadata=_envelope(document.get("metadata")),
+        metadata=_build_envelope(document.get("metadata")),
     )
 
 
-def _chat(document: dict[str, Json], raw: bytes) -> Asked:
-    said = conversation_of(document["messages"])
-    problem = joined(said.problems, most=3)
-    if len(said.attachments) == 1:
-        datum = (said.attachments[0].data, said.attachments[0].content_type)
-        return Asked(
-            data=[datum], together=datum, attached=True, prompt=said.prompt, problem=problem
+def _parse_chat(document: dict[str, Json], raw: bytes) -> ParsedRequest:
+    conversation = read_conversation(document["messages"])
+    problem = join_problems(conversation.problems, most=3)
+    if len(conversation.attachments) == 1:
+        datum = (conversation.attachments[0].data, conversation.attachments[0].content_type)
+        return ParsedRequest(
+            data=[datum], together=datum, attached=True, prompt=conversation.prompt, problem=problem
         )
-    if said.attachments:
+    if conversation.attachments:
         datum = data_at(raw, member(raw, "messages"), document["messages"])
-        return Asked(data=[datum], together=datum, prompt=said.prompt, problem=problem)
-    if not said.turns:
-        return _whole(raw, JSON, problem or _no_input("`messages` is empty"))
-    datum = data_of(said.text)
-    return Asked(data=[datum], together=datum, prompt=said.prompt, problem=problem)
+        return ParsedRequest(
+            data=[datum], together=datum, prompt=conversation.prompt, problem=problem
+        )
+    if not conversation.turns:
+        return _build_single(raw, JSON, problem or _describe_no_input("`messages` is empty"))
+    datum = data_of(conversation.text)
+    return ParsedRequest(data=[datum], together=datum, prompt=conversation.prompt, problem=problem)
 
 
-def _completion(document: dict[str, Json], raw: bytes) -> Asked:
-    """A text, a list of texts, a text's tokens, or a list of those."""
+def _parse_completion(document: dict[str, Json], raw: bytes) -> ParsedRequest:
+    """Parse a prompt: a text, a list of texts, a text's tokens, or a list of those."""
     prompt = document.get("prompt")
     if prompt is None:
-        return _whole(raw, JSON, _no_input("the request has neither `messages` nor a `prompt`"))
+        return _build_single(
+            raw, JSON, _describe_no_input("the request has neither `messages` nor a `prompt`")
+        )
     span = member(raw, "prompt")
     if isinstance(prompt, list) and len(prompt) == 1 and type(prompt[0]) in (str, list):
         (span,), (prompt,) = elements(raw, span, 1), prompt
     together = data_at(raw, span, prompt)
-    if isinstance(prompt, list) and prompt and all(type(each) in (str, list) for each in prompt):
+    if isinstance(prompt, list) and prompt and all(type(item) in (str, list) for item in prompt):
         pairs = zip(elements(raw, span, len(prompt)), prompt, strict=True)
-        return Asked(data=[data_at(raw, *each) for each in pairs], together=together)
-    return Asked(data=[together], together=together, prompt=_text(prompt))
+        return ParsedRequest(
+            data=[data_at(raw, span, item) for span, item in pairs], together=together
+        )
+    return ParsedRequest(data=[together], together=together, prompt=_text(prompt))
 
 
-def _whole(raw: bytes, content_type: str | None, problem: Problem) -> Asked:
+def _build_single(raw: bytes, content_type: str | None, problem: Problem) -> ParsedRequest:
     datum = (raw, content_type)
-    return Asked(data=[datum], together=datum, problem=problem)
+    return ParsedRequest(data=[datum], together=datum, problem=problem)
 
 
-def _no_input(sentence: str) -> Problem:
+def _describe_no_input(sentence: str) -> Problem:
     return Problem(sentence, ("request", "no_input"))
 
 
-def _envelope(metadata: Json) -> bytes | None:
-    """`{"key": "value", …}` as the list of `{key, type, value}`; a list is one already."""
+def _build_envelope(metadata: Json) -> bytes | None:
+    """Return `{"key": "value", …}` as a list of `{key, type, value}`; a list stays unchanged."""
     if isinstance(metadata, list) and metadata:
         return written(metadata)
     if not isinstance(metadata, dict) or not metadata:

@@ -6,31 +6,31 @@ from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols.protocol import Call, Model, Protocol, Reading
 
 from .bodies import request_in, response_in
-from .items import run_of
+from .items import read_run
 from .paths import is_flat, recognise
-from .reading import reading_of
 from .stripping import strip
+from .tensor_reading import read_inferences
 
 
 def read(exchange: Exchange, call: Call, model: Model) -> Reading:
-    """What a call was about; also of the reference platform's conventions on top of V2."""
+    """Read the inferences of a call, also by the reference platform's conventions on top of V2."""
     flat = is_flat(call)
-    asked = request_in(exchange.request, exchange.request_headers, flat=flat)
-    answered = response_in(
+    request = request_in(exchange.request, exchange.request_headers, flat=flat)
+    answer = response_in(
         exchange.response,
         exchange.response_headers,
         exchange.http_status,
         flat=flat,
     )
-    return reading_of(
-        asked.request,
-        answered.response,
+    return read_inferences(
+        request.request,
+        answer.response,
         model,
         stream=call.kind == "stream",
-        request_bytes=asked.whole,
-        response_bytes=answered.whole,
-        problems=[asked.problem, answered.problem],
-        run=run_of(exchange.response_headers),
+        request_bytes=request.whole,
+        response_bytes=answer.whole,
+        problems=[request.problem, answer.problem],
+        run=read_run(exchange.response_headers),
     )
 
 

@@ -1,7 +1,7 @@
 """V2's bodies over REST: content codings, the binary tensor extension, streams of answers.
 
-The extension: `inference-header-content-length` says how long the JSON part is; behind it stand
-the tensors whose `parameters.binary_data_size` says so, in order.
+The extension: `inference-header-content-length` is the length of the JSON part; after it follow, in
+order, the tensors that have `parameters.binary_data_size`.
 """
 
 import json
@@ -14,60 +14,61 @@ from inference_store.inference.json_spans import Span
 from inference_store.inference.json_text import UnreadableJson, text_of
 from inference_store.proxy.exchange import Body, Headers, header
 from inference_store.proxy.protocols import content_encoding, event_stream
-from inference_store.proxy.protocols.problems import NAMES, Problem, joined, missing
+from inference_store.proxy.protocols.problems import NAMES, Problem, describe_missing, join_problems
 from inference_store.proxy.protocols.protocol import MOST_ERROR
 
 from .documents import Document, NotV2, flat_request_of, request_of, response_of
-from .tensors import InferRequest, InferResponse, Tensor, merged
+from .tensors import InferRequest, InferResponse, Tensor, merge
 
 JSON_LENGTH: Final = "inference-header-content-length"
-_MARK: Final = b"\xef\xbb\xbf"
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _MOST_DIGITS: Final = 18
 _MOST_EVENTS: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
-    """What a body held, or the whole of it where it could not be read."""
+class ParsedBody:
+    """The content of a body, or the whole body if it could not be read."""
 
     request: InferRequest | None = None
     response: InferResponse | None = None
     whole: bytes | None = field(default=None, repr=False)
-    """The bytes without their coding, where they could be had; None: no byte of it was kept."""
+    """The bytes without their coding, if they can be decoded; None if no byte was kept."""
     problem: Problem | None = None
 
 
-def request_in(body: Body, headers: Headers, *, flat: bool) -> Read:
-    """The request of a body; `flat`: of a `generate` call, which may be `{"text_input": …}`."""
-    plain = _plain(body, headers, "request")
+def request_in(body: Body, headers: Headers, *, flat: bool) -> ParsedBody:
+    """Parse the request in a body; `flat`: of a `generate` call, which may be `{"text_input":
+    …}`."""
+    plain = _decode(body, headers, "request")
     if plain.problem or plain.whole is None:
         return plain
-    return _request(plain.whole, headers, flat)
+    return _parse_request(plain.whole, headers, flat)
 
 
-def response_in(body: Body, headers: Headers, status: int | None, *, flat: bool) -> Read:
-    """The answer in a body; `status` tells what an answer that is no V2 may be.
+def response_in(body: Body, headers: Headers, status: int | None, *, flat: bool) -> ParsedBody:
+    """Parse the answer in a body; with a `status` of failure an answer that is not V2 is an error.
 
     `flat`: the call was `generate`, whose answers are `{"text_output": …}`.
     """
-    plain = _plain(body, headers, "response")
+    plain = _decode(body, headers, "response")
     if plain.problem or not plain.whole:
         return plain
     if event_stream.is_event_stream(headers, plain.whole):
-        return _stream(plain.whole, flat)
-    found = _response(plain.whole, headers, "the answer", flat)
+        return _parse_stream(plain.whole, flat)
+    parsed_answer = _parse_response(plain.whole, headers, "the answer", flat)
     failed = status is not None and status >= 400
-    if failed and (found.response is None or found.response.error is None):
-        return _refused(found, plain.whole)
-    return found
+    if failed and (parsed_answer.response is None or parsed_answer.response.error is None):
+        return _parse_failure(parsed_answer, plain.whole)
+    return parsed_answer
 
 
 def json_part(body: bytes, headers: Headers) -> int:
-    """How long the JSON part of a body is. Raises NotV2."""
-    said = header(headers, JSON_LENGTH)
-    if said is None:
+    """Return the length of the JSON part of a body. Raises NotV2."""
+    value = header(headers, JSON_LENGTH)
+    if value is None:
         return len(body)
-    text = said.strip()
+    text = value.strip()
     if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
         raise NotV2(f"{JSON_LENGTH} is {text[:40]!r}, which is no length")
     if int(text) > len(body):
@@ -76,8 +77,8 @@ def json_part(body: bytes, headers: Headers) -> int:
 
 
 def binary_spans(tensors: Sequence[Tensor], tail: Span) -> tuple[list[Span | None], int]:
-    """Where the bytes of each tensor stand in the tail of a body, and where the last one says that
-    it ends. None: they do not stand there."""
+    """Return the span of each tensor's bytes in the tail of a body (None if they are not there),
+    and where the last one ends by its size."""
     spans: list[Span | None] = []
     at = tail.start
     for tensor in tensors:
@@ -90,52 +91,56 @@ def binary_spans(tensors: Sequence[Tensor], tail: Span) -> tuple[list[Span | Non
     return spans, at
 
 
-def _plain(body: Body, headers: Headers, side: CaptureSide) -> Read:
-    """The bytes of a body without their coding."""
+def _decode(body: Body, headers: Headers, side: CaptureSide) -> ParsedBody:
+    """Return the bytes of a body without their coding."""
     what = NAMES[side]
     if not body.whole and not body.parts:
-        return Read(problem=missing(body, side, f"{what} was not kept: {body.size} bytes"))
+        return ParsedBody(
+            problem=describe_missing(body, side, f"{what} was not kept: {body.size} bytes")
+        )
     raw = body.bytes
     try:
         raw = content_encoding.decode(raw, headers)
     except content_encoding.NotDecoded as exc:
         kind = body.gap or "unreadable"
-        return Read(whole=raw, problem=Problem(f"{what}: {exc}", (side, kind)))
+        return ParsedBody(whole=raw, problem=Problem(f"{what}: {exc}", (side, kind)))
     if not body.whole and not event_stream.is_event_stream(headers, raw):
         sentence = f"{what} breaks off after {len(raw)} bytes"
-        return Read(whole=raw, problem=missing(body, side, sentence))
-    return Read(whole=raw)
+        return ParsedBody(whole=raw, problem=describe_missing(body, side, sentence))
+    return ParsedBody(whole=raw)
 
 
-def _request(body: bytes, headers: Headers, flat: bool) -> Read:
+def _parse_request(body: bytes, headers: Headers, flat: bool) -> ParsedBody:
     try:
         length = json_part(body, headers)
         if length == 0 and body:  # the whole body is the only tensor's bytes
-            return Read(request=InferRequest(inputs=[Tensor(raw=body)]), whole=body)
+            return ParsedBody(request=InferRequest(inputs=[Tensor(raw=body)]), whole=body)
         document = Document(utf8(body[:length]))
         flat = flat and not document.has("inputs")
         request = flat_request_of(document) if flat else request_of(document)
-        inputs, problem = _with_bytes(request.inputs, body[length:], "request")
-        return Read(request=replace(request, inputs=inputs), whole=body, problem=problem)
+        inputs, problem = _attach_bytes(request.inputs, body[length:], "request")
+        return ParsedBody(request=replace(request, inputs=inputs), whole=body, problem=problem)
     except (NotV2, UnreadableJson) as exc:
-        return Read(whole=body, problem=_unread(NAMES["request"], "request", exc))
+        return ParsedBody(
+            whole=body, problem=_describe_unreadable(NAMES["request"], "request", exc)
+        )
 
 
-def _response(body: bytes, headers: Headers, what: str, flat: bool) -> Read:
+def _parse_response(body: bytes, headers: Headers, what: str, flat: bool) -> ParsedBody:
     try:
         length = json_part(body, headers)
         response = response_of(Document(utf8(body[:length])), flat=flat)
-        outputs, problem = _with_bytes(response.outputs, body[length:], "response")
+        outputs, problem = _attach_bytes(response.outputs, body[length:], "response")
         text = response.text if length == len(body) else None
         response = replace(response, outputs=outputs, text=text)
-        return Read(response=response, whole=body, problem=problem)
+        return ParsedBody(response=response, whole=body, problem=problem)
     except (NotV2, UnreadableJson) as exc:
-        return Read(whole=body, problem=_unread(what, "response", exc))
+        return ParsedBody(whole=body, problem=_describe_unreadable(what, "response", exc))
 
 
-def _stream(body: bytes, flat: bool) -> Read:
-    """The answers of a stream as one; what cannot be read of it is said."""
-    found: list[InferResponse] = []
+def _parse_stream(body: bytes, flat: bool) -> ParsedBody:
+    """Merge the answers of a stream to one, with the problems of what cannot be read."""
+    responses: list[InferResponse] = []
     problems: list[Problem | None] = []
     for position, event in enumerate(event_stream.events(body)):
         if position == _MOST_EVENTS:
@@ -144,50 +149,55 @@ def _stream(body: bytes, flat: bool) -> Read:
             break
         if event.strip() == b"[DONE]":
             continue
-        part = _response(event, (), f"part {position} of the answer", flat)
+        part = _parse_response(event, (), f"part {position} of the answer", flat)
         problems.append(part.problem)
-        found += [part.response] if part.response is not None else []
-    response = merged(found) if found else None
-    return Read(response=response, whole=body, problem=joined(problems))
+        responses += [part.response] if part.response is not None else []
+    response = merge(responses) if responses else None
+    return ParsedBody(response=response, whole=body, problem=join_problems(problems))
 
 
-def _refused(found: Read, body: bytes) -> Read:
-    """An answer with a status of failure that is no error of V2: its text says why."""
+def _parse_failure(parsed_answer: ParsedBody, body: bytes) -> ParsedBody:
+    """Return an answer with a status of failure that is not an error of V2: its text gives the
+    reason."""
     try:
         document = Document(utf8(body))
-        said = document.said("detail") or document.said("message") or document.said("error")
+        reason = (
+            document.read_text("detail")
+            or document.read_text("message")
+            or document.read_text("error")
+        )
     except (NotV2, UnreadableJson):
-        said = None
-    text = said or body[:MOST_ERROR].decode("utf-8", "replace")
-    response = found.response or InferResponse()
-    return Read(response=replace(response, error=text[:MOST_ERROR], text=body), whole=body)
+        reason = None
+    text = reason or body[:MOST_ERROR].decode("utf-8", "replace")
+    response = parsed_answer.response or InferResponse()
+    return ParsedBody(response=replace(response, error=text[:MOST_ERROR], text=body), whole=body)
 
 
 def utf8(body: bytes) -> bytes:
-    """JSON bytes as UTF-8 without a mark, however they were written."""
+    """Return JSON bytes as UTF-8 without a byte order mark, whatever their coding."""
     if json.detect_encoding(body).startswith("utf-8"):
-        return body.removeprefix(_MARK)
+        return body.removeprefix(_BYTE_ORDER_MARK)
     return text_of(body).encode("utf-8", "surrogatepass")
 
 
-def _unread(what: str, side: CaptureSide, why: NotV2 | UnreadableJson) -> Problem:
+def _describe_unreadable(what: str, side: CaptureSide, why: NotV2 | UnreadableJson) -> Problem:
     kind: CaptureKind = "not_json" if isinstance(why, UnreadableJson) else "unreadable"
     return Problem(f"{what}: {why}", (side, kind))
 
 
-def _with_bytes(
+def _attach_bytes(
     tensors: Sequence[Tensor], tail: bytes, side: CaptureSide
 ) -> tuple[list[Tensor], Problem | None]:
-    """The tensors, those with a size with their bytes of the tail."""
+    """Return the tensors; those with a size get their bytes of the tail."""
     spans, end = binary_spans(tensors, Span(0, len(tail)))
-    found = [
+    attached = [
         tensor if span is None else replace(tensor, raw=tail[slice(*span)])
         for tensor, span in zip(tensors, spans, strict=True)
     ]
     if end == len(tail):
-        return found, None
-    sentence = f"binary data has {len(tail)} bytes, and the tensors say {end}"
-    return found, Problem(sentence, (side, "unreadable"))
+        return attached, None
+    sentence = f"binary data has {len(tail)} bytes, and the tensors have {end}"
+    return attached, Problem(sentence, (side, "unreadable"))
 
 
 def _size(tensor: Tensor) -> int | None:

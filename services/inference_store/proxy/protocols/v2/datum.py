@@ -1,4 +1,4 @@
-"""The datum of an inference: an image's or a text's bytes, or the tensors' as they came.
+"""The datum of an inference: an image's or a text's bytes, or the tensors' unchanged bytes.
 
 | inputs | datum |
 |---|---|
@@ -8,8 +8,8 @@
 | several, one of them BYTES with one element | that one; the others are `arguments` |
 | several, any others, or a text beside large ones | V2's JSON of all |
 
-An element is base64 where the input's `content_type` says so, and in vision wherever it decodes
-strictly; a `data:` URL says so itself. Of a model whose task is not known: where an image is in it.
+An element is base64 if the input's `content_type` says so, and in vision if it decodes strictly; a
+`data:` URL says so itself. If the model's task is unknown, it is base64 if it contains an image.
 """
 
 import re
@@ -22,8 +22,8 @@ from inference_store.inference.json_text import UnreadableJson, read_json
 from inference_store.proxy.protocols.problems import Problem
 
 from .elements import bytes_values
+from .tensor_json import WrittenJson, data_json, envelope_json
 from .tensors import BYTES, CODES, Tensor, parameter_text
-from .writing import Written, data_json, envelope_json
 
 _DATA_URL: Final = re.compile(rb"data:([\w.+-]{1,60}/[\w.+-]{1,60})?(?:;[^,]{0,200})?;base64,")
 _LINE_ENDS: Final = b"\r\n"
@@ -33,19 +33,19 @@ _IMAGES: Final = (
 )
 _WEBP: Final = re.compile(rb"RIFF.{4}WEBP|.{4}ftyp(?:avif|heic|mif1)", re.DOTALL)
 _FIRST: Final = 20
-"""Characters of base64 that tell an image."""
+"""Characters of base64 that identify an image."""
 _TEXT: Final = "text/plain; charset=utf-8"
 _JSON: Final = "application/json"
 _MOST_ARGUMENT: Final = 4096
-"""Bytes of JSON of an argument that is kept as standard metadata."""
+"""The most bytes of JSON of an argument that is kept as standard metadata."""
 _MOST_ARGUMENTS: Final = 64
 _MOST_DIMENSIONS: Final = 8
 _MOST_BESIDE: Final = 64 * 1024
-"""Bytes of arguments that are kept beside a text, with the rest of the request."""
+"""The most bytes of arguments beside a text, which are kept with the rest of the request."""
 
 
 class Datum(NamedTuple):
-    """A datum's bytes, and their type where it is known."""
+    """A datum's bytes, and their type if it is known."""
 
     data: bytes | None
     content_type: str | None = None
@@ -53,106 +53,107 @@ class Datum(NamedTuple):
 
 
 def datum_of(inputs: Sequence[Tensor], *, vision: bool) -> Datum:
-    """The datum of one inference's inputs; None where they hold no data at all."""
+    """Return the datum of one inference's inputs; its data are None if they contain none."""
     if len(inputs) == 1:
-        return _of_one(inputs[0], vision)
-    main = _main(inputs)
+        return _read_single(inputs[0], vision)
+    main = _find_main(inputs)
     if main is not None:
-        return _of_one(main, vision)
+        return _read_single(main, vision)
     if not inputs:
-        return _no_input("the request has no inputs")
-    return _json_of(envelope_json({}, {}, "inputs", inputs))
+        return _describe_no_input("the request has no inputs")
+    return _build_json(envelope_json({}, {}, "inputs", inputs))
 
 
 def arguments_of(inputs: Sequence[Tensor]) -> Mapping[str, Any]:
-    """The named arguments beside the datum; a list of one element is that element.
+    """Return the named arguments beside the datum; a list of one element is that element.
 
-    Those that are large are left out: the request itself is kept. JSON values, in which a number
-    that only stays exact as text is a `json_text.Number`.
+    Large ones are left out: the request itself is kept. The values are JSON, in which a number that
+    is only exact as text is a `json_text.Number`.
     """
-    main = _main(inputs) if len(inputs) > 1 else None
+    main = _find_main(inputs) if len(inputs) > 1 else None
     if main is None:
         return {}
-    others = [each for each in inputs if each is not main][:_MOST_ARGUMENTS]
-    found = {each.name: _argument(each) for each in others}
-    return {name: value for name, value in found.items() if value is not None}
+    others = [tensor for tensor in inputs if tensor is not main][:_MOST_ARGUMENTS]
+    arguments = {tensor.name: _read_argument(tensor) for tensor in others}
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
-def image_in(tensor: Tensor) -> bool:
-    """Its only element is an image, by its first bytes."""
+def has_image(tensor: Tensor) -> bool:
+    """Return whether a tensor's only element is an image, by its first bytes."""
     elements = bytes_values(tensor, 1)
     if elements is None or len(elements) != 1:
         return False
-    data = _of_one(tensor, True).data or b""
+    data = _read_single(tensor, True).data or b""
     return data.startswith(_IMAGES) or _WEBP.match(data) is not None
 
 
-def single(tensor: Tensor, element: Any) -> Tensor:
-    """The tensor with this element of `bytes_values` alone."""
+def select_element(tensor: Tensor, element: Any) -> Tensor:
+    """Return the tensor with only this element of `bytes_values`."""
     if tensor.data is not None:
         return replace(tensor, shape=(1,), data=b"[" + element + b"]")
     return replace(tensor, shape=(1,), raw=None, values=[element])
 
 
-def _main(inputs: Sequence[Tensor]) -> Tensor | None:
-    """The only BYTES input, where it has one element."""
-    texts = [each for each in inputs if each.datatype == BYTES]
+def _find_main(inputs: Sequence[Tensor]) -> Tensor | None:
+    """Return the only BYTES input, if it has one element."""
+    texts = [tensor for tensor in inputs if tensor.datatype == BYTES]
     if len(texts) != 1:
         return None
     main = texts[0]
     elements = bytes_values(main, 1)
     if elements is None or len(elements) != 1:
         return None
-    beside = sum(_written_bytes(each) for each in inputs if each is not main)
-    return main if beside <= _MOST_BESIDE or image_in(main) else None
+    beside = sum(_estimate_size(tensor) for tensor in inputs if tensor is not main)
+    return main if beside <= _MOST_BESIDE or has_image(main) else None
 
 
-def _written_bytes(tensor: Tensor) -> int:
-    """How large it is in the request, about."""
+def _estimate_size(tensor: Tensor) -> int:
+    """Return the approximate size of a tensor in the request."""
     return len(tensor.data or tensor.raw or b"") + 8 * len(tensor.values or ())
 
 
-def _of_one(tensor: Tensor, vision: bool) -> Datum:
+def _read_single(tensor: Tensor, vision: bool) -> Datum:
     if tensor.datatype == BYTES:
         elements = bytes_values(tensor, 1)
         if elements is not None and len(elements) == 1:
             text, is_text = element_bytes(tensor, elements[0])
-            return _decoded(text, is_text, vision or _says_base64(tensor))
+            return _decode(text, is_text, vision or _is_declared_base64(tensor))
     if tensor.data is not None:
-        return Datum(tensor.data, _type(_JSON, tensor))
+        return Datum(tensor.data, _describe_type(_JSON, tensor))
     if tensor.raw is not None:
-        return Datum(tensor.raw, _type("application/octet-stream", tensor))
+        return Datum(tensor.raw, _describe_type("application/octet-stream", tensor))
     if tensor.values is None:
-        return _no_input(f"input {tensor.name[:80]!r} has no data")
+        return _describe_no_input(f"input {tensor.name[:80]!r} has no data")
     data = data_json(tensor)
     if data is not None:
-        return Datum(data, _type(_JSON, tensor))
-    return _json_of(envelope_json({}, {}, "inputs", [tensor]))
+        return Datum(data, _describe_type(_JSON, tensor))
+    return _build_json(envelope_json({}, {}, "inputs", [tensor]))
 
 
-def _json_of(written: Written) -> Datum:
+def _build_json(written: WrittenJson) -> Datum:
     problem = Problem(written.problem, ("request", "unreadable")) if written.problem else None
     return Datum(written.text, _JSON, problem)
 
 
-def _no_input(sentence: str) -> Datum:
+def _describe_no_input(sentence: str) -> Datum:
     return Datum(None, problem=Problem(sentence, ("request", "no_input")))
 
 
 def element_bytes(tensor: Tensor, element: Any) -> tuple[bytes, bool]:
-    """The bytes of an element, and whether it is text: any JSON that is no string stays JSON."""
+    """Return the bytes of an element, and whether it is text: JSON that is not a string stays
+    JSON."""
     if tensor.data is None:
         return (element, False) if isinstance(element, bytes) else (parameter_text(element), True)
     try:
         value = read_json(element)
-    except UnreadableJson:  # not in a part of what was read
+    except UnreadableJson:  # impossible: the whole was read
         return element, True
     return (value.encode("utf-8", "surrogatepass"), True) if type(value) is str else (element, True)
 
 
-def _decoded(element: bytes, is_text: bool, may_be_base64: bool) -> Datum:
+def _decode(element: bytes, is_text: bool, may_be_base64: bool) -> Datum:
     url = _DATA_URL.match(element)
-    is_coded = may_be_base64 or _begins_an_image(element)
+    is_coded = may_be_base64 or _starts_with_image(element)
     coded = element[url.end() :] if url else element if is_coded else b""
     try:
         data = a2b_base64(coded.translate(None, _LINE_ENDS), strict_mode=True)
@@ -163,8 +164,8 @@ def _decoded(element: bytes, is_text: bool, may_be_base64: bool) -> Datum:
     return Datum(element, _TEXT if is_text else None)
 
 
-def _begins_an_image(element: bytes) -> bool:
-    """Whether it is base64 whose first bytes are an image's."""
+def _starts_with_image(element: bytes) -> bool:
+    """Return whether an element is base64 whose first bytes are an image's."""
     try:
         first = a2b_base64(element[:_FIRST], strict_mode=True)
     except (Error, ValueError):
@@ -172,19 +173,19 @@ def _begins_an_image(element: bytes) -> bool:
     return first.startswith(_IMAGES) or _WEBP.match(first) is not None
 
 
-def _says_base64(tensor: Tensor) -> bool:
+def _is_declared_base64(tensor: Tensor) -> bool:
     return tensor.parameters.get("content_type") == b'"base64"'
 
 
-def _type(name: str, tensor: Tensor) -> str | None:
-    """What bytes of a tensor are: their datatype and shape as parameters of a media type."""
+def _describe_type(name: str, tensor: Tensor) -> str | None:
+    """Describe the bytes of a tensor: datatype and shape as parameters of a media type."""
     if tensor.datatype != BYTES and tensor.datatype not in CODES:
         return name if name == _JSON else None
     dimensions = "x".join(map(str, tensor.shape[:_MOST_DIMENSIONS]))
     return f"{name}; datatype={tensor.datatype}" + (f"; shape={dimensions}" if dimensions else "")
 
 
-def _argument(tensor: Tensor) -> Any:
+def _read_argument(tensor: Tensor) -> Any:
     if len(tensor.raw or b"") > _MOST_ARGUMENT or len(tensor.values or ()) > _MOST_ARGUMENT:
         return None
     data = data_json(tensor)

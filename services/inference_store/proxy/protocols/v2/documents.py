@@ -1,4 +1,4 @@
-"""V2's JSON documents become requests and answers; `generate`'s flat ones too."""
+"""Reads requests and answers from V2's JSON documents, and from the flat ones of `generate`."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -18,11 +18,11 @@ _NOT_TENSORS: Final = ("id", "parameters", "model_name", "model_version", "error
 
 
 class NotV2(ValueError):
-    """Not a document of V2; `str()` of it says why."""
+    """Not a document of V2; `str()` of the error gives the reason."""
 
 
 class Document:
-    """A JSON object and where its members stand. Raises UnreadableJson, NotV2."""
+    """A JSON object and the spans of its members. Raises UnreadableJson, NotV2."""
 
     def __init__(self, text: bytes) -> None:
         read_json(text)
@@ -31,62 +31,64 @@ class Document:
         if not text.lstrip().startswith(b"{"):
             raise NotV2("it is no JSON object")
 
-    def said(self, name: str) -> str | None:
-        """A member as text; a number as it was written. None where it is absent or null."""
+    def read_text(self, name: str) -> str | None:
+        """Return a member as text; a number as it was written. None if it is absent or null."""
         span = self._members.get(name)
-        return None if span is None else _said(self.text[span.start : span.end])
+        return None if span is None else _read_text(self.text[span.start : span.end])
 
     def has(self, name: str) -> bool:
-        """It has this member."""
+        """Return whether the object has this member."""
         return name in self._members
 
     def parameters(self) -> dict[str, bytes]:
-        """The members of `parameters`."""
-        return _texts(self.text, self._members.get("parameters"))
+        """Return the members of `parameters`."""
+        return _read_members(self.text, self._members.get("parameters"))
 
     def tensors(self, name: str) -> list[Tensor]:
-        """The tensors of a list. Raises NotV2 where it is none, or holds other things."""
+        """Return the tensors of a list. Raises NotV2 if it is not a list, or has other elements."""
         span = self._members.get(name)
         if span is None or self.text[span.start : span.start + 1] != b"[":
             raise NotV2(f"`{name}` is not a list")
-        found = list(islice(json_spans.items(self.text, span), _MOST_TENSORS + 1))
-        if len(found) > _MOST_TENSORS:
+        spans = list(islice(json_spans.items(self.text, span), _MOST_TENSORS + 1))
+        if len(spans) > _MOST_TENSORS:
             raise NotV2(f"`{name}` has more than {_MOST_TENSORS} elements")
-        return [_tensor(self.text, each, name) for each in found]
+        return [_read_tensor(self.text, item, name) for item in spans]
 
     def flat_tensors(self) -> list[Tensor]:
-        """Each member that is no word of the protocol as a tensor: `generate`'s form."""
+        """Return each member that is not a name of the protocol as a tensor: `generate`'s form."""
         members = ((name, span) for name, span in self._members.items() if name not in _NOT_TENSORS)
-        return [_flat(name, self.text[span.start : span.end]) for name, span in members]
+        return [_read_flat_tensor(name, self.text[span.start : span.end]) for name, span in members]
 
 
 def request_of(document: Document) -> InferRequest:
-    """Raises NotV2."""
+    """Return the request in a document. Raises NotV2."""
     return InferRequest(
-        model=document.said("model_name"),
-        version=document.said("model_version"),
-        id=document.said("id"),
+        model=document.read_text("model_name"),
+        version=document.read_text("model_version"),
+        id=document.read_text("id"),
         parameters=document.parameters(),
         inputs=document.tensors("inputs"),
     )
 
 
 def flat_request_of(document: Document) -> InferRequest:
-    """The request of a `generate` call: `{"text_input": …, "parameters": {…}}`."""
+    """Return the request of a `generate` call: `{"text_input": …, "parameters": {…}}`."""
     return InferRequest(
-        id=document.said("id"), parameters=document.parameters(), inputs=document.flat_tensors()
+        id=document.read_text("id"),
+        parameters=document.parameters(),
+        inputs=document.flat_tensors(),
     )
 
 
 def response_of(document: Document, *, flat: bool = False) -> InferResponse:
-    """An answer, or an error; `flat`: to a `generate` call. Raises NotV2."""
-    error = None if document.has("outputs") else document.said("error")
+    """Return an answer, or an error; `flat`: to a `generate` call. Raises NotV2."""
+    error = None if document.has("outputs") else document.read_text("error")
     flat = flat and not document.has("outputs")
     outputs = [] if error is not None else document.flat_tensors() if flat else None
     return InferResponse(
-        model=document.said("model_name"),
-        version=document.said("model_version"),
-        id=document.said("id"),
+        model=document.read_text("model_name"),
+        version=document.read_text("model_version"),
+        id=document.read_text("id"),
         parameters=document.parameters(),
         outputs=document.tensors("outputs") if outputs is None else outputs,
         error=error and error[:MOST_ERROR],
@@ -94,53 +96,53 @@ def response_of(document: Document, *, flat: bool = False) -> InferResponse:
     )
 
 
-def _tensor(text: bytes, span: Span, of: str) -> Tensor:
+def _read_tensor(text: bytes, span: Span, of: str) -> Tensor:
     if text[span.start : span.start + 1] != b"{":
         raise NotV2(f"an element of `{of}` is not an object")
     members = json_spans.by_name(text, span)
     read = {name: text[at.start : at.end] for name, at in members.items() if name != "parameters"}
     data = read.get("data")
     return Tensor(
-        name=_said(read.get("name", b"null")) or "",
-        datatype=_said(read.get("datatype", b"null")) or "",
-        shape=_shape(read.get("shape", b"null")),
-        parameters=_texts(text, members.get("parameters")),
+        name=_read_text(read.get("name", b"null")) or "",
+        datatype=_read_text(read.get("datatype", b"null")) or "",
+        shape=_read_shape(read.get("shape", b"null")),
+        parameters=_read_members(text, members.get("parameters")),
         data=None if data == b"null" else data,
     )
 
 
-def _flat(name: str, value: bytes) -> Tensor:
-    """A member's value as a tensor; strings are BYTES, of others the datatype is not told."""
-    data = value if value.startswith(b"[") else b"[" + value + b"]"
+def _read_flat_tensor(name: str, text: bytes) -> Tensor:
+    """Return a member's value as a tensor; strings are BYTES, other values have no datatype."""
+    data = text if text.startswith(b"[") else b"[" + text + b"]"
     shape = (sum(1 for _ in json_spans.items(data, json_spans.root(data))),)
     is_text = data[1:].lstrip().startswith(b'"')
     return Tensor(name=name, datatype=BYTES if is_text else "", shape=shape, data=data)
 
 
-def _texts(text: bytes, span: Span | None) -> dict[str, bytes]:
-    found: Iterator[tuple[str, Span]] = iter(())
+def _read_members(text: bytes, span: Span | None) -> dict[str, bytes]:
+    members: Iterator[tuple[str, Span]] = iter(())
     if span is not None:
-        found = ((member.name, member.value) for member in json_spans.members(text, span))
-    return {name: text[at.start : at.end] for name, at in found}
+        members = ((member.name, member.value) for member in json_spans.members(text, span))
+    return {name: text[at.start : at.end] for name, at in members}
 
 
-def _said(text: bytes) -> str | None:
-    """A text; anything else but null as it was written."""
-    value = _read(text) if text[:1] in (b'"', b"n") else text.decode("utf-8", "replace")
+def _read_text(text: bytes) -> str | None:
+    """Return a text; anything else except null as it was written."""
+    value = _read_value(text) if text[:1] in (b'"', b"n") else text.decode("utf-8", "replace")
     return value if type(value) is str else None
 
 
-def _shape(text: bytes) -> tuple[int, ...]:
-    """The dimensions; none where they are not whole numbers."""
-    value = _read(text) if len(text) <= _MOST_SHAPE else None
+def _read_shape(text: bytes) -> tuple[int, ...]:
+    """Return the dimensions; none if they are not whole numbers."""
+    value = _read_value(text) if len(text) <= _MOST_SHAPE else None
     if not isinstance(value, list) or len(value) > _MOST_DIMENSIONS:
         return ()
-    whole = [each for each in value if type(each) is int]
+    whole = [item for item in value if type(item) is int]
     return tuple(whole) if len(whole) == len(value) else ()
 
 
-def _read(text: bytes) -> object:
+def _read_value(text: bytes) -> object:
     try:
         return read_json(text)
-    except UnreadableJson:  # not in a part of what was read
+    except UnreadableJson:  # impossible: the whole was read
         return None

@@ -1,6 +1,6 @@
-"""A tensor along its first dimension: how many there are, and each of them.
+"""Divides a tensor along its first dimension, and counts its parts.
 
-`shape` is believed only where the data agrees with it.
+`shape` is used only if the data agree with it.
 """
 
 import re
@@ -17,81 +17,81 @@ from .tensors import BYTES, MOST_ELEMENTS, Tensor, Value, bytes_elements, size_o
 Piece = TypeVar("Piece")
 _NESTED: Final = re.compile(rb'["\[{]')
 _LAYERS: Final = 8
-"""Lists of one list that are opened to come to BYTES elements."""
+"""The most nested lists of one item that are opened to reach BYTES elements."""
 
 
 def texts(data: bytes, most: int | None = None) -> list[bytes]:
-    """The JSON texts of the elements of `data` as it is nested; itself where it is no list.
+    """Return the JSON texts of the outermost elements of `data`; itself if it is not a list.
 
-    `most`: it is enough to know so many and that there is one more.
+    `most`: return at most one more than this number.
     """
     root = json_spans.root(data)
-    found = data[root.start : root.end]
-    if not found.startswith(b"["):
-        return [found]
-    inside = found[1:-1]
-    if _NESTED.search(inside) is None:  # many times faster, for what may be a million numbers
-        return [each.strip() for each in inside.split(b",")] if inside.strip() else []
+    text = data[root.start : root.end]
+    if not text.startswith(b"["):
+        return [text]
+    inside = text[1:-1]
+    if _NESTED.search(inside) is None:  # many times faster for a million numbers
+        return [item.strip() for item in inside.split(b",")] if inside.strip() else []
     spans = islice(json_spans.items(data, root), most and most + 1)
     return [data[start:end] for start, end in spans]
 
 
 def bytes_values(tensor: Tensor, most: int = MOST_ELEMENTS) -> Sequence[bytes | Value] | None:
-    """The elements of a BYTES tensor: JSON texts, or bytes as they came (`tensor.data` is None).
+    """Return the elements of a BYTES tensor: JSON texts, or bytes (`tensor.data` is None).
 
-    `[["a", "b"]]` has two. Of more than `most` one more is told, or all. None where it has no
-    data, or that cannot be read.
+    `[["a", "b"]]` has two. If there are more than `most`, one more is returned, or all. None if it
+    has no data, or they cannot be read.
     """
     if tensor.data is None:
         return tensor.values if tensor.raw is None else bytes_elements(tensor.raw)
-    found = texts(tensor.data, most)
+    elements = texts(tensor.data, most)
     for _ in range(_LAYERS):
-        if len(found) != 1 or not found[0].startswith(b"["):
+        if len(elements) != 1 or not elements[0].startswith(b"["):
             break
-        found = texts(found[0], most)
-    return found
+        elements = texts(elements[0], most)
+    return elements
 
 
 def first_dimension(tensor: Tensor) -> int | None:
-    """How many there are along the first dimension; None where that cannot be told."""
+    """Return the size of the first dimension; None if it is unknown."""
     if tensor.data is not None:
-        found = texts(tensor.data)
-        nested = bool(found) and found[0].startswith(b"[")
-        return len(found) if nested else _first(tensor, len(found))
-    count = _count(tensor)
-    return None if count is None else _first(tensor, count)
+        elements = texts(tensor.data)
+        nested = bool(elements) and elements[0].startswith(b"[")
+        return len(elements) if nested else _find_first_dimension(tensor, len(elements))
+    count = _count_elements(tensor)
+    return None if count is None else _find_first_dimension(tensor, count)
 
 
-def divided(tensor: Tensor, count: int) -> list[Tensor] | None:
-    """The tensor in `count` along its first dimension; None where it does not have as many."""
+def divide(tensor: Tensor, count: int) -> list[Tensor] | None:
+    """Divide a tensor into `count` parts along its first dimension; None if it has another size."""
     if first_dimension(tensor) != count or not count:
         return None
-    believed = tensor.shape[:1] in ((count,), (-1,))
-    shape = (1, *tensor.shape[1:]) if believed else (1,)
+    is_shape_right = tensor.shape[:1] in ((count,), (-1,))
+    shape = (1, *tensor.shape[1:]) if is_shape_right else (1,)
     if tensor.data is not None:
         cut = _cut_text(tensor.data, count)
-        return [replace(tensor, shape=shape, data=b"[" + each + b"]") for each in cut]
+        return [replace(tensor, shape=shape, data=b"[" + part + b"]") for part in cut]
     if tensor.values is not None:
-        return [replace(tensor, shape=shape, values=each) for each in _cut(tensor.values, count)]
-    return [replace(tensor, shape=shape, raw=each) for each in _cut_raw(tensor, count)]
+        return [replace(tensor, shape=shape, values=part) for part in _cut(tensor.values, count)]
+    return [replace(tensor, shape=shape, raw=part) for part in _cut_raw(tensor, count)]
 
 
-def _first(tensor: Tensor, count: int) -> int | None:
-    """The first dimension of `count` flat elements."""
+def _find_first_dimension(tensor: Tensor, count: int) -> int | None:
+    """Return the first dimension of `count` flat elements."""
     if not tensor.shape or not count:
         return count
     first, *others = tensor.shape
     rest = prod(others)
     if first > 0 and first * rest == count:
         return first
-    if tensor.datatype == BYTES:  # the shape of what the bytes become: an image's height and width
+    if tensor.datatype == BYTES:  # the shape of the decoded bytes: an image's height and width
         return count
     if first < 0 < rest and count % rest == 0:
         return count // rest
     return first if first > 0 and min(others, default=0) < 0 and count % first == 0 else None
 
 
-def _count(tensor: Tensor) -> int | None:
+def _count_elements(tensor: Tensor) -> int | None:
     if tensor.raw is None:
         return None if tensor.values is None else len(tensor.values)
     if tensor.datatype == BYTES:
@@ -107,15 +107,15 @@ def _cut(pieces: Sequence[Piece], count: int) -> list[Sequence[Piece]]:
 
 
 def _cut_text(data: bytes, count: int) -> list[bytes]:
-    """JSON in `count` parts, spelt as it came."""
+    """Cut JSON into `count` parts, unchanged in spelling."""
     root = json_spans.root(data)
     if not data.startswith(b"[", root.start):
         return [data[root.start : root.end]]
     inside = data[root.start + 1 : root.end - 1]
     if _NESTED.search(inside) is None:
-        return [b",".join(each).strip() for each in _cut(inside.split(b","), count)]
+        return [b",".join(part).strip() for part in _cut(inside.split(b","), count)]
     spans = _cut(list(json_spans.items(data, root)), count)
-    return [data[each[0].start : each[-1].end] for each in spans]
+    return [data[part[0].start : part[-1].end] for part in spans]
 
 
 def _cut_raw(tensor: Tensor, count: int) -> list[bytes]:
@@ -123,9 +123,9 @@ def _cut_raw(tensor: Tensor, count: int) -> list[bytes]:
     if tensor.datatype != BYTES:
         size = len(raw) // count
         return [raw[at : at + size] for at in range(0, size * count, size)]
-    sizes = [len(each) + 4 for each in bytes_elements(raw) or ()]
-    found, at = [], 0
-    for each in _cut(sizes, count):
-        found.append(raw[at : at + sum(each)])
-        at += sum(each)
-    return found
+    sizes = [len(element) + 4 for element in bytes_elements(raw) or ()]
+    parts, at = [], 0
+    for part_sizes in _cut(sizes, count):
+        parts.append(raw[at : at + sum(part_sizes)])
+        at += sum(part_sizes)
+    return parts

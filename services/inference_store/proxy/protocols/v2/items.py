@@ -1,6 +1,7 @@
 """The items of an OMI container behind a bridge: element i of each tensor is a file of item i.
 
-The bridge says by headers (over gRPC: trailing metadata) what of a Run has no place in V2.
+The bridge reports in headers (over gRPC: in trailing metadata) the facts of a Run that V2 has no
+field for.
 """
 
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from typing import Final, NamedTuple
 from inference_store.proxy.exchange import Headers, header
 from inference_store.proxy.protocols.problems import Problem
 
-from .datum import element_bytes, single
+from .datum import element_bytes, select_element
 from .elements import bytes_values
 from .splitting import MOST_INFERENCES, Share, Split
 from .tensors import InferRequest, InferResponse, Tensor
@@ -17,20 +18,21 @@ from .tensors import InferRequest, InferResponse, Tensor
 STATUS_CODE: Final = "omi-status-code"
 MODEL_VERSION: Final = "omi-model-version"
 ERROR: Final = "error"
-"""The output that says of each item why it failed; empty: it did not."""
+"""The output with the reason why each item failed; empty if it did not."""
 _MOST_DIGITS: Final = 9
 
 
 class Run(NamedTuple):
-    """What a container problem of a call."""
+    """The outcome that a container reports of a call."""
 
     status_code: int
-    """The highest, where the bridge asked more than once."""
+    """The highest, if the bridge made several requests."""
     version: str | None
 
 
-def run_of(headers: Headers) -> Run | None:
-    """What the bridge says; None: the answer is no bridge's, or the container was not asked."""
+def read_run(headers: Headers) -> Run | None:
+    """Return the outcome that the bridge reports; None if the answer is not a bridge's, or the
+    container was not called."""
     code = (header(headers, STATUS_CODE) or "").strip()
     if not (code.isascii() and code.isdecimal() and len(code) <= _MOST_DIGITS):
         return None
@@ -38,41 +40,45 @@ def run_of(headers: Headers) -> Run | None:
 
 
 def split_items(request: InferRequest, response: InferResponse | None) -> Split:
-    """An inference an item; of an answer that is an error the items have no outputs."""
+    """Split a request into one inference per item; if the answer is an error, the items have no
+    outputs."""
     outputs = None if response is None or response.error is not None else response.outputs
-    inputs = _turned(request.inputs)
+    inputs = _transpose(request.inputs)
     if inputs is None:
         return Split([Share(request.inputs, outputs)])
     if outputs is None:
-        return Split([Share(each, None) for each in inputs], division="elements")
-    answers = _turned(outputs)
+        return Split([Share(item, None) for item in inputs], division="elements")
+    answers = _transpose(outputs)
     if answers is None or len(answers) != len(inputs):
         sentence = f"the outputs are not of {len(inputs)} items: kept as one inference"
         problem = Problem(sentence, ("response", "not_divided"))
         return Split([Share(request.inputs, outputs)], problem)
-    shares = [_share(*each) for each in zip(inputs, answers, strict=True)]
+    shares = [_build_share(item, answer) for item, answer in zip(inputs, answers, strict=True)]
     return Split(shares, division="elements")
 
 
-def _share(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Share:
-    contents = [(each, _content(each)) for each in outputs]
-    error = next((content for each, content in contents if each.name == ERROR), b"")
+def _build_share(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Share:
+    contents = [(output, _read_content(output)) for output in outputs]
+    error = next((content for output, content in contents if output.name == ERROR), b"")
     if error:
         return Share(inputs, (), error=error.decode("utf-8", "replace"))
-    # a file that this item has not is empty
-    return Share(inputs, [each for each, content in contents if content])
+    # a file that this item does not have is empty
+    return Share(inputs, [output for output, content in contents if content])
 
 
-def _turned(tensors: Sequence[Tensor]) -> list[list[Tensor]] | None:
-    """From tensors of items to items of tensors; None where they do not have as many elements."""
-    columns = [bytes_values(each, MOST_INFERENCES) for each in tensors]
-    counts = {0 if each is None else len(each) for each in columns}
+def _transpose(tensors: Sequence[Tensor]) -> list[list[Tensor]] | None:
+    """Turn tensors of items into items of tensors; None if their numbers of elements differ."""
+    columns = [bytes_values(tensor, MOST_INFERENCES) for tensor in tensors]
+    counts = {0 if column is None else len(column) for column in columns}
     if len(counts) != 1 or not 0 < min(counts) <= MOST_INFERENCES:
         return None
     pairs = list(zip(tensors, columns, strict=True))
-    return [[single(each, (column or ())[at]) for each, column in pairs] for at in range(*counts)]
+    return [
+        [select_element(tensor, (column or ())[at]) for tensor, column in pairs]
+        for at in range(*counts)
+    ]
 
 
-def _content(tensor: Tensor) -> bytes:
+def _read_content(tensor: Tensor) -> bytes:
     values = bytes_values(tensor, 1)
     return element_bytes(tensor, values[0])[0] if values else b""

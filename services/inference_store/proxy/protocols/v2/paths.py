@@ -18,15 +18,16 @@ _PATH: Final = re.compile(
 
 
 def recognise(protocol: Protocol, method: str, path: str) -> Call | None:
-    """A call of `_CALLS`; None of health, metadata, the repository and everything else."""
-    found = _PATH.fullmatch(path) if method == "POST" else None
-    if found is None:
+    """Recognise the calls of `_CALLS`; return None for health, metadata, the repository and all
+    others."""
+    match = _PATH.fullmatch(path) if method == "POST" else None
+    if match is None:
         return None
-    model, version, call = found.groups()
+    model, version, call = match.groups()
     version = unquote(version) if version else None
     return Call(protocol, _CALLS[call], unquote(model), version, operation=call)
 
 
 def is_flat(call: Call) -> bool:
-    """The call is `generate` or its stream: bodies may be `{"text_input": …}`."""
+    """Return whether the call is `generate` or its stream: bodies may be `{"text_input": …}`."""
     return call.operation.startswith("generate")

@@ -1,4 +1,4 @@
-"""How many inferences a request is: one function, by the task type.
+"""Splits a request into inferences, by the task type.
 
 | task type | the request | inferences |
 |---|---|---|
@@ -8,10 +8,10 @@
 | unknown | N inputs of one image each, N outputs | one each |
 | any other | named arguments | one |
 
-Outputs go with them: one an input (by name where the names are the same, else in order), or each
-output by its first dimension. Where the answer fits neither it stays whole, and so the request: a
-prediction given to the wrong datum is worse than none. Where there is no answer (an error, or one
-that could not be read), the request is split all the same.
+Outputs are split with them: one per input (by name if the names are the same, else in order), or
+each output by its first dimension. If the answer fits neither, the answer and the request stay
+whole: a prediction for the wrong datum is worse than none. If there is no answer (an error, or one
+that could not be read), the request is split anyway.
 """
 
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ from inference_store.inference.task_types import task_type_of
 from inference_store.proxy.protocols.problems import Problem
 from inference_store.proxy.protocols.protocol import Division, Model
 
-from .datum import image_in, single
-from .elements import bytes_values, divided, first_dimension
+from .datum import has_image, select_element
+from .elements import bytes_values, divide, first_dimension
 from .tensors import BYTES, InferRequest, InferResponse, Tensor
 
 MOST_INFERENCES: Final = 1024
-"""Of one request; one of more is kept as one."""
+"""The most inferences of one request; a request with more is kept as one inference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,56 +36,57 @@ class Share:
 
     inputs: Sequence[Tensor]
     outputs: Sequence[Tensor] | None
-    """None: there is no answer that could be split."""
+    """None if there is no answer that could be split."""
     error: str | None = None
-    """Why this one failed, where others did not."""
+    """Why this inference failed, if others did not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """All shares, at least one, and why there are not more, where there should be."""
+    """All shares, at least one, and why there are not more, if there should be."""
 
     shares: Sequence[Share]
     problem: Problem | None = None
     not_split: bool = False
-    """It may be a batch, and nobody said how to divide it."""
+    """True if it may be a batch, but it is unknown how to divide it."""
     division: Division | None = None
-    """None: there is one share."""
+    """None if there is one share."""
 
 
 def split(request: InferRequest, response: InferResponse | None, model: Model) -> Split:
-    """The inferences of a request. An answer that is an error counts as none."""
-    whole = undivided(request, response)
+    """Split a request into inferences. An answer that is an error counts as none."""
+    whole = keep_whole(request, response)
     outputs = whole.shares[0].outputs
     try:
-        inputs, division = _divided_inputs(request.inputs, outputs, model)
+        inputs, division = _divide_inputs(request.inputs, outputs, model)
     except _TooMany as exc:
         problem = Problem(str(exc), ("request", "not_divided"))
         return replace(whole, problem=problem, not_split=True)
     if not inputs or len(inputs) == 1:
         return replace(whole, not_split=_may_be_batch(request.inputs, outputs, model))
     if outputs is None:
-        return Split([Share(each, None) for each in inputs], division=division)
-    parts = _divided_outputs(outputs, inputs)
+        return Split([Share(part, None) for part in inputs], division=division)
+    parts = _divide_outputs(outputs, inputs)
     if parts is None:
         sentence = f"{len(inputs)} inputs and {len(outputs)} outputs do not match: kept as one"
         problem = Problem(sentence, ("response", "not_divided"))
         return replace(whole, problem=problem, not_split=True)
-    shares = [Share(*each) for each in zip(inputs, parts, strict=True)]
+    shares = [Share(*pair) for pair in zip(inputs, parts, strict=True)]
     return Split(shares, division=division)
 
 
-def undivided(request: InferRequest, response: InferResponse | None) -> Split:
-    """A request as one inference, whatever it holds."""
+def keep_whole(request: InferRequest, response: InferResponse | None) -> Split:
+    """Return a request as one inference, whatever it contains."""
     outputs = None if response is None or response.error is not None else response.outputs
     return Split([Share(request.inputs, outputs)])
 
 
-def _divided_inputs(
+def _divide_inputs(
     inputs: Sequence[Tensor], outputs: Sequence[Tensor] | None, model: Model
 ) -> tuple[list[Sequence[Tensor]] | None, Division]:
-    """The inputs of each inference, and how they were divided; None: they are one's."""
-    if model.batched and (batch := _batch(inputs)) is not None:
+    """Return the inputs of each inference, and how they were divided; None if they belong to
+    one."""
+    if model.batched and (batch := _divide_rows(inputs)) is not None:
         return batch, "rows"
     return _by_input(inputs, outputs, model), "inputs"
 
@@ -95,68 +96,73 @@ def _by_input(
 ) -> list[Sequence[Tensor]] | None:
     task_type = task_type_of(model.task_type)
     if task_type.vision:
-        return _vision(inputs)
+        return _divide_images(inputs)
     if task_type.read is None and outputs is not None and 1 < len(inputs) == len(outputs):
-        alike = all(each.datatype == BYTES and image_in(each) for each in inputs)
-        return [[each] for each in inputs] if alike else None
+        are_images = all(tensor.datatype == BYTES and has_image(tensor) for tensor in inputs)
+        return [[tensor] for tensor in inputs] if are_images else None
     return None
 
 
 def _may_be_batch(inputs: Sequence[Tensor], outputs: Sequence[Tensor] | None, model: Model) -> bool:
-    """Whether a request that was not divided looks like several: images in one tensor, or in a
-    model that may be one of vision, inputs and outputs with the same first dimension."""
+    """Return whether a request that was not divided looks like a batch: images in one tensor, or,
+    for a model that may be a vision model, inputs and outputs with the same first dimension."""
     task_type = task_type_of(model.task_type)
     if task_type.read is not None and not task_type.vision:
         return False
-    if any(_holds_images(each) for each in inputs):
+    if any(_holds_images(tensor) for tensor in inputs):
         return True
-    counts = {_rows(each) for each in (*inputs, *(outputs or ()))}
+    counts = {_count_rows(tensor) for tensor in (*inputs, *(outputs or ()))}
     return bool(inputs and outputs) and len(counts) == 1 and (counts.pop() or 0) > 1
 
 
 def _holds_images(tensor: Tensor) -> bool:
     elements = bytes_values(tensor, 1) if tensor.datatype == BYTES else None
-    return elements is not None and len(elements) > 1 and image_in(single(tensor, elements[0]))
+    return (
+        elements is not None
+        and len(elements) > 1
+        and has_image(select_element(tensor, elements[0]))
+    )
 
 
-def _rows(tensor: Tensor) -> int | None:
-    """The first dimension of several; of a tensor that says it is 1, which is most of them, it is
-    not counted."""
-    is_one = len(tensor.shape) < 2 or tensor.shape[0] == 1
-    return None if is_one else first_dimension(tensor)
+def _count_rows(tensor: Tensor) -> int | None:
+    """Return the first dimension of a tensor; None without counting if the shape says that it is 1,
+    which is usual."""
+    is_single_row = len(tensor.shape) < 2 or tensor.shape[0] == 1
+    return None if is_single_row else first_dimension(tensor)
 
 
-def _batch(inputs: Sequence[Tensor]) -> list[Sequence[Tensor]] | None:
-    """By the first dimension, where all inputs have the same."""
-    counts = {first_dimension(each) for each in inputs}
+def _divide_rows(inputs: Sequence[Tensor]) -> list[Sequence[Tensor]] | None:
+    """Divide the inputs by the first dimension, if it is the same for all."""
+    counts = {first_dimension(tensor) for tensor in inputs}
     count = counts.pop() if len(counts) == 1 else None
     if not count:
         return None
     _expect_few(count)
-    return _turned([divided(each, count) for each in inputs])
+    return _transpose([divide(tensor, count) for tensor in inputs])
 
 
-def _vision(inputs: Sequence[Tensor]) -> list[Sequence[Tensor]] | None:
-    """Each input, each element of it; inputs of several datatypes are arguments of one."""
-    if len({each.datatype for each in inputs}) != 1:
+def _divide_images(inputs: Sequence[Tensor]) -> list[Sequence[Tensor]] | None:
+    """Divide by inputs and their elements; inputs of several datatypes are arguments of one
+    inference."""
+    if len({tensor.datatype for tensor in inputs}) != 1:
         return None
     if inputs[0].datatype != BYTES:
         _expect_few(len(inputs))
-        return [[each] for each in inputs]
-    found: list[Sequence[Tensor]] = []
-    for each in inputs:
-        elements = bytes_values(each, MOST_INFERENCES)
+        return [[tensor] for tensor in inputs]
+    parts: list[Sequence[Tensor]] = []
+    for tensor in inputs:
+        elements = bytes_values(tensor, MOST_INFERENCES)
         if elements is None or len(elements) < 2:
-            found.append([each])
+            parts.append([tensor])
         else:
             _expect_few(len(elements))
-            found += [[single(each, element)] for element in elements]
-    _expect_few(len(found))
-    return found
+            parts += [[select_element(tensor, element)] for element in elements]
+    _expect_few(len(parts))
+    return parts
 
 
 class _TooMany(Exception):
-    """More than are made inferences of their own."""
+    """More inputs than can be inferences of their own."""
 
     def __init__(self) -> None:
         super().__init__(f"more than {MOST_INFERENCES} inputs: kept as one inference")
@@ -167,25 +173,25 @@ def _expect_few(count: int) -> None:
         raise _TooMany
 
 
-def _divided_outputs(
+def _divide_outputs(
     outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]]
 ) -> list[Sequence[Tensor]] | None:
-    """The outputs of each inference; None where they do not match."""
+    """Return the outputs of each inference; None if they do not match."""
     count = len(inputs)
-    by_dimension = _turned([divided(each, count) for each in outputs])
+    by_dimension = _transpose([divide(tensor, count) for tensor in outputs])
     if len(outputs) != count:
         return by_dimension
-    names = [each[0].name for each in inputs]
-    by_name = {each.name: each for each in outputs}
+    names = [part[0].name for part in inputs]
+    by_name = {tensor.name: tensor for tensor in outputs}
     if len(by_name) == count and by_name.keys() == set(names):
         return [[by_name[name]] for name in names]
-    alike = len(set(names)) == 1 and by_dimension is not None
-    return by_dimension if alike else [[each] for each in outputs]
+    has_one_name = len(set(names)) == 1 and by_dimension is not None
+    return by_dimension if has_one_name else [[tensor] for tensor in outputs]
 
 
-def _turned(divided_tensors: Sequence[list[Tensor] | None]) -> list[Sequence[Tensor]] | None:
-    """From tensors of inferences to inferences of tensors; None where one did not divide."""
-    found = [each for each in divided_tensors if each is not None]
-    if len(found) < len(divided_tensors) or not found:
+def _transpose(divided_tensors: Sequence[list[Tensor] | None]) -> list[Sequence[Tensor]] | None:
+    """Turn tensors of inferences into inferences of tensors; None if one did not divide."""
+    columns = [parts for parts in divided_tensors if parts is not None]
+    if len(columns) < len(divided_tensors) or not columns:
         return None
-    return [list(each) for each in zip(*found, strict=True)]
+    return [list(row) for row in zip(*columns, strict=True)]

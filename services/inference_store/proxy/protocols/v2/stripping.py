@@ -1,4 +1,5 @@
-"""A request without its metadata: cut out of the JSON, every other byte as it was."""
+"""Removes metadata from a request: cuts them out of the JSON, and leaves all other bytes
+unchanged."""
 
 import json
 from collections.abc import Iterator
@@ -16,15 +17,15 @@ from .documents import NotV2
 
 
 def strip(body: bytes, headers: Headers) -> tuple[bytes, Headers] | None:
-    """The request without `parameters.metadata` at its root and of its inputs.
+    """Return the request without `parameters.metadata` at its root and in its inputs.
 
-    Content-Length, the length of the JSON part and the content coding are right again. None where
-    there is no metadata in it, or it cannot be read.
+    Content-Length, the length of the JSON part and the content coding are corrected. None if it has
+    no metadata, or cannot be read.
     """
     try:
         plain = content_encoding.decode(body, headers, MOST_STRIPPED)
         length = json_part(plain, headers)
-        stripped = without_metadata(plain[:length])
+        stripped = remove_metadata(plain[:length])
     except (content_encoding.NotDecoded, NotV2, UnreadableJson):
         return None
     if stripped is None:
@@ -34,39 +35,40 @@ def strip(body: bytes, headers: Headers) -> tuple[bytes, Headers] | None:
     return sent, [(name, lengths.get(name, value)) for name, value in headers]
 
 
-def without_metadata(text: bytes) -> bytes | None:
-    """The JSON without its metadata; None where it has none. Raises UnreadableJson."""
+def remove_metadata(text: bytes) -> bytes | None:
+    """Return the JSON without its metadata; None if it has none. Raises UnreadableJson."""
     if b"metadata" not in text and b"\\u" not in text:
         return None
     if not json.detect_encoding(text).startswith("utf-8"):
         return None
     read_json(text)
-    cuts = [cut for span in _parameters(text) for cut in _cuts(text, span)]
+    cuts = [cut for span in _find_parameters(text) for cut in _find_cuts(text, span)]
     if not cuts:
         return None
-    kept, at = [], 0
+    pieces, at = [], 0
     for cut in sorted(cuts):
-        kept.append(text[at : cut.start])
+        pieces.append(text[at : cut.start])
         at = cut.end
-    return b"".join([*kept, text[at:]])
+    return b"".join([*pieces, text[at:]])
 
 
-def _parameters(text: bytes) -> Iterator[Span]:
-    """Where the objects stand that can hold metadata, also under names that come twice."""
+def _find_parameters(text: bytes) -> Iterator[Span]:
+    """Yield the spans of the objects that can contain metadata, also under repeated names."""
     for member in json_spans.members(text, json_spans.root(text)):
         if member.name == "parameters":
             yield member.value
         elif member.name == "inputs":
-            for each in json_spans.items(text, member.value):
-                found = json_spans.members(text, each)
-                yield from (inner.value for inner in found if inner.name == "parameters")
+            for tensor in json_spans.items(text, member.value):
+                inner_members = json_spans.members(text, tensor)
+                yield from (inner.value for inner in inner_members if inner.name == "parameters")
 
 
-def _cuts(text: bytes, span: Span) -> Iterator[Span]:
-    """Each `metadata` of an object with a comma beside it, so that what stays is an object."""
+def _find_cuts(text: bytes, span: Span) -> Iterator[Span]:
+    """Yield the span of each `metadata` of an object with a comma beside it, so that the rest stays
+    an object."""
     members = list(json_spans.members(text, span))
-    kept = [at for at, member in enumerate(members) if member.name != "metadata"]
-    end = kept[-1] + 1 if kept else 0
+    remaining = [at for at, member in enumerate(members) if member.name != "metadata"]
+    end = remaining[-1] + 1 if remaining else 0
     for member, following in pairwise(members[:end]):
         if member.name == "metadata":
             yield Span(member.whole.start, following.whole.start)

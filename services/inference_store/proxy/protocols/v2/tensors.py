@@ -1,6 +1,6 @@
-"""Tensors of the Open Inference Protocol, however they came: JSON, raw bytes, or typed values.
+"""Tensors of the Open Inference Protocol: JSON, raw bytes, or typed values.
 
-They serve both transports. Nothing here raises on what strangers sent.
+Both transports use them. Nothing here raises on untrusted input.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 Value: TypeAlias = bool | int | float | bytes
 Parameters: TypeAlias = Mapping[str, bytes]
-"""Each value as the JSON text that it is, so that nothing in it is rounded (`parameter_text`)."""
+"""Each value as JSON text, so that nothing in it is rounded (`parameter_text`)."""
 
 CODES: Final[Mapping[str, str]] = {
     "BOOL": "?",
@@ -27,32 +27,32 @@ CODES: Final[Mapping[str, str]] = {
     "FP32": "f",
     "FP64": "d",
 }
-"""The struct code of each datatype of a fixed size. The thirteenth is BYTES."""
+"""The struct code of each datatype of a fixed size. BYTES is the only other one."""
 BYTES: Final = "BYTES"
 MOST_ELEMENTS: Final = 1 << 20
-"""Of a tensor that is looked into, or written as JSON; a larger one stays raw bytes."""
+"""The most elements of a tensor that is read, or written as JSON; a larger one stays raw bytes."""
 _LENGTH: Final = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tensor:
-    """An input or an output. At most one of `data`, `raw`, `values` is set; none: it has no data.
+    """An input or an output. At most one of `data`, `raw`, `values` is set; none if it has no data.
 
-    `shape` says what the sender claims: it need not match the data.
+    `shape` is what the sender claims: it need not match the data.
     """
 
     name: str = ""
     datatype: str = ""
-    """As it was sent; any text."""
+    """The datatype as it was sent; any text."""
     shape: tuple[int, ...] = ()
     parameters: Parameters = field(default_factory=dict)
     data: bytes | None = field(default=None, repr=False)
-    """The JSON text of `data` as it came, nested or flat (REST)."""
+    """The unchanged JSON text of `data`, nested or flat (REST)."""
     raw: bytes | None = field(default=None, repr=False)
-    """Little-endian and row-major; BYTES elements behind a 4-byte length each (binary extension,
+    """Little-endian and row-major; each BYTES element follows a 4-byte length (binary extension,
     `raw_input_contents`)."""
     values: Sequence[Value] | None = field(default=None, repr=False)
-    """One value an element, flat (gRPC's typed contents); bytes for BYTES."""
+    """One value per element, flat (gRPC's typed contents); bytes for BYTES."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class InferRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferResponse:
-    """An answer; or what failed, in-band. Empty texts of protobuf are None here."""
+    """An answer, or an error in its body. Empty texts of protobuf are None here."""
 
     model: str | None = None
     version: str | None = None
@@ -76,62 +76,64 @@ class InferResponse:
     parameters: Parameters = field(default_factory=dict)
     outputs: Sequence[Tensor] = ()
     error: str | None = None
-    """The answer says in-band that it failed, and why."""
+    """The reason of a failure that the answer reports in its body."""
     text: bytes | None = field(default=None, repr=False)
-    """The answer as it came, where that is all of it and it is JSON; None over gRPC."""
+    """The unchanged answer, if it is only JSON; None over gRPC."""
 
 
-def merged(responses: Sequence[InferResponse]) -> InferResponse:
-    """The answers of a stream as one: all outputs and parameters in order, of the rest the first.
+def merge(responses: Sequence[InferResponse]) -> InferResponse:
+    """Merge the answers of a stream: all outputs and parameters in order, else the first value.
 
-    The last of parameters of one name wins.
+    Of parameters with the same name, the last one wins.
     """
     parameters: dict[str, bytes] = {}
-    for each in responses:
-        parameters |= each.parameters
+    for response in responses:
+        parameters |= response.parameters
     return InferResponse(
-        model=next((each.model for each in responses if each.model), None),
-        version=next((each.version for each in responses if each.version), None),
-        id=next((each.id for each in responses if each.id), None),
+        model=next((response.model for response in responses if response.model), None),
+        version=next((response.version for response in responses if response.version), None),
+        id=next((response.id for response in responses if response.id), None),
         parameters=parameters,
-        outputs=[output for each in responses for output in each.outputs],
-        error=next((each.error for each in responses if each.error is not None), None),
+        outputs=[output for response in responses for output in response.outputs],
+        error=next((response.error for response in responses if response.error is not None), None),
     )
 
 
 def parameter_text(value: bool | int | float | str) -> bytes:
-    """A parameter's value as JSON text; ASCII, whatever is in it."""
+    """Return a parameter's value as JSON text, in ASCII."""
     return json.dumps(value).encode()
 
 
 def size_of(datatype: str) -> int | None:
-    """Bytes of an element; None of BYTES and unknown datatypes."""
+    """Return the bytes of an element; None for BYTES and unknown datatypes."""
     code = CODES.get(datatype)
     return None if code is None else struct.calcsize(f"<{code}")
 
 
 def bytes_elements(raw: bytes) -> list[bytes] | None:
-    """The elements of a raw BYTES tensor; None where the lengths do not add up, or of too many."""
-    found: list[bytes] = []
+    """Return the elements of a raw BYTES tensor; None if the lengths do not add up, or there are
+    too many."""
+    elements: list[bytes] = []
     at = 0
     while at < len(raw):
-        if len(raw) - at < _LENGTH.size or len(found) == MOST_ELEMENTS:
+        if len(raw) - at < _LENGTH.size or len(elements) == MOST_ELEMENTS:
             return None
         (length,) = _LENGTH.unpack_from(raw, at)
         at += _LENGTH.size + length
         if at > len(raw):
             return None
-        found.append(raw[at - length : at])
-    return found
+        elements.append(raw[at - length : at])
+    return elements
 
 
 def elements_at_most(datatype: str, raw: bytes) -> int:
-    """How many elements raw bytes can hold."""
+    """Return how many elements raw bytes can hold."""
     return len(raw) // (_LENGTH.size if datatype == BYTES else size_of(datatype) or 1)
 
 
 def decoded(datatype: str, raw: bytes) -> Sequence[Value] | None:
-    """The elements of a raw tensor; None where the datatype is unknown or the bytes do not fit."""
+    """Return the elements of a raw tensor; None if the datatype is unknown or the bytes do not
+    fit."""
     if datatype == BYTES:
         return bytes_elements(raw)
     size = size_of(datatype)
@@ -141,12 +143,12 @@ def decoded(datatype: str, raw: bytes) -> Sequence[Value] | None:
 
 
 def encoded(datatype: str, values: Sequence[Value]) -> bytes | None:
-    """Values as a raw tensor; None where the datatype is unknown or a value does not fit."""
+    """Return values as a raw tensor; None if the datatype is unknown or a value does not fit."""
     try:
         if datatype == BYTES:
-            found = [each for each in values if isinstance(each, bytes)]
-            packed = b"".join(_LENGTH.pack(len(each)) + each for each in found)
-            return packed if len(found) == len(values) else None
+            elements = [value for value in values if isinstance(value, bytes)]
+            packed = b"".join(_LENGTH.pack(len(element)) + element for element in elements)
+            return packed if len(elements) == len(values) else None
         return struct.pack(f"<{len(values)}{CODES[datatype]}", *values)
     except (KeyError, struct.error, OverflowError):
         return None

@@ -5,12 +5,12 @@ from typing import Final
 
 from inference_store.inference.events import CaptureSide
 from inference_store.proxy.exchange import Body, Exchange
-from inference_store.proxy.protocols.problems import NAMES, Problem, missing
+from inference_store.proxy.protocols.problems import NAMES, Problem, describe_missing
 from inference_store.proxy.protocols.protocol import Call, Kind, Model, Protocol, Reading
-from inference_store.proxy.protocols.v2.items import run_of
-from inference_store.proxy.protocols.v2.reading import reading_of
+from inference_store.proxy.protocols.v2.items import read_run
+from inference_store.proxy.protocols.v2.tensor_reading import read_inferences
 
-from .decoding import Decoded, request_in, response_in
+from .decoding import DecodedMessage, request_in, response_in
 from .streams import read_stream
 
 _CALLS: Final[Mapping[str, Kind]] = {
@@ -20,38 +20,38 @@ _CALLS: Final[Mapping[str, Kind]] = {
 
 
 def recognise(protocol: Protocol, _: str, path: str) -> Call | None:
-    """Infer, and its stream; the message names the model."""
+    """Recognise infer, and its stream; the message names the model."""
     kind = _CALLS.get(path)
     return None if kind is None else Call(protocol, kind)
 
 
 def read(exchange: Exchange, call: Call, model: Model) -> Reading:
-    """What a call was about."""
+    """Read the inferences of a call."""
     if call.kind == "stream":
         return read_stream(exchange, model)
-    asked, answered = Decoded(), Decoded()
+    request, answer = DecodedMessage(), DecodedMessage()
     if exchange.request.whole:
-        asked = request_in(exchange.request.bytes)
+        request = request_in(exchange.request.bytes)
     if exchange.response.whole and exchange.response.parts:
-        answered = response_in(exchange.response.bytes)
-    return reading_of(
-        asked.request,
-        answered.response,
+        answer = response_in(exchange.response.bytes)
+    return read_inferences(
+        request.request,
+        answer.response,
         model,
         request_bytes=exchange.request.bytes or None,
         response_bytes=exchange.response.bytes or None,
         problems=[
-            _not_kept(exchange.request, "request"),
-            asked.problem,
-            _not_kept(exchange.response, "response"),
-            answered.problem,
+            _describe_missing(exchange.request, "request"),
+            request.problem,
+            _describe_missing(exchange.response, "response"),
+            answer.problem,
         ],
-        run=run_of(exchange.response_trailers),
+        run=read_run(exchange.response_trailers),
     )
 
 
-def _not_kept(body: Body, side: CaptureSide) -> Problem | None:
-    return missing(body, side, f"{NAMES[side]} was not kept: {body.size} bytes")
+def _describe_missing(body: Body, side: CaptureSide) -> Problem | None:
+    return describe_missing(body, side, f"{NAMES[side]} was not kept: {body.size} bytes")
 
 
 V2_GRPC: Final = Protocol(

@@ -1,4 +1,4 @@
-"""Messages of V2 over gRPC as the tensors that both transports share."""
+"""Decodes messages of V2 over gRPC to the tensors that both transports share."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from inference_store.proxy.protocols.v2.tensors import (
     parameter_text,
 )
 
-# Where a tensor's values stand, by its datatype; FP16 and what is unknown have raw bytes only.
+# The field of a tensor's values, by its datatype; FP16 and unknown datatypes have only raw bytes.
 _CONTENTS: Final[Mapping[str, str]] = {
     "BOOL": "bool_contents",
     **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
@@ -28,78 +28,85 @@ _CONTENTS: Final[Mapping[str, str]] = {
     "BYTES": "bytes_contents",
 }
 _SHARED_MEMORY: Final = "shared_memory_region"
-"""Triton's parameter of a tensor whose bytes are not in the message."""
+"""Triton's parameter for a tensor whose bytes are not in the message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decoded:
-    """What a message held; both None: it could not be read."""
+class DecodedMessage:
+    """The content of a message; both are None if it could not be read."""
 
     request: InferRequest | None = None
     response: InferResponse | None = None
     problem: Problem | None = None
 
 
-def request_in(written: bytes, what: str = NAMES["request"]) -> Decoded:
-    """A ModelInferRequest."""
+def request_in(written: bytes, what: str = NAMES["request"]) -> DecodedMessage:
+    """Decode a ModelInferRequest; `what`: its name in a sentence."""
     read = parsed("inference.ModelInferRequest", written)
     if read is None:
-        return Decoded(problem=_unread(f"{what} is no ModelInferRequest", "request"))
-    inputs, problem = _tensors(read.inputs, read.raw_input_contents, what, "request")
+        return DecodedMessage(
+            problem=_describe_unreadable(f"{what} is no ModelInferRequest", "request")
+        )
+    inputs, problem = _read_tensors(read.inputs, read.raw_input_contents, what, "request")
     request = InferRequest(
         model=read.model_name or None,
         version=read.model_version or None,
         id=read.id or None,
-        parameters=_parameters(read.parameters),
+        parameters=_read_parameters(read.parameters),
         inputs=inputs,
     )
-    return Decoded(request=request, problem=problem)
+    return DecodedMessage(request=request, problem=problem)
 
 
-def response_in(written: bytes, what: str = NAMES["response"]) -> Decoded:
-    """A ModelInferResponse."""
+def response_in(written: bytes, what: str = NAMES["response"]) -> DecodedMessage:
+    """Decode a ModelInferResponse; `what`: its name in a sentence."""
     read = parsed("inference.ModelInferResponse", written)
     if read is None:
-        return Decoded(problem=_unread(f"{what} is no ModelInferResponse", "response"))
-    return _response(read, what, error=None)
+        return DecodedMessage(
+            problem=_describe_unreadable(f"{what} is no ModelInferResponse", "response")
+        )
+    return _build_response(read, what, error=None)
 
 
-def stream_response_in(written: bytes, what: str) -> Decoded:
-    """A ModelStreamInferResponse: Triton's."""
+def stream_response_in(written: bytes, what: str) -> DecodedMessage:
+    """Decode Triton's ModelStreamInferResponse; `what`: its name in a sentence."""
     read = parsed("inference.ModelStreamInferResponse", written)
     if read is None:
-        return Decoded(problem=_unread(f"{what} is no ModelStreamInferResponse", "response"))
-    return _response(read.infer_response, what, error=read.error_message or None)
+        return DecodedMessage(
+            problem=_describe_unreadable(f"{what} is no ModelStreamInferResponse", "response")
+        )
+    return _build_response(read.infer_response, what, error=read.error_message or None)
 
 
-def _response(read: Any, what: str, *, error: str | None) -> Decoded:
-    outputs, problem = _tensors(read.outputs, read.raw_output_contents, what, "response")
+def _build_response(read: Any, what: str, *, error: str | None) -> DecodedMessage:
+    outputs, problem = _read_tensors(read.outputs, read.raw_output_contents, what, "response")
     response = InferResponse(
         model=read.model_name or None,
         version=read.model_version or None,
         id=read.id or None,
-        parameters=_parameters(read.parameters),
+        parameters=_read_parameters(read.parameters),
         outputs=outputs,
         error=error,
     )
-    return Decoded(response=response, problem=problem)
+    return DecodedMessage(response=response, problem=problem)
 
 
-def _tensors(
+def _read_tensors(
     tensors: Sequence[Any], raw: Sequence[bytes], what: str, side: CaptureSide
 ) -> tuple[Sequence[Tensor], Problem | None]:
-    """Raw contents belong to the tensors in order; those in shared memory may be left out."""
-    here = [len(raw) == len(tensors) or _has_bytes_here(each) for each in tensors]
-    left = iter(raw)
-    contents = [next(left, None) if each else None for each in here]
-    found = [_tensor(read, content) for read, content in zip(tensors, contents, strict=True)]
-    if raw and len(raw) != sum(here):
-        sentence = f"{what} has {len(raw)} raw contents for {sum(here)} tensors"
-        return found, _unread(sentence, side)
-    return found, None
+    """Read tensors. Raw contents belong to them in order; those in shared memory may be left
+    out."""
+    has_bytes = [len(raw) == len(tensors) or _has_bytes_here(tensor) for tensor in tensors]
+    remaining = iter(raw)
+    contents = [next(remaining, None) if is_here else None for is_here in has_bytes]
+    decoded = [_read_tensor(read, content) for read, content in zip(tensors, contents, strict=True)]
+    if raw and len(raw) != sum(has_bytes):
+        sentence = f"{what} has {len(raw)} raw contents for {sum(has_bytes)} tensors"
+        return decoded, _describe_unreadable(sentence, side)
+    return decoded, None
 
 
-def _unread(sentence: str, side: CaptureSide) -> Problem:
+def _describe_unreadable(sentence: str, side: CaptureSide) -> Problem:
     return Problem(sentence, (side, "unreadable"))
 
 
@@ -107,29 +114,29 @@ def _has_bytes_here(tensor: Any) -> bool:
     return _SHARED_MEMORY not in tensor.parameters
 
 
-def _tensor(read: Any, raw: bytes | None) -> Tensor:
+def _read_tensor(read: Any, raw: bytes | None) -> Tensor:
     return Tensor(
         name=read.name,
         datatype=read.datatype,
         shape=tuple(read.shape),
-        parameters=_parameters(read.parameters),
+        parameters=_read_parameters(read.parameters),
         raw=raw,
-        values=_values(read) if raw is None and read.HasField("contents") else None,
+        values=_read_values(read) if raw is None and read.HasField("contents") else None,
     )
 
 
-def _values(read: Any) -> Sequence[Value]:
-    """Those of the datatype; where there are none, those that are there."""
+def _read_values(read: Any) -> Sequence[Value]:
+    """Return the values of the datatype; if there are none, those of any other."""
     own = _CONTENTS.get(read.datatype)
     names: Iterable[str] = (*([own] if own else []), *_CONTENTS.values())
     filled = (getattr(read.contents, name) for name in names)
-    return list(next((each for each in filled if each), ()))
+    return list(next((values for values in filled if values), ()))
 
 
-def _parameters(read: Mapping[str, Any]) -> Parameters:
-    """One whose value is of no known kind is null."""
-    found: dict[str, bytes] = {}
+def _read_parameters(read: Mapping[str, Any]) -> Parameters:
+    """Return parameters as JSON; a value of an unknown kind is null."""
+    parameters: dict[str, bytes] = {}
     for name, value in read.items():
         kind = value.WhichOneof("parameter_choice")
-        found[name] = parameter_text(getattr(value, kind)) if kind else b"null"
-    return found
+        parameters[name] = parameter_text(getattr(value, kind)) if kind else b"null"
+    return parameters

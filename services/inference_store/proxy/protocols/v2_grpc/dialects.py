@@ -1,7 +1,8 @@
-"""What answers a stream: MLServer sends ModelInferResponse, Triton ModelStreamInferResponse.
+"""The message that answers a stream: ModelInferResponse of MLServer, ModelStreamInferResponse of
+Triton.
 
-Both under one name. Triton's has the fields 1 and 2 alone, a text and a message; the other has its
-name and version there, both texts, and what it is about behind them.
+Both answer the same method. Triton's has only the fields 1 and 2, a text and a message; in the
+other, these are its name and version, both texts, and its content follows.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -9,18 +10,18 @@ from typing import Final, TypeAlias
 
 from inference_store.grpc_messages import parsed
 
-from .decoding import Decoded, response_in, stream_response_in
+from .decoding import DecodedMessage, response_in, stream_response_in
 
-Decode: TypeAlias = Callable[[bytes, str], Decoded]
+Decode: TypeAlias = Callable[[bytes, str], DecodedMessage]
 DIALECTS: Final[Mapping[str, Decode]] = {"mlserver": response_in, "triton": stream_response_in}
 
 
-def dialect_of(answers: Iterable[bytes]) -> str:
-    """Told by the first answer that tells; where none does they read the same."""
-    return next((found for each in answers if (found := _told(each))), "mlserver")
+def find_dialect(answers: Iterable[bytes]) -> str:
+    """Return the dialect of the first answer that shows it; if none does, both read the same."""
+    return next((dialect for answer in answers if (dialect := _find_in(answer))), "mlserver")
 
 
-def _told(answer: bytes) -> str | None:
+def _find_in(answer: bytes) -> str | None:
     plain = parsed("inference.ModelInferResponse", answer)
     if plain is not None and (
         plain.id or plain.parameters or plain.outputs or plain.raw_output_contents

@@ -16,11 +16,11 @@ PNG = b"\x89PNG\r\n\x1a\n a drawing"
 VISION = Model(task_type="OBJECT_DETECTION")
 
 
-def body(content: bytes | dict[str, Any] | list[Any]) -> bytes:
+def encode_body(content: bytes | dict[str, Any] | list[Any]) -> bytes:
     return content if isinstance(content, bytes) else json.dumps(content).encode()
 
 
-def exchange(
+def make_exchange(
     request: bytes | dict[str, Any] | list[Any],
     response: bytes | dict[str, Any] | list[Any] = b"",
     *,
@@ -29,43 +29,43 @@ def exchange(
     response_headers: Headers = (),
     status: int = 200,
 ) -> Exchange:
-    asked, answered = body(request), body(response)
+    request_bytes, response_bytes = encode_body(request), encode_body(response)
     return Exchange(
         transport="rest",
         method="POST",
         path=path,
         request_headers=request_headers,
-        request=Body(parts=[asked], size=len(asked)),
+        request=Body(parts=[request_bytes], size=len(request_bytes)),
         response_headers=response_headers,
-        response=Body(parts=[answered], size=len(answered)),
+        response=Body(parts=[response_bytes], size=len(response_bytes)),
         http_status=status,
         received_at=datetime(2026, 11, 1, tzinfo=UTC),
     )
 
 
-def reading(seen: Exchange, model: Model | None = None) -> Reading:
-    call = V2_REST.recognise(V2_REST, seen.method, seen.path)
+def read_exchange(sample: Exchange, model: Model | None = None) -> Reading:
+    call = V2_REST.recognise(V2_REST, sample.method, sample.path)
     assert isinstance(call, Call)
-    return V2_REST.read(seen, call, model or Model())
+    return V2_REST.read(sample, call, model or Model())
 
 
 def read(request: Any, response: Any = b"", model: Model | None = None, **more: Any) -> Reading:
-    return reading(exchange(request, response, **more), model)
+    return read_exchange(make_exchange(request, response, **more), model)
 
 
-def asked(document: dict[str, Any]) -> InferRequest:
-    return request_of(Document(body(document)))
+def parse_request(document: dict[str, Any]) -> InferRequest:
+    return request_of(Document(encode_body(document)))
 
 
-def answered(document: dict[str, Any]) -> InferResponse:
-    return response_of(Document(body(document)))
+def parse_response(document: dict[str, Any]) -> InferResponse:
+    return response_of(Document(encode_body(document)))
 
 
-def texts(*data: Any, name: str = "x", **more: Any) -> dict[str, Any]:
-    """A BYTES tensor."""
+def make_text_tensor(*data: Any, name: str = "x", **more: Any) -> dict[str, Any]:
+    """Make a BYTES tensor."""
     return {"name": name, "shape": [len(data)], "datatype": "BYTES", "data": list(data), **more}
 
 
-def prefixed(*elements: bytes) -> bytes:
-    """Raw BYTES elements."""
-    return b"".join(struct.pack("<I", len(each)) + each for each in elements)
+def prefix_lengths(*elements: bytes) -> bytes:
+    """Return raw BYTES elements, each behind its length."""
+    return b"".join(struct.pack("<I", len(element)) + element for element in elements)

@@ -7,38 +7,43 @@ from typing import Any
 import pytest
 
 from inference_store.inference.json_text import Number
-from inference_store.proxy.protocols.v2.datum import arguments_of, datum_of, image_in
+from inference_store.proxy.protocols.v2.datum import arguments_of, datum_of, has_image
 from inference_store.proxy.protocols.v2.tensors import Tensor
 
-from .calls import JPEG, PNG, asked, prefixed, texts
+from .calls import JPEG, PNG, make_text_tensor, parse_request, prefix_lengths
 
 TEXT = "text/plain; charset=utf-8"
 
 
-def inputs(*documents: dict[str, Any]) -> list[Tensor]:
-    return list(asked({"inputs": list(documents)}).inputs)
+def parse_inputs(*documents: dict[str, Any]) -> list[Tensor]:
+    return list(parse_request({"inputs": list(documents)}).inputs)
 
 
-def coded(data: bytes) -> str:
+def encode_base64(data: bytes) -> str:
     return b64encode(data).decode()
 
 
 @pytest.mark.parametrize(
     ("element", "vision", "parameters", "expected"),
     [
-        (coded(JPEG), True, {}, (JPEG, None)),
-        (coded(JPEG), False, {"content_type": "base64"}, (JPEG, None)),
-        (coded(JPEG), False, {}, (JPEG, None)),
-        (coded(b"no image"), False, {}, (coded(b"no image").encode(), TEXT)),
-        (coded(JPEG) + "!", False, {}, ((coded(JPEG) + "!").encode(), TEXT)),
+        (encode_base64(JPEG), True, {}, (JPEG, None)),
+        (encode_base64(JPEG), False, {"content_type": "base64"}, (JPEG, None)),
+        (encode_base64(JPEG), False, {}, (JPEG, None)),
+        (encode_base64(b"no image"), False, {}, (encode_base64(b"no image").encode(), TEXT)),
+        (encode_base64(JPEG) + "!", False, {}, ((encode_base64(JPEG) + "!").encode(), TEXT)),
         (encodebytes(JPEG * 9).decode(), True, {}, (JPEG * 9, None)),
-        (f"data:image/jpeg;base64,{coded(JPEG)}", False, {}, (JPEG, "image/jpeg")),
-        (f"data:;base64,{coded(JPEG)}", True, {}, (JPEG, None)),
-        (f"data:a/b;x=y;base64,{coded(JPEG)}", True, {}, (JPEG, "a/b")),
+        (f"data:image/jpeg;base64,{encode_base64(JPEG)}", False, {}, (JPEG, "image/jpeg")),
+        (f"data:;base64,{encode_base64(JPEG)}", True, {}, (JPEG, None)),
+        (f"data:a/b;x=y;base64,{encode_base64(JPEG)}", True, {}, (JPEG, "a/b")),
         ("data:text/html\r\nx;base64,YQ==", True, {}, (b"data:text/html\r\nx;base64,YQ==", TEXT)),
         ("data:,hello", True, {}, (b"data:,hello", TEXT)),
         ("s3://bucket/cat.jpg", True, {}, (b"s3://bucket/cat.jpg", TEXT)),
-        (coded(JPEG)[:-1] + "!", True, {}, ((coded(JPEG)[:-1] + "!").encode(), TEXT)),
+        (
+            encode_base64(JPEG)[:-1] + "!",
+            True,
+            {},
+            ((encode_base64(JPEG)[:-1] + "!").encode(), TEXT),
+        ),
         ("", True, {}, (b"", TEXT)),
         ("Grüße", False, {"content_type": "str"}, ("Grüße".encode(), TEXT)),
         ({"a": 1}, False, {}, (b'{"a": 1}', TEXT)),
@@ -47,18 +52,18 @@ def coded(data: bytes) -> str:
     ],
 )
 def test_an_element(element: Any, vision: bool, parameters: Any, expected: Any) -> None:
-    found = datum_of(inputs(texts(element, parameters=parameters)), vision=vision)
-    assert (found.data, found.content_type) == expected
+    datum = datum_of(parse_inputs(make_text_tensor(element, parameters=parameters)), vision=vision)
+    assert (datum.data, datum.content_type) == expected
 
 
 def test_a_lone_surrogate_is_survived() -> None:
-    assert datum_of(inputs(texts("\ud800")), vision=False).data == b"\xed\xa0\x80"
+    assert datum_of(parse_inputs(make_text_tensor("\ud800")), vision=False).data == b"\xed\xa0\x80"
 
 
 @pytest.mark.parametrize(
     "tensor",
     [
-        Tensor(datatype="BYTES", raw=prefixed(JPEG)),
+        Tensor(datatype="BYTES", raw=prefix_lengths(JPEG)),
         Tensor(datatype="BYTES", values=[JPEG]),
         Tensor(datatype="BYTES", values=[b64encode(JPEG)]),
     ],
@@ -69,22 +74,22 @@ def test_an_element_in_bytes(tensor: Tensor) -> None:
 
 def test_a_numeric_tensor_is_as_it_came() -> None:
     tensor = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [[0.10, 1e400]]}
-    found = datum_of(inputs(tensor), vision=False)
-    assert found.content_type == "application/json; datatype=FP32; shape=1x2"
-    (exact,) = inputs({**tensor, "data": [0]})
+    datum = datum_of(parse_inputs(tensor), vision=False)
+    assert datum.content_type == "application/json; datatype=FP32; shape=1x2"
+    (exact,) = parse_inputs({**tensor, "data": [0]})
     data = b"[ [0.10, 1e400, 12345678901234567890] ]"
     assert datum_of([Tensor(datatype="FP32", data=data)], vision=True).data == data
     assert exact.shape == (1, 2)
 
 
 def test_a_raw_tensor_is_as_it_came() -> None:
-    found = datum_of([Tensor(datatype="INT16", shape=(2,), raw=b"\1\0\2\0")], vision=False)
-    assert found == (b"\1\0\2\0", "application/octet-stream; datatype=INT16; shape=2", None)
+    datum = datum_of([Tensor(datatype="INT16", shape=(2,), raw=b"\1\0\2\0")], vision=False)
+    assert datum == (b"\1\0\2\0", "application/octet-stream; datatype=INT16; shape=2", None)
 
 
 def test_typed_values_are_json() -> None:
-    found = datum_of([Tensor(datatype="INT16", shape=(2,), values=[1, 2])], vision=False)
-    assert found == (b"[1,2]", "application/json; datatype=INT16; shape=2", None)
+    datum = datum_of([Tensor(datatype="INT16", shape=(2,), values=[1, 2])], vision=False)
+    assert datum == (b"[1,2]", "application/json; datatype=INT16; shape=2", None)
 
 
 def test_bytes_that_are_no_tensor_are_kept() -> None:
@@ -93,18 +98,18 @@ def test_bytes_that_are_no_tensor_are_kept() -> None:
 
 
 def test_several_elements_of_a_text_are_their_json() -> None:
-    found = datum_of(inputs(texts("a", "b")), vision=False)
-    assert found == (b'["a", "b"]', "application/json; datatype=BYTES; shape=2", None)
+    datum = datum_of(parse_inputs(make_text_tensor("a", "b")), vision=False)
+    assert datum == (b'["a", "b"]', "application/json; datatype=BYTES; shape=2", None)
 
 
-def test_no_data_is_said() -> None:
-    found = datum_of([Tensor(name="image")], vision=True)
-    assert found == (None, None, "input 'image' has no data")
+def test_reports_missing_data() -> None:
+    datum = datum_of([Tensor(name="image")], vision=True)
+    assert datum == (None, None, "input 'image' has no data")
     assert datum_of([], vision=True).data is None
 
 
 HUGGING_FACE = [
-    texts("Prompt here", name="args"),
+    make_text_tensor("Prompt here", name="args"),
     {"name": "max_new_tokens", "shape": [1], "datatype": "INT64", "data": [500]},
     {"name": "temperature", "shape": [1], "datatype": "FP64", "data": [0.8]},
     {"name": "do_sample", "shape": [1], "datatype": "INT8", "data": [True]},
@@ -113,9 +118,9 @@ HUGGING_FACE = [
 
 
 def test_the_only_text_of_named_arguments_is_the_datum() -> None:
-    found = inputs(*HUGGING_FACE)
-    assert datum_of(found, vision=False) == (b"Prompt here", TEXT, None)
-    assert arguments_of(found) == {
+    result = parse_inputs(*HUGGING_FACE)
+    assert datum_of(result, vision=False) == (b"Prompt here", TEXT, None)
+    assert arguments_of(result) == {
         "max_new_tokens": 500,
         "temperature": 0.8,
         "do_sample": True,
@@ -125,22 +130,28 @@ def test_the_only_text_of_named_arguments_is_the_datum() -> None:
 
 def test_an_image_and_its_arguments() -> None:
     threshold = {"name": "threshold", "shape": [1], "datatype": "FP32", "data": [0.5]}
-    assert datum_of(inputs(threshold, texts(coded(PNG))), vision=True).data == PNG
+    assert (
+        datum_of(parse_inputs(threshold, make_text_tensor(encode_base64(PNG))), vision=True).data
+        == PNG
+    )
 
 
 def test_named_arguments_of_several_texts_are_v2s_json() -> None:
-    documents = [texts("Who?", name="question"), texts("Me.", name="context")]
-    found = inputs(*documents)
-    datum = datum_of(found, vision=False)
+    documents = [make_text_tensor("Who?", name="question"), make_text_tensor("Me.", name="context")]
+    result = parse_inputs(*documents)
+    datum = datum_of(result, vision=False)
     assert json.loads(datum.data or b"") == {"inputs": documents}
     assert datum.content_type == "application/json"
-    assert arguments_of(found) == {}
+    assert arguments_of(result) == {}
 
 
 def test_arguments_keep_their_numbers_and_stay_small() -> None:
     huge = {"name": "huge", "shape": [1], "datatype": "FP64", "data": [0] * 5000}
-    found = [*inputs(texts("a"), huge), Tensor(name="far", datatype="FP64", data=b"[1e400]")]
-    assert arguments_of(found) == {"far": Number("1e400")}
+    listed = [
+        *parse_inputs(make_text_tensor("a"), huge),
+        Tensor(name="far", datatype="FP64", data=b"[1e400]"),
+    ]
+    assert arguments_of(listed) == {"far": Number("1e400")}
 
 
 @pytest.mark.parametrize(
@@ -155,5 +166,5 @@ def test_arguments_keep_their_numbers_and_stay_small() -> None:
         (Tensor(datatype="BYTES", raw=b"\1"), False),
     ],
 )
-def test_what_an_image_is(tensor: Tensor, expected: bool) -> None:
-    assert image_in(tensor) is expected
+def test_recognises_images(tensor: Tensor, expected: bool) -> None:
+    assert has_image(tensor) is expected

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from inference_store.proxy.exchange import Headers, header
 from inference_store.proxy.protocols.v2 import strip
-from inference_store.proxy.protocols.v2.stripping import without_metadata
+from inference_store.proxy.protocols.v2.stripping import remove_metadata
 
-from .calls import body, texts
+from .calls import encode_body, make_text_tensor
 
 EXACT = [
     ('{"parameters":{"metadata":"x"}}', '{"parameters":{}}'),
@@ -39,7 +39,7 @@ EXACT = [
 
 @pytest.mark.parametrize(("text", "expected"), EXACT)
 def test_only_the_metadata_goes(text: str, expected: str) -> None:
-    assert (without_metadata(text.encode()) or b"").decode() == expected
+    assert (remove_metadata(text.encode()) or b"").decode() == expected
 
 
 NOTHING = [
@@ -63,7 +63,7 @@ def test_nothing_to_cut(content: bytes) -> None:
 
 
 def test_a_mark_stays() -> None:
-    assert without_metadata(b'\xef\xbb\xbf{"parameters":{"metadata":1}}') == (
+    assert remove_metadata(b'\xef\xbb\xbf{"parameters":{"metadata":1}}') == (
         b'\xef\xbb\xbf{"parameters":{}}'
     )
 
@@ -78,9 +78,9 @@ def test_headers_are_right_again() -> None:
 
 
 def test_a_length_that_was_not_there_is_not_invented() -> None:
-    found = strip(b'{"parameters":{"metadata":1}}', [("transfer-encoding", "chunked")])
-    assert found is not None
-    assert found[1] == [("transfer-encoding", "chunked")]
+    stripped_call = strip(b'{"parameters":{"metadata":1}}', [("transfer-encoding", "chunked")])
+    assert stripped_call is not None
+    assert stripped_call[1] == [("transfer-encoding", "chunked")]
 
 
 def test_the_binary_part_stays() -> None:
@@ -90,13 +90,13 @@ def test_the_binary_part_stays() -> None:
         ("inference-header-content-length", str(len(head))),
         ("content-length", str(len(head + tail))),
     ]
-    found = strip(head + tail, headers)
-    assert found is not None
-    sent, said = found
-    kept = b'{"inputs":[{"parameters":{"binary_data_size":13}}]}'
-    assert sent == kept + tail
-    assert header(said, "inference-header-content-length") == str(len(kept))
-    assert header(said, "content-length") == str(len(sent))
+    stripped_call = strip(head + tail, headers)
+    assert stripped_call is not None
+    sent, remaining_headers = stripped_call
+    remaining_head = b'{"inputs":[{"parameters":{"binary_data_size":13}}]}'
+    assert sent == remaining_head + tail
+    assert header(remaining_headers, "inference-header-content-length") == str(len(remaining_head))
+    assert header(remaining_headers, "content-length") == str(len(sent))
 
 
 @pytest.mark.parametrize(
@@ -110,11 +110,11 @@ def test_the_binary_part_stays() -> None:
 def test_the_coding_stays(coding: str, encode: Any, decode: Any) -> None:
     content = encode(b'{"parameters":{"metadata":1}}')
     headers = [("content-encoding", coding), ("content-length", str(len(content)))]
-    found = strip(content, headers)
-    assert found is not None
-    assert decode(found[0]) == b'{"parameters":{}}'
-    expected = [("content-encoding", coding), ("content-length", str(len(found[0])))]
-    assert list(found[1]) == expected
+    stripped_call = strip(content, headers)
+    assert stripped_call is not None
+    assert decode(stripped_call[0]) == b'{"parameters":{}}'
+    expected = [("content-encoding", coding), ("content-length", str(len(stripped_call[0])))]
+    assert list(stripped_call[1]) == expected
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_the_coding_stays(coding: str, encode: Any, decode: Any) -> None:
         [("inference-header-content-length", "x")],
     ],
 )
-def test_what_cannot_be_read_is_left_alone(headers: Headers) -> None:
+def test_leaves_unreadable_requests_alone(headers: Headers) -> None:
     assert strip(b'{"parameters":{"metadata":1}}', headers) is None
 
 
@@ -145,7 +145,7 @@ _REQUEST = st.fixed_dictionaries(
 )
 
 
-def cleaned(document: Any) -> Any:
+def drop_metadata(document: Any) -> Any:
     """The request without its metadata, as anyone would do it who may lose how it was written."""
     inputs = document["inputs"]
     for holder in [document, *(inputs if isinstance(inputs, list) else [])]:
@@ -165,25 +165,25 @@ def test_the_rest_is_the_same_document(
 ) -> None:
     text = json.dumps(document, ensure_ascii=ascii_only, indent=indent, separators=separators)
     content = text.encode("utf-8", "surrogatepass")
-    found = strip(content, [("content-length", str(len(content)))])
-    expected = cleaned(json.loads(text))
-    if found is None:
+    stripped_call = strip(content, [("content-length", str(len(content)))])
+    expected = drop_metadata(json.loads(text))
+    if stripped_call is None:
         assert json.loads(text) == expected
     else:
-        assert json.loads(found[0].decode("utf-8", "surrogatepass")) == expected
-        assert header(found[1], "content-length") == str(len(found[0]))
-        assert _is_cut_from(found[0], content)
+        assert json.loads(stripped_call[0].decode("utf-8", "surrogatepass")) == expected
+        assert header(stripped_call[1], "content-length") == str(len(stripped_call[0]))
+        assert _is_cut_from(stripped_call[0], content)
 
 
 def _is_cut_from(part: bytes, whole: bytes) -> bool:
-    """All bytes of `part` stand in `whole` in the same order."""
-    left = iter(whole)
-    return all(byte in left for byte in part)
+    """Check that all bytes of `part` are in `whole` in the same order."""
+    remaining = iter(whole)
+    return all(byte in remaining for byte in part)
 
 
 @given(data=st.lists(st.floats() | st.integers(), max_size=5), prefix=st.text(max_size=5))
-def test_what_was_not_touched_is_the_same_bytes(data: list[float], prefix: str) -> None:
-    tensor = body(texts(*data, name=prefix))
+def test_keeps_the_bytes_of_other_members(data: list[float], prefix: str) -> None:
+    tensor = encode_body(make_text_tensor(*data, name=prefix))
     text = b'{"inputs":[' + tensor + b',{"parameters":{"metadata":"x"},"n":' + tensor + b"}]}"
-    found = without_metadata(text)
-    assert found == b'{"inputs":[' + tensor + b',{"parameters":{},"n":' + tensor + b"}]}"
+    result = remove_metadata(text)
+    assert result == b'{"inputs":[' + tensor + b',{"parameters":{},"n":' + tensor + b"}]}"

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inference_store.proxy.protocols.v2.tensor_json import envelope_json, tensor_json
 from inference_store.proxy.protocols.v2.tensors import (
     CODES,
     MOST_ELEMENTS,
@@ -17,12 +18,11 @@ from inference_store.proxy.protocols.v2.tensors import (
     bytes_elements,
     decoded,
     encoded,
-    merged,
+    merge,
     parameter_text,
 )
-from inference_store.proxy.protocols.v2.writing import envelope_json, tensor_json
 
-from .calls import prefixed
+from .calls import prefix_lengths
 
 _SIGNED = {"INT8": 8, "INT16": 16, "INT32": 32, "INT64": 64}
 _UNSIGNED = {"UINT8": 8, "UINT16": 16, "UINT32": 32, "UINT64": 64}
@@ -41,9 +41,9 @@ def test_there_are_thirteen() -> None:
     assert len(VALUES) == 13
 
 
-def same(one: Any, other: Any) -> bool:
+def is_same(left: Any, right: Any) -> bool:
     """The same value; NaN is NaN."""
-    return one == other or (math.isnan(one) and math.isnan(other))
+    return left == right or (math.isnan(left) and math.isnan(right))
 
 
 @pytest.mark.parametrize("datatype", sorted(VALUES))
@@ -52,25 +52,25 @@ def test_raw_bytes_become_the_same_values_and_json(datatype: str, data: st.DataO
     values = data.draw(st.lists(VALUES[datatype], max_size=6))
     raw = encoded(datatype, values)
     assert raw is not None
-    found = decoded(datatype, raw)
-    assert found is not None
-    assert all(map(same, found, values))
-    assert len(found) == len(values)
+    result = decoded(datatype, raw)
+    assert result is not None
+    assert all(map(is_same, result, values))
+    assert len(result) == len(values)
     by_raw = tensor_json(Tensor(name="x", datatype=datatype, raw=raw))
     assert by_raw == tensor_json(Tensor(name="x", datatype=datatype, values=values))
     assert by_raw.problem is None
     if datatype != "BYTES":
-        assert all(map(same, json.loads(by_raw.text)["data"], values))
+        assert all(map(is_same, json.loads(by_raw.text)["data"], values))
 
 
 def test_json_text_is_written_as_it_came() -> None:
     data = b"[[1.0, 12345678901234567890123], [1e400, -0.10000]]"
     tensor = Tensor(name="x", datatype="FP64", shape=(2, -1), data=data)
-    said = b'{"name":"x","shape":[2, -1],"datatype":"FP64","data":' + data + b"}"
-    assert tensor_json(tensor) == (said, None)
+    expected = b'{"name":"x","shape":[2, -1],"datatype":"FP64","data":' + data + b"}"
+    assert tensor_json(tensor) == (expected, None)
 
 
-def test_every_single_of_32_bits_is_told_exactly() -> None:
+def test_writes_every_32_bit_float_exactly() -> None:
     written = tensor_json(Tensor(datatype="FP32", raw=struct.pack("<f", 0.1)))
     assert json.loads(written.text)["data"] == [struct.unpack("<f", struct.pack("<f", 0.1))[0]]
 
@@ -81,7 +81,7 @@ def test_infinities_and_nan_are_not_made_null() -> None:
 
 
 def test_text_elements_are_strings() -> None:
-    written = tensor_json(Tensor(datatype="BYTES", raw=prefixed(b"cat", "Kätzchen".encode())))
+    written = tensor_json(Tensor(datatype="BYTES", raw=prefix_lengths(b"cat", "Kätzchen".encode())))
     assert json.loads(written.text)["data"] == ["cat", "Kätzchen"]
 
 
@@ -104,7 +104,7 @@ def test_elements_that_are_no_text_are_base64_and_say_so() -> None:
     ],
     ids=["unknown datatype", "half an element", "half a length", "too many"],
 )
-def test_what_is_no_json_is_kept_as_base64(tensor: Tensor) -> None:
+def test_keeps_data_that_is_not_json_as_base64(tensor: Tensor) -> None:
     written = tensor_json(tensor)
     assert "data_base64" in json.loads(written.text)
     assert "data" not in json.loads(written.text)
@@ -118,7 +118,7 @@ def test_too_many_values_are_packed() -> None:
 
 
 @pytest.mark.parametrize(
-    "raw", [b"\1", b"\1\0\0\0", b"\2\0\0\0a", b"\xff\xff\xff\xffabc", prefixed(b"a") + b"\0"]
+    "raw", [b"\1", b"\1\0\0\0", b"\2\0\0\0a", b"\xff\xff\xff\xffabc", prefix_lengths(b"a") + b"\0"]
 )
 def test_lengths_that_do_not_add_up(raw: bytes) -> None:
     assert bytes_elements(raw) is None
@@ -126,7 +126,7 @@ def test_lengths_that_do_not_add_up(raw: bytes) -> None:
 
 def test_elements_hold_anything() -> None:
     elements = [b"", b"\0\0\0\0", b"\xff" * 300]
-    assert bytes_elements(prefixed(*elements)) == elements
+    assert bytes_elements(prefix_lengths(*elements)) == elements
 
 
 @given(datatype=st.sampled_from([*VALUES, "BF16", ""]), raw=st.binary(max_size=40))
@@ -141,12 +141,14 @@ def test_a_parameter_is_json(value: Any) -> None:
 
 
 def test_a_stream_becomes_one_answer() -> None:
-    one = InferResponse(model="m", id="1", outputs=[Tensor(name="a")], parameters={"k": b"1"})
-    two = InferResponse(model="n", outputs=[Tensor(name="b")], parameters={"k": b"2"}, error="late")
-    found = merged([one, two])
-    assert [output.name for output in found.outputs] == ["a", "b"]
-    assert (found.model, found.id, found.error) == ("m", "1", "late")
-    assert found.parameters == {"k": b"2"}
+    first = InferResponse(model="m", id="1", outputs=[Tensor(name="a")], parameters={"k": b"1"})
+    second = InferResponse(
+        model="n", outputs=[Tensor(name="b")], parameters={"k": b"2"}, error="late"
+    )
+    result = merge([first, second])
+    assert [output.name for output in result.outputs] == ["a", "b"]
+    assert (result.model, result.id, result.error) == ("m", "1", "late")
+    assert result.parameters == {"k": b"2"}
 
 
 def test_an_envelope_leaves_out_what_is_not_known() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from inference_store.proxy.exchange import Body, Headers
 from inference_store.proxy.protocols.protocol import Model, Reading
 from inference_store.proxy.protocols.v2 import V2_REST, strip
-from inference_store.proxy.protocols.v2.reading import reading_of
+from inference_store.proxy.protocols.v2.tensor_reading import read_inferences
 from inference_store.proxy.protocols.v2.tensors import (
     CODES,
     InferRequest,
@@ -21,7 +21,7 @@ from inference_store.proxy.protocols.v2.tensors import (
 )
 from tests.properties import examples
 
-from .calls import JPEG, exchange, prefixed, reading, texts
+from .calls import JPEG, make_exchange, make_text_tensor, prefix_lengths, read_exchange
 
 _MODELS = st.builds(
     Model,
@@ -79,8 +79,10 @@ _ENVELOPES = st.fixed_dictionaries(
         "text_input": _JSON,
     },
 )
-_DOCUMENTS = (_JSON | _ENVELOPES).map(lambda each: json.dumps(each).encode())
-_TAILS = st.binary(max_size=24) | st.lists(st.binary(max_size=5)).map(lambda each: prefixed(*each))
+_DOCUMENTS = (_JSON | _ENVELOPES).map(lambda document: json.dumps(document).encode())
+_TAILS = st.binary(max_size=24) | st.lists(st.binary(max_size=5)).map(
+    lambda elements: prefix_lengths(*elements)
+)
 
 
 @st.composite
@@ -105,40 +107,45 @@ def _contents(draw: st.DrawFn) -> tuple[bytes, Headers]:
     return draw(st.sampled_from([coded, coded, coded[: len(coded) // 2]])), headers
 
 
-def assert_sound(found: Reading) -> None:
-    """Each has data, or there is a word on why not; what is JSON is JSON."""
-    assert len(found.inferences) >= 1
-    assert found.problem is not None or all(each.data is not None for each in found.inferences)
-    for each in found.inferences:
-        for text in each.metadata:
+def assert_sound(result: Reading) -> None:
+    """Check that each has data or a reason for having none, and that JSON is valid."""
+    assert len(result.inferences) >= 1
+    assert result.problem is not None or all(
+        inference.data is not None for inference in result.inferences
+    )
+    for inference in result.inferences:
+        for text in inference.metadata:
             json.loads(text.decode("utf-8", "surrogateescape"))
 
 
 @settings(max_examples=examples(400))
-@given(asked=_contents(), answered=_contents(), model=_MODELS, path=_PATHS,
-       status=st.sampled_from([200, 400, 500]), whole=st.booleans())  # fmt: skip
+@given(request_and_headers=_contents(), response_and_headers=_contents(), model=_MODELS,
+       path=_PATHS, status=st.sampled_from([200, 400, 500]), whole=st.booleans())  # fmt: skip
 def test_any_exchange_is_read(
-    asked: tuple[bytes, Headers],
-    answered: tuple[bytes, Headers],
+    request_and_headers: tuple[bytes, Headers],
+    response_and_headers: tuple[bytes, Headers],
     model: Model,
     path: str,
     status: int,
     whole: bool,
 ) -> None:
-    (request, request_headers), (response, response_headers) = asked, answered
-    seen = exchange(
+    (request, request_headers), (response, response_headers) = (
+        request_and_headers,
+        response_and_headers,
+    )
+    sample = make_exchange(
         request, response, path=path, status=status,
         request_headers=request_headers, response_headers=response_headers,
     )  # fmt: skip
-    seen.response = Body(parts=[response] if response else [], size=9, whole=whole)
-    assert_sound(reading(seen, model))
+    sample.response = Body(parts=[response] if response else [], size=9, whole=whole)
+    assert_sound(read_exchange(sample, model))
 
 
 @settings(max_examples=examples(300))
 @given(content=_contents())
 def test_any_body_is_stripped_or_left_alone(content: tuple[bytes, Headers]) -> None:
-    found = strip(*content)
-    assert found is None or strip(*found) is None
+    stripped_call = strip(*content)
+    assert stripped_call is None or strip(*stripped_call) is None
 
 
 @given(method=st.sampled_from(["POST", "GET"]), path=st.text() | st.text().map("/v2/{}".format))
@@ -168,12 +175,12 @@ _TENSORS = st.lists(
 def test_any_tensors_are_read(
     request: list[Tensor], response: list[Tensor], model: Model, stream: bool
 ) -> None:
-    found = reading_of(
+    result = read_inferences(
         InferRequest(inputs=request), InferResponse(outputs=response), model, stream=stream
     )
-    assert_sound(found)
-    for each in found.inferences:
-        assert len(json.loads(each.response or b"")["outputs"]) <= len(response)
+    assert_sound(result)
+    for inference in result.inferences:
+        assert len(json.loads(inference.response or b"")["outputs"]) <= len(response)
 
 
 def test_a_megabyte_of_each_is_read() -> None:
@@ -185,5 +192,7 @@ def test_a_megabyte_of_each_is_read() -> None:
     escaped = b'{"inputs": [{"datatype": "BYTES", "data": ["' + b"\\n" * 500_000 + b'"]}]}'
     for content in (deep, many, strings, nested, escaped):
         for model in (Model(), Model(task_type="object_detection", batched=True)):
-            found = reading(exchange(content, {"outputs": [texts(JPEG.hex())]}), model)
-            assert_sound(found)
+            result = read_exchange(
+                make_exchange(content, {"outputs": [make_text_tensor(JPEG.hex())]}), model
+            )
+            assert_sound(result)

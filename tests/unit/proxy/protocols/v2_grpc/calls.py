@@ -17,30 +17,30 @@ Response = message("inference.ModelInferResponse")
 StreamResponse = message("inference.ModelStreamInferResponse")
 
 
-def request(*images: bytes, name: str = "digits", **members: Any) -> Any:
+def make_request(*images: bytes, name: str = "digits", **members: Any) -> Any:
     """A request with an image an input, in typed contents."""
-    made = Request(model_name=name, **members)
+    built = Request(model_name=name, **members)
     for position, image in enumerate(images):
-        tensor = made.inputs.add(name=f"image-{position}", datatype="BYTES", shape=[1])
+        tensor = built.inputs.add(name=f"image-{position}", datatype="BYTES", shape=[1])
         tensor.contents.bytes_contents.append(image)
-    return made
+    return built
 
 
-def response(*texts: str, name: str = "digits", **members: Any) -> Any:
+def make_response(*texts: str, name: str = "digits", **members: Any) -> Any:
     """An answer with a text an output, in typed contents."""
-    made = Response(model_name=name, **members)
+    built = Response(model_name=name, **members)
     for position, text in enumerate(texts):
-        tensor = made.outputs.add(name=f"output-{position}", datatype="BYTES", shape=[1])
+        tensor = built.outputs.add(name=f"output-{position}", datatype="BYTES", shape=[1])
         tensor.contents.bytes_contents.append(text.encode())
-    return made
+    return built
 
 
-def body(messages: Sequence[Any], *, whole: bool = True) -> Body:
-    parts = [each if isinstance(each, bytes) else each.SerializeToString() for each in messages]
+def make_body(messages: Sequence[Any], *, whole: bool = True) -> Body:
+    parts = [part if isinstance(part, bytes) else part.SerializeToString() for part in messages]
     return Body(parts=parts, size=sum(map(len, parts)), whole=whole)
 
 
-def reading(
+def read_exchange(
     requests: Sequence[Any],
     responses: Sequence[Any] = (),
     *,
@@ -53,8 +53,8 @@ def reading(
         transport="grpc",
         method=path,
         path=path,
-        request=body(requests, whole=whole),
-        response=body(responses, whole=whole),
+        request=make_body(requests, whole=whole),
+        response=make_body(responses, whole=whole),
         grpc_code=grpc_code,
         received_at=datetime(2026, 11, 1, tzinfo=UTC),
     )

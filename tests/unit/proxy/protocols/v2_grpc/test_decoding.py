@@ -17,9 +17,9 @@ from tests.unit.proxy.protocols.v2_grpc.calls import (
     STREAM,
     Request,
     Response,
-    reading,
-    request,
-    response,
+    make_request,
+    make_response,
+    read_exchange,
 )
 
 VISION = Model(task_type="OBJECT_DETECTION")
@@ -57,31 +57,31 @@ def test_typed_contents(datatype: str, member: str, values: list[Any]) -> None:
     written = Request()
     tensor = written.inputs.add(name="x", datatype=datatype, shape=[len(values)])
     getattr(tensor.contents, member).extend(values)
-    found = request_in(written.SerializeToString())
-    assert found.request is not None
-    (read,) = found.request.inputs
+    result = request_in(written.SerializeToString())
+    assert result.request is not None
+    (read,) = result.request.inputs
     assert (read.name, read.datatype, read.shape) == ("x", datatype, (len(values),))
     assert (read.values, read.raw, read.data) == (values, None, None)
-    assert [type(each) for each in read.values or ()] == [type(each) for each in values]
+    assert [type(value) for value in read.values or ()] == [type(value) for value in values]
 
 
 def test_a_tensor_without_data_and_one_of_no_elements() -> None:
     written = Request()
     written.inputs.add(name="none", datatype="FP32", shape=[1])
     written.inputs.add(name="empty", datatype="FP32", shape=[0]).contents.SetInParent()
-    found = request_in(written.SerializeToString()).request
-    assert found is not None
-    assert [each.values for each in found.inputs] == [None, []]
+    result = request_in(written.SerializeToString()).request
+    assert result is not None
+    assert [tensor.values for tensor in result.inputs] == [None, []]
 
 
 def test_raw_contents_belong_to_tensors_in_order() -> None:
     written = Response(raw_output_contents=[b"\1\2", b"\3"])
     written.outputs.add(name="a", datatype="UINT8", shape=[2])
     written.outputs.add(name="b", datatype="UINT8", shape=[1])
-    found = response_in(written.SerializeToString())
-    assert found.response is not None
-    assert [each.raw for each in found.response.outputs] == [b"\1\2", b"\3"]
-    assert found.problem is None
+    result = response_in(written.SerializeToString())
+    assert result.response is not None
+    assert [output.raw for output in result.response.outputs] == [b"\1\2", b"\3"]
+    assert result.problem is None
 
 
 def test_a_tensor_in_shared_memory_has_no_raw_contents() -> None:
@@ -89,19 +89,19 @@ def test_a_tensor_in_shared_memory_has_no_raw_contents() -> None:
     shared = written.inputs.add(name="a", datatype="UINT8", shape=[2])
     shared.parameters["shared_memory_region"].string_param = "r"
     written.inputs.add(name="b", datatype="UINT8", shape=[1])
-    found = request_in(written.SerializeToString())
-    assert found.request is not None
-    assert [each.raw for each in found.request.inputs] == [None, b"\3"]
-    assert found.problem is None
+    result = request_in(written.SerializeToString())
+    assert result.request is not None
+    assert [tensor.raw for tensor in result.request.inputs] == [None, b"\3"]
+    assert result.problem is None
 
 
 @pytest.mark.parametrize("raw", [[b"\1"], [b"\1", b"\2", b"\3"]])
-def test_raw_contents_of_another_number_are_said(raw: list[bytes]) -> None:
+def test_reports_raw_contents_of_another_number(raw: list[bytes]) -> None:
     written = Request(raw_input_contents=raw)
     written.inputs.add(name="a", datatype="UINT8", shape=[1])
     written.inputs.add(name="b", datatype="UINT8", shape=[1])
-    found = reading([written])
-    assert found.problem == f"the request has {len(raw)} raw contents for 2 tensors"
+    result = read_exchange([written])
+    assert result.problem == f"the request has {len(raw)} raw contents for 2 tensors"
 
 
 def test_every_kind_of_parameter() -> None:
@@ -113,9 +113,9 @@ def test_every_kind_of_parameter() -> None:
     parameters["double"].double_param = 0.1
     parameters["uint"].uint64_param = (1 << 64) - 1
     parameters["none"].SetInParent()
-    found = request_in(written.SerializeToString()).request
-    assert found is not None
-    assert dict(found.parameters) == {
+    result = request_in(written.SerializeToString()).request
+    assert result is not None
+    assert dict(result.parameters) == {
         "bool": b"true",
         "int": b"-9223372036854775808",
         "string": b'"a \\"text\\""',
@@ -126,56 +126,63 @@ def test_every_kind_of_parameter() -> None:
 
 
 def test_a_call_is_read_as_over_rest() -> None:
-    asked = request(JPEG, id="7", model_version="2")
-    asked.parameters["metadata"].string_param = '[{"key":"a","type":"int","value":"1"}]'
-    found = reading([asked], [response('[{"label":"cat"}]', id="7")], model=VISION)
-    assert (found.model, found.version) == ("digits", "2")
-    assert (found.request_id, found.response_id, found.ok, found.problem) == ("7", "7", None, None)
-    (inference,) = found.inferences
+    message = make_request(JPEG, id="7", model_version="2")
+    message.parameters["metadata"].string_param = '[{"key":"a","type":"int","value":"1"}]'
+    result = read_exchange([message], [make_response('[{"label":"cat"}]', id="7")], model=VISION)
+    assert (result.model, result.version) == ("digits", "2")
+    assert (result.request_id, result.response_id, result.ok, result.problem) == (
+        "7",
+        "7",
+        None,
+        None,
+    )
+    (inference,) = result.inferences
     assert inference.data == JPEG
     assert len(inference.metadata) == 1
     assert json.loads(inference.response or b"")["outputs"][0]["data"] == ['[{"label":"cat"}]']
 
 
 def test_images_are_split() -> None:
-    found = reading([request(JPEG, JPEG + b"2")], [response("a", "b")], model=VISION)
-    assert [each.data for each in found.inferences] == [JPEG, JPEG + b"2"]
-    answers = [json.loads(each.response or b"")["outputs"] for each in found.inferences]
-    assert [each[0]["data"] for each in answers] == [["a"], ["b"]]
+    result = read_exchange(
+        [make_request(JPEG, JPEG + b"2")], [make_response("a", "b")], model=VISION
+    )
+    assert [inference.data for inference in result.inferences] == [JPEG, JPEG + b"2"]
+    answers = [json.loads(inference.response or b"")["outputs"] for inference in result.inferences]
+    assert [answer[0]["data"] for answer in answers] == [["a"], ["b"]]
 
 
 def test_raw_and_typed_contents_read_alike() -> None:
-    typed, raw = request(JPEG), Request(model_name="digits")
+    typed, raw = make_request(JPEG), Request(model_name="digits")
     raw.inputs.add(name="image-0", datatype="BYTES", shape=[1])
     raw.raw_input_contents.append(struct.pack("<I", len(JPEG)) + JPEG)
-    assert reading([typed], model=VISION) == reading([raw], model=VISION)
+    assert read_exchange([typed], model=VISION) == read_exchange([raw], model=VISION)
 
 
-def test_what_is_no_message_is_kept_whole() -> None:
-    found = reading([b"\x0a\xff"], [b"\x0a\xfe"])
-    (inference,) = found.inferences
+def test_keeps_bytes_that_are_no_message_whole() -> None:
+    result = read_exchange([b"\x0a\xff"], [b"\x0a\xfe"])
+    (inference,) = result.inferences
     assert (inference.data, inference.response) == (b"\x0a\xff", b"\x0a\xfe")
-    assert found.problem is not None
-    assert "the request is no ModelInferRequest" in found.problem
-    assert "the answer is no ModelInferResponse" in found.problem
+    assert result.problem is not None
+    assert "the request is no ModelInferRequest" in result.problem
+    assert "the answer is no ModelInferResponse" in result.problem
 
 
-def test_what_was_not_kept_is_said() -> None:
-    found = reading([], [], whole=False)
-    assert len(found.inferences) == 1
-    assert found.problem is not None
-    assert "the request was not kept: 0 bytes" in found.problem
+def test_reports_messages_that_were_not_kept() -> None:
+    result = read_exchange([], [], whole=False)
+    assert len(result.inferences) == 1
+    assert result.problem is not None
+    assert "the request was not kept: 0 bytes" in result.problem
 
 
 def test_a_call_without_an_answer() -> None:
-    found = reading([request(JPEG)], [], model=VISION, grpc_code=14)
-    assert found.problem is None
-    assert found.inferences[0].response is None
+    result = read_exchange([make_request(JPEG)], [], model=VISION, grpc_code=14)
+    assert result.problem is None
+    assert result.inferences[0].response is None
 
 
 MESSAGES = st.one_of(
     st.binary(max_size=200),
-    st.builds(lambda: request(b"x").SerializeToString()),
+    st.builds(lambda: make_request(b"x").SerializeToString()),
 )
 
 
@@ -184,16 +191,19 @@ def test_any_bytes_are_read(requests: list[bytes], responses: list[bytes], diale
     for path in (INFER, STREAM):
         for task_type in (None, "OBJECT_DETECTION"):
             model = Model(task_type=task_type, dialect=dialect or None)
-            assert reading(requests, responses, path=path, model=model).inferences
+            assert read_exchange(requests, responses, path=path, model=model).inferences
 
 
 @given(st.data(), st.binary(min_size=1, max_size=8))
 def test_a_message_changed_anywhere_is_read(data: st.DataObject, noise: bytes) -> None:
-    written = [request(JPEG, id="1", raw_input_contents=[b"\4\0\0\0abcd"]), response("a", id="1")]
+    written = [
+        make_request(JPEG, id="1", raw_input_contents=[b"\4\0\0\0abcd"]),
+        make_response("a", id="1"),
+    ]
     changed = []
-    for each in map(bytes, (one.SerializeToString() for one in written)):
-        at = data.draw(st.integers(0, len(each) - 1))
-        changed.append(each[:at] + noise + each[at + len(noise) :])
+    for original in map(bytes, (message.SerializeToString() for message in written)):
+        at = data.draw(st.integers(0, len(original) - 1))
+        changed.append(original[:at] + noise + original[at + len(noise) :])
     for path in (INFER, STREAM):
-        found = reading(changed[:1], changed[1:], path=path, model=VISION)
-        assert found.inferences
+        result = read_exchange(changed[:1], changed[1:], path=path, model=VISION)
+        assert result.inferences

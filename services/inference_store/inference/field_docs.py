@@ -1,0 +1,77 @@
+"""Documents the fields of a model by the docstrings under them in its source.
+
+pydantic's `use_attribute_docstrings` does the same, but reads the source of each model on import: a
+millisecond per model, for a schema that is rarely requested. Here it is read on request.
+"""
+
+import ast
+import inspect
+import sys
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import pairwise
+from typing import ClassVar
+
+from pydantic import BaseModel, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+
+class DocumentedModel(BaseModel):
+    """A model whose JSON schema has each field's docstring as its description."""
+
+    taken_from: ClassVar[type | None] = None
+    """The dataclass that the fields of this very class were taken from, with their docstrings."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler, /
+    ) -> JsonSchemaValue:
+        json_schema = handler(schema)
+        properties = handler.resolve_ref_schema(json_schema).get("properties", {})
+        for name, doc in field_docs(cls).items():
+            field = cls.model_fields[name]
+            for key in {name, field.alias, field.serialization_alias} & properties.keys():
+                properties[key]["description"] = doc
+        return json_schema
+
+
+def field_docs(model: type[BaseModel]) -> dict[str, str]:
+    """Return the docstring of each field, by its name; fields without one are left out."""
+    docs = {
+        name: field.description or _doc(model, name) for name, field in model.model_fields.items()
+    }
+    return {name: doc for name, doc in docs.items() if doc}
+
+
+def _doc(model: type, name: str) -> str | None:
+    """Return the docstring under a field, in the class that declares it, or in the class it was
+    taken from."""
+    declaring = (kind for kind in model.__mro__ if name in inspect.get_annotations(kind))
+    kind = next(declaring, model)
+    doc = _docs_of(kind.__module__).get(f"{kind.__qualname__}.{name}")
+    source: type | None = vars(kind).get("taken_from")
+    return _doc(source, name) if doc is None and source is not None else doc
+
+
+@cache
+def _docs_of(module: str) -> dict[str, str]:
+    """Return the docstrings of the attributes of a module's classes, by `Class.attribute`."""
+    try:
+        source = inspect.getsource(sys.modules[module])
+    except (OSError, TypeError):  # installed only as bytecode; typed in by hand
+        return {}
+    return dict(_docs_in(ast.parse(source).body))
+
+
+def _docs_in(body: Sequence[ast.stmt], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for statement in body:
+        if isinstance(statement, ast.ClassDef):
+            yield from _docs_in(statement.body, f"{prefix}{statement.name}.")
+    for statement, following in pairwise(body):
+        match statement, following:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(doc))),
+            ):
+                yield prefix + name, inspect.cleandoc(doc)

@@ -1,0 +1,264 @@
+"""Converts records to inferences that can be indexed: decode, look the model up, fetch, parse.
+
+It yields to the event loop every 50 events, so that the batch before can be written meanwhile.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import TypeVar
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.index import registrations, sidecars
+from inference_store.index.records import Record, Rejection
+from inference_store.index.registrations import Registration
+from inference_store.index.sidecars import Sidecar
+from inference_store.index.writing import Indexable
+from inference_store.inference.errors import BlobForbidden, BlobMissing, BlobTooLarge, InvalidEvent
+from inference_store.inference.events import InferenceEvent, StorageKey, decode
+from inference_store.inference.metadata import Metadata, MetadataCaps, read_metadata
+from inference_store.inference.task_types import (
+    PredictionCaps,
+    Predictions,
+    read_predictions,
+    task_type_of,
+)
+from inference_store.objects import OVER_BUDGET, Blobs, Fetched
+from inference_store.platform.failpoints import failpoint
+from inference_store.platform.metrics import STAGE_SECONDS
+from inference_store.platform.settings import IngesterSettings
+from inference_store.platform.stages import stage
+
+from .batch import MissingBlob, ReadRecord
+from .in_flight import BucketCopy, InFlightEvent, drop_missing, has_no_response, use_bucket_copy
+
+_T = TypeVar("_T")
+_SLICE = 50
+# a flag: the bucket no longer had the response when the index was rebuilt
+_NO_RESPONSE = "response_missing"
+_NO_METADATA = Metadata(entries=(), leaves=(), presences=(), flags=(), problem=None)
+# Bytes of blobs in memory at once: blobs over the budget are fetched in the next round.
+_FETCH_BUDGET = 64 * 1024 * 1024
+
+
+class Reader:
+    """Reads records; raises if a server is unavailable, so that the caller waits and retries."""
+
+    def __init__(self, settings: IngesterSettings, engine: AsyncEngine, blobs: Blobs) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._blobs = blobs
+        self._metadata_caps = MetadataCaps(
+            keys=settings.max_keys_per_inference,
+            key_characters=settings.max_key_characters,
+            levels=settings.max_json_depth,
+            leaves=settings.max_json_leaves,
+            blob_bytes=settings.max_metadata_bytes,
+        )
+        self._prediction_caps = PredictionCaps(predictions=settings.max_predictions)
+
+    async def read(
+        self, records: Sequence[Record], bucket_copy: BucketCopy | None = None
+    ) -> list[ReadRecord]:
+        """Read the records, in order. Raises ObjectStoreUnavailable, and errors of Postgres.
+
+        `bucket_copy`: the records come from the bucket, not from Kafka.
+        """
+        with stage(STAGE_SECONDS, "decode"):
+            rejected, events = await self._decode(records)
+        for item in events if bucket_copy else ():
+            use_bucket_copy(item, bucket_copy)
+        with stage(STAGE_SECONDS, "look_up"):
+            await self._look_up(events)
+        registered: list[InFlightEvent] = []
+        for item in events:
+            if item.registration is None:
+                rejected.append(ReadRecord(item.record, _unknown(item.event)))
+            else:
+                registered.append(item)
+        reads = rejected
+        while registered:
+            with stage(STAGE_SECONDS, "fetch"):
+                fetched, registered = await self._fetch(registered)
+            with stage(STAGE_SECONDS, "parse"):
+                reads += await self._parse(fetched)
+        return sorted(reads, key=lambda read: (read.record.partition_id, read.record.offset))
+
+    async def _decode(
+        self, records: Sequence[Record]
+    ) -> tuple[list[ReadRecord], list[InFlightEvent]]:
+        rejected: list[ReadRecord] = []
+        events: list[InFlightEvent] = []
+        for some in _slices(records):
+            for record in some:
+                if record.fault is not None:
+                    rejected.append(ReadRecord(record, self._faulty(record, record.fault)))
+                    continue
+                try:
+                    event = decode(
+                        record.payload, record_time=record.time, buckets=self._blobs.buckets
+                    )
+                except InvalidEvent as wrong:
+                    rejected.append(ReadRecord(record, _reject(wrong)))
+                else:
+                    events.append(InFlightEvent(record, event))
+            await asyncio.sleep(0)
+        return rejected, events
+
+    def _faulty(self, record: Record, fault: Rejection) -> Rejection:
+        """Return the rejection of a record, with the inference that it describes."""
+        described: InferenceEvent | InvalidEvent
+        try:
+            described = decode(record.payload, record_time=record.time, buckets=self._blobs.buckets)
+        except InvalidEvent as wrong:
+            described = wrong
+        return replace(fault, model_id=described.model_id, inference_id=described.inference_id)
+
+    async def _look_up(self, events: Sequence[InFlightEvent]) -> None:
+        """Set each event's registration; register an unknown model if the settings allow it."""
+        events_by_model = {item.event.model_id: item.event for item in events}
+        if not events_by_model:
+            return
+        async with self._engine.connect() as connection:
+            known_models = await registrations.find_by_ids(connection, events_by_model)
+        missing = {
+            model_id: e for model_id, e in events_by_model.items() if model_id not in known_models
+        }
+        if missing and self._settings.ingester_unknown_models == "register":
+            async with self._engine.begin() as connection:
+                known_models |= await registrations.register_missing(connection, missing)
+        for item in events:
+            item.registration = known_models.get(item.event.model_id)
+
+    async def _fetch(
+        self, events: list[InFlightEvent]
+    ) -> tuple[list[InFlightEvent], list[InFlightEvent]]:
+        """Fetch blobs. Return the events that have theirs, and those that did not fit in memory."""
+        keys = [partition_id for item in events for partition_id in _list_missing_keys(item)]
+        if not any(keys):
+            return events, []
+        failpoint("ingester.get.before")
+        limit = max(self._settings.max_metadata_bytes, self._settings.max_response_bytes)
+        blobs = await asyncio.to_thread(
+            self._blobs.get_many, keys, limit=limit, budget=_FETCH_BUDGET
+        )
+        failpoint("ingester.get.after")
+        here: list[InFlightEvent] = []
+        later: list[InFlightEvent] = []
+        for item, metadata, response in zip(events, blobs[::2], blobs[1::2], strict=True):
+            if metadata is OVER_BUDGET or response is OVER_BUDGET:
+                later.append(item)
+                continue
+            item.metadata = item.metadata if metadata is None else metadata
+            item.response = response
+            if item.bucket_copy is not None:
+                drop_missing(item)
+            here.append(item)
+        return here, later
+
+    async def _parse(self, events: Sequence[InFlightEvent]) -> list[ReadRecord]:
+        reads: list[ReadRecord] = []
+        for some in _slices(events):
+            reads += [ReadRecord(item.record, self._result(item)) for item in some]
+            await asyncio.sleep(0)
+        return reads
+
+    def _result(self, item: InFlightEvent) -> Indexable | MissingBlob:
+        event, registration = item.event, item.registration
+        if registration is None:
+            raise AssertionError("only events of known models are parsed")
+        for blob, partition_id in (
+            (item.metadata, event.metadata),
+            (item.response, event.response),
+        ):
+            if isinstance(blob, BlobMissing | BlobForbidden):
+                nothing = Predictions(items=None)
+                bare = Indexable(
+                    event, registration, _NO_METADATA, nothing, sidecar=self._sidecar(item)
+                )
+                waits = MissingBlob(
+                    str(partition_id), event.model_id, event.inference_id, item=bare
+                )
+                if isinstance(blob, BlobForbidden):
+                    return replace(waits, reason="blob_forbidden", detail=str(blob))
+                return waits
+        return self._indexable(item, registration)
+
+    def _indexable(self, item: InFlightEvent, registration: Registration) -> Indexable:
+        flags = [_NO_RESPONSE] if item.bucket_copy and has_no_response(item) else []
+        metadata = _bytes(event_blob(item.event.inline_metadata, item.metadata), "metadata", flags)
+        response = _bytes(event_blob(item.event.inline_response, item.response), "response", flags)
+        return Indexable(
+            event=item.event,
+            registration=registration,
+            metadata=read_metadata(metadata, caps=self._metadata_caps, response=response),
+            predictions=self._predictions(item.event, registration, response, flags),
+            flags=tuple(flags),
+            sidecar=self._sidecar(item),
+        )
+
+    def _sidecar(self, item: InFlightEvent) -> Sidecar | None:
+        """Return the sidecar that stores the event in the bucket, if it is needed and its producer
+        wrote none."""
+        if self._settings.ingester_sidecars == "off" or not sidecars.is_wanted(item.event):
+            return None
+        metadata = item.metadata if isinstance(item.metadata, bytes) else None
+        content = sidecars.encode(sidecars.contents_of(item.record, metadata))
+        return Sidecar(sidecars.place_of(self._blobs.buckets.default, item.event), content)
+
+    def _predictions(
+        self,
+        event: InferenceEvent,
+        registration: Registration,
+        response: bytes | None,
+        flags: Sequence[str],
+    ) -> Predictions:
+        if "response_too_large" in flags or _NO_RESPONSE in flags:
+            return Predictions(items=None)
+        return read_predictions(
+            response,
+            task_type=task_type_of(event.extras.task_type or registration.task_type),
+            class_labels=registration.class_labels,
+            output_mapping=registration.output_mapping,
+            width=event.extras.width,
+            height=event.extras.height,
+            ok=event.extras.ok,
+            caps=self._prediction_caps,
+        )
+
+
+def event_blob(inline: bytes | None, fetched: Fetched) -> Fetched:
+    """Return the blob inside the event, or else the fetched one."""
+    return fetched if inline is None else inline
+
+
+def _bytes(blob: Fetched, name: str, flags: list[str]) -> bytes | None:
+    if isinstance(blob, BlobTooLarge):
+        flags.append(f"{name}_too_large")
+    return blob if isinstance(blob, bytes) else None
+
+
+def _list_missing_keys(item: InFlightEvent) -> tuple[StorageKey | None, StorageKey | None]:
+    """Return the keys of metadata and response, or None for one that need not be fetched."""
+    event = item.event
+    return (
+        event.metadata if event.inline_metadata is None and item.metadata is None else None,
+        event.response if event.inline_response is None else None,
+    )
+
+
+def _reject(wrong: InvalidEvent) -> Rejection:
+    return Rejection(wrong.reason, wrong.detail, wrong.model_id, wrong.inference_id)
+
+
+def _unknown(event: InferenceEvent) -> Rejection:
+    detail = f"model {event.model_id!r} is not registered, and unknown models are refused"
+    return Rejection("unknown_model", detail, event.model_id, event.inference_id)
+
+
+def _slices(items: Sequence[_T]) -> Iterator[list[_T]]:
+    remaining = iter(items)
+    while some := list(islice(remaining, _SLICE)):
+        yield some

@@ -1,0 +1,240 @@
+"""Builds the objects and the event of each inference of a captured exchange.
+
+Pure except for the clock and randomness.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from inference_store.inference.events import gravest
+from inference_store.inference.layout import Kind, key_of, model_segment
+from inference_store.proxy.exchange import Exchange
+from inference_store.proxy.protocols.protocol import Inference, Reading
+
+from .datum import content_type_of, size_of
+from .documents import event_bytes, metadata_blob, metadata_text, plain_text
+from .exchange_reading import is_ok, list_problems, standard_metadata
+from .ids import Ids, ids_of
+from .prepared_capture import Blob, Message, PreparedCapture
+from .redaction import Redactor
+from .request_headers import find_trace
+from .request_remainder import build_remainders
+from .uuid7 import uuid7
+from .work import Work
+
+_LONGEST_ERROR = 4096
+_LONGEST_WORD = 256
+_LONGEST_SEGMENT = 200
+_JSON = "application/json"
+
+
+class OutputLimits(NamedTuple):
+    """The limits and the prefix of what is written."""
+
+    prefix: str
+    """The beginning of all keys."""
+    inline: int
+    """Most bytes of metadata, and of a response, that travel in the event."""
+    limit: int
+    """Most bytes of a body without its content coding."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenExchange:
+    """An exchange to publish."""
+
+    work: Work
+    reading: Reading
+    model: str
+    """The name that callers use."""
+    model_id: str
+
+
+class CaptureBuilder:
+    """Builds the objects and events of one exchange."""
+
+    def __init__(
+        self,
+        chosen: ChosenExchange,
+        exchange: Exchange,
+        reading: Reading,
+        redactor: Redactor,
+        form: OutputLimits,
+    ) -> None:
+        self._work, self._model, self._model_id = chosen.work, chosen.model, chosen.model_id
+        self._exchange, self._reading = exchange, reading
+        self._redactor, self._form = redactor, form
+        self._inferences = [
+            replace(inference, data=None) if redactor.drops_input else inference
+            for inference in reading.inferences
+        ]
+        self._problems = gravest(list_problems(reading, exchange))
+        self._captures = [uuid7() for _ in self._inferences]
+        standard = standard_metadata(reading, exchange, self._work.rules)
+        self._standard = redactor.metadata(standard) if self._work.rules.redactions else standard
+
+    def build(self, producer: str, sequence: int) -> PreparedCapture:
+        blobs: list[Blob] = []
+        messages: list[Message] = []
+        requests = self._build_requests()
+        for index, (inference, ids) in enumerate(
+            zip(self._inferences, self._choose_ids(), strict=True)
+        ):
+            # The rest of a batch's request is stored once: it is as large as all inferences
+            # together.
+            first = {"of": self._make_key(0, "metadata")} if index else {}
+            inference_blobs, message = self._build_inference(
+                index, inference, ids, first | requests[index]
+            )
+            blobs += inference_blobs
+            messages.append(message)
+        return PreparedCapture(
+            producer=producer,
+            sequence=sequence,
+            blobs=tuple(blobs),
+            messages=tuple(messages),
+            problems=tuple(self._problems),
+        )
+
+    def _choose_ids(self) -> Sequence[Ids]:
+        return ids_of(
+            request_id=self._reading.request_id,
+            response_id=self._reading.response_id,
+            request_headers=self._exchange.request_headers,
+            response_headers=self._exchange.response_headers,
+            own=[(inference.request_id, inference.response_id) for inference in self._inferences],
+            clean=self._redactor.id,
+        )
+
+    def _build_requests(self) -> list[dict[str, Any]]:
+        first, *others = build_remainders(
+            self._exchange,
+            [inference.data for inference in self._inferences],
+            [inference.metadata for inference in self._inferences],
+            self._work.rules.metadata_headers,
+            division=self._reading.division,
+            limit=self._form.limit,
+        )
+        if self._redactor.keeps_body(self._exchange.transport):
+            return [first, *others]
+        return [
+            first | {"messages": None, "why": "a redaction takes it out"},
+            *({} for _ in others),
+        ]
+
+    def _build_inference(
+        self, index: int, inference: Inference, ids: Ids, request: Mapping[str, Any]
+    ) -> tuple[list[Blob], Message]:
+        blobs: list[Blob] = []
+        event = self._build_event(index, inference, ids)
+        if inference.data is not None:
+            content_type = event["data_content_type"]
+            blobs.append(Blob(self._make_key(index, "data"), content_type, inference.data))
+        if inference.response is not None:
+            kind = _JSON if inference.response[:1] in (b"{", b"[") else None
+            content_type = kind or content_type_of(inference.response)
+            blobs.append(Blob(self._make_key(index, "response"), content_type, inference.response))
+        blob = metadata_blob(
+            self._standard,
+            inference.metadata,
+            event=event_bytes(event),
+            request=request,
+            capture=self._describe_capture(),
+        )
+        blobs.append(Blob(self._make_key(index, "metadata"), _JSON, blob))
+        value = event_bytes(event | self._inline(inference))
+        return blobs, Message(f"{self._model_id}/{ids.inference_id}".encode(), value)
+
+    def _build_event(self, index: int, inference: Inference, ids: Ids) -> dict[str, Any]:
+        exchange, reading, work = self._exchange, self._reading, self._work
+        trace = find_trace(exchange.request_headers)
+        error = inference.error or reading.error or exchange.error
+        return {
+            "model_id": self._model_id,
+            "inference_id": ids.inference_id,
+            "received_at": exchange.received_at,
+            "forwarded_at": exchange.forwarded_at,
+            "responded_at": exchange.responded_at,
+            "published_at": datetime.now(UTC),
+            "data_storage_key": "" if inference.data is None else self._make_key(index, "data"),
+            "inference_storage_key": (
+                "" if inference.response is None else self._make_key(index, "response")
+            ),
+            "metadata_storage_key": self._make_key(index, "metadata"),
+            "schema_version": 1,
+            "aliases": list(ids.aliases) or None,
+            "capture_id": str(self._captures[index]),
+            "project_id": plain_text(work.rules.project_id, _LONGEST_WORD),
+            "model_name": plain_text(self._model, _LONGEST_WORD),
+            "model_version": plain_text(work.call.version or reading.version, _LONGEST_WORD),
+            "task_type": plain_text(work.rules.task_type or reading.task_type, _LONGEST_WORD),
+            "protocol": work.call.protocol.name,
+            "action": plain_text(reading.action, _LONGEST_WORD),
+            "ok": is_ok(exchange, reading, inference),
+            "http_status": exchange.http_status,
+            "grpc_code": exchange.grpc_code,
+            "error": plain_text(error, _LONGEST_ERROR),
+            "capture_problems": self._problems or None,
+            "trace_id": None if trace is None else trace[1],
+            "flags": ["batch_not_split"] if reading.not_split else None,
+            "batch_index": index,
+            "batch_size": len(self._inferences),
+            **self._describe_datum(index, inference),
+        }
+
+    def _describe_datum(self, index: int, inference: Inference) -> dict[str, Any]:
+        """Return the description of the datum; for a dropped one, at most its keyed hash."""
+        original = self._reading.inferences[index].data
+        if original is None:
+            return {}
+        if self._redactor.drops_input:
+            return {"data_hash": self._redactor.hash_of_input(original)}
+        content_type = plain_text(inference.data_content_type, _LONGEST_WORD)
+        content_type = content_type or content_type_of(original)
+        width, height = size_of(original, content_type)
+        return {
+            "data_hash": hashlib.sha256(original).hexdigest(),
+            "data_size": len(original),
+            "data_content_type": content_type,
+            "width": width,
+            "height": height,
+        }
+
+    def _inline(self, inference: Inference) -> dict[str, str]:
+        """Return metadata and response as texts, if they are small."""
+        inlined: dict[str, str] = {}
+        limit = self._form.inline
+        metadata = metadata_text(self._standard, inference.metadata)
+        for name, blob in (("metadata", metadata), ("response", inference.response)):
+            if blob is not None and len(blob) <= limit:
+                try:
+                    inlined[name] = blob.decode("utf-8")
+                except UnicodeDecodeError:
+                    continue
+        return inlined
+
+    def _describe_capture(self) -> dict[str, Any]:
+        exchange = self._exchange
+        return {
+            "transport": exchange.transport,
+            "kind": self._work.call.kind,
+            "problem": plain_text(self._reading.problem, _LONGEST_ERROR),
+            "request_bytes": exchange.request.size,
+            "request_whole": exchange.request.whole,
+            "response_bytes": exchange.response.size,
+            "response_whole": exchange.response.whole,
+            "response_parts": len(exchange.response.parts),
+        }
+
+    def _make_key(self, index: int, kind: Kind) -> str:
+        model = self._model_id
+        if len(model_segment(model)) > _LONGEST_SEGMENT or model in {".", ".."}:
+            # Such a key has no segment that names the model: it is looked up like a foreign key.
+            digest = hashlib.blake2b(model.encode(), digest_size=16).hexdigest()
+            model = re.sub(r"[^A-Za-z0-9_-]", "_", model)[:100] + "~" + digest
+        at = self._exchange.received_at
+        return key_of(self._form.prefix, model, at, self._captures[index], kind)

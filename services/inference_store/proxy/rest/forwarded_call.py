@@ -1,0 +1,245 @@
+"""One call on its way to the upstream and back."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from io import BytesIO
+from typing import Final
+
+import structlog
+from aiohttp import ClientResponse, ClientSession
+from yarl import URL
+
+from inference_store.proxy.capture import id_for_answer
+from inference_store.proxy.exchange import Exchange
+from inference_store.proxy.protocols.protocol import Strip
+from inference_store.proxy.routing import Route
+
+from .asgi import Receive, Send
+from .captured_body import CapturedBody, Reservation
+from .connection_end import fail_with_connection
+from .failures import (
+    UPSTREAM_ERRORS,
+    build_body,
+    describe_failure,
+    describe_request_error,
+    find_answer_error,
+    find_target_error,
+    is_request_error,
+)
+from .headers import Raw, as_raw, as_text, end_to_end, read_length, to_upstream
+from .stripping import Stripping
+
+CALLER_GONE: Final = "the caller went away before it had the answer"
+_LARGE: Final = 1 << 20
+_log = structlog.get_logger()
+
+
+class ForwardedCall:
+    """One call. Capture cannot fail it."""
+
+    def __init__(
+        self,
+        route: Route,
+        session: ClientSession | None,
+        exchange: Exchange,
+        *,
+        reservation: Reservation | None,
+        stripping: Stripping,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        self._upstream = route.upstream
+        self._strip = _find_strip(route)
+        self._held = stripping.hold()
+        self._session = session
+        self._exchange = exchange
+        self._reservation = reservation
+        self._receive = receive
+        self._send = send
+        self._has_whole_request = False
+        self._leaving: asyncio.Future[None] | None = None
+        # the task that answers, as long as it is to be cancelled if the caller leaves
+        self._task: asyncio.Task[None] | None = None
+        self._answer_began = False
+        self._has_whole_answer = True
+        self.has_empty_query = False
+        """True if the request's target ends with a question mark."""
+
+    async def run(self, headers: Raw) -> None:
+        """Forward the call; return after the answer, or when the caller has gone."""
+        reserved = read_length(headers) or 0
+        self._captured_request = CapturedBody(self._exchange.request, self._reservation, reserved)
+        self._captured_answer = CapturedBody(self._exchange.response, self._reservation)
+        self._task = asyncio.current_task()
+        try:
+            await self._forward(headers)
+        except asyncio.CancelledError:
+            if self._exchange.error != CALLER_GONE or self._task is None or self._task.uncancel():
+                raise  # another task cancelled this one
+        finally:
+            self._task = None
+            if self._leaving is not None:
+                self._leaving.cancel()
+            self._held.release()
+            self._exchange.request.whole &= self._has_whole_request
+            self._exchange.response.whole &= self._has_whole_answer
+
+    async def _watch_caller(self) -> None:
+        """Cancel the call if the caller leaves, which is all that can come after the request."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        if self._task is not None:
+            self._exchange.error = CALLER_GONE
+            self._task.cancel()
+
+    async def _forward(self, headers: Raw) -> None:
+        """Forward the request and the answer. After an error the proxy answers itself or, if the
+        answer had begun, breaks the connection off."""
+        try:
+            first = await self._read_part()
+            if self._strip is None:
+                body = self._read_rest(first) if not self._has_whole_request else first
+            else:
+                headers, body = await self._strip_metadata(self._strip, headers, first)
+            await self._send_request(headers, body)
+        except (ValueError, *UPSTREAM_ERRORS) as error:
+            await self._handle_error(error)
+
+    async def _handle_error(self, error: Exception) -> None:
+        if is_request_error(error):
+            if self._answer_began:
+                raise error
+            await self._refuse(400, describe_request_error(error))
+            return
+        if self._exchange.error == CALLER_GONE:
+            return
+        status, sentence = describe_failure(self._upstream.name, error)
+        self._exchange.error = sentence
+        _log.warning("upstream failed", action="upstream_failed", error=sentence)
+        if self._answer_began:  # the server logs the error: it must not quote the answer
+            raise ConnectionAbortedError(sentence) from None
+        await self._refuse(status, sentence)
+
+    async def _read_part(self) -> bytes:
+        """Return the next part of the request. Raises ConnectionAbortedError if the caller has
+        gone."""
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            self._exchange.error = CALLER_GONE
+            raise ConnectionAbortedError(CALLER_GONE)
+        part: bytes = message.get("body", b"")
+        self._captured_request.add(part)
+        if not message.get("more_body", False):
+            self._has_whole_request = True
+            self._leaving = asyncio.ensure_future(self._watch_caller())
+        return part
+
+    async def _read_rest(self, *first: bytes) -> AsyncIterator[bytes]:
+        """Yield the request's parts, those already read and the others as they come."""
+        for part in filter(None, first):
+            yield part
+        while not self._has_whole_request:
+            part = await self._read_part()
+            if part:
+                yield part
+
+    async def _strip_metadata(
+        self, strip: Strip, headers: Raw, first: bytes
+    ) -> tuple[Raw, bytes | AsyncIterator[bytes]]:
+        """Return the request without its metadata, or unchanged."""
+        fits = self._held.add(first)
+        while fits and not self._has_whole_request:
+            fits = self._held.add(await self._read_part())
+        if not fits:
+            return headers, self._read_rest(*self._held.parts)
+        body, changed = await self._held.strip_metadata(strip, self._exchange.request_headers)
+        return (headers if changed is None else as_raw(changed)), body
+
+    async def _send_request(self, headers: Raw, body: bytes | AsyncIterator[bytes]) -> None:
+        exchange = self._exchange
+        if self._session is None:
+            await self._refuse(502, f"the upstream {self._upstream.name} answers gRPC alone")
+            return
+        if (why := find_target_error(exchange.path)) is not None:
+            await self._refuse(400, why)
+            return
+        exchange.forwarded_at = datetime.now(UTC)
+        async with self._session.request(
+            exchange.method,
+            self._url(),
+            headers=to_upstream(headers),
+            data=_prepare_body(body),
+            allow_redirects=False,
+        ) as answer:
+            exchange.responded_at = datetime.now(UTC)
+            with fail_with_connection(answer):
+                await self._send_answer(answer)
+
+    def _url(self) -> URL:
+        exchange = self._exchange
+        query = f"?{exchange.query}" if exchange.query else ""
+        url = URL(f"{self._upstream.url}{exchange.path}{query}", encoded=True)
+        if not self.has_empty_query or query:
+            return url
+        # yarl would omit a lone question mark: here it belongs to the path
+        path = f"{url.raw_path}?"
+        return URL.build(scheme=url.scheme, authority=url.raw_authority, path=path, encoded=True)
+
+    async def _send_answer(self, answer: ClientResponse) -> None:
+        headers = end_to_end(answer.raw_headers)
+        if (why := find_answer_error(answer.status, headers)) is not None:
+            sentence = f"the upstream {self._upstream.name} {why}"
+            _log.warning("upstream failed", action="upstream_failed", error=sentence)
+            await self._refuse(502, sentence)
+            return
+        self._exchange.http_status = answer.status
+        if self._reservation is not None:
+            name, value = id_for_answer(self._exchange.request_headers)
+            headers.append((name.encode(), value.encode("latin-1")))
+            self._exchange.response_headers = as_text(headers)
+        self._answer_began, self._has_whole_answer = True, False
+        start = {"type": "http.response.start", "status": answer.status, "headers": headers}
+        await self._send(start)
+        bytes_left = read_length(headers)
+        async for part in answer.content.iter_any():
+            self._captured_answer.add(part)
+            bytes_left = None if bytes_left is None else bytes_left - len(part)
+            if bytes_left == 0:
+                await self._finish(part)
+            else:
+                await self._send({"type": "http.response.body", "body": part, "more_body": True})
+        if self._task is not None:
+            await self._finish(b"")
+
+    async def _finish(self, body: bytes) -> None:
+        """Send the end of the answer. From now on a disconnect only means that the call is over."""
+        self._task, self._has_whole_answer = None, True
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def _refuse(self, status: int, sentence: str) -> None:
+        body = build_body(sentence)
+        self._exchange.error = self._exchange.error or sentence
+        self._answer_began = True
+        length = str(len(body)).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", length)]
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._finish(body)
+
+
+def _prepare_body(
+    body: bytes | AsyncIterator[bytes],
+) -> BytesIO | bytes | AsyncIterator[bytes] | None:
+    """Return a body for the HTTP client: a large one as a file, because bytes would be written all
+    at once."""
+    if isinstance(body, bytes) and len(body) > _LARGE:
+        return BytesIO(body)
+    return body or None
+
+
+def _find_strip(route: Route) -> Strip | None:
+    """Return the function that removes metadata from the request; None if it is forwarded
+    unchanged."""
+    if route.call is None or not route.rules.strip_metadata:
+        return None
+    return route.call.protocol.strip

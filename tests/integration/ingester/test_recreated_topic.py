@@ -1,0 +1,95 @@
+"""The topic is recreated while an ingester runs: all events of the new one are stored."""
+
+import asyncio
+import signal
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.index import accounting
+from inference_store.index.accounting import Outcome
+from tests.e2e.faults.books_close import counted
+from tests.integration.ingester.conftest import StartIngester
+from tests.polling import until
+from tests.producer import Capture, Producer, capture
+from tests.servers.kafka import Kafka
+from tests.service_process import Service
+
+pytestmark = pytest.mark.real_kafka
+OLD = [capture(number) for number in range(12)]
+NEW = [capture(number) for number in range(100, 160)]
+# An ingester in a busy loop would log more.
+MOST_LINES = 60
+
+
+async def publish(producer: Producer, some: Sequence[Capture], partitions: int) -> None:
+    """Publish events to the partitions in turn."""
+    await producer.put_all(some)
+    for number, item in enumerate(some):
+        await producer.publish(item.event, partition=number % partitions)
+
+
+async def store_old_events(producer: Producer, engine: AsyncEngine) -> None:
+    """Publish the old events, and wait until all are stored."""
+    await publish(producer, OLD, 3)
+    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == len(OLD))
+
+
+async def recreate_topic(kafka_server: Kafka, topic: str, partitions: int) -> None:
+    await asyncio.to_thread(kafka_server.delete_topic, topic)
+    await asyncio.to_thread(kafka_server.create_topic, topic, partitions=partitions)
+
+
+async def check_stored(
+    service: Service, engine: AsyncEngine, *, events: int, partitions: int
+) -> None:
+    """Check that old and new events are stored once, in two epochs, and nothing else."""
+    stored = len(OLD) + events
+    await until(lambda: counted(engine), lambda counts: counts.total() >= stored)
+    assert +(await counted(engine)) == Counter({Outcome.STORED: stored})
+    async with engine.connect() as connection:
+        accounts = await accounting.list_accounts(connection)
+    began = sorted(
+        (account.partition_id.epoch, account.partition_id.partition, account.began)
+        for account in accounts
+    )
+    assert began == [
+        *((0, partition, "first") for partition in range(3)),
+        *((1, partition, "anew") for partition in range(partitions)),
+    ]
+    assert not any(account.lost for account in accounts)
+    assert service.process.running
+    assert service.text.count("\n") < MOST_LINES
+
+
+@pytest.mark.parametrize("partitions", [3, 2], ids=["as many partitions", "fewer partitions"])
+@pytest.mark.parametrize("events", [3, 60], ids=["fewer events", "more events"])
+async def test_topic_recreated_under_a_running_ingester(
+    start_ingester: StartIngester,
+    engine: AsyncEngine,
+    kafka_server: Kafka,
+    partitions: int,
+    events: int,
+) -> None:
+    service, producer = await start_ingester(partitions=3)
+    await store_old_events(producer, engine)
+    await recreate_topic(kafka_server, producer.topic, partitions)
+    await publish(producer, NEW[:events], partitions)
+    await check_stored(service, engine, events=events, partitions=partitions)
+
+
+async def test_topic_recreated_and_filled_while_the_ingester_was_stopped(
+    start_ingester: StartIngester, engine: AsyncEngine, kafka_server: Kafka
+) -> None:
+    """It has as many partitions as before, and more events than were read of the old one."""
+    service, producer = await start_ingester(partitions=3)
+    await store_old_events(producer, engine)
+    service.process.send_signal(signal.SIGSTOP)
+    try:
+        await recreate_topic(kafka_server, producer.topic, 3)
+        await publish(producer, NEW, 3)
+    finally:
+        service.process.send_signal(signal.SIGCONT)
+    await check_stored(service, engine, events=len(NEW), partitions=3)

@@ -1,0 +1,230 @@
+"""One broker that is unavailable keeps no partition of the others from being read."""
+
+import asyncio
+import re
+import socket
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaError, NodeNotReadyError
+
+from inference_store.index.accounting import PartitionId
+from inference_store.ingester import positions, topic_ids
+from inference_store.ingester.batch import AssignedPartition
+from inference_store.ingester.closing import close_consumer
+from inference_store.ingester.instances import name_instance
+from inference_store.ingester.kafka_consumer import KafkaConsumer
+from inference_store.ingester.positions import Positions
+from inference_store.platform.settings import IngesterSettings
+from tests.settings import make_settings
+
+ID, ANOTHER = UUID(int=7), UUID(int=8)
+NEAR, FAR = TopicPartition("events", 0), TopicPartition("events", 1)
+
+
+class Brokers:
+    """A consumer of a topic whose partitions are each led by the broker of the same number."""
+
+    def __init__(self) -> None:
+        self._client = self.cluster = self
+        self.ids = {0: ID, 1: ID}
+        self.away: set[int] = set()
+        self.silent: set[int] = set()
+        self.polled: list[dict[TopicPartition, list[object]]] = []
+        self.node_requests: list[int] = []
+
+    def leader_for_partition(self, tp: TopicPartition) -> int:
+        return int(tp.partition)
+
+    async def send(self, node: int, *_: object, **__: object) -> object:
+        await self.answer(node)
+        return SimpleNamespace(topics=[(0, "events", self.ids[node])])
+
+    async def answer(self, node: int) -> None:
+        self.node_requests.append(node)
+        if node in self.silent:
+            await asyncio.Event().wait()
+        if node in self.away:
+            raise NodeNotReadyError(f"broker {node}")
+
+    async def getmany(self, **_: object) -> dict[TopicPartition, list[object]]:
+        return self.polled.pop(0) if self.polled else {}
+
+    async def beginning_offsets(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        for tp in tps:
+            await self.answer(tp.partition)
+        return dict.fromkeys(tps, 0)
+
+    end_offsets = beginning_offsets
+
+    async def topics(self) -> set[str]:
+        return {"events"}
+
+
+class Placing(Positions):
+    """Positions of partitions whose brokers answer; a range is what was polled."""
+
+    async def seek(self, tp: TopicPartition, assigned: AssignedPartition) -> None:
+        await self._find_bounds(tp)
+        assigned.partition_id = PartitionId("kafka", tp.topic, 0, tp.partition)
+
+    async def build_range(
+        self, _: TopicPartition, assigned: AssignedPartition, records: Any
+    ) -> Any:
+        return (
+            SimpleNamespace(assigned=assigned, records=records) if assigned.partition_id else None
+        )
+
+    async def build_passed_range(self, *_: object) -> None:
+        return None
+
+
+def make_consumer(brokers: Brokers) -> KafkaConsumer:
+    settings = make_settings(IngesterSettings, kafka_topic="events")
+    engine: Any = None
+    topic = KafkaConsumer(settings, engine)
+    kafka: Any = brokers
+    topic._consumer, topic._joined = kafka, Placing(settings, engine, kafka)
+    topic.assign([NEAR, FAR])
+    return topic
+
+
+def list_placed(topic: KafkaConsumer) -> list[int]:
+    return [assigned.partition for assigned in topic.assigned if assigned.partition_id is not None]
+
+
+async def read(topic: KafkaConsumer, brokers: Brokers) -> list[int]:
+    """The partitions that records came of, out of one poll that has some of the first."""
+    brokers.polled = [{NEAR: ["record"]}]
+    return [offset_range.assigned.partition for offset_range in await topic.poll()]
+
+
+async def test_partitions_are_placed_and_read_without_the_one_whose_broker_is_away() -> None:
+    brokers = Brokers()
+    brokers.away = {1}
+    topic = make_consumer(brokers)
+    assert await read(topic, brokers) == [0]
+    assert list_placed(topic) == [0]
+    brokers.node_requests.clear()
+    # and it is not asked at every poll
+    assert await read(topic, brokers) == [0]
+    assert 1 not in brokers.node_requests
+
+
+async def test_it_is_placed_once_its_broker_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inference_store.ingester.kafka_consumer._SEEK_SECONDS", 0.0)
+    brokers = Brokers()
+    brokers.away = {1}
+    topic = make_consumer(brokers)
+    await topic.poll()
+    brokers.away = set()
+    await topic.poll()
+    assert list_placed(topic) == [0, 1]
+
+
+async def test_does_not_ask_an_unavailable_broker_about_other_partitions() -> None:
+    brokers = Brokers()
+    topic = make_consumer(brokers)
+    await topic.poll()
+    assert list_placed(topic) == [0, 1]
+    brokers.away = {1}
+    assert await read(topic, brokers) == [0]
+
+
+async def test_a_silent_broker_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_ids, "_ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(positions, "_BOUNDS_SECONDS", 0.05)
+    brokers = Brokers()
+    brokers.silent = {1}
+    topic = make_consumer(brokers)
+    async with asyncio.timeout(10):
+        assert await read(topic, brokers) == [0]
+
+
+async def test_reports_that_all_brokers_are_away() -> None:
+    brokers = Brokers()
+    brokers.away = {0, 1}
+    topic = make_consumer(brokers)
+    for _ in range(2):
+        with pytest.raises(KafkaError, match="broker"):
+            await topic.poll()
+    brokers.away = set()
+    assert await read(topic, brokers) == [0]
+
+
+async def test_a_recreated_topic_is_noticed_by_the_leaders_of_its_records() -> None:
+    brokers = Brokers()
+    topic = make_consumer(brokers)
+    assert await read(topic, brokers) == [0]
+    brokers.ids = {0: ANOTHER, 1: ANOTHER}
+    assert await read(topic, brokers) == []
+    assert list_placed(topic) == []
+    assert await read(topic, brokers) == [0]
+    assert list_placed(topic) == [0, 1]
+
+
+class Fetching(Brokers):
+    """Stops half-way, with the CancelledError of a fetch of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._coordinator = None
+        self.closed = False
+
+    async def stop(self) -> None:
+        raise asyncio.CancelledError
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+async def test_a_consumer_that_stops_midway_does_not_end_others() -> None:
+    brokers = Fetching()
+    topic = make_consumer(brokers)
+    await topic.stop()
+    assert brokers.closed
+    assert not topic.assigned
+    await topic.stop()
+
+
+async def test_cancellation_during_stop_is_not_swallowed() -> None:
+    topic = make_consumer(Fetching())
+
+    async def ended() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await topic.stop()
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(ended())
+    assert not topic.assigned
+
+
+def test_an_ingester_has_the_same_name_after_a_restart() -> None:
+    def name(**changes: Any) -> str | None:
+        return name_instance(make_settings(IngesterSettings, **changes))
+
+    host = socket.gethostname()
+    assert name(ingester_instance="pod-1", ingester_admin_port=0) == "pod-1"
+    assert name(ingester_admin_port=9101) == f"{re.sub('[^A-Za-z0-9._-]', '-', host)}-9101"
+    assert name(ingester_admin_port=0) is None, "nothing tells two of a host apart"
+
+
+async def test_a_consumer_leaves_the_group_without_its_instance_id() -> None:
+    """Kafka waits for a member with a name of its own; aiokafka says nothing for it."""
+    instance_ids = []
+
+    class Leaving:
+        _coordinator = SimpleNamespace(_group_instance_id="pod-1")
+
+        async def stop(self) -> None:
+            instance_ids.append(self._coordinator._group_instance_id)
+
+    consumer: Any = Leaving()
+    await close_consumer(consumer)
+    assert instance_ids == [None]
