@@ -1,4 +1,4 @@
-"""One retention service works at a time; the others stand by and take over when it ends."""
+"""Elects the leader: one retention service works at a time; the others take over when it ends."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,28 +12,28 @@ RECONCILING: Final = 7_302_022
 
 
 class LeaderElection:
-    """A lock of a session of its own: it ends with the connection, so with the process."""
+    """A lock of a session of its own: it ends with the connection, and so with the process."""
 
     def __init__(self, connection: AsyncConnection, lock: int = _LOCK) -> None:
         self._connection = connection
         self._lock = lock
 
     async def take(self) -> bool:
-        """Whether nobody else has it; then it is ours until the connection ends."""
+        """Return whether nobody else has the lock; then it is ours until the connection ends."""
         return bool(await self._connection.scalar(select(func.pg_try_advisory_lock(self._lock))))
 
     async def confirm(self) -> None:
-        """Raise the driver's error when the connection, and so the lock, is gone."""
+        """Raise the driver's error if the connection, and so the lock, is lost."""
         await self._connection.execute(select(1))
 
 
 @asynccontextmanager
 async def open_election(engine: AsyncEngine, lock: int = _LOCK) -> AsyncIterator[LeaderElection]:
-    """A connection that leadership, or another lock, can be taken on."""
+    """Yield an election on a connection of its own."""
     autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
     async with autocommit.connect() as connection:
         try:
             yield LeaderElection(connection, lock)
         finally:
-            # back in the pool its session would go on holding the lock
+            # in the pool its session would still hold the lock
             await connection.invalidate()

@@ -1,4 +1,4 @@
-"""Runs of retention: scheduled ones, and those asked for through the API."""
+"""Runs of retention: scheduled ones, and those requested through the API."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -8,9 +8,9 @@ from uuid import UUID, uuid4
 from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.access import EVERYTHING, Reach
+from inference_store.access import EVERYTHING, AccessScope
+from inference_store.index.scope_filters import match_models, match_projects
 from inference_store.index.tables import registration, retention_run
-from inference_store.index.within_reach import match_models, match_projects
 
 Cause = Literal["schedule", "request"]
 State = Literal["pending", "running", "done", "failed"]
@@ -24,58 +24,61 @@ class RetentionRun:
 
     id: UUID
     model: int | None
+    project_id: str | None
+    """Of each of its models."""
     cause: Cause
     state: State
     requested_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
     inputs_deleted: int
+    responses_deleted: int
     inferences_deleted: int
     partitions_dropped: int
     error: str | None
-    responses_deleted: int
-    project_id: str | None = None
 
 
-async def request(
+async def request_run(
     connection: AsyncConnection,
     model: int | None = None,
     *,
     project_id: str | None = None,
     cause: Cause = "request",
 ) -> RetentionRun:
-    """Ask for a run; the service begins it within seconds. Neither a model nor a project: of
-    all."""
+    """Request a run, and return it; the service begins it within seconds.
+
+    Without a model and a project it is a run of all models.
+    """
     values = {"id": uuid4(), "model": model, "cause": cause, "state": "pending"}
     values["project_id"] = project_id
-    made = retention_run.insert().values(values).returning(retention_run)
-    return _read_run((await connection.execute(made)).one())
+    inserted = retention_run.insert().values(values).returning(retention_run)
+    return _read_run((await connection.execute(inserted)).one())
 
 
-async def find(
-    connection: AsyncConnection, id: UUID, *, within: Reach = EVERYTHING
+async def find_run(
+    connection: AsyncConnection, id: UUID, *, within: AccessScope = EVERYTHING
 ) -> RetentionRun | None:
-    """One run, if its model or project is within reach; one of every model is in everything
-    alone."""
-    query = select(retention_run).where(retention_run.c.id == id, _within(within))
+    """Return a run, if its model or project is within the scope; one of every model needs the scope
+    of all."""
+    query = select(retention_run).where(retention_run.c.id == id, _match_scope(within))
     row = (await connection.execute(query)).first()
     return None if row is None else _read_run(row)
 
 
-async def listed(
+async def list_runs(
     connection: AsyncConnection,
     *,
     model: int | None = None,
     before: tuple[datetime, UUID] | None = None,
     limit: int = 100,
-    within: Reach = EVERYTHING,
+    within: AccessScope = EVERYTHING,
 ) -> list[RetentionRun]:
-    """The newest first; with `model`, those of that model or of all.
+    """Return runs, the newest first; with `model`, those of that model or of all.
 
     `before`: (requested_at, id) of the last one of a page.
     """
     here = retention_run.c
-    query = select(retention_run).where(_within(within))
+    query = select(retention_run).where(_match_scope(within))
     query = query.order_by(here.requested_at.desc(), here.id.desc())
     if model is not None:
         query = query.where((here.model == model) | here.model.is_(None))
@@ -87,34 +90,35 @@ async def listed(
     return [_read_run(row) for row in await connection.execute(query.limit(limit))]
 
 
-async def pending(connection: AsyncConnection) -> list[RetentionRun]:
-    """What has been asked for, oldest first."""
+async def list_pending(connection: AsyncConnection) -> list[RetentionRun]:
+    """Return the requested runs, the oldest first."""
     here = retention_run.c
     query = select(retention_run).where(here.state == "pending").order_by(here.requested_at)
     return [_read_run(row) for row in await connection.execute(query)]
 
 
 async def is_scheduled(connection: AsyncConnection) -> bool:
-    """Whether a scheduled run is waiting already."""
+    """Return whether a scheduled run is pending already."""
     here = retention_run.c
     query = select(retention_run).where(here.state == "pending", here.cause == "schedule")
     return bool(await connection.scalar(select(query.exists())))
 
 
-async def interrupted(connection: AsyncConnection) -> None:
-    """Runs of a process that died begin anew: there is one process at a time, and it is us."""
+async def reset_interrupted(connection: AsyncConnection) -> None:
+    """Make runs of a process that died pending again: there is one process at a time, and this is
+    it."""
     where = retention_run.c.state == "running"
     await connection.execute(retention_run.update().where(where).values(state="pending"))
 
 
-async def start(connection: AsyncConnection, id: UUID) -> None:
-    """It has begun."""
+async def start_run(connection: AsyncConnection, id: UUID) -> None:
+    """Record that a run has begun."""
     values = {"state": "running", "started_at": func.now()}
     await connection.execute(retention_run.update().where(retention_run.c.id == id).values(values))
 
 
-async def finish(connection: AsyncConnection, id: UUID, *, error: str | None) -> None:
-    """It has ended, well or with the reason."""
+async def finish_run(connection: AsyncConnection, id: UUID, *, error: str | None) -> None:
+    """Record that a run has ended, with the error if it failed."""
     values = {
         "state": "failed" if error else "done",
         "finished_at": func.now(),
@@ -123,14 +127,14 @@ async def finish(connection: AsyncConnection, id: UUID, *, error: str | None) ->
     await connection.execute(retention_run.update().where(retention_run.c.id == id).values(values))
 
 
-async def dropped(connection: AsyncConnection, id: UUID) -> None:
-    """Count a partition that was dropped whole."""
+async def count_dropped(connection: AsyncConnection, id: UUID) -> None:
+    """Count a partition that was dropped as a whole."""
     values = {"partitions_dropped": retention_run.c.partitions_dropped + 1}
     await connection.execute(retention_run.update().where(retention_run.c.id == id).values(values))
 
 
-async def forget_idle(connection: AsyncConnection) -> int:
-    """Forget scheduled runs of last week that found nothing to do; how many."""
+async def delete_idle(connection: AsyncConnection) -> int:
+    """Delete scheduled runs older than a week that found nothing to do; return how many."""
     here = retention_run.c
     where = (
         here.cause == "schedule",
@@ -142,8 +146,8 @@ async def forget_idle(connection: AsyncConnection) -> int:
     return (await connection.execute(retention_run.delete().where(*where))).rowcount
 
 
-async def models_of(connection: AsyncConnection, run: RetentionRun) -> set[int] | None:
-    """The models that it is of; None: every one."""
+async def list_models(connection: AsyncConnection, run: RetentionRun) -> set[int] | None:
+    """Return the models of a run; None: all."""
     if run.model is not None:
         return {run.model}
     if run.project_id is None:
@@ -153,9 +157,9 @@ async def models_of(connection: AsyncConnection, run: RetentionRun) -> set[int] 
     return set((await connection.execute(query)).scalars())
 
 
-def _within(reach: Reach) -> ColumnElement[bool]:
+def _match_scope(scope: AccessScope) -> ColumnElement[bool]:
     here = retention_run.c
-    return or_(match_models(reach, here.model), match_projects(reach, here.project_id))
+    return or_(match_models(scope, here.model), match_projects(scope, here.project_id))
 
 
 def _read_run(row: Any) -> RetentionRun:

@@ -1,10 +1,10 @@
-"""The object store: reading, writing, deleting and proving that what was deleted is gone."""
+"""The object store: reads, writes and deletes objects, and proves that deleted ones are gone."""
 
 from .blobs import NOT_ALLOWED, Blobs
 from .deletion import Deleted, DeleteFault, Listed
 from .locking import LockedObject
+from .many_reads import OVER_BUDGET, Fetched, OverBudget
 from .pages import Found
-from .reading import OVER_BUDGET, Fetched, OverBudget
 from .streaming import BlobStream
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The blobs of inferences, in any S3."""
+"""The blobs of inferences in any S3 server."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -17,28 +17,28 @@ from inference_store.inference.errors import (
     AccessDenied,
     BlobForbidden,
     BlobMissing,
-    BlobsAway,
     BlobTooLarge,
+    ObjectStoreUnavailable,
 )
 from inference_store.inference.events import Buckets, StorageKey
 from inference_store.inference.layout import CLOSED
 from inference_store.platform.settings import BlobSettings
 
-from .clients import away, minio_client, obstore_client
+from .clients import minio_client, obstore_client, translate_errors
 from .deletion import Deleted, DeleteFault, Deletion, Listed
 from .encryption import minio_encryption
 from .keys import is_addressable, is_plain
 from .listing import first_after
 from .locks import locked_until
+from .many_reads import Fetched, get_many, get_odd, get_plain, refuse_size
+from .many_writes import put_many, put_plain
 from .pages import Found, page
-from .reading import Fetched, get_many, get_odd, get_plain, refuse_size
 from .streaming import BlobStream, stream_plain, stream_whole
-from .writing import put_many, put_plain
 
 _NO_LIMIT = 1 << 62
-# A name that nobody gives: asked for to see whether a bucket answers.
+# A name that no object has: requested to see whether a bucket answers.
 _NO_OBJECT = "inference-store-asks-for-what-is-not-there"
-# How many of a bucket's objects are remembered: one of them may itself be refused alone.
+# How many of a bucket's objects are remembered: one of them may itself be refused.
 _REMEMBERED = 4
 NOT_ALLOWED = "it is no longer among the allowed buckets (INFERENCE_STORE_S3_ALLOWED_BUCKETS)"
 
@@ -46,14 +46,15 @@ NOT_ALLOWED = "it is no longer among the allowed buckets (INFERENCE_STORE_S3_ALL
 class Blobs:
     """Reads, writes and deletes blobs; may be shared between threads, is closed once.
 
-    All but `stream` block: from a coroutine, `await asyncio.to_thread(blobs.get, key, …)`.
+    All but `stream` block: from a coroutine, `await asyncio.to_thread(blobs.get, key, …)`. Every
+    method that calls S3 raises ObjectStoreUnavailable if S3 is unavailable.
     """
 
     def __init__(self, settings: BlobSettings, *, threads: int = 16) -> None:
         self._settings = settings
         self._stores: dict[str, S3Store] = {}
-        # by bucket, the objects that were given last
-        self._given: dict[str, tuple[StorageKey, ...]] = {}
+        # by bucket, the objects read last
+        self._read_last: dict[str, tuple[StorageKey, ...]] = {}
         self._lock = Lock()
         self._minio: Minio = minio_client(settings, settings.s3_endpoint)
         self._public = minio_client(settings, settings.s3_public_endpoint or settings.s3_endpoint)
@@ -65,7 +66,7 @@ class Blobs:
         self.buckets = Buckets(settings.s3_bucket, settings.buckets, closed)
 
     def parse(self, text: str) -> StorageKey:
-        """The place that an event's storage key names.
+        """Return the storage key that an event's text names.
 
         Raises ValueError, naming the remedy, for a bucket that is not allowed and for a key
         that S3 cannot hold.
@@ -73,7 +74,7 @@ class Blobs:
         return self.buckets.resolve(text)
 
     def get(self, key: StorageKey, *, limit: int) -> bytes:
-        """An object of at most `limit` bytes. Raises BlobMissing, BlobTooLarge, BlobsAway."""
+        """Return an object of at most `limit` bytes. Raises BlobMissing, BlobTooLarge."""
         if is_plain(key.key):
             return get_plain(self._store(key.bucket), key, limit)
         return self._get_odd(key, limit)[0]
@@ -86,11 +87,11 @@ class Blobs:
         threads: int | None = None,
         budget: int | None = None,
     ) -> list[Fetched]:
-        """One result a key, in order: bytes, None for no key, or what is wrong with the object:
+        """Return one result per key, in order: bytes, None for no key, or the object's error:
         BlobMissing, BlobForbidden, BlobTooLarge.
 
-        `limit`: bytes of one object. `budget`: bytes of all; what is asked for after it is
-        full is OVER_BUDGET, the first key never. Raises BlobsAway when S3 cannot be asked.
+        `limit`: the most bytes of one object. `budget`: the most bytes of all; a key that is
+        requested after it is used up gets OVER_BUDGET, but never the first.
         """
         return get_many(
             self._executor,
@@ -101,30 +102,30 @@ class Blobs:
         )
 
     async def stream(self, key: StorageKey) -> BlobStream:
-        """An object piece by piece. Raises BlobMissing and BlobsAway before the first piece."""
+        """Stream an object. Raises BlobMissing, ObjectStoreUnavailable before the first piece."""
         if is_plain(key.key):
             return await stream_plain(self._store(key.bucket), key)
         return stream_whole(*await asyncio.to_thread(self._get_odd, key, _NO_LIMIT))
 
     def head(self, key: StorageKey) -> int:
-        """An object's size in bytes. Raises BlobMissing, BlobsAway."""
+        """Return an object's size in bytes. Raises BlobMissing."""
         self._refuse_unaddressable(key)
-        self._refuse_strange(key.bucket)
-        with away():
+        self._refuse_unallowed(key.bucket)
+        with translate_errors():
             try:
                 return self._minio.stat_object(key.bucket, key.key).size or 0
             except S3Error as exc:
-                # 400: a key that this server cannot hold. The answer to a HEAD has no body,
-                # so the bucket has to be asked for.
+                # 400: a key that this server cannot store. The answer to a HEAD has no body, so the
+                # bucket has to be checked.
                 if exc.response.status in {400, 404} and self._minio.bucket_exists(key.bucket):
                     raise BlobMissing(f"{key} is not there") from exc
                 raise
 
     def put(self, key: StorageKey, data: bytes, *, content_type: str) -> None:
-        """Write an object, over whatever is there. Raises BlobsAway, AccessDenied for a 403."""
+        """Write an object, replacing any that exists. Raises AccessDenied for a 403."""
         if not is_plain(key.key):
-            self._refuse_strange(key.bucket)
-            with away():
+            self._refuse_unallowed(key.bucket)
+            with translate_errors():
                 self._minio.put_object(
                     key.bucket,
                     key.key,
@@ -137,88 +138,88 @@ class Blobs:
         put_plain(self._store(key.bucket), key, data, content_type=content_type)
 
     def put_new(self, key: StorageKey, data: bytes, *, content_type: str) -> bool:
-        """Write an object where none is; False: one is there. Raises BlobsAway.
+        """Write an object if none exists; return False if one does.
 
-        A store that does not know conditional writes (RFC 9110's If-None-Match) writes over it.
+        A store without conditional writes (RFC 9110's If-None-Match) replaces it.
         """
         store = self._store(key.bucket)
         return put_plain(store, key, data, content_type=content_type, only_new=True)
 
     def first_after(self, bucket: str, prefix: str, after: str) -> str | None:
-        """The first name under a prefix that is greater than `after`. Raises BlobsAway."""
-        self._refuse_strange(bucket)
-        with away():
+        """Return the first name under a prefix that is greater than `after`, or None."""
+        self._refuse_unallowed(bucket)
+        with translate_errors():
             return first_after(self._minio, bucket, prefix, after)
 
     def put_many(self, objects: Sequence[tuple[StorageKey, bytes]], *, content_type: str) -> None:
-        """Write objects, by threads; when it returns or raises none is on its way any more.
+        """Write objects, in threads; when it returns or raises, no write is in progress.
 
-        Raises BlobsAway; some of them may be there then.
+        If it raises, some of them may have been written.
         """
-        one = partial(self.put, content_type=content_type)
-        put_many(self._executor, one, objects, threads=self._threads)
+        put_one = partial(self.put, content_type=content_type)
+        put_many(self._executor, put_one, objects, threads=self._threads)
 
     def replace(self, key: StorageKey, data: bytes, *, content_type: str) -> list[DeleteFault]:
-        """Write an object and delete what it was before, in every version. Raises BlobsAway."""
+        """Write an object and delete its earlier versions."""
         self.put(key, data, content_type=content_type)
         return self._deletion.delete_older(key)
 
     def delete_hidden(self, key: StorageKey) -> list[DeleteFault]:
-        """As `Deletion.delete_hidden`. Raises BlobsAway."""
-        self._refuse_strange(key.bucket)
+        """Call `Deletion.delete_hidden`."""
+        self._refuse_unallowed(key.bucket)
         return self._deletion.delete_hidden(key)
 
     def presign(self, key: StorageKey, seconds: int) -> str:
-        """A link that reads the object for so many seconds, from where clients are.
+        """Return a link by which clients can read the object for `seconds`.
 
-        Raises BlobMissing for what no link can read: a strange bucket, `.` and `..`; BlobsAway.
+        Raises BlobMissing in a bucket that is not allowed, and for `.` and `..`.
         """
         self._refuse_unaddressable(key)
         if key.bucket not in self.buckets.allowed:
             raise BlobMissing(f"bucket {key.bucket}: {NOT_ALLOWED}")
-        with away():
+        with translate_errors():
             return self._public.presigned_get_object(
                 key.bucket, key.key, timedelta(seconds=seconds)
             )
 
     def list_versions(self, keys: Iterable[StorageKey]) -> Listed:
-        """As `Deletion.list_versions`, of buckets that may be touched. Raises BlobsAway."""
-        return self._deletion.list_versions(self._sorted_out(keys)[0])
+        """Call `Deletion.list_versions` for the keys in allowed buckets."""
+        return self._deletion.list_versions(self._split_allowed(keys)[0])
 
     def delete_objects(self, keys: Iterable[StorageKey], listed: Listed | None = None) -> Deleted:
-        """As `Deletion.delete`; missing objects are no fault. Raises BlobsAway."""
-        ours, strange = self._sorted_out(keys)
+        """Call `Deletion.delete` for keys in allowed buckets; each other key is a fault."""
+        ours, strange = self._split_allowed(keys)
         deleted = self._deletion.delete(ours, listed)
         deleted[:0] = [DeleteFault(key, "BucketNotAllowed", NOT_ALLOWED) for key in strange]
         return deleted
 
     def still_there(self, keys: Iterable[StorageKey]) -> list[StorageKey]:
-        """Those of `keys` that are listed still, in any version. Raises BlobsAway."""
-        ours, strange = self._sorted_out(keys)
+        """Return the keys that are still listed, in any version."""
+        ours, strange = self._split_allowed(keys)
         return strange + self._deletion.still_there(ours)
 
     def page(self, bucket: str, prefix: str, *, after: str, limit: int) -> list[Found]:
-        """The first objects under a prefix behind the key `after`, in the order of their keys.
+        """Return the first objects under a prefix after the key `after`, in key order.
 
-        Fewer than `limit`: there are no more. Raises BlobsAway.
+        If there are fewer than `limit`, there are no more.
         """
-        self._refuse_strange(bucket)
-        with away():
+        self._refuse_unallowed(bucket)
+        with translate_errors():
             return page(self._minio, bucket, prefix, after, limit)
 
     def locked_until(self, key: StorageKey) -> datetime | None:
-        """As `locks.locked_until`."""
+        """Call `locks.locked_until`; return None for a bucket that is not allowed."""
         return None if key.bucket not in self.buckets.allowed else locked_until(self._minio, key)
 
     def check(self) -> None:
-        """Raise BlobsAway, saying why, unless the default bucket answers."""
+        """Raise ObjectStoreUnavailable with the reason, unless the default bucket answers."""
         bucket = self._settings.s3_bucket
-        with away():
+        with translate_errors():
             if not self._minio.bucket_exists(bucket):
-                raise BlobsAway(f"the bucket {bucket} is not there")
+                raise ObjectStoreUnavailable(f"the bucket {bucket} is not there")
 
     def close(self) -> None:
-        """End the threads; nothing may be asked afterwards."""
+        """End the threads; no method may be called afterwards."""
         self._executor.shutdown(wait=True, cancel_futures=True)
         self._deletion.close()
 
@@ -229,49 +230,51 @@ class Blobs:
         self.close()
 
     def _store(self, bucket: str) -> S3Store:
-        self._refuse_strange(bucket)
+        self._refuse_unallowed(bucket)
         with self._lock:
             if bucket not in self._stores:
                 self._stores[bucket] = obstore_client(self._settings, bucket)
             return self._stores[bucket]
 
-    def _sorted_out(self, keys: Iterable[StorageKey]) -> tuple[list[StorageKey], list[StorageKey]]:
-        """The keys in buckets that may be touched, and the others."""
-        found = list(keys)
-        strange = [key for key in found if key.bucket not in self.buckets.allowed]
-        return [key for key in found if key.bucket in self.buckets.allowed], strange
+    def _split_allowed(
+        self, keys: Iterable[StorageKey]
+    ) -> tuple[list[StorageKey], list[StorageKey]]:
+        """Return the keys in allowed buckets, and the others."""
+        all_keys = list(keys)
+        strange = [key for key in all_keys if key.bucket not in self.buckets.allowed]
+        return [key for key in all_keys if key.bucket in self.buckets.allowed], strange
 
     def _get_or_forbidden(self, key: StorageKey, *, limit: int) -> bytes:
-        """As `get`; and BlobForbidden for an object that alone is refused."""
+        """Return an object as `get` does; raise BlobForbidden if only this object is refused."""
         try:
-            found = self.get(key, limit=limit)
+            data = self.get(key, limit=limit)
         except AccessDenied as exc:
-            if self._gives_others(key.bucket):
+            if self._allows_others(key.bucket):
                 raise BlobForbidden(f"{key} alone is refused: {exc}") from exc
             raise
-        given = self._given.get(key.bucket, ())
-        if key not in given:
-            self._given[key.bucket] = (key, *given[: _REMEMBERED - 1])
-        return found
+        last = self._read_last.get(key.bucket, ())
+        if key not in last:
+            self._read_last[key.bucket] = (key, *last[: _REMEMBERED - 1])
+        return data
 
-    def _gives_others(self, bucket: str) -> bool:
-        """Whether the bucket gives another object now.
+    def _allows_others(self, bucket: str) -> bool:
+        """Return whether another object of the bucket can be read now.
 
-        Asked after each refusal: wrong credentials, a policy over the whole bucket and a key of
-        SSE-KMS that is disabled refuse what was given before, too. What is not there tells less,
-        since no key is needed to say so: asked for only where nothing that was given is left.
+        Called after each refusal: wrong credentials, a policy for the whole bucket and a disabled
+        key of SSE-KMS refuse objects that were readable before, too. A missing object shows less,
+        because no key is needed to report it: it is requested only if no earlier object is left.
         """
         refused = False
-        for other in self._given.get(bucket, ()):
-            match self._answer(other):
+        for other in self._read_last.get(bucket, ()):
+            match self._probe(other):
                 case "given":
                     return True
                 case "refused":
                     refused = True
-        return not refused and self._answer(StorageKey(bucket, _NO_OBJECT)) != "refused"
+        return not refused and self._probe(StorageKey(bucket, _NO_OBJECT)) != "refused"
 
-    def _answer(self, key: StorageKey) -> Literal["given", "missing", "refused"]:
-        """What S3 says to a GET. Raises BlobsAway."""
+    def _probe(self, key: StorageKey) -> Literal["given", "missing", "refused"]:
+        """Return how S3 answers a GET."""
         try:
             self.get(key, limit=0)
         except AccessDenied:
@@ -283,13 +286,13 @@ class Blobs:
         return "given"
 
     def _get_odd(self, key: StorageKey, limit: int) -> tuple[bytes, str | None]:
-        """The same by the other client, for keys that obstore would turn into others."""
+        """Return an object and its content type with minio, for keys that obstore changes."""
         refuse_size(key, self.head(key), limit)
         return get_odd(self._minio, key)
 
-    def _refuse_strange(self, bucket: str) -> None:
+    def _refuse_unallowed(self, bucket: str) -> None:
         if bucket not in self.buckets.allowed:
-            raise BlobsAway(f"bucket {bucket}: {NOT_ALLOWED}")
+            raise ObjectStoreUnavailable(f"bucket {bucket}: {NOT_ALLOWED}")
 
     def _refuse_unaddressable(self, key: StorageKey) -> None:
         if not is_addressable(key.key):

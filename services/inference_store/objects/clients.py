@@ -1,7 +1,7 @@
 """The two S3 clients: obstore for reading and writing, minio for everything else.
 
-obstore costs a half to a fifth of minio-py's CPU a request, but knows no versions, no bulk
-delete by version and no presigned link. Nothing connects before the first request.
+obstore takes a half to a fifth of minio-py's CPU per request, but has no versions, no bulk delete
+by version and no presigned links. Nothing connects before the first request.
 """
 
 import os
@@ -21,28 +21,28 @@ from minio import Minio
 from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
 from obstore.store import S3Store
 
-from inference_store.inference.errors import AccessDenied, BlobsAway
+from inference_store.inference.errors import AccessDenied, ObjectStoreUnavailable
 from inference_store.platform.settings import BlobSettings
 
 from .encryption import obstore_encryption
 from .identity import provider, web_identity
 
-if TYPE_CHECKING:  # typed dictionaries that obstore has for type checkers alone
+if TYPE_CHECKING:  # typed dictionaries that obstore has only for type checkers
     from obstore.store import ClientConfig, S3Config
 
 RETRIES = 2
 _AWS = "https://s3.amazonaws.com"
 _REFUSED = 300
 _ERRORS = (b"<?xml", b"<Error")
-# ValueError: no credentials anywhere, or a name that cannot be a bucket's.
-_AWAY = (
+# ValueError: no credentials, or a name that no bucket can have.
+_UNAVAILABLE = (
     *(S3Error, ServerError, InvalidResponseError),
     *(urllib3.exceptions.HTTPError, OSError, ValueError),
 )
 
 
 def obstore_client(settings: BlobSettings, bucket: str) -> S3Store:
-    """A client for the objects of one bucket; safe to share between threads."""
+    """Return a client for the objects of one bucket; safe to share between threads."""
     timeout = timedelta(seconds=settings.s3_timeout_seconds)
     options: ClientConfig = {"allow_http": True, "timeout": timeout, "connect_timeout": timeout}
     if settings.s3_ca_file is not None:
@@ -51,7 +51,7 @@ def obstore_client(settings: BlobSettings, bucket: str) -> S3Store:
         bucket,
         config=_config(settings),
         client_options=options,
-        # obstore's own default goes on for three minutes; who calls us has a loop of its own
+        # obstore retries for three minutes by default; our callers have retries of their own
         retry_config={"max_retries": RETRIES, "retry_timeout": 2 * timeout},
     )
 
@@ -74,19 +74,20 @@ def _config(settings: BlobSettings) -> "S3Config":
 
 
 def minio_client(settings: BlobSettings, endpoint: str | None) -> Minio:
-    """A client for versions, bulk deletes, lists and links; safe to share between threads."""
+    """Return a client for versions, bulk deletes, lists and links; safe to share between
+    threads."""
     address = urlsplit(endpoint or _AWS)
     if address.path.strip("/") or not address.netloc:
         raise ValueError(f"the S3 endpoint {endpoint!r} must be like http://host:port, no path")
     key, secret = settings.s3_access_key, settings.s3_secret_key
     http = http_pool(settings)
-    named = bool(key.get_secret_value())
+    has_key = bool(key.get_secret_value())
     return Minio(
         address.netloc,
-        access_key=key.get_secret_value() if named else None,
-        secret_key=secret.get_secret_value() if named else None,
-        # without a key in the settings: where AWS's own clients look
-        credentials=None if named else provider(settings, http),
+        access_key=key.get_secret_value() if has_key else None,
+        secret_key=secret.get_secret_value() if has_key else None,
+        # without a key in the settings: the places where AWS's own clients look
+        credentials=None if has_key else provider(settings, http),
         secure=address.scheme == "https",
         region=settings.s3_region,
         http_client=http,
@@ -94,25 +95,27 @@ def minio_client(settings: BlobSettings, endpoint: str | None) -> Minio:
 
 
 class _Pool(urllib3.PoolManager):
-    """minio-py reads why a server refused only where the server calls its XML `application/xml`.
+    """Corrects the content type of errors: minio-py only reads errors of `application/xml`.
 
-    Others say `text/xml` (rclone), or nothing: what begins as S3's errors do is named so here.
+    Some servers send `text/xml` (rclone), or none: a body that begins like an error of S3 gets that
+    type here.
     """
 
     def urlopen(  # type: ignore[override]  # as in urllib3 itself
-        self, method: str, url: str, redirect: bool = True, **given: Any
+        self, method: str, url: str, redirect: bool = True, **arguments: Any
     ) -> urllib3.BaseHTTPResponse:
-        """Ask as urllib3 does."""
-        answer = super().urlopen(method, url, redirect, **given)
+        """Send a request as urllib3 does."""
+        answer = super().urlopen(method, url, redirect, **arguments)
         if answer.status >= _REFUSED and (answer.data or b"").lstrip().startswith(_ERRORS):
             answer.headers["Content-Type"] = "application/xml"
         return answer
 
 
 def http_pool(settings: BlobSettings) -> urllib3.PoolManager:
-    """Connections of the minio client. Errors of every S3 can be read."""
+    """Return the connection pool of the minio client, which can read the errors of every S3
+    server."""
     timeout = settings.s3_timeout_seconds
-    trusted = _trusting(os.environ.get("SSL_CERT_FILE") or certifi.where(), settings.s3_ca_file)
+    trusted = _trust(os.environ.get("SSL_CERT_FILE") or certifi.where(), settings.s3_ca_file)
     return _Pool(
         timeout=urllib3.Timeout(connect=timeout, read=timeout),
         maxsize=16,
@@ -124,40 +127,42 @@ def http_pool(settings: BlobSettings) -> urllib3.PoolManager:
 
 
 @cache
-def _trusting(bundle: str, ca_file: Path | None) -> ssl.SSLContext:
-    """Shared by all clients: to read the bundle takes 20 ms of CPU."""
+def _trust(bundle: str, ca_file: Path | None) -> ssl.SSLContext:
+    """Return a TLS context, shared by all clients: reading the bundle takes 20 ms of CPU."""
     context = ssl.create_default_context(cafile=bundle)
     if ca_file is not None:
         context.load_verify_locations(ca_file)
     return context
 
 
-# What proves who we are: a client puts its request's URL into its error.
+# Credentials in URLs: a client puts its request's URL into its error.
 _SECRET = re.compile(r"(WebIdentityToken|X-Amz-Security-Token|X-Amz-Signature)=[^&\s)\"']+", re.I)
 
 
 def without_secrets(text: str) -> str:
-    """A client's error as it may be logged and shown."""
+    """Return a client's error as it may be logged and shown."""
     return _SECRET.sub(r"\1=…", text)
 
 
 @contextmanager
-def away() -> Iterator[None]:
-    """Turn minio-py's errors about server, network, bucket or rights into BlobsAway."""
+def translate_errors() -> Iterator[None]:
+    """Turn minio-py's errors about server, network, bucket or rights into
+    ObjectStoreUnavailable."""
     try:
         yield
-    except _AWAY as exc:
-        said = f"the object store says: {without_secrets(str(exc))}"
+    except _UNAVAILABLE as exc:
+        text = f"the object store says: {without_secrets(str(exc))}"
         if isinstance(exc, S3Error) and exc.response.status == 403:
-            raise AccessDenied(said) from exc
-        raise BlobsAway(said) from None
+            raise AccessDenied(text) from exc
+        raise ObjectStoreUnavailable(text) from None
 
 
 _NO_VERSIONS = {"NotImplemented", "XNotImplemented", "MethodNotAllowed"}
 
 
 def knows_no_versions(error: MinioException) -> bool:
-    """Whether a server does not list versions, for it keeps none; some say so without XML."""
+    """Return whether a server does not list versions because it keeps none; some report that
+    without XML."""
     if isinstance(error, S3Error):
         return error.code in _NO_VERSIONS
     return isinstance(error, InvalidResponseError) and "Response code: 501" in str(error)

@@ -1,4 +1,4 @@
-"""Encryption by the object store itself, asked for with every object that is written."""
+"""Encryption by the object store itself, requested with every object that is written."""
 
 from typing import TYPE_CHECKING
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:  # typed dictionaries that obstore has for type checkers alone
 
 
 class _Kms(SseKMS):
-    """The key stays with the server: unlike a key of the client's it may be named over http."""
+    """A key that stays with the server: unlike a client's key, it may be named over http."""
 
     def tls_required(self) -> bool:
         return False
 
 
 def obstore_encryption(settings: BlobSettings) -> "S3Config":
-    """obstore's part: put into its configuration, sent with every put."""
+    """Return obstore's configuration of encryption, which it sends with every put."""
     if settings.s3_encryption == "SSE-S3":
         return {"server_side_encryption": "AES256"}
     if settings.s3_encryption == "SSE-KMS" and settings.s3_kms_key_id:
@@ -27,7 +27,7 @@ def obstore_encryption(settings: BlobSettings) -> "S3Config":
 
 
 def minio_encryption(settings: BlobSettings) -> Sse | None:
-    """minio's part: given with every put."""
+    """Return minio's argument for encryption of every put."""
     if settings.s3_encryption == "SSE-S3":
         return SseS3()
     if settings.s3_encryption == "SSE-KMS" and settings.s3_kms_key_id:

@@ -1,4 +1,4 @@
-"""Who we are to the object store without keys: a role, proved by a web identity's token."""
+"""Our identity for the object store without keys: a role, proved by a web identity's token."""
 
 import os
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _SESSION = "inference-store"
 
 @dataclass(frozen=True, slots=True)
 class WebIdentity:
-    """A role, the file of the token that proves it, and where it is exchanged for keys."""
+    """A role, the file of the token that proves it, and the endpoint that exchanges it for keys."""
 
     role: str
     token_file: Path
@@ -33,42 +33,43 @@ class WebIdentity:
 def web_identity(
     settings: BlobSettings, environment: Mapping[str, str] | None = None
 ) -> WebIdentity | None:
-    """What the settings name, else the AWS_* names that a cluster injects; None for neither.
+    """Return what the settings name, else the AWS_* names that a cluster injects; None for neither.
 
-    Raises WrongSetting where a role has no token, or a token no role.
+    Raises WrongSetting if a role has no token, or a token no role.
     """
     if settings.s3_access_key.get_secret_value():
         return None
-    given = os.environ if environment is None else environment
-    role = settings.s3_role_arn or given.get("AWS_ROLE_ARN")
-    token = settings.s3_web_identity_token_file or given.get("AWS_WEB_IDENTITY_TOKEN_FILE")
+    variables = os.environ if environment is None else environment
+    role = settings.s3_role_arn or variables.get("AWS_ROLE_ARN")
+    token = settings.s3_web_identity_token_file or variables.get("AWS_WEB_IDENTITY_TOKEN_FILE")
     if not role and not token:
         return None
     if not role or not token:
-        there, missing = ("ROLE_ARN", "WEB_IDENTITY_TOKEN_FILE")[:: 1 if role else -1]
+        present, missing = ("ROLE_ARN", "WEB_IDENTITY_TOKEN_FILE")[:: 1 if role else -1]
         raise WrongSetting(
-            f"{PREFIX}S3_{there} (or AWS_{there}) is given and {PREFIX}S3_{missing}"
+            f"{PREFIX}S3_{present} (or AWS_{present}) is given and {PREFIX}S3_{missing}"
             f" (or AWS_{missing}) is not: S3 by web identity needs both."
         )
     region = settings.s3_region
     aws = f"https://sts.{region}.amazonaws.com" + (".cn" if region.startswith("cn-") else "")
-    endpoint = settings.s3_sts_endpoint or given.get("AWS_ENDPOINT_URL_STS") or aws
-    session = given.get("AWS_ROLE_SESSION_NAME") or _SESSION
+    endpoint = settings.s3_sts_endpoint or variables.get("AWS_ENDPOINT_URL_STS") or aws
+    session = variables.get("AWS_ROLE_SESSION_NAME") or _SESSION
     return WebIdentity(role, Path(token), endpoint, session)
 
 
 def provider(settings: BlobSettings, http: PoolManager) -> Provider:
-    """minio's credentials where no key is set: web identity, else where AWS's clients look."""
-    found = web_identity(settings)
-    if found is None:
+    """Return minio's credentials if no key is set: web identity, else the places where AWS's
+    clients look."""
+    identity = web_identity(settings)
+    if identity is None:
         return ChainedProvider(
             [EnvAWSProvider(), AWSConfigProvider(), IamAwsProvider(http_client=http)]
         )
     return WebIdentityProvider(
-        # read anew each time: a cluster puts a fresh token there
-        jwt_provider_func=lambda: {"access_token": found.token_file.read_text().strip()},
-        sts_endpoint=found.sts_endpoint,
-        role_arn=found.role,
-        role_session_name=found.session,
+        # read again each time: a cluster renews the token
+        jwt_provider_func=lambda: {"access_token": identity.token_file.read_text().strip()},
+        sts_endpoint=identity.sts_endpoint,
+        role_arn=identity.role,
+        role_session_name=identity.session,
         http_client=http,
     )

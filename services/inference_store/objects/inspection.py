@@ -1,4 +1,4 @@
-"""What an operator would look up of a bucket: is it there, its versions, its lock, the clock."""
+"""Inspects a bucket as an operator would: its existence, versioning, lock and clock."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from minio.error import InvalidResponseError, S3Error, ServerError
 from minio.helpers import check_bucket_name
 from minio.objectlockconfig import YEARS
 
-from inference_store.inference.errors import BlobsAway
+from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.platform.settings import BlobSettings
 
 from .clients import http_pool, minio_client, without_secrets
@@ -20,13 +20,16 @@ _NOT_KEPT = {"ObjectLockConfigurationNotFoundError", "NoSuchObjectLockConfigurat
 _UNKNOWN = {"NotImplemented", "MethodNotAllowed"}
 _DENIED = "AccessDenied"
 NOT_S3 = "NotS3"
-"""The code, ours, of an answer that is none of S3's."""
+"""Our own code for an answer that is not S3's."""
 NO_NAME = "InvalidBucketName"
-"""S3's code of a name that no bucket can have; the client asks no server about one."""
-_AWAY = (*(S3Error, ServerError, InvalidResponseError), *(urllib3.exceptions.HTTPError, OSError))
+"""S3's code of a name that no bucket can have; the client does not send a request for one."""
+_UNAVAILABLE = (
+    *(S3Error, ServerError, InvalidResponseError),
+    *(urllib3.exceptions.HTTPError, OSError),
+)
 
 
-class BucketTrouble(Exception):
+class BucketError(Exception):
     """The object store answers, but not as it should; `code` is S3's, or NOT_S3."""
 
     def __init__(self, code: str, detail: str) -> None:
@@ -38,7 +41,7 @@ class BucketTrouble(Exception):
 class BucketState:
     """`versioning`: Enabled, Suspended, Off, or "" unknown. `locked_days`: a new object's lock.
 
-    `missing_rights`: those without which some of this could not be looked at.
+    `missing_rights`: rights without which some of this could not be inspected.
     """
 
     versioning: str
@@ -47,32 +50,32 @@ class BucketState:
     missing_rights: Sequence[str] = ()
 
 
-def look_at(settings: BlobSettings, bucket: str) -> BucketState:
-    """A bucket as it is; blocks. Raises BucketTrouble and BlobsAway."""
+def inspect_bucket(settings: BlobSettings, bucket: str) -> BucketState:
+    """Return the state of a bucket; blocks. Raises BucketError and ObjectStoreUnavailable."""
     _check_name(bucket)
     client = minio_client(settings, settings.s3_endpoint)
     try:
-        # A list, not a question whether it is there: only its answer says what is wrong.
+        # A list, not a check of existence: only its answer gives the reason.
         next(iter(client.list_objects(bucket)), None)
         missing: list[str] = []
-        locked, days = _lock(client, bucket, missing)
-        return BucketState(_versioning(client, bucket, missing), locked, days, missing)
+        locked, days = _find_lock(client, bucket, missing)
+        return BucketState(_find_versioning(client, bucket, missing), locked, days, missing)
     except S3Error as error:
-        raise BucketTrouble(error.code or "", without_secrets(str(error.message))) from None
+        raise BucketError(error.code or "", without_secrets(str(error.message))) from None
     except InvalidResponseError as error:
-        raise BucketTrouble(NOT_S3, without_secrets(str(error))) from None
-    except (*_AWAY, ValueError) as error:
-        raise BlobsAway(without_secrets(str(error))) from None
+        raise BucketError(NOT_S3, without_secrets(str(error))) from None
+    except (*_UNAVAILABLE, ValueError) as error:
+        raise ObjectStoreUnavailable(without_secrets(str(error))) from None
 
 
 def _check_name(bucket: str) -> None:
     try:
         check_bucket_name(bucket)
     except ValueError as error:
-        raise BucketTrouble(NO_NAME, str(error)) from None
+        raise BucketError(NO_NAME, str(error)) from None
 
 
-def _versioning(client: Minio, bucket: str, missing: list[str]) -> str:
+def _find_versioning(client: Minio, bucket: str, missing: list[str]) -> str:
     try:
         return str(client.get_bucket_versioning(bucket).status or "Off")
     except S3Error as error:
@@ -84,9 +87,9 @@ def _versioning(client: Minio, bucket: str, missing: list[str]) -> str:
         raise
 
 
-def _lock(client: Minio, bucket: str, missing: list[str]) -> tuple[bool, int]:
+def _find_lock(client: Minio, bucket: str, missing: list[str]) -> tuple[bool, int]:
     try:
-        found = client.get_object_lock_config(bucket)
+        lock = client.get_object_lock_config(bucket)
     except S3Error as error:
         if error.code in _NOT_KEPT | _UNKNOWN:
             return False, 0
@@ -94,17 +97,20 @@ def _lock(client: Minio, bucket: str, missing: list[str]) -> tuple[bool, int]:
             missing.append("s3:GetBucketObjectLockConfiguration")
             return False, 0
         raise
-    return True, (found.duration or 0) * (365 if found.duration_unit == YEARS else 1)
+    return True, (lock.duration or 0) * (365 if lock.duration_unit == YEARS else 1)
 
 
 def server_time(settings: BlobSettings) -> datetime | None:
-    """What the object store's clock says; None where it does not say. Raises BlobsAway."""
+    """Return the time of the object store's clock; None if it does not report it.
+
+    Raises ObjectStoreUnavailable.
+    """
     pool = http_pool(settings)
     try:
         answer = pool.request("HEAD", settings.s3_endpoint or "https://s3.amazonaws.com")
-        said = answer.headers.get("Date")
-        return None if said is None else parsedate_to_datetime(said)
+        date = answer.headers.get("Date")
+        return None if date is None else parsedate_to_datetime(date)
     except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-        raise BlobsAway(without_secrets(str(error))) from None
+        raise ObjectStoreUnavailable(without_secrets(str(error))) from None
     finally:
         pool.clear()

@@ -1,4 +1,4 @@
-"""Everything that a bucket holds, in every version."""
+"""Lists everything in the buckets, in every version."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -11,30 +11,30 @@ from minio.error import MinioException, S3Error
 from inference_store.inference.events import StorageKey
 from inference_store.platform.settings import BlobSettings
 
-from .clients import away, knows_no_versions, minio_client
+from .clients import knows_no_versions, minio_client, translate_errors
 
 
 class Held(NamedTuple):
-    """An object that is there, in some version; `modified`: when it was written."""
+    """An object that exists, in some version; `modified`: when it was written."""
 
     key: StorageKey
     modified: datetime | None
 
 
 def inventory(settings: BlobSettings) -> Iterator[Held]:
-    """Every object of every allowed bucket, each version once, delete markers aside.
+    """Yield every object of every allowed bucket, each version once, without delete markers.
 
-    Blocks; raises BlobsAway. Without the right to list versions: the present ones.
+    Blocks; raises ObjectStoreUnavailable. Without the right to list versions: current ones only.
     """
     client = minio_client(settings, settings.s3_endpoint)
     for bucket in sorted(settings.buckets):
-        with away():
-            for found in _listed(client, bucket):
-                if found.object_name is not None and not found.is_delete_marker:
-                    yield Held(StorageKey(bucket, found.object_name), found.last_modified)
+        with translate_errors():
+            for entry in _list_entries(client, bucket):
+                if entry.object_name is not None and not entry.is_delete_marker:
+                    yield Held(StorageKey(bucket, entry.object_name), entry.last_modified)
 
 
-def _listed(client: Minio, bucket: str) -> Iterator[Object]:
+def _list_entries(client: Minio, bucket: str) -> Iterator[Object]:
     listed = client.list_objects(bucket, recursive=True, include_version=True)
     try:
         first = next(listed, None)

@@ -1,15 +1,16 @@
-"""What is special about a key: which of the two clients may carry it."""
+"""Decides which of the two clients may send a key."""
 
 import re
 
-# Control characters, and what XML cannot hold: obstore refuses the first, a bulk delete both.
+# Control characters, and characters that XML cannot contain: obstore refuses the first, a bulk
+# delete both.
 _UNWRITABLE = re.compile("[\x00-\x1f\x7f\ufffe\uffff]")
 
 
 def is_plain(key: str) -> bool:
-    """Whether every client and a bulk delete address exactly this key.
+    """Return whether every client and a bulk delete address exactly this key.
 
-    obstore strips a slash at either end, without a word, and then reads another object.
+    obstore silently strips a slash at either end, and then reads another object.
     """
     if _UNWRITABLE.search(key):
         return False
@@ -17,5 +18,5 @@ def is_plain(key: str) -> bool:
 
 
 def is_addressable(key: str) -> bool:
-    """Whether any client can ask for it: `.` and `..` are resolved away on the road."""
+    """Return whether any client can request the key: `.` and `..` are resolved on the way."""
     return not any(segment in {".", ".."} for segment in key.split("/"))

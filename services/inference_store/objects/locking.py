@@ -1,5 +1,5 @@
-"""An object that nobody can take away for a while: every version of it is locked, where the bucket
-has object lock.
+"""An object that nobody can delete for a while: every version of it is locked, if the bucket has
+object lock.
 """
 
 from collections.abc import Iterator
@@ -17,11 +17,11 @@ from minio.retention import Retention
 from inference_store.inference.events import StorageKey
 from inference_store.platform.settings import BlobSettings
 
-from .clients import away, knows_no_versions, minio_client
+from .clients import knows_no_versions, minio_client, translate_errors
 from .encryption import minio_encryption
 from .listing import survivors
 
-# No object lock, or not the right to lock: what is then written is not locked.
+# No object lock, or no right to lock: the object is then written without a lock.
 _NOT_LOCKED = {
     "InvalidRequest",
     "ObjectLockConfigurationNotFoundError",
@@ -33,7 +33,10 @@ _AT_ONCE = 256
 
 
 class LockedObject:
-    """One key, written again and again; each version stays. All of it blocks; raises BlobsAway."""
+    """One key that is written repeatedly; each version stays.
+
+    All methods block and raise ObjectStoreUnavailable.
+    """
 
     def __init__(self, settings: BlobSettings, key: StorageKey) -> None:
         self._client: Minio = minio_client(settings, settings.s3_endpoint)
@@ -41,8 +44,9 @@ class LockedObject:
         self._key = key
 
     def put(self, data: bytes, *, content_type: str, until: datetime | None) -> bool:
-        """Write a version; whether it is locked. `until`: how long; None: not at all."""
-        with away():
+        """Write a version, and return whether it is locked. `until`: the end of the lock; None for
+        no lock."""
+        with translate_errors():
             if until is not None:
                 try:
                     self._put(data, content_type, Retention(COMPLIANCE, until))
@@ -50,35 +54,35 @@ class LockedObject:
                     if exc.code not in _NOT_LOCKED:
                         raise
                 else:
-                    return self.is_locked()  # a server that knows no locks has taken it as well
+                    return self.is_locked()  # a server without locks accepts it, too
             self._put(data, content_type, None)
         return False
 
     def versions(self, *, limit: int) -> Iterator[bytes]:
-        """Every version that there is, delete markers aside; at most `limit` bytes of each. They
-        are read some at a time, and none is kept."""
+        """Yield every version, without delete markers; at most `limit` bytes of each. They are read
+        a few at a time, and not kept."""
         bucket, name = self._key.bucket, self._key.key
-        with away():
+        with translate_errors():
             try:
-                found = survivors(self._client, bucket, [name], True)
+                listed = survivors(self._client, bucket, [name], True)
             except MinioException as exc:
                 if not knows_no_versions(exc):
                     raise
-                found = survivors(self._client, bucket, [name], False)
-        ids = [version.id for version in found if not version.marker]
+                listed = survivors(self._client, bucket, [name], False)
+        ids = [version.id for version in listed if not version.marker]
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="versions") as executor:
             for start in range(0, len(ids), _AT_ONCE):
-                some = ids[start : start + _AT_ONCE]
-                yield from executor.map(self._read, some, repeat(limit))
+                batch = ids[start : start + _AT_ONCE]
+                yield from executor.map(self._read, batch, repeat(limit))
 
     def is_locked(self) -> bool:
-        """Whether the newest version is kept from everyone, and may still be for a while."""
-        with away():
+        """Return whether the newest version is locked for everyone."""
+        with translate_errors():
             try:
-                kept = self._client.get_object_retention(self._key.bucket, self._key.key)
-            except (S3Error, ParseError):  # that of rclone answers with the object
+                retention = self._client.get_object_retention(self._key.bucket, self._key.key)
+            except (S3Error, ParseError):  # ParseError: rclone answers with the object
                 return False
-        return kept is not None and kept.mode == COMPLIANCE
+        return retention is not None and retention.mode == COMPLIANCE
 
     def _put(self, data: bytes, content_type: str, retention: Retention | None) -> None:
         self._client.put_object(
@@ -92,7 +96,7 @@ class LockedObject:
         )
 
     def _read(self, version: str | None, limit: int) -> bytes:
-        with away():
+        with translate_errors():
             answer = self._client.get_object(self._key.bucket, self._key.key, version_id=version)
             try:
                 return answer.read(limit)

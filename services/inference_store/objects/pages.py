@@ -10,7 +10,7 @@ from inference_store.inference.events import StorageKey
 
 
 class Found(NamedTuple):
-    """An object as it is listed."""
+    """A listed object."""
 
     place: StorageKey
     size: int
@@ -18,16 +18,17 @@ class Found(NamedTuple):
 
 
 def page(client: Minio, bucket: str, prefix: str, after: str, limit: int) -> list[Found]:
-    """The first `limit` objects under a prefix whose keys come after `after` (UTF-8's order)."""
+    """Return the first `limit` objects under a prefix whose keys come after `after` (UTF-8's
+    order)."""
     # MinIO refuses a start that is not under the prefix.
     start = after if after.startswith(prefix) and after != prefix else None
     listed = client.list_objects(bucket, prefix=prefix, start_after=start, recursive=True)
-    found = (one for one in listed if one.object_name is not None and not one.is_dir)
+    objects = (entry for entry in listed if entry.object_name is not None and not entry.is_dir)
     return [
         Found(
-            StorageKey(bucket, one.object_name or ""),
-            one.size or 0,
-            one.last_modified or datetime.now(UTC),
+            StorageKey(bucket, entry.object_name or ""),
+            entry.size or 0,
+            entry.last_modified or datetime.now(UTC),
         )
-        for one in islice(found, limit)
+        for entry in islice(objects, limit)
     ]

@@ -1,4 +1,4 @@
-"""One object, piece by piece, for whoever asked the api for it."""
+"""Streams one object, piece by piece, to a caller of the api."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from obstore.store import S3Store
 
 from inference_store.inference.events import StorageKey
 
-from .reading import translated
+from .many_reads import translate_error
 
 _PIECE_BYTES = 256 * 1024
 
@@ -24,25 +24,26 @@ class BlobStream:
 
 
 async def stream_plain(store: S3Store, key: StorageKey) -> BlobStream:
-    """Raises BlobMissing and BlobsAway before the first piece, BlobsAway in between."""
+    """Return a stream of an object. Raises BlobMissing and ObjectStoreUnavailable before the first
+    piece; its pieces raise ObjectStoreUnavailable."""
     try:
-        found = await get_async(store, key.key)
+        result = await get_async(store, key.key)
     except (FileNotFoundError, ValueError, BaseError) as exc:
-        raise translated(key, exc) from exc
+        raise translate_error(key, exc) from exc
 
     async def pieces() -> AsyncIterator[bytes]:
         try:
-            async for piece in found.stream(min_chunk_size=_PIECE_BYTES):
+            async for piece in result.stream(min_chunk_size=_PIECE_BYTES):
                 yield bytes(piece)
         except BaseError as exc:
-            raise translated(key, exc) from exc
+            raise translate_error(key, exc) from exc
 
-    content_type = found.attributes.get("Content-Type")
-    return BlobStream(found.meta["size"], content_type, pieces())
+    content_type = result.attributes.get("Content-Type")
+    return BlobStream(result.meta["size"], content_type, pieces())
 
 
 def stream_whole(data: bytes, content_type: str | None) -> BlobStream:
-    """The same for an object that is in memory already."""
+    """Return a stream of an object that is already in memory."""
 
     async def pieces() -> AsyncIterator[bytes]:
         yield data

@@ -18,20 +18,22 @@ from uuid import UUID
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure import erasures
-from inference_store.erasure.certificates import anew, chain, documents, erased, told_again
-from inference_store.erasure.certificates.archive import PIECE_BYTES, Archive
-from inference_store.erasure.certificates.chain import CERTIFICATE, KEY, Link
-from inference_store.erasure.certificates.documents import Asked, Remaining
-from inference_store.erasure.certificates.entries import entries_of
-from inference_store.erasure.certificates.erased import Erased
-from inference_store.erasure.certificates.following import ChainApart, checked
-from inference_store.erasure.certificates.head import Head
-from inference_store.erasure.certificates.keys import SigningKey
-from inference_store.erasure.certificates.merkle import Tree
-from inference_store.erasure.certificates.signed import Signed, read_signed, signed
-from inference_store.erasure.erasures import Erasure, State
-from inference_store.erasure.holds import kept
+from inference_store.erasure.certify import chain, deduplication, documents, erased_lists
+from inference_store.erasure.certify.archive import Archive
+from inference_store.erasure.certify.chain import CERTIFICATE
+from inference_store.erasure.certify.documents import CertifiedRequest, Remaining
+from inference_store.erasure.certify.import_policy import check_import
+from inference_store.erasure.certify.key_recovery import import_restart
+from inference_store.erasure.certify.list_writer import write_list
+from inference_store.erasure.log import key_documents
+from inference_store.erasure.log.chain_head import ChainHead
+from inference_store.erasure.log.hash_chain import Link
+from inference_store.erasure.log.keys import SigningKey
+from inference_store.erasure.log.signed_chain import BrokenChain
+from inference_store.erasure.log.signed_document import SignedDocument, read_document, sign_document
+from inference_store.erasure.progress.erasure import Erasure, State, find_erasure, list_models
+from inference_store.erasure.progress.held_counts import count_held_by_hold
+from inference_store.erasure.progress.state_changes import advance_erasure
 from inference_store.index import registrations
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
@@ -42,13 +44,13 @@ from .uncertified import end_uncertified
 # Between two writes of the head, while certificates are signed one after the other.
 _HEAD_SECONDS = 60.0
 _log = structlog.get_logger()
-_Document = Callable[[Link], dict[str, Any]]
+_BuildDocument = Callable[[Link], dict[str, Any]]
 
 
 class Certifier:
-    """Signs what was erased. `keys`: the first one signs; the others signed before it.
+    """Signs certificates of erasures. `keys`: the first one signs; the others signed before it.
 
-    Raises BlobsAway and the errors of the database; nothing is lost then, and it is tried again.
+    Raises ObjectStoreUnavailable and errors of the database; it can then be called again.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class Certifier:
         events_seconds: float,
         ledger_seconds: float = 0.0,
         audit_seconds: float = 0.0,
-        head: Head | None = None,
+        head: ChainHead | None = None,
         head_seconds: float = _HEAD_SECONDS,
     ) -> None:
         self._engine = engine
@@ -79,21 +81,21 @@ class Certifier:
         return self._keys[0]
 
     async def key_of(self, connection: AsyncConnection, erasure: UUID) -> SigningKey:
-        """Return the key that hashes what an erasure erases.
+        """Return the key that hashes the entries of an erasure.
 
         If a part is certified already, it is the key of that part, so that entries which a restored
         backup repeats are recognised.
         """
-        id = await told_again.key_of(connection, erasure)
+        id = await deduplication.find_hash_key(connection, erasure)
         return next((key for key in self._keys if key.id == id), self.key)
 
     async def begin(self) -> None:
-        """Import what the bucket has, before anything is erased."""
+        """Import the certificates in the bucket, before anything is erased."""
         try:
             await self.catch_up()
-        except ChainApart as apart:
+        except BrokenChain as broken:
             CERTIFICATE_TROUBLE.inc()
-            _log.error("certificates cannot be signed", action="chain_apart", error=str(apart))
+            _log.error("certificates cannot be signed", action="chain_apart", error=str(broken))
 
     async def write_head(self, *, at_once: bool = False) -> None:
         """Write the chain's head to its locked place, unless it is the one that was written last.
@@ -105,7 +107,7 @@ class Certifier:
         if self._head is None or (time.monotonic() < self._head_due and not at_once):
             return
         async with self._engine.connect() as connection:
-            row = await chain.at(connection, (await chain.head(connection)).number)
+            row = await chain.find_row(connection, (await chain.find_head(connection)).number)
         if row is None or row.number == self._head_number:
             return
         failpoint("retention.certify.head.before")
@@ -114,187 +116,179 @@ class Certifier:
         self._head_number, self._head_due = row.number, time.monotonic() + self._head_seconds
         _log.info("head of the chain", action="certificate_head", number=row.number, locked=locked)
 
-    async def certify(self, one: Erasure, ended: State = "certifying") -> State:
-        """Sign what an erasure erased, once no mark is left or holds protect the rest (`ended`)."""
+    async def certify(self, erasure: Erasure, ended: State = "certifying") -> State:
+        """Sign an erasure's certificate; no mark is left, or holds protect the rest (`ended`)."""
         try:
-            return await self._certify(one)
-        except ChainApart as apart:
+            return await self._certify(erasure)
+        except BrokenChain as broken:
             CERTIFICATE_TROUBLE.inc()
-            _log.error("certificates cannot be signed", action="chain_apart", error=str(apart))
+            _log.error("certificates cannot be signed", action="chain_apart", error=str(broken))
             return ended
 
-    async def _certify(self, one: Erasure) -> State:
+    async def _certify(self, erasure: Erasure) -> State:
         failpoint("retention.certify.before")
         await self.catch_up()
         await self._introduce_key()
         async with self._engine.begin() as connection:
-            # a replay made it after the certificates of the bucket were restored: it names none yet
-            await chain.name(connection, one.id)
-            now = await erasures.find(connection, one.id)
-            span = await erased.waits_for(connection, one.id)
+            # a replay created it after the bucket's certificates were restored: it names none yet
+            await chain.set_newest(connection, erasure.id)
+            now = await find_erasure(connection, erasure.id)
+            span = await erased_lists.find_dropping_span(connection, erasure.id)
         if now is None or now.state not in {"certifying", "partly_held"}:
-            return one.state if now is None else now.state
+            return erasure.state if now is None else now.state
         if span is not None:
             _log.info("partition is not dropped yet", action="certificate_waits", span=span)
             return "certifying"
         objects = now.scope == "object"
         counted = now.objects if objects else now.inferences
-        await told_again.forget(self._engine, one.id, counted=counted, objects=objects)
+        await deduplication.deduplicate_restored(
+            self._engine, erasure.id, counted=counted, objects=objects
+        )
         async with self._engine.connect() as connection:
-            found = await erased.of_erasure(connection, one.id)
-            told = await erased.told(connection, one.id, objects=objects)
-        if told != counted:
+            uncertified = await erased_lists.find_uncertified(connection, erasure.id)
+            listed = await erased_lists.count_listed(connection, erasure.id, objects=objects)
+        if listed != counted:
             return await end_uncertified(self._engine, now, "unlisted")
-        if not found.batches and now.state == "partly_held":
+        if not uncertified.batches and now.state == "partly_held":
             return "partly_held"
-        if not found.batches and await self._names_waived(now):
+        if not uncertified.batches and await self._names_waived(now):
             return await self._end_erasure(now, "certified")
-        await self._sign(now, found)
+        await self._sign(now, uncertified)
         return "certified" if now.state == "certifying" else now.state
 
-    async def _names_waived(self, one: Erasure) -> bool:
-        """Whether its certificates also name what was waived; False if it has none."""
+    async def _names_waived(self, erasure: Erasure) -> bool:
+        """Check whether its certificates also name the waived rest; False if it has none."""
         async with self._engine.connect() as connection:
-            before = await chain.listed(connection, of=one.id)
-        said = [read_signed(row.signed).document for row in before]
-        return bool(said) and (one.given_up is None or any("given_up" in each for each in said))
+            before = await chain.list_certificates(connection, erasure_id=erasure.id)
+        certified = [read_document(row.signed).document for row in before]
+        return bool(certified) and (
+            erasure.given_up is None or any("given_up" in document for document in certified)
+        )
 
-    async def _sign(self, one: Erasure, found: Erased) -> None:
-        root = await self._write_list(found.batches)
+    async def _sign(self, erasure: Erasure, uncertified: erased_lists.Erased) -> None:
+        root = await write_list(self._engine, self._archive, uncertified.batches)
         failpoint("retention.certify.leaves.after")
-        asked, counts = await self._describe_request(one)
+        request, counts = await self._describe_request(erasure)
 
-        def document(place: Link) -> dict[str, Any]:
-            about = (asked, found, counts, root)
-            return documents.certificate_of(*about, place=place, remains=self._remaining.places())
+        def build_document(previous: Link) -> dict[str, Any]:
+            about = (request, uncertified, counts, root)
+            return documents.make_certificate(
+                *about, previous=previous, remains=self._remaining.places()
+            )
 
-        if await self._append(CERTIFICATE, self.key, document) is None:
-            await self._certify(one)  # another process had signed: check again
+        if await self._append(CERTIFICATE, self.key, build_document) is None:
+            await self._certify(erasure)  # another process had signed: check again
 
-    async def _append(self, kind: str, key: SigningKey, document: _Document) -> Signed | None:
+    async def _append(
+        self, kind: str, key: SigningKey, build_document: _BuildDocument
+    ) -> SignedDocument | None:
         """Sign the chain's next document; None if the bucket had one already, which is imported."""
         async with self._engine.connect() as connection:
-            place = await chain.head(connection)
-        one = signed(key, kind, document(place))
+            head = await chain.find_head(connection)
+        signed = sign_document(key, kind, build_document(head))
         failpoint("retention.certify.put.before")
-        number = place.number + 1
-        if not await asyncio.to_thread(self._archive.put_new, number, one.text):
+        number = head.number + 1
+        if not await asyncio.to_thread(self._archive.documents.put_new, number, signed.data):
             await self.catch_up()
             return None
         failpoint("retention.certify.put.after")
-        await self._import(one)
+        await self._import(signed)
         failpoint("retention.certify.commit.after")
-        return one
+        return signed
 
     async def catch_up(self) -> None:
-        """Import what the bucket has and Postgres has not. Raises ChainApart."""
+        """Import the documents that only the bucket has. Raises BrokenChain."""
         while True:
             async with self._engine.connect() as connection:
-                place = await chain.head(connection)
-                known = [chain.public_key(one) for one in await chain.keys(connection)]
-            text = await asyncio.to_thread(self._archive.get, place.number + 1)
+                head = await chain.find_head(connection)
+                public_keys = await chain.find_public_keys(connection)
+            text = await asyncio.to_thread(self._archive.documents.get, head.number + 1)
             if text is None:
                 return
-            about = text, place, known, self._keys, self._archive
-            await self._import(await asyncio.to_thread(checked, *about))
+            about = text, head, public_keys, self._keys, self._archive
+            await self._import(await asyncio.to_thread(check_import, *about))
 
-    async def _import(self, one: Signed) -> None:
-        """Write to Postgres what the bucket says, in one transaction."""
-        about = one.document.get("erasure")
+    async def _import(self, signed: SignedDocument) -> None:
+        """Write a document of the bucket to Postgres, in one transaction."""
+        about = signed.document.get("erasure")
         async with self._engine.begin() as connection:
-            if anew.begins_anew(one) is not None:
-                await anew.take_over(connection, one)
+            if key_documents.find_restart_key(signed) is not None:
+                await import_restart(connection, signed)
                 return
-            await chain.add(connection, one, model=await _find_model(connection, about))
+            await chain.add_document(connection, signed, model=await _find_model(connection, about))
             if about is None:
                 return
-            await self._import_list(connection, one, UUID(about["id"]))
-            again = await erasures.find(connection, UUID(about["id"]))
+            await self._import_list(connection, signed, UUID(about["id"]))
+            again = await find_erasure(connection, UUID(about["id"]))
             if again is not None and again.state == "certifying":
-                await erasures.advance(connection, again.id, "certified")
+                await advance_erasure(connection, again.id, "certified")
         CERTIFICATES.inc()
-        _log.info("certificate", action="certificate", number=one.document["number"])
+        _log.info("certificate", action="certificate", number=signed.number)
 
-    async def _import_list(self, connection: AsyncConnection, one: Signed, erasure: UUID) -> None:
+    async def _import_list(
+        self, connection: AsyncConnection, signed: SignedDocument, erasure: UUID
+    ) -> None:
         """Name the batches that exist; if an older backup is missing them, take them from the
         bucket."""
-        number, leaves = one.document["number"], one.document["leaves"]
-        found = await erased.of_erasure(connection, erasure)
-        if found.inferences + found.objects == leaves["count"]:
-            await erased.certified(connection, found.batches, number)
+        number, leaves = signed.number, signed.document["leaves"]
+        uncertified = await erased_lists.find_uncertified(connection, erasure)
+        if uncertified.inferences + uncertified.objects == leaves["count"]:
+            await erased_lists.mark_certified(connection, uncertified.batches, number)
             return
         for piece in await asyncio.to_thread(lambda: list(self._archive.leaves(leaves["root"]))):
             hashed_by = leaves["hashed_by"][0]
-            await erased.restore(connection, number, erasure, hashed_by, piece)
+            await erased_lists.restore_piece(connection, number, erasure, hashed_by, piece)
 
     async def _introduce_key(self) -> None:
-        """Make our key the newest of the chain. Raises ChainApart if the newest is a stranger's."""
+        """Make our key the newest of the chain. Raises BrokenChain if the newest is not given."""
         async with self._engine.connect() as connection:
-            known = await chain.keys(connection)
-        newest = chain.public_key(known[-1]).id if known else self.key.id
+            public_keys = await chain.find_public_keys(connection)
+        newest = public_keys[-1].id if public_keys else self.key.id
         by = next((key for key in self._keys if key.id == newest), None)
         if by is None:
-            raise ChainApart(
+            raise BrokenChain(
                 f"the newest certificates are signed by key {newest}, which is not in"
                 " INFERENCE_STORE_CERTIFICATE_KEY: put it behind the new one, which it signs; if it"
-                " is lost, `inference-store certificates begin-anew`"
+                " is lost, `inference-store certificates restart-chain`"
             )
-        if not known or newest != self.key.id:
+        if not public_keys or newest != self.key.id:
             await self._append(
-                KEY, by, lambda place: documents.key_of(self.key.public, place=place)
+                key_documents.KIND,
+                by,
+                lambda previous: key_documents.make_key_document(self.key.public, after=previous),
             )
 
-    async def _write_list(self, batches: Sequence[int]) -> bytes:
-        """Write the list to the bucket, piece by piece, and return its root."""
-        tree = Tree()
-        async for chunk in erased.chunks(self._engine, batches):
-            for entry in entries_of(chunk):
-                tree.add(entry)
-        root, piece, waiting = tree.root(), 0, b""
-        async for chunk in erased.chunks(self._engine, batches):
-            waiting += chunk
-            while len(waiting) >= PIECE_BYTES:
-                piece += 1
-                await self._put_piece(root, piece, waiting[:PIECE_BYTES])
-                waiting = waiting[PIECE_BYTES:]
-        if waiting:
-            await self._put_piece(root, piece + 1, waiting)
-        return root
-
-    async def _put_piece(self, root: bytes, piece: int, leaves: bytes) -> None:
-        await asyncio.to_thread(self._archive.put_leaves, root.hex(), piece, leaves)
-
-    async def _describe_request(self, one: Erasure) -> tuple[Asked, dict[str, Any]]:
+    async def _describe_request(self, erasure: Erasure) -> tuple[CertifiedRequest, dict[str, Any]]:
         async with self._engine.connect() as connection:
-            models = await erasures.models_of(connection, one)
+            models = await list_models(connection, erasure)
             names = await registrations.names(connection, models)
-            before = await chain.listed(connection, of=one.id)
-            held = await kept.by_hold(connection, one.id)
-        asked = Asked(
-            id=one.id,
+            before = await chain.list_certificates(connection, erasure_id=erasure.id)
+            held = await count_held_by_hold(connection, erasure.id)
+        request = CertifiedRequest(
+            id=erasure.id,
             model_ids=sorted(names.values()),
-            cause=one.cause,
-            scope=one.scope,
-            requested_at=one.requested_at,
-            requested_by=one.requested_by,
-            run=one.run,
+            cause=erasure.cause,
+            scope=erasure.scope,
+            requested_at=erasure.requested_at,
+            requested_by=erasure.requested_by,
+            run=erasure.run,
             held=held,
-            by=documents.without_values(self.key, one.asked),
-            decided_by=one.decided_by,
-            given_up=one.given_up if one.state == "certifying" else None,
+            by=documents.hash_values(self.key, erasure.asked),
+            decided_by=erasure.decided_by,
+            given_up=erasure.given_up if erasure.state == "certifying" else None,
         )
-        counted = {"versions": one.versions, "bytes": one.bytes, "rows": one.table_rows}
-        earlier = [read_signed(row.signed).document["erased"] for row in before]
-        return asked, documents.without(counted, earlier)
+        counted = {"versions": erasure.versions, "bytes": erasure.bytes, "rows": erasure.table_rows}
+        earlier = [read_document(row.signed).document["erased"] for row in before]
+        return request, documents.subtract_counts(counted, earlier)
 
-    async def _end_erasure(self, one: Erasure, state: State) -> State:
+    async def _end_erasure(self, erasure: Erasure, state: State) -> State:
         async with self._engine.begin() as connection:
-            await erasures.advance(connection, one.id, state)
+            await advance_erasure(connection, erasure.id, state)
         return state
 
 
 async def _find_model(connection: AsyncConnection, about: Mapping[str, Any] | None) -> int | None:
     if about is None or len(about["model_ids"]) != 1:
         return None
-    found = await registrations.known(connection, about["model_ids"])
-    return next((each.model for each in found.values()), None)
+    models = await registrations.find_by_ids(connection, about["model_ids"])
+    return next((registration.model for registration in models.values()), None)

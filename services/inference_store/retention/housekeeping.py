@@ -1,104 +1,91 @@
-"""Housekeeping: our own records are deleted when they are old enough, batch by batch."""
+"""Folds, deletes or measures data that grows with time, when the schedule is due."""
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from typing import Any
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from functools import partial
+from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure import audit_chain
-from inference_store.erasure.audit_chain import Sign
-from inference_store.erasure.certificates.audit_checkpoints import signing
-from inference_store.erasure.certificates.head import Head
-from inference_store.erasure.certificates.keys import signing_keys
-from inference_store.erasure.certificates.signed import canonical
-from inference_store.erasure.housekeeping.record_kinds import RECORD_KINDS, RecordKind
+from inference_store.erasure import runs
+from inference_store.erasure.housekeeping import removed_models
 from inference_store.erasure.ledger import Ledger
-from inference_store.inference.errors import Unavailable
-from inference_store.platform.metrics import PRUNED
+from inference_store.erasure.log.chain_head import ChainHead
+from inference_store.erasure.mark import tombstones
+from inference_store.erasure.preview import previews
+from inference_store.index import accounting, key_registry, partitions, web_sessions
 from inference_store.platform.settings import RetentionSettings
 
+from . import record_deletion
 from .leadership_check import LeadershipCheck
-from .linking import link_all
 
-_BATCH = 10_000
-_CHECKPOINT_SECONDS = 3600.0
-
-
-class _NotDue(Exception):
-    """Another process has recorded a checkpoint meanwhile."""
+_PRODUCERS_BATCH: Final = 500
+# Late events are rare by then.
+_MERGED_AFTER: Final = timedelta(days=3)
 
 
-async def delete_old_records(
-    engine: AsyncEngine,
-    settings: RetentionSettings,
-    check: LeadershipCheck,
-    ledger: Ledger,
-    audit_head: Head | None = None,
-) -> None:
-    """Delete the records of each kind that are older than its setting; of the audit only what is
-    chained.
+class Housekeeping:
+    """Works batch by batch, each in its own transaction; the next schedule repeats failed work."""
 
-    `audit_head`: where the newest signed checkpoint of the audit is locked.
-    """
-    await link_all(engine)
-    async with engine.connect() as connection:
-        sign = await signing(connection, signing_keys(settings))
-    await _checkpoint(engine, ledger, sign)
-    for records in RECORD_KINDS:
-        seconds, pruned = getattr(settings, records.setting), 1
-        while pruned:
-            await check.confirm_step()
-            async with _open_transaction(engine, ledger, records) as connection:
-                pruned = await records.prune(connection, seconds, _BATCH, sign)
-            PRUNED.labels(records.name).inc(pruned)
-    if audit_head is not None:
-        async with engine.connect() as connection:
-            newest = await audit_chain.newest_signed(connection)
-        if newest is not None:
-            await asyncio.to_thread(audit_head.put_once, canonical(newest))
+    def __init__(
+        self,
+        settings: RetentionSettings,
+        engine: AsyncEngine,
+        ledger: Ledger,
+        check: LeadershipCheck,
+        audit_head: ChainHead | None,
+    ) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._ledger = ledger
+        self._check = check
+        self._audit_head = audit_head
 
+    async def delete_idle_records(self) -> None:
+        """Delete runs that deleted nothing, old previews, and models that were removed."""
+        async with self._engine.begin() as connection:
+            await runs.delete_idle(connection)
+            await previews.delete_expired(connection)
+            await removed_models.remove_emptied(connection)
 
-@asynccontextmanager
-async def _open_transaction(
-    engine: AsyncEngine, ledger: Ledger, records: RecordKind
-) -> AsyncIterator[AsyncConnection]:
-    """Open a transaction: in the ledger's turn if others sign too, else one of our own."""
-    if records.in_turn:
-        async with ledger.turn() as connection, connection.begin():
-            yield connection
-    else:
-        async with engine.begin() as connection:
-            yield connection
+    async def delete_ended_sessions(self) -> None:
+        """Delete sessions of browsers that have ended by themselves."""
+        await self._repeat(web_sessions.delete_ended)
 
+    async def delete_tombstones(self) -> None:
+        """Delete tombstones of events that Kafka no longer has."""
+        seconds = self._settings.tombstone_seconds
+        await self._repeat(partial(tombstones.delete_old, older_than_seconds=seconds))
 
-async def _checkpoint(engine: AsyncEngine, ledger: Ledger, sign: Sign) -> None:
-    """Write the end of the audit's chain to the bucket too, so that a truncated chain shows
-    there."""
+    async def fold_key_registry(self) -> None:
+        """Fold the deltas of the key registry into its counts."""
+        await self._repeat(key_registry.fold)
 
-    async def said(connection: AsyncConnection) -> dict[str, Any]:
-        # read in the turn, or two services would sign two checkpoints with the same predecessor
-        body = await audit_chain.due(connection, every_seconds=_CHECKPOINT_SECONDS, sign=sign)
-        if body is None:
-            raise _NotDue
-        return body
+    async def fold_producers(self) -> None:
+        """Fold producers that have been silent for long into their sums."""
+        await self._repeat(partial(accounting.fold_producers, limit=_PRODUCERS_BATCH))
 
-    async with engine.connect() as connection:
-        is_due = await audit_chain.due(connection, every_seconds=_CHECKPOINT_SECONDS) is not None
-    if is_due:
-        with suppress(Unavailable, _NotDue):  # others write: the next run records it
-            await ledger.write("audit_checkpoint", said, actor="retention")
+    async def delete_old_records(self) -> None:
+        """Delete our own records that are older than their settings."""
+        await record_deletion.delete_old_records(
+            self._engine, self._settings, self._check, self._ledger, audit_head=self._audit_head
+        )
 
+    async def redact_ledger(self) -> None:
+        """Redact the entries of the ledger that are old enough."""
+        await record_deletion.redact_ledger(self._ledger, self._settings, self._check)
 
-async def redact_ledger(
-    ledger: Ledger, settings: RetentionSettings, check: LeadershipCheck
-) -> None:
-    """Redact the entries of the ledger that are old enough; they stay, and count as `ledger`.
-    Raises BlobsAway."""
-    forgotten = 1
-    while forgotten:
-        await check.confirm_step()
-        seconds = settings.ledger_values_keep_seconds
-        forgotten = await ledger.forget(older_than_seconds=seconds)
-        PRUNED.labels("ledger").inc(forgotten)
+    async def maintain_partitions(self) -> None:
+        """Tune the vacuum of partitions, collect their statistics, and merge small old ones."""
+        await partitions.tune_vacuum(self._engine)
+        await partitions.analyse(self._engine)
+        target = self._settings.partition_inferences
+        await partitions.merge(self._engine, target=target, older_than=_MERGED_AFTER)
+
+    async def _repeat(self, step: Callable[[AsyncConnection], Awaitable[int]]) -> None:
+        """Repeat a step until it finds nothing more, each time in its own transaction."""
+        count = 1
+        while count:
+            await self._check.confirm_step()
+            async with self._engine.begin() as connection:
+                count = await step(connection)

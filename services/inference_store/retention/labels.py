@@ -27,9 +27,9 @@ async def remove_unused_labels(
 
 async def _remove_page(engine: AsyncEngine, model: int, after: int) -> int | None:
     async with engine.connect() as connection:
-        found = await unused_labels.page(connection, model, after=after, limit=_LABELS)
-    if found.unused:
+        labels = await unused_labels.find_unused(connection, model, after=after, limit=_LABELS)
+    if labels.unused:
         async with engine.begin() as connection:
-            removed = await unused_labels.remove(connection, model, found.unused)
+            removed = await unused_labels.remove_unused(connection, model, labels.unused)
         _log.info("labels removed", action="labels_removed", model=model, count=removed)
-    return found.last
+    return labels.last

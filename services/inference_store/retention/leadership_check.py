@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Stopped(Exception):
-    """The service was asked to stop; the next one resumes what was begun."""
+    """The service was asked to stop; the next one resumes its work."""
 
 
 class LeadershipCheck:
@@ -32,8 +32,8 @@ class LeadershipCheck:
         await self._election.confirm()
 
     async def unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what the work returns; raise Stopped, and cancel it, if the service is asked to
-        stop."""
+        """Return the result of the work. If the service is asked to stop, cancel it and raise
+        Stopped."""
         doing, stopping = asyncio.create_task(work), asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait({doing, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -41,6 +41,6 @@ class LeadershipCheck:
                 raise Stopped
             return doing.result()
         finally:
-            for each in (doing, stopping):
-                each.cancel()
+            for task in (doing, stopping):
+                task.cancel()
             await asyncio.gather(doing, stopping, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Extends the audit's chain while this service leads, whatever else it does."""
+"""Extends the audit's chain while this service leads, beside its other work."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -18,7 +18,7 @@ _log = structlog.get_logger()
 
 @asynccontextmanager
 async def link_audit(engine: AsyncEngine) -> AsyncIterator[None]:
-    """Link what was committed, every second; at a handover two leaders wait for each other."""
+    """Link committed entries every second; at a handover two leaders wait for each other."""
     task = asyncio.create_task(_link_repeatedly(engine))
     try:
         yield
@@ -37,8 +37,8 @@ async def _link_repeatedly(engine: AsyncEngine) -> None:
 
 
 async def link_all(engine: AsyncEngine) -> None:
-    """Link all that is committed, batch by batch."""
+    """Link all committed entries, batch by batch."""
     linked = _BATCH
     while linked == _BATCH:
         async with engine.begin() as connection:
-            linked = await audit_chain.link(connection, limit=_BATCH)
+            linked = await audit_chain.link_entries(connection, limit=_BATCH)

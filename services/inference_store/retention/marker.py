@@ -1,4 +1,4 @@
-"""Marks what an erasure asks for, batch by batch; removes the marks of a cancelled one."""
+"""Marks the inferences of an erasure, batch by batch; removes the marks of a cancelled one."""
 
 import time
 from math import inf
@@ -8,15 +8,21 @@ from uuid import UUID
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure import erasures
-from inference_store.erasure.erasures import Erasure, marking
-from inference_store.erasure.erasures.marking import Part
 from inference_store.erasure.ledger import Ledger
+from inference_store.erasure.mark.batches import describe_batch
+from inference_store.erasure.progress.erasure import Erasure
+from inference_store.erasure.progress.state_changes import advance_erasure, fail_erasure, find_state
+from inference_store.erasure.request.cancellation import remove_pending_of
+from inference_store.erasure.select.requested import (
+    UnmarkedModel,
+    find_requested,
+    list_unmarked_models,
+)
 from inference_store.inference.errors import StoreError, Unavailable
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import RETENTION_TROUBLE, STEP_SECONDS
 from inference_store.platform.stages import stage
-from inference_store.query.bounded import OutOfTime
+from inference_store.query.deadline import OutOfTime
 
 from .leadership_check import LeadershipCheck
 from .quarantine import QuarantineEraser
@@ -56,7 +62,7 @@ class Marker:
         self._searched.clear()
 
     async def mark(self, erasure: Erasure, *, seconds: float = inf) -> MarkResult:
-        """Mark an erasure, for so many seconds.
+        """Mark the inferences of an erasure, for at most `seconds`.
 
         `all`: it may be erased; `not_yet`: call again; `over`: it was cancelled, its rest was
         waived, or its filter could not be evaluated, which is tried again like other failures.
@@ -65,8 +71,8 @@ class Marker:
         while time.monotonic() < until:
             await self._check.confirm_step()
             async with self._engine.connect() as connection:
-                parts = await marking.parts(connection, erasure)
-                state = await erasures.state_of(connection, erasure.id)
+                parts = await list_unmarked_models(connection, erasure)
+                state = await find_state(connection, erasure.id)
             if state in {"cancelling", "cancelled"}:
                 await self._unmark(erasure)
                 return "over"
@@ -79,26 +85,29 @@ class Marker:
                     return "all"
                 await self._mark_batch(erasure, parts[0])
             except Unavailable:
-                raise  # of the ledger: the service waits, and the erasure with it
+                raise  # the ledger is unavailable: the service waits, and the erasure with it
             except (OutOfTime, StoreError) as error:
                 await self._fail(erasure, error)
                 return "over"
         return "not_yet"
 
-    async def _mark_batch(self, erasure: Erasure, part: Part) -> None:
+    async def _mark_batch(self, erasure: Erasure, part: UnmarkedModel) -> None:
         failpoint("retention.mark.before")
         with stage(STEP_SECONDS, "mark"):
             async with self._engine.begin() as connection:
-                if not await erasures.advance(connection, erasure.id, "marking"):
+                if not await advance_erasure(connection, erasure.id, "marking"):
                     return
-                selected = await marking.find(connection, erasure, part, limit=self._batch)
-                batch = await marking.body(connection, erasure, part.model, selected)
+                selected = await find_requested(connection, erasure, part, limit=self._batch)
+                uids, position = selected.uids, selected.position
+                batch = await describe_batch(
+                    connection, erasure, part.model, uids, position=position
+                )
             await self._ledger.write("erasure_batch", batch, actor=ACTOR)
         failpoint("retention.mark.after")
 
     async def _search_quarantine(self, erasure: Erasure) -> None:
-        """Search once in a process, and after a hold is released: what was removed is not found
-        again."""
+        """Search once in a process, and again after a hold is released: removed events stay
+        removed."""
         if erasure.id not in self._searched:
             await self._quarantine.remove_subject(erasure, self._ledger, actor=ACTOR)
             self._searched.add(erasure.id)
@@ -108,7 +117,7 @@ class Marker:
         while removed:
             await self._check.confirm_step()
             async with self._engine.begin() as connection:
-                removed = await erasures.unmark(connection, erasure.id, limit=self._batch)
+                removed = await remove_pending_of(connection, erasure.id, limit=self._batch)
         await self._ledger.write("erasure_cancelled", {"erasure": str(erasure.id)}, actor=ACTOR)
         _log.info("erasure", action="erasure", id=str(erasure.id), state="cancelled")
 
@@ -120,5 +129,5 @@ class Marker:
         RETENTION_TROUBLE.inc()
         message = str(error) or "the filter cannot be answered in two minutes: narrow it"
         async with self._engine.begin() as connection:
-            await erasures.failed(connection, erasure.id, message)
+            await fail_erasure(connection, erasure.id, message)
         _log.warning("erasure", action="erasure", id=str(erasure.id), state="failed", error=message)

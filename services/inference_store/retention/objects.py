@@ -4,8 +4,8 @@ import asyncio
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure import erasures
-from inference_store.erasure.erasures import Erasure
+from inference_store.erasure.progress.erasure import Erasure
+from inference_store.erasure.progress.state_changes import advance_erasure
 from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.objects import Blobs, Deleted, DeleteFault, Listed
 from inference_store.platform.failpoints import failpoint, failpoint_of_task
@@ -26,7 +26,7 @@ async def list_objects(blobs: Blobs, batch: Batch) -> Listed:
 async def erase_objects(
     engine: AsyncEngine, blobs: Blobs, erasure: Erasure, batch: Batch, listed: Listed
 ) -> tuple[Deleted, list[DeleteFault]]:
-    """Delete the objects and verify it; return what was deleted, and the faults of what is left."""
+    """Delete the objects and verify it; return the deleted ones, and faults for the others."""
     keys = _list_keys(batch)
     if not keys and erasure.scope != "input":
         return Deleted(), []
@@ -37,12 +37,12 @@ async def erase_objects(
             deleted += await asyncio.to_thread(remove_requests, blobs, batch.page, batch.moves)
     failpoint("retention.object_delete.after")
     async with engine.begin() as connection:
-        await erasures.advance(connection, erasure.id, "verifying")
+        await advance_erasure(connection, erasure.id, "verifying")
     await failpoint_of_task("retention.verify.before")
     with stage(STEP_SECONDS, "verify"):
-        left = await asyncio.to_thread(blobs.still_there, keys)
+        remaining = await asyncio.to_thread(blobs.still_there, keys)
     failpoint("retention.verify.after")
-    return deleted, merge_faults(deleted, keys, left)
+    return deleted, merge_faults(deleted, keys, remaining)
 
 
 def _list_keys(batch: Batch) -> list[StorageKey]:

@@ -1,10 +1,10 @@
-"""Erases dead letters and parked events of what is being erased: bytes, objects and all.
+"""Erases dead letters and parked events of erased inferences, with their bytes and objects.
 
-From the first one that is taken on, the erasure cannot be cancelled; what a legal hold protects
-stays, and the erasure is then partly held. A search reads, outside of any transaction; writes marks
-for the events of a subject to the ledger; and then, in one transaction, after the locks of the
-offset accounting and the fence, removes what no hold protects and queues its objects. After a crash
-before that, all of it is searched again.
+As soon as one is removed, the erasure cannot be cancelled. Events that a legal hold protects stay,
+and the erasure is then partly held. A search reads outside of any transaction, and writes marks for
+the events of a subject to the ledger. Then one transaction, after the locks of the offset
+accounting and the fence, removes the unprotected events and queues their objects. After a crash
+before that, everything is searched again.
 """
 
 import asyncio
@@ -14,150 +14,130 @@ import structlog
 from sqlalchemy import Table
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure import audit_chain, erasures, holds
-from inference_store.erasure.erasures import Erasure, aside_holds, chosen, marking, unstored
-from inference_store.erasure.erasures.aside_metadata import metadata_of
-from inference_store.erasure.erasures.chosen import Subject
-from inference_store.erasure.erasures.unstored import Aside, Metadatas
-from inference_store.erasure.holds import kept
+from inference_store.erasure import holds
+from inference_store.erasure.delete.quarantined_events import enqueue_objects, remove_events
+from inference_store.erasure.fence import fence_exclusive
 from inference_store.erasure.ledger import Ledger
-from inference_store.erasure.mark import marks
+from inference_store.erasure.mark.batches import describe_entry
+from inference_store.erasure.mark.held_deletions import record_held
+from inference_store.erasure.progress.erasure import Erasure, list_models
+from inference_store.erasure.progress.state_changes import add_erased, begin_deleting
+from inference_store.erasure.request.criteria import build_predicate, find_subject
+from inference_store.erasure.select.quarantine_holds import split_by_hold
+from inference_store.erasure.select.quarantine_metadata import load_metadata
+from inference_store.erasure.select.quarantined_events import (
+    QUARANTINE_TABLES,
+    EventMetadata,
+    QuarantinedEvent,
+    filter_by_subject,
+    filter_erased,
+    read_page,
+)
 from inference_store.index import accounting, registrations
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
 
-from .certifier import Certifier
 from .leadership_check import LeadershipCheck
-from .residual_in_holds import ResidualInHolds
 
-# Entries of the audit that are checked in one transaction.
-_AUDITED = 1000
 _log = structlog.get_logger()
 
 
 class QuarantineEraser:
     """Searches quarantined events, once for each erasure.
 
-    Raises BlobsAway and the errors of the database: search again later.
+    Raises ObjectStoreUnavailable and the errors of the database: search again later.
     """
 
-    def __init__(
-        self,
-        engine: AsyncEngine,
-        blobs: Blobs,
-        check: LeadershipCheck,
-        certifier: Certifier | None = None,
-    ) -> None:
+    def __init__(self, engine: AsyncEngine, blobs: Blobs, check: LeadershipCheck) -> None:
         self._engine = engine
         self._blobs = blobs
         self._check = check
-        self._residual_in_holds = ResidualInHolds(engine, check, certifier)
 
     async def remove_subject(self, erasure: Erasure, ledger: Ledger, *, actor: str) -> None:
         """Mark the events of the erasure's subject, so that their objects are deleted, and remove
         them."""
-        subject = chosen.subject_in(erasure.asked)
+        subject = find_subject(erasure.asked)
         if subject is None or erasure.asked is None:
             return
         async with self._engine.connect() as connection:
-            models = await erasures.models_of(connection, erasure)
-            predicate = await chosen.build_predicate(connection, models, erasure.asked)
-        async for model, table, some in self._iterate_pages(erasure):
-            metadata = await asyncio.to_thread(metadata_of, self._blobs, some)
-            found = unstored.of_subject(some, subject, predicate, metadata)
+            models = await list_models(connection, erasure)
+            predicate = await build_predicate(connection, models, erasure.asked)
+        async for model, table, page in self._iterate_pages(erasure):
+            metadata = await asyncio.to_thread(load_metadata, self._blobs, page)
+            events = filter_by_subject(page, subject, predicate, metadata)
             async with self._engine.connect() as connection:
-                free, _ = await aside_holds.parted(connection, erasure, model, found, metadata)
-                named = [each.mark() for each in free if each.event is not None]
-                batch = await marking.entry(connection, erasure, model, named)
-            if named:
+                free, _ = await split_by_hold(connection, erasure, model, events, metadata)
+                marks = [
+                    quarantined.describe_mark()
+                    for quarantined in free
+                    if quarantined.event is not None
+                ]
+                batch = await describe_entry(connection, erasure, model, marks)
+            if marks:
                 await ledger.write("erasure_batch", batch, actor=actor)
-            if not await self._remove(erasure, model, table, found, metadata):
+            if not await self._remove(erasure, model, table, events, metadata):
                 return
 
     async def remove_erased(self, erasure: Erasure) -> None:
         """Remove events of inferences that were erased, by this erasure or before it."""
         ids = frozenset((erasure.asked or {}).get("inference_ids", ()))
-        async for model, table, some in self._iterate_pages(erasure):
+        async for model, table, page in self._iterate_pages(erasure):
             async with self._engine.connect() as connection:
-                found = await unstored.erased(connection, model, some, ids)
-                asks = bool(found) and bool(await holds.in_force(connection, [model]))
-            metadata = await asyncio.to_thread(metadata_of, self._blobs, found) if asks else {}
-            if not await self._remove(erasure, model, table, found, metadata):
-                return
-
-    async def remove_mentions(self, erasure: Erasure) -> None:
-        """Remove what the audit and holds say about the subject, unless the erasure was cancelled.
-
-        Each page has a transaction of its own; a crash only makes it search again.
-        """
-        subject = chosen.subject_in(erasure.asked)
-        if subject is None:
-            return
-        after: int | None = 0
-        while after is not None:
-            await self._check.confirm_step()
-            after = await self._redact_audit_page(erasure, subject, after)
-        await self._residual_in_holds.remove_subject(erasure, subject)
-
-    async def _redact_audit_page(
-        self, erasure: Erasure, subject: Subject, after: int
-    ) -> int | None:
-        """Redact a page of the audit; return the last entry that was checked.
-
-        None: there are no more, or the erasure was cancelled, and nothing is redacted.
-        """
-        async with self._engine.connect() as connection:
-            taken, last = await audit_chain.forget_mentions(
-                connection, erasure.id, subject.key, subject.value, after=after, limit=_AUDITED
+                events = await filter_erased(connection, model, page, ids)
+                has_holds = bool(events) and bool(await holds.list_in_force(connection, [model]))
+            metadata = (
+                await asyncio.to_thread(load_metadata, self._blobs, events) if has_holds else {}
             )
-            if taken:
-                if not await erasures.begin_deleting(connection, erasure.id):
-                    return None
-                await erasures.count(connection, erasure.id, table_rows={"audit": taken})
-                await connection.commit()
-        return last
+            if not await self._remove(erasure, model, table, events, metadata):
+                return
 
     async def _iterate_pages(
         self, erasure: Erasure
-    ) -> AsyncIterator[tuple[int, Table, list[Aside]]]:
+    ) -> AsyncIterator[tuple[int, Table, list[QuarantinedEvent]]]:
         async with self._engine.connect() as connection:
-            models = await erasures.models_of(connection, erasure)
+            models = await list_models(connection, erasure)
             names = await registrations.names(connection, set(models))
         for model, name in sorted(names.items()):
-            for table in unstored.TABLES:
+            for table in QUARANTINE_TABLES:
                 after = 0
-                while some := await self._read_page(table, name, after):
-                    yield model, table, some
-                    after = some[-1].id
+                while page := await self._read_page(table, name, after):
+                    yield model, table, page
+                    after = page[-1].id
 
-    async def _read_page(self, table: Table, model_id: str, after: int) -> list[Aside]:
+    async def _read_page(self, table: Table, model_id: str, after: int) -> list[QuarantinedEvent]:
         await self._check.confirm_step()
         async with self._engine.connect() as connection:
-            return await unstored.page(
+            return await read_page(
                 connection, table, model_id, after=after, buckets=self._blobs.buckets
             )
 
     async def _remove(
-        self, erasure: Erasure, model: int, table: Table, found: list[Aside], metadata: Metadatas
+        self,
+        erasure: Erasure,
+        model: int,
+        table: Table,
+        events: list[QuarantinedEvent],
+        metadata: EventMetadata,
     ) -> bool:
-        """Remove what no hold protects; False if the erasure was cancelled meanwhile."""
-        if not found:
+        """Remove the events that no hold protects; False if the erasure was cancelled meanwhile."""
+        if not events:
             return True
         failpoint("retention.aside.take.before")
         async with self._engine.begin() as connection:
-            # The offset accounting first, as in the ingester: so neither holds what the other waits
-            # for.
-            await accounting.lock_partitions(connection, {each.place for each in found})
-            await marks.gate_exclusive(connection)
-            free, held = await aside_holds.parted(connection, erasure, model, found, metadata)
-            await kept.remember_left_out(connection, erasure.id, model, table.name, held)
-            if free and not await erasures.begin_deleting(connection, erasure.id):
+            # The offset accounting comes first, as in the ingester: the two cannot deadlock.
+            await accounting.lock_partitions(
+                connection, {quarantined.partition_id for quarantined in events}
+            )
+            await fence_exclusive(connection)
+            free, held = await split_by_hold(connection, erasure, model, events, metadata)
+            await record_held(connection, erasure.id, model, table.name, held)
+            if free and not await begin_deleting(connection, erasure.id):
                 return False
             because = f"erased by the erasure {erasure.id}"
-            taken = await unstored.take(connection, table, free, because=because)
-            await unstored.doom(connection, erasure.id, model, taken)
-            await erasures.count(connection, erasure.id, table_rows={table.name: len(taken)})
+            removed = await remove_events(connection, table, free, because=because)
+            await enqueue_objects(connection, erasure.id, model, removed)
+            await add_erased(connection, erasure.id, table_rows={table.name: len(removed)})
         failpoint("retention.aside.take.after")
-        said = {"table": table.name, "count": len(taken), "held": len(held)}
-        _log.info("taken", action="erased_aside", id=str(erasure.id), **said)
+        counts = {"table": table.name, "count": len(removed), "held": len(held)}
+        _log.info("quarantined events removed", action="erased_aside", id=str(erasure.id), **counts)
         return True

@@ -1,13 +1,13 @@
-"""Compares the bucket with the index beside the deletions: a few seconds of each turn."""
+"""Compares the bucket with the index between deletions: for a few seconds of each turn."""
 
 import time
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure import failures
 from inference_store.erasure.leader_election import RECONCILING, open_election
-from inference_store.inference.errors import BlobsAway
+from inference_store.erasure.verify.failure_reasons import count_failure
+from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.objects import Blobs
 from inference_store.operations.reconcile.reconciler import Reconciler
 from inference_store.operations.reconcile.reconciliations import FINAL, Reconciliation
@@ -37,10 +37,10 @@ class ReconciliationWorker:
         self._reconciler = Reconciler(settings, engine, blobs, kafka=kafka)
 
     async def run_turn(self) -> None:
-        """Work for a few seconds, unless a command does.
+        """Work for a few seconds, unless a command does the work.
 
-        If the object store is unavailable, or we may not list, deletion goes on: the next turn
-        tries again.
+        If the object store is unavailable, or listing is forbidden, deletion goes on, and the next
+        turn tries again.
         """
         reconciliation = await self._reconciler.find_due(scheduled=self._scheduled)
         if reconciliation is None:
@@ -50,9 +50,9 @@ class ReconciliationWorker:
                 return
             try:
                 await self._work(reconciliation)
-            except BlobsAway as away:
-                failures.failed("object_store")
-                _log.warning("away", action="reconcile_waits", error=str(away)[:500])
+            except ObjectStoreUnavailable as error:
+                count_failure("object_store")
+                _log.warning("away", action="reconcile_waits", error=str(error)[:500])
 
     async def _work(self, reconciliation: Reconciliation) -> None:
         until = time.monotonic() + _SECONDS

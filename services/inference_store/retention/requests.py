@@ -1,18 +1,18 @@
-"""Removes the request from what a scope-input erasure keeps: metadata blobs of our own producers,
-and sidecars.
+"""Removes the request from objects that a scope-input erasure keeps: metadata blobs of our own
+producers, and sidecars.
 
 Such a metadata blob is a JSON object with a member `request`; it is written again without it. Only
-keys that name the inference's own capture are touched: other blobs may be shared, and hold no
+keys that name the inference's own capture are changed: other blobs may be shared, and contain no
 request. If other inferences use the blob too, it is written to a new key (see
-erasure/delete/own_metadata.py). A sidecar holds the event as it came, with whatever its producer
-put into it.
+erasure/delete/shared_metadata.py). A sidecar contains the event as it arrived, with all data of its
+producer.
 """
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from inference_store.erasure.delete.own_metadata import Moves
-from inference_store.erasure.mark.marks import Mark
+from inference_store.erasure.delete.shared_metadata import Moves
+from inference_store.erasure.mark.pending_deletions import PendingDeletion
 from inference_store.index import sidecars
 from inference_store.index.sidecars import CONTENT_TYPE, without_request
 from inference_store.inference.errors import AccessDenied, BlobMissing, BlobTooLarge, BlobUnreadable
@@ -21,36 +21,42 @@ from inference_store.objects import NOT_ALLOWED, Blobs, DeleteFault
 
 _LIMIT_BYTES = 64 * 1024 * 1024
 _THREADS = 8
-# The blob without the request; None: nothing of it may stay.
+# Returns the blob without the request; None: the whole blob must be deleted.
 _Strip = Callable[[bytes], bytes | None]
 
 
-def remove_requests(blobs: Blobs, page: Sequence[Mark], moves: Moves) -> list[DeleteFault]:
-    """Rewrite metadata blobs and sidecars of these marks. Repeatable; blocks. Raises BlobsAway."""
-    rests = [each for mark in page for each in _list_rewrites(mark, moves)]
+def remove_requests(
+    blobs: Blobs, page: Sequence[PendingDeletion], moves: Moves
+) -> list[DeleteFault]:
+    """Rewrite metadata blobs and sidecars of these marks.
+
+    Repeatable; blocks. Raises ObjectStoreUnavailable.
+    """
+    rests = [rewrite for mark in page for rewrite in _list_rewrites(mark, moves)]
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="rewrite") as executor:
-        found = executor.map(lambda each: _remove_request(blobs, *each), rests)
-        return [fault for faults in found for fault in faults]
+        results = executor.map(lambda rewrite: _remove_request(blobs, *rewrite), rests)
+        return [fault for faults in results for fault in faults]
 
 
-def _list_rewrites(mark: Mark, moves: Moves) -> list[tuple[StorageKey, StorageKey, _Strip]]:
-    """List what to read, where to write it, and how to change it."""
-    found: list[tuple[StorageKey, StorageKey, _Strip]] = []
+def _list_rewrites(
+    mark: PendingDeletion, moves: Moves
+) -> list[tuple[StorageKey, StorageKey, _Strip]]:
+    """List the keys to read, the keys to write, and the functions that change the blobs."""
+    rewrites: list[tuple[StorageKey, StorageKey, _Strip]] = []
     if mark.metadata is not None and mark.owns(mark.metadata):
         to = moves.get(mark.metadata, mark.metadata)
         if to is not None:
-            found.append((parse_stored(mark.metadata), parse_stored(to), _strip_metadata))
+            rewrites.append((parse_stored(mark.metadata), parse_stored(to), _strip_metadata))
     if mark.sidecar is not None:
         key = parse_stored(mark.sidecar)
-        found.append((key, key, _strip_sidecar))
-    return found
+        rewrites.append((key, key, _strip_sidecar))
+    return rewrites
 
 
 def _remove_request(
     blobs: Blobs, key: StorageKey, to: StorageKey, strip: _Strip
 ) -> list[DeleteFault]:
-    """Rewrite one object; if only this object is refused, that is its fault, and the others go
-    on."""
+    """Rewrite one object; if access to it is denied, return a fault, and the others go on."""
     if key.bucket not in blobs.buckets.allowed:
         return [DeleteFault(key, "BucketNotAllowed", NOT_ALLOWED)]
     try:
@@ -79,23 +85,23 @@ def _rewrite(blobs: Blobs, key: StorageKey, strip: _Strip) -> list[DeleteFault]:
     try:
         blob = blobs.get(key, limit=_LIMIT_BYTES)
     except BlobUnreadable as exc:
-        left = blobs.still_there([key])
-        return [DeleteFault(key, "NotRewritten", f"it cannot be read: {exc}") for key in left]
+        remaining = blobs.still_there([key])
+        return [DeleteFault(key, "NotRewritten", f"it cannot be read: {exc}") for key in remaining]
     except BlobMissing:
-        # What a delete marker hides still holds the request, and cannot be written again.
+        # Versions behind a delete marker still contain the request, and cannot be rewritten.
         return blobs.delete_hidden(key)
     except BlobTooLarge as exc:
         return [DeleteFault(key, "TooLarge", str(exc))]
     rest = strip(blob)
     if rest is None:
-        return blobs.delete_objects([key]) or _list_left(blobs, key)
-    # Also if it has no request any more: a crash may have left the older version.
+        return blobs.delete_objects([key]) or _list_remaining(blobs, key)
+    # Also if it has no request: a crash may have left the older version.
     return blobs.replace(key, rest, content_type=CONTENT_TYPE)
 
 
-def _list_left(blobs: Blobs, key: StorageKey) -> list[DeleteFault]:
+def _list_remaining(blobs: Blobs, key: StorageKey) -> list[DeleteFault]:
     unseen = "deleted without a fault, and listed still"
-    return [DeleteFault(left, "StillThere", unseen) for left in blobs.still_there([key])]
+    return [DeleteFault(key_left, "StillThere", unseen) for key_left in blobs.still_there([key])]
 
 
 def _strip_metadata(blob: bytes) -> bytes:

@@ -1,29 +1,38 @@
-"""Removes the residual data of an erasure: what is left outside of its rows when those are gone."""
+"""Removes the residual data of an erasure: the data outside of its rows, after those are gone."""
 
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure import erasures
-from inference_store.erasure.erasures import Erasure, chosen
-from inference_store.erasure.housekeeping import mentioned
+from inference_store.erasure.housekeeping import mention_redaction
+from inference_store.erasure.housekeeping.reach import find_reach
+from inference_store.erasure.progress.erasure import Erasure, list_models
+from inference_store.erasure.progress.state_changes import add_erased, begin_deleting
+from inference_store.erasure.request.criteria import find_subject
 
 from .dropping import delete_orphans
 from .labels import remove_unused_labels
 from .leadership_check import LeadershipCheck
 from .quarantine import QuarantineEraser
+from .residual_in_holds import ResidualInHolds
 
-# Policy versions, and erasures, that are checked in one transaction.
-_LOOKED_AT = 1000
-# By the table whose rows may mention a subject.
-_MENTIONS = {
-    "policy_version": (mentioned.take_from_policies, mentioned.FIRST_VERSION),
-    "erasure": (mentioned.take_from_erasures, mentioned.FIRST_ERASURE),
+# Rows that are checked in one transaction.
+_PAGE = 1000
+# By the table whose rows may mention a subject: the function that redacts a page, and its start.
+_REDACTIONS = {
+    "audit": (mention_redaction.redact_audit, mention_redaction.FIRST_ENTRY),
+    "policy_version": (mention_redaction.redact_policies, mention_redaction.FIRST_VERSION),
+    "erasure": (mention_redaction.redact_erasures, mention_redaction.FIRST_ERASURE),
+    "saved_view": (mention_redaction.redact_views, mention_redaction.FIRST_VIEW),
 }
 
 
 async def remove_residual(
-    engine: AsyncEngine, quarantine: QuarantineEraser, erasure: Erasure, check: LeadershipCheck
+    engine: AsyncEngine,
+    quarantine: QuarantineEraser,
+    residual_in_holds: ResidualInHolds,
+    erasure: Erasure,
+    check: LeadershipCheck,
 ) -> None:
     """Remove quarantined events, values of a subject, rows without an inference, and unused labels.
 
@@ -32,33 +41,45 @@ async def remove_residual(
     takes_all = erasure.scope == "inference" and erasure.cause in {"policy", "request"}
     if takes_all:
         await quarantine.remove_erased(erasure)
-        await quarantine.remove_mentions(erasure)
-        for table in _MENTIONS:
-            await _remove_mentions(engine, erasure, table, check)
+        await remove_mentions(engine, residual_in_holds, erasure, check)
     if erasure.cause == "request":
         await delete_orphans(engine, erasure, check)
     if takes_all:
         async with engine.connect() as connection:
-            models = await erasures.models_of(connection, erasure)
+            models = await list_models(connection, erasure)
         await remove_unused_labels(engine, models, check)
 
 
-async def _remove_mentions(
-    engine: AsyncEngine, erasure: Erasure, table: str, check: LeadershipCheck
+async def remove_mentions(
+    engine: AsyncEngine,
+    residual_in_holds: ResidualInHolds,
+    erasure: Erasure,
+    check: LeadershipCheck,
 ) -> None:
-    """Remove mentions page by page, each in its own transaction; none if the erasure is
-    cancelled."""
-    subject = chosen.subject_in(erasure.asked)
+    """Remove mentions of the subject from the audit, policies, ended erasures, views and holds."""
+    subject = find_subject(erasure.asked)
     if subject is None:
         return
-    take, first = _MENTIONS[table]
+    async with engine.connect() as connection:
+        reach = await find_reach(connection, erasure)
+    redaction = mention_redaction.Redaction(erasure.id, subject, reach)
+    for table in _REDACTIONS:
+        await _redact_table(engine, redaction, table, check)
+    await residual_in_holds.remove_subject(erasure, subject, reach)
+
+
+async def _redact_table(
+    engine: AsyncEngine, redaction: mention_redaction.Redaction, table: str, check: LeadershipCheck
+) -> None:
+    """Redact page by page, each in its own transaction; nothing if the erasure is cancelled."""
+    redact, first = _REDACTIONS[table]
     after: tuple[Any, ...] | None = first
     while after is not None:
         await check.confirm_step()
         async with engine.connect() as connection:
-            taken, after = await take(connection, erasure.id, subject, after, _LOOKED_AT)
-            if taken:
-                if not await erasures.begin_deleting(connection, erasure.id):
+            redacted, after = await redact(connection, redaction, after, _PAGE)
+            if redacted:
+                if not await begin_deleting(connection, redaction.erasure):
                     return
-                await erasures.count(connection, erasure.id, table_rows={table: taken})
+                await add_erased(connection, redaction.erasure, table_rows={table: redacted})
                 await connection.commit()

@@ -9,11 +9,12 @@ from functools import partial
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure import erasures
-from inference_store.erasure.certificates.keys import SigningKey
-from inference_store.erasure.erasures import Erasure
-from inference_store.erasure.erasures.chosen import Subject
-from inference_store.erasure.holds import forgetting
+from inference_store.access import AccessScope
+from inference_store.erasure.holds import redaction
+from inference_store.erasure.log.keys import SigningKey
+from inference_store.erasure.progress.erasure import Erasure
+from inference_store.erasure.progress.state_changes import begin_deleting
+from inference_store.erasure.request.criteria import Subject
 
 from .certifier import Certifier
 from .leadership_check import LeadershipCheck
@@ -26,7 +27,7 @@ _KIND = "hold"
 class ResidualInHolds:
     """Removes values from holds.
 
-    The key of `certifier` hashes them; None: nothing is left of them.
+    The key of `certifier` hashes them; None: they are removed completely.
     """
 
     def __init__(
@@ -36,18 +37,24 @@ class ResidualInHolds:
         self._check = check
         self._certifier = certifier
 
-    async def remove_subject(self, erasure: Erasure, subject: Subject) -> None:
-        """Record which revisions mention the subject, unless the erasure is cancelled, and remove
-        them."""
-        after: forgetting.Place | None = forgetting.BEGINNING
+    async def remove_subject(self, erasure: Erasure, subject: Subject, reach: AccessScope) -> None:
+        """Record the revisions in reach that mention the subject, and remove the values.
+
+        Nothing happens if the erasure is cancelled.
+        """
+        after: redaction.Position | None = redaction.START
         while after is not None:
             await self._check.confirm_step()
             async with self._engine.connect() as connection:
-                noted, after = await forgetting.note_mentions(
-                    connection, subject.key, subject.value, after=after, limit=_REVISIONS
+                recorded, after = await redaction.record_mentions(
+                    connection,
+                    (subject.key, subject.value),
+                    reach,
+                    after=after,
+                    limit=_REVISIONS,
                 )
-                if noted:
-                    if not await erasures.begin_deleting(connection, erasure.id):
+                if recorded:
+                    if not await begin_deleting(connection, erasure.id):
                         return
                     await connection.commit()
         await self.remove_recorded()
@@ -55,11 +62,11 @@ class ResidualInHolds:
     async def remove_recorded(self) -> None:
         """Remove the recorded values from holds that are over."""
         hash = None if self._certifier is None else partial(_keyed_hash, self._certifier.key)
-        taken = _REVISIONS
-        while taken == _REVISIONS:
+        redacted = _REVISIONS
+        while redacted == _REVISIONS:
             await self._check.confirm_step()
             async with self._engine.begin() as connection:
-                taken = await forgetting.forget(connection, hash, limit=_REVISIONS)
+                redacted = await redaction.redact_recorded(connection, hash, limit=_REVISIONS)
 
 
 def _keyed_hash(key: SigningKey, text: str) -> str:

@@ -9,12 +9,12 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.failures import failed
 from inference_store.erasure.leader_election import LeaderElection, open_election
 from inference_store.erasure.ledger import Ledger, LedgerWatch
-from inference_store.index.database import engine_of, is_trouble
+from inference_store.erasure.verify.failure_reasons import count_failure
+from inference_store.index.database import engine_of, is_transient
 from inference_store.index.schema import require_schema
-from inference_store.inference.errors import BlobsAway, Unavailable
+from inference_store.inference.errors import ObjectStoreUnavailable, Unavailable
 from inference_store.objects import Blobs
 from inference_store.platform.admin import AdminApp, Heartbeat
 from inference_store.platform.metrics import LAST_RUN, RUN_INTERVAL, UNCERTIFIED, from_zero
@@ -39,9 +39,10 @@ async def run(
     kafka: KafkaSettings | None = None,
     live_seconds: float = _LIVE_SECONDS,
 ) -> None:
-    """Delete by policy until SIGTERM, SIGINT or `stop`; not live once it has stood still so long.
+    """Delete by policy until SIGTERM, SIGINT or `stop`; not live if stuck for `live_seconds`.
 
-    `kafka`: where a reconciliation looks for unread events; without it no object is an orphan.
+    `kafka`: the topic in which a reconciliation looks for unread events; without it no object is an
+    orphan.
     """
     stop = stop or asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
@@ -120,16 +121,16 @@ class _Retention:
         try:
             async with self._engine.connect() as connection:
                 await require_schema(connection)
-            await self._watch.look()
+            await self._watch.compare()
             async with open_election(self._engine) as election:
                 await self._stand_by(election)
                 await self._lead(election)
         except Unavailable as exc:  # ledger divergence, or others were always faster to write
             await self._wait_after_error("ledger", exc)
-        except BlobsAway as exc:
+        except ObjectStoreUnavailable as exc:
             await self._wait_after_error("object store", exc)
         except (DBAPIError, PoolTimeout, OSError) as exc:
-            if not is_trouble(exc):
+            if not is_transient(exc):
                 raise
             await self._wait_after_error("postgres", exc)
 
@@ -154,23 +155,23 @@ class _Retention:
 
     async def _run_turns(self, worker: RetentionWorker) -> None:
         while True:
-            await self._watch.if_due()
+            await self._watch.compare_if_due()
             await worker.run_turn()
             self._unavailable.clear()
             self._wait_seconds = self._settings.retention_poll_seconds
             await self._sleep(self._wait_seconds)
 
     async def _wait_after_error(self, server: str, error: Exception) -> None:
-        failed(server.replace(" ", "_"))
+        count_failure(server.replace(" ", "_"))
         self._heartbeat.beat()
-        # of this turn alone: the other server may be available again
+        # for this turn only: the other server may be available again
         self._unavailable = {server: (str(error) or type(error).__name__)[:500]}
         _log.warning("away", action="trouble", server=server, error=self._unavailable[server])
         self._wait_seconds = min(self._wait_seconds * 2, _LONGEST_WAIT_SECONDS)
         await self._sleep(self._wait_seconds)
 
     async def _sleep(self, seconds: float) -> None:
-        """Wait for so long. Raises Stopped when asked to stop."""
+        """Wait for that many seconds. Raises Stopped if the service is asked to stop."""
         try:
             async with asyncio.timeout(seconds):
                 await self._stop.wait()
@@ -185,7 +186,7 @@ class _Retention:
             async with self._engine.connect() as connection:
                 await connection.execute(text("SELECT 1"))
         except (DBAPIError, PoolTimeout, OSError, TimeoutError) as exc:
-            return f"Postgres is away: {exc}"[:500]
+            return f"Postgres is unavailable: {exc}"[:500]
         return None
 
     async def _check_object_store(self) -> str | None:
@@ -193,6 +194,6 @@ class _Retention:
             return self._unavailable["object store"]
         try:
             await asyncio.to_thread(self._blobs.check)
-        except BlobsAway as exc:
+        except ObjectStoreUnavailable as exc:
             return str(exc)[:500]
         return None

@@ -1,8 +1,8 @@
-"""One run: marks and erases what the policies no longer keep, the oldest first.
+"""One run: marks and erases inferences that the policies no longer keep, the oldest first.
 
 The policy of a model is read again as each batch is written, in the ledger's turn, in which
 policies are written too: a policy that is set, changed or removed meanwhile applies from then on.
-The run goes on with the new one; what it has passed already is left to the next run.
+The run continues with the new one; inferences that it has passed are left to the next run.
 """
 
 import asyncio
@@ -12,21 +12,23 @@ from uuid import UUID, uuid4
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure import erasures, failures, runs
-from inference_store.erasure.erasures import Erasure, marking
-from inference_store.erasure.ledger import Ledger, Saying
-from inference_store.erasure.mark.marks import Place
-from inference_store.erasure.policies import Chain, Scope, frontiers
-from inference_store.erasure.policies.frontiers import Frontier
+from inference_store.erasure import runs
+from inference_store.erasure.ledger import Ledger, MakeBody
+from inference_store.erasure.mark.batches import describe_entry
+from inference_store.erasure.mark.pending_deletions import Position
+from inference_store.erasure.policies import EffectivePolicy, ErasureScope, watermarks
+from inference_store.erasure.policies.watermarks import WatermarkKey
+from inference_store.erasure.progress.erasure import Erasure, NewErasure, find_erasure
 from inference_store.erasure.runs import RetentionRun
-from inference_store.erasure.select import limits, selection, spans
-from inference_store.index.partitions import Span
+from inference_store.erasure.select import limits, selection, time_partitions
+from inference_store.erasure.verify.failure_reasons import count_failure
+from inference_store.index.partitions import TimePartition
 from inference_store.inference.errors import HoldUnreadable
 from inference_store.inference.events import received_at_of
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import STEP_SECONDS
 from inference_store.platform.stages import stage
-from inference_store.query.bounded import Deadline, OutOfTime
+from inference_store.query.deadline import Deadline, OutOfTime
 
 from .dropping import drop_span, reopen_span
 from .eraser import Eraser
@@ -38,7 +40,8 @@ _SECOND = timedelta(seconds=1)
 
 
 class RunExecutor:
-    """Carries one run out. Raises BlobsAway and the errors of the database: begin again later."""
+    """Carries one run out. Raises ObjectStoreUnavailable and errors of the database; it can then
+    be begun again."""
 
     def __init__(
         self,
@@ -57,17 +60,17 @@ class RunExecutor:
         self._batch = batch
         self._plan = Plan(now)
         self._holds = 0
-        self._begun: dict[Frontier, datetime] = {}
-        self._erasures: dict[tuple[int, Scope], Erasure] = {}
+        self._begun: dict[WatermarkKey, datetime] = {}
+        self._erasures: dict[tuple[int, ErasureScope], Erasure] = {}
         # only if something was left; by erasure, which the rules of a model share
-        self._after: dict[tuple[int, Scope], Place | None] = {}
+        self._after: dict[tuple[int, ErasureScope], Position | None] = {}
         # whether a hold protects something in the span that is being emptied
         self._spared = False
-        # whether the search for what exceeds a limit ran out of time
+        # whether the search for inferences beyond a limit ran out of time
         self._out_of_time = False
 
     async def carry_out(self) -> str | None:
-        """Erase all that has expired; return what could not be erased, as one sentence."""
+        """Erase everything that has expired; return the failures as one sentence, or None."""
         ending = await self._prepare()
         unreadable = None
         try:
@@ -76,7 +79,7 @@ class RunExecutor:
             await self._save_watermarks()
             await self._erase_beyond_limits()
         except HoldUnreadable as error:
-            failures.failed("hold_unreadable")
+            count_failure("hold_unreadable")
             unreadable = error.detail
         states = [await self._eraser.finish(erasure) for erasure in self._erasures.values()]
         if unreadable is not None:
@@ -86,27 +89,27 @@ class RunExecutor:
         failed = states.count("failed")
         return f"{failed} erasures have something left over; they say what" if failed else None
 
-    async def _prepare(self) -> list[tuple[Span, bool]]:
+    async def _prepare(self) -> list[tuple[TimePartition, bool]]:
         """Read the policies, and return the spans in which something may have expired."""
         plan = self._plan
         async with self._engine.connect() as connection:
-            self._holds = await frontiers.changes_of_holds(connection)
-            await plan.prepare(connection, await runs.models_of(connection, self._run))
+            self._holds = await watermarks.count_hold_changes(connection)
+            await plan.prepare(connection, await runs.list_models(connection, self._run))
             if self._run.cause == "schedule":
-                self._begun = await frontiers.load(connection, plan.chains, plan.now)
-            return await spans.ending(connection, until=plan.find_latest())
+                self._begun = await watermarks.load_watermarks(connection, plan.chains, plan.now)
+            return await time_partitions.list_ending(connection, until=plan.find_latest())
 
     async def _save_watermarks(self) -> None:
-        """Store the watermarks: all that had expired is marked, and the next run begins there."""
+        """Store the watermarks: everything before them is marked, and the next run begins there."""
         plan, begun, holds = self._plan, self._begun, self._holds
         failpoint("retention.frontier.before")
         async with self._engine.begin() as connection:
             about = plan.chains, plan.find_watermarks(), plan.now
-            await frontiers.save(connection, *about, begun=begun, holds=holds)
+            await watermarks.save_watermarks(connection, *about, begun=begun, holds=holds)
         failpoint("retention.frontier.after")
 
     async def _erase_beyond_limits(self) -> None:
-        """Erase what exceeds the limits of a policy, once all that had expired is marked."""
+        """Erase inferences beyond the limits of a policy, after all expired ones are marked."""
         for model in list(self._plan.work):
             chain = self._plan.chains[model]
             below = await self._find_limit(model, chain)
@@ -115,25 +118,25 @@ class RunExecutor:
             until = received_at_of(below) + _SECOND
             work = Work(model, chain, "inference", until, LIMITS, below=below)
             async with self._engine.connect() as connection:
-                ending = await spans.ending(connection, until=until)
+                ending = await time_partitions.list_ending(connection, until=until)
             for span, _ in ending:
                 await self._erase(work, span)
 
-    async def _find_limit(self, model: int, chain: Chain) -> UUID | None:
-        """Return the uid below which inferences exceed the limits; None if none do, or it is
+    async def _find_limit(self, model: int, chain: EffectivePolicy) -> UUID | None:
+        """Return the uid below which inferences exceed the limits; None if there is none, or it is
         unknown."""
         try:
             async with self._engine.begin() as connection:
                 deadline = Deadline.after(_LIMIT_SECONDS)
-                return await limits.beyond(
+                return await limits.find_limit(
                     connection, model, chain, now=self._plan.now, deadline=deadline
                 )
         except OutOfTime:
-            failures.failed("limit_out_of_time")
+            count_failure("limit_out_of_time")
             self._out_of_time = True
             return None
 
-    async def _work_on_span(self, span: Span, *, is_closed: bool) -> None:
+    async def _work_on_span(self, span: TimePartition, *, is_closed: bool) -> None:
         if is_closed and await self._has_others(span):
             return
         failpoint("retention.span_close.before")
@@ -143,46 +146,46 @@ class RunExecutor:
             await self._drop(span)
             return
         async with self._engine.connect() as connection:
-            models = await spans.models_in(connection, span)
+            models = await time_partitions.list_models(connection, span)
         for model in models:
             for work in self._plan.work.get(model, ()):
                 await self._erase(work, span)
 
-    async def _has_others(self, span: Span) -> bool:
-        """Whether a closed span has inferences of models that this run does not cover.
+    async def _has_others(self, span: TimePartition) -> bool:
+        """Check whether a closed span has inferences of models that this run does not cover.
 
-        A run of all models has closed it, and the next one goes on with it.
+        A run of all models has closed it, and the next one continues with it.
         """
         async with self._engine.connect() as connection:
-            models = await spans.models_in(connection, span)
+            models = await time_partitions.list_models(connection, span)
         return not all(map(self._plan.covers, models))
 
-    async def _close(self, span: Span, *, is_closed: bool) -> bool:
+    async def _close(self, span: TimePartition, *, is_closed: bool) -> bool:
         """Close the span to writers; True if it can be dropped as a whole."""
         ends = self._plan.find_ends()
         if not is_closed and not any(end is not None and end >= span.hi for end in ends.values()):
             return False
         async with self._engine.connect() as connection:
-            held = await spans.has_held(connection, span)
+            held = await time_partitions.has_held(connection, span)
         if held and not is_closed:
             return False
         async with self._engine.begin() as connection:
             ends = await self._plan.find_current_ends(connection)
             if not is_closed:
-                return await spans.close(connection, span, ends)
-            if not held and await spans.has_ended(connection, span, ends):
+                return await time_partitions.close_span(connection, span, ends)
+            if not held and await time_partitions.has_ended(connection, span, ends):
                 return True
         await reopen_span(self._engine, span, self._eraser.check)
         return False
 
-    async def _drop(self, span: Span) -> None:
+    async def _drop(self, span: TimePartition) -> None:
         """Delete the objects, then the partitions; if objects are left, the partitions stay.
 
         A span with something that a hold or, by now, a policy keeps is opened again at once,
         because queries must show it.
         """
         async with self._engine.connect() as connection:
-            models = await spans.models_in(connection, span)
+            models = await time_partitions.list_models(connection, span)
         for model in models:
             if (chain := self._plan.chains.get(model)) is not None:
                 work = Work(model, chain, "inference", span.hi, WHOLE_SPAN)
@@ -195,8 +198,8 @@ class RunExecutor:
         await drop_span(self._engine, span, self._run.id, self._eraser.check)
         failpoint("retention.partition_drop.after")
 
-    async def _erase(self, work: Work, span: Span, *, whole_span: bool = False) -> None:
-        """Mark and erase, batch by batch, what was received in the span before the cutoff.
+    async def _erase(self, work: Work, span: TimePartition, *, whole_span: bool = False) -> None:
+        """Mark and erase, batch by batch, the inferences of the span received before the cutoff.
 
         The next batch is marked while one is erased.
         """
@@ -213,12 +216,12 @@ class RunExecutor:
                 whole_span = await step
                 step = asyncio.create_task(self._step(work, whole_span=whole_span))
         finally:
-            # what has begun ends before anything else begins, also after an error
+            # wait for the step that has begun, also after an error
             await asyncio.gather(step, return_exceptions=True)
         await step
 
     async def _step(self, work: Work, *, whole_span: bool) -> bool:
-        """Erase a batch; return whether what comes after it is recorded as a list."""
+        """Erase a batch; return whether the next ones are still recorded as a whole span."""
         erasure = self._erasures[work.model, work.scope]
         after = self._after.get((work.model, work.scope))
         reached, fault = await self._eraser.step(erasure, after, whole_span=whole_span)
@@ -228,7 +231,7 @@ class RunExecutor:
             self._after[work.model, work.scope] = reached or after
         if whole_span and self._eraser.has_spared:
             self._spared = True
-        # what follows something that stays is recorded one by one
+        # inferences after one that stays are recorded one by one
         return whole_span and fault is None and not self._eraser.has_spared
 
     async def _mark(
@@ -239,11 +242,11 @@ class RunExecutor:
         model, scope = work.model, work.scope
         erasure = self._erasures.get((model, scope))
         id = uuid4() if erasure is None else erasure.id
-        begun = erasures.Begun(id, "policy", scope, self._run.id, decided_by=work.decided_by)
+        begun = NewErasure(id, "policy", scope, self._run.id, decided_by=work.decided_by)
         with stage(STEP_SECONDS, "mark"):
-            # the ledger has it before it takes effect
+            # it is in the ledger before it takes effect
             async with self._engine.connect() as connection:
-                selected = await selection.expired(
+                selected = await selection.find_expired(
                     connection,
                     model=model,
                     scope=scope,
@@ -257,7 +260,7 @@ class RunExecutor:
                 )
                 if not selected:
                     return None
-                batch = await marking.entry(connection, begun, model, selected)
+                batch = await describe_entry(connection, begun, model, selected)
             try:
                 entry = self._confirm_batch(work, batch)
                 await self._ledger.write("erasure_batch", entry, actor=ACTOR)
@@ -271,7 +274,7 @@ class RunExecutor:
         last: UUID = selected[-1].uid
         return last
 
-    def _confirm_batch(self, work: Work, batch: dict[str, Any]) -> Saying:
+    def _confirm_batch(self, work: Work, batch: dict[str, Any]) -> MakeBody:
         async def confirm(connection: AsyncConnection) -> dict[str, Any]:
             await self._plan.confirm(connection, work)
             return batch
@@ -284,8 +287,8 @@ class RunExecutor:
 
     async def _load_erasure(self, id: UUID) -> Erasure:
         async with self._engine.connect() as connection:
-            erasure = await erasures.find(connection, id)
-        assert erasure is not None, "its first batch made it"
+            erasure = await find_erasure(connection, id)
+        assert erasure is not None, "its first batch created it"
         return erasure
 
 

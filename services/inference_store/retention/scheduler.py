@@ -28,7 +28,7 @@ class Schedule:
         self._scheduler.start()
 
     def stop(self) -> None:
-        """No run is due any more."""
+        """Stop: no run becomes due after this."""
         self._scheduler.shutdown(wait=False)
 
     async def _fire(self) -> None:

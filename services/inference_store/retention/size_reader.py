@@ -1,7 +1,7 @@
 """Reads sizes of objects from the bucket for limits by bytes: a few seconds at a time.
 
-Up to `after` every size is known; once a day all are read again, because late inferences may have
-come and objects may have been deleted.
+Up to `after` every size is known. Once a day all are read again, because late inferences may have
+arrived and objects may have been deleted.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ _REREAD_SECONDS: Final = 24 * 3600.0
 
 
 class SizeReader:
-    """Stores the sizes of models that have a limit by bytes, or will have one: so a preview can
-    tell what the limit would delete."""
+    """Stores the sizes for models that have a limit by bytes, or will have one, so that a preview
+    can show the effect of the limit."""
 
     def __init__(self, engine: AsyncEngine, blobs: Blobs, check: LeadershipCheck) -> None:
         self._engine = engine
@@ -40,12 +40,13 @@ class SizeReader:
         self._began = time.monotonic()
 
     async def run_turn(self) -> None:
-        """Read some sizes. Raises Stopped, BlobsAway and the errors of the database."""
+        """Read some sizes. Raises Stopped, ObjectStoreUnavailable and the errors of the
+        database."""
         if time.monotonic() > self._began + _REREAD_SECONDS:
             self._after.clear()
             self._began = time.monotonic()
         async with self._engine.connect() as connection:
-            models = await policies.limited_by_bytes(connection)
+            models = await policies.list_limited_by_bytes(connection)
         until = time.monotonic() + _SECONDS
         for model in models:
             while time.monotonic() < until and await self._read_some(model):
@@ -55,31 +56,31 @@ class SizeReader:
         """Read some sizes of a model; False if all are known."""
         after = self._after.get(model, _LOWEST)
         async with self._engine.connect() as connection:
-            found = await sizes.unknown(connection, model, after=after, limit=_BATCH)
-        if not found:
+            unsized = await sizes.list_unknown(connection, model, after=after, limit=_BATCH)
+        if not unsized:
             return False
-        known = await asyncio.to_thread(self._read_sizes, found)
+        sizes_read = await asyncio.to_thread(self._read_sizes, unsized)
         async with self._engine.begin() as connection:
-            await sizes.know(connection, model, known)
-        self._after[model] = found[-1].uid
+            await sizes.record_sizes(connection, model, sizes_read)
+        self._after[model] = unsized[-1].uid
         return True
 
-    def _read_sizes(self, found: list[Unsized]) -> dict[UUID, int]:
-        """Return the sizes of those of which every object could be read. Blocks."""
+    def _read_sizes(self, unsized: list[Unsized]) -> dict[UUID, int]:
+        """Return the sizes of inferences whose objects could all be read. Blocks."""
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="size") as executor:
-            pairs = zip(found, executor.map(self._read_size, found), strict=True)
-            return {each.uid: size for each, size in pairs if size is not None}
+            pairs = zip(unsized, executor.map(self._read_size, unsized), strict=True)
+            return {item.uid: size for item, size in pairs if size is not None}
 
-    def _read_size(self, one: Unsized) -> int | None:
+    def _read_size(self, item: Unsized) -> int | None:
         total = 0
-        for key in one.keys:
-            place = parse_stored(key)
-            if place.bucket not in self._blobs.buckets.allowed:
+        for key in item.keys:
+            storage_key = parse_stored(key)
+            if storage_key.bucket not in self._blobs.buckets.allowed:
                 return None
             try:
-                total += self._blobs.head(place)
+                total += self._blobs.head(storage_key)
             except BlobMissing:
-                continue  # it has none
+                continue  # a missing object has no size
             except AccessDenied:
                 return None
         return total

@@ -1,15 +1,16 @@
-"""Waives what holds protect of an erasure, if somebody has asked for that.
+"""Waives the part of an erasure that holds protect, if that is requested.
 
-It works batch by batch, each in the ledger before it takes effect; then the erasure needs only its
-certificate. After a crash in between, less is left to waive.
+It works batch by batch. Each batch is in the ledger before it takes effect; then the erasure needs
+only its certificate. After a crash in between, less is left to waive.
 """
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure import erasures
-from inference_store.erasure.erasures import Erasure, waiver
 from inference_store.erasure.ledger import Ledger
+from inference_store.erasure.progress.erasure import Erasure
+from inference_store.erasure.progress.state_changes import finish_erasure
+from inference_store.erasure.request import waiver
 
 from .leadership_check import LeadershipCheck
 
@@ -37,6 +38,6 @@ async def waive_held(
             break
         await ledger.write("erasure_given_up", body, actor=actor)
     async with engine.begin() as connection:
-        # its certificate is next; if no key signs, the certifying step says that it is over
-        state = await erasures.finish(connection, erasure, error=None, certifying=True)
+        # its certificate is next; without a key, the certifying step ends the erasure
+        state = await finish_erasure(connection, erasure, error=None, certifying=True)
     _log.info("erasure", action="erasure", id=str(erasure.id), state=state)

@@ -26,7 +26,7 @@ _log = structlog.get_logger()
 @asynccontextmanager
 async def set_gauges(engine: AsyncEngine, settings: RetentionSettings) -> AsyncIterator[None]:
     """Set the gauges every five seconds; afterwards another service leads, and sets them."""
-    keep = {each.setting: getattr(settings, each.setting) for each in RECORD_KINDS}
+    keep = {kind.setting: getattr(settings, kind.setting) for kind in RECORD_KINDS}
     task = asyncio.create_task(_set_repeatedly(engine, keep))
     metrics.LEADING.set(1)
     try:
@@ -53,7 +53,7 @@ async def _set_repeatedly(engine: AsyncEngine, keep: Mapping[str, float]) -> Non
                 _set_deletion_gauges(await figures.read_retention(connection))
                 _set_reconciliation_gauges(await figures.read_reconciliation(connection))
                 if look % _OVERDUE_EVERY == 0:
-                    metrics.OVERDUE.set(await overdue.seconds(connection))
+                    metrics.OVERDUE.set(await overdue.measure_seconds(connection))
                 look += 1
         except (DBAPIError, PoolTimeout, OSError, StoreError) as error:
             _log.debug("gauges are not fresh", action="watch", error=type(error).__name__)

@@ -1,4 +1,4 @@
-"""What SQL selects for erasure is what a plain reading of the rules says, all of it together.
+"""SQL selects for erasure exactly what a plain reading of the rules selects.
 
 Random policies of models, a project and all, with filters, three ages, minimum ages and limits;
 random holds, of which some have ended; inferences of every sort: some not wholly indexed, some
@@ -18,25 +18,31 @@ from sqlalchemy import ARRAY, Text, cast, insert, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure import holds, policies
-from inference_store.erasure.holds.meaning import DOUBTFUL
-from inference_store.erasure.mark import marks
-from inference_store.erasure.policies import DEFAULT, Chain, Of, RetentionPolicy, Scope
+from inference_store.erasure.holds.evaluation import INCOMPLETE_FLAGS
+from inference_store.erasure.mark.pending_deletions import add_pending
+from inference_store.erasure.policies import (
+    DEFAULT,
+    EffectivePolicy,
+    ErasureScope,
+    PolicyOwner,
+    RetentionPolicy,
+)
 from inference_store.erasure.select import limits, selection
 from inference_store.index import registrations
 from inference_store.index.registrations import Details
 from inference_store.index.tables import erasing, hold, inference
-from inference_store.query.bounded import Deadline
 from inference_store.query.cql2 import parse_text
-from inference_store.query.filters.known import Known as Keys
-from inference_store.query.filters.known import known
+from inference_store.query.deadline import Deadline
+from inference_store.query.filters.known_keys import KnownKeys as Keys
+from inference_store.query.filters.known_keys import find_known_keys
 from inference_store.query.filters.names import names_in
 from inference_store.query.filters.saved import save
 from inference_store.retention.work import list_work
-from tests.integration.query.typed_rows import INSTANTS, Maker, facts_of
-from tests.integration.stored import store
+from tests.integration.query.typed_rows import INSTANTS, InferenceMaker, derive_facts
+from tests.integration.stored_inferences import store
 from tests.properties import examples
 
-from .plain_reading import Gone, Holding, Known, Reading
+from .plain_reading import Gone, Holding, KnownInference, Reading
 
 _ROWS = 30
 _NOW = max(INSTANTS) + timedelta(seconds=1)
@@ -49,7 +55,12 @@ _AGES: Mapping[str, timedelta | None] = {
     "P5D": timedelta(days=5),
     "forever": None,
 }
-_OWNERS = (Of("model", "m0"), Of("model", "m1"), Of("project", "p"), DEFAULT)
+_OWNERS = (
+    PolicyOwner("model", "m0"),
+    PolicyOwner("model", "m1"),
+    PolicyOwner("project", "p"),
+    DEFAULT,
+)
 _LEAVES = (
     *("top_score < 0.4", "top_label = 'person'", "prediction_count > 1", "top_label IS NULL"),
     *("prediction(label = 'car')", "count_predictions(label = 'dog') = 0", "ok", "NOT ok"),
@@ -74,7 +85,7 @@ _TYPES = {"unseen": "string"}
 class Stored:
     """Two models, the first of which has a project; what is known of the inferences of each."""
 
-    inferences: Mapping[int, list[Known]]
+    inferences: Mapping[int, list[KnownInference]]
     keys: Keys
     connection: AsyncConnection
 
@@ -84,53 +95,63 @@ async def stored(engine: AsyncEngine) -> AsyncIterator[Stored]:
     async with engine.begin() as connection:
         for name, project in (("m0", "p"), ("m1", None)):
             await registrations.put(connection, name, Details(project_id=project))
-    found: dict[int, list[Known]] = {}
+    known_by_model: dict[int, list[KnownInference]] = {}
     for seed in (0, 1):
-        made = Maker(seed).made(f"m{seed}", _ROWS)
-        model = await store(engine, *made)
-        found[model] = [_known(n, each.uid, facts_of(each)) for n, each in enumerate(made)]
+        samples = InferenceMaker(seed).make_inferences(f"m{seed}", _ROWS)
+        model = await store(engine, *samples)
+        known_by_model[model] = [
+            _make_known(n, sample.uid, derive_facts(sample)) for n, sample in enumerate(samples)
+        ]
         async with engine.begin() as connection:
-            for one in found[model]:
-                await _alter(connection, model, one)
+            for known_inference in known_by_model[model]:
+                await _alter(connection, model, known_inference)
     async with engine.connect() as connection:
         names = {name for leaf in _LEAVES for name in names_in(parse_text(leaf))} - {"unseen"}
-        keys = await known(connection, list(found), names)
+        keys = await find_known_keys(connection, list(known_by_model), names)
         await connection.rollback()
-        yield Stored(found, keys, connection)
+        yield Stored(known_by_model, keys, connection)
 
 
-def _known(number: int, uid: Any, facts: Any) -> Known:
-    """By turns: in doubt, of no known size, without a part, and losing one."""
-    one = Known(uid, facts, size=(None, 10, 1000)[number % 3])
-    doubt = DOUBTFUL[number % len(DOUBTFUL)]
+def _make_known(number: int, uid: Any, facts: Any) -> KnownInference:
+    """Make an inference: by turns in doubt, of no known size, without a part, and losing one."""
+    known_inference = KnownInference(uid, facts, size=(None, 10, 1000)[number % 3])
+    doubt = INCOMPLETE_FLAGS[number % len(INCOMPLETE_FLAGS)]
     match number % 10:
         case 0 | 3 | 8:
-            return replace(one, flags=(doubt, "not_utf8"))
+            return replace(known_inference, flags=(doubt, "not_utf8"))
         case 4:
-            return replace(one, gone=frozenset({"input"}), flags=(doubt,))
+            return replace(known_inference, gone=frozenset({"input"}), flags=(doubt,))
         case 5:
-            return replace(one, gone=frozenset({"response"}), marked=frozenset({"input"}))
+            return replace(
+                known_inference, gone=frozenset({"response"}), marked=frozenset({"input"})
+            )
         case 6 if number > 10:
-            return replace(one, marked=frozenset({"inference"}))
-    return one
+            return replace(known_inference, marked=frozenset({"inference"}))
+    return known_inference
 
 
-async def _alter(connection: AsyncConnection, model: int, one: Known) -> None:
+async def _alter(connection: AsyncConnection, model: int, known_inference: KnownInference) -> None:
     gone = {"input": "data_deleted_at", "response": "response_deleted_at"}
-    values: dict[str, Any] = {gone[part]: _NOW for part in one.gone}
-    values |= {"response_storage_key": "b/r", "data_storage_key": "b/d", "stored_bytes": one.size}
-    values["flags"] = cast(list(one.flags), ARRAY(Text))
-    here = update(inference).where(inference.c.model == model, inference.c.uid == one.uid)
+    values: dict[str, Any] = {gone[part]: _NOW for part in known_inference.gone}
+    values |= {
+        "response_storage_key": "b/r",
+        "data_storage_key": "b/d",
+        "stored_bytes": known_inference.size,
+    }
+    values["flags"] = cast(list(known_inference.flags), ARRAY(Text))
+    here = update(inference).where(
+        inference.c.model == model, inference.c.uid == known_inference.uid
+    )
     await connection.execute(here.values(values))
-    for part in one.marked:
-        mark = {"model": model, "uid": one.uid, "scope": part, "erasure": uuid4()}
+    for part in known_inference.marked:
+        mark = {"model": model, "uid": known_inference.uid, "scope": part, "erasure": uuid4()}
         await connection.execute(insert(erasing), [mark])
 
 
 @st.composite
 def _policy(draw: st.DrawFn, keys: Keys) -> dict[str, Any] | None:
     texts = draw(st.lists(_FILTERS, max_size=2)) + draw(st.sampled_from([[], [None]]))
-    rules = [_rule(draw, text, keys) for text in texts]
+    rules = [_draw_rule(draw, text, keys) for text in texts]
     policy: dict[str, Any] = {"rules": rules} if rules else {}
     for name, some in (
         ("minimum_age", ["P1D", "P2D"]),
@@ -144,8 +165,10 @@ def _policy(draw: st.DrawFn, keys: Keys) -> dict[str, Any] | None:
     return policy if policy.keys() - {"undercuts_minimum_age"} else None
 
 
-def _rule(draw: st.DrawFn, text: str | None, keys: Keys) -> dict[str, Any]:
-    ages = sorted(draw(st.lists(st.sampled_from(list(_AGES)), min_size=3, max_size=3)), key=_age)
+def _draw_rule(draw: st.DrawFn, text: str | None, keys: Keys) -> dict[str, Any]:
+    ages = sorted(
+        draw(st.lists(st.sampled_from(list(_AGES)), min_size=3, max_size=3)), key=_find_age
+    )
     rule: dict[str, Any] = {"keep_input": ages[0], "keep_inference": ages[2]}
     if draw(st.booleans()):
         rule["keep_response"] = ages[1]
@@ -154,7 +177,7 @@ def _rule(draw: st.DrawFn, text: str | None, keys: Keys) -> dict[str, Any]:
     return rule
 
 
-def _age(keep: str) -> timedelta:
+def _find_age(keep: str) -> timedelta:
     age = _AGES[keep]
     return timedelta.max if age is None else age
 
@@ -164,17 +187,17 @@ async def _hold(stored: Stored, data: st.DataObject) -> Holding:
     model = data.draw(st.sampled_from([None, *stored.inferences]))
     ids = data.draw(st.lists(st.sampled_from(["a", "b.", "é", "nobody"]), max_size=2))
     text = data.draw(_FILTERS)
-    by_filter = holds.Asked(filter=parse_text(text), types=_TYPES)
-    asked = holds.Asked(inference_ids=ids) if ids else by_filter
-    made = await holds.make(stored.connection, model, asked)
+    by_filter = holds.HoldCriteria(filter=parse_text(text), types=_TYPES)
+    criteria = holds.HoldCriteria(inference_ids=ids) if ids else by_filter
+    hold_filter = await holds.build_filter(stored.connection, model, criteria)
     at, days = datetime.now(UTC), data.draw(st.sampled_from([None, None, 1, -1]))
     until = None if days is None else at + timedelta(days=days)
     released = data.draw(st.integers(0, 4)) == 0
-    values = {"id": uuid4(), "name": "h", "reason": "r", "model": model, "filter": made.text}
+    values = {"id": uuid4(), "name": "h", "reason": "r", "model": model, "filter": hold_filter.text}
     values |= {"placed_by": "t", "placed_at": at, "in_force_at": at, "until": until}
     values["released_at"] = at if released else None
     await stored.connection.execute(insert(hold).values(values))
-    return Holding(made.text, model, until, released)
+    return Holding(hold_filter.text, model, until, released)
 
 
 @pytest.mark.timeout(3600)
@@ -184,48 +207,52 @@ async def _hold(stored: Stored, data: st.DataObject) -> Holding:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())
-async def test_sql_selects_what_a_plain_reading_says(stored: Stored, data: st.DataObject) -> None:
+async def test_sql_selects_the_same_as_a_plain_reading(stored: Stored, data: st.DataObject) -> None:
     connection = stored.connection
     async with connection.begin() as transaction:
-        said = {}
+        expectations = {}
         for of in _OWNERS:
             policy = data.draw(_policy(stored.keys))
             if policy is not None:
-                said[of] = policy
-                body = await policies.setting(connection, of, RetentionPolicy(**policy))
+                expectations[of] = policy
+                body = await policies.describe_change(connection, of, RetentionPolicy(**policy))
                 await policies.apply_set(connection, body, _NOW, "t")
         placed = [await _hold(stored, data) for _ in range(data.draw(st.integers(0, 3)))]
-        chains = await policies.by_model(connection)
+        chains = await policies.find_effective_policies(connection)
         for number, (model, inferences) in enumerate(stored.inferences.items()):
-            owners = (Of("model", f"m{number}"), *((Of("project", "p"),) * (number == 0)), DEFAULT)
-            documents = [said[of] for of in owners if of in said]
+            owners = (
+                PolicyOwner("model", f"m{number}"),
+                *((PolicyOwner("project", "p"),) * (number == 0)),
+                DEFAULT,
+            )
+            documents = [expectations[of] for of in owners if of in expectations]
             reading = Reading(model, documents, placed, _NOW, _AGES, inferences)
             expected, held = reading.goes(), any(map(reading.held, inferences))
             event(f"goes: {bool(expected)}, held: {held}, policies: {len(documents)}")
-            chain = chains.get(model, Chain())
-            assert await _selected(connection, model, chain) == expected
+            chain = chains.get(model, EffectivePolicy())
+            assert await _select(connection, model, chain) == expected
         await transaction.rollback()
 
 
-async def _selected(
-    connection: AsyncConnection, model: int, chain: Chain, now: datetime = _NOW
+async def _select(
+    connection: AsyncConnection, model: int, chain: EffectivePolicy, now: datetime = _NOW
 ) -> Gone:
-    """As a run does: rule by rule and part by part, then what is beyond a limit."""
+    """Select as a run does: rule by rule and part by part, then what is beyond a limit."""
     gone: Gone = set()
     where: dict[str, Any] = {"model": model, "lo": min(INSTANTS) - timedelta(days=9), "limit": 99}
-    for work in list_work(model, chain, await selection.decided(connection, chain), now):
+    for work in list_work(model, chain, await selection.compile_rules(connection, chain), now):
         more: dict[str, Any] = {"scope": work.scope, "hi": work.cutoff, "by": work.by}
-        gone |= await _marked(connection, **where, **more)
-    below = await limits.beyond(connection, model, chain, now=now, deadline=Deadline.after(60))
+        gone |= await _mark(connection, **where, **more)
+    below = await limits.find_limit(connection, model, chain, now=now, deadline=Deadline.after(60))
     if below is not None:
         more = {"scope": "inference", "hi": now, "below": below}
-        gone |= await _marked(connection, **where, **more)
+        gone |= await _mark(connection, **where, **more)
     return gone
 
 
-async def _marked(connection: AsyncConnection, *, scope: Scope, **where: Any) -> Gone:
-    found = await selection.expired(connection, scope=scope, **where)
-    await marks.add(
-        connection, uuid4(), [(where["model"], uid, scope, *keys) for uid, *keys in found]
+async def _mark(connection: AsyncConnection, *, scope: ErasureScope, **where: Any) -> Gone:
+    selected = await selection.find_expired(connection, scope=scope, **where)
+    await add_pending(
+        connection, uuid4(), [(where["model"], uid, scope, *keys) for uid, *keys in selected]
     )
-    return {(each.uid, scope) for each in found}
+    return {(row.uid, scope) for row in selected}

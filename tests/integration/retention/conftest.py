@@ -36,14 +36,14 @@ def settings(database: str, minio_server: S3, bucket: str) -> RetentionSettings:
 
 @pytest.fixture
 def environment(settings: RetentionSettings) -> dict[str, str]:
-    """Of a real retention process on this test's servers."""
+    """The environment of a real retention process on this test's servers."""
     return environment_of(settings)
 
 
 @pytest.fixture
 def blobs(settings: RetentionSettings) -> Iterator[Blobs]:
-    with Blobs(settings) as made:
-        yield made
+    with Blobs(settings) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ Retain = Callable[..., Awaitable[RetentionRun]]
 
 @pytest.fixture
 def retain(engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings) -> Retain:
-    """One requested run, carried out by a leader in this process; resumes what was begun."""
+    """Carry out a requested run by a leader in this process; it resumes what was begun."""
 
     async def carry_out(
         model: int | None = None,
@@ -79,7 +79,7 @@ def retain(engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings) -> Re
         project_id: str | None = None,
     ) -> RetentionRun:
         async with engine.begin() as connection:
-            asked = await runs.request(connection, model, project_id=project_id, cause=cause)
+            run = await runs.request_run(connection, model, project_id=project_id, cause=cause)
         async with open_election(engine) as election:
             assert await election.take()
             check = LeadershipCheck(election, Heartbeat(), asyncio.Event())
@@ -87,7 +87,7 @@ def retain(engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings) -> Re
             await leader.begin()
             await leader.run_turn()
         async with engine.connect() as connection:
-            done = await runs.find(connection, asked.id)
+            done = await runs.find_run(connection, run.id)
         assert done is not None
         return done
 

@@ -9,9 +9,10 @@ from uuid import UUID, uuid4
 from sqlalchemy import func, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure import erasures, policies, runs
-from inference_store.erasure.erasures import Erasure
+from inference_store.erasure import policies, runs
 from inference_store.erasure.policies import RetentionPolicy
+from inference_store.erasure.progress.erasure import Erasure, list_uncertified, list_unfinished
+from inference_store.erasure.progress.state_changes import find_state
 from inference_store.erasure.runs import RetentionRun
 from inference_store.index import partitions, sidecars
 from inference_store.index.tables import (
@@ -48,7 +49,7 @@ def ago(**units: float) -> datetime:
 def environment_of(settings: RetentionSettings) -> dict[str, str]:
     """The environment of a real service process with these settings, and a quick poll."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
-    named = {
+    settings_by_name = {
         "POSTGRES_DSN": settings.postgres_dsn.get_secret_value(),
         "S3_ENDPOINT": str(settings.s3_endpoint),
         "S3_ACCESS_KEY": settings.s3_access_key.get_secret_value(),
@@ -58,7 +59,7 @@ def environment_of(settings: RetentionSettings) -> dict[str, str]:
         "RETENTION_BATCH_INFERENCES": "5",
         "RETENTION_POLL_SECONDS": "0.1",
     }
-    return inherited | {PREFIX + name: value for name, value in named.items()}
+    return inherited | {PREFIX + name: value for name, value in settings_by_name.items()}
 
 
 @dataclass(frozen=True)
@@ -85,14 +86,14 @@ class Storing:
     async def model(self, name: str = "model") -> int:
         values = {"model_id": name, "registered_by": "event"}
         async with self.engine.begin() as connection:
-            made = insert(registration).values(values).returning(registration.c.model)
-            return int(await connection.scalar(made) or 0)
+            statement = insert(registration).values(values).returning(registration.c.model)
+            return int(await connection.scalar(statement) or 0)
 
     async def keep(self, model: int, *, input: str = "", inference: str = "forever") -> None:
         rule = {"keep_input": input or inference, "keep_inference": inference}
         policy = RetentionPolicy.model_validate({"rules": [rule]})
         async with self.engine.begin() as connection:
-            await policies.put(connection, model, policy)
+            await policies.set_policy(connection, model, policy)
 
     async def inferences(
         self,
@@ -104,9 +105,11 @@ class Storing:
         objects: bool = True,
         clock: timedelta = timedelta(),
     ) -> list[Stored]:
-        """So many, `step` seconds apart, each with objects of our own layout, whose hours are those
-        of a `clock` that is so far ahead of UTC."""
-        made = []
+        """Store so many inferences, `step` seconds apart, each with objects of our own layout.
+
+        The hours in their keys are those of a `clock` that is so far ahead of UTC.
+        """
+        arrivals = []
         for number in range(count):
             received = at + timedelta(seconds=step * number)
             capture = uuid4()
@@ -114,71 +117,71 @@ class Storing:
                 StorageKey(self.bucket, key_of("p", "model", received + clock, capture, kind))
                 for kind in KINDS
             )
-            one = Stored(model, self.uid(received), (data, response, metadata))
-            made.append((received, capture, one))
-        await self._write(made, objects=objects)
-        return [one for _, _, one in made]
+            stored = Stored(model, self.uid(received), (data, response, metadata))
+            arrivals.append((received, capture, stored))
+        await self._write(arrivals, objects=objects)
+        return [stored for _, _, stored in arrivals]
 
-    async def sidecar(self, one: Stored) -> StorageKey:
+    async def sidecar(self, stored: Stored) -> StorageKey:
         """Give a stored inference a sidecar, whose event tells more than it has to."""
-        key = StorageKey(self.bucket, f"sidecars/model/{one.uid}")
+        key = StorageKey(self.bucket, f"sidecars/model/{stored.uid}")
         event = b'{"model_id": "model", "prompt": "secret"}'
         blob = sidecars.encode(sidecars.Contents(event, None, {}))
         self.blobs.put(key, blob, content_type=sidecars.CONTENT_TYPE)
-        here = (inference.c.model == one.model, inference.c.uid == one.uid)
+        here = (inference.c.model == stored.model, inference.c.uid == stored.uid)
         async with self.engine.begin() as connection:
-            named = inference.update().where(*here).values(sidecar_storage_key=str(key))
-            await connection.execute(named)
+            statement = inference.update().where(*here).values(sidecar_storage_key=str(key))
+            await connection.execute(statement)
         return key
 
     async def foreign(
         self, model: int, at: datetime, *names: str | None, capture: UUID | None = None
     ) -> Stored:
-        """One whose objects have keys of the producer's own choice."""
+        """Store an inference whose objects have keys of the producer's own choice."""
         data, response, metadata = (
             None if name is None else StorageKey(self.bucket, name) for name in names
         )
-        one = Stored(model, self.uid(at), (data, response, metadata))
-        await self._write([(at, capture, one)], objects=True)
+        stored = Stored(model, self.uid(at), (data, response, metadata))
+        await self._write([(at, capture, stored)], objects=True)
         rows = [
-            {"storage_key": str(key), "model": model, "uid": one.uid}
-            for key in dict.fromkeys(one.objects)
+            {"storage_key": str(key), "model": model, "uid": stored.uid}
+            for key in dict.fromkeys(stored.objects)
         ]
         async with self.engine.begin() as connection:
             await connection.execute(insert(blob_reference), rows)
-        return one
+        return stored
 
     @staticmethod
     def uid(at: datetime) -> UUID:
         return uid_of(at, str(uuid4()))
 
     async def _write(
-        self, made: Sequence[tuple[datetime, UUID | None, Stored]], *, objects: bool
+        self, arrivals: Sequence[tuple[datetime, UUID | None, Stored]], *, objects: bool
     ) -> None:
         if objects:
-            for _, _, one in made:
-                for kind, key in zip(KINDS, one.keys, strict=True):
+            for _, _, stored in arrivals:
+                for kind, key in zip(KINDS, stored.keys, strict=True):
                     if key is not None:
                         blob = METADATA_BLOB if kind == "metadata" else b"x"
                         self.blobs.put(key, blob, content_type="application/json")
-        await partitions.make_missing(self.engine, [at for at, _, _ in made], target=5_000_000)
+        await partitions.make_missing(self.engine, [at for at, _, _ in arrivals], target=5_000_000)
         async with self.engine.begin() as connection:
             rows = [
                 {
-                    "model": one.model,
-                    "uid": one.uid,
-                    "inference_id": str(one.uid),
+                    "model": stored.model,
+                    "uid": stored.uid,
+                    "inference_id": str(stored.uid),
                     "received_at": at,
                     "capture_id": capture,
                     **{
                         f"{kind}_storage_key": None if key is None else str(key)
-                        for kind, key in zip(KINDS, one.keys, strict=True)
+                        for kind, key in zip(KINDS, stored.keys, strict=True)
                     },
                 }
-                for at, capture, one in made
+                for at, capture, stored in arrivals
             ]
             await connection.execute(insert(inference), rows)
-            who = [{"model": one.model, "uid": one.uid} for _, _, one in made]
+            keys_of_rows = [{"model": stored.model, "uid": stored.uid} for _, _, stored in arrivals]
             for table, more in (
                 (inference_alias, {"alias": "other"}),
                 (metadata_number, {"key": 1, "value": 1}),
@@ -186,17 +189,19 @@ class Storing:
                 (metadata_presence, {"key": 3, "is_null": True}),
                 (prediction, {"ordinal": 0, "rank": 1, "output": 0, "prompt": "p", "answer": "a"}),
             ):
-                await connection.execute(insert(table), [one | more for one in who])
+                await connection.execute(
+                    insert(table), [key_columns | more for key_columns in keys_of_rows]
+                )
 
     async def rows(self) -> dict[str, int]:
-        """Rows of each table that hold something of inferences; what is empty is left out."""
-        found = {}
+        """Count the rows of each table about inferences; empty tables are left out."""
+        counts = {}
         async with self.engine.connect() as connection:
             for table in (*PARTITIONED, blob_reference, erasing):
                 count = await connection.scalar(select(func.count()).select_from(table))
                 if count:
-                    found[table.name] = int(count)
-        return found
+                    counts[table.name] = int(count)
+        return counts
 
     async def stored(self) -> set[UUID]:
         async with self.engine.connect() as connection:
@@ -211,9 +216,9 @@ class Storing:
 
         async def ask() -> tuple[list[RetentionRun], list[Erasure]]:
             async with self.engine.connect() as connection:
-                left = await erasures.unfinished(connection, failed=True)
-                left += await erasures.certifying(connection)
-                return await runs.listed(connection), left
+                unfinished = await list_unfinished(connection, failed=True)
+                unfinished += await list_uncertified(connection)
+                return await runs.list_runs(connection), unfinished
 
         def enough(answer: tuple[list[RetentionRun], list[Erasure]]) -> bool:
             return (
@@ -227,7 +232,7 @@ class Storing:
 
         async def ask() -> str | None:
             async with self.engine.connect() as connection:
-                return await erasures.state_of(connection, number)
+                return await find_state(connection, number)
 
         await until(ask, lambda state: state == "partly_held", seconds=seconds)
 

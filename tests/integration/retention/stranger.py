@@ -8,9 +8,9 @@ from examples import verify_certificates, verify_entry
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.certificates.head import KEY as HEAD
-from inference_store.erasure.certificates.keys import SigningKey
-from inference_store.erasure.certificates.signed import NotSigned, read_signed
+from inference_store.erasure.log.chain_head import CERTIFICATES_HEAD as HEAD
+from inference_store.erasure.log.keys import SigningKey
+from inference_store.erasure.log.signed_document import NotSigned, read_document
 from inference_store.index.tables import certificate, erased_leaves, inference
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
@@ -22,7 +22,7 @@ _PREFIX = "certificates/"
 
 
 class Stranger:
-    """Each look copies everything anew into `folder`."""
+    """Each look copies everything again into `folder`."""
 
     def __init__(self, engine: AsyncEngine, settings: RetentionSettings, folder: Path) -> None:
         self._engine = engine
@@ -31,13 +31,13 @@ class Stranger:
         self._copies = count()
 
     async def faults(self, *trusted: SigningKey, heads: bool = True) -> list[str]:
-        """What is wrong with either copy, and with the versions of the head."""
-        found = []
+        """Return the faults of either copy, and of the versions of the head."""
+        messages = []
         for copy in (self.copy_bucket(), await self._copy_postgres()):
             chain = verify_certificates.Chain(copy, {key.id for key in trusted})
-            found += [f"{copy.name}: {fault}" for fault in chain.faults()]
-            found += chain.head_faults(self._heads()) if heads else ()
-        return found
+            messages += [f"{copy.name}: {fault}" for fault in chain.faults()]
+            messages += chain.head_faults(self._heads()) if heads else ()
+        return messages
 
     async def there_again(self, key: SigningKey) -> list[str]:
         """The rows and the objects that are there, and in a list of the bucket."""
@@ -52,11 +52,11 @@ class Stranger:
         return [thing for thing, these in entries.items() if verify_entry.is_in(lists, these)]
 
     def copy_bucket(self) -> Path:
-        """As a client of S3 copies a prefix."""
+        """Copy a prefix as a client of S3 does."""
         copy, bucket = self._new("bucket"), self._settings.s3_bucket
         with Blobs(self._settings) as blobs:
             listed = blobs._minio.list_objects(bucket, prefix=_PREFIX, recursive=True)
-            for name in [str(each.object_name) for each in listed]:
+            for name in [str(listed_object.object_name) for listed_object in listed]:
                 path = copy / name.removeprefix(_PREFIX)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(blobs.get(StorageKey(bucket, name), limit=2**26))
@@ -88,9 +88,9 @@ class Stranger:
 
 
 def _write_list(copy: Path, signed: str, leaves: bytes) -> None:
-    """By the root that the certificate names, where it is one."""
+    """Write the list under the root that the certificate names, if it names one."""
     try:
-        root = read_signed(signed).document.get("leaves", {}).get("root")
+        root = read_document(signed).document.get("leaves", {}).get("root")
     except NotSigned:
         return
     if root is not None:

@@ -10,19 +10,21 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.access import Action, Who
 from inference_store.erasure import audit_chain
-from inference_store.erasure.certificates import chain, documents
-from inference_store.erasure.certificates.audit_checkpoints import Checking
-from inference_store.erasure.certificates.keys import new_key
-from inference_store.erasure.certificates.signed import signed
+from inference_store.erasure.certify import chain
+from inference_store.erasure.certify.audit_checkpoints import CheckpointCheck
 from inference_store.erasure.leader_election import open_election
 from inference_store.erasure.ledger import Ledger
+from inference_store.erasure.log import key_documents
+from inference_store.erasure.log.key_documents import make_key_document
+from inference_store.erasure.log.keys import new_key
+from inference_store.erasure.log.signed_document import sign_document
 from inference_store.index.audit import note
 from inference_store.index.tables import audit, audit_checkpoint
 from inference_store.objects import Blobs
 from inference_store.platform.admin import Heartbeat
 from inference_store.platform.settings import RetentionSettings
-from inference_store.retention.housekeeping import delete_old_records
 from inference_store.retention.leadership_check import LeadershipCheck
+from inference_store.retention.record_deletion import delete_old_records
 from inference_store.retention.worker import RetentionWorker
 
 from .conftest import NoPace
@@ -49,9 +51,9 @@ async def test_a_scheduled_run_prunes_the_audit(
         )
         await leader.run_turn()
     async with engine.connect() as connection:
-        left = await connection.scalar(select(func.count()).select_from(audit))
-    assert left is not None
-    assert 900 <= left <= 1000
+        count = await connection.scalar(select(func.count()).select_from(audit))
+    assert count is not None
+    assert 900 <= count <= 1000
 
 
 class _Overtaken(Ledger):
@@ -66,14 +68,14 @@ class _Overtaken(Ledger):
         return await super().write(kind, body, **more)
 
 
-async def test_of_two_services_that_find_a_checkpoint_due_one_notes_it(
+async def test_only_one_of_two_services_notes_a_due_checkpoint(
     engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings
 ) -> None:
     key = new_key()
     keyed = settings.model_copy(update={"certificate_key": SecretStr(key.pem)})
     async with engine.begin() as connection:
-        document = documents.key_of(key.public, place=await chain.head(connection))
-        await chain.add(connection, signed(key, chain.KEY, document))
+        document = make_key_document(key.public, after=await chain.find_head(connection))
+        await chain.add_document(connection, sign_document(key, key_documents.KIND, document))
 
     async def write() -> None:
         async with engine.begin() as connection:
@@ -90,7 +92,7 @@ async def test_of_two_services_that_find_a_checkpoint_due_one_notes_it(
     await delete_old_records(engine, keyed, NoPace(), late)
     async with engine.connect() as connection:
         await connection.execution_options(isolation_level="REPEATABLE READ")
-        found = list((await connection.execute(select(audit_checkpoint.c.number))).scalars())
-        verdict = await audit_chain.verify(connection, await Checking.of(connection))
-    assert found == [6]
-    assert verdict.faults == []
+        numbers = list((await connection.execute(select(audit_checkpoint.c.number))).scalars())
+        verdict = await audit_chain.verify(connection, await CheckpointCheck.of(connection))
+    assert numbers == [6]
+    assert verdict.failures == []

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import insert, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.certificates.keys import new_key
+from inference_store.erasure.log.keys import new_key
 from inference_store.index.tables import inference
 from inference_store.objects import Blobs
 from inference_store.retention.certifier import Certifier
@@ -30,7 +30,7 @@ Say = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 async def erased(storing: Storing, engine: AsyncEngine, blobs: Blobs) -> list[Stored]:
-    """What a chain of a key and one certificate is over."""
+    """The inferences that the one certificate of the chain is about."""
     certifier = Certifier(engine, blobs, [KEY], events_seconds=3600)
     eraser = Eraser(engine, blobs, NoPace(), batch=10, certifier=certifier)
     stored = await storing.inferences(await storing.model(), 3, ago(days=1))
@@ -62,25 +62,32 @@ async def test_a_certificate_that_was_changed(engine: AsyncEngine, say: Say) -> 
     assert "1 fault." in bad.stderr
 
 
-async def test_what_is_there_again_and_what_is_proved(
+async def test_finds_returned_inferences_and_proves_entries(
     engine: AsyncEngine, erased: list[Stored], say: Say
 ) -> None:
-    one = erased[1]
-    row = {"model": one.model, "uid": one.uid, "inference_id": "back", "received_at": ago(days=1)}
+    stored = erased[1]
+    row = {
+        "model": stored.model,
+        "uid": stored.uid,
+        "inference_id": "back",
+        "received_at": ago(days=1),
+    }
     async with engine.begin() as connection:
         await connection.execute(insert(inference), [row])
     assert say("verify").returncode == 0
-    found = say("verify", "--objects")
-    assert found.returncode == 1
-    assert found.stdout == f"certificate 2: the inference of {one.uid} is in Postgres\n"
-    proved, unknown = say("prove", str(one.uid)), say("prove", str(uuid4()))
+    completed = say("verify", "--objects")
+    assert completed.returncode == 1
+    assert completed.stdout == f"certificate 2: the inference of {stored.uid} is in Postgres\n"
+    proved, unknown = say("prove", str(stored.uid)), say("prove", str(uuid4()))
     assert (proved.returncode, unknown.returncode, unknown.stdout) == (0, 1, "")
-    assert str(one.uid) in json.dumps(json.loads(proved.stdout))
+    assert str(stored.uid) in json.dumps(json.loads(proved.stdout))
 
 
-async def test_of_what_a_certificate_is(erased: list[Stored], say: Say) -> None:
+async def test_matches_a_certificate_with_its_request(erased: list[Stored], say: Say) -> None:
     uid = str(erased[1].uid)
-    assert [say("match", "2", "--uid", each).returncode for each in (uid, str(uuid4()))] == [0, 1]
+    assert [
+        say("match", "2", "--uid", uid_text).returncode for uid_text in (uid, str(uuid4()))
+    ] == [0, 1]
     other = say("match", "2", "--subject", "person_id", "p-1")
     assert (other.returncode, "Certificate 2 is not of it." in other.stderr) == (1, True)
     nothing = say("match", "9", "--filter", "a = 1")
@@ -101,17 +108,19 @@ async def test_what_a_stranger_runs(
         assert run_example(*listed, thing, "--key", pem).returncode == code
     proof = say("prove", uid).stdout
     changed = proof.replace('"index": ', '"index": 1')
-    for given, code in ((proof, 0), (changed, 1)):
-        assert run_example("verify_entry.py", "proof", copy, 2, given=given).returncode == code
+    for content, code in ((proof, 0), (changed, 1)):
+        assert (
+            run_example("verify_entry.py", "proof", copy, 2, input_text=content).returncode == code
+        )
     (copy / "0000000002.json").unlink()
     cut = run_example("verify_certificates.py", copy, "--trust", "0" * 32)
     assert (cut.returncode, "is not trusted" in cut.stdout) == (1, True)
 
 
 def run_example(
-    script: str, *arguments: object, given: str = ""
+    script: str, *arguments: object, input_text: str = ""
 ) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-I", str(EXAMPLES / script), *map(str, arguments)]
     return subprocess.run(
-        command, input=given, capture_output=True, text=True, timeout=60, check=False
+        command, input=input_text, capture_output=True, text=True, timeout=60, check=False
     )

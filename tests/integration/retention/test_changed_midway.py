@@ -12,25 +12,25 @@ from inference_store.index.tables import policy_sweep
 from inference_store.platform.settings import RetentionSettings
 
 from .conftest import Retain
-from .holding import place, release
+from .holding import place_hold, release_hold
 from .stored import NOW, Storing, ago
 from .test_holds import Watched
-from .test_policies import LOW, put, rule, score, uids
+from .test_policies import LOW, list_uids, make_rule, put, set_scores
 
 
-def once(blobs: Watched, change: Coroutine[Any, Any, Any]) -> None:
+def change_midway(blobs: Watched, change: Coroutine[Any, Any, Any]) -> None:
     """Make a change while the first objects are being deleted."""
-    loop, left = asyncio.get_running_loop(), [change]
+    loop, pending = asyncio.get_running_loop(), [change]
 
     def tell(_: str) -> None:
-        if left:
-            asyncio.run_coroutine_threadsafe(left.pop(), loop).result(60)
+        if pending:
+            asyncio.run_coroutine_threadsafe(pending.pop(), loop).result(60)
 
     blobs.tell = tell
 
 
 @pytest.mark.parametrize("whole", [False, True])
-async def test_what_is_not_marked_yet_is_kept_by_a_policy_that_is_made_longer(
+async def test_a_longer_policy_keeps_inferences_that_are_not_marked_yet(
     storing: Storing, settings: RetentionSettings, retain: Retain, whole: bool
 ) -> None:
     model, other = await storing.model(), await storing.model("other")
@@ -38,58 +38,58 @@ async def test_what_is_not_marked_yet_is_kept_by_a_policy_that_is_made_longer(
     survivors = [] if whole else await storing.inferences(other, 1, ago(days=40))
     await storing.keep(model, inference="P30D")
     with Watched(settings) as blobs:
-        once(blobs, storing.keep(model, inference="P1Y"))
+        change_midway(blobs, storing.keep(model, inference="P1Y"))
         run = await retain(using=blobs)
     gone = run.inferences_deleted
     # the next batch may be marked while the first is deleted
     assert gone in {10, 20}
-    assert await storing.stored() == uids(*old[gone:], *survivors)
+    assert await storing.stored() == list_uids(*old[gone:], *survivors)
     assert await storing.scalar("SELECT string_agg(state, ' ') FROM partition_span") == "open"
     assert (await retain()).inferences_deleted == 0
     await storing.keep(model, inference="P30D")
     await retain()
-    assert await storing.stored() == uids(*survivors)
+    assert await storing.stored() == list_uids(*survivors)
 
 
-async def test_a_run_goes_on_by_a_policy_that_is_made_shorter(
+async def test_a_run_continues_under_a_shortened_policy(
     storing: Storing, settings: RetentionSettings, retain: Retain
 ) -> None:
     model = await storing.model()
     older = await storing.inferences(model, 15, ago(days=400))
-    kept = await storing.inferences(model, 5, ago(days=300))
+    kept_inferences = await storing.inferences(model, 5, ago(days=300))
     await storing.keep(model, inference="P350D")
     with Watched(settings) as blobs:
-        once(blobs, storing.keep(model, inference="P200D"))
+        change_midway(blobs, storing.keep(model, inference="P200D"))
         await retain(using=blobs)
     await retain()
     assert await storing.stored() == set()
-    assert len(older + kept) == 20
+    assert len(older + kept_inferences) == 20
 
 
 async def test_a_policy_that_was_set_before_looks_at_what_came_under_another(
     storing: Storing, retain: Retain
 ) -> None:
     model = await storing.model()
-    await put(storing, model, rule("P1D", LOW))
+    await put(storing, model, make_rule("P1D", LOW))
     await retain()
-    await put(storing, model, rule("P9D"))
+    await put(storing, model, make_rule("P9D"))
     late = await storing.inferences(model, 2, ago(days=2))
-    await score(storing, late, 0.1)
-    await put(storing, model, rule("P1D", LOW))
+    await set_scores(storing, late, 0.1)
+    await put(storing, model, make_rule("P1D", LOW))
     assert (await retain(cause="schedule")).inferences_deleted == 2
 
 
-async def test_what_a_hold_lets_go_during_a_run_is_looked_at_by_the_next(
+async def test_the_next_run_takes_inferences_that_a_hold_released_during_a_run(
     storing: Storing, engine: AsyncEngine, settings: RetentionSettings, retain: Retain
 ) -> None:
     model = await storing.model()
     old = await storing.inferences(model, 2, ago(days=3))
     await storing.inferences(model, 1, NOW)
-    await score(storing, old, 0.1)
-    await put(storing, model, rule("P1D", LOW))
-    placed = await place(engine, model, None, old[0].uid)
+    await set_scores(storing, old, 0.1)
+    await put(storing, model, make_rule("P1D", LOW))
+    placed = await place_hold(engine, model, None, old[0].uid)
     with Watched(settings) as blobs:
-        once(blobs, release(engine, placed))
+        change_midway(blobs, release_hold(engine, placed))
         assert (await retain(using=blobs)).inferences_deleted == 1
     async with engine.connect() as connection:
         assert await connection.scalar(select(func.count()).select_from(policy_sweep)) == 0

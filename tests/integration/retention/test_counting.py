@@ -12,12 +12,12 @@ from inference_store.index.tables import outdated_count, partition_count
 from inference_store.objects import Blobs
 from inference_store.platform.admin import Heartbeat
 from inference_store.platform.settings import RetentionSettings
-from inference_store.query.ask import QueryRequest, prepare
-from inference_store.query.bounded import Deadline
 from inference_store.query.count import count
+from inference_store.query.deadline import Deadline
+from inference_store.query.preparation import QueryRequest, prepare
 from inference_store.retention.leadership_check import LeadershipCheck
 from inference_store.retention.worker import RetentionWorker
-from tests.integration.query.counting.asked import holding
+from tests.integration.query.counting.counts import count_usable_partitions
 from tests.servers.marks import stored_counts
 
 from .conftest import Retain
@@ -51,16 +51,16 @@ async def test_counts_are_made_and_outdated(
     await storing.inferences(model, 25, ago(days=3))
     await storing.inferences(model, 1, NOW)
     await scheduled()
-    assert await holding(engine, model) == 2
+    assert await count_usable_partitions(engine, model) == 2
     async with engine.connect() as connection:
-        found = await connection.execute(select(partition_count.c.inferences))
-        assert sorted(found.scalars()) == [5, 25]
+        counts = await connection.execute(select(partition_count.c.inferences))
+        assert sorted(counts.scalars()) == [5, 25]
     await storing.keep(model, inference="P3DT12H")
     assert (await retain()).inferences_deleted == 5
-    assert await holding(engine, model) == 1
+    assert await count_usable_partitions(engine, model) == 1
     await storing.keep(model, inference="P1D")
     assert (await retain()).inferences_deleted == 25
-    assert await holding(engine, model) == 0
+    assert await count_usable_partitions(engine, model) == 0
     async with engine.connect() as connection:
         query = (await prepare(connection, model, QueryRequest())).query
         assert await count(connection, query, deadline=Deadline.after(60)) == 1
@@ -69,13 +69,16 @@ async def test_counts_are_made_and_outdated(
 async def test_rows_that_go_one_by_one_outdate(
     engine: AsyncEngine, storing: Storing, scheduled: Scheduled, retain: Retain
 ) -> None:
-    """Where another model keeps the partition."""
+    """Rows go one by one if another model keeps the partition."""
     first, second = await storing.model("first"), await storing.model("second")
     for model in (first, second):
         await storing.inferences(model, 12, ago(days=3))
     await scheduled()
     await storing.keep(first, inference="P1D")
     assert (await retain()).inferences_deleted == 12
-    assert (await holding(engine, first), await holding(engine, second)) == (0, 1)
+    assert (
+        await count_usable_partitions(engine, first),
+        await count_usable_partitions(engine, second),
+    ) == (0, 1)
     async with engine.connect() as connection:
         assert len((await connection.execute(select(outdated_count))).all()) == 1

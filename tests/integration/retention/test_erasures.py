@@ -5,25 +5,31 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure import erasures
-from inference_store.erasure.erasures import Erasure
-from inference_store.erasure.mark import marks, tombstones
-from inference_store.erasure.policies import Scope
+from inference_store.erasure.fence import fence_shared
+from inference_store.erasure.mark import tombstones
+from inference_store.erasure.mark.arrivals import enqueue_arrivals
+from inference_store.erasure.mark.pending_deletions import find_claimed, find_scopes
+from inference_store.erasure.policies import ErasureScope
+from inference_store.erasure.progress.erasure import Erasure, find_erasure, list_unfinished
 from inference_store.retention.eraser import Eraser
-from tests.integration import by_uids
+from tests.integration import erasure_requests
 
 from .stored import NOW, Stored, Storing, ago
 
 
-async def request(engine: AsyncEngine, *those: Stored, scope: Scope = "inference") -> Erasure:
+async def request(
+    engine: AsyncEngine, *those: Stored, scope: ErasureScope = "inference"
+) -> Erasure:
     async with engine.begin() as connection:
-        uids = [one.uid for one in those]
-        return await by_uids.request(connection, model=those[0].model, uids=uids, scope=scope)
+        uids = [inference.uid for inference in those]
+        return await erasure_requests.request_erasure(
+            connection, model=those[0].model, uids=uids, scope=scope
+        )
 
 
-async def found(engine: AsyncEngine, one: Erasure) -> Erasure:
+async def reload_erasure(engine: AsyncEngine, erasure: Erasure) -> Erasure:
     async with engine.connect() as connection:
-        again = await erasures.find(connection, one.id)
+        again = await find_erasure(connection, erasure.id)
     assert again is not None
     return again
 
@@ -33,17 +39,19 @@ async def test_a_request_marks_at_once_and_is_worked_off(
 ) -> None:
     model = await storing.model()
     doomed = await storing.inferences(model, 25, ago(days=1))
-    (kept,) = await storing.inferences(model, 1, NOW)
-    asked = await request(engine, *doomed)
+    (kept_inference,) = await storing.inferences(model, 1, NOW)
+    erasure = await request(engine, *doomed)
     async with engine.connect() as connection:
-        assert await marks.scopes(connection, model, doomed[0].uid) == {"inference"}
-        assert await marks.scopes(connection, model, kept.uid) == set()
-        assert [one.id for one in await erasures.unfinished(connection, failed=False)] == [asked.id]
-    assert asked.state == "pending"
-    assert await eraser.finish(asked) == "deleted"
-    assert await storing.stored() == {kept.uid}
-    assert storing.objects() == {key.key for key in kept.objects}
-    done = await found(engine, asked)
+        assert await find_scopes(connection, model, doomed[0].uid) == {"inference"}
+        assert await find_scopes(connection, model, kept_inference.uid) == set()
+        assert [
+            unfinished.id for unfinished in await list_unfinished(connection, failed=False)
+        ] == [erasure.id]
+    assert erasure.state == "pending"
+    assert await eraser.finish(erasure) == "deleted"
+    assert await storing.stored() == {kept_inference.uid}
+    assert storing.objects() == {key.key for key in kept_inference.objects}
+    done = await reload_erasure(engine, erasure)
     assert (done.inferences, done.objects, done.error) == (25, 75, None)
     assert done.finished_at is not None
 
@@ -87,12 +95,12 @@ async def test_a_stranger_that_points_to_anothers_capture_does_not_take_it_along
     assert storing.objects() == set()
 
 
-async def test_nor_one_whose_producer_names_the_hours_of_its_own_clock(
+async def test_keeps_a_capture_whose_producer_uses_its_own_clock(
     storing: Storing, eraser: Eraser, engine: AsyncEngine
 ) -> None:
     model = await storing.model()
-    (one,) = await storing.inferences(model, 1, ago(hours=1), clock=timedelta(hours=-9))
-    names = [key.key for key in one.objects]
+    (inference,) = await storing.inferences(model, 1, ago(hours=1), clock=timedelta(hours=-9))
+    names = [key.key for key in inference.objects]
     capture = names[0].split("/")[-2]
     # the same capture as it might lie under another day, to hide whose it is
     other = f"p/model/2024/01/01/00/{capture}/data"
@@ -121,14 +129,14 @@ async def test_an_input_that_is_the_answer_too_stays(
     storing: Storing, engine: AsyncEngine, eraser: Eraser
 ) -> None:
     model = await storing.model()
-    one = await storing.foreign(model, ago(days=1), "both", "both", None)
-    await eraser.finish(await request(engine, one, scope="input"))
+    inference = await storing.foreign(model, ago(days=1), "both", "both", None)
+    await eraser.finish(await request(engine, inference, scope="input"))
     assert storing.objects() == {"both"}
-    await eraser.finish(await request(engine, one))
+    await eraser.finish(await request(engine, inference))
     assert storing.objects() == set()
 
 
-async def test_what_arrived_too_late_is_erased_without_ever_being_stored(
+async def test_erases_late_arrivals_without_storing_them(
     storing: Storing, engine: AsyncEngine, eraser: Eraser
 ) -> None:
     model = await storing.model()
@@ -138,28 +146,28 @@ async def test_what_arrived_too_late_is_erased_without_ever_being_stored(
         for table in await storing.rows():
             await connection.exec_driver_sql(f"DELETE FROM {table}")
         arrival = (model, late.uid, "inference", data, response, metadata, None)
-        await erasures.enqueue_arrivals(connection, [arrival], cause="expired_arrival")
+        await enqueue_arrivals(connection, [arrival], cause="expired_arrival")
         # the same once more: redelivered before it was worked off
-        await erasures.enqueue_arrivals(connection, [arrival], cause="expired_arrival")
+        await enqueue_arrivals(connection, [arrival], cause="expired_arrival")
     async with engine.connect() as connection:
-        (queued,) = await erasures.unfinished(connection, failed=False)
-        assert await tombstones.find(connection, [(model, late.uid, ago(days=9))])
+        (queued,) = await list_unfinished(connection, failed=False)
+        assert await tombstones.find_erased(connection, [(model, late.uid, ago(days=9))])
     assert await eraser.finish(queued) == "deleted"
     assert storing.objects() == set()
     assert await storing.rows() == {}
     async with engine.connect() as connection:
-        assert not await tombstones.find(connection, [(model, late.uid, ago(days=9))])
+        assert not await tombstones.find_erased(connection, [(model, late.uid, ago(days=9))])
 
 
 async def test_the_claimed_keys_are_those_that_go(storing: Storing, engine: AsyncEngine) -> None:
     model = await storing.model()
-    one = await storing.foreign(model, ago(days=1), "data", "response", "metadata")
-    keys = [str(key) for key in one.objects]
-    await request(engine, one, scope="input")
+    inference = await storing.foreign(model, ago(days=1), "data", "response", "metadata")
+    keys = [str(key) for key in inference.objects]
+    await request(engine, inference, scope="input")
     async with engine.begin() as connection:
-        await marks.gate_shared(connection)
-        assert await marks.claimed(connection, [*keys, "s3://other/key"]) == {keys[0]}
-    await request(engine, one)
+        await fence_shared(connection)
+        assert await find_claimed(connection, [*keys, "s3://other/key"]) == {keys[0]}
+    await request(engine, inference)
     async with engine.begin() as connection:
-        assert await marks.claimed(connection, keys) == set(keys)
-        assert await marks.claimed(connection, []) == set()
+        assert await find_claimed(connection, keys) == set(keys)
+        assert await find_claimed(connection, []) == set()

@@ -15,7 +15,7 @@ _HOLDS = (
 )
 
 
-async def test_what_is_in_force_and_what_is_left(engine: AsyncEngine) -> None:
+async def test_counts_holds_in_force_and_held_inferences(engine: AsyncEngine) -> None:
     async with engine.begin() as connection:
         for until, released in _HOLDS:
             await connection.execute(
@@ -39,8 +39,8 @@ async def test_what_is_in_force_and_what_is_left(engine: AsyncEngine) -> None:
                     f" SELECT {erasure}, 1, gen_random_uuid(), 'inference', gen_random_uuid(), 1"
                 )
             )
-        found = await figures.read_retention(connection)
-        assert (found.holds, found.held, found.oldest_seconds) == (2, 3, 0)
+        held_figures = await figures.read_retention(connection)
+        assert (held_figures.holds, held_figures.held, held_figures.oldest_seconds) == (2, 3, 0)
         # what a hold keeps is not overdue
-        keep = dict.fromkeys((each.setting for each in RECORD_KINDS), 1e9)
-        assert await Overdue(keep).seconds(connection) == 0
+        keep = dict.fromkeys((kind.setting for kind in RECORD_KINDS), 1e9)
+        assert await Overdue(keep).measure_seconds(connection) == 0

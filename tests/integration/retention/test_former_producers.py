@@ -14,17 +14,17 @@ from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.leadership_check import LeadershipCheck
 from inference_store.retention.worker import RetentionWorker
 
-_PLACE = PartitionId("default", "events", 0, 0)
+_PARTITION = PartitionId("default", "events", 0, 0)
 
 
 async def test_a_scheduled_run_folds_to_the_last(
     engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings
 ) -> None:
     async with engine.begin() as connection:
-        await accounting.open_partition(connection, _PLACE, first=0, began="first")
+        await accounting.open_partition(connection, _PARTITION, first=0, began="first")
         for hundred in range(12):
             some = {f"{hundred:02}-{n:02}": [2] for n in range(100)}
-            await accounting.add_sequences(connection, _PLACE, some)
+            await accounting.add_sequences(connection, _PARTITION, some)
         old = "UPDATE producer_sequence SET updated_at = now() - interval '91 days'"
         await connection.execute(text(f"{old} WHERE producer < '11'"))
     due = asyncio.Event()
@@ -35,6 +35,10 @@ async def test_a_scheduled_run_folds_to_the_last(
         await RetentionWorker(settings, engine, blobs, check, due).run_turn()
     async with engine.connect() as connection:
         assert len(await accounting.list_producers(connection)) == 100
-        found = await accounting.find_former_producers(connection)
-    assert found is not None
-    assert (found.producers, found.arrived, found.unexplained) == (1100, 1100, 1100)
+        former_producers = await accounting.find_former_producers(connection)
+    assert former_producers is not None
+    assert (former_producers.producers, former_producers.arrived, former_producers.unexplained) == (
+        1100,
+        1100,
+        1100,
+    )

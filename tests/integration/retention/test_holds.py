@@ -9,12 +9,13 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure import erasures
-from inference_store.erasure.erasures import Erasure
-from inference_store.erasure.holds import kept
-from inference_store.erasure.holds.claimed import claimed as claimed_before
-from inference_store.erasure.holds.placing import Placed
-from inference_store.erasure.mark import claims, marks, tombstones
+from inference_store.erasure.holds.changes import Placement
+from inference_store.erasure.holds.claims import find_claims as claimed_before
+from inference_store.erasure.mark import claims, tombstones
+from inference_store.erasure.mark.arrivals import enqueue_arrivals
+from inference_store.erasure.mark.held_deletions import resume_released
+from inference_store.erasure.mark.pending_deletions import list_pending
+from inference_store.erasure.progress.erasure import Erasure, list_unfinished
 from inference_store.index.tables import erased_span, erasing, erasure_held, hold, partition_span
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs, Deleted, Listed
@@ -22,18 +23,18 @@ from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.eraser import Eraser
 
 from .conftest import NoPace, Retain
-from .holding import change, place, release
+from .holding import change_hold, place_hold, release_hold
 from .stored import NOW, Storing, ago
-from .test_erasures import found, request
+from .test_erasures import reload_erasure, request
 
 
-async def _left(engine: AsyncEngine) -> set[UUID]:
+async def _find_marked(engine: AsyncEngine) -> set[UUID]:
     async with engine.connect() as connection:
         return set((await connection.execute(select(erasure_held.c.uid))).scalars())
 
 
-async def _taken_up(connection: AsyncConnection) -> None:
-    while await kept.take_up(connection, limit=10):
+async def _resume_marked(connection: AsyncConnection) -> None:
+    while await resume_released(connection, limit=10):
         pass
 
 
@@ -42,28 +43,28 @@ async def test_a_hold_that_is_placed_after_the_mark_wins_and_its_release_lets_go
 ) -> None:
     model = await storing.model()
     doomed = await storing.inferences(model, 25, ago(days=1))
-    asked = await request(engine, *doomed)
+    erasure = await request(engine, *doomed)
     held = doomed[7:15]
-    placed = await place(engine, model, None, *(one.uid for one in held))
+    placed = await place_hold(engine, model, None, *(stored.uid for stored in held))
     assert placed.claimed == []
-    assert await eraser.finish(asked) == "partly_held"
-    assert await storing.stored() == {one.uid for one in held}
-    assert storing.objects() == {key.key for one in held for key in one.objects}
-    ended = await found(engine, asked)
+    assert await eraser.finish(erasure) == "partly_held"
+    assert await storing.stored() == {inference.uid for inference in held}
+    assert storing.objects() == {key.key for inference in held for key in inference.objects}
+    ended = await reload_erasure(engine, erasure)
     assert (ended.inferences, ended.held, ended.finished_at) == (17, 8, None)
     async with engine.begin() as connection:
         assert not (await connection.execute(select(erasing))).all()
-        await _taken_up(connection)
-        assert await erasures.unfinished(connection, failed=True) in ([], [ended])
-    await release(engine, placed)
+        await _resume_marked(connection)
+        assert await list_unfinished(connection, failed=True) in ([], [ended])
+    await release_hold(engine, placed)
     async with engine.begin() as connection:
-        assert await kept.take_up(connection, limit=5) == 5
-        assert len(await _left(engine)) == 8  # not committed yet
-        assert await kept.take_up(connection, limit=5) == 3
-        assert await kept.take_up(connection, limit=5) == 0
-    assert await eraser.finish(asked) == "deleted"
+        assert await resume_released(connection, limit=5) == 5
+        assert len(await _find_marked(engine)) == 8  # not committed yet
+        assert await resume_released(connection, limit=5) == 3
+        assert await resume_released(connection, limit=5) == 0
+    assert await eraser.finish(erasure) == "deleted"
     assert (await storing.rows(), storing.objects()) == ({}, set())
-    ended = await found(engine, asked)
+    ended = await reload_erasure(engine, erasure)
     assert (ended.inferences, ended.held) == (25, 0)
     assert ended.finished_at is not None
 
@@ -73,28 +74,28 @@ async def test_a_hold_that_is_changed_lets_go_what_it_no_longer_keeps(
 ) -> None:
     model = await storing.model()
     doomed = await storing.inferences(model, 4, ago(days=1))
-    wide = await place(engine, model, "ok")
-    asked = await request(engine, *doomed)
-    assert await eraser.finish(asked) == "partly_held"
-    await change(engine, wide, model, doomed[1].uid)
+    wide = await place_hold(engine, model, "ok")
+    erasure = await request(engine, *doomed)
+    assert await eraser.finish(erasure) == "partly_held"
+    await change_hold(engine, wide, model, doomed[1].uid)
     async with engine.begin() as connection:
-        await _taken_up(connection)
-    assert await eraser.finish(asked) == "partly_held"
+        await _resume_marked(connection)
+    assert await eraser.finish(erasure) == "partly_held"
     assert await storing.stored() == {doomed[1].uid}
 
 
-async def test_what_is_held_when_it_is_asked_for_is_never_marked(
+async def test_does_not_mark_inferences_that_are_already_held(
     storing: Storing, engine: AsyncEngine, eraser: Eraser
 ) -> None:
     model = await storing.model()
     doomed = await storing.inferences(model, 4, ago(days=1))
-    await place(engine, model, None, doomed[2].uid)
-    asked = await request(engine, *doomed)
+    await place_hold(engine, model, None, doomed[2].uid)
+    erasure = await request(engine, *doomed)
     async with engine.connect() as connection:
         marked = set((await connection.execute(select(erasing.c.uid))).scalars())
-    assert marked == {one.uid for one in doomed} - {doomed[2].uid}
-    assert await eraser.finish(asked) == "partly_held"
-    assert await storing.stored() == await _left(engine) == {doomed[2].uid}
+    assert marked == {inference.uid for inference in doomed} - {doomed[2].uid}
+    assert await eraser.finish(erasure) == "partly_held"
+    assert await storing.stored() == await _find_marked(engine) == {doomed[2].uid}
 
 
 class Watched(Blobs):
@@ -119,10 +120,10 @@ async def test_a_hold_in_the_middle_of_a_step_lists_what_was_claimed(
     """At every step of each of three batches: what the answer does not list is all there."""
     model = await storing.model()
     doomed = await storing.inferences(model, 12, ago(days=1))
-    asked = await request(engine, *doomed)
+    erasure = await request(engine, *doomed)
     # all but three: whatever the order of their keys, some are in each batch of four
-    uids = [one.uid for one in doomed[3:]]
-    answers: list[tuple[set[UUID], Placed, set[UUID]]] = []
+    uids = [inference.uid for inference in doomed[3:]]
+    answers: list[tuple[set[UUID], Placement, set[UUID]]] = []
     loop, calls = asyncio.get_running_loop(), 0
 
     def tell(what: str) -> None:
@@ -131,14 +132,14 @@ async def test_a_hold_in_the_middle_of_a_step_lists_what_was_claimed(
         if what == step and calls == batch:
             answers.append(asyncio.run_coroutine_threadsafe(placing(), loop).result(180))
 
-    async def placing() -> tuple[set[UUID], Placed, set[UUID]]:
+    async def placing() -> tuple[set[UUID], Placement, set[UUID]]:
         # rows of the batch before go meanwhile
         before = await storing.stored()
-        return before, await place(engine, model, None, *uids), await storing.stored()
+        return before, await place_hold(engine, model, None, *uids), await storing.stored()
 
     with Watched(settings) as blobs:
         blobs.tell = tell
-        state = await Eraser(engine, blobs, NoPace(), batch=4).finish(asked)
+        state = await Eraser(engine, blobs, NoPace(), batch=4).finish(erasure)
     ((before, placed, after),) = answers
     claimed = {claim.uid for claim in placed.claimed}
     assert claimed
@@ -147,22 +148,24 @@ async def test_a_hold_in_the_middle_of_a_step_lists_what_was_claimed(
     assert safe or batch > 1
     assert state == ("partly_held" if safe else "deleted")
     assert await storing.stored() == safe
-    left = [key.key for one in doomed if one.uid in safe for key in one.objects]
-    assert storing.objects() == set(left)
+    remaining_keys = [
+        key.key for inference in doomed if inference.uid in safe for key in inference.objects
+    ]
+    assert storing.objects() == set(remaining_keys)
 
 
-async def test_that_there_may_be_more_claims_is_said(storing: Storing, engine: AsyncEngine) -> None:
+async def test_says_that_there_may_be_more_claims(storing: Storing, engine: AsyncEngine) -> None:
     model = await storing.model()
     doomed = await storing.inferences(model, 3, ago(days=1))
-    asked = await request(engine, *doomed)
+    erasure = await request(engine, *doomed)
     async with engine.begin() as connection:
-        page = await marks.page(connection, asked.id, after=None, limit=10)
-        await claims.mark_claimed(connection, asked.id, page)
-    placed = await place(engine, model, None, *(one.uid for one in doomed))
-    assert (len(placed.claimed), placed.more) == (3, False)
+        page = await list_pending(connection, erasure.id, after=None, limit=10)
+        await claims.record_claims(connection, erasure.id, page)
+    placed = await place_hold(engine, model, None, *(inference.uid for inference in doomed))
+    assert (len(placed.claimed), placed.has_more) == (3, False)
     async with engine.connect() as connection:
-        some, more = await claimed_before(connection, placed.hold, most=2)
-        everything, no_more = await claimed_before(connection, placed.hold, most=3)
+        some, more = await claimed_before(connection, placed.hold, limit=2)
+        everything, no_more = await claimed_before(connection, placed.hold, limit=3)
     assert (len(some), more, len(everything), no_more) == (2, True, 3, False)
 
 
@@ -173,16 +176,16 @@ async def test_an_object_that_a_held_one_shares_stays_though_that_is_marked_too(
     model, other = await storing.model(), await storing.model("other")
     first = await storing.foreign(model, ago(days=2), "shared", "answer-1", None)
     second = await storing.foreign(other, ago(days=1), "shared", "answer-2", None)
-    one, two = await request(engine, first), await request(engine, second)
-    placed = await place(engine, other, "ok OR NOT ok")
+    first_erasure, second_erasure = await request(engine, first), await request(engine, second)
+    placed = await place_hold(engine, other, "ok OR NOT ok")
     eraser = Eraser(engine, blobs, NoPace(), batch=1)
-    assert await eraser.finish(one) == "deleted"
+    assert await eraser.finish(first_erasure) == "deleted"
     assert storing.objects() == {"shared", "answer-2"}
-    assert await eraser.finish(two) == "partly_held"
-    await release(engine, placed)
+    assert await eraser.finish(second_erasure) == "partly_held"
+    await release_hold(engine, placed)
     async with engine.begin() as connection:
-        await _taken_up(connection)
-    assert await eraser.finish(two) == "deleted"
+        await _resume_marked(connection)
+    assert await eraser.finish(second_erasure) == "deleted"
     assert storing.objects() == set()
 
 
@@ -194,9 +197,9 @@ async def test_a_stranger_does_not_take_a_held_owners_capture(
     (owner,) = await storing.inferences(model, 1, ago(hours=2))
     names = [key.key for key in owner.objects]
     stranger = await storing.foreign(model, ago(hours=1), *names)
-    one, _ = await request(engine, stranger), await request(engine, owner)
-    await place(engine, model, None, owner.uid)
-    assert await eraser.finish(one) == "deleted"
+    erasure, _ = await request(engine, stranger), await request(engine, owner)
+    await place_hold(engine, model, None, owner.uid)
+    assert await eraser.finish(erasure) == "deleted"
     assert storing.objects() == set(names)
 
 
@@ -207,11 +210,11 @@ async def test_a_policy_leaves_what_is_held_and_takes_it_after_the_release(
     old = await storing.inferences(model, 12, ago(days=40))
     await storing.inferences(model, 1, NOW)
     await storing.keep(model, inference="P30D")
-    placed = await place(engine, model, None, old[4].uid)
+    placed = await place_hold(engine, model, None, old[4].uid)
     assert (await retain()).state == "done"
     assert old[4].uid in await storing.stored()
     assert len(await storing.stored()) == 2
-    await release(engine, placed)
+    await release_hold(engine, placed)
     assert (await retain()).state == "done"
     assert len(await storing.stored()) == 1
 
@@ -222,16 +225,19 @@ async def test_the_input_of_what_is_held_stays_too(
     model = await storing.model()
     old = await storing.inferences(model, 3, ago(days=40))
     await storing.keep(model, input="P30D")
-    await place(engine, model, None, old[1].uid)
+    await place_hold(engine, model, None, old[1].uid)
     await retain()
     assert {key.key for key in old[1].objects} <= storing.objects()
-    assert not {one.keys[0].key for one in (old[0], old[2]) if one.keys[0]} & storing.objects()
+    assert (
+        not {inference.keys[0].key for inference in (old[0], old[2]) if inference.keys[0]}
+        & storing.objects()
+    )
 
 
-async def test_a_hold_placed_while_a_whole_span_goes_opens_it_again(
+async def test_a_hold_reopens_a_span_that_is_being_dropped(
     storing: Storing, engine: AsyncEngine, settings: RetentionSettings, retain: Retain
 ) -> None:
-    """What came after the held one in time is remembered one by one: nothing comes back."""
+    """Inferences received after the held one are remembered one by one: nothing comes back."""
     model = await storing.model()
     at = ago(days=400)
     old = await storing.inferences(model, 35, at)
@@ -243,7 +249,7 @@ async def test_a_hold_placed_while_a_whole_span_goes_opens_it_again(
         nonlocal calls
         calls += what == "claimed"
         if what == "claimed" and calls == 1:
-            placing = place(engine, model, None, old[22].uid)
+            placing = place_hold(engine, model, None, old[22].uid)
             asyncio.run_coroutine_threadsafe(placing, loop).result(180)
 
     with Watched(settings) as blobs:
@@ -256,11 +262,13 @@ async def test_a_hold_placed_while_a_whole_span_goes_opens_it_again(
     async with engine.connect() as connection:
         states = set((await connection.execute(select(partition_span.c.state))).scalars())
         spans = (await connection.execute(select(erased_span.c.hi))).scalars().all()
-        events = [(model, one.uid, at + timedelta(seconds=n)) for n, one in enumerate(old)]
-        erased = await tombstones.find(connection, events)
+        events = [
+            (model, inference.uid, at + timedelta(seconds=n)) for n, inference in enumerate(old)
+        ]
+        erased = await tombstones.find_erased(connection, events)
     assert states == {"open"}
     assert len(spans) == 1
-    assert {uid for _, uid in erased} == {one.uid for one in old} - {old[22].uid}
+    assert {uid for _, uid in erased} == {inference.uid for inference in old} - {old[22].uid}
 
 
 async def test_a_hold_that_cannot_be_evaluated_stops_deletion(
@@ -269,24 +277,24 @@ async def test_a_hold_that_cannot_be_evaluated_stops_deletion(
     model, other = await storing.model(), await storing.model("other")
     doomed = await storing.inferences(model, 3, ago(days=40))
     free = await storing.foreign(other, ago(days=40), "a", None, None)
-    one, two = await request(engine, *doomed), await request(engine, free)
-    placed = await place(engine, model, "ok")
+    first_erasure, second_erasure = await request(engine, *doomed), await request(engine, free)
+    placed = await place_hold(engine, model, "ok")
     async with engine.begin() as connection:
         here = update(hold).where(hold.c.id == placed.hold.id)
         broken = placed.hold.filter.replace('"version": 1', '"version": 9')
         assert broken != placed.hold.filter
         await connection.execute(here.values(filter=broken))
-    assert await eraser.finish(two) == "deleted"
-    assert await eraser.finish(one) == "failed"
-    assert "a hold" in str((await found(engine, one)).error)
+    assert await eraser.finish(second_erasure) == "deleted"
+    assert await eraser.finish(first_erasure) == "failed"
+    assert "a hold" in str((await reload_erasure(engine, first_erasure)).error)
     assert len(await storing.stored()) == 3
     await storing.keep(model, inference="P30D")
     assert "a hold" in str((await retain()).error)
-    await release(engine, placed)
-    assert await eraser.finish(one) == "deleted"
+    await release_hold(engine, placed)
+    assert await eraser.finish(first_erasure) == "deleted"
 
 
-async def test_what_was_never_stored_is_kept_by_a_hold_that_is_younger(
+async def test_a_younger_hold_keeps_inferences_that_were_never_stored(
     storing: Storing, engine: AsyncEngine, eraser: Eraser
 ) -> None:
     model = await storing.model()
@@ -295,31 +303,31 @@ async def test_what_was_never_stored_is_kept_by_a_hold_that_is_younger(
     storing.blobs.put(key, b"x", content_type="application/json")
     arrival = (model, storing.uid(at), "inference", str(key), None, None, None)
     async with engine.begin() as connection:
-        await erasures.enqueue_arrivals(connection, [arrival], cause="expired_arrival")
-        (queued,) = await erasures.unfinished(connection, failed=False)
-    placed = await place(engine, model, "ok")
+        await enqueue_arrivals(connection, [arrival], cause="expired_arrival")
+        (queued,) = await list_unfinished(connection, failed=False)
+    placed = await place_hold(engine, model, "ok")
     assert await eraser.finish(queued) == "partly_held"
     assert storing.objects() == {"late"}
-    await release(engine, placed)
+    await release_hold(engine, placed)
     async with engine.begin() as connection:
-        await _taken_up(connection)
-    await _finished(engine, eraser, queued)
+        await _resume_marked(connection)
+    await _check_finished(engine, eraser, queued)
     assert storing.objects() == set()
 
 
-async def test_one_that_was_asked_before_it_arrived_does_not_keep_it(
+async def test_a_hold_evaluated_before_an_arrival_does_not_keep_it(
     storing: Storing, engine: AsyncEngine, eraser: Eraser
 ) -> None:
     """The ingester has asked it: what it keeps it would have stored."""
     model = await storing.model()
-    await place(engine, model, "ok")
+    await place_hold(engine, model, "ok")
     at = ago(days=40)
     arrival = (model, storing.uid(at), "inference", None, None, None, None)
     async with engine.begin() as connection:
-        await erasures.enqueue_arrivals(connection, [arrival], cause="expired_arrival")
-        (queued,) = await erasures.unfinished(connection, failed=False)
-    await _finished(engine, eraser, queued)
+        await enqueue_arrivals(connection, [arrival], cause="expired_arrival")
+        (queued,) = await list_unfinished(connection, failed=False)
+    await _check_finished(engine, eraser, queued)
 
 
-async def _finished(engine: AsyncEngine, eraser: Eraser, one: Erasure) -> None:
-    assert await eraser.finish(await found(engine, one)) == "deleted"
+async def _check_finished(engine: AsyncEngine, eraser: Eraser, erasure: Erasure) -> None:
+    assert await eraser.finish(await reload_erasure(engine, erasure)) == "deleted"

@@ -1,4 +1,4 @@
-"""A hold placed while a killed erasure lies there: what it had not claimed is there in the end."""
+"""A hold placed beside a killed erasure keeps everything that it had not claimed."""
 
 from pathlib import Path
 from signal import SIGKILL
@@ -8,9 +8,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tests.service_process import Service
 
-from .holding import place
+from .holding import place_hold
 from .stored import Storing, ago
-from .test_erasures import found, request
+from .test_erasures import reload_erasure, request
 
 # A step, and at which of its passings: the batches are of five.
 KILLS = [
@@ -30,23 +30,25 @@ async def test_nothing_held_is_gone_but_what_the_answer_lists(
 ) -> None:
     model = await storing.model()
     doomed = await storing.inferences(model, 24, ago(days=1))
-    asked = await request(engine, *doomed)
+    erasure = await request(engine, *doomed)
     failing = Service("retention", environment | {"INFERENCE_STORE_FAILPOINT": kill}, tmp_path)
     assert failing.process.wait(180) == 128 + SIGKILL, failing.text
-    left = await storing.stored()
-    wanted = [one for one in doomed[1::2] if one.uid in left]
-    placed = await place(engine, model, None, *(one.uid for one in doomed[1::2]))
+    remaining = await storing.stored()
+    expected = [inference for inference in doomed[1::2] if inference.uid in remaining]
+    placed = await place_hold(engine, model, None, *(inference.uid for inference in doomed[1::2]))
     claimed = {claim.uid for claim in placed.claimed}
-    safe = [one for one in wanted if one.uid not in claimed]
+    safe = [inference for inference in expected if inference.uid not in claimed]
     assert safe
     service = Service("retention", environment, tmp_path)
     try:
-        await storing.until_partly_held(asked.id)
+        await storing.until_partly_held(erasure.id)
     finally:
         service.stop()
     # What was claimed is asked again: its rows stay, though its objects may be gone.
-    assert await storing.stored() == {one.uid for one in wanted}
-    assert {key.key for one in safe for key in one.objects} <= storing.objects()
-    gone = {key.key for one in doomed if one not in wanted for key in one.objects}
+    assert await storing.stored() == {inference.uid for inference in expected}
+    assert {key.key for inference in safe for key in inference.objects} <= storing.objects()
+    gone = {
+        key.key for inference in doomed if inference not in expected for key in inference.objects
+    }
     assert not gone & storing.objects()
-    assert (await found(engine, asked)).held == len(wanted)
+    assert (await reload_erasure(engine, erasure)).held == len(expected)

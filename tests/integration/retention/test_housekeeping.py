@@ -44,8 +44,8 @@ async def _make(connection: AsyncConnection) -> None:
             " VALUES ('c', 't', 1, 0, 0, 60, 60)"
         )
     )
-    for place, state in enumerate(_LETTERS):
-        values = f"{100 * place} + n, now(), 'not_json', 'x', '{state}', {_OLD}"
+    for offset, state in enumerate(_LETTERS):
+        values = f"{100 * offset} + n, now(), 'not_json', 'x', '{state}', {_OLD}"
         await connection.execute(
             text(
                 'INSERT INTO dead_letter (cluster, topic, epoch, partition, "offset", record_time,'
@@ -69,7 +69,7 @@ async def _make(connection: AsyncConnection) -> None:
         )
 
 
-async def _states(engine: AsyncEngine, table: Any) -> dict[str, int]:
+async def _count_states(engine: AsyncEngine, table: Any) -> dict[str, int]:
     async with engine.connect() as connection:
         rows = await connection.execute(select(table.c.state, func.count()).group_by(table.c.state))
         return {row[0]: row[1] for row in rows}
@@ -84,28 +84,28 @@ async def _turn(settings: RetentionSettings, engine: AsyncEngine, blobs: Blobs) 
         await RetentionWorker(settings, engine, blobs, check, due).run_turn()
 
 
-async def test_what_is_old_and_settled_goes(
+async def test_prunes_old_settled_records(
     engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings
 ) -> None:
     async with engine.begin() as connection:
         await _make(connection)
-        before = await Overdue(_KEEP).seconds(connection)
+        before = await Overdue(_KEEP).measure_seconds(connection)
     assert 7.9 * _DAY < before < 8.1 * _DAY
-    counted = {each.name: PRUNED.labels(each.name)._value.get() for each in RECORD_KINDS}
+    counted = {kind.name: PRUNED.labels(kind.name)._value.get() for kind in RECORD_KINDS}
     await _turn(settings.model_copy(update=_KEEP), engine, blobs)
     settled = dict.fromkeys(("discarded", "stored", "duplicate", "expired"), 1)
     waiting = dict.fromkeys(("open", "redrive", "parked"), 10)
-    assert await _states(engine, dead_letter) == waiting | settled
+    assert await _count_states(engine, dead_letter) == waiting | settled
     # the marks of the failed ones are gone, so that this turn ended them
-    assert await _states(engine, erasure) == {"deleted": 13}
-    runs = await _states(engine, retention_run)
+    assert await _count_states(engine, erasure) == {"deleted": 13}
+    runs = await _count_states(engine, retention_run)
     assert (runs["failed"], runs["running"]) == (3, 10)
-    grown = {each.name: PRUNED.labels(each.name)._value.get() - counted[each.name]
-             for each in RECORD_KINDS}  # fmt: skip
+    grown = {kind.name: PRUNED.labels(kind.name)._value.get() - counted[kind.name]
+             for kind in RECORD_KINDS}  # fmt: skip
     assert grown == {"dead_letters": 36, "runs": 14, "erasures": 7, "audit": 0,
                      "reconciliations": 0}  # fmt: skip
     async with engine.connect() as connection:
-        assert await Overdue(_KEEP).seconds(connection) == 0
+        assert await Overdue(_KEEP).measure_seconds(connection) == 0
 
 
 async def test_a_discarded_letter_stays_discarded_in_the_books(
@@ -122,15 +122,16 @@ async def test_a_discarded_letter_stays_discarded_in_the_books(
 
 
 async def test_reports_of_reconciliations_go_but_what_is_gone_by_stays(engine: AsyncEngine) -> None:
-    (reports,) = [each for each in RECORD_KINDS if each.name == "reconciliations"]
+    (reports,) = [kind for kind in RECORD_KINDS if kind.name == "reconciliations"]
     kinds = (("done", "{}"), ("failed", "{}"), ("comparing", "{}"), ("done", '{"rebuilt": 3}'))
     async with engine.begin() as connection:
         for number, (state, counts) in enumerate(kinds):
             at = "NULL FROM generate_series(1, 10) AS n" if state == "comparing" else _OLD
             id = f"format('00000000-0000-0000-000{number}-%s', lpad(n::text, 12, '0'))::uuid"
-            made = f"SELECT {id}, 'request', 'none', '{state}', '{counts}', {at}"
+            query = f"SELECT {id}, 'request', 'none', '{state}', '{counts}', {at}"
             await connection.exec_driver_sql(
-                f"INSERT INTO reconciliation (id, cause, repair, state, counts, finished_at) {made}"
+                "INSERT INTO reconciliation (id, cause, repair, state, counts, finished_at) "
+                + query
             )
         await connection.exec_driver_sql(
             "INSERT INTO reconciliation_finding (reconciliation, kind, storage_key)"
@@ -145,11 +146,11 @@ async def test_reports_of_reconciliations_go_but_what_is_gone_by_stays(engine: A
     async with engine.begin() as connection:
         while pruned := await reports.prune(connection, 5 * _DAY, 100, unsigned):
             gone += pruned
-        found = await connection.scalar(select(func.count()).select_from(reconciliation_finding))
+        count = await connection.scalar(select(func.count()).select_from(reconciliation_finding))
     # four of each are young; one is still gone by; of what rebuilt something the counts stay
-    assert await _states(engine, reconciliation) == {
+    assert await _count_states(engine, reconciliation) == {
         "done": 4 + 1 + 10,
         "failed": 4,
         "comparing": 10,
     }
-    assert (gone, found) == (5 + 6 + 6, 5 + 4 + 10 + 4)
+    assert (gone, count) == (5 + 6 + 6, 5 + 4 + 10 + 4)

@@ -17,18 +17,18 @@ async def _write(connection: AsyncConnection) -> None:
     await note(connection, Who("key:ada", None), Action.LINKS_MADE)
 
 
-async def _unlinked(engine: AsyncEngine) -> int:
+async def _count_unlinked(engine: AsyncEngine) -> int:
     async with engine.connect() as connection:
-        return (await audit_chain.unlinked(connection))[0]
+        return (await audit_chain.measure_unlinked(connection))[0]
 
 
-async def test_what_is_committed_has_its_place_within_seconds(engine: AsyncEngine) -> None:
+async def test_links_committed_entries_within_seconds(engine: AsyncEngine) -> None:
     async with engine.begin() as connection:
         for _ in range(5):
             await _write(connection)
-    assert await _unlinked(engine) == 5
+    assert await _count_unlinked(engine) == 5
     async with link_audit(engine):
-        await until(lambda: _unlinked(engine), lambda left: left == 0, seconds=180)
+        await until(lambda: _count_unlinked(engine), lambda count: count == 0, seconds=180)
 
 
 async def test_an_entry_that_commits_late_gets_a_later_place(engine: AsyncEngine) -> None:
@@ -36,28 +36,26 @@ async def test_an_entry_that_commits_late_gets_a_later_place(engine: AsyncEngine
         await _write(late)
         async with engine.begin() as connection:
             await _write(connection)
-            assert await audit_chain.link(connection, limit=10) == 1
+            assert await audit_chain.link_entries(connection, limit=10) == 1
         await late.commit()
     async with engine.begin() as connection:
-        assert await audit_chain.link(connection, limit=10) == 1
+        assert await audit_chain.link_entries(connection, limit=10) == 1
         places = await connection.execute(text("SELECT number FROM audit ORDER BY id"))
         assert list(places.scalars()) == [2, 1]
     async with engine.connect() as connection:
-        assert (await audit_chain.verify(connection)).faults == []
+        assert (await audit_chain.verify(connection)).failures == []
 
 
-async def test_a_chain_that_stands_is_shown(
-    engine: AsyncEngine, settings: RetentionSettings
-) -> None:
+async def test_shows_a_stalled_chain(engine: AsyncEngine, settings: RetentionSettings) -> None:
     async with engine.begin() as connection:
         await _write(connection)
 
-    async def shown() -> float:
+    async def read_gauge() -> float:
         return float(AUDIT_UNLINKED._value.get())
 
     async with engine.begin() as holding:
         await holding.execute(text("SELECT FROM audit_head FOR UPDATE"))
         async with link_audit(engine), set_gauges(engine, settings):
-            await until(shown, lambda seconds: seconds > 0, seconds=180)
+            await until(read_gauge, lambda seconds: seconds > 0, seconds=180)
             await holding.rollback()
-            await until(shown, lambda seconds: seconds == 0, seconds=180)
+            await until(read_gauge, lambda seconds: seconds == 0, seconds=180)

@@ -9,13 +9,13 @@ from minio.retention import Retention
 from minio.versioningconfig import VersioningConfig
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure import erasures
-from inference_store.erasure.erasures import Erasure, obstacles
+from inference_store.erasure.progress.erasure import Erasure, find_erasure, list_unfinished
+from inference_store.erasure.verify.blocked_objects import list_blocked
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.eraser import Eraser
-from tests.integration import by_uids
+from tests.integration import erasure_requests
 from tests.polling import until
 from tests.servers.fixtures import unique
 from tests.servers.minio import S3
@@ -32,32 +32,35 @@ def bucket(minio_server: S3) -> str:
 
 @pytest.fixture
 def blobs(settings: RetentionSettings) -> Iterator[Blobs]:
-    with Blobs(settings) as made:
-        yield made
+    with Blobs(settings) as opened:
+        yield opened
 
 
-def versions(server: S3, bucket: str) -> list[tuple[str, bool]]:
+def list_versions(server: S3, bucket: str) -> list[tuple[str, bool]]:
     """Every version and delete marker: its name, and whether it is a marker."""
     listed = server.client().list_objects(bucket, recursive=True, include_version=True)
-    return [(str(one.object_name), bool(one.is_delete_marker)) for one in listed]
+    return [
+        (str(listed_object.object_name), bool(listed_object.is_delete_marker))
+        for listed_object in listed
+    ]
 
 
-async def asked(engine: AsyncEngine, storing: Storing, model: int) -> Erasure:
+async def request_old(engine: AsyncEngine, storing: Storing, model: int) -> Erasure:
     async with engine.begin() as connection:
         uids = list(await storing.stored())
-        return await by_uids.request(connection, model=model, uids=uids)
+        return await erasure_requests.request_erasure(connection, model=model, uids=uids)
 
 
-async def seen(engine: AsyncEngine, one: Erasure) -> Erasure:
+async def reload_erasure(engine: AsyncEngine, erasure: Erasure) -> Erasure:
     async with engine.connect() as connection:
-        found = await erasures.find(connection, one.id)
-    assert found is not None
-    return found
+        reloaded = await find_erasure(connection, erasure.id)
+    assert reloaded is not None
+    return reloaded
 
 
-async def due(engine: AsyncEngine) -> list[Erasure]:
+async def find_due(engine: AsyncEngine) -> list[Erasure]:
     async with engine.connect() as connection:
-        return await erasures.unfinished(connection, failed=False)
+        return await list_unfinished(connection, failed=False)
 
 
 @pytest.mark.parametrize("mode", [GOVERNANCE, COMPLIANCE])
@@ -69,65 +72,65 @@ async def test_what_is_locked_is_named_and_goes_when_its_lock_ends(
     key = locked.objects[0]
     end = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=6)
     minio_server.client().set_object_retention(key.bucket, key.key, Retention(mode, end))
-    one = await asked(engine, storing, model)
-    assert await eraser.finish(one) == "failed"
-    failed = await seen(engine, one)
+    erasure = await request_old(engine, storing, model)
+    assert await eraser.finish(erasure) == "failed"
+    failed = await reload_erasure(engine, erasure)
     assert failed.inferences == 1
     assert str(key) in (failed.error or "")
     assert failed.retry_at == end
     async with engine.connect() as connection:
-        [obstacle] = await obstacles.listed(connection, one.id)
+        [obstacle] = await list_blocked(connection, erasure.id)
     assert (obstacle.storage_key, obstacle.retry_at) == (str(key), end)
     assert "WORM" in obstacle.message
     # the data itself is there, not a marker over it
-    assert (key.key, False) in versions(minio_server, key.bucket)
-    assert (key.key, True) not in versions(minio_server, key.bucket)
+    assert (key.key, False) in list_versions(minio_server, key.bucket)
+    assert (key.key, True) not in list_versions(minio_server, key.bucket)
     assert await storing.stored() == {locked.uid}
-    assert await due(engine) == []
-    [again] = await until(lambda: due(engine), bool, seconds=180)
+    assert await find_due(engine) == []
+    [again] = await until(lambda: find_due(engine), bool, seconds=180)
     assert await eraser.finish(again) == "deleted"
-    assert versions(minio_server, key.bucket) == []
-    assert (await seen(engine, one)).inferences == 2
+    assert list_versions(minio_server, key.bucket) == []
+    assert (await reload_erasure(engine, erasure)).inferences == 2
     async with engine.connect() as connection:
-        assert await obstacles.listed(connection, one.id) == []
+        assert await list_blocked(connection, erasure.id) == []
 
 
-async def test_a_legal_hold_of_s3_has_no_end_that_anybody_knows(
+async def test_a_legal_hold_of_s3_has_no_known_end(
     storing: Storing, engine: AsyncEngine, eraser: Eraser, minio_server: S3
 ) -> None:
     model = await storing.model()
     held, _ = await storing.inferences(model, 2, ago(days=1))
     key = held.objects[1]
     minio_server.client().enable_object_legal_hold(key.bucket, key.key)
-    one = await asked(engine, storing, model)
-    assert await eraser.finish(one) == "failed"
-    assert (await seen(engine, one)).retry_at is None
+    erasure = await request_old(engine, storing, model)
+    assert await eraser.finish(erasure) == "failed"
+    assert (await reload_erasure(engine, erasure)).retry_at is None
     async with engine.connect() as connection:
-        [obstacle] = await obstacles.listed(connection, one.id)
+        [obstacle] = await list_blocked(connection, erasure.id)
     assert (obstacle.storage_key, obstacle.retry_at) == (str(key), None)
-    tried = await seen(engine, one)
+    tried = await reload_erasure(engine, erasure)
     assert (tried.inferences, tried.objects, tried.versions) == (1, 3, 5)
     minio_server.client().disable_object_legal_hold(key.bucket, key.key)
-    assert await eraser.finish(await seen(engine, one)) == "deleted"
-    assert versions(minio_server, key.bucket) == []
-    ended = await seen(engine, one)
+    assert await eraser.finish(await reload_erasure(engine, erasure)) == "deleted"
+    assert list_versions(minio_server, key.bucket) == []
+    ended = await reload_erasure(engine, erasure)
     assert (ended.inferences, ended.objects, ended.versions) == (2, 6, 6)
 
 
-async def test_every_version_goes_and_is_counted(
+async def test_deletes_and_counts_every_version(
     storing: Storing, engine: AsyncEngine, eraser: Eraser, minio_server: S3
 ) -> None:
     model = await storing.model()
-    [one] = await storing.inferences(model, 1, ago(days=1))
-    first, *_ = one.objects
+    [inference] = await storing.inferences(model, 1, ago(days=1))
+    first, *_ = inference.objects
     storing.blobs.put(first, b"four", content_type="text/plain")
     minio_server.client().remove_object(first.bucket, first.key)
-    there = len(versions(minio_server, first.bucket))
+    there = len(list_versions(minio_server, first.bucket))
     assert there == 5  # three objects, one of them once more, and a marker
-    erasure = await asked(engine, storing, model)
+    erasure = await request_old(engine, storing, model)
     assert await eraser.finish(erasure) == "deleted"
-    assert versions(minio_server, first.bucket) == []
-    gone = await seen(engine, erasure)
+    assert list_versions(minio_server, first.bucket) == []
+    gone = await reload_erasure(engine, erasure)
     assert (gone.inferences, gone.objects, gone.versions) == (1, 3, 5)
     assert gone.bytes == len(b"x" + b"four" + b"x" + METADATA_BLOB)
     assert gone.oldest == gone.newest is not None
@@ -135,19 +138,19 @@ async def test_every_version_goes_and_is_counted(
     assert gone.table_rows["metadata_number"] == 1
 
 
-def test_versioning_that_began_between_two_looks_hides_nothing(
+def test_versioning_enabled_between_two_listings_hides_nothing(
     minio_server: S3, settings: RetentionSettings
 ) -> None:
     """A delete without a version's id writes a marker there, and the data stays: seen."""
     bucket = minio_server.create_bucket(unique())
     with Blobs(settings.model_copy(update={"s3_bucket": bucket})) as blobs:
         key, other = StorageKey(bucket, "a/data"), StorageKey(bucket, "b/data")
-        for each in (key, other):
-            blobs.put(each, b"x", content_type="text/plain")
+        for storage_key in (key, other):
+            blobs.put(storage_key, b"x", content_type="text/plain")
         assert blobs.delete_objects([other]) == []
         minio_server.client().set_bucket_versioning(bucket, VersioningConfig(ENABLED))
         assert blobs.delete_objects([key]) == []  # by what was known of the bucket before
         assert blobs.still_there([key]) == [key]
         assert blobs.delete_objects([key]) == []
         assert blobs.still_there([key]) == []
-        assert versions(minio_server, bucket) == []
+        assert list_versions(minio_server, bucket) == []

@@ -9,7 +9,7 @@ from minio.commonconfig import ENABLED
 from minio.versioningconfig import VersioningConfig
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.holds.placing import Placed
+from inference_store.erasure.holds.changes import Placement
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs, Deleted, Listed
 from inference_store.platform.settings import RetentionSettings
@@ -18,20 +18,20 @@ from tests.polling import until
 from tests.servers.minio import S3
 
 from .conftest import NoPace
-from .holding import place
+from .holding import place_hold
 from .stored import Storing, ago
-from .test_erasures import found, request
-from .test_holds import Watched, _left
+from .test_erasures import reload_erasure, request
+from .test_holds import Watched, _find_marked
 
 
-async def test_what_is_being_erased_is_not_spared_by_the_claim_of_the_next_batch(
+async def test_the_next_batch_does_not_spare_objects_being_erased(
     storing: Storing, engine: AsyncEngine, settings: RetentionSettings
 ) -> None:
     """A hold on it comes while its objects go: it was claimed, and a later one shares a blob."""
     model = await storing.model()
     first = await storing.foreign(model, ago(days=2), "a", "shared", None)
     second = await storing.foreign(model, ago(days=1), "b", "shared", None)
-    asked = await request(engine, first, second)
+    erasure = await request(engine, first, second)
     loop, calls, placed = asyncio.get_running_loop(), 0, []
 
     def tell(_: str) -> None:
@@ -40,21 +40,21 @@ async def test_what_is_being_erased_is_not_spared_by_the_claim_of_the_next_batch
         if calls == 1:
             placed.append(asyncio.run_coroutine_threadsafe(hold(), loop).result(60))
 
-    async def hold() -> Placed:
-        made = await place(engine, model, None, first.uid)
+    async def hold() -> Placement:
+        placement = await place_hold(engine, model, None, first.uid)
         # the second batch is claimed while the first is at its objects
         query = "SELECT count(*) FROM erasing WHERE claimed_at IS NOT NULL"
         await until(lambda: storing.scalar(query), lambda count: count == 2, seconds=30)
-        return made
+        return placement
 
     with Watched(settings) as blobs:
         blobs.tell = tell
-        state = await Eraser(engine, blobs, NoPace(), batch=1).finish(asked)
+        state = await Eraser(engine, blobs, NoPace(), batch=1).finish(erasure)
     assert first.uid in {claim.uid for claim in placed[0].claimed}
     assert state == "deleted"
-    assert (await found(engine, asked)).inferences == 2
+    assert (await reload_erasure(engine, erasure)).inferences == 2
     assert (await storing.stored(), storing.objects()) == (set(), set())
-    assert await _left(engine) == set()
+    assert await _find_marked(engine) == set()
 
 
 class _Beside(Blobs):
@@ -63,11 +63,11 @@ class _Beside(Blobs):
     listed = 0
 
     def list_versions(self, keys: Iterable[StorageKey]) -> Listed:
-        found = super().list_versions(keys)
+        versions = super().list_versions(keys)
         self.listed += 1
         if self.listed == 2:
             self.next_is_listed.set()
-        return found
+        return versions
 
     def delete_objects(self, keys: Iterable[StorageKey], listed: Listed | None = None) -> Deleted:
         assert self.next_is_listed.wait(60)
@@ -86,9 +86,9 @@ async def test_versions_of_the_next_batch_are_listed_while_objects_go(
 ) -> None:
     minio_server.client().set_bucket_versioning(storing.bucket, VersioningConfig(ENABLED))
     model = await storing.model()
-    asked = await request(engine, *await storing.inferences(model, 3, ago(days=1)))
+    erasure = await request(engine, *await storing.inferences(model, 3, ago(days=1)))
     with _Beside(settings) as blobs:
-        state = await Eraser(engine, blobs, NoPace(), batch=1).finish(asked)
+        state = await Eraser(engine, blobs, NoPace(), batch=1).finish(erasure)
     assert state == "deleted"
     assert (await storing.stored(), storing.objects()) == (set(), set())
-    assert (await found(engine, asked)).versions == 9
+    assert (await reload_erasure(engine, erasure)).versions == 9

@@ -22,7 +22,7 @@ async def test_a_pool_that_is_busy_is_waited_for(
             await retention._work_until_error()
             assert "QueuePool" in str(await retention._check_postgres())
             retention._unavailable.clear()
-            assert "Postgres is away: QueuePool" in str(await retention._check_postgres())
+            assert "Postgres is unavailable: QueuePool" in str(await retention._check_postgres())
         assert await retention._check_postgres() is None
     finally:
         await engine.dispose()

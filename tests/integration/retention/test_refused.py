@@ -14,7 +14,7 @@ from tests.servers.minio_user import MinioUser, statement
 
 from .conftest import NoPace
 from .stored import Storing, ago
-from .test_erasures import found, request
+from .test_erasures import reload_erasure, request
 
 pytestmark = pytest.mark.real_minio
 
@@ -28,8 +28,8 @@ def user(minio_server: S3) -> MinioUser:
 def refused(settings: RetentionSettings, user: MinioUser) -> Iterator[Blobs]:
     """The bucket as the user sees it."""
     keys = {"s3_access_key": user.access_key, "s3_secret_key": user.secret_key}
-    with Blobs(RetentionSettings.model_validate(settings.model_dump() | keys)) as made:
-        yield made
+    with Blobs(RetentionSettings.model_validate(settings.model_dump() | keys)) as opened:
+        yield opened
 
 
 @pytest.mark.parametrize("action", ["GetObject", "PutObject"])
@@ -43,22 +43,22 @@ async def test_a_refused_object_keeps_its_mark_alone(
     action: str,
     sidecar: bool,
 ) -> None:
-    one, other = await storing.inferences(await storing.model(), 2, ago(days=1))
-    key = await storing.sidecar(one) if sidecar else one.objects[2]
+    first, second = await storing.inferences(await storing.model(), 2, ago(days=1))
+    key = await storing.sidecar(first) if sidecar else first.objects[2]
     bucket = storing.bucket
     user.may(
         statement("Allow", ["*"], bucket, f"{bucket}/*"),
         statement("Deny", [action], f"{bucket}/{key.key}"),
     )
-    asked = await request(engine, one, other, scope="input")
+    erasure = await request(engine, first, second, scope="input")
     theirs = Eraser(engine, refused, NoPace(), batch=1)
-    assert await theirs.finish(asked) == "failed"
-    left = await found(engine, asked)
-    assert f"{key}: AccessDenied" in str(left.error)
-    assert left.inferences == 1
-    assert b"request" not in storing.blobs.get(other.objects[2], limit=1000)
-    assert await eraser.finish(asked) == "deleted"  # with the right it lacked
-    assert (await found(engine, asked)).inferences == 2
+    assert await theirs.finish(erasure) == "failed"
+    reloaded = await reload_erasure(engine, erasure)
+    assert f"{key}: AccessDenied" in str(reloaded.error)
+    assert reloaded.inferences == 1
+    assert b"request" not in storing.blobs.get(second.objects[2], limit=1000)
+    assert await eraser.finish(erasure) == "deleted"  # with the right it lacked
+    assert (await reload_erasure(engine, erasure)).inferences == 2
 
 
 async def test_a_bucket_that_is_allowed_no_more_keeps_its_mark(
@@ -69,12 +69,12 @@ async def test_a_bucket_that_is_allowed_no_more_keeps_its_mark(
     eraser: Eraser,
 ) -> None:
     model = await storing.model()
-    one = await storing.foreign(model, ago(days=1), None, "answer", None)
-    key = await storing.sidecar(one)
-    (other,) = await storing.inferences(model, 1, ago(hours=1))
-    asked = [await request(engine, each, scope="input") for each in (one, other)]
+    first = await storing.foreign(model, ago(days=1), None, "answer", None)
+    key = await storing.sidecar(first)
+    (second,) = await storing.inferences(model, 1, ago(hours=1))
+    erasures = [await request(engine, inference, scope="input") for inference in (first, second)]
     elsewhere = {"s3_bucket": minio_server.create_bucket(unique())}
     with Blobs(RetentionSettings.model_validate(settings.model_dump() | elsewhere)) as strange:
-        assert await Eraser(engine, strange, NoPace(), batch=10).finish(asked[0]) == "failed"
-    assert f"{key}: BucketNotAllowed" in str((await found(engine, asked[0])).error)
-    assert [await eraser.finish(each) for each in asked] == ["deleted", "deleted"]
+        assert await Eraser(engine, strange, NoPace(), batch=10).finish(erasures[0]) == "failed"
+    assert f"{key}: BucketNotAllowed" in str((await reload_erasure(engine, erasures[0])).error)
+    assert [await eraser.finish(erasure) for erasure in erasures] == ["deleted", "deleted"]

@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.certificates import chain
-from inference_store.erasure.certificates.keys import new_key
-from inference_store.erasure.certificates.signed import read_signed
+from inference_store.erasure.certify import chain
+from inference_store.erasure.log.keys import new_key
+from inference_store.erasure.log.signed_document import read_document
 from inference_store.objects import Blobs
 from inference_store.retention.certifier import Certifier
 from inference_store.retention.eraser import Eraser
@@ -34,12 +34,14 @@ async def test_it_names_what_remains_and_until_when(
     before = datetime.now(UTC)
     assert await eraser.finish(await request(engine, *doomed)) == "certified"
     async with engine.connect() as connection:
-        *_, one = [read_signed(row.signed) async for row in chain.whole(connection)]
+        *_, certificate = [read_document(row.signed) async for row in chain.stream_rows(connection)]
     until = {}
-    for each in one.document["remains"]:
-        at = each["clear_at"]
-        left = None if at is None else datetime.fromisoformat(at) - before
-        until[each["where"].split(",")[0].split(":")[0]] = left and round(left / HOUR)
+    for remainder in certificate.document["remains"]:
+        at = remainder["clear_at"]
+        time_left = None if at is None else datetime.fromisoformat(at) - before
+        until[remainder["where"].split(",")[0].split(":")[0]] = time_left and round(
+            time_left / HOUR
+        )
     assert until == {
         "Kafka": 1,
         "spools of proxies that are away": 1,

@@ -6,10 +6,10 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.certificates.archive import Archive
-from inference_store.erasure.certificates.keys import SigningKey, new_key
-from inference_store.erasure.certificates.signed import read_signed, signed
-from inference_store.erasure.certificates.verifying import Verification
+from inference_store.erasure.certify.archive import Archive
+from inference_store.erasure.certify.verification import Verification
+from inference_store.erasure.log.keys import SigningKey, new_key
+from inference_store.erasure.log.signed_document import read_document, sign_document
 from inference_store.index.tables import certificate
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
@@ -36,23 +36,23 @@ async def certified(storing: Storing, engine: AsyncEngine, blobs: Blobs) -> None
 
 
 async def write_again(storing: Storing, number: int, *, by: SigningKey) -> None:
-    """As if the erasure had been requested by somebody else, signed in the name of our key."""
+    """Forge a certificate: somebody else requested the erasure, signed in the name of our key."""
     here = certificate.c.number == number
     async with storing.engine.begin() as connection:
         text = (await connection.execute(select(certificate.c.signed).where(here))).scalar_one()
-        one = read_signed(text)
-        about = one.document["erasure"] | {"requested_by": "key:somebody-else"}
-        forged = signed(by, one.kind, {**one.document, "erasure": about})
+        document = read_document(text)
+        about = document.document["erasure"] | {"requested_by": "key:somebody-else"}
+        forged = sign_document(by, document.kind, {**document.document, "erasure": about})
         forged = replace(forged, signed_by=KEY.id)
         values = {"signed": forged.text, "hash": forged.hash}
         await connection.execute(update(certificate).where(here).values(values))
-    place = StorageKey(storing.bucket, f"certificates/{number:010}.json")
-    storing.blobs.put(place, forged.text.encode(), content_type="application/json")
+    storage_key = StorageKey(storing.bucket, f"certificates/{number:010}.json")
+    storing.blobs.put(storage_key, forged.text.encode(), content_type="application/json")
 
 
-async def wrongs(storing: Storing) -> list[str]:
+async def find_failures(storing: Storing) -> list[str]:
     verification = Verification(storing.engine, Archive(storing.blobs), trusted={KEY.id})
-    return [str(wrong) async for wrong in verification.wrongs()]
+    return [str(wrong) async for wrong in verification.find_failures()]
 
 
 @pytest.mark.usefixtures("certified")
@@ -61,9 +61,9 @@ async def test_by_whoever_has_the_key_it_is_found_by_the_next(
     storing: Storing, stranger: Stranger, number: int
 ) -> None:
     await write_again(storing, number, by=KEY)
-    assert await wrongs(storing) == [
-        f"certificate {number + 1}: in {place}: it names another hash of the one before it"
-        for place in ("Postgres", "the bucket")
+    assert await find_failures(storing) == [
+        f"certificate {number + 1}: in {location}: it names another hash of the one before it"
+        for location in ("Postgres", "the bucket")
     ]
     assert await stranger.faults(KEY, heads=False)
 
@@ -73,9 +73,9 @@ async def test_by_anybody_else_it_is_found_by_its_signature(
     storing: Storing, stranger: Stranger
 ) -> None:
     await write_again(storing, 4, by=new_key())
-    assert await wrongs(storing) == [
-        f"certificate 4: in {place}: the signature is not of key {KEY.id}, which signs at this"
+    assert await find_failures(storing) == [
+        f"certificate 4: in {location}: the signature is not of key {KEY.id}, which signs at this"
         " place"
-        for place in ("Postgres", "the bucket")
+        for location in ("Postgres", "the bucket")
     ]
     assert await stranger.faults(KEY, heads=False)

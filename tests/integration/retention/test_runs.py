@@ -1,12 +1,12 @@
-"""What a run deletes, and what it leaves."""
+"""Retention runs: what they delete, and what they leave."""
 
 from datetime import timedelta
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure import erasures
 from inference_store.erasure.mark import tombstones
+from inference_store.erasure.progress.erasure import find_erasures
 from inference_store.index.tables import inference, partition_span, prediction, registration
 from inference_store.inference.events import received_at_of
 
@@ -23,16 +23,16 @@ async def test_what_has_expired_goes_with_rows_and_objects(
     await storing.keep(model, inference="P9DT2H")
     run = await retain()
     assert (run.state, run.inferences_deleted, run.error) == ("done", 25, None)
-    assert await storing.stored() == {one.uid for one in new}
-    assert storing.objects() == {key.key for one in new for key in one.objects}
+    assert await storing.stored() == {stored.uid for stored in new}
+    assert storing.objects() == {key.key for stored in new for key in stored.objects}
     rows = await storing.rows()
     assert set(rows.values()) == {3}
     async with engine.connect() as connection:
-        found = await tombstones.find(
-            connection, [(model, one.uid, received_at_of(one.uid)) for one in (*old, *new)]
+        erased = await tombstones.find_erased(
+            connection, [(model, stored.uid, received_at_of(stored.uid)) for stored in (*old, *new)]
         )
-        (erasure,) = await erasures.listed(connection)
-    assert found == {(model, one.uid) for one in old}
+        (erasure,) = await find_erasures(connection)
+    assert erased == {(model, stored.uid) for stored in old}
     assert (erasure.state, erasure.inferences, erasure.objects) == ("deleted", 25, 75)
 
 
@@ -40,7 +40,7 @@ async def test_a_run_of_a_project_is_of_its_models_alone(
     storing: Storing, retain: Retain, engine: AsyncEngine
 ) -> None:
     models = [await storing.model(name) for name in ("first", "second", "other", "kept")]
-    made = [await storing.inferences(model, 2, ago(days=10)) for model in models]
+    inferences = [await storing.inferences(model, 2, ago(days=10)) for model in models]
     for model in models[:3]:
         await storing.keep(model, inference="P9D")
     async with engine.begin() as connection:
@@ -48,12 +48,12 @@ async def test_a_run_of_a_project_is_of_its_models_alone(
         await connection.execute(moved.values(project_id="p"))
     run = await retain(project_id="p")
     assert (run.state, run.inferences_deleted, run.project_id) == ("done", 4, "p")
-    assert await storing.stored() == {one.uid for one in (*made[2], *made[3])}
+    assert await storing.stored() == {stored.uid for stored in (*inferences[2], *inferences[3])}
     assert (await retain(project_id="nobody's")).inferences_deleted == 0
     assert (await retain()).inferences_deleted == 2
 
 
-async def test_what_has_no_policy_is_kept_for_ever(storing: Storing, retain: Retain) -> None:
+async def test_keeps_inferences_without_a_policy_forever(storing: Storing, retain: Retain) -> None:
     first, second = await storing.model("first"), await storing.model("second")
     await storing.inferences(first, 2, ago(days=3000))
     await storing.inferences(second, 2, ago(days=3000))
@@ -68,19 +68,19 @@ async def test_a_run_of_one_model_leaves_the_others(storing: Storing, retain: Re
     for model in (first, second):
         await storing.inferences(model, 3, ago(days=2))
         await storing.keep(model, inference="P2D")
-    kept = await storing.inferences(second, 1, NOW)
+    kept_inferences = await storing.inferences(second, 1, NOW)
     run = await retain(first)
     assert run.inferences_deleted == 3
-    assert (await storing.rows())["inference"] == 3 + len(kept)
+    assert (await storing.rows())["inference"] == 3 + len(kept_inferences)
 
 
 async def test_an_input_goes_alone(storing: Storing, retain: Retain, engine: AsyncEngine) -> None:
     model = await storing.model()
-    (one,) = await storing.inferences(model, 1, ago(days=2))
+    (stored,) = await storing.inferences(model, 1, ago(days=2))
     await storing.keep(model, input="P1D", inference="P1M")
     run = await retain()
     assert (run.inputs_deleted, run.inferences_deleted) == (1, 0)
-    data, response, metadata = one.objects
+    data, response, metadata = stored.objects
     assert storing.objects() == {response.key, metadata.key}
     assert b"request" not in storing.blobs.get(metadata, limit=1000)
     assert b'"key": "k"' in storing.blobs.get(metadata, limit=1000)
@@ -99,28 +99,28 @@ async def test_a_whole_partition_is_dropped_and_remembered(
 ) -> None:
     models = [await storing.model("first"), await storing.model("second")]
     at = ago(days=200)
-    gone = [one for model in models for one in await storing.inferences(model, 15, at)]
-    (kept,) = await storing.inferences(models[0], 1, NOW)
+    gone = [stored for model in models for stored in await storing.inferences(model, 15, at)]
+    (kept_inference,) = await storing.inferences(models[0], 1, NOW)
     for model in models:
         await storing.keep(model, inference="P100D")
     run = await retain()
     assert (run.partitions_dropped, run.inferences_deleted) == (1, 30)
-    assert await storing.stored() == {kept.uid}
-    assert storing.objects() == {key.key for key in kept.objects}
+    assert await storing.stored() == {kept_inference.uid}
+    assert storing.objects() == {key.key for key in kept_inference.objects}
     assert await storing.scalar("SELECT count(*) FROM partition_span") == 1
     assert await storing.scalar("SELECT count(*) FROM tombstone") == 0
     late = storing.uid(at + timedelta(seconds=1))
     async with engine.connect() as connection:
-        asked = [
+        candidates = [
             (gone[0].model, gone[0].uid, at),
             (models[0], late, at),
-            (models[0], kept.uid, NOW),
+            (models[0], kept_inference.uid, NOW),
         ]
-        found = await tombstones.find(connection, asked)
+        erased = await tombstones.find_erased(connection, candidates)
         last = (gone[-1].model, gone[-1].uid, at + timedelta(seconds=14))
-        assert await tombstones.find(connection, [last]) == {last[:2]}
-    # one that was never there is told from what was: today's policy decides about it
-    assert found == {(gone[0].model, gone[0].uid)}
+        assert await tombstones.find_erased(connection, [last]) == {last[:2]}
+    # today's policy decides about one that was never there
+    assert erased == {(gone[0].model, gone[0].uid)}
 
 
 async def test_a_run_drops_no_partition_that_has_another_models_inferences(
@@ -137,9 +137,9 @@ async def test_a_run_drops_no_partition_that_has_another_models_inferences(
         await connection.execute(moved.values(project_id="p"))
     run = await retain(project_id="p")
     assert (run.inferences_deleted, run.partitions_dropped) == (len(mine), 0)
-    assert await storing.stored() == {one.uid for one in others}
+    assert await storing.stored() == {stored.uid for stored in others}
     async with engine.connect() as connection:
-        assert {each.model for each in await erasures.listed(connection)} == {first}
+        assert {erasure.model for erasure in await find_erasures(connection)} == {first}
     # all that is left is of this run
     run = await retain(second)
     assert (run.inferences_deleted, run.partitions_dropped) == (len(others), 1)
@@ -162,12 +162,12 @@ async def test_a_run_leaves_a_closed_partition_of_another_model_to_a_run_of_all(
     assert await storing.stored() == set()
 
 
-async def test_what_is_old_is_forgotten_in_batches(
+async def test_forgets_old_tombstones_in_batches(
     storing: Storing, retain: Retain, engine: AsyncEngine
 ) -> None:
     model = await storing.model()
     at = ago(days=200)
-    made = await storing.inferences(model, 25, at)
+    inferences = await storing.inferences(model, 25, at)
     await storing.keep(model, inference="P100D")
     assert (await retain()).partitions_dropped == 1
     async with engine.begin() as connection:
@@ -176,10 +176,11 @@ async def test_what_is_old_is_forgotten_in_batches(
                 f"UPDATE {table} SET erased_at = now() - interval '1 day'"
             )
         counts = [
-            await tombstones.forget(connection, older_than_seconds=60, limit=2) for _ in range(3)
+            await tombstones.delete_old(connection, older_than_seconds=60, limit=2)
+            for _ in range(3)
         ]
         assert counts == [3, 1, 0]
-        assert not await tombstones.find(connection, [(model, made[0].uid, at)])
+        assert not await tombstones.find_erased(connection, [(model, inferences[0].uid, at)])
 
 
 async def test_one_survivor_keeps_the_partition(storing: Storing, retain: Retain) -> None:
@@ -196,7 +197,7 @@ async def test_a_closed_span_opens_again_when_the_policy_keeps_it(
     storing: Storing, retain: Retain, engine: AsyncEngine
 ) -> None:
     model = await storing.model()
-    made = await storing.inferences(model, 4, ago(days=200))
+    inferences = await storing.inferences(model, 4, ago(days=200))
     async with engine.begin() as connection:
         # as after a crash in the middle of a drop: closed, remembered, and half the parents gone
         await connection.execute(partition_span.update().values(state="dropping"))
@@ -204,18 +205,19 @@ async def test_a_closed_span_opens_again_when_the_policy_keeps_it(
         await connection.exec_driver_sql(
             "INSERT INTO erased_span (model, lo, hi) VALUES ($1, $2, $3)", (model, span.lo, span.hi)
         )
-        gone = [one.uid for one in made[:2]]
+        gone = [stored.uid for stored in inferences[:2]]
         await connection.execute(inference.delete().where(inference.c.uid.in_(gone)))
     await storing.keep(model)
     await retain()
     assert await storing.scalar("SELECT state FROM partition_span") == "open"
     assert set((await storing.rows()).values()) == {2}
     async with engine.connect() as connection:
-        asked = [
-            (model, one.uid, ago(days=200) + timedelta(seconds=n)) for n, one in enumerate(made)
+        candidates = [
+            (model, stored.uid, ago(days=200) + timedelta(seconds=n))
+            for n, stored in enumerate(inferences)
         ]
-        found = await tombstones.find(connection, asked)
-    assert found == {(model, uid) for uid in gone}
+        erased = await tombstones.find_erased(connection, candidates)
+    assert erased == {(model, uid) for uid in gone}
 
 
 async def test_a_scheduled_run_that_found_nothing_is_done(storing: Storing, retain: Retain) -> None:

@@ -1,4 +1,4 @@
-"""The real service: two replicas, servers that are away, and being asked to stop."""
+"""The real service: two replicas, servers that are unavailable, and being asked to stop."""
 
 import time
 from pathlib import Path
@@ -28,7 +28,7 @@ async def test_two_replicas_share_the_work_one_after_the_other(
     try:
         await storing.inferences(model, 12, ago(days=2))
         async with storing.engine.begin() as connection:
-            await runs.request(connection)
+            await runs.request_run(connection)
         first.kill()
         await storing.until_done()
         assert await storing.rows() == {}
@@ -44,7 +44,7 @@ async def test_two_replicas_share_the_work_one_after_the_other(
 async def test_an_object_store_that_is_away_is_waited_for(
     storing: Storing, environment: dict[str, str], tmp_path: Path, own_minio: MinioServer
 ) -> None:
-    # the objects lie elsewhere: this store is away, and then it is back without them
+    # the objects lie elsewhere: this store is unavailable, and then it is back without them
     own_minio.create_bucket(storing.bucket)
     environment |= {
         "INFERENCE_STORE_S3_ENDPOINT": own_minio.endpoint,
@@ -53,12 +53,12 @@ async def test_an_object_store_that_is_away_is_waited_for(
         "INFERENCE_STORE_S3_TIMEOUT_SECONDS": "1",
     }
     model = await storing.model()
-    made = await storing.inferences(model, 3, ago(days=2))
+    inferences = await storing.inferences(model, 3, ago(days=2))
     await storing.keep(model, inference="P1D")
     own_minio.stop()
     service = Service("retention", environment, tmp_path)
     try:
-        await until(lambda: _text(service), lambda said: '"trouble"' in said)
+        await until(lambda: _read_log(service), lambda log_text: '"trouble"' in log_text)
         # No run has ended: late counts from the start.
         assert time.time() - service.metrics("retention_last_run_timestamp_seconds") < 300
         health = service.health()
@@ -66,7 +66,7 @@ async def test_an_object_store_that_is_away_is_waited_for(
         assert health["parts"]["postgres"] == "ready"
         assert health["parts"]["ledger"] == "not compared with the bucket yet"
         # nothing is begun before the ledger in the bucket was looked at
-        assert await storing.stored() == {one.uid for one in made}
+        assert await storing.stored() == {inference.uid for inference in inferences}
         assert await storing.scalar("SELECT count(*) FROM erasing") == 0
         own_minio.start()
         await storing.until_done()
@@ -76,29 +76,29 @@ async def test_an_object_store_that_is_away_is_waited_for(
     assert await storing.rows() == {}
 
 
-async def _text(service: Service) -> str:
+async def _read_log(service: Service) -> str:
     return service.text
 
 
 async def test_a_postgres_that_answers_and_is_not_written_to_is_not_ready(
     storing: Storing, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    await read_only(storing, "on")
+    await set_read_only(storing, "on")
     service = Service("retention", environment, tmp_path)
     try:
-        await until(lambda: _text(service), lambda said: '"trouble"' in said)
+        await until(lambda: _read_log(service), lambda log_text: '"trouble"' in log_text)
         health = service.health()
         assert not health["ready"]
         assert "read-only" in health["parts"]["postgres"]
         assert health["parts"]["object store"] == "ready"
-        await read_only(storing, "off")
+        await set_read_only(storing, "off")
         service.wait_ready()
     finally:
         service.stop()
 
 
-async def read_only(storing: Storing, value: str) -> None:
-    """Of the whole database, for whoever connects from now on: those that have are cut off."""
+async def set_read_only(storing: Storing, value: str) -> None:
+    """Set the whole database for whoever connects from now on: other connections are cut off."""
     async with storing.engine.begin() as connection:
         name = await connection.scalar(text("SELECT current_database()"))
         await connection.execute(text("SET TRANSACTION READ WRITE"))

@@ -9,12 +9,13 @@ import pytest
 from sqlalchemy import insert, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.certificates.archive import Archive
-from inference_store.erasure.certificates.head import Head
-from inference_store.erasure.certificates.keys import new_key
-from inference_store.erasure.certificates.looking_again import LookingAgain
-from inference_store.erasure.certificates.signed import canonical, read_signed, signed
-from inference_store.erasure.certificates.verifying import Verification
+from inference_store.erasure.certify.archive import Archive
+from inference_store.erasure.certify.recheck import Recheck
+from inference_store.erasure.certify.verification import Verification
+from inference_store.erasure.log.canonical import canonical
+from inference_store.erasure.log.chain_head import ChainHead
+from inference_store.erasure.log.keys import new_key
+from inference_store.erasure.log.signed_document import read_document, sign_document
 from inference_store.index.tables import inference
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
@@ -29,7 +30,7 @@ from .stranger import Stranger
 from .test_erasures import request
 
 KEY = new_key()
-# Of what is not signed, but stands beside it in Postgres for queries.
+# For columns that are not signed, but are in Postgres for queries.
 UNSIGNED = ": in Postgres: its "
 Wrongs = Callable[[], Awaitable[list[str]]]
 
@@ -39,13 +40,13 @@ async def erased(
     storing: Storing, engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings
 ) -> list[Stored]:
     """A chain of a key and three certificates, and what the second one is over."""
-    head = Head(settings, lock_days=1)
+    head = ChainHead(settings, lock_days=1)
     certifier = Certifier(engine, blobs, [KEY], events_seconds=3600, head=head)
     eraser = Eraser(engine, blobs, NoPace(), batch=10, certifier=certifier)
     model = await storing.model()
     sets = [await storing.inferences(model, 12, ago(days=days)) for days in (3, 2, 1)]
-    for each in sets:
-        assert await eraser.finish(await request(engine, *each)) == "certified"
+    for group in sets:
+        assert await eraser.finish(await request(engine, *group)) == "certified"
     await certifier.write_head()
     return sets[1]
 
@@ -54,19 +55,22 @@ async def erased(
 def wrongs(
     engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings, stranger: Stranger
 ) -> Wrongs:
-    """What the store finds; a stranger finds faults exactly where it does."""
+    """Return the faults that the store finds; a stranger finds faults exactly where it does."""
 
     async def all_of_them() -> list[str]:
         verification = Verification(engine, Archive(blobs), trusted={KEY.id})
-        found = [str(wrong) async for wrong in verification.wrongs()]
-        head = Head(settings, lock_days=1)
-        found += [str(wrong) async for wrong in verification.head(head)]
-        again = LookingAgain(engine, [KEY])
-        async for there in again.there(inventory(settings)):
-            found.append(f"certificate {there.certificate}: {there.what}")
+        failures = [str(wrong) async for wrong in verification.find_failures()]
+        head = ChainHead(settings, lock_days=1)
+        failures += [str(wrong) async for wrong in verification.find_head_failures(head)]
+        again = Recheck(engine, [KEY])
+        async for there in again.find_failures(inventory(settings)):
+            failures.append(f"certificate {there.number}: {there.reason}")
         strange = [*await stranger.faults(KEY), *await stranger.there_again(KEY)]
-        assert bool(strange) == any(UNSIGNED not in each for each in found), (strange, found)
-        return found
+        assert bool(strange) == any(UNSIGNED not in failure for failure in failures), (
+            strange,
+            failures,
+        )
+        return failures
 
     return all_of_them
 
@@ -77,26 +81,34 @@ async def execute(engine: AsyncEngine, statement: str, **values: Any) -> None:
         assert changed.rowcount
 
 
-async def document(engine: AsyncEngine, number: int) -> str:
+async def read_signed(engine: AsyncEngine, number: int) -> str:
     async with engine.connect() as connection:
         query = text("SELECT signed FROM certificate WHERE number = :number")
         return str(await connection.scalar(query, {"number": number}))
 
 
-def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def list_paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Every leaf of a JSON document."""
     if isinstance(value, dict) and value:
-        return [found for name, each in value.items() for found in paths(each, (*path, name))]
+        return [
+            child_path
+            for name, child in value.items()
+            for child_path in list_paths(child, (*path, name))
+        ]
     if isinstance(value, list) and value:
-        return [found for at, each in enumerate(value) for found in paths(each, (*path, at))]
+        return [
+            child_path
+            for at, child in enumerate(value)
+            for child_path in list_paths(child, (*path, at))
+        ]
     return [path]
 
 
-def changed(value: Any, path: tuple[Any, ...]) -> Any:
+def change_leaf(value: Any, path: tuple[Any, ...]) -> Any:
     """The same with another leaf at the path."""
     if path:
         copy = dict(value) if isinstance(value, dict) else list(value)
-        copy[path[0]] = changed(value[path[0]], path[1:])
+        copy[path[0]] = change_leaf(value[path[0]], path[1:])
         return copy
     if isinstance(value, bool) or value is None:
         return "x"
@@ -116,20 +128,20 @@ async def test_each_part_of_a_certificate_in_both_places(
     wrongs: Wrongs,
     stranger: Stranger,
 ) -> None:
-    place = StorageKey(settings.s3_bucket, "certificates/0000000003.json")
-    before = await document(engine, 3)
-    parts = paths(json.loads(before))
+    storage_key = StorageKey(settings.s3_bucket, "certificates/0000000003.json")
+    before = await read_signed(engine, 3)
+    parts = list_paths(json.loads(before))
     assert len(parts) > 20
     for part in parts:
-        forged = canonical(changed(json.loads(before), part))
-        blobs.put(place, forged.encode(), content_type="application/json")
+        forged = canonical(change_leaf(json.loads(before), part))
+        blobs.put(storage_key, forged.encode(), content_type="application/json")
         statement = "UPDATE certificate SET signed = :signed WHERE number = 3"
         await execute(engine, statement, signed=forged)
         verification = Verification(engine, Archive(blobs), trusted={KEY.id})
-        found = [wrong.number async for wrong in verification.wrongs()]
-        assert 3 in found, part
-        assert any("certificate 3: " in each for each in await stranger.faults(KEY)), part
-    blobs.put(place, before.encode(), content_type="application/json")
+        numbers = [wrong.number async for wrong in verification.find_failures()]
+        assert 3 in numbers, part
+        assert any("certificate 3: " in fault for fault in await stranger.faults(KEY)), part
+    blobs.put(storage_key, before.encode(), content_type="application/json")
     await execute(engine, statement, signed=before)
     assert await wrongs() == []
 
@@ -144,7 +156,7 @@ async def test_each_part_of_a_certificate_in_both_places(
         ("issued_at", NOW),
     ],
 )
-async def test_a_column_beside_the_signed_text(
+async def test_detects_a_changed_column(
     engine: AsyncEngine, wrongs: Wrongs, column: str, value: Any
 ) -> None:
     await execute(engine, f"UPDATE certificate SET {column} = :value WHERE number = 2", value=value)
@@ -156,11 +168,11 @@ async def test_a_column_beside_the_signed_text(
 async def test_a_certificate_that_is_gone_from_one_place(
     engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings, wrongs: Wrongs, number: int
 ) -> None:
-    kept = await document(engine, number)
-    place = StorageKey(settings.s3_bucket, f"certificates/{number:010}.json")
-    blobs.delete_objects([place])
+    signed_text = await read_signed(engine, number)
+    storage_key = StorageKey(settings.s3_bucket, f"certificates/{number:010}.json")
+    blobs.delete_objects([storage_key])
     assert f"certificate {number}: it is missing in the bucket" in await wrongs()
-    blobs.put(place, kept.encode(), content_type="application/json")
+    blobs.put(storage_key, signed_text.encode(), content_type="application/json")
     await execute(engine, "DELETE FROM certificate WHERE number = :number", number=number)
     assert f"certificate {number}: it is missing in Postgres" in await wrongs()
 
@@ -169,22 +181,22 @@ async def test_a_certificate_that_is_gone_from_one_place(
 async def test_a_link_taken_out_of_both_and_the_rest_signed_by_another(
     engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings, wrongs: Wrongs
 ) -> None:
-    """Who may write to both can make a chain of their own, with a key that nobody trusts."""
+    """Whoever may write to both can make a chain of their own, with an untrusted key."""
     other, previous = new_key(), b""
     for number in (1, 2, 3, 4):
-        one = read_signed(await document(engine, number))
-        forged = dict(one.document) | {"previous": previous.hex()}
+        certificate = read_document(await read_signed(engine, number))
+        forged = dict(certificate.document) | {"previous": previous.hex()}
         if number == 1:
             forged |= {"key": other.id, "public_key": other.public.text}
-        anew = signed(other, one.kind, forged)
-        previous = anew.hash
-        place = StorageKey(settings.s3_bucket, f"certificates/{number:010}.json")
-        blobs.put(place, anew.text.encode(), content_type="application/json")
+        resigned = sign_document(other, certificate.kind, forged)
+        previous = resigned.hash
+        storage_key = StorageKey(settings.s3_bucket, f"certificates/{number:010}.json")
+        blobs.put(storage_key, resigned.text.encode(), content_type="application/json")
         statement = "UPDATE certificate SET signed = :signed, hash = :hash WHERE number = :number"
-        await execute(engine, statement, signed=anew.text, hash=anew.hash, number=number)
-    found = await wrongs()
-    assert "which is none of the trusted" in found[0]
-    assert "certificate 4: certificates/head has another one of this number" in found
+        await execute(engine, statement, signed=resigned.text, hash=resigned.hash, number=number)
+    failures = await wrongs()
+    assert "which is none of the trusted" in failures[0]
+    assert "certificate 4: certificates/head has another one of this number" in failures
 
 
 @pytest.mark.usefixtures("erased")
@@ -207,9 +219,9 @@ async def test_a_tail_that_its_erasure_still_names(
     for name in ("0000000004.json", "head"):
         blobs.delete_objects([StorageKey(settings.s3_bucket, f"certificates/{name}")])
     await execute(engine, "DELETE FROM certificate WHERE number = 4")
-    said = " ".join(await wrongs())
-    assert "the chain ends before it" in said
-    assert "certificates/head is missing" in said
+    failures = " ".join(await wrongs())
+    assert "the chain ends before it" in failures
+    assert "certificates/head is missing" in failures
 
 
 @pytest.mark.usefixtures("erased")
@@ -227,8 +239,8 @@ async def test_a_tail_that_its_erasure_still_names(
 )
 async def test_the_list_in_postgres(engine: AsyncEngine, wrongs: Wrongs, statement: str) -> None:
     await execute(engine, statement)
-    said = "certificate 3: the list in Postgres is not the one that was signed"
-    assert said in await wrongs()
+    expected = "certificate 3: the list in Postgres is not the one that was signed"
+    assert expected in await wrongs()
 
 
 @pytest.mark.usefixtures("erased")
@@ -236,24 +248,29 @@ async def test_the_list_in_postgres(engine: AsyncEngine, wrongs: Wrongs, stateme
 async def test_the_list_in_the_bucket(
     engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings, wrongs: Wrongs, leaves: Any
 ) -> None:
-    root = read_signed(await document(engine, 3)).document["leaves"]["root"]
-    place = StorageKey(settings.s3_bucket, f"certificates/leaves/{root}/000001")
+    root = read_document(await read_signed(engine, 3)).document["leaves"]["root"]
+    storage_key = StorageKey(settings.s3_bucket, f"certificates/leaves/{root}/000001")
     if leaves is None:
-        blobs.delete_objects([place])
+        blobs.delete_objects([storage_key])
     else:
-        blobs.put(place, leaves, content_type="application/octet-stream")
-    said = "certificate 3: the list in the bucket is not the one that was signed"
-    assert await wrongs() == [said]
+        blobs.put(storage_key, leaves, content_type="application/octet-stream")
+    expected = "certificate 3: the list in the bucket is not the one that was signed"
+    assert await wrongs() == [expected]
 
 
 async def test_a_row_that_is_there_again(
     engine: AsyncEngine, erased: list[Stored], wrongs: Wrongs
 ) -> None:
-    one = erased[5]
-    row = {"model": one.model, "uid": one.uid, "inference_id": "back", "received_at": ago(days=2)}
+    stored = erased[5]
+    row = {
+        "model": stored.model,
+        "uid": stored.uid,
+        "inference_id": "back",
+        "received_at": ago(days=2),
+    }
     async with engine.begin() as connection:
         await connection.execute(insert(inference), [row])
-    assert await wrongs() == [f"certificate 3: the inference of {one.uid} is in Postgres"]
+    assert await wrongs() == [f"certificate 3: the inference of {stored.uid} is in Postgres"]
 
 
 async def test_an_object_that_is_there_again(
@@ -261,5 +278,5 @@ async def test_an_object_that_is_there_again(
 ) -> None:
     key = erased[5].objects[1]
     blobs.put(key, b"back", content_type="text/plain")
-    (found,) = await wrongs()
-    assert found.startswith(f"certificate 3: {key} is in the bucket, written 20")
+    (failure,) = await wrongs()
+    assert failure.startswith(f"certificate 3: {key} is in the bucket, written 20")

@@ -11,46 +11,46 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs, Deleted, Listed
-from inference_store.objects.reading import translated
+from inference_store.objects.many_reads import translate_error
 from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.eraser import Eraser
 from tests.servers.minio import S3
 
 from .conftest import NoPace
 from .stored import METADATA_BLOB, Storing, ago
-from .test_erasures import found, request
+from .test_erasures import reload_erasure, request
 
 pytestmark = pytest.mark.real_minio
 
 
 @pytest.fixture
 def bucket(minio_server: S3, bucket: str) -> str:
-    """One that keeps versions."""
+    """A bucket that keeps versions."""
     minio_server.client().set_bucket_versioning(bucket, VersioningConfig(ENABLED))
     return bucket
 
 
-def versions(s3: S3, key: StorageKey) -> list[bool]:
-    """Of each version of the key, whether it is a delete marker."""
+def list_delete_markers(s3: S3, key: StorageKey) -> list[bool]:
+    """Return for each version of the key whether it is a delete marker."""
     listed = s3.client().list_objects(key.bucket, prefix=key.key, include_version=True)
-    return [bool(one.is_delete_marker) for one in listed]
+    return [bool(listed_object.is_delete_marker) for listed_object in listed]
 
 
 @pytest.mark.parametrize("sidecar", [False, True])
-async def test_what_a_delete_marker_hides_goes_too(
+async def test_deletes_versions_hidden_by_a_delete_marker(
     storing: Storing, engine: AsyncEngine, eraser: Eraser, minio_server: S3, sidecar: bool
 ) -> None:
-    (one,) = await storing.inferences(await storing.model(), 1, ago(days=1))
-    key = await storing.sidecar(one) if sidecar else one.objects[2]
+    (inference,) = await storing.inferences(await storing.model(), 1, ago(days=1))
+    key = await storing.sidecar(inference) if sidecar else inference.objects[2]
     storing.blobs.put(key, METADATA_BLOB, content_type="application/json")
     minio_server.client().remove_object(key.bucket, key.key)
-    assert len(versions(minio_server, key)) > 1
-    assert await eraser.finish(await request(engine, one, scope="input")) == "deleted"
-    assert versions(minio_server, key) == [True]
-    # nothing is left to be done where only the marker is
+    assert len(list_delete_markers(minio_server, key)) > 1
+    assert await eraser.finish(await request(engine, inference, scope="input")) == "deleted"
+    assert list_delete_markers(minio_server, key) == [True]
+    # nothing is left to do if only the marker is there
     assert storing.blobs.delete_hidden(key) == []
-    assert await eraser.finish(await request(engine, one)) == "deleted"
-    assert versions(minio_server, key) == []
+    assert await eraser.finish(await request(engine, inference)) == "deleted"
+    assert list_delete_markers(minio_server, key) == []
 
 
 class Archived(Blobs):
@@ -58,25 +58,25 @@ class Archived(Blobs):
 
     def get(self, key: StorageKey, *, limit: int) -> bytes:
         assert super().get(key, limit=limit)
-        raise translated(key, PermissionDeniedError("403 <Code>InvalidObjectState</Code>"))
+        raise translate_error(key, PermissionDeniedError("403 <Code>InvalidObjectState</Code>"))
 
 
-async def test_an_archived_blob_is_not_said_to_be_without_its_request(
+async def test_does_not_report_an_archived_blob_as_rewritten(
     storing: Storing, engine: AsyncEngine, settings: RetentionSettings, eraser: Eraser
 ) -> None:
-    (one,) = await storing.inferences(await storing.model(), 1, ago(days=1))
-    asked = await request(engine, one, scope="input")
+    (inference,) = await storing.inferences(await storing.model(), 1, ago(days=1))
+    erasure = await request(engine, inference, scope="input")
     with Archived(settings) as archived:
-        assert await Eraser(engine, archived, NoPace(), batch=10).finish(asked) == "failed"
-    told = str((await found(engine, asked)).error)
-    assert "NotRewritten" in told
-    assert "InvalidObjectState" in told
-    assert one.objects[2].key in storing.objects()
-    assert await eraser.finish(asked) == "deleted"  # restored
-    assert b"request" not in storing.blobs.get(one.objects[2], limit=1000)
+        assert await Eraser(engine, archived, NoPace(), batch=10).finish(erasure) == "failed"
+    error_text = str((await reload_erasure(engine, erasure)).error)
+    assert "NotRewritten" in error_text
+    assert "InvalidObjectState" in error_text
+    assert inference.objects[2].key in storing.objects()
+    assert await eraser.finish(erasure) == "deleted"  # restored
+    assert b"request" not in storing.blobs.get(inference.objects[2], limit=1000)
 
 
-def test_an_object_that_is_there_is_no_hidden_one(storing: Storing) -> None:
+def test_an_existing_object_is_not_reported_as_hidden(storing: Storing) -> None:
     key = StorageKey(storing.bucket, "present")
     for blob in (b"older", b"newest"):
         storing.blobs.put(key, blob, content_type="text/plain")
@@ -96,16 +96,16 @@ class Keeping(Blobs):
         return super().delete_objects([])
 
 
-async def test_a_damaged_sidecar_is_seen_to_be_gone(
+async def test_verifies_that_a_damaged_sidecar_is_gone(
     storing: Storing, engine: AsyncEngine, settings: RetentionSettings, eraser: Eraser
 ) -> None:
     model = await storing.model()
-    one = await storing.foreign(model, ago(days=1), None, "answer", None)
-    key = await storing.sidecar(one)
+    inference = await storing.foreign(model, ago(days=1), None, "answer", None)
+    key = await storing.sidecar(inference)
     storing.blobs.put(key, b"damaged", content_type="text/plain")
-    asked = await request(engine, one, scope="input")
+    erasure = await request(engine, inference, scope="input")
     with Keeping(settings) as keeping:
-        assert await Eraser(engine, keeping, NoPace(), batch=10).finish(asked) == "failed"
-    assert "StillThere" in str((await found(engine, asked)).error)
-    assert await eraser.finish(asked) == "deleted"
+        assert await Eraser(engine, keeping, NoPace(), batch=10).finish(erasure) == "failed"
+    assert "StillThere" in str((await reload_erasure(engine, erasure)).error)
+    assert await eraser.finish(erasure) == "deleted"
     assert storing.objects() == {"answer"}

@@ -1,8 +1,8 @@
-"""What object stores say becomes one of our reasons."""
+"""Answers of object stores become one of our reasons."""
 
 import pytest
 
-from inference_store.erasure.failures import FAILURES, failed, reason_of
+from inference_store.erasure.verify.failure_reasons import FAILURES, count_failure, find_reason
 from inference_store.platform.metrics import RETENTION_TROUBLE
 
 
@@ -18,12 +18,12 @@ from inference_store.platform.metrics import RETENTION_TROUBLE
     ],
 )
 def test_a_reason_is_of_the_list(code: str, message: str, reason: str) -> None:
-    assert reason_of(code, message) == reason
+    assert find_reason(code, message) == reason
     assert reason in FAILURES
 
 
-def test_what_is_not_of_the_list_is_counted_as_other() -> None:
+def test_counts_unlisted_reasons_as_other() -> None:
     counter = RETENTION_TROUBLE.labels("other")
     before = counter._value.get()
-    failed("what nobody thought of", 3)
+    count_failure("what nobody thought of", 3)
     assert counter._value.get() == before + 3

@@ -15,25 +15,25 @@ class Leader:
     async def confirm(self) -> None: ...
 
 
-def pace(stop: asyncio.Event) -> LeadershipCheck:
+def make_pace(stop: asyncio.Event) -> LeadershipCheck:
     leader: Any = Leader()
     return LeadershipCheck(leader, Heartbeat(60), stop)
 
 
-async def test_what_ends_in_time_is_answered() -> None:
+async def test_returns_work_that_ends_in_time() -> None:
     async def work() -> int:
         await asyncio.sleep(0)
         return 7
 
-    assert await pace(asyncio.Event()).unless_stopped(work()) == 7
+    assert await make_pace(asyncio.Event()).unless_stopped(work()) == 7
 
 
-async def test_what_fails_is_said() -> None:
+async def test_raises_errors_of_the_work() -> None:
     async def work() -> None:
         raise OSError("why")
 
     with pytest.raises(OSError, match="why"):
-        await pace(asyncio.Event()).unless_stopped(work())
+        await make_pace(asyncio.Event()).unless_stopped(work())
 
 
 async def test_at_the_end_of_the_service_it_is_given_up() -> None:
@@ -46,7 +46,7 @@ async def test_at_the_end_of_the_service_it_is_given_up() -> None:
         finally:
             ended.set()
 
-    doing = asyncio.create_task(pace(stop).unless_stopped(work()))
+    doing = asyncio.create_task(make_pace(stop).unless_stopped(work()))
     await begun.wait()
     stop.set()
     with pytest.raises(Stopped):

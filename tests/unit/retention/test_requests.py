@@ -3,7 +3,7 @@ import pytest
 from inference_store.index.sidecars import without_request
 
 
-def test_only_the_request_goes() -> None:
+def test_deletes_only_the_request() -> None:
     blob = b'{"a": 1.50, "request": {"prompt": "secret"}, "b": ["\\ud800", 1e999]}'
     rest = without_request(blob)
     assert rest == b'{"a": 1.50, "b": ["\\ud800", 1e999]}'
@@ -12,7 +12,7 @@ def test_only_the_request_goes() -> None:
 @pytest.mark.parametrize(
     "blob", [b"", b"not json", b"[1]", b'"request"', b'{"a": {"request": 1}}', b"\xff\xfe"]
 )
-def test_what_has_no_request_is_left_alone(blob: bytes) -> None:
+def test_leaves_blobs_without_a_request_alone(blob: bytes) -> None:
     assert without_request(blob) is None
 
 

@@ -1,30 +1,36 @@
-"""The chain over the audit: who wrote what cannot be changed, removed or cut without being seen.
+"""The chain of the audit: nobody can change, remove or cut entries without being noticed.
 
-Each entry has a link: a hash over the link before, over what is fixed in the entry (when, who, from
-where, what, of which model) and over a salted hash of its values (the inference and the detail).
-So an erasure can take the values, and the chain still closes.
+Each entry has a link: a hash over the link before it, over what is fixed in the entry (when, who,
+from where, what, of which model) and over a salted hash of its values (the inference and the
+detail). So an erasure can remove the values, and the chain stays valid.
 """
 
-from .checkpoints import Sign, apply_checkpoint, due, newest_signed, prune, unsigned
-from .linking import link, unlinked
-from .mentioning import mentions
-from .taking import forget, forget_mentions
-from .verdict import Fault, Verdict
-from .verifying import verify
+from .checkpoints import (
+    Sign,
+    apply_checkpoint,
+    find_newest_signed,
+    make_checkpoint,
+    prune_entries,
+    unsigned,
+)
+from .links import link_entries, measure_unlinked
+from .mentions import mentions
+from .redaction import redact_mentions, redact_values
+from .verdict import Verdict
+from .verification import verify
 
 __all__ = [
-    "Fault",
     "Sign",
     "Verdict",
     "apply_checkpoint",
-    "due",
-    "forget",
-    "forget_mentions",
-    "link",
+    "find_newest_signed",
+    "link_entries",
+    "make_checkpoint",
+    "measure_unlinked",
     "mentions",
-    "newest_signed",
-    "prune",
-    "unlinked",
+    "prune_entries",
+    "redact_mentions",
+    "redact_values",
     "unsigned",
     "verify",
 ]

@@ -1,4 +1,4 @@
-"""Where the chain stood, and where retention has cut it: signed, where there is a key."""
+"""Records where the chain stood, and where retention has cut it: signed, if there is a key."""
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -9,30 +9,32 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.tables import audit, audit_checkpoint, audit_head, audit_link
 
-from .hashes import of_checkpoint
+from .hashes import hash_checkpoint
 
 Reason = Literal["cut", "head"]
-# Answers the document with its signature, as it is kept; None: there is no key.
+# Returns the document with its signature, as it is stored; None: there is no key.
 Sign = Callable[[dict[str, Any]], dict[str, Any] | None]
 
 
 def unsigned(_: dict[str, Any]) -> None:
-    """Where there is no key: the hash alone."""
+    """Sign nothing: there is no key, and the hash must do."""
 
 
-async def due(
+async def make_checkpoint(
     connection: AsyncConnection, *, every_seconds: float = 0.0, sign: Sign = unsigned
 ) -> dict[str, Any] | None:
-    """A checkpoint of where the chain stands, for the ledger. None: it stands where it was noted
-    last, or that is not so long ago."""
+    """Return a checkpoint of where the chain stands, for the ledger.
+
+    None if the chain has not grown since the last one, or if that is recent.
+    """
     head = (await connection.execute(select(audit_head))).one()
     newest = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, every_seconds)
     columns = func.max(audit_checkpoint.c.number), func.max(audit_checkpoint.c.at) > newest
-    noted, recent = (await connection.execute(select(*columns))).one()
-    if recent or head.number == (noted or 0):
+    last, recent = (await connection.execute(select(*columns))).one()
+    if recent or head.number == (last or 0):
         return None
-    document = _document("head", head.number, head.hash, datetime.now(UTC))
-    return {**document, "signed": sign(await _in_order(connection, document, head.cut))}
+    document = _make_document("head", head.number, head.hash, datetime.now(UTC))
+    return {**document, "signed": sign(await _add_order(connection, document, head.cut))}
 
 
 async def apply_checkpoint(
@@ -41,8 +43,11 @@ async def apply_checkpoint(
     at: datetime,
     actor: str,  # noqa: ARG001  (the ledger's signature)
 ) -> None:
-    """Note a checkpoint. A restored Postgres that lacks what it speaks for goes on behind it: the
-    places in between stay empty, and `verify` names them."""
+    """Store a checkpoint.
+
+    A restored Postgres that lacks the entries before it goes on after it: the numbers in between
+    stay empty, and `verify` reports them.
+    """
     number, hash = body["number"], bytes.fromhex(body["hash"])
     here = audit_checkpoint.c
     same = select(here.id).where(here.number == number, here.hash == hash)
@@ -53,33 +58,33 @@ async def apply_checkpoint(
     await connection.execute(behind.values(number=number, hash=hash))
 
 
-async def prune(
+async def prune_entries(
     connection: AsyncConnection, *, older_than_seconds: float, limit: int, sign: Sign = unsigned
 ) -> int:
-    """Cut off the oldest entries that are older than this, at most `limit`; how many.
+    """Delete the oldest entries that are older than this, at most `limit`; return how many.
 
-    A checkpoint keeps the hash of the last one that went, so that what stays can be verified. An
-    entry without a place in the chain stays until it has one.
+    A checkpoint keeps the hash of the last one deleted, so that the rest can be verified. An entry
+    without a link stays until it has one.
     """
     head = (await connection.execute(select(audit_head).with_for_update())).one()
-    last = await connection.scalar(_last_old(head.cut, older_than_seconds, limit))
+    last = await connection.scalar(_select_last_old(head.cut, older_than_seconds, limit))
     if last is None:
         return 0
     hash = await connection.scalar(select(audit_link.c.hash).where(audit_link.c.number == last))
     await connection.execute(text("SET LOCAL inference_store.audit = 'prune'"))
-    gone = select(audit_link.c.entry).where(audit_link.c.number <= last)
-    await connection.execute(delete(audit).where(audit.c.id.in_(gone)))
+    old = select(audit_link.c.entry).where(audit_link.c.number <= last)
+    await connection.execute(delete(audit).where(audit.c.id.in_(old)))
     links = await connection.execute(delete(audit_link).where(audit_link.c.number <= last))
-    await connection.execute(_spent(last))
+    await connection.execute(_delete_spent(last))
     await connection.execute(text("SET LOCAL inference_store.audit = ''"))
     await connection.execute(update(audit_head).values(cut=last))
     await _note_cut(connection, last, hash or b"", sign)
     return links.rowcount
 
 
-def _last_old(cut: int, older_than_seconds: float, limit: int) -> Any:
-    """The last of the first `limit` numbers behind the cut, before the first that is young enough
-    to stay. A restored backup goes on behind a gap of any width."""
+def _select_last_old(cut: int, older_than_seconds: float, limit: int) -> Any:
+    """Select the last of the first `limit` numbers after the cut, before the first that is recent
+    enough to stay. A restored backup goes on after a gap of any width."""
     end = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, older_than_seconds)
     here = select(audit_link.c.number, audit.c.at)
     here = here.join_from(audit_link, audit, audit.c.id == audit_link.c.entry, isouter=True)
@@ -89,39 +94,39 @@ def _last_old(cut: int, older_than_seconds: float, limit: int) -> Any:
     return select(func.max(page.c.number)).where(page.c.number < func.coalesce(young, 2**62))
 
 
-def _spent(last: int) -> Delete:
-    """Those of which what they speak for is gone, from the first on: none out of their middle, for
-    each names the one before it."""
+def _delete_spent(last: int) -> Delete:
+    """Delete the checkpoints whose entries are gone: only the first ones, because each names the
+    one before it."""
     here, later = audit_checkpoint.c, audit_checkpoint.alias().c
-    stays = select(func.min(later.id)).where(later.number >= last).scalar_subquery()
+    first_needed = select(func.min(later.id)).where(later.number >= last).scalar_subquery()
     spent = delete(audit_checkpoint).where(here.number < last)
-    return spent.where(here.id < func.coalesce(stays, 2**62))
+    return spent.where(here.id < func.coalesce(first_needed, 2**62))
 
 
 async def _note_cut(connection: AsyncConnection, number: int, hash: bytes, sign: Sign) -> None:
     at = datetime.now(UTC)
-    signed = sign(await _in_order(connection, _document("cut", number, hash, at), number))
+    signed = sign(await _add_order(connection, _make_document("cut", number, hash, at), number))
     values = {"reason": "cut", "number": number, "hash": hash, "at": at}
     await connection.execute(insert(audit_checkpoint).values(**values, signed=signed))
 
 
-def _document(reason: Reason, number: int, hash: bytes, at: datetime) -> dict[str, Any]:
+def _make_document(reason: Reason, number: int, hash: bytes, at: datetime) -> dict[str, Any]:
     return {"reason": reason, "number": number, "hash": hash.hex(), "at": at.isoformat()}
 
 
-async def _in_order(
+async def _add_order(
     connection: AsyncConnection, document: dict[str, Any], cut: int
 ) -> dict[str, Any]:
-    """What is signed: also up to where the chain was cut by then, and the hash of the signed
-    checkpoint before, so that none can be taken out or put in."""
-    before = await newest_signed(connection)
-    previous = "" if before is None else of_checkpoint(before).hex()
+    """Add how far the chain was cut by then, and the hash of the signed checkpoint before it, so
+    that none can be removed or inserted."""
+    newest = await find_newest_signed(connection)
+    previous = "" if newest is None else hash_checkpoint(newest).hex()
     return {**document, "cut": cut, "previous": previous}
 
 
-async def newest_signed(connection: AsyncConnection) -> dict[str, Any] | None:
-    """The newest signed checkpoint, with its signature; None: there is none."""
+async def find_newest_signed(connection: AsyncConnection) -> dict[str, Any] | None:
+    """Return the newest signed checkpoint, with its signature; None if there is none."""
     here = audit_checkpoint.c
     query = select(here.signed).where(func.jsonb_typeof(here.signed) == "object")
-    found = await connection.scalar(query.order_by(here.id.desc()).limit(1))
-    return None if found is None else dict(found)
+    signed = await connection.scalar(query.order_by(here.id.desc()).limit(1))
+    return None if signed is None else dict(signed)

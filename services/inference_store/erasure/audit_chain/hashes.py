@@ -1,41 +1,37 @@
-"""What is hashed, so that anybody can do it again: SHA-256 over JSON with sorted keys."""
+"""The hashes of the audit's chain, so that anybody can compute them again."""
 
-import json
 from datetime import UTC
-from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Text, cast
 
+from inference_store.erasure.log.canonical import compute_hash
+from inference_store.erasure.log.hash_chain import Link
 from inference_store.index.tables import audit
 
-GENESIS = bytes(32)
-"""What stands for the hash before the first entry."""
-# As Postgres writes JSONB: the same for the same value, whatever reads it.
+GENESIS_HASH = bytes(32)
+"""The hash before the first entry."""
+# As Postgres writes JSONB: the same text for the same value.
 DETAIL = cast(audit.c.detail, Text).label("written")
 FIXED = tuple(
     audit.c[name] for name in ("id", "at", "actor", "client", "action", "model", "model_id")
 )
 
 
-def of_values(salt: bytes, uid: UUID | None, written: str) -> bytes:
-    """Over an entry's values; without the salt nobody can try what they were."""
-    return sha256(salt + _json([None if uid is None else str(uid), written])).digest()
+def hash_values(salt: bytes, uid: UUID | None, written: str) -> bytes:
+    """Return the hash of an entry's values; without the salt nobody can guess them."""
+    return compute_hash([None if uid is None else str(uid), written], after=salt)
 
 
-def of_link(before: bytes, number: int, row: Any, values_hash: bytes) -> bytes:
-    """Over the link before, its number, and the entry."""
+def hash_link(previous: Link, row: Any, values_hash: bytes) -> bytes:
+    """Return the hash of the link after `previous`, which covers an entry."""
     fixed = {column.name: getattr(row, column.name) for column in FIXED}
     fixed["at"] = row.at.astimezone(UTC).isoformat()
-    said = {**fixed, "number": number, "values": values_hash.hex()}
-    return sha256(before + _json(said)).digest()
+    content = {**fixed, "number": previous.number + 1, "values": values_hash.hex()}
+    return compute_hash(content, after=previous.hash)
 
 
-def of_checkpoint(signed: dict[str, Any]) -> bytes:
-    """Over a signed checkpoint: what the next one names."""
-    return sha256(_json(signed)).digest()
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+def hash_checkpoint(signed: dict[str, Any]) -> bytes:
+    """Return the hash of a signed checkpoint, which the next one names."""
+    return compute_hash(signed)

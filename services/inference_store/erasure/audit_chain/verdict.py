@@ -1,35 +1,29 @@
-"""What was found of the chain over the audit."""
+"""The result of verifying the chain of the audit."""
 
 from dataclasses import dataclass, field
 
-from .hashes import GENESIS
+from inference_store.erasure.log.hash_chain import Link, VerificationFailure
 
-MOST_FAULTS = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """What is wrong, and at which place in the chain."""
-
-    number: int
-    sentence: str
+MOST_FAILURES = 1_000
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What was looked at and what is wrong; of many faults the first thousand are told."""
+    """The verified part of the chain, and the failures: of many the first thousand.
+
+    `first`: the first number after what retention has cut; `end`: the last link that was read.
+    """
 
     first: int
-    head: int = 0
-    head_hash: bytes = GENESIS
+    end: Link
     linked: int = 0
     unlinked: int = 0
-    taken: int = 0
+    redacted: int = 0
     checkpoints: int = 0
     signed: int = 0
-    faults: list[Fault] = field(default_factory=list)
+    failures: list[VerificationFailure] = field(default_factory=list)
 
-    def wrong(self, number: int, sentence: str) -> None:
-        """Tell a fault."""
-        if len(self.faults) < MOST_FAULTS:
-            self.faults.append(Fault(number, sentence))
+    def fail(self, number: int, reason: str) -> None:
+        """Add a failure."""
+        if len(self.failures) < MOST_FAILURES:
+            self.failures.append(VerificationFailure(number, reason))

@@ -1,26 +1,26 @@
-"""Legal holds: filters whose inferences nothing may delete. NULL protects, a doubt too."""
+"""Legal holds: filters whose inferences nothing may delete. NULL protects, and so does a doubt."""
 
-from .force import holding, in_force, predicate
+from .changes import apply_changed, apply_placed, apply_released, block_placement
+from .conditions import build_held_condition, find_holds, list_in_force
+from .evaluation import is_held
 from .hold import Hold
-from .making import Asked, Made, make
-from .meaning import held
-from .placing import apply_changed, apply_placed, apply_released, edits_wait
-from .stored import find, history, listed
+from .hold_filter import HoldCriteria, HoldFilter, build_filter
+from .queries import find_hold, list_holds, list_revisions
 
 __all__ = [
-    "Asked",
     "Hold",
-    "Made",
+    "HoldCriteria",
+    "HoldFilter",
     "apply_changed",
     "apply_placed",
     "apply_released",
-    "edits_wait",
-    "find",
-    "held",
-    "history",
-    "holding",
-    "in_force",
-    "listed",
-    "make",
-    "predicate",
+    "block_placement",
+    "build_filter",
+    "build_held_condition",
+    "find_hold",
+    "find_holds",
+    "is_held",
+    "list_holds",
+    "list_in_force",
+    "list_revisions",
 ]

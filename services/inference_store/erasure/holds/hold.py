@@ -1,4 +1,4 @@
-"""A legal hold, as it is kept."""
+"""A legal hold, as it is stored."""
 
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -11,14 +11,14 @@ from inference_store.index.tables import hold
 
 State = Literal["in_force", "ended", "released"]
 ERASED: Final = "erased"
-"""What stands for a value that an erasure took, before its keyed hash."""
+"""What replaces a value that an erasure removed, before its keyed hash."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What it keeps, why and until when, and who placed and released it.
+    """A legal hold: what it protects, why and until when, and who placed and released it.
 
-    `model` None: every model, also those to come. `filter`: as `filters.saved` keeps it.
+    `model` None: every model, also those to come. `filter`: in the form of `filters.saved`.
     """
 
     id: UUID
@@ -37,25 +37,25 @@ class Hold:
     revision: int
 
     @property
-    def is_erased(self) -> bool:
-        """Whether an erasure took its filter."""
+    def is_redacted(self) -> bool:
+        """Check whether an erasure removed its filter."""
         return self.filter.startswith(ERASED)
 
     def state(self, now: datetime) -> State:
-        """Whether it keeps anything: until it is released, or `until` has passed."""
+        """Return whether it protects anything: until it is released, or `until` has passed."""
         if self.released_at is not None:
             return "released"
         return "ended" if self.until is not None and self.until <= now else "in_force"
 
 
-def hold_of(row: Any) -> Hold:
-    """A Hold from a row of the table."""
-    values = {each.name: getattr(row, each.name) for each in fields(Hold)}
+def read_hold(row: Any) -> Hold:
+    """Return the Hold of a row of the table."""
+    values = {field.name: getattr(row, field.name) for field in fields(Hold)}
     ids = values["inference_ids"]
     return Hold(**values | {"inference_ids": None if ids is None else tuple(ids)})
 
 
 def is_in_force() -> ColumnElement[bool]:
-    """The holds that keep something now."""
+    """Return the condition of the holds that protect something now."""
     here = hold.c
     return and_(here.released_at.is_(None), or_(here.until.is_(None), here.until > func.now()))

@@ -1,6 +1,7 @@
-"""What the store keeps of its own work: each kind has a retention of its own, one list of them.
+"""The records that the store keeps of its own work, in one list: each kind has a retention of its
+own.
 
-Never what is still to be decided or done: open dead letters, erasures with something left over.
+What is still to be decided or done is never deleted: open dead letters, unfinished erasures.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import audit_chain
 from inference_store.erasure.audit_chain import Sign
-from inference_store.erasure.erasures import ENDED
+from inference_store.erasure.progress.erasure import ENDED
 from inference_store.index.dead_letters import SETTLED
 from inference_store.index.tables import (
     audit,
@@ -32,7 +33,8 @@ Delete = Callable[[AsyncConnection, float, int, Sign], Awaitable[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordKind:
-    """One kind: which of them may go, by which of their times, after which setting's seconds."""
+    """One kind: which records may be deleted, by which of their times, after which setting's
+    seconds."""
 
     name: str
     sentence: str
@@ -46,31 +48,32 @@ class RecordKind:
     """Whether that is done in the ledger's turn: what it signs names what was signed before."""
 
 
-def _rows(
+def _describe_rows(
     table: Table, time: str, may_go: ColumnElement[bool], parts: Sequence[Column[Any]] = ()
 ) -> dict[str, Any]:
-    """Of rows that are simply deleted; `parts`: what names them in rows that go with them."""
+    """Return members for rows that are simply deleted; `parts`: the columns of rows deleted with
+    them."""
     at, key = table.c[time], table.c.id
 
     async def prune(connection: AsyncConnection, seconds: float, limit: int, _: Sign) -> int:
         old = select(key).where(may_go, at < _ago(seconds)).order_by(at).limit(limit)
-        found = list((await connection.execute(old)).scalars())
-        for part in (*parts, key) if found else ():
-            await connection.execute(part.table.delete().where(part == func.any(found)))
-        return len(found)
+        ids = list((await connection.execute(old)).scalars())
+        for part in (*parts, key) if ids else ():
+            await connection.execute(part.table.delete().where(part == func.any(ids)))
+        return len(ids)
 
     return {"time": at, "may_go": may_go, "prune": prune}
 
 
 _REPORT: Final = reconciliation.c
-# Whose orphans are being erased, which are judged by it.
-_GOING: Final = select(cast(erasure.c.asked["report"].as_string(), UUID_TYPE)).where(
+# Reports whose orphans are being erased: the report decides about each of them.
+_IN_ERASURE: Final = select(cast(erasure.c.asked["report"].as_string(), UUID_TYPE)).where(
     erasure.c.cause == "orphans", erasure.c.state.not_in(ENDED)
 )
-ENDED_REPORTS: Final = and_(_REPORT.state.in_(("done", "failed")), _REPORT.id.not_in(_GOING))
-"""Reports of reconciliations that nothing goes by any more."""
+ENDED_REPORTS: Final = and_(_REPORT.state.in_(("done", "failed")), _REPORT.id.not_in(_IN_ERASURE))
+"""Reports of reconciliations that nothing depends on any more."""
 REBUILT_NOTHING: Final = func.coalesce(_REPORT.counts["rebuilt"].as_integer(), 0) == 0
-"""Of the others the books name the counts."""
+"""Reports whose counts the accounting does not name."""
 _HAS_FINDINGS: Final = (
     select(reconciliation_finding.c.kind)
     .where(reconciliation_finding.c.reconciliation == _REPORT.id)
@@ -81,19 +84,21 @@ _REPORTS: Final = and_(ENDED_REPORTS, or_(REBUILT_NOTHING, _HAS_FINDINGS))
 
 
 async def _delete_reports(connection: AsyncConnection, seconds: float, _limit: int, _: Sign) -> int:
-    """One at a time: each may have found a million objects."""
+    """Delete one report at a time: each may have a million findings."""
     old = select(_REPORT.id).where(_REPORTS, _REPORT.finished_at < _ago(seconds))
     id = await connection.scalar(old.order_by(_REPORT.finished_at).limit(1))
     if id is None:
         return 0
-    found = reconciliation_finding.c.reconciliation == id
-    await connection.execute(reconciliation_finding.delete().where(found))
+    findings = reconciliation_finding.c.reconciliation == id
+    await connection.execute(reconciliation_finding.delete().where(findings))
     await connection.execute(reconciliation.delete().where(_REPORT.id == id, REBUILT_NOTHING))
     return 1
 
 
 async def _delete_audit(connection: AsyncConnection, seconds: float, limit: int, sign: Sign) -> int:
-    return await audit_chain.prune(connection, older_than_seconds=seconds, limit=limit, sign=sign)
+    return await audit_chain.prune_entries(
+        connection, older_than_seconds=seconds, limit=limit, sign=sign
+    )
 
 
 def _ago(seconds: float) -> ColumnElement[datetime]:
@@ -105,19 +110,21 @@ RECORD_KINDS: Final = (
         name="dead_letters",
         sentence="Dead letters that were discarded or redriven; open ones stay.",
         setting="dead_letter_keep_seconds",
-        **_rows(dead_letter, "updated_at", dead_letter.c.state.in_(SETTLED)),
+        **_describe_rows(dead_letter, "updated_at", dead_letter.c.state.in_(SETTLED)),
     ),
     RecordKind(
         name="runs",
         sentence="Runs of retention that have ended.",
         setting="run_keep_seconds",
-        **_rows(retention_run, "finished_at", retention_run.c.state.in_(("done", "failed"))),
+        **_describe_rows(
+            retention_run, "finished_at", retention_run.c.state.in_(("done", "failed"))
+        ),
     ),
     RecordKind(
         name="erasures",
         sentence="Erasures of which nothing is left; their certificates stay.",
         setting="run_keep_seconds",
-        **_rows(
+        **_describe_rows(
             erasure,
             "finished_at",
             erasure.c.state.in_(ENDED),
@@ -146,12 +153,14 @@ RECORD_KINDS: Final = (
 
 
 async def find_overdue_seconds(connection: AsyncConnection, keep: Mapping[str, float]) -> float:
-    """By how much the oldest record is older than it may become; 0: none is. `keep`: seconds by
-    setting."""
+    """Return by how much the oldest record exceeds its retention; 0: none does.
+
+    `keep`: seconds by setting.
+    """
     longest = 0.0
-    for each in RECORD_KINDS:
-        age = func.extract("epoch", func.now() - func.min(each.time))
-        found = await connection.scalar(select(age).where(each.may_go))
-        if found is not None:
-            longest = max(longest, float(found) - keep[each.setting])
+    for kind in RECORD_KINDS:
+        age = func.extract("epoch", func.now() - func.min(kind.time))
+        seconds = await connection.scalar(select(age).where(kind.may_go))
+        if seconds is not None:
+            longest = max(longest, float(seconds) - keep[kind.setting])
     return longest

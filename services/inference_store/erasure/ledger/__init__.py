@@ -1,8 +1,8 @@
-"""What is decided about deletion, in the bucket before it takes effect in Postgres."""
+"""The ledger: decisions about deletion, in the bucket before they take effect in Postgres."""
 
 from .entry import Body, Entry, Note
-from .kinds import KINDS, Kind
-from .ledger import Ledger, Saying
+from .entry_kinds import KINDS, Kind
+from .ledger import Ledger, MakeBody
 from .watch import LedgerWatch
 
-__all__ = ["KINDS", "Body", "Entry", "Kind", "Ledger", "LedgerWatch", "Note", "Saying"]
+__all__ = ["KINDS", "Body", "Entry", "Kind", "Ledger", "LedgerWatch", "MakeBody", "Note"]

@@ -1,28 +1,29 @@
 """One entry of the ledger: what was decided, by whom, and the hash of the entry before it.
 
-The hash covers what was said by a hash of its own, over a random salt too: what was said can be
-taken out of the bucket later, nobody can guess it from what stays, and the chain still holds.
+The entry's hash covers its content by a hash of its own, over a random salt too. So the content can
+be removed from the bucket later, nobody can guess it from what stays, and the chain still holds.
 """
 
-import hashlib
 import json
 import secrets
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Self
 
+from inference_store.erasure.log.canonical import canonical, compute_hash
+from inference_store.erasure.log.hash_chain import Link
+
 Body = dict[str, Any]
 FORMAT = 1
-CONTENT_TYPE = "application/json"
 
 
-class Damaged(Exception):
+class DamagedEntry(Exception):
     """An entry that cannot be read, or does not have the hash that it says."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What the audit says of an entry once it has taken effect."""
+    """The audit entry that is written once an entry has taken effect."""
 
     action: str
     model_id: str | None
@@ -30,8 +31,8 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What an entry says: what may be forgotten of it. `client`: the address of who asked."""
+class Content:
+    """The content of an entry, which may be redacted later. `client`: the address of who asked."""
 
     body: Body
     note: Note | None = None
@@ -39,27 +40,27 @@ class Said:
     salt: str = ""
 
     @classmethod
-    def anew(cls, body: Body, note: Note | None, client: str | None) -> Self:
-        """With a salt of its own; as it will be read back, so that a replay sees the same."""
-        told = None if note is None else Note(note.action, note.model_id, _read_back(note.detail))
-        return cls(_read_back(body), told, client, secrets.token_hex(16))
+    def make(cls, body: Body, note: Note | None, client: str | None) -> Self:
+        """Return content with a new salt, as it will be read back: a replay sees the same."""
+        noted = None if note is None else Note(note.action, note.model_id, _read_back(note.detail))
+        return cls(_read_back(body), noted, client, secrets.token_hex(16))
 
     @property
     def document(self) -> Body:
-        """As it is written."""
+        """The members that are written."""
         note = self.note
-        shown = None if note is None else [note.action, note.model_id, note.detail]
-        return {"body": self.body, "note": shown, "client": self.client, "salt": self.salt}
+        written = None if note is None else [note.action, note.model_id, note.detail]
+        return {"body": self.body, "note": written, "client": self.client, "salt": self.salt}
 
     @property
     def hash(self) -> str:
-        """What stays of it for ever."""
-        return _hash(self.document)
+        """The hash, in hexadecimal, which is never redacted."""
+        return compute_hash(self.document).hex()
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry; `said` is None once that was forgotten."""
+    """One entry; `content` is None once it was redacted."""
 
     number: int
     kind: str
@@ -67,12 +68,17 @@ class Entry:
     actor: str
     previous: str
     body_hash: str
-    said: Said | None
+    content: Content | None
 
     @property
     def hash(self) -> str:
-        """The entry's own, which the next one names."""
-        return _hash(self._head)
+        """The entry's own, in hexadecimal, which the next one names."""
+        return compute_hash(self._head).hex()
+
+    @property
+    def link(self) -> Link:
+        """Its position in the chain."""
+        return Link(self.number, bytes.fromhex(self.hash))
 
     @property
     def _head(self) -> Body:
@@ -86,48 +92,48 @@ class Entry:
             "body_hash": self.body_hash,
         }
 
-    def forgotten(self) -> "Entry":
-        """The same without what it said."""
-        return replace(self, said=None)
+    def redact(self) -> "Entry":
+        """Return the same without its content."""
+        return replace(self, content=None)
 
-    def encoded(self) -> bytes:
-        """As it lies in the bucket."""
-        more = {"forgotten": True} if self.said is None else self.said.document
-        return _canonical(self._head | {"hash": self.hash} | more)
+    def encode(self) -> bytes:
+        """Return the bytes that are in the bucket."""
+        more = {"forgotten": True} if self.content is None else self.content.document
+        return canonical(self._head | {"hash": self.hash} | more).encode()
 
 
 def decode(data: bytes) -> Entry:
-    """Read an entry. Raises Damaged where its hashes do not hold."""
+    """Read an entry. Raises DamagedEntry if its hashes do not match what it says."""
     try:
-        found = json.loads(data)
-        if found["format"] != FORMAT:
-            raise Damaged(f"format {found['format']} is not known; {FORMAT} is")
-        said = None if found.get("forgotten") else _said(found)
-        at = datetime.fromisoformat(found["at"])
-        head = (found["number"], found["kind"], at, found["actor"], found["previous"])
-        entry = Entry(*head, found["body_hash"], said)
-    except (ValueError, KeyError, TypeError) as error:
-        raise Damaged(f"it cannot be read: {type(error).__name__}") from error
-    if entry.hash != found["hash"]:
-        raise Damaged("its hash is not that of what it says")
-    if said is not None and said.hash != entry.body_hash:
-        raise Damaged("its body was changed")
+        document = json.loads(data)
+        if document["format"] != FORMAT:
+            raise DamagedEntry(f"format {document['format']} is not known; {FORMAT} is")
+        content = None if document.get("forgotten") else _read_content(document)
+        at = datetime.fromisoformat(document["at"])
+        head = (document["number"], document["kind"], at, document["actor"], document["previous"])
+        entry = Entry(*head, document["body_hash"], content)
+        fault = _find_fault(entry, document["hash"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DamagedEntry(f"it cannot be read: {type(error).__name__}") from error
+    if fault is not None:
+        raise DamagedEntry(fault)
     return entry
 
 
-def _said(found: Body) -> Said:
-    note = None if found["note"] is None else Note(*found["note"])
-    return Said(found["body"], note, found["client"], found["salt"])
+def _find_fault(entry: Entry, hash: object) -> str | None:
+    """Return what the hashes of an entry do not match; None if they match."""
+    if entry.hash != hash:
+        return "its hash is not that of what it says"
+    if entry.content is not None and entry.content.hash != entry.body_hash:
+        return "its body was changed"
+    return None
+
+
+def _read_content(document: Body) -> Content:
+    note = None if document["note"] is None else Note(*document["note"])
+    return Content(document["body"], note, document["client"], document["salt"])
 
 
 def _read_back(body: Body) -> Body:
-    read: Body = json.loads(_canonical(body))
+    read: Body = json.loads(canonical(body))
     return read
-
-
-def _canonical(document: Body) -> bytes:
-    return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-
-
-def _hash(document: Body) -> str:
-    return hashlib.sha256(_canonical(document)).hexdigest()

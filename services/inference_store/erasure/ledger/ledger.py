@@ -1,20 +1,19 @@
 """The ledger: what is decided about deletion is in the bucket before it takes effect.
 
-Postgres can be restored from an older backup, and would have forgotten the holds, policies and
-erasures since. The bucket has not: every service compares the two, and refuses to work until
-`replay` has given this database what it lacks.
+Postgres can be restored from an older backup, and lacks the holds, policies and erasures since
+then. The bucket has them: every service compares the two, and refuses to work until `replay` has
+given this database what it lacks.
 
-A write has three steps. (1) A transaction computes the entry, tries its effect and takes that
-back, and notes the entry's hash as intended. (2) The entry is put, only where none of its number
-is. (3) A transaction gives it its effect and moves the head. A crash after the first step leaves a
-note that no entry ever answers; after the second an entry that the note tells to be ours: the
-next writer, or the next look, does the third step.
+A write has three steps. (1) A transaction computes the entry, tries its effect and rolls that
+back, and notes the entry's hash as intended. (2) The entry is put, unless there is one of its
+number. (3) A transaction gives it its effect and moves the head. A crash after the first step
+leaves a note that no entry ever answers. A crash after the second step leaves an entry which that
+note shows to be ours: the next writer, or the next comparison, does the third step.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,31 +21,24 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import Action, Who
+from inference_store.erasure.log.hash_chain import Link
 from inference_store.index import audit, model_numbers
-from inference_store.inference.errors import LedgerApart, Unavailable
+from inference_store.inference.errors import LedgerDiverged, Unavailable
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
 
-from . import apart, head
+from . import divergence, head
+from .comparison import Comparison, compare, read_following
 from .entries import Entries
-from .entry import Body, Entry, Note, Said
-from .forgetting import forget
-from .head import Head
-from .kinds import KINDS, Kind
+from .entry import Body, Content, Entry, Note
+from .entry_kinds import KINDS, Kind
+from .redaction import redact_entries
 
-Saying = Callable[[AsyncConnection], Awaitable[Body]]
-Noting = Callable[[Any], Note]
-# Each time another's entry, put by a request that outlived its process, was in the way.
+MakeBody = Callable[[AsyncConnection], Awaitable[Body]]
+MakeNote = Callable[[Any], Note]
+# Each failure is an entry of another process, put by a request that outlived that process.
 _MOST_TRIES = 5
 _log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What was found of a ledger: the head here, and whether the bucket goes on after it."""
-
-    head: Head
-    beyond: int | None
 
 
 class Ledger:
@@ -58,21 +50,21 @@ class Ledger:
         self._engine = engine
         self.entries = Entries(blobs, prefix)
         self._kinds: Mapping[str, Kind] = {kind.name: kind for kind in kinds}
-        self._one_at_a_time = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def write(
         self,
         kind: str,
-        body: Body | Saying,
+        body: Body | MakeBody,
         *,
         actor: str | Who,
-        note: Noting | Note | None = None,
+        note: MakeNote | Note | None = None,
     ) -> Any:
-        """Write an entry and give it its effect; answers what the kind's `apply` answers.
+        """Write an entry and give it its effect; return what the kind's `apply` returns.
 
         The caller holds no connection. `body` may be a function of the connection that refuses
-        (raises) before anything is written. `note`: what the audit says, or a function of the
-        answer. Raises LedgerApart; BlobsAway, after which the entry may take effect later.
+        (raises) before anything is written. `note`: the audit entry, or a function of the result.
+        Raises LedgerDiverged; ObjectStoreUnavailable, after which the entry may take effect later.
         """
         who = actor if isinstance(actor, Who) else Who(actor, None)
         async with self._turn() as connection:
@@ -86,201 +78,202 @@ class Ledger:
                     return await self._take_effect(connection, entry)
         raise Unavailable("Others were always faster to write to the ledger: try again.")
 
-    async def look(self) -> Look:
-        """Compare the bucket with this database. Raises LedgerApart, with the remedy; BlobsAway.
+    async def compare(self) -> Comparison:
+        """Compare the bucket with this database.
 
-        An entry of ours that a crash has left without its effect is given it.
+        An entry of ours that a crash has left without its effect is given it. Raises
+        LedgerDiverged, with the remedy; ObjectStoreUnavailable.
         """
         async with self._engine.connect() as connection:
-            at = await head.read(connection)
-        found = await asyncio.to_thread(self._compared, at)
-        if found.beyond is None:
-            return found
+            current = await head.read_head(connection)
+        comparison = await asyncio.to_thread(compare, self.entries, current)
+        if comparison.following is None:
+            return comparison
         # A writer may be at work: in our turn nobody is.
         async with self._turn() as connection:
             return await self._settle(connection)
 
-    async def inspect(self) -> Look:
-        """As `look`, and changes nothing: an entry that is to take effect still is no fault."""
+    async def inspect(self) -> Comparison:
+        """Compare as `compare`, and change nothing: an entry without its effect is no fault."""
         while True:
             async with self._engine.connect() as connection:
-                at = await head.read(connection)
-            found = await asyncio.to_thread(self._compared, at)
-            if found.beyond is None:
-                return found
-            entry = await asyncio.to_thread(self._following, at, found.beyond)
+                current = await head.read_head(connection)
+            comparison = await asyncio.to_thread(compare, self.entries, current)
+            if comparison.following is None:
+                return comparison
+            entry = await self._read_following(comparison)
             async with self._engine.connect() as connection:
-                if await head.read(connection) != at:
+                if await head.read_head(connection) != current:
                     continue  # a writer is at work
-                ours = await head.intended(connection, at)
-            if entry.hash not in ours:
-                raise LedgerApart(apart.ahead(self.entries.place, at.number, entry))
-            return found
+                intended = await head.find_intended(connection, current)
+            self._require_ours(entry, current, intended)
+            return comparison
 
     async def replay(
-        self, *, skip_forgotten: bool = False, say: Callable[[Entry], None] = lambda _: None
+        self, *, skip_forgotten: bool = False, report: Callable[[Entry], None] = lambda _: None
     ) -> int:
-        """Give this database the effect of every entry that it lacks, in order; how many.
+        """Give this database the effect of every entry that it lacks, in order; return how many.
 
-        Each in a transaction of its own: one that is interrupted goes on where it was. Raises
-        LedgerApart where the chain does not hold, or an entry no longer says what it said.
+        Each takes effect in a transaction of its own, so that an interrupted replay goes on where
+        it was. Raises LedgerDiverged if the chain does not hold, or if an entry is redacted.
         """
         count = 0
         async with self._turn() as connection:
             while True:
                 async with connection.begin():
-                    at = await head.read(connection)
-                found = await asyncio.to_thread(self._compared, at)
-                if found.beyond is None:
+                    current = await head.read_head(connection)
+                comparison = await asyncio.to_thread(compare, self.entries, current)
+                if comparison.following is None:
                     return count
-                entry = await asyncio.to_thread(self._following, at, found.beyond)
-                if entry.said is None and not skip_forgotten:
-                    raise LedgerApart(apart.forgotten(entry))
+                entry = await self._read_following(comparison)
+                if entry.content is None and not skip_forgotten:
+                    raise LedgerDiverged(divergence.describe_redacted(entry))
                 await self._take_effect(connection, entry)
-                say(entry)
+                report(entry)
                 count += 1
 
-    async def begin_anew(self, *, actor: str) -> Entry:
-        """Go on, with the next number, under a prefix that is empty: in a new bucket, say.
+    async def restart(self, *, actor: str) -> Entry:
+        """Go on, with the next number, under a prefix that is empty: in a new bucket, for example.
 
-        Raises LedgerApart where something lies there.
+        Raises LedgerDiverged if the prefix is not empty.
         """
         async with self._turn() as connection:
             async with connection.begin():
-                at = await head.read(connection, lock=True)
-                first = await asyncio.to_thread(self.entries.beyond, 0)
+                current = await head.read_head(connection, lock=True)
+                first = await asyncio.to_thread(self.entries.find_after, 0)
                 if first is not None:
-                    raise LedgerApart(apart.not_empty(self.entries.place, first))
-                entry = _entry(at, "begun_anew", Who(actor, None), Said.anew({}, None, None))
+                    raise LedgerDiverged(
+                        divergence.describe_not_empty(self.entries.location, first)
+                    )
+                content = Content.make({}, None, None)
+                entry = _make_entry(current, "begun_anew", Who(actor, None), content)
                 await head.intend(connection, entry)
             if not await asyncio.to_thread(self._put, entry):
-                raise LedgerApart(apart.not_empty(self.entries.place, entry.number))
+                number = entry.number
+                raise LedgerDiverged(divergence.describe_not_empty(self.entries.location, number))
             await self._take_effect(connection, entry)
             return entry
 
-    async def forget(self, *, older_than_seconds: float, limit: int = 20) -> int:
-        """Let entries older than this forget what they said, at most so many; how many did."""
-        return await forget(
+    async def redact(self, *, older_than_seconds: float, limit: int = 20) -> int:
+        """Remove the content of entries older than this, at most `limit`; return how many."""
+        return await redact_entries(
             self._engine, self.entries, older_than_seconds=older_than_seconds, limit=limit
         )
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[AsyncConnection]:
-        """A connection for transactions that no entry comes between; one that a crash has left has
-        its effect first. Raises LedgerApart; BlobsAway."""
+        """Yield a connection for transactions that no entry comes between.
+
+        An entry that a crash has left is given its effect first. Raises LedgerDiverged;
+        ObjectStoreUnavailable.
+        """
         async with self._turn() as connection:
             await self._settle(connection)
             yield connection
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[AsyncConnection]:
-        """A connection of our own that may write: no other process, no other task does."""
-        async with self._one_at_a_time, self._engine.connect() as connection:
+        """Yield a connection that alone may write: no other process does, and no other task."""
+        async with self._lock, self._engine.connect() as connection:
             try:
                 async with connection.begin():
-                    await head.take_turn(connection)
+                    await head.lock_writes(connection)
                 yield connection
                 async with connection.begin():
-                    await head.give_back(connection)
+                    await head.unlock_writes(connection)
             except BaseException:
-                # its session ends, and with it the turn, whatever state it is in
+                # its session ends, and with it the lock, whatever state it is in
                 await connection.invalidate()
                 raise
 
-    async def _settle(self, connection: AsyncConnection) -> Look:
-        """In our turn: give what a dead writer of ours has put its effect, and compare."""
+    async def _settle(self, connection: AsyncConnection) -> Comparison:
+        """In our turn: give an entry of ours that a crash has left its effect, and compare."""
         while True:
             async with connection.begin():
-                at = await head.read(connection)
-                ours = await head.intended(connection, at)
-            found = await asyncio.to_thread(self._compared, at)
-            if found.beyond is None:
-                return found
-            entry = await asyncio.to_thread(self._following, at, found.beyond)
-            if entry.hash not in ours:
-                raise LedgerApart(apart.ahead(self.entries.place, at.number, entry))
+                current = await head.read_head(connection)
+                intended = await head.find_intended(connection, current)
+            comparison = await asyncio.to_thread(compare, self.entries, current)
+            if comparison.following is None:
+                return comparison
+            entry = await self._read_following(comparison)
+            self._require_ours(entry, current, intended)
             _log.info("an entry left by a crash", action="ledger_settled", number=entry.number)
             await self._take_effect(connection, entry)
 
-    def _compared(self, at: Head) -> Look:
-        """What the bucket has at the head and after it. Raises LedgerApart; BlobsAway."""
-        if at.number:
-            entry = self.entries.get(at.number)
-            if entry is None:
-                raise LedgerApart(apart.behind(self.entries.place, at.number))
-            if entry.hash != at.hash:
-                raise LedgerApart(apart.foreign(self.entries.place, at.number))
-        return Look(at, self.entries.beyond(at.number))
+    async def _read_following(self, comparison: Comparison) -> Entry:
+        arguments = self.entries, comparison.head, comparison.following or 0, self._kinds
+        return await asyncio.to_thread(read_following, *arguments)
 
-    def _following(self, at: Head, number: int) -> Entry:
-        """The entry after the head. Raises LedgerApart where it is missing or follows another."""
-        entry = self.entries.get(number) if number == at.number + 1 else None
-        if entry is None:
-            raise LedgerApart(apart.gap(self.entries.place, at.number + 1, number))
-        if entry.previous != at.hash:
-            raise LedgerApart(apart.foreign(self.entries.place, number))
-        if entry.kind not in self._kinds:
-            raise LedgerApart(apart.unknown_kind(entry, self._kinds))
-        return entry
+    def _require_ours(self, entry: Entry, current: Link, intended: set[str]) -> None:
+        if entry.hash not in intended:
+            location = self.entries.location
+            raise LedgerDiverged(
+                divergence.describe_older_database(location, current.number, entry)
+            )
 
     async def _intend(
         self,
         connection: AsyncConnection,
         kind: Kind,
-        body: Body | Saying,
+        body: Body | MakeBody,
         who: Who,
-        note: Noting | Note | None,
+        note: MakeNote | Note | None,
     ) -> Entry:
         async with connection.begin():
-            at = await head.read(connection, lock=True)
-            said = Said.anew(body if isinstance(body, dict) else await body(connection), None, None)
-            entry = _entry(at, kind.name, who, said)
-            answer = None
+            current = await head.read_head(connection, lock=True)
+            made_body = body if isinstance(body, dict) else await body(connection)
+            content = Content.make(made_body, None, None)
+            now, answer = datetime.now(UTC), None
             if kind.rehearsed:
                 rehearsal = await connection.begin_nested()
-                answer = await kind.apply(connection, said.body, entry.at, who.actor)
+                answer = await kind.apply(connection, content.body, now, who.actor)
                 await rehearsal.rollback()
-            told = note(answer) if callable(note) else note
-            said = Said.anew(said.body, told, who.client)
-            entry = _entry(at, kind.name, who, said, entry.at)
+            audit_note = note(answer) if callable(note) else note
+            content = Content.make(content.body, audit_note, who.client)
+            entry = _make_entry(current, kind.name, who, content, now)
             await head.intend(connection, entry)
         failpoint("ledger.intend.after")
         return entry
 
     def _put(self, entry: Entry) -> bool:
-        """Whether the entry of this number is ours: also where the answer to the put was lost."""
+        """Write an entry; True if the one of its number is ours, even if an answer was lost."""
         if self.entries.put(entry):
             return True
-        there = self.entries.get(entry.number)
-        return there is not None and there.hash == entry.hash
+        existing = self.entries.get(entry.number)
+        return existing is not None and existing.hash == entry.hash
 
     async def _take_effect(self, connection: AsyncConnection, entry: Entry) -> Any:
         failpoint("ledger.effect.before")
         async with connection.begin():
-            at = await head.read(connection, lock=True)
-            if (at.number + 1, at.hash) != (entry.number, entry.previous):
+            current = await head.read_head(connection, lock=True)
+            if any(current.find_faults(entry)):
                 raise Unavailable("The ledger went on meanwhile: try again.")
             answer = None
-            if entry.said is not None:
+            if (content := entry.content) is not None:
                 apply = self._kinds[entry.kind].apply
-                answer = await apply(connection, entry.said.body, entry.at, entry.actor)
-                await _note(connection, entry, entry.said)
-            await head.move(connection, entry)
+                answer = await apply(connection, content.body, entry.at, entry.actor)
+                await _write_note(connection, entry, content)
+            await head.move_head(connection, entry)
         failpoint("ledger.effect.after")
         return answer
 
 
-def _entry(at: Head, kind: str, who: Who, said: Said, now: datetime | None = None) -> Entry:
+def _make_entry(
+    current: Link, kind: str, who: Who, content: Content, now: datetime | None = None
+) -> Entry:
     now = now or datetime.now(UTC)
-    return Entry(at.number + 1, kind, now, who.actor, at.hash, said.hash, said)
+    return Entry(
+        current.number + 1, kind, now, who.actor, current.hash.hex(), content.hash, content
+    )
 
 
-async def _note(connection: AsyncConnection, entry: Entry, said: Said) -> None:
-    """The audit has it in the transaction of the effect, and so again after a replay."""
-    if said.note is None:
+async def _write_note(connection: AsyncConnection, entry: Entry, content: Content) -> None:
+    """Write the audit entry in the transaction of the effect, and so again after a replay."""
+    note = content.note
+    if note is None:
         return
     model = None
-    if (name := said.note.model_id) is not None:
+    if (name := note.model_id) is not None:
         model = (await model_numbers.number_of(connection, name), name)
-    who, action = Who(entry.actor, said.client), Action(said.note.action)
-    await audit.note(connection, who, action, model=model, at=entry.at, **said.note.detail)
+    who, action = Who(entry.actor, content.client), Action(note.action)
+    await audit.note(connection, who, action, model=model, at=entry.at, **note.detail)

@@ -1,1 +1,1 @@
-"""Marks of inferences that are being erased, claims on their objects, tombstones."""
+"""Pending deletions of inferences, claims on their objects, and tombstones."""

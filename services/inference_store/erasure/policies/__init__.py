@@ -1,57 +1,87 @@
-"""Retention policies: what is kept how long, by the rules of a model, its project and all."""
+"""Retention policies: how long data is kept, by the rules of a model, its project and the store."""
 
-from .chain import DEFAULT, LEVELS, Chain, Decider, Level, Limit, LimitOf, Of, chain_of
-from .chains import by_model, chain, deciding, limited_by_bytes, wider
-from .cutoffs import KEPT, Cutoffs, Scope
-from .moving import apply_moved, coming, deciding_project, moving, standing_of, undercut
+from .changes import (
+    apply_revoked,
+    apply_set,
+    describe_change,
+    describe_revocation,
+    read_now,
+    set_policy,
+)
+from .cutoffs import KEEP_ALL, Cutoffs, ErasureScope
+from .effective_policies import (
+    build_deciding_project,
+    build_effective_policy,
+    find_effective_policies,
+    list_limited_by_bytes,
+    list_owners,
+)
+from .effective_policy import (
+    DEFAULT,
+    LEVELS,
+    EffectivePolicy,
+    EffectiveRule,
+    LevelName,
+    LimitName,
+    PolicyOwner,
+    RetentionLimit,
+    merge_policies,
+)
+from .moves import (
+    apply_moved,
+    describe_move,
+    find_deciding_project,
+    find_policy_states,
+    is_minimum_undercut,
+    list_coming,
+)
+from .policy_versions import PolicyState, PolicyVersion, find_in_force, find_state, list_versions
+from .resolution import RequestedRule, ResolvedPolicy, list_models, resolve_policy
 from .rules import MOST_RULES, Ages, Bounds, Keep, RetentionPolicy, Rule
-from .saving import AskedRule, Resolved, models_of, resolve
-from .setting import apply_revoked, apply_set, now, put, revoking, setting
-from .stored import Standing, Version, history, in_force, standing
 
 __all__ = [
     "DEFAULT",
-    "KEPT",
+    "KEEP_ALL",
     "LEVELS",
     "MOST_RULES",
     "Ages",
-    "AskedRule",
     "Bounds",
-    "Chain",
     "Cutoffs",
-    "Decider",
+    "EffectivePolicy",
+    "EffectiveRule",
+    "ErasureScope",
     "Keep",
-    "Level",
-    "Limit",
-    "LimitOf",
-    "Of",
-    "Resolved",
+    "LevelName",
+    "LimitName",
+    "PolicyOwner",
+    "PolicyState",
+    "PolicyVersion",
+    "RequestedRule",
+    "ResolvedPolicy",
+    "RetentionLimit",
     "RetentionPolicy",
     "Rule",
-    "Scope",
-    "Standing",
-    "Version",
     "apply_moved",
     "apply_revoked",
     "apply_set",
-    "by_model",
-    "chain",
-    "chain_of",
-    "coming",
-    "deciding",
-    "deciding_project",
-    "history",
-    "in_force",
-    "limited_by_bytes",
-    "models_of",
-    "moving",
-    "now",
-    "put",
-    "resolve",
-    "revoking",
-    "setting",
-    "standing",
-    "standing_of",
-    "undercut",
-    "wider",
+    "build_deciding_project",
+    "build_effective_policy",
+    "describe_change",
+    "describe_move",
+    "describe_revocation",
+    "find_deciding_project",
+    "find_effective_policies",
+    "find_in_force",
+    "find_policy_states",
+    "find_state",
+    "is_minimum_undercut",
+    "list_coming",
+    "list_limited_by_bytes",
+    "list_models",
+    "list_owners",
+    "list_versions",
+    "merge_policies",
+    "read_now",
+    "resolve_policy",
+    "set_policy",
 ]

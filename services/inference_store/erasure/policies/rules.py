@@ -10,26 +10,26 @@ from typing import Annotated, Any, Final, Self
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from inference_store.erasure.policies.durations import FOREVER, parse_duration
-from inference_store.inference.documented import Documented
+from inference_store.inference.field_docs import DocumentedModel
 from inference_store.inference.json_text import storable
 
 MOST_RULES: Final = 32
-# Every day of a leap cycle: what is shorter on all of them is shorter.
+# Every day of a leap cycle: a duration that is shorter on all of them is shorter.
 _REFERENCES = tuple(datetime(2096, 2, 1, tzinfo=UTC) + timedelta(days=n) for n in range(0, 1461))
 
 
-def _checked(text: str) -> str:
+def _check_duration(text: str) -> str:
     parse_duration(text)
     return text
 
 
-def _finite(text: str) -> str:
+def _check_finite(text: str) -> str:
     if parse_duration(text) is None:
-        raise ValueError("a minimum age is a duration; `forever` is said by the rules")
+        raise ValueError("a minimum age is a duration; `forever` is for rules")
     return text
 
 
-def _storable(text: str) -> str:
+def _check_storable(text: str) -> str:
     if not storable(text):
         raise ValueError("it holds NUL or a lone surrogate: leave that out")
     return text
@@ -37,7 +37,7 @@ def _storable(text: str) -> str:
 
 Keep = Annotated[
     str,
-    AfterValidator(_checked),
+    AfterValidator(_check_duration),
     Field(
         max_length=64,
         description="An ISO 8601 duration (days and below exact, months and years by the"
@@ -46,11 +46,11 @@ Keep = Annotated[
     ),
 ]
 Count = Annotated[int, Field(strict=True, ge=1, le=2**62)]
-Name = Annotated[str, Field(max_length=256), AfterValidator(_storable)]
+Name = Annotated[str, Field(max_length=256), AfterValidator(_check_storable)]
 
 
-class Ages(Documented):
-    """How long a rule keeps the datum with the rest of the request, the response, everything."""
+class Ages(DocumentedModel):
+    """The ages to which a rule keeps the request with its datum, the response, and everything."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -65,27 +65,27 @@ class Ages(Documented):
     @model_validator(mode="after")
     def _parts_go_first(self) -> Self:
         for part in ("keep_input", "keep_response"):
-            kept = getattr(self, part)
-            if kept is not None and not never_longer(kept, self.keep_inference):
+            age = getattr(self, part)
+            if age is not None and not is_never_longer(age, self.keep_inference):
                 raise ValueError(
-                    f"{part} ({kept}) must not be longer than keep_inference"
+                    f"{part} ({age}) must not be longer than keep_inference"
                     f" ({self.keep_inference}), on any day of the calendar"
                 )
         return self
 
     @property
     def input(self) -> str:
-        """How long the input is kept."""
+        """For how long the input is kept."""
         return self.keep_input or self.keep_inference
 
     @property
     def response(self) -> str:
-        """How long the response is kept."""
+        """For how long the response is kept."""
         return self.keep_response or self.keep_inference
 
 
 class Rule(Ages):
-    """A rule as it is kept."""
+    """A rule as it is stored."""
 
     filter: str | None = None
     """CQL2-Text, for people."""
@@ -93,8 +93,8 @@ class Rule(Ages):
     """The filter, resolved: query/filters/saved.py. None: the rule is of everything."""
 
 
-class Bounds(Documented):
-    """What a policy says beside its rules."""
+class Bounds(DocumentedModel):
+    """The limits and the minimum age of a policy."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -105,7 +105,7 @@ class Bounds(Documented):
     minimum_age: (
         Annotated[
             str,
-            AfterValidator(_finite),
+            AfterValidator(_check_finite),
             Field(max_length=64, description="An ISO 8601 duration.", examples=["P7D"]),
         ]
         | None
@@ -116,48 +116,48 @@ class Bounds(Documented):
 
 
 class RetentionPolicy(Bounds):
-    """A policy as it is kept."""
+    """A policy as it is stored."""
 
     rules: tuple[Rule, ...] = ()
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:
         check_rules([(rule.name, rule.saved is not None) for rule in self.rules])
-        check_says_something(len(self.rules), self)
+        check_not_empty(len(self.rules), self)
         return self
 
 
 def check_rules(rules: Sequence[tuple[str | None, bool]]) -> None:
-    """Raise ValueError for rules, as (name, has a filter), of which one could never apply."""
-    seen: set[str] = set()
-    for place, (name, filtered) in enumerate(rules):
-        if name is not None and name in seen:
+    """Raise ValueError if one of the rules, as (name, has a filter), could never apply."""
+    names: set[str] = set()
+    for number, (name, has_filter) in enumerate(rules):
+        if name is not None and name in names:
             raise ValueError(f"two rules are named {name!r}")
-        seen |= {name} if name is not None else set()
-        if not filtered and place + 1 < len(rules):
+        names |= {name} if name is not None else set()
+        if not has_filter and number + 1 < len(rules):
             raise ValueError(
-                f"rules[{place}] has no filter, so it is of everything, and the rules after it"
+                f"rules[{number}] has no filter, so it is of everything, and the rules after it"
                 " could never apply: put it last, or give it a filter"
             )
 
 
-def check_says_something(rules: int, bounds: Bounds) -> None:
-    """Raise ValueError for a policy that says nothing at all."""
-    said = (bounds.max_inferences, bounds.max_bytes, bounds.minimum_age)
-    if not rules and all(each is None for each in said):
+def check_not_empty(rules: int, bounds: Bounds) -> None:
+    """Raise ValueError for a policy that sets nothing at all."""
+    values = (bounds.max_inferences, bounds.max_bytes, bounds.minimum_age)
+    if not rules and all(value is None for value in values):
         raise ValueError("a policy has a rule, a limit or a minimum age at least")
 
 
-def never_longer(shorter: str, longer: str) -> bool:
-    """Whether a duration is at most as long as another on every day of the calendar."""
+def is_never_longer(shorter: str, longer: str) -> bool:
+    """Return whether a duration is at most as long as another on every day of the calendar."""
     first, second = parse_duration(shorter), parse_duration(longer)
     if first is None or second is None:
         return second is None
     return all(first.before(at) >= second.before(at) for at in _REFERENCES)
 
 
-def document_of(policy: RetentionPolicy) -> dict[str, Any]:
-    """A policy as JSON, without what it does not say."""
+def dump_policy(policy: RetentionPolicy) -> dict[str, Any]:
+    """Return a policy as JSON, without the members that are not set."""
     return policy.model_dump(exclude_none=True, exclude_defaults=False)
 
 
@@ -169,8 +169,8 @@ __all__ = [
     "Keep",
     "RetentionPolicy",
     "Rule",
+    "check_not_empty",
     "check_rules",
-    "check_says_something",
-    "document_of",
-    "never_longer",
+    "dump_policy",
+    "is_never_longer",
 ]

@@ -1,1 +1,1 @@
-"""What a policy would delete, what a change of it changes, and why an inference is kept."""
+"""Previews: what a policy would delete, what a change of it changes, why an inference is kept."""

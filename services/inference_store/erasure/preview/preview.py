@@ -1,15 +1,15 @@
-"""What a policy would delete today: counted in the time there is, with the oldest as examples.
+"""Previews what a policy would delete today: counted in the time there is, with the oldest as
+examples.
 
-It looks at every model that the policy may apply to, the oldest time first, at what the chain with
-this policy lets expire now. What is being erased already is not counted; what holds keep is counted
-apart. Where time runs out the answer is `partial`, and its figures are what was seen until then.
+It reads every model that the policy may apply to, the oldest time first, and counts what the
+effective policies with this policy let expire now. What is being erased already is not counted;
+what holds protect is counted separately. If time runs out, the answer is `partial`, and its figures
+are those so far.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 from sqlalchemy import (
     BigInteger,
@@ -30,170 +30,130 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import holds, policies
-from inference_store.erasure.policies import Chain, Of, RetentionPolicy, Scope
-from inference_store.erasure.policies.losing import losing_columns
+from inference_store.erasure.policies import (
+    EffectivePolicy,
+    ErasureScope,
+    PolicyOwner,
+    RetentionPolicy,
+)
+from inference_store.erasure.policies.loss_counts import build_loss_columns
 from inference_store.erasure.select import limits, selection
-from inference_store.erasure.select.selection import UNDECIDED, Decided
+from inference_store.erasure.select.selection import UNDECIDED, CompiledRules
 from inference_store.index.registrations import Registration
 from inference_store.index.tables import erasing, inference
 from inference_store.inference.events import received_at_of, uid_floor
-from inference_store.query.bounded import Deadline, OutOfTime, fetch
+from inference_store.query.deadline import Deadline, OutOfTime, fetch
 from inference_store.query.scan_range import ScanRange as Where
 from inference_store.query.scan_range import find_pieces_of, range_of_time
 
-from . import changed
-from .changed import Changed
+from . import changed_models
+from .changed_models import ChangedModel
+from .losses import SCOPES, LossCount, LossExample, Preview
 
 EXAMPLES = 20
-_SCOPES: tuple[Scope, ...] = ("inference", "response", "input")
 _SECOND = timedelta(seconds=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """So many inferences lose this part. `bytes` of those whose size is known."""
-
-    count: int = 0
-    bytes: int = 0
-    unknown_sizes: int = 0
-    """Of those that lose it; under a limit by bytes, of all inferences."""
-    held: int = 0
-    """More of them, which holds keep."""
-    oldest: datetime | None = None
-    newest: datetime | None = None
-
-    def __add__(self, other: "Part") -> "Part":
-        oldest = [each for each in (self.oldest, other.oldest) if each is not None]
-        newest = [each for each in (self.newest, other.newest) if each is not None]
-        return Part(
-            self.count + other.count,
-            self.bytes + other.bytes,
-            self.unknown_sizes + other.unknown_sizes,
-            self.held + other.held,
-            min(oldest, default=None),
-            max(newest, default=None),
-        )
+async def preview_policy(
+    connection: AsyncConnection, of: PolicyOwner, policy: RetentionPolicy | None, *, seconds: float
+) -> Preview:
+    """Return what this policy would delete today in place of that of `of`."""
+    now = await policies.read_now(connection)
+    models = await changed_models.find_changed_by_policy(connection, of, policy, now)
+    return await _preview_models(connection, models, now, Preview(), seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
-    """One of the oldest that would lose a part; which rule says so, or which limit."""
-
-    model_id: str
-    uid: UUID
-    inference_id: str
-    received_at: datetime
-    scope: Scope
-    of: Of | None
-    rule: int | None
-    name: str | None
+async def preview_move(
+    connection: AsyncConnection, model: Registration, project_id: str | None, *, seconds: float
+) -> Preview:
+    """Return what would be deleted today if the model were in this project."""
+    now = await policies.read_now(connection)
+    models, waits = await changed_models.find_changed_by_move(connection, model, project_id)
+    return await _preview_models(connection, models, now, Preview(waits=waits), seconds)
 
 
-@dataclass(slots=True)
-class WouldDelete:
-    """What was found."""
-
-    parts: dict[Scope, Part] = field(default_factory=lambda: {s: Part() for s in _SCOPES})
-    fresh: int = 0
-    """How many lose something that what is in force now would not take today."""
-    examples: list[Example] = field(default_factory=list)
-    cut: bool = False
-    """The time was over before all was looked at."""
-    unmeasured: int = 0
-    """Inferences of an unknown size, whether they go or not, that a limit by bytes is over."""
-    tightened: bool = False
-    """The change makes a limit by bytes tighter that is over some of them."""
-    waits: bool = False
-    """Something goes that is not in these figures, once a change begins that waits still."""
-
-    @property
-    def partial(self) -> bool:
-        """Whether it may be more than these figures say."""
-        return self.cut or self.unmeasured > 0
-
-    @property
-    def harmless(self) -> bool:
-        """Whether it takes nothing, as far as can be said, that would not go anyway."""
-        return not (self.fresh or self.cut or self.tightened or self.waits)
-
-
-async def would_delete(
-    connection: AsyncConnection, of: Of, policy: RetentionPolicy | None, *, seconds: float
-) -> WouldDelete:
-    """Look for what this policy in the place of `of` would delete today."""
-    now = await policies.now(connection)
-    models = await changed.by_policy(connection, of, policy, now)
-    return await _looked(connection, models, now, WouldDelete(), seconds)
-
-
-async def would_delete_moved(
-    connection: AsyncConnection, one: Registration, project_id: str | None, *, seconds: float
-) -> WouldDelete:
-    """Look for what would be deleted today if the model were in this project."""
-    now = await policies.now(connection)
-    models, waits = await changed.by_move(connection, one, project_id)
-    return await _looked(connection, models, now, WouldDelete(waits=waits), seconds)
-
-
-async def _looked(
+async def _preview_models(
     connection: AsyncConnection,
-    models: Sequence[Changed],
+    models: Sequence[ChangedModel],
     now: datetime,
-    found: WouldDelete,
+    preview: Preview,
     seconds: float,
-) -> WouldDelete:
+) -> Preview:
     deadline = Deadline.after(seconds)
     try:
-        for each in models:
-            into = WouldDelete() if each.beside else found
-            await _look(connection, each, now, deadline, into)
-            found.waits = found.waits or (each.beside and not into.harmless)
+        for changed_model in models:
+            target = Preview() if changed_model.beside else preview
+            await _preview_model(connection, changed_model, now, deadline, target)
+            preview.waits = preview.waits or (changed_model.beside and not target.is_harmless)
     except OutOfTime:
-        found.cut = True
-    return found
+        preview.cut = True
+    return preview
 
 
-async def _look(
-    connection: AsyncConnection, one: Changed, now: datetime, deadline: Deadline, found: WouldDelete
+async def _preview_model(
+    connection: AsyncConnection,
+    changed_model: ChangedModel,
+    now: datetime,
+    deadline: Deadline,
+    preview: Preview,
 ) -> None:
-    unmeasured = await limits.unmeasured(connection, one.model, one.after, deadline)
-    found.unmeasured += unmeasured
-    found.parts["inference"] += Part(unknown_sizes=unmeasured)
-    found.tightened |= unmeasured > 0 and limits.is_tighter(one.after, one.before)
-    rules = await selection.decided(connection, one.after)
-    ruled = await selection.decided(connection, one.before)
-    # as a run does: limits are of what no rule has taken
+    unmeasured = await limits.count_unmeasured(
+        connection, changed_model.model, changed_model.after, deadline
+    )
+    preview.unmeasured += unmeasured
+    preview.parts["inference"] += LossCount(unknown_sizes=unmeasured)
+    preview.tightened |= unmeasured > 0 and limits.is_tighter(
+        changed_model.after, changed_model.before
+    )
+    rules = await selection.compile_rules(connection, changed_model.after)
+    rules_before = await selection.compile_rules(connection, changed_model.before)
+    # as in a run: limits apply to what no rule has deleted
     when: Any = {"now": now, "deadline": deadline}
-    below = await limits.beyond_after(rules, connection, one.model, one.after, **when)
-    above = await limits.beyond_after(ruled, connection, one.model, one.before, **when)
-    ends = [one.after.latest(now), None if below is None else received_at_of(below) + _SECOND]
+    below = await limits.find_limit_after_rules(
+        rules, connection, changed_model.model, changed_model.after, **when
+    )
+    above = await limits.find_limit_after_rules(
+        rules_before, connection, changed_model.model, changed_model.before, **when
+    )
+    ends = [
+        changed_model.after.find_latest(now),
+        None if below is None else received_at_of(below) + _SECOND,
+    ]
     until = max((end for end in ends if end is not None), default=None)
     if until is None:
         return
     for piece in await find_pieces_of(
-        connection, range_of_time(one.model, None, until), newest_first=False
+        connection, range_of_time(changed_model.model, None, until), newest_first=False
     ):
-        held = await holds.predicate(connection, one.model, lo=piece.lo, hi=piece.hi)
-        rows = _rows(piece, rules, ruled, held)
-        gone = {scope: _gone(one.after, rows.c.rule, rows, scope, now) for scope in _SCOPES}
-        past = {scope: _gone(one.before, rows.c.before, rows, scope, now) for scope in _SCOPES}
-        for parts, cut in ((gone, below), (past, above)):
+        held = await holds.build_held_condition(
+            connection, changed_model.model, lo=piece.lo, hi=piece.hi
+        )
+        rows = _select_rows(piece, rules, rules_before, held)
+        losses = {
+            scope: _build_loss(changed_model.after, rows.c.rule, rows, scope, now)
+            for scope in SCOPES
+        }
+        losses_before = {
+            scope: _build_loss(changed_model.before, rows.c.before, rows, scope, now)
+            for scope in SCOPES
+        }
+        for parts, cut in ((losses, below), (losses_before, above)):
             if cut is not None:
                 parts["inference"] = or_(parts["inference"], rows.c.uid < cut)
-        [counted] = await fetch(connection, _counted(rows, gone, past), deadline)
+        [counted] = await fetch(connection, _select_counts(rows, losses, losses_before), deadline)
         # those under a limit by bytes are counted above
         unknown = {"inference_unknown_sizes": 0} if unmeasured else {}
-        _add(found, counted._asdict() | unknown)
-        if len(found.examples) < EXAMPLES:
-            wanted = EXAMPLES - len(found.examples)
-            for row in await fetch(connection, _examples(rows, gone, wanted), deadline):
-                found.examples.append(_example(one, row._asdict()))
+        _add_counts(preview, counted._asdict() | unknown)
+        if len(preview.examples) < EXAMPLES:
+            missing = EXAMPLES - len(preview.examples)
+            for row in await fetch(connection, _select_examples(rows, losses, missing), deadline):
+                preview.examples.append(_read_example(changed_model, row._asdict()))
 
 
-def _rows(
-    piece: Where, after: Decided, before: Decided, held: ColumnElement[bool] | None
+def _select_rows(
+    piece: Where, after: CompiledRules, before: CompiledRules, held: ColumnElement[bool] | None
 ) -> Subquery:
-    """What is stored there and not being erased, with the rule that decides about each."""
+    """Select what is stored there and not being erased, with the rule that decides about each."""
     here = inference.c
     mark = select(erasing.c.uid).where(
         erasing.c.model == here.model, erasing.c.uid == here.uid, erasing.c.scope == "inference"
@@ -201,36 +161,41 @@ def _rows(
     query = select(
         *(here.uid, here.inference_id, here.received_at, here.stored_bytes, here.data_size),
         *(here.data_deleted_at, here.response_deleted_at, here.response_storage_key),
-        after.rule(piece).label("rule"),
-        before.rule(piece).label("before"),
+        after.build_number(piece).label("rule"),
+        before.build_number(piece).label("before"),
         (false() if held is None else held).label("held"),
     )
-    # OFFSET: a fence, so that what decides is asked once of each row
+    # OFFSET is an optimisation fence, so that the rule is evaluated once for each row
     return query.where(piece.of(inference), ~mark.exists()).offset(literal(0)).subquery()
 
 
-def _gone(
-    chain: Chain, rule: ColumnElement[int], rows: Subquery, scope: Scope, now: datetime
+def _build_loss(
+    effective: EffectivePolicy,
+    rule: ColumnElement[int],
+    rows: Subquery,
+    scope: ErasureScope,
+    now: datetime,
 ) -> ColumnElement[bool]:
-    """Whether a row loses this part, by the chain whose deciding rule is in this column."""
+    """Return the condition that a row loses this part, by the policy whose deciding rule is in
+    `rule`."""
     whens = []
-    for number, each in enumerate(chain.rules):
-        cutoff = each.cutoffs(now).of(scope)
+    for number, policy_rule in enumerate(effective.rules):
+        cutoff = policy_rule.cutoffs(now).of(scope)
         if cutoff is not None:
             whens.append((rule == number, rows.c.uid < uid_floor(cutoff)))
-    gone = case(*whens, else_=false()) if whens else false()
+    loss = case(*whens, else_=false()) if whens else false()
     if scope == "input":
-        return and_(gone, rows.c.data_deleted_at.is_(None))
+        return and_(loss, rows.c.data_deleted_at.is_(None))
     if scope == "response":
         there = rows.c.response_storage_key.is_not(None)
-        return and_(gone, there, rows.c.response_deleted_at.is_(None))
-    return and_(gone)
+        return and_(loss, there, rows.c.response_deleted_at.is_(None))
+    return and_(loss)
 
 
-def _counted(
+def _select_counts(
     rows: Subquery,
-    gone: Mapping[Scope, ColumnElement[bool]],
-    past: Mapping[Scope, ColumnElement[bool]],
+    losses: Mapping[ErasureScope, ColumnElement[bool]],
+    losses_before: Mapping[ErasureScope, ColumnElement[bool]],
 ) -> Select[Any]:
     sizes = {
         "inference": rows.c.stored_bytes,
@@ -239,45 +204,47 @@ def _counted(
     }
     columns: list[ColumnElement[Any]] = []
     free = not_(rows.c.held)
-    for scope in _SCOPES:
-        lost = _only(gone, scope)
+    for scope in SCOPES:
+        lost = _exclude_whole(losses, scope)
         size, at = sizes[scope], rows.c.received_at
-        losing = losing_columns(lost, rows.c.held, size, at)
+        losing = build_loss_columns(lost, rows.c.held, size, at)
         columns += [column.label(f"{scope}_{name}") for name, column in losing.items()]
-    fresh = or_(*(and_(gone[scope], not_(past[scope])) for scope in _SCOPES))
+    fresh = or_(*(and_(losses[scope], not_(losses_before[scope])) for scope in SCOPES))
     return select(*columns, func.count().filter(fresh, free).label("fresh")).select_from(rows)
 
 
-def _only(gone: Mapping[Scope, ColumnElement[bool]], scope: Scope) -> ColumnElement[bool]:
-    """What goes whole loses no part."""
+def _exclude_whole(
+    losses: Mapping[ErasureScope, ColumnElement[bool]], scope: ErasureScope
+) -> ColumnElement[bool]:
+    """Return the condition of a part alone: what is deleted as a whole loses no part."""
     if scope == "inference":
-        return gone[scope]
-    return and_(gone[scope], not_(gone["inference"]))
+        return losses[scope]
+    return and_(losses[scope], not_(losses["inference"]))
 
 
-def _add(found: WouldDelete, counted: Mapping[str, Any]) -> None:
-    for scope in _SCOPES:
+def _add_counts(preview: Preview, counted: Mapping[str, Any]) -> None:
+    for scope in SCOPES:
         names = ("count", "bytes", "unknown_sizes", "held", "oldest", "newest")
         values = {name: counted[f"{scope}_{name}"] for name in names}
-        found.parts[scope] += Part(**values | {"bytes": int(values["bytes"])})
-    found.fresh += counted["fresh"]
+        preview.parts[scope] += LossCount(**values | {"bytes": int(values["bytes"])})
+    preview.fresh += counted["fresh"]
 
 
-def _examples(
-    rows: Subquery, gone: Mapping[Scope, ColumnElement[bool]], wanted: int
+def _select_examples(
+    rows: Subquery, losses: Mapping[ErasureScope, ColumnElement[bool]], limit: int
 ) -> Select[Any]:
-    whens = [(gone[scope], literal(scope)) for scope in _SCOPES]
+    whens = [(losses[scope], literal(scope)) for scope in SCOPES]
     query = select(
         *(rows.c.uid, rows.c.inference_id, rows.c.received_at, rows.c.rule),
         case(*whens, else_=literal("")).label("scope"),
-    ).where(or_(*gone.values()), not_(rows.c.held))
-    return query.order_by(rows.c.uid).limit(wanted)
+    ).where(or_(*losses.values()), not_(rows.c.held))
+    return query.order_by(rows.c.uid).limit(limit)
 
 
-def _example(one: Changed, row: Mapping[str, Any]) -> Example:
-    by = None if row["rule"] == UNDECIDED else one.after.rules[row["rule"]]
-    return Example(
-        model_id=one.model_id,
+def _read_example(changed_model: ChangedModel, row: Mapping[str, Any]) -> LossExample:
+    by = None if row["rule"] == UNDECIDED else changed_model.after.rules[row["rule"]]
+    return LossExample(
+        model_id=changed_model.model_id,
         uid=row["uid"],
         inference_id=row["inference_id"],
         received_at=row["received_at"],

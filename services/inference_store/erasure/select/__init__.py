@@ -1,1 +1,1 @@
-"""The selection of expired inferences, and of spans of time that hold nothing else."""
+"""The selection of expired inferences, and of spans of time that contain nothing else."""

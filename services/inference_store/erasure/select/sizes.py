@@ -1,4 +1,4 @@
-"""How many bytes the objects of an inference have: asked of the bucket, for limits by bytes."""
+"""Reads how many bytes the objects of an inference have, for limits by bytes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ class Unsized:
     keys: tuple[str, ...]
 
 
-async def unknown(
+async def list_unknown(
     connection: AsyncConnection, model: int, *, after: UUID, limit: int
 ) -> list[Unsized]:
-    """The first of a model, behind `after`, whose size is not known."""
+    """Return the next inferences of a model, after `after`, whose size is not known."""
     here = inference.c
     columns = [here[f"{name}_storage_key"] for name in _KEYS]
     query = select(here.uid, *columns).where(
@@ -33,13 +33,13 @@ async def unknown(
     return [Unsized(row[0], tuple(dict.fromkeys(k for k in row[1:] if k))) for row in rows]
 
 
-async def know(connection: AsyncConnection, model: int, sizes: Mapping[UUID, int]) -> None:
-    """Remember sizes, in bytes."""
+async def record_sizes(connection: AsyncConnection, model: int, sizes: Mapping[UUID, int]) -> None:
+    """Store sizes, in bytes."""
     rows: Sequence[Mapping[str, object]] = [
         {"at": uid, "size": size} for uid, size in sorted(sizes.items())
     ]
     if rows:
-        known = inference.update().where(
+        sized = inference.update().where(
             inference.c.model == model, inference.c.uid == bindparam("at")
         )
-        await connection.execute(known.values(stored_bytes=bindparam("size")), rows)
+        await connection.execute(sized.values(stored_bytes=bindparam("size")), rows)

@@ -8,7 +8,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import Action, Who
 from inference_store.erasure import audit_chain
-from inference_store.erasure.audit_chain.hashes import DETAIL, FIXED, of_link, of_values
+from inference_store.erasure.audit_chain.hashes import DETAIL, FIXED, hash_link, hash_values
+from inference_store.erasure.log.hash_chain import Link
 from inference_store.index.audit import note
 from inference_store.index.tables import audit, audit_head, audit_link
 
@@ -17,11 +18,11 @@ LAST = 8
 
 @pytest.fixture
 async def linked(engine: AsyncEngine) -> AsyncEngine:
-    """Eight entries in the chain; nothing guards them any more."""
+    """Write eight entries to the chain, and remove their guards."""
     uids = [UUID(int=number) for number in range(LAST)]
     async with engine.begin() as connection:
         await note(connection, Who("key:ada", None), Action.DATA_READ, uids=uids)
-        await audit_chain.link(connection, limit=LAST)
+        await audit_chain.link_entries(connection, limit=LAST)
         for table in ("audit", "audit_link"):
             await connection.execute(text(f"ALTER TABLE {table} DISABLE TRIGGER USER"))
     return engine
@@ -35,30 +36,30 @@ async def rewrite(connection: AsyncConnection, number: int) -> None:
     entry = select(*FIXED, audit.c.uid, DETAIL, audit_link.c.salt)
     entry = entry.join_from(audit, audit_link, audit_link.c.entry == audit.c.id)
     row = (await connection.execute(entry.where(audit.c.number == number))).one()
-    values = of_values(row.salt, row.uid, row.written)
-    hash = of_link((await connection.execute(before)).scalar_one(), number, row, values)
+    values = hash_values(row.salt, row.uid, row.written)
+    hash = hash_link(Link(number - 1, (await connection.execute(before)).scalar_one()), row, values)
     link = update(audit_link).where(audit_link.c.number == number)
     await connection.execute(link.values(values_hash=values, hash=hash))
 
 
-async def faults_of(engine: AsyncEngine) -> list[int]:
+async def find_faults(engine: AsyncEngine) -> list[int | None]:
     async with engine.connect() as connection:
         await connection.execution_options(isolation_level="REPEATABLE READ")
-        return [fault.number for fault in (await audit_chain.verify(connection)).faults]
+        return [fault.number for fault in (await audit_chain.verify(connection)).failures]
 
 
 async def test_the_link_behind_it_no_longer_fits(linked: AsyncEngine) -> None:
-    assert await faults_of(linked) == []
+    assert await find_faults(linked) == []
     async with linked.begin() as connection:
         await rewrite(connection, 5)
-    assert await faults_of(linked) == [6]
+    assert await find_faults(linked) == [6]
 
 
-async def test_with_all_behind_it_only_the_head_no_longer_fits(linked: AsyncEngine) -> None:
+async def test_rewriting_all_later_links_leaves_only_the_head_wrong(linked: AsyncEngine) -> None:
     async with linked.begin() as connection:
         for number in range(5, LAST + 1):
             await rewrite(connection, number)
-    assert await faults_of(linked) == [LAST + 1]
+    assert await find_faults(linked) == [LAST + 1]
 
 
 async def test_with_the_head_too_it_takes_a_checkpoint_to_find_it(linked: AsyncEngine) -> None:
@@ -68,7 +69,7 @@ async def test_with_the_head_too_it_takes_a_checkpoint_to_find_it(linked: AsyncE
         last = select(audit_link.c.hash).where(audit_link.c.number == LAST).scalar_subquery()
         anchor = (await connection.execute(select(audit_head.c.hash))).scalar_one()
         await connection.execute(update(audit_head).values(hash=last))
-    assert await faults_of(linked) == []
+    assert await find_faults(linked) == []
     async with linked.connect() as connection:
-        verdict = await audit_chain.verify(connection, anchors=[(LAST, anchor)])
-    assert [fault.number for fault in verdict.faults] == [LAST]
+        verdict = await audit_chain.verify(connection, anchors=[Link(LAST, anchor)])
+    assert [fault.number for fault in verdict.failures] == [LAST]

@@ -11,66 +11,72 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.access import Action, Who
 from inference_store.erasure import audit_chain
 from inference_store.erasure.audit_chain import Verdict
-from inference_store.erasure.certificates import chain, documents
-from inference_store.erasure.certificates.audit_checkpoints import Checking, signing
-from inference_store.erasure.certificates.keys import SigningKey, new_key
-from inference_store.erasure.certificates.signed import signed
+from inference_store.erasure.certify import chain
+from inference_store.erasure.certify.audit_checkpoints import CheckpointCheck, find_signer
+from inference_store.erasure.log import key_documents
+from inference_store.erasure.log.key_documents import make_key_document
+from inference_store.erasure.log.keys import SigningKey, new_key
+from inference_store.erasure.log.signed_document import sign_document
 from inference_store.index.audit import note
 
 
 async def _introduce(engine: AsyncEngine, key: SigningKey) -> None:
-    """As the first certificate does."""
+    """Introduce the key as the first certificate does."""
     async with engine.begin() as connection:
-        place = await chain.head(connection)
-        document = documents.key_of(key.public, place=place)
-        await chain.add(connection, signed(key, chain.KEY, document))
+        head = await chain.find_head(connection)
+        document = make_key_document(key.public, after=head)
+        await chain.add_document(connection, sign_document(key, key_documents.KIND, document))
 
 
 async def _write(engine: AsyncEngine, key: SigningKey) -> None:
     async with engine.begin() as connection:
         for _ in range(10):
             await note(connection, Who("key:ada", None), Action.LINKS_MADE)
-        await audit_chain.link(connection, limit=100)
-        body = await audit_chain.due(connection, sign=await signing(connection, [key]))
+        await audit_chain.link_entries(connection, limit=100)
+        body = await audit_chain.make_checkpoint(
+            connection, sign=await find_signer(connection, [key])
+        )
         assert body is not None
         await audit_chain.apply_checkpoint(connection, body, datetime.now(UTC), "retention")
 
 
-async def _verdict(engine: AsyncEngine, *kept: dict[str, Any]) -> Verdict:
+async def _verify_chain(engine: AsyncEngine, *documents: dict[str, Any]) -> Verdict:
     async with engine.connect() as connection:
         await connection.execution_options(isolation_level="REPEATABLE READ")
-        return await audit_chain.verify(connection, await Checking.of(connection), kept=kept)
+        return await audit_chain.verify(
+            connection, await CheckpointCheck.of(connection), copies=documents
+        )
 
 
 async def _tamper(engine: AsyncEngine, *statements: str) -> list[str]:
-    """As who owns the tables can; what is found then."""
+    """Change rows as the owner of the tables can. Return the faults that are found then."""
     async with engine.begin() as connection:
         for table in ("audit", "audit_link", "audit_checkpoint"):
             await connection.execute(text(f"ALTER TABLE {table} DISABLE TRIGGER USER"))
         for statement in statements:
             await connection.execute(text(statement))
-    return [fault.sentence for fault in (await _verdict(engine)).faults]
+    return [fault.reason for fault in (await _verify_chain(engine)).failures]
 
 
 async def test_a_signed_checkpoint_verifies(engine: AsyncEngine) -> None:
     key = new_key()
-    await _write(engine, key)  # nobody could look the key up yet
+    await _write(engine, key)  # the key cannot be looked up yet
     await _introduce(engine, key)
     await _write(engine, key)
-    verdict = await _verdict(engine)
-    assert verdict.faults == []
+    verdict = await _verify_chain(engine)
+    assert verdict.failures == []
     assert (verdict.checkpoints, verdict.signed) == (2, 1)
 
 
-async def test_where_retention_cuts_is_signed(engine: AsyncEngine) -> None:
+async def test_signs_the_point_where_retention_cuts(engine: AsyncEngine) -> None:
     key = new_key()
     await _introduce(engine, key)
     await _write(engine, key)
     async with engine.begin() as connection:
-        sign = await signing(connection, [key])
-        await audit_chain.prune(connection, older_than_seconds=0, limit=4, sign=sign)
-    verdict = await _verdict(engine)
-    assert verdict.faults == []
+        sign = await find_signer(connection, [key])
+        await audit_chain.prune_entries(connection, older_than_seconds=0, limit=4, sign=sign)
+    verdict = await _verify_chain(engine)
+    assert verdict.failures == []
     assert (verdict.first, verdict.signed) == (5, 2)
 
 
@@ -101,15 +107,15 @@ async def test_a_false_one_is_found(engine: AsyncEngine, name: str) -> None:
         if statement is None:
             row = (await connection.execute(text("SELECT signed FROM audit_checkpoint"))).scalar()
             assert isinstance(row, dict)
-            forged = signed(new_key(), "audit_checkpoint", row["document"]).text
+            forged = sign_document(new_key(), "audit_checkpoint", row["document"]).text
             assert json.loads(forged)["document"] == row["document"]
             await connection.execute(
                 text("UPDATE audit_checkpoint SET signed = cast(:it as jsonb)"), {"it": forged}
             )
         else:
             await connection.execute(text(statement))
-    faults = (await _verdict(engine)).faults
-    assert any(words in fault.sentence for fault in faults), faults
+    faults = (await _verify_chain(engine)).failures
+    assert any(words in fault.reason for fault in faults), faults
 
 
 _CUT = (
@@ -129,28 +135,28 @@ async def test_a_beginning_that_was_cut_at_a_checkpoint_is_found(engine: AsyncEn
     for _ in range(2):
         await _write(engine, key)
     async with engine.connect() as connection:
-        kept = await audit_chain.newest_signed(connection)
-    assert kept is not None
-    assert (await _verdict(engine, kept)).faults == []
+        newest_signed = await audit_chain.find_newest_signed(connection)
+    assert newest_signed is not None
+    assert (await _verify_chain(engine, newest_signed)).failures == []
     # that the chain stood there does not say that it was cut there
     assert "no checkpoint says that it was cut here" in (await _tamper(engine, *_CUT))[0]
     # nor does what anybody may have written
     assert "nothing signed says that it was cut" in (await _tamper(engine, _FEIGNED))[0]
-    # where all that is signed is gone here, the bucket has the newest
+    # if all signed checkpoints are gone here, the bucket has the newest
     gone = "DELETE FROM audit_checkpoint WHERE jsonb_typeof(signed) = 'object'"
     assert await _tamper(engine, gone) == []
-    (fault,) = (await _verdict(engine, kept)).faults
-    assert "nothing signed says that it was cut" in fault.sentence
+    (fault,) = (await _verify_chain(engine, newest_signed)).failures
+    assert "nothing signed says that it was cut" in fault.reason
 
 
-async def test_a_signed_one_that_was_taken_out_is_found(engine: AsyncEngine) -> None:
+async def test_detects_a_removed_signed_checkpoint(engine: AsyncEngine) -> None:
     key = new_key()
     await _introduce(engine, key)
     for _ in range(3):
         await _write(engine, key)
-    found = await _tamper(engine, "DELETE FROM audit_checkpoint WHERE number = 20")
-    assert len(found) == 1
-    assert "the signed checkpoint before its own is missing" in found[0]
+    reasons = await _tamper(engine, "DELETE FROM audit_checkpoint WHERE number = 20")
+    assert len(reasons) == 1
+    assert "the signed checkpoint before its own is missing" in reasons[0]
 
 
 async def test_retention_takes_none_out_of_their_middle(engine: AsyncEngine) -> None:
@@ -160,6 +166,8 @@ async def test_retention_takes_none_out_of_their_middle(engine: AsyncEngine) -> 
         await _write(engine, key)
         for limit in (4, 3):
             async with engine.begin() as connection:
-                sign = await signing(connection, [key])
-                await audit_chain.prune(connection, older_than_seconds=0, limit=limit, sign=sign)
-            assert (await _verdict(engine)).faults == []
+                sign = await find_signer(connection, [key])
+                await audit_chain.prune_entries(
+                    connection, older_than_seconds=0, limit=limit, sign=sign
+                )
+            assert (await _verify_chain(engine)).failures == []

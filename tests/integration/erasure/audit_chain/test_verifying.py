@@ -6,13 +6,14 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import func, select, text
+from sqlalchemy import func, select, text, true
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import Action, Who
 from inference_store.erasure import audit_chain
 from inference_store.erasure.audit_chain import Verdict
+from inference_store.erasure.log.hash_chain import Link
 from inference_store.index.audit import note
 from inference_store.index.tables import audit, audit_link
 
@@ -23,43 +24,43 @@ _UNGUARDED = [f"ALTER TABLE {table} DISABLE TRIGGER USER" for table in
 
 
 async def _write(engine: AsyncEngine, *uids: UUID, link: bool = True) -> None:
-    """Entries about these inferences, each in the chain."""
+    """Write entries about these inferences, each linked in the chain."""
     async with engine.begin() as connection:
         await note(connection, _ADA, Action.DATA_READ, uids=uids, of=1.5, name='Łódź \u2028 "q"')
     if link:
         async with engine.begin() as connection:
-            while await audit_chain.link(connection, limit=7):
+            while await audit_chain.link_entries(connection, limit=7):
                 pass
 
 
-async def _verdict(engine: AsyncEngine) -> Verdict:
+async def _verify_chain(engine: AsyncEngine) -> Verdict:
     async with engine.connect() as connection:
         await connection.execution_options(isolation_level="REPEATABLE READ")
         return await audit_chain.verify(connection)
 
 
 async def _tamper(engine: AsyncEngine, *statements: str) -> None:
-    """As whoever owns the tables can."""
+    """Change rows as the owner of the tables can."""
     async with engine.begin() as connection:
         for statement in (*_UNGUARDED, *statements):
             await connection.execute(text(statement))
 
 
-async def _checkpoint(connection: AsyncConnection) -> int | None:
-    body = await audit_chain.due(connection)
+async def _make_checkpoint(connection: AsyncConnection) -> int | None:
+    body = await audit_chain.make_checkpoint(connection)
     if body is None:
         return None
     await audit_chain.apply_checkpoint(connection, body, datetime.now(UTC), "retention")
     return int(body["number"])
 
 
-async def test_a_chain_that_nobody_touched_closes(engine: AsyncEngine) -> None:
-    assert (await _verdict(engine)).faults == []
+async def test_an_unchanged_chain_verifies(engine: AsyncEngine) -> None:
+    assert (await _verify_chain(engine)).failures == []
     await _write(engine, *_UIDS)
     await _write(engine, *_UIDS[:3], link=False)
-    verdict = await _verdict(engine)
-    assert verdict.faults == []
-    assert (verdict.first, verdict.head, verdict.linked, verdict.unlinked) == (1, 20, 20, 3)
+    verdict = await _verify_chain(engine)
+    assert verdict.failures == []
+    assert (verdict.first, verdict.end.number, verdict.linked, verdict.unlinked) == (1, 20, 20, 3)
 
 
 _TAMPERED = {
@@ -111,17 +112,17 @@ async def test_what_was_done_is_found(engine: AsyncEngine, name: str) -> None:
     await _write(engine, *_UIDS)
     statement, number, words = _TAMPERED[name]
     await _tamper(engine, *statement.split(";"))
-    faults = (await _verdict(engine)).faults
+    faults = (await _verify_chain(engine)).failures
     assert [fault.number for fault in faults][:1] == [number], faults
-    assert any(words in fault.sentence for fault in faults), faults
+    assert any(words in fault.reason for fault in faults), faults
 
 
 async def test_a_tail_cut_with_its_head_is_found_by_a_checkpoint(engine: AsyncEngine) -> None:
     await _write(engine, *_UIDS)
     async with engine.begin() as connection:
-        assert await _checkpoint(connection) == 20
-        assert await _checkpoint(connection) is None
-    assert (await _verdict(engine)).faults == []
+        assert await _make_checkpoint(connection) == 20
+        assert await _make_checkpoint(connection) is None
+    assert (await _verify_chain(engine)).failures == []
     await _tamper(
         engine,
         "DELETE FROM audit WHERE number > 15",
@@ -129,15 +130,15 @@ async def test_a_tail_cut_with_its_head_is_found_by_a_checkpoint(engine: AsyncEn
         "UPDATE audit_head SET (number, hash) = (SELECT number, hash FROM audit_link"
         " ORDER BY number DESC LIMIT 1)",
     )
-    [fault] = (await _verdict(engine)).faults
+    [fault] = (await _verify_chain(engine)).failures
     assert fault.number == 20
-    assert "beyond the chain's end" in fault.sentence
+    assert "beyond the chain's end" in fault.reason
 
 
-async def test_a_chain_made_anew_is_found_by_a_checkpoint(engine: AsyncEngine) -> None:
+async def test_a_checkpoint_reveals_a_replaced_chain(engine: AsyncEngine) -> None:
     await _write(engine, *_UIDS)
     async with engine.begin() as connection:
-        await _checkpoint(connection)
+        await _make_checkpoint(connection)
     await _tamper(
         engine,
         "DELETE FROM audit WHERE number = 5",
@@ -146,8 +147,8 @@ async def test_a_chain_made_anew_is_found_by_a_checkpoint(engine: AsyncEngine) -
         "UPDATE audit_head SET number = 0, hash = decode(repeat('00', 32), 'hex')",
     )
     await _write(engine, uuid4())
-    [fault] = (await _verdict(engine)).faults
-    assert "made anew" in fault.sentence
+    [fault] = (await _verify_chain(engine)).failures
+    assert "made again" in fault.reason
 
 
 @pytest.mark.parametrize(
@@ -166,57 +167,61 @@ async def test_a_chain_made_anew_is_found_by_a_checkpoint(engine: AsyncEngine) -
 async def test_postgres_refuses_it_in_the_first_place(engine: AsyncEngine, statement: str) -> None:
     await _write(engine, *_UIDS)
     async with engine.begin() as connection:
-        await _checkpoint(connection)
+        await _make_checkpoint(connection)
     with pytest.raises(DBAPIError, match="append-only"):
         async with engine.begin() as connection:
             await connection.execute(text(statement))
-    assert (await _verdict(engine)).faults == []
+    assert (await _verify_chain(engine)).failures == []
 
 
-async def test_values_that_an_erasure_took_are_no_fault(engine: AsyncEngine) -> None:
+async def test_values_removed_by_an_erasure_are_no_fault(engine: AsyncEngine) -> None:
     await _write(engine, *_UIDS)
     await _write(engine, _UIDS[0], _UIDS[19], link=False)
     erasure = uuid4()
     async with engine.begin() as connection:
-        assert await audit_chain.forget(connection, erasure, uids=_UIDS[:2]) == 3
-        assert await audit_chain.forget(connection, erasure, uids=_UIDS[:2]) == 0
+        assert await audit_chain.redact_values(connection, erasure, uids=_UIDS[:2]) == 3
+        assert await audit_chain.redact_values(connection, erasure, uids=_UIDS[:2]) == 0
     await _write(engine)
-    verdict = await _verdict(engine)
-    assert verdict.faults == []
-    assert (verdict.linked, verdict.taken) == (24, 3)
+    verdict = await _verify_chain(engine)
+    assert verdict.failures == []
+    assert (verdict.linked, verdict.redacted) == (24, 3)
     async with engine.connect() as connection:
-        left = (await connection.execute(select(audit).where(audit.c.taken_by.is_not(None)))).all()
-        assert {(row.uid, row.actor, row.action) for row in left} == {
+        rows_left = (
+            await connection.execute(select(audit).where(audit.c.taken_by.is_not(None)))
+        ).all()
+        assert {(row.uid, row.actor, row.action) for row in rows_left} == {
             (None, "key:ada", "data_read")
         }
-        assert {str(row.detail) for row in left} == {"{}"}
+        assert {str(row.detail) for row in rows_left} == {"{}"}
         salts = select(func.count()).where(audit_link.c.salt.is_(None))
         assert await connection.scalar(salts) == 3
-        said = (await connection.execute(
+        mentions = (await connection.execute(
             select(audit.c.detail).where(audit.c.action == "audit_values_taken")
         )).scalar_one()  # fmt: skip
-        assert said == {"erasure": str(erasure), "entries": sorted(row.id for row in left)}
+        assert mentions == {"erasure": str(erasure), "entries": sorted(row.id for row in rows_left)}
 
 
-async def test_what_says_that_values_were_taken_cannot_be_removed(engine: AsyncEngine) -> None:
+async def test_the_record_of_taken_values_cannot_be_removed(engine: AsyncEngine) -> None:
     await _write(engine, *_UIDS)
     async with engine.begin() as connection:
-        await audit_chain.forget(connection, uuid4(), uids=_UIDS[:2])
+        await audit_chain.redact_values(connection, uuid4(), uids=_UIDS[:2])
     await _write(engine)
     await _tamper(engine, "DELETE FROM audit WHERE action = 'audit_values_taken'")
-    numbers = {fault.number: fault.sentence for fault in (await _verdict(engine)).faults}
+    numbers = {fault.number: fault.reason for fault in (await _verify_chain(engine)).failures}
     assert set(numbers) == {1, 2, 21}
 
 
 async def _forget_page(engine: AsyncEngine, erasure: UUID, *, after: int) -> tuple[int, int | None]:
-    """One transaction of two entries at most."""
-    said: dict[str, Any] = {"key": "driver", "value": "O'Brien", "after": after, "limit": 2}
+    """Redact at most two entries in one transaction."""
+    subject = ("driver", "O'Brien")
     async with engine.begin() as connection:
-        return await audit_chain.forget_mentions(connection, erasure, **said)
+        return await audit_chain.redact_mentions(
+            connection, erasure, subject, true(), after=after, limit=2
+        )
 
 
-async def test_a_subject_is_taken_where_key_and_value_are_mentioned(engine: AsyncEngine) -> None:
-    said: list[dict[str, Any]] = [
+async def test_redacts_a_subject_mentioned_with_key_and_value(engine: AsyncEngine) -> None:
+    entries: list[dict[str, Any]] = [
         {"filter": "driver = 'O''Brien'"},
         {"subject": {"key": "driver", "value": "O'Brien"}},
         {"filter": "driver = 'Ada'"},
@@ -224,8 +229,8 @@ async def test_a_subject_is_taken_where_key_and_value_are_mentioned(engine: Asyn
         {"rules": [{"filter": {"op": "=", "args": [{"property": "driver"}, "O'Brien"]}}]},
     ]
     async with engine.begin() as connection:
-        for each in said:
-            await note(connection, _ADA, Action.POLICY_SET, **each)
+        for entry in entries:
+            await note(connection, _ADA, Action.POLICY_SET, **entry)
     erasure = uuid4()
     assert await _forget_page(engine, erasure, after=0) == (2, 2)
     # the next page may be looked at twice, and another time
@@ -235,13 +240,13 @@ async def test_a_subject_is_taken_where_key_and_value_are_mentioned(engine: Asyn
     assert await _forget_page(engine, erasure, after=5) == (0, None)
     async with engine.connect() as connection:
         query = select(audit.c.detail).where(audit.c.action == "policy_set").order_by(audit.c.id)
-        left = (await connection.execute(query)).scalars().all()
-    assert left == [{}, {}, said[2], said[3], {}]
+        remaining = (await connection.execute(query)).scalars().all()
+    assert remaining == [{}, {}, entries[2], entries[3], {}]
     await _write(engine)
-    assert (await _verdict(engine)).faults == []
+    assert (await _verify_chain(engine)).failures == []
 
 
-async def test_what_retention_cuts_off_leaves_a_checkpoint(engine: AsyncEngine) -> None:
+async def test_retention_leaves_a_checkpoint_where_it_cuts(engine: AsyncEngine) -> None:
     async with engine.begin() as connection:
         await connection.execute(
             text(
@@ -249,37 +254,39 @@ async def test_what_retention_cuts_off_leaves_a_checkpoint(engine: AsyncEngine) 
                 " 'x', 'y' FROM generate_series(9, 0, -1) AS n"
             )
         )
-        await audit_chain.link(connection, limit=100)
+        await audit_chain.link_entries(connection, limit=100)
         for expected in (3, 2, 0):
-            cut = await audit_chain.prune(connection, older_than_seconds=4.5 * 86400, limit=3)
+            cut = await audit_chain.prune_entries(
+                connection, older_than_seconds=4.5 * 86400, limit=3
+            )
             assert cut == expected
-    verdict = await _verdict(engine)
-    assert verdict.faults == []
-    assert (verdict.first, verdict.head, verdict.checkpoints) == (6, 10, 1)
+    verdict = await _verify_chain(engine)
+    assert verdict.failures == []
+    assert (verdict.first, verdict.end.number, verdict.checkpoints) == (6, 10, 1)
     await _tamper(engine, "DELETE FROM audit_checkpoint")
-    assert {fault.number for fault in (await _verdict(engine)).faults} == {5, 6}
+    assert {fault.number for fault in (await _verify_chain(engine)).failures} == {5, 6}
 
 
 async def test_two_writers_and_readers_in_between_make_one_chain(engine: AsyncEngine) -> None:
     async def link() -> None:
         for _ in range(20):
             async with engine.begin() as connection:
-                await audit_chain.link(connection, limit=5)
+                await audit_chain.link_entries(connection, limit=5)
 
     async def write(own: int) -> None:
         for number in range(15):
             await _write(engine, UUID(int=own + number), link=False)
             async with engine.begin() as connection:
-                await audit_chain.forget(connection, uuid4(), uids=[UUID(int=own + number)])
+                await audit_chain.redact_values(connection, uuid4(), uids=[UUID(int=own + number)])
 
     await asyncio.gather(link(), link(), write(1000), write(2000), write(3000))
     await _write(engine)
-    verdict = await _verdict(engine)
-    assert verdict.faults == []
-    assert (verdict.linked, verdict.taken, verdict.unlinked) == (91, 45, 0)
+    verdict = await _verify_chain(engine)
+    assert verdict.failures == []
+    assert (verdict.linked, verdict.redacted, verdict.unlinked) == (91, 45, 0)
 
 
-async def test_a_restored_backup_goes_on_behind_what_it_lacks(engine: AsyncEngine) -> None:
+async def test_a_restored_backup_continues_after_the_entries_it_lacks(engine: AsyncEngine) -> None:
     """The ledger is replayed: its checkpoint tells how far the chain had come."""
     await _write(engine, *_UIDS)
     body = {"number": 30_000, "hash": "ab" * 32, "signed": None}
@@ -287,27 +294,29 @@ async def test_a_restored_backup_goes_on_behind_what_it_lacks(engine: AsyncEngin
         for _ in range(2):
             await audit_chain.apply_checkpoint(connection, body, datetime.now(UTC), "retention")
     await _write(engine, *_UIDS[:3])
-    verdict = await _verdict(engine)
-    assert (verdict.head, verdict.linked, verdict.checkpoints) == (30_003, 23, 1)
-    [fault] = verdict.faults
+    verdict = await _verify_chain(engine)
+    assert (verdict.end.number, verdict.linked, verdict.checkpoints) == (30_003, 23, 1)
+    [fault] = verdict.failures
     assert fault.number == 21
-    assert "missing up to 30000" in fault.sentence
-    assert "older backup" in fault.sentence
+    assert "missing up to 30000" in fault.reason
+    assert "older backup" in fault.reason
     # what is old enough goes from both sides of the gap
     pruned = []
     for _ in range(5):
         async with engine.begin() as connection:
-            pruned.append(await audit_chain.prune(connection, older_than_seconds=0, limit=8))
+            pruned.append(
+                await audit_chain.prune_entries(connection, older_than_seconds=0, limit=8)
+            )
     assert pruned == [8, 8, 7, 0, 0]
-    assert (await _verdict(engine)).faults == []
+    assert (await _verify_chain(engine)).failures == []
 
 
-async def test_what_is_kept_elsewhere_finds_a_chain_that_was_made_anew(engine: AsyncEngine) -> None:
+async def test_a_copy_kept_elsewhere_reveals_a_replaced_chain(engine: AsyncEngine) -> None:
     await _write(engine, *_UIDS)
     async with engine.connect() as connection:
         await connection.execution_options(isolation_level="REPEATABLE READ")
-        good = [(20, (await audit_chain.verify(connection)).head_hash)]
-        assert (await audit_chain.verify(connection, anchors=good)).faults == []
-        for anchor, words in (((20, b"x" * 32), "made anew"), ((21, b"x" * 32), "beyond")):
-            [fault] = (await audit_chain.verify(connection, anchors=[anchor])).faults
-            assert words in fault.sentence
+        good = [(await audit_chain.verify(connection)).end]
+        assert (await audit_chain.verify(connection, anchors=good)).failures == []
+        for anchor, words in ((Link(20, b"x" * 32), "made again"), (Link(21, b"x" * 32), "beyond")):
+            [fault] = (await audit_chain.verify(connection, anchors=[anchor])).failures
+            assert words in fault.reason

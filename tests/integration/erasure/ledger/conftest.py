@@ -21,8 +21,8 @@ PREFIX = "ledger/"
 
 async def note_down(connection: AsyncConnection, body: Body, _: datetime, actor: str) -> str:
     """A kind of our own: its effect is a row, written once however often it is applied."""
-    made = text("INSERT INTO noted VALUES (:word) ON CONFLICT DO NOTHING")
-    await connection.execute(made, {"word": body["word"]})
+    statement = text("INSERT INTO noted VALUES (:word) ON CONFLICT DO NOTHING")
+    await connection.execute(statement, {"word": body["word"]})
     return f"{actor} said {body['word']}"
 
 
@@ -47,11 +47,11 @@ def settings(database: str, minio_server: S3, bucket: str) -> RetentionSettings:
 
 @pytest.fixture
 def blobs(settings: RetentionSettings) -> Iterator[Blobs]:
-    with Blobs(settings) as made:
-        yield made
+    with Blobs(settings) as opened:
+        yield opened
 
 
-def ledger_of(engine: AsyncEngine, blobs: Blobs, **more: Any) -> Ledger:
+def make_ledger(engine: AsyncEngine, blobs: Blobs, **more: Any) -> Ledger:
     from inference_store.erasure.ledger import KINDS as ALL  # noqa: PLC0415  (the name is ours here)
 
     return Ledger(engine, blobs, prefix=PREFIX, kinds=(*ALL, *KINDS), **more)
@@ -61,15 +61,15 @@ def ledger_of(engine: AsyncEngine, blobs: Blobs, **more: Any) -> Ledger:
 async def ledger(engine: AsyncEngine, blobs: Blobs) -> Ledger:
     async with engine.begin() as connection:
         await connection.execute(text("CREATE TABLE noted (word text PRIMARY KEY)"))
-    return ledger_of(engine, blobs)
+    return make_ledger(engine, blobs)
 
 
-async def words(engine: AsyncEngine) -> set[str]:
+async def list_words(engine: AsyncEngine) -> set[str]:
     async with engine.connect() as connection:
         return set((await connection.execute(text("SELECT word FROM noted"))).scalars())
 
 
-async def head(engine: AsyncEngine) -> int:
+async def read_head(engine: AsyncEngine) -> int:
     async with engine.connect() as connection:
-        found = await connection.scalar(text("SELECT number FROM ledger_head"))
-    return int(found or 0)
+        number = await connection.scalar(text("SELECT number FROM ledger_head"))
+    return int(number or 0)

@@ -11,14 +11,16 @@ from inference_store.erasure.ledger import Ledger
 from inference_store.objects import Blobs
 from inference_store.query.cql2 import parse
 
-from .conftest import Restore, ledger_of
+from .conftest import Restore, make_ledger
 
 
-async def _body(engine: AsyncEngine, **changes: Any) -> dict[str, Any]:
+async def _make_body(engine: AsyncEngine, **changes: Any) -> dict[str, Any]:
     async with engine.connect() as connection:
-        made = await holds.make(connection, None, holds.Asked(filter=parse("ok")))
+        hold_filter = await holds.build_filter(
+            connection, None, holds.HoldCriteria(filter=parse("ok"))
+        )
     body = {"id": str(uuid4()), "name": "one", "reason": "a file", "model_id": "new-model"}
-    values = {"filter": made.text, "inference_ids": None, "until": None, "revision": 1}
+    values = {"filter": hold_filter.text, "inference_ids": None, "until": None, "revision": 1}
     return body | values | changes
 
 
@@ -29,11 +31,11 @@ async def test_a_replay_places_changes_and_releases_them_again(
     backup: Callable[[], bytes],
     restore: Restore,
 ) -> None:
-    """Of a model that the backup does not know, too."""
-    before = await _body(engine, name="before", model_id=None)
+    """This includes a hold of a model that the backup does not know."""
+    before = await _make_body(engine, name="before", model_id=None)
     await ledger.write("hold_placed", before, actor="a")
     older = await restore(backup())
-    since, over = await _body(engine), await _body(engine, name="over")
+    since, over = await _make_body(engine), await _make_body(engine, name="over")
     for body in (since, over):
         await ledger.write("hold_placed", body, actor="a")
     until = "2099-01-01T00:00:00+00:00"
@@ -43,19 +45,19 @@ async def test_a_replay_places_changes_and_releases_them_again(
         gone = {"id": body["id"], "reason": "closed", "revision": 2}
         await ledger.write("hold_released", gone, actor="c")
     async with engine.connect() as connection:
-        there = await holds.listed(connection)
-    same = ledger_of(older, blobs)
+        there = await holds.list_holds(connection)
+    same = make_ledger(older, blobs)
     assert await same.replay() == 5
     async with older.connect() as connection:
-        again = await holds.listed(connection)
-        in_force = await holds.in_force(connection)
-        changes = await holds.history(connection, again[0].id)
-    shown = [
+        again = await holds.list_holds(connection)
+        in_force = await holds.list_in_force(connection)
+        changes = await holds.list_revisions(connection, again[0].id)
+    names = [
         *("id", "name", "reason", "filter", "until", "placed_by", "placed_at", "released_by"),
         *("released_at", "release_reason", "revision"),
     ]
-    assert [[getattr(each, name) for name in shown] for each in again] == [
-        [getattr(each, name) for name in shown] for each in there
+    assert [[getattr(placed_hold, name) for name in names] for placed_hold in again] == [
+        [getattr(placed_hold, name) for name in names] for placed_hold in there
     ]
-    assert [each.name for each in in_force] == ["one"]
+    assert [hold.name for hold in in_force] == ["one"]
     assert len(changes) == 2

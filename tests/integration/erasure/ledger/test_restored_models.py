@@ -11,7 +11,7 @@ from inference_store.access import Action
 from inference_store.erasure import policies
 from inference_store.erasure.housekeeping import removed_models
 from inference_store.erasure.ledger import Entry, Ledger, Note
-from inference_store.erasure.policies import Of, RetentionPolicy
+from inference_store.erasure.policies import PolicyOwner, RetentionPolicy
 from inference_store.index import registrations
 from inference_store.index.registrations import Details
 from inference_store.index.tables import audit, registration
@@ -19,20 +19,20 @@ from inference_store.objects import Blobs
 from tests.integration.backups import Backup, Restore
 from tests.integration.retention.stored import Storing, ago
 
-from .conftest import ledger_of
+from .conftest import make_ledger
 
 
-async def keep(ledger: Ledger, model_id: str) -> None:
+async def set_policy(ledger: Ledger, model_id: str) -> None:
     rule = {"keep_input": "P1D", "keep_inference": "P1D"}
     policy = RetentionPolicy.model_validate({"rules": [rule]})
 
-    async def said(connection: AsyncConnection) -> dict[str, object]:
-        return await policies.setting(connection, Of("model", model_id), policy)
+    async def describe(connection: AsyncConnection) -> dict[str, object]:
+        return await policies.describe_change(connection, PolicyOwner("model", model_id), policy)
 
-    await ledger.write("policy_set", said, actor="a")
+    await ledger.write("policy_set", describe, actor="a")
 
 
-async def test_it_is_gone_with_its_policy_and_what_has_inferences_is_only_without_one(
+async def test_a_replay_removes_empty_models_and_policies_of_full_ones(
     ledger: Ledger,
     engine: AsyncEngine,
     blobs: Blobs,
@@ -45,27 +45,27 @@ async def test_it_is_gone_with_its_policy_and_what_has_inferences_is_only_withou
         for name in names:
             await registrations.put(connection, name, Details(project_id="p"))
     for name in names:
-        await keep(ledger, name)
+        await set_policy(ledger, name)
     older = await restore(backup())
-    await keep(ledger, "later")
+    await set_policy(ledger, "later")
     for name in (*names, "later"):
         note = Note(Action.MODEL_REMOVED, name, {})
         await ledger.write("model_removed", {"model_id": name}, actor="a", note=note)
     async with engine.connect() as connection:
         assert (await connection.execute(select(registration.c.model_id))).all() == []
         audited = (await connection.execute(select(audit.c.model, audit.c.model_id))).all()
-        assert [each.model_id for each in audited] == [*names, "later"]
-        assert all(each.model for each in audited[:2])
+        assert [row.model_id for row in audited] == [*names, "later"]
+        assert all(row.model for row in audited[:2])
     async with older.connect() as connection:
         full = (await registrations.get(connection, "full")).model
         former = (await registrations.get(connection, "empty")).model
     (still,) = await Storing(older, blobs, bucket).inferences(full, 1, ago(days=1), objects=False)
 
-    assert await ledger_of(older, blobs).replay() == 4
+    assert await make_ledger(older, blobs).replay() == 4
     async with older.begin() as connection:
-        found = (await connection.execute(select(registration.c.model_id))).scalars()
-        assert list(found) == ["full"]
-        assert await policies.by_model(connection) == {}
+        model_ids = (await connection.execute(select(registration.c.model_id))).scalars()
+        assert list(model_ids) == ["full"]
+        assert await policies.find_effective_policies(connection) == {}
         assert await registrations.ensure(connection, "empty") == former
     assert await Storing(older, blobs, bucket).stored() == {still.uid}
 
@@ -76,10 +76,10 @@ class Overtaken(Ledger):
     meanwhile: Callable[[], Awaitable[object]]
 
     async def remove(self, model_id: str) -> None:
-        async def said(connection: AsyncConnection) -> dict[str, Any]:
-            return dict(await removed_models.removable(connection, model_id))
+        async def describe(connection: AsyncConnection) -> dict[str, Any]:
+            return dict(await removed_models.describe_removal(connection, model_id))
 
-        await self.write("model_removed", said, actor="a")
+        await self.write("model_removed", describe, actor="a")
 
     async def _take_effect(self, connection: AsyncConnection, entry: Entry) -> Any:
         if entry.kind == "model_removed":
@@ -88,17 +88,19 @@ class Overtaken(Ledger):
 
 
 @pytest.mark.parametrize("put", [False, True])
-async def test_what_comes_between_the_entry_and_its_effect_is_of_a_model_registered_anew(
+async def test_data_arriving_before_the_effect_belongs_to_a_new_registration(
     engine: AsyncEngine, blobs: Blobs, bucket: str, put: bool
 ) -> None:
     storing = Storing(engine, blobs, bucket)
     ledger = Overtaken(engine, blobs, prefix="ledger/")
     async with engine.begin() as connection:
-        made, _ = await registrations.put(connection, "m", Details(class_labels=("cat", "dog")))
-    await keep(ledger, "m")
+        registered, _ = await registrations.put(
+            connection, "m", Details(class_labels=("cat", "dog"))
+        )
+    await set_policy(ledger, "m")
 
     async def come() -> None:
-        await storing.inferences(made.model, 1, ago(days=1), objects=False)
+        await storing.inferences(registered.model, 1, ago(days=1), objects=False)
         if put:
             async with engine.begin() as connection:
                 await registrations.put(connection, "m", Details(class_labels=("cow",)))
@@ -106,15 +108,15 @@ async def test_what_comes_between_the_entry_and_its_effect_is_of_a_model_registe
     ledger.meanwhile = come
     await ledger.remove("m")
     async with engine.begin() as connection:
-        found = await registrations.get(connection, "m")
-        anew = ("api", ("cow",)) if put else ("event", ())
-        assert (found.registered_by, found.class_labels) == anew
-        assert await policies.by_model(connection) == {}
+        model = await registrations.get(connection, "m")
+        expected_registration = ("api", ("cow",)) if put else ("event", ())
+        assert (model.registered_by, model.class_labels) == expected_registration
+        assert await policies.find_effective_policies(connection) == {}
         assert await removed_models.remove_emptied(connection) == 0
     assert len(await storing.stored()) == 1
 
 
-async def test_a_model_whose_last_inferences_are_being_erased_goes_with_them(
+async def test_removes_a_model_with_its_last_inferences(
     ledger: Ledger, engine: AsyncEngine, blobs: Blobs, bucket: str
 ) -> None:
     storing = Storing(engine, blobs, bucket)
@@ -131,5 +133,5 @@ async def test_a_model_whose_last_inferences_are_being_erased_goes_with_them(
         for table in ("erasing", "inference"):
             await connection.execute(text(f"DELETE FROM {table}"))
         assert await removed_models.remove_emptied(connection) == 1
-        left = (await connection.execute(select(registration.c.model_id))).scalars().all()
-    assert left == ["wanted"]
+        model_ids = (await connection.execute(select(registration.c.model_id))).scalars().all()
+    assert model_ids == ["wanted"]

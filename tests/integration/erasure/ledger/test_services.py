@@ -21,22 +21,22 @@ from tests.service_process import Service
 from tests.warm.process import run_command
 
 __all__ = ["backup", "restore"]
-PLACES = [name for name in FAILPOINTS if name.startswith("ledger.")]
-KEPT = {"rules": [{"name": "all", "keep_input": "P1D", "keep_inference": "P2D"}]}
+LEDGER_FAILPOINTS = [name for name in FAILPOINTS if name.startswith("ledger.")]
+POLICY_BODY = {"rules": [{"name": "all", "keep_input": "P1D", "keep_inference": "P2D"}]}
 POLICY = "/v1/models/m/retention-policy"
 
 
-def ledger(environment: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_ledger(environment: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     return run_command("ledger", *arguments, environment=environment)
 
 
-def api_of(environment: Mapping[str, str], folder: Path) -> tuple[Service, str]:
+def start_api(environment: Mapping[str, str], folder: Path) -> tuple[Service, str]:
     port = str(free_port())
     service = Service("api", {**environment, "INFERENCE_STORE_API_PORT": port}, folder)
     return service, f"http://127.0.0.1:{port}"
 
 
-async def _health(service: Service) -> dict[str, Any]:
+async def _read_health(service: Service) -> dict[str, Any]:
     return await asyncio.to_thread(service.health)
 
 
@@ -49,26 +49,26 @@ async def test_services_wait_until_a_restored_backup_was_given_what_came_since(
 ) -> None:
     environment = service_environment(KAFKA_TOPIC=topic(), RETENTION_POLL_SECONDS="0.1")
     dump = backup()
-    api, address = api_of(environment, tmp_path)
+    api, address = start_api(environment, tmp_path)
     api.wait_ready()
     async with httpx.AsyncClient(base_url=address, timeout=120) as client:
         assert (await client.put("/v1/models/m", json={})).status_code == 201
-        assert (await client.put(POLICY, json=KEPT)).status_code == 200
+        assert (await client.put(POLICY, json=POLICY_BODY)).status_code == 200
     api.stop()
-    shown = ledger(environment, "show")
-    assert (shown.returncode, shown.stdout.count("\n")) == (0, 1)
-    assert '"kind": "policy_set"' in shown.stdout
+    completed = run_ledger(environment, "show")
+    assert (completed.returncode, completed.stdout.count("\n")) == (0, 1)
+    assert '"kind": "policy_set"' in completed.stdout
 
     older = await restore(dump)
     dsn = older.url.set(drivername="postgresql").render_as_string(hide_password=False)
     environment |= {"INFERENCE_STORE_POSTGRES_DSN": dsn}
-    shown = ledger(environment, "show")
-    assert shown.returncode == 1
-    assert "inference-store ledger replay" in shown.stderr
+    completed = run_ledger(environment, "show")
+    assert completed.returncode == 1
+    assert "inference-store ledger replay" in completed.stderr
     folders = [tmp_path / name for name in ("ingester", "retention", "api")]
     for folder in folders:
         folder.mkdir()
-    api, address = api_of(environment, folders[2])
+    api, address = start_api(environment, folders[2])
     services = [
         Service("ingester", environment, folders[0]),
         Service("retention", environment, folders[1]),
@@ -76,17 +76,17 @@ async def test_services_wait_until_a_restored_backup_was_given_what_came_since(
     ]
     try:
         for service in services:
-            found = await until(
-                lambda: _health(service),  # noqa: B023  (asked at once)
+            answer = await until(
+                lambda: _read_health(service),  # noqa: B023  (asked at once)
                 lambda health: "ledger replay" in health["parts"]["ledger"],
             )
-            assert not found["ready"]
+            assert not answer["ready"]
             assert service.metrics("ledger_apart") == 1
         async with httpx.AsyncClient(base_url=address, timeout=120) as client:
             refused = await client.get("/v1/models")
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
             assert refused.json()["type"] == "/docs/errors#ledger-apart"
-            replayed = await asyncio.to_thread(ledger, environment, "replay")
+            replayed = await asyncio.to_thread(run_ledger, environment, "replay")
             assert replayed.returncode == 0, replayed.stderr
             assert "1 entry replayed" in replayed.stderr
             for service in services:
@@ -100,26 +100,26 @@ async def test_services_wait_until_a_restored_backup_was_given_what_came_since(
 
 
 @pytest.mark.kills
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("failpoint", LEDGER_FAILPOINTS)
 async def test_a_kill_in_a_write_is_harmless(
-    service_environment: MakeEnvironment, engine: AsyncEngine, tmp_path: Path, place: str
+    service_environment: MakeEnvironment, engine: AsyncEngine, tmp_path: Path, failpoint: str
 ) -> None:
     environment = service_environment()
-    failing, address = api_of(environment | {"INFERENCE_STORE_FAILPOINT": place}, tmp_path)
+    failing, address = start_api(environment | {"INFERENCE_STORE_FAILPOINT": failpoint}, tmp_path)
     failing.wait_ready()
     async with httpx.AsyncClient(base_url=address, timeout=120) as client:
         assert (await client.put("/v1/models/m", json={})).status_code == 201
         with pytest.raises(httpx.TransportError):
-            await client.put(POLICY, json=KEPT)
+            await client.put(POLICY, json=POLICY_BODY)
     assert failing.process.wait(180) == 128 + SIGKILL, failing.text
-    is_there = place in {"ledger.put.after", "ledger.effect.before", "ledger.effect.after"}
-    api, address = api_of(environment, tmp_path)
+    is_there = failpoint in {"ledger.put.after", "ledger.effect.before", "ledger.effect.after"}
+    api, address = start_api(environment, tmp_path)
     try:
         api.wait_ready()
         async with httpx.AsyncClient(base_url=address, timeout=120) as client:
-            found = await client.get(POLICY)
-            assert found.status_code == (200 if is_there else 404)
-            again = await client.put(POLICY, json=KEPT)
+            answer = await client.get(POLICY)
+            assert answer.status_code == (200 if is_there else 404)
+            again = await client.put(POLICY, json=POLICY_BODY)
             assert again.json()["revision"] == (2 if is_there else 1)
     finally:
         api.stop()

@@ -1,4 +1,4 @@
-"""What goes is never more than what the preview of the policy said, or the preview is partial and
+"""A policy never deletes more than its preview said, or the preview is partial and
 the policy waits."""
 
 from datetime import datetime
@@ -11,14 +11,14 @@ from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure import policies
-from inference_store.erasure.policies import Chain, Of, RetentionPolicy
+from inference_store.erasure.policies import EffectivePolicy, PolicyOwner, RetentionPolicy
 from inference_store.erasure.preview import preview
 from inference_store.index.tables import inference
 from inference_store.query.cql2 import parse_text
-from inference_store.query.filters.known import known
+from inference_store.query.filters.known_keys import find_known_keys
 from inference_store.query.filters.saved import save
-from tests.integration.erasure.test_what_goes import _OWNERS, Stored, _policy, _selected, stored
-from tests.integration.stored import Made, at, store
+from tests.integration.erasure.test_what_goes import _OWNERS, Stored, _policy, _select, stored
+from tests.integration.stored_inferences import NewInference, at, store
 from tests.properties import examples
 
 __all__ = ["stored"]
@@ -36,75 +36,77 @@ async def test_no_more_goes_than_was_previewed(stored: Stored, data: st.DataObje
     connection = stored.connection
     async with connection.begin() as transaction:
         if data.draw(st.booleans()):
-            await _measure(connection, data)
+            await _set_sizes(connection, data)
         for of in _OWNERS:
             if (policy := data.draw(_policy(stored.keys))) is not None:
                 await _set(connection, of, policy)
         of = data.draw(st.sampled_from(_OWNERS))
         changed = data.draw(_policy(stored.keys)) or {"max_bytes": data.draw(st.integers(1, 9000))}
-        before = await policies.by_model(connection)
-        lost = await preview.would_delete(connection, of, RetentionPolicy(**changed), seconds=300.0)
-        await _measure(connection, data)
-        went_before = await _gone(connection, stored, before)
+        before = await policies.find_effective_policies(connection)
+        lost = await preview.preview_policy(
+            connection, of, RetentionPolicy(**changed), seconds=300.0
+        )
+        await _set_sizes(connection, data)
+        went_before = await _find_gone(connection, stored, before)
         await _set(connection, of, changed)
-        after = await policies.by_model(connection)
+        after = await policies.find_effective_policies(connection)
         models = {model for model in stored.inferences if before.get(model) != after.get(model)}
-        went = {each for each in await _gone(connection, stored, after) if each[0] in models}
-        event(f"goes: {bool(went)}, partial: {lost.partial}, harmless: {lost.harmless}")
-        whole = {each for each in went if each[2] == "inference"}
+        gone = {row for row in await _find_gone(connection, stored, after) if row[0] in models}
+        event(f"goes: {bool(gone)}, partial: {lost.partial}, harmless: {lost.is_harmless}")
+        whole = {row for row in gone if row[2] == "inference"}
         if not lost.partial:
             assert len(whole) <= lost.parts["inference"].count
-            said = sum(part.count for part in lost.parts.values())
-            assert len({each[:2] for each in went}) <= said
-        if lost.harmless:
-            assert _parts(went) <= _parts(went_before)
+            count = sum(part.count for part in lost.parts.values())
+            assert len({row[:2] for row in gone}) <= count
+        if lost.is_harmless:
+            assert _add_parts(gone) <= _add_parts(went_before)
         await transaction.rollback()
 
 
 async def _set(connection: AsyncConnection, of: Any, policy: dict[str, Any]) -> None:
-    body = await policies.setting(connection, of, RetentionPolicy(**policy))
-    await policies.apply_set(connection, body, await policies.now(connection), "t")
+    body = await policies.describe_change(connection, of, RetentionPolicy(**policy))
+    await policies.apply_set(connection, body, await policies.read_now(connection), "t")
 
 
-async def _measure(connection: AsyncConnection, data: st.DataObject) -> None:
-    """Learn the sizes that are not known."""
+async def _set_sizes(connection: AsyncConnection, data: st.DataObject) -> None:
+    """Set the sizes that are not known."""
     size = data.draw(st.sampled_from([1, 700, 5000]))
     here = inference.c.stored_bytes
     await connection.execute(update(inference).where(here.is_(None)).values(stored_bytes=size))
 
 
-def _parts(went: set[tuple[int, Any, str]]) -> set[tuple[int, Any, str]]:
-    """What goes whole loses each part."""
-    more = {(*each[:2], part) for each in went if each[2] == "inference" for part in _PARTS}
-    return went | more
+def _add_parts(gone: set[tuple[int, Any, str]]) -> set[tuple[int, Any, str]]:
+    """Add each part of the inferences that go whole."""
+    more = {(*row[:2], part) for row in gone if row[2] == "inference" for part in _PARTS}
+    return gone | more
 
 
-async def _gone(
-    connection: AsyncConnection, stored: Stored, chains: dict[int, Chain]
+async def _find_gone(
+    connection: AsyncConnection, stored: Stored, chains: dict[int, EffectivePolicy]
 ) -> set[tuple[int, Any, str]]:
-    """What a run takes: model, uid and part; nothing of it stays."""
+    """Return what a run takes: model, uid and part; nothing of it stays."""
     now: datetime = (await connection.execute(select(func.now()))).scalar_one()
     savepoint = await connection.begin_nested()
-    found = {
-        (model, *each)
+    gone = {
+        (model, *row)
         for model in stored.inferences
-        for each in await _selected(connection, model, chains.get(model, Chain()), now)
+        for row in await _select(connection, model, chains.get(model, EffectivePolicy()), now)
     }
     await savepoint.rollback()
-    return found
+    return gone
 
 
 async def test_a_limit_is_of_what_the_rules_leave(engine: AsyncEngine) -> None:
     """The rule takes the newest two, so that the limit of two took none until the rule goes."""
     names = ("old-1", "old-2", "new-1", "new-2")
-    of, text = Of("model", "m"), "inference_id LIKE 'new%'"
-    made = [Made(name, at(second), model_id="m") for second, name in enumerate(names)]
-    model = await store(engine, *made)
+    of, text = PolicyOwner("model", "m"), "inference_id LIKE 'new%'"
+    inferences = [NewInference(name, at(second), model_id="m") for second, name in enumerate(names)]
+    model = await store(engine, *inferences)
     async with engine.begin() as connection:
-        keys = await known(connection, [model], set())
+        keys = await find_known_keys(connection, [model], set())
         saved = save(parse_text(text), keys, declared={}, source=text).text
         rule = {"saved": saved, "keep_input": "PT1S", "keep_inference": "PT1S"}
         await _set(connection, of, {"rules": [rule], "max_inferences": 2})
         limit = RetentionPolicy(max_inferences=2)
-        lost = await preview.would_delete(connection, of, limit, seconds=60.0)
-    assert (lost.parts["inference"].count, lost.fresh, lost.harmless) == (2, 2, False)
+        lost = await preview.preview_policy(connection, of, limit, seconds=60.0)
+    assert (lost.parts["inference"].count, lost.fresh, lost.is_harmless) == (2, 2, False)

@@ -1,4 +1,4 @@
-"""What a policy takes is said twice, in SQL and in Python: here they must agree.
+"""Policies are evaluated twice, in SQL and in Python: here they must agree.
 
 Rows of every sort are stored once as the ingester writes them, some of which the index does not
 have whole. For random policies of a model, its project and all, what sweeps mark is compared with
@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 from sqlalchemy import ARRAY, Text, cast, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure.holds.meaning import DOUBTFUL
-from inference_store.erasure.mark import marks
+from inference_store.erasure.holds.evaluation import INCOMPLETE_FLAGS
+from inference_store.erasure.mark.pending_deletions import add_pending
 from inference_store.erasure.policies import (
     DEFAULT,
-    Chain,
-    Of,
+    EffectivePolicy,
+    ErasureScope,
+    PolicyOwner,
     RetentionPolicy,
     Rule,
-    Scope,
-    chain_of,
+    merge_policies,
 )
 from inference_store.erasure.select import selection
 from inference_store.index.tables import erasing, inference
@@ -34,15 +34,15 @@ from inference_store.inference.errors import StoreError
 from inference_store.query.cql2 import parse_text
 from inference_store.query.filters.certain import FLAGS
 from inference_store.query.filters.facts import Facts
-from inference_store.query.filters.known import Known, known
+from inference_store.query.filters.known_keys import KnownKeys, find_known_keys
 from inference_store.query.filters.names import names_in
 from inference_store.query.filters.saved import save
-from tests.integration.query.typed_rows import INSTANTS, Maker, facts_of
-from tests.integration.stored import store
+from tests.integration.query.typed_rows import INSTANTS, InferenceMaker, derive_facts
+from tests.integration.stored_inferences import store
 from tests.properties import examples
 
 _ROWS = 60
-_SCOPES: tuple[Scope, ...] = ("inference", "response", "input")
+_SCOPES: tuple[ErasureScope, ...] = ("inference", "response", "input")
 _NOW = max(INSTANTS) + timedelta(seconds=1)
 _LEAVES = (
     "top_score < 0.4",
@@ -95,35 +95,38 @@ _RELAXED = settings(
 
 @dataclass(frozen=True)
 class Stored:
-    """What is in the database: a model, the facts of each inference, and its keys."""
+    """The contents of the database: a model, the facts of each inference, and its keys."""
 
     model: int
     facts: Mapping[UUID, Facts]
     flags: Mapping[UUID, str]
-    known: Known
+    known_keys: KnownKeys
     connection: AsyncConnection
 
 
 @pytest.fixture
 async def stored(engine: AsyncEngine) -> AsyncIterator[Stored]:
-    made = Maker(7).made("m", _ROWS)
-    model = await store(engine, *made)
+    samples = InferenceMaker(7).make_inferences("m", _ROWS)
+    model = await store(engine, *samples)
     names = {name for leaf in _LEAVES for name in names_in(parse_text(leaf))}
     async with engine.connect() as connection:
         at = inference.update().values(response_storage_key="s3://b/r", data_storage_key="s3://b/d")
         await connection.execute(at)
-        flags = {each.uid: DOUBTFUL[n % len(DOUBTFUL)] for n, each in enumerate(made[::3])}
+        flags = {
+            sample.uid: INCOMPLETE_FLAGS[n % len(INCOMPLETE_FLAGS)]
+            for n, sample in enumerate(samples[::3])
+        }
         for uid, flag in flags.items():
-            one = inference.update().where(inference.c.model == model, inference.c.uid == uid)
-            await connection.execute(one.values(flags=cast([flag], ARRAY(Text))))
-        keys = await known(connection, model, names)
-        facts = {each.uid: facts_of(each) for each in made}
+            statement = inference.update().where(inference.c.model == model, inference.c.uid == uid)
+            await connection.execute(statement.values(flags=cast([flag], ARRAY(Text))))
+        keys = await find_known_keys(connection, model, names)
+        facts = {sample.uid: derive_facts(sample) for sample in samples}
         yield Stored(model, facts, flags, keys, connection)
 
 
 @st.composite
-def _rules(draw: st.DrawFn, keys: Known) -> list[Rule]:
-    found = []
+def _rules(draw: st.DrawFn, keys: KnownKeys) -> list[Rule]:
+    rules = []
     for _ in range(draw(st.integers(0, 3))):
         text = draw(_FILTERS)
         try:
@@ -131,22 +134,22 @@ def _rules(draw: st.DrawFn, keys: Known) -> list[Rule]:
         except StoreError:
             event("refused")
             continue
-        found.append(_rule(draw, saved))
+        rules.append(_draw_rule(draw, saved))
     if draw(st.booleans()):
-        found.append(_rule(draw, None))
-    return found
+        rules.append(_draw_rule(draw, None))
+    return rules
 
 
-def _rule(draw: st.DrawFn, saved: str | None) -> Rule:
+def _draw_rule(draw: st.DrawFn, saved: str | None) -> Rule:
     places = [draw(st.integers(0, len(_AGES) - 1)) for _ in range(3)]
     longest = max(places)
     ages = [_AGES[places[0]], _AGES[places[1]], _AGES[longest]]
     return Rule(saved=saved, keep_input=ages[0], keep_response=ages[1], keep_inference=ages[2])
 
 
-def _chain(data: st.DataObject, keys: Known) -> Chain:
+def _draw_chain(data: st.DataObject, keys: KnownKeys) -> EffectivePolicy:
     policies = []
-    for of in (Of("model", "m"), Of("project", "p"), DEFAULT):
+    for of in (PolicyOwner("model", "m"), PolicyOwner("project", "p"), DEFAULT):
         rules = data.draw(_rules(keys))
         minimum = data.draw(st.sampled_from([None, None, "P1D", "P2D"]))
         more: dict[str, Any] = {
@@ -155,30 +158,30 @@ def _chain(data: st.DataObject, keys: Known) -> Chain:
         }
         if rules or minimum is not None:
             policies.append((of, 1, RetentionPolicy(rules=tuple(rules), **more)))
-    return chain_of(policies)
+    return merge_policies(policies)
 
 
 @pytest.mark.timeout(3600)
 @_RELAXED
 @given(data=st.data())
-async def test_sql_takes_what_python_says(stored: Stored, data: st.DataObject) -> None:
-    chain, connection = _chain(data, stored.known), stored.connection
-    expected: set[tuple[UUID, Scope]] = set()
+async def test_sql_selects_the_same_as_python(stored: Stored, data: st.DataObject) -> None:
+    chain, connection = _draw_chain(data, stored.known_keys), stored.connection
+    expected: set[tuple[UUID, ErasureScope]] = set()
     for uid, facts in stored.facts.items():
         [received] = facts.properties["received_at"]
-        cutoffs = chain.decide(facts, _NOW, [stored.flags.get(uid, "not_utf8")])
-        expected |= {(uid, part) for part in cutoffs.expired(received)}
+        cutoffs = chain.find_cutoffs(facts, _NOW, [stored.flags.get(uid, "not_utf8")])
+        expected |= {(uid, part) for part in cutoffs.find_expired(received)}
     event(f"parts that go: {len(expected) // 30 * 30} and more")
     async with connection.begin_nested() as savepoint:
-        rules = await selection.decided(connection, chain)
+        rules = await selection.compile_rules(connection, chain)
         for scope in _SCOPES:
             for number, rule in enumerate(chain.rules):
                 await _mark(stored, rules, number, scope, rule.cutoffs(_NOW).of(scope), data)
         rows = await connection.execute(select(erasing.c.uid, erasing.c.scope))
-        found = {(row.uid, row.scope) for row in rows}
+        selected = {(row.uid, row.scope) for row in rows}
         await savepoint.rollback()
-    assert found == expected
-    ends = chain.ends(_NOW)
+    assert selected == expected
+    ends = chain.find_end(_NOW)
     if ends is not None:
         for uid, facts in stored.facts.items():
             if facts.properties["received_at"][0] < ends:
@@ -187,42 +190,46 @@ async def test_sql_takes_what_python_says(stored: Stored, data: st.DataObject) -
 
 async def _mark(
     stored: Stored,
-    rules: selection.Decided,
+    rules: selection.CompiledRules,
     number: int,
-    scope: Scope,
+    scope: ErasureScope,
     cutoff: Any,
     data: st.DataObject,
 ) -> None:
-    """Batch by batch, as a sweep does."""
+    """Mark batch by batch, as a sweep does."""
     after, limit = None, data.draw(st.sampled_from([7, 100]))
     while cutoff is not None:
-        found = await selection.expired(
+        selected = await selection.find_expired(
             stored.connection,
             model=stored.model,
             scope=scope,
             lo=min(INSTANTS) - timedelta(days=1),
             hi=cutoff,
             limit=limit,
-            by=None if rules.of_everything(number) else (rules, number),
+            by=None if rules.is_unconditional(number) else (rules, number),
             after=after,
         )
-        if not found:
+        if not selected:
             return
-        assert len(found) <= limit
-        marked = [(stored.model, uid, scope, *keys) for uid, *keys in found]
-        assert await marks.add(stored.connection, uuid4(), marked) == len(found)
-        after = found[-1].uid
+        assert len(selected) <= limit
+        marked = [(stored.model, uid, scope, *keys) for uid, *keys in selected]
+        assert await add_pending(stored.connection, uuid4(), marked) == len(selected)
+        after = selected[-1].uid
 
 
-async def test_what_is_marked_already_and_what_is_gone_is_left_out(stored: Stored) -> None:
+async def test_leaves_out_marked_and_deleted_parts(stored: Stored) -> None:
     connection, (first, second, *_) = stored.connection, sorted(stored.facts)
     mark = {"model": stored.model, "scope": "inference", "erasure": uuid4(), "uid": first}
     await connection.execute(insert(erasing), [mark])
     gone = inference.update().where(inference.c.uid == second)
     await connection.execute(gone.values(response_deleted_at=_NOW, data_deleted_at=_NOW))
-    left: dict[Scope, int] = {"response": _ROWS - 2, "input": _ROWS - 2, "inference": _ROWS - 1}
-    for scope, count in left.items():
-        found = await selection.expired(
+    counts: dict[ErasureScope, int] = {
+        "response": _ROWS - 2,
+        "input": _ROWS - 2,
+        "inference": _ROWS - 1,
+    }
+    for scope, count in counts.items():
+        selected = await selection.find_expired(
             connection,
             model=stored.model,
             scope=scope,
@@ -230,27 +237,27 @@ async def test_what_is_marked_already_and_what_is_gone_is_left_out(stored: Store
             hi=_NOW,
             limit=1000,
         )
-        assert len(found) == count
+        assert len(selected) == count
 
 
 async def test_a_rule_is_not_true_because_the_index_lacks_something(stored: Stored) -> None:
     """A rule of what lacks a key is not of that of which keys may not have been indexed."""
     connection = stored.connection
     doubtful = {uid for uid, flag in stored.flags.items() if flag in FLAGS["metadata"]}
-    lacking = {uid for uid, each in stored.facts.items() if each.is_missing("s")}
+    lacking = {uid for uid, sample_facts in stored.facts.items() if sample_facts.is_missing("s")}
     assert lacking & doubtful
     assert lacking - doubtful
     text = "metadata.s IS NULL"
-    saved = save(parse_text(text), stored.known, source=text).text
+    saved = save(parse_text(text), stored.known_keys, source=text).text
     rule = Rule(saved=saved, keep_input="PT1S", keep_inference="PT1S")
-    chain = chain_of([(DEFAULT, 1, RetentionPolicy(rules=(rule,)))])
-    found = await selection.expired(
+    chain = merge_policies([(DEFAULT, 1, RetentionPolicy(rules=(rule,)))])
+    selected = await selection.find_expired(
         connection,
         model=stored.model,
         scope="inference",
         lo=min(INSTANTS) - timedelta(days=1),
         hi=_NOW,
         limit=1000,
-        by=(await selection.decided(connection, chain), 0),
+        by=(await selection.compile_rules(connection, chain), 0),
     )
-    assert {each.uid for each in found} == lacking - doubtful
+    assert {sample_facts.uid for sample_facts in selected} == lacking - doubtful

@@ -28,13 +28,13 @@ def test_a_duration_goes_back_in_time(text: str, before: datetime) -> None:
     assert duration.before(MARCH_31) == before
 
 
-def test_for_ever_is_no_duration() -> None:
+def test_forever_is_no_duration() -> None:
     assert parse_duration("forever") is None
 
 
 @pytest.mark.parametrize(
     "text", ["", "P", "PT", "P1DT", "P-1D", "-P1D", "1D", "P1.5D", "P1S", "P1H", "Forever", "P１D"]
 )
-def test_all_else_is_refused(text: str) -> None:
+def test_rejects_other_texts(text: str) -> None:
     with pytest.raises(ValueError, match="ISO 8601"):
         parse_duration(text)

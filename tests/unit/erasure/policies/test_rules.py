@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from inference_store.erasure.policies import RetentionPolicy
 
 
-def policy(input: str = "P30D", inference: str = "forever", **more: Any) -> RetentionPolicy:
+def make_policy(input: str = "P30D", inference: str = "forever", **more: Any) -> RetentionPolicy:
     rule = {"keep_input": input, "keep_inference": inference}
     return RetentionPolicy.model_validate({"rules": [rule | more]})
 
@@ -17,7 +17,7 @@ def policy(input: str = "P30D", inference: str = "forever", **more: Any) -> Rete
     [("P1M", "P1M"), ("P28D", "P1M"), ("P1M", "P31D"), ("P12M", "P1Y"), ("P1Y", "P366D")],
 )
 def test_a_part_may_be_kept_as_long_as_its_inference(part: str, shorter: str, longer: str) -> None:
-    policy(**{"input": "PT1S", "inference": longer, part: shorter})
+    make_policy(**{"input": "PT1S", "inference": longer, part: shorter})
 
 
 @pytest.mark.parametrize("part", ["keep_input", "keep_response"])
@@ -27,60 +27,60 @@ def test_a_part_may_be_kept_as_long_as_its_inference(part: str, shorter: str, lo
 )
 def test_a_part_may_not_be_kept_longer_on_any_day(part: str, longer: str, shorter: str) -> None:
     with pytest.raises(ValidationError, match=rf"{part} \({longer}\) must not be longer"):
-        policy(**{"input": "PT1S", "inference": shorter, part: longer})
+        make_policy(**{"input": "PT1S", "inference": shorter, part: longer})
 
 
 def test_a_response_is_kept_as_long_as_its_inference() -> None:
-    assert policy("P1D", "P2D").rules[0].response == "P2D"
-    assert policy("P1D", "P9D", keep_response="P3D").rules[0].response == "P3D"
+    assert make_policy("P1D", "P2D").rules[0].response == "P2D"
+    assert make_policy("P1D", "P9D", keep_response="P3D").rules[0].response == "P3D"
 
 
 def test_an_input_is_kept_as_long_as_its_inference() -> None:
     rule = {"keep_inference": "P2D"}
-    (found,) = RetentionPolicy.model_validate({"rules": [rule]}).rules
-    assert (found.keep_input, found.input) == (None, "P2D")
+    (parsed,) = RetentionPolicy.model_validate({"rules": [rule]}).rules
+    assert (parsed.keep_input, parsed.input) == (None, "P2D")
 
 
-def _rules(*rules: dict[str, Any], **more: Any) -> RetentionPolicy:
+def _make_rules(*rules: dict[str, Any], **more: Any) -> RetentionPolicy:
     ages = {"keep_input": "P1D", "keep_inference": "P1D"}
     return RetentionPolicy.model_validate({"rules": [ages | rule for rule in rules], **more})
 
 
 def test_a_rule_that_could_never_apply_is_refused() -> None:
-    _rules({"saved": "{}"}, {})
+    _make_rules({"saved": "{}"}, {})
     with pytest.raises(ValidationError, match=r"rules\[0\] has no filter"):
-        _rules({}, {"saved": "{}"})
+        _make_rules({}, {"saved": "{}"})
 
 
 def test_two_rules_have_two_names() -> None:
     with pytest.raises(ValidationError, match="two rules are named 'a'"):
-        _rules({"saved": "{}", "name": "a"}, {"name": "a"})
+        _make_rules({"saved": "{}", "name": "a"}, {"name": "a"})
 
 
-def test_a_policy_says_something() -> None:
-    for said in ({"max_inferences": 1}, {"max_bytes": 1}, {"minimum_age": "P1D"}):
-        _rules(**said)
+def test_a_policy_has_a_rule_or_a_bound() -> None:
+    for fields in ({"max_inferences": 1}, {"max_bytes": 1}, {"minimum_age": "P1D"}):
+        _make_rules(**fields)
     with pytest.raises(ValidationError, match="a rule, a limit or a minimum age"):
-        _rules()
-    with pytest.raises(ValidationError, match="`forever` is said by the rules"):
-        _rules(minimum_age="forever")
+        _make_rules()
+    with pytest.raises(ValidationError, match="`forever` is for rules"):
+        _make_rules(minimum_age="forever")
 
 
 @pytest.mark.parametrize("most", [0, -1, 1.5, True, "3"])
 def test_a_limit_is_a_whole_number(most: Any) -> None:
     with pytest.raises(ValidationError):
-        _rules(max_inferences=most)
+        _make_rules(max_inferences=most)
 
 
 def test_unknown_fields_are_refused() -> None:
     with pytest.raises(ValidationError, match="Extra inputs"):
-        policy(days=3)
+        make_policy(days=3)
     with pytest.raises(ValidationError, match="Extra inputs"):
-        RetentionPolicy.model_validate({"rules": policy().model_dump()["rules"], "days": 3})
+        RetentionPolicy.model_validate({"rules": make_policy().model_dump()["rules"], "days": 3})
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800"])
 def test_a_name_can_be_stored(name: str) -> None:
-    assert policy(name="two days").rules[0].name == "two days"
+    assert make_policy(name="two days").rules[0].name == "two days"
     with pytest.raises(ValidationError, match=r"surrogate|raw data as a unicode"):
-        policy(name=name)
+        make_policy(name=name)

@@ -1,1 +1,0 @@
-"""Certificates of erasures: signed, chained, and over a list of keyed hashes of what went."""

@@ -1,0 +1,1 @@
+"""Certificates: what each erasure removed, signed, chained, listed and proved."""

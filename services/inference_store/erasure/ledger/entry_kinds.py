@@ -1,0 +1,76 @@
+"""The kinds of entries: the one list of what is written to the ledger before it takes effect."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.erasure import audit_chain, holds, policies
+from inference_store.erasure.housekeeping import removed_models
+from inference_store.erasure.mark import ledger_entries
+from inference_store.erasure.mark.orphan_objects import apply_orphans_batch, apply_orphans_requested
+from inference_store.erasure.request import waiver
+
+from .entry import Body
+
+Apply = Callable[[AsyncConnection, Body, datetime, str], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of entry.
+
+    `apply(connection, body, at, actor)` gives an entry its effect, in a transaction of the caller.
+    It names models by their ids, refuses nothing, and can be repeated. `rehearsed`: it is tried
+    and rolled back before the entry is put, so that no entry is put that cannot be applied.
+    """
+
+    name: str
+    sentence: str
+    apply: Apply
+    rehearsed: bool = True
+
+
+async def _do_nothing(_: AsyncConnection, body: Body, at: datetime, actor: str) -> None:
+    """Do nothing: the entry is about the ledger itself."""
+
+
+KINDS: Sequence[Kind] = (
+    Kind("begun_anew", "The ledger goes on in a new bucket or under a new prefix.", _do_nothing),
+    Kind("policy_set", "A retention policy was set.", policies.apply_set),
+    Kind("policy_removed", "A retention policy was removed.", policies.apply_set),
+    Kind("policy_revoked", "A policy that waited to begin was taken back.", policies.apply_revoked),
+    Kind("model_moved", "A model was put into another project.", policies.apply_moved),
+    Kind("model_removed", "A model was removed, and its policy.", removed_models.apply_removed),
+    Kind("hold_placed", "A legal hold was placed.", holds.apply_placed),
+    Kind("hold_changed", "Another hold was put in the place of one.", holds.apply_changed),
+    Kind("hold_released", "A legal hold was released.", holds.apply_released),
+    Kind("audit_checkpoint", "Where the audit's chain stood.", audit_chain.apply_checkpoint),
+    Kind("erasure_requested", "An erasure was asked for.", ledger_entries.apply_requested),
+    Kind(
+        "erasure_batch",
+        "Inferences are about to be marked for an erasure: their uids and objects.",
+        ledger_entries.apply_batch,
+        rehearsed=False,
+    ),
+    Kind(
+        "orphans_requested",
+        "An erasure of the orphans of a reconciliation was asked for.",
+        apply_orphans_requested,
+    ),
+    Kind(
+        "orphans_batch",
+        "Objects that no inference names are about to be erased: their keys.",
+        apply_orphans_batch,
+        rehearsed=False,
+    ),
+    Kind("erasure_cancelled", "An erasure was cancelled.", ledger_entries.apply_cancelled, False),
+    Kind(
+        "erasure_given_up",
+        "What holds keep of an erasure was given up: the uids.",
+        waiver.apply_waiver,
+        rehearsed=False,
+    ),
+)

@@ -1,0 +1,78 @@
+"""A chain in the bucket: one object for each entry, named by its number of ten digits."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from inference_store.inference.errors import BlobMissing
+from inference_store.inference.events import StorageKey
+from inference_store.objects import Blobs
+
+DIGITS: Final = 10
+MOST_BYTES: Final = 64 * 1024 * 1024
+_CONTENT_TYPE: Final = "application/json"
+
+
+class NumberedObjects:
+    """Reads and writes the entries of one chain.
+
+    All of it blocks, and raises ObjectStoreUnavailable.
+    """
+
+    def __init__(self, blobs: Blobs, prefix: str, *, suffix: str = "") -> None:
+        self._blobs = blobs
+        self._bucket = blobs.buckets.default
+        self.prefix = prefix
+        self._suffix = suffix
+
+    @property
+    def location(self) -> str:
+        """Their location, for messages."""
+        return f"s3://{self._bucket}/{self.prefix}"
+
+    def key(self, number: int) -> StorageKey:
+        """Return the key of the entry with a number."""
+        return StorageKey(self._bucket, f"{self.prefix}{number:0{DIGITS}}{self._suffix}")
+
+    def get(self, number: int) -> bytes | None:
+        """Return the entry with a number; None if there is none."""
+        try:
+            return self._blobs.get(self.key(number), limit=2 * MOST_BYTES)
+        except BlobMissing:
+            return None
+
+    def read_after(self, number: int) -> Iterator[bytes]:
+        """Yield the entries after a number, in order, up to the first that is missing."""
+        while (data := self.get(number + 1)) is not None:
+            yield data
+            number += 1
+
+    def put_new(self, number: int, data: bytes) -> bool:
+        """Write an entry; return False, and write nothing, if the number is taken.
+
+        If the store does not support conditional writes, only the check before the write prevents
+        that an entry is overwritten.
+        """
+        key = self.key(number)
+        return not self._exists(key) and self._blobs.put_new(key, data, content_type=_CONTENT_TYPE)
+
+    def replace(self, number: int, data: bytes) -> str | None:
+        """Overwrite an entry and delete its older versions; return why one of them stays, if so."""
+        key = self.key(number)
+        faults = self._blobs.replace(key, data, content_type=_CONTENT_TYPE)
+        return f"{key}: {faults[0].code} {faults[0].message}" if faults else None
+
+    def find_name_after(self, number: int, *, start: str = "") -> str | None:
+        """Return the first name after that of a number, without the prefix; None if there is none.
+
+        `start`: what the name begins with.
+        """
+        after = self.key(number).key
+        name = self._blobs.first_after(self._bucket, f"{self.prefix}{start}", after)
+        return None if name is None else name.removeprefix(self.prefix)
+
+    def _exists(self, key: StorageKey) -> bool:
+        try:
+            self._blobs.head(key)
+        except BlobMissing:
+            return False
+        return True

@@ -1,0 +1,235 @@
+"""Records what an erasure leaves because of a hold, and goes on when the hold is released or
+changed.
+
+Holds are read twice: before a batch is marked (`split_held`, then `record_held` with the marks),
+and after the fence, before marks are claimed (`spare_held`, which removes the marks, so that
+queries show the inferences again, and records them itself). `resume_released` marks again what was
+released.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence, Set
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+from uuid import UUID
+
+from sqlalchemy import case, literal, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.erasure.holds.conditions import find_holds, list_in_force
+from inference_store.erasure.holds.hold import Hold, is_in_force
+from inference_store.index.identities import Identity, among, by_model
+from inference_store.index.tables import erasing, erasure, erasure_held, hold, inference
+
+from . import claims, tombstones
+from .pending_deletions import COLUMNS, Arrival, PendingDeletion
+
+_KEYS: Final = tuple(name for name in COLUMNS if name.endswith("_storage_key"))
+_ALL: Final = 2**31 - 1
+_STOPPED: Final = ("cancelling", "cancelled")
+QUARANTINE_SCOPES: Final = ("dead_letter", "parked_event")
+"""Scopes of quarantined events: the number of their row is their uid, and they have no mark."""
+_Row = Any
+# uid, hold and its revision, and the storage keys, for JSON
+HeldRow: TypeAlias = list[Any]
+
+
+async def spare_held(
+    connection: AsyncConnection,
+    page: Sequence[PendingDeletion],
+    *,
+    since: datetime,
+    in_ledger: bool,
+    in_progress: Set[Identity] = frozenset(),
+) -> list[PendingDeletion]:
+    """Return the marks that no hold protects, of those that an erasure is about to claim.
+
+    Call it after the fence. `since`: when the erasure came into force; `in_ledger`: by an entry of
+    the ledger. What it marked and is not stored is known by its keys alone: a younger hold of its
+    model protects it. Others that share an object with these, and were claimed before the hold
+    came, are spared here too: otherwise their object would be deleted before their turn.
+    `in_progress`: the inferences that are being erased now. Raises HoldUnreadable.
+    """
+    holds = await list_in_force(connection)
+    if not holds:
+        return list(page)
+    younger = [legal_hold for legal_hold in holds if legal_hold.in_force_at > since]
+    held: dict[Identity, Hold] = {}
+    for model, uids in by_model((mark.model, mark.uid) for mark in page):
+        of_model = await find_holds(connection, holds, model, uids)
+        of_model |= await _find_held_unstored(connection, younger, model, uids, in_ledger=in_ledger)
+        held |= {(model, uid): legal_hold for uid, legal_hold in of_model.items()}
+    free = [mark for mark in page if (mark.model, mark.uid) not in held]
+    async for sharing in claims.iterate_sharers(connection, free):
+        for model, uids in by_model(sharing - in_progress):
+            sharers = await find_holds(connection, holds, model, uids)
+            held |= {(model, uid): legal_hold for uid, legal_hold in sharers.items()}
+    await _set_apart(connection, held)
+    return free
+
+
+async def split_held(
+    connection: AsyncConnection, arrivals: Sequence[Arrival]
+) -> tuple[list[Arrival], list[HeldRow]]:
+    """Split what an erasure is about to mark into what no hold protects, and the rest, to be
+    recorded.
+
+    `spare_held` finds a hold that comes later. Raises HoldUnreadable.
+    """
+    holds = (
+        await list_in_force(connection, {arrival[0] for arrival in arrivals}) if arrivals else []
+    )
+    if not holds:
+        return list(arrivals), []
+    by_identity: dict[Identity, Hold] = {}
+    for model, uids in by_model((arrival[0], arrival[1]) for arrival in arrivals):
+        of_model = await find_holds(connection, holds, model, uids)
+        by_identity |= {(model, uid): legal_hold for uid, legal_hold in of_model.items()}
+    free, held = [], []
+    for arrival in arrivals:
+        model, uid, _, *keys = arrival
+        if (legal_hold := by_identity.get((model, uid))) is None:
+            free.append(arrival)
+        else:
+            held.append([str(uid), str(legal_hold.id), legal_hold.revision, *keys])
+    return free, held
+
+
+async def record_held(
+    connection: AsyncConnection, number: UUID, model: int, scope: str, held: Sequence[HeldRow]
+) -> None:
+    """Record what `split_held` left of an erasure. Repeatable.
+
+    Its hold may have been released meanwhile, and its inferences marked again: they are read again.
+    """
+    if not held:
+        return
+    who = {"erasure": number, "model": model, "scope": scope}
+    rows = [
+        who
+        | {"uid": UUID(uid), "hold": UUID(id), "hold_revision": revision}
+        | dict(zip(_KEYS, keys, strict=True))
+        for uid, id, revision, *keys in held
+    ]
+    await connection.execute(insert(erasure_held).on_conflict_do_nothing(), rows)
+    holds = sorted({UUID(id) for _, id, *_ in held})
+    again = hold.update().where(hold.c.id.in_(holds), hold.c.taken_up > 0)
+    await connection.execute(again.values(taken_up=0))
+
+
+async def resume_released(connection: AsyncConnection, *, limit: int) -> int:
+    """Mark again what a hold protected that was released, has ended or was changed.
+
+    Return 0 if nothing is left to read. An erasure by policy is not resumed: the policy may have
+    changed, and its next run finds what is due. What another hold protects is spared again when it
+    is claimed.
+    """
+    stale = await _find_stale(connection)
+    if stale is None:
+        return 0
+    id, before = stale
+    here = erasure_held.c
+    query = select(erasure_held, erasure.c.cause, erasure.c.state)
+    query = query.select_from(erasure_held.outerjoin(erasure, erasure.c.id == here.erasure))
+    query = query.where(here.hold == id, here.hold_revision < before)
+    # what is being waived is not resumed
+    query = query.where(erasure.c.state.is_distinct_from("giving_up"))
+    query = query.order_by(here.model, here.uid).limit(limit)
+    rows = await _filter_waiting(connection, list(await connection.execute(query)))
+    await _mark_again(connection, [row for row in rows if _is_resumed(row)])
+    for row in rows:
+        same = (here.erasure == row.erasure, here.model == row.model, here.uid == row.uid)
+        await connection.execute(erasure_held.delete().where(*same, here.scope == row.scope))
+    if len(rows) < limit:
+        await connection.execute(hold.update().where(hold.c.id == id).values(taken_up=before))
+    return max(1, len(rows))
+
+
+async def _filter_waiting(connection: AsyncConnection, rows: Sequence[_Row]) -> list[_Row]:
+    """Return the rows without those that were waived since they were read.
+
+    Their erasures, locked here until the end, go on.
+    """
+    ids = {row.erasure for row in rows}
+    waiting = (erasure.c.id.in_(ids), erasure.c.state == "partly_held")
+    await connection.execute(erasure.update().where(*waiting).values(state="pending"))
+    query = select(erasure.c.id).where(erasure.c.id.in_(ids), erasure.c.state == "giving_up")
+    given_up = set((await connection.execute(query)).scalars())
+    return [row for row in rows if row.erasure not in given_up]
+
+
+async def _find_stale(connection: AsyncConnection) -> tuple[UUID, int] | None:
+    """Return a hold that may have released something since it was last read, and the revision
+    before which everything is released.
+
+    This runs in every turn, so it reads the holds alone: the inferences that they left are many.
+    """
+    before = case((is_in_force(), hold.c.revision), else_=_ALL)
+    query = select(hold.c.id, before).where(hold.c.taken_up < before).limit(1)
+    row = (await connection.execute(query)).first()
+    return None if row is None else (row[0], row[1])
+
+
+def _is_resumed(row: _Row) -> bool:
+    """Return whether it is marked again. A quarantined event has no mark: the erasure searches it
+    again."""
+    return (
+        row.scope not in QUARANTINE_SCOPES
+        and row.cause not in (None, "policy")
+        and row.state not in _STOPPED
+    )
+
+
+async def _mark_again(connection: AsyncConnection, rows: Sequence[_Row]) -> None:
+    """Mark with the keys that a stored inference has now: it may have been edited meanwhile."""
+    now: dict[Identity, tuple[str | None, ...]] = {}
+    for model, uids in by_model((row.model, row.uid) for row in rows):
+        columns = (inference.c.uid, *(inference.c[name] for name in _KEYS))
+        query = select(*columns).where(among(inference, model, uids)).order_by(inference.c.uid)
+        locked = await connection.execute(query.with_for_update())
+        now |= {(model, uid): tuple(keys) for uid, *keys in locked}
+    for row in rows:
+        keys = now.get((row.model, row.uid), tuple(getattr(row, name) for name in _KEYS))
+        values = {"model": row.model, "uid": row.uid, "scope": row.scope, "erasure": row.erasure}
+        values |= {**dict(zip(_KEYS, keys, strict=True)), "claimed_at": row.claimed_at}
+        await connection.execute(insert(erasing).values(values).on_conflict_do_nothing())
+
+
+async def _find_held_unstored(
+    connection: AsyncConnection,
+    younger: Sequence[Hold],
+    model: int,
+    uids: Sequence[UUID],
+    *,
+    in_ledger: bool,
+) -> dict[UUID, Hold]:
+    """Return what is marked and not stored, with a hold that may protect it.
+
+    What another erasure has erased meanwhile is deleted already. For arrivals this is checked
+    before they are marked.
+    """
+    may_keep = [legal_hold for legal_hold in younger if legal_hold.model in (None, model)]
+    if not may_keep:
+        return {}
+    query = select(inference.c.uid).where(among(inference, model, uids))
+    stored = set((await connection.execute(query)).scalars())
+    if in_ledger:
+        stored |= await tombstones.list_erased(connection, model, uids)
+    return {uid: may_keep[0] for uid in uids if uid not in stored}
+
+
+async def _set_apart(connection: AsyncConnection, held: Mapping[Identity, Hold]) -> None:
+    """Move every mark of what is held, whichever erasure made it."""
+    groups: dict[tuple[int, UUID], list[UUID]] = defaultdict(list)
+    holds = {legal_hold.id: legal_hold for legal_hold in held.values()}
+    for (model, uid), legal_hold in sorted(held.items(), key=lambda item: item[0]):
+        groups[model, legal_hold.id].append(uid)
+    names = ("erasure", "model", "uid", "scope", *_KEYS, "claimed_at")
+    for (model, id), uids in groups.items():
+        by = (literal(id).label("hold"), literal(holds[id].revision).label("hold_revision"))
+        marked = select(*(erasing.c[name] for name in names), *by)
+        held_marks = marked.where(among(erasing, model, uids))
+        inserted = insert(erasure_held).from_select([*names, "hold", "hold_revision"], held_marks)
+        await connection.execute(inserted.on_conflict_do_nothing())
+        await connection.execute(erasing.delete().where(among(erasing, model, uids)))

@@ -1,0 +1,184 @@
+"""The rules that apply to a model, from its own policy outwards: which rule decides, and the
+cutoffs.
+
+The meaning of a policy is implemented twice: here, for what arrives, and in SQL
+(select/selection.py), for what is stored. A test compares the two.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from inference_store.erasure.policies.durations import Duration, parse_duration
+from inference_store.query.filters import saved
+from inference_store.query.filters.certain import doubts_of, make_certain
+from inference_store.query.filters.evaluate import evaluate
+from inference_store.query.filters.facts import Facts
+from inference_store.query.filters.typed import Predicate
+
+from .cutoffs import KEEP_ALL, Cutoffs, ErasureScope
+from .rules import RetentionPolicy, Rule
+
+LevelName = Literal["model", "project", "default"]
+LimitName = Literal["max_inferences", "max_bytes"]
+LEVELS: tuple[LevelName, ...] = ("model", "project", "default")
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyOwner:
+    """The owner of a policy: a model or a project (by their ids), or the default, without an id."""
+
+    level: LevelName
+    subject: str = ""
+
+    def __str__(self) -> str:
+        return "the default" if self.level == "default" else f"{self.level} {self.subject!r}"
+
+
+DEFAULT = PolicyOwner("default")
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveRule:
+    """One rule of an effective policy, and its position."""
+
+    of: PolicyOwner
+    revision: int
+    number: int
+    """Its position in its policy, from 0."""
+    rule: Rule
+    predicate: Predicate | None
+    """Its filter; None: it applies to everything."""
+    minimum: tuple[Duration, ...]
+    """Ages that it may not undercut."""
+
+    @property
+    def reference(self) -> dict[str, Any]:
+        """The members by which a certificate names it."""
+        return {**_cite(self.of, self.revision), "rule": self.number}
+
+    def cutoffs(self, now: datetime) -> Cutoffs:
+        """Return the times before which everything has expired by this rule."""
+        least = [duration.before(now) for duration in self.minimum]
+        ages = (self.rule.input, self.rule.response, self.rule.keep_inference)
+        return Cutoffs(*(_find_cutoff(age, least, now) for age in ages))
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionLimit:
+    """A limit, the policy that sets it, and the ages that it may not undercut."""
+
+    of: PolicyOwner
+    revision: int
+    name: LimitName
+    most: int
+    minimum: tuple[Duration, ...]
+
+    @property
+    def reference(self) -> dict[str, Any]:
+        """The members by which a certificate names it."""
+        return {**_cite(self.of, self.revision), "limit": self.name}
+
+    def cutoff(self, now: datetime) -> datetime:
+        """Return the time after which everything stays, however much it is."""
+        return min((duration.before(now) for duration in self.minimum), default=now)
+
+
+@dataclass(frozen=True, slots=True)
+class EffectivePolicy:
+    """The rules and limits that apply to a model."""
+
+    rules: tuple[EffectiveRule, ...] = ()
+    limits: tuple[RetentionLimit, ...] = ()
+
+    def find_rule(self, facts: Facts, flags: Iterable[str] = ()) -> EffectiveRule | None:
+        """Return the first rule whose filter is TRUE; NULL is not, nor is a filter that `flags` put
+        in doubt.
+
+        None: everything is kept.
+        """
+        doubts = doubts_of(flags)
+        for rule in self.rules:
+            if rule.predicate is None:
+                return rule
+            if saved.deletes(evaluate(make_certain(rule.predicate, doubts), facts)):
+                return rule
+        return None
+
+    def find_cutoffs(self, facts: Facts, now: datetime, flags: Iterable[str] = ()) -> Cutoffs:
+        """Return the cutoffs of an inference."""
+        rule = self.find_rule(facts, flags)
+        return KEEP_ALL if rule is None else rule.cutoffs(now)
+
+    def find_end(self, now: datetime) -> datetime | None:
+        """Return the time before which everything has expired, whichever rule decides; None: it may
+        be kept."""
+        if not self.rules or self.rules[-1].predicate is not None:
+            return None
+        cutoffs = [cutoff.cutoffs(now).inference for cutoff in self.rules]
+        instants = [rule for rule in cutoffs if rule is not None]
+        return min(instants) if len(instants) == len(cutoffs) else None
+
+    def find_certain_cutoffs(self, now: datetime) -> Cutoffs:
+        """Return the cutoffs of an inference of which nothing is known but its age."""
+        if self.rules and self.rules[0].predicate is None:
+            return self.rules[0].cutoffs(now)
+        return Cutoffs(inference=self.find_end(now))
+
+    def find_latest(self, now: datetime) -> datetime | None:
+        """Return the time from which on nothing has expired by age."""
+        parts: tuple[ErasureScope, ...] = ("input", "response", "inference")
+        cutoffs = [cutoff.cutoffs(now) for cutoff in self.rules]
+        instants = [at for rule in cutoffs for part in parts if (at := rule.of(part)) is not None]
+        return max(instants, default=None)
+
+
+def merge_policies(policies: Sequence[tuple[PolicyOwner, int, RetentionPolicy]]) -> EffectivePolicy:
+    """Return the effective policy of policies, as (owner, revision, policy), the nearest first.
+
+    Raises Invalid if a filter cannot be read.
+    """
+    minimum = tuple(dict.fromkeys(_parse_minimum(policy) for _, _, policy in policies)) or ()
+    least = tuple(duration for duration in minimum if duration is not None)
+    return EffectivePolicy(
+        tuple(_iterate_rules(policies, least)), tuple(_iterate_limits(policies, least))
+    )
+
+
+def _iterate_rules(
+    policies: Sequence[tuple[PolicyOwner, int, RetentionPolicy]], least: tuple[Duration, ...]
+) -> Iterable[EffectiveRule]:
+    for owner, revision, policy in policies:
+        own = () if policy.undercuts_minimum_age else least
+        for number, rule in enumerate(policy.rules):
+            predicate = None if rule.saved is None else saved.resolve(rule.saved, {})
+            yield EffectiveRule(owner, revision, number, rule, predicate, own)
+            if predicate is None:
+                return
+
+
+def _iterate_limits(
+    policies: Sequence[tuple[PolicyOwner, int, RetentionPolicy]], least: tuple[Duration, ...]
+) -> Iterable[RetentionLimit]:
+    names: tuple[LimitName, ...] = ("max_inferences", "max_bytes")
+    for name in names:
+        for owner, revision, policy in policies:
+            most = getattr(policy, name)
+            if most is not None:
+                own = () if policy.undercuts_minimum_age else least
+                yield RetentionLimit(owner, revision, name, most, own)
+                break
+
+
+def _cite(owner: PolicyOwner, revision: int) -> dict[str, Any]:
+    return {"level": owner.level, "subject": owner.subject, "version": revision}
+
+
+def _parse_minimum(policy: RetentionPolicy) -> Duration | None:
+    return None if policy.minimum_age is None else parse_duration(policy.minimum_age)
+
+
+def _find_cutoff(keep: str, least: Iterable[datetime], now: datetime) -> datetime | None:
+    duration = parse_duration(keep)
+    return None if duration is None else min([duration.before(now), *least])

@@ -1,0 +1,1 @@
+"""Requests: an erasure, its cancellation, the waiver of what holds protect."""

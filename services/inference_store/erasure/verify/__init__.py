@@ -1,0 +1,1 @@
+"""The results of verification: blocked objects, and the reasons of failures."""

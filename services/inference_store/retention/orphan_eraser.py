@@ -1,0 +1,248 @@
+"""Erases the orphans of a report, batch by batch. The order makes every crash harmless:
+
+1. judge    find the objects of the report that are still unnamed and not held; write them to the
+            ledger
+2. claim    check it once more, in the fence: from its commit on no event that names one is stored
+3. age      read when each was written: objects written again after the report stay
+4. delete   in every version, and verify by listing again
+5. forget   remove their names, and record it for the certificate and the report, in one transaction
+
+A crash before 5 leaves the names, and the next turn begins again at 2.
+"""
+
+import asyncio
+import time
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from inference_store.erasure.delete.orphan_objects import (
+    claim_orphans,
+    finish_orphans,
+    list_claimed_orphans,
+    list_pending_orphans,
+    record_held_orphans,
+    remove_orphans,
+)
+from inference_store.erasure.fence import fence_exclusive
+from inference_store.erasure.ledger import Ledger
+from inference_store.erasure.mark.orphan_objects import describe_orphans_batch
+from inference_store.erasure.progress.erasure import Erasure, find_erasure
+from inference_store.erasure.progress.state_changes import (
+    advance_erasure,
+    begin_deleting,
+    find_state,
+)
+from inference_store.inference.events import parse_stored
+from inference_store.objects import Blobs
+from inference_store.operations.reconcile import age_bound, judgement, orphans, unstored_names
+from inference_store.platform.failpoints import failpoint
+from inference_store.platform.metrics import STEP_SECONDS
+from inference_store.platform.settings import RetentionSettings
+from inference_store.platform.stages import stage
+
+from .certifier import Certifier
+from .erasure_failures import format_failures
+from .leadership_check import LeadershipCheck
+from .marker import ACTOR
+from .orphan_deletion import OrphanDeletion
+from .orphan_inspection import inspect_objects
+from .orphan_report import parse_report
+from .uncertified import end_without_key
+
+_BATCH: Final = 1000
+_log = structlog.get_logger()
+
+
+class _Progress:
+    """The progress of an erasure in this process."""
+
+    def __init__(self) -> None:
+        self.after = ""
+        self.error: str | None = None
+        # by source of names in events that are not stored: the position of the last one collected
+        self.seen: dict[str, int] = {}
+        self.gathered = False
+
+
+class OrphanEraser:
+    """Erases orphans. Raises ObjectStoreUnavailable and the errors of the database: try again."""
+
+    def __init__(  # noqa: PLR0917
+        self,
+        settings: RetentionSettings,
+        engine: AsyncEngine,
+        blobs: Blobs,
+        ledger: Ledger,
+        check: LeadershipCheck,
+        certifier: Certifier | None,
+        *,
+        batch: int = _BATCH,
+    ) -> None:
+        self._engine = engine
+        self._blobs = blobs
+        self._ledger = ledger
+        self._check = check
+        self._certifier = certifier
+        self._deletion = OrphanDeletion(engine, blobs, certifier)
+        self._grace = timedelta(seconds=settings.reconcile_grace_seconds)
+        self._batch = batch
+        self._progress: dict[UUID, _Progress] = {}
+
+    async def work(self, erasure: Erasure, *, seconds: float) -> bool:
+        """Work on an erasure; False: call again. True: it is over, or nothing can be done now."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            await self._check.confirm_step()
+            async with self._engine.connect() as connection:
+                state = await find_state(connection, erasure.id)
+            if state in {"cancelling", "cancelled"}:
+                body = {"erasure": str(erasure.id)}
+                await self._ledger.write("erasure_cancelled", body, actor=ACTOR)
+                return True
+            progress = self._progress.setdefault(erasure.id, _Progress())
+            await self._gather_names(erasure, progress)
+            if not await self._step(erasure, progress):
+                del self._progress[erasure.id]
+                await self._finish(erasure, progress.error)
+                return True
+        return False
+
+    async def _gather_names(self, erasure: Erasure, progress: _Progress) -> None:
+        """Collect names in events that are not stored: once all of them, later only new ones."""
+        if progress.gathered:
+            return
+        async with self._engine.begin() as connection:
+            # in the fence: a lower number may become visible after a higher one
+            await fence_exclusive(connection)
+            newest = await unstored_names.find_newest(connection)
+        async with self._engine.begin() as connection:
+            await orphans.ensure_report(connection, parse_report(erasure))
+            await unstored_names.store_names(connection, parse_report(erasure), self._blobs.buckets)
+        progress.seen.update(newest)
+        progress.gathered = True
+
+    async def _step(self, erasure: Erasure, progress: _Progress) -> bool:
+        """Erase at most one batch of objects after the position; False if there are none."""
+        async with self._engine.connect() as connection:
+            after = progress.after
+            keys = await list_pending_orphans(
+                connection, erasure.id, after=after, limit=self._batch
+            )
+        if not keys:
+            return await self._name_next(erasure, progress)
+        progress.after = keys[-1]
+        with stage(STEP_SECONDS, "claim"):
+            claimed = await self._claim(erasure, progress, keys)
+        failpoint("orphans.claim.after")
+        if claimed:
+            sizes = await self._measure_aged(erasure, claimed)
+            await self._erase(erasure, progress, sizes)
+        return True
+
+    async def _name_next(self, erasure: Erasure, progress: _Progress) -> bool:
+        """Write the next orphans of the report to the ledger; False if there are no more."""
+        report = parse_report(erasure)
+        async with self._engine.begin() as connection:
+            if not await advance_erasure(connection, erasure.id, "marking"):
+                return True
+            keys = await orphans.find_following(connection, report, after=progress.after)
+            if not keys:
+                return False
+            judged = await orphans.judge(connection, report, keys)
+            await self._release(connection, erasure, keys, judged)
+        failpoint("orphans.batch.before")
+        if not judged.doomed:
+            progress.after = keys[-1]
+            return True
+        body = describe_orphans_batch(erasure.id, judged.doomed)
+        if not await self._ledger.write("orphans_batch", body, actor=ACTOR):
+            progress.after = keys[-1]  # another erasure has named them all
+        failpoint("orphans.batch.after")
+        return True
+
+    async def _claim(self, erasure: Erasure, progress: _Progress, keys: Sequence[str]) -> list[str]:
+        """Return the objects that may be deleted now; from the commit on nothing can be cancelled.
+
+        A hold or an event that comes before the fence is released keeps its own.
+        """
+        report, gone = parse_report(erasure), await self._find_deleted(keys)
+        existing = [key for key in keys if key not in gone]
+        async with self._engine.begin() as connection:
+            await fence_exclusive(connection)
+            await unstored_names.store_names(connection, report, self._blobs.buckets, progress.seen)
+            judged = await orphans.judge(connection, report, existing)
+            await self._release(connection, erasure, existing, judged)
+            doomed = sorted([*judged.doomed, *gone])
+            if not doomed or not await begin_deleting(connection, erasure.id):
+                return []
+            await claim_orphans(connection, doomed)
+        return doomed
+
+    async def _find_deleted(self, keys: Sequence[str]) -> set[str]:
+        """Return objects that were deleted before a crash; the certificate must name them too."""
+        async with self._engine.connect() as connection:
+            claimed = await list_claimed_orphans(connection, keys)
+        inspected = await asyncio.to_thread(inspect_objects, self._blobs, sorted(claimed))
+        return {key for key, (_, at) in inspected.items() if at is None}
+
+    async def _release(
+        self,
+        connection: AsyncConnection,
+        erasure: Erasure,
+        keys: Collection[str],
+        judged: orphans.Judgement,
+    ) -> None:
+        """Remove objects that stay from the erasure, and record the reason in the report."""
+        unused = set(keys) - set(judged.doomed) - set(judged.held)
+        await remove_orphans(connection, unused)
+        await record_held_orphans(connection, erasure.id, judged.held)
+        await orphans.record_state(connection, parse_report(erasure), unused, "kept")
+        await orphans.record_state(connection, parse_report(erasure), judged.held, "held")
+
+    async def _measure_aged(self, erasure: Erasure, keys: Sequence[str]) -> Mapping[str, int]:
+        """Return the sizes of objects not written since the report, and that cannot be in use."""
+        before = datetime.fromisoformat((erasure.asked or {})["before"])
+        async with self._engine.connect() as connection:
+            waiting = await age_bound.list_waiting(connection, now=before)
+        if waiting and (since := min(at for at, _ in waiting)) != age_bound.NEVER:
+            before = min(before, since - self._grace)
+        elif waiting:
+            before = age_bound.NEVER
+        inspected = await asyncio.to_thread(inspect_objects, self._blobs, keys)
+        old = {
+            key: size
+            for key, (size, at) in inspected.items()
+            if at is None or judgement.is_older(at, before)
+        }
+        young = set(keys) - set(old)
+        if young:
+            async with self._engine.begin() as connection:
+                await remove_orphans(connection, young)
+                await orphans.record_state(connection, parse_report(erasure), young, "kept")
+        return old
+
+    async def _erase(self, erasure: Erasure, progress: _Progress, sizes: Mapping[str, int]) -> None:
+        keys = {parse_stored(key): sizes[key] for key in sorted(sizes)}
+        if not keys:
+            return
+        deleted, faults = await self._deletion.delete(erasure, list(keys))
+        progress.error = progress.error or format_failures(faults)
+        await self._deletion.forget(erasure, keys, deleted, faults)
+
+    async def _finish(self, erasure: Erasure, error: str | None) -> None:
+        async with self._engine.begin() as connection:
+            certifying = self._certifier is not None
+            state = await finish_orphans(connection, erasure, error=error, certifying=certifying)
+            if state != "failed":
+                await unstored_names.remove_names(connection, parse_report(erasure))
+            erasure = await find_erasure(connection, erasure.id) or erasure
+        if state == "certifying" and self._certifier is not None:
+            state = await self._certifier.certify(erasure, state)
+        elif state == "deleted":
+            await end_without_key(self._engine, erasure)
+        _log.info("erasure", action="erasure", id=str(erasure.id), state=state, error=error)

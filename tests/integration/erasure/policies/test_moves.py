@@ -1,0 +1,163 @@
+"""A model that moves: whose policy decides meanwhile, and which minimum ages it may leave."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from inference_store.erasure import policies
+from inference_store.erasure.policies import DEFAULT, PolicyOwner, RetentionPolicy
+from inference_store.erasure.preview import changed_models
+from inference_store.index import registrations
+from inference_store.index.registrations import Details, Registration
+from tests.integration.erasure.policies.test_policies import make_policy, put
+
+OLD, NEW = PolicyOwner("project", "old"), PolicyOwner("project", "new")
+_GRACE = 3600.0
+
+
+def make_minimum_age(age: str | None, **more: Any) -> RetentionPolicy:
+    document = {"minimum_age": age, "max_inferences": 9, **more}
+    return RetentionPolicy.model_validate(document)
+
+
+async def register_in_old(connection: AsyncConnection, name: str = "m") -> Registration:
+    registered, _ = await registrations.put(connection, name, Details(project_id="old"))
+    return registered
+
+
+async def move(
+    connection: AsyncConnection, project: str | None, grace: float = _GRACE
+) -> Registration:
+    model = await registrations.get(connection, "m")
+    body = await policies.describe_move(connection, model, project, grace_seconds=grace)
+    await policies.apply_moved(connection, body, datetime.now(UTC), "me")
+    return await registrations.get(connection, "m")
+
+
+async def list_deciding(connection: AsyncConnection) -> list[PolicyOwner]:
+    policies_by_model = await policies.find_effective_policies(connection)
+    return [rule.of for chain in policies_by_model.values() for rule in chain.rules]
+
+
+async def end_grace(connection: AsyncConnection) -> None:
+    """The grace is over."""
+    await connection.execute(text("UPDATE registration SET moves_at = now()"))
+
+
+async def test_the_project_that_it_leaves_decides_until_the_grace_is_over(
+    engine: AsyncEngine,
+) -> None:
+    async with engine.begin() as connection:
+        await put(connection, OLD, make_policy("P9D"))
+        await put(connection, NEW, make_policy("P1D"))
+        await register_in_old(connection)
+        moved = await move(connection, "new")
+        assert (moved.project_id, moved.left_project_id, moved.revision) == ("new", "old", 2)
+        assert await list_deciding(connection) == [OLD]
+        await move(connection, "third")  # of the two that it left the one that decides still
+        assert await list_deciding(connection) == [OLD]
+        back = await move(connection, "old")
+        assert (back.left_project_id, back.moves_at) == (None, None)
+        await move(connection, "new")
+        await end_grace(connection)
+        assert await list_deciding(connection) == [NEW]
+        await move(connection, None)
+        assert await list_deciding(connection) == [NEW]
+        await end_grace(connection)
+        assert await list_deciding(connection) == []
+
+
+async def test_without_a_grace_it_counts_at_once_and_a_missing_model_is_registered(
+    engine: AsyncEngine,
+) -> None:
+    async with engine.begin() as connection:
+        await put(connection, NEW, make_policy("P1D"))
+        await register_in_old(connection)
+        await move(connection, "new", grace=0)
+        assert await list_deciding(connection) == [NEW]
+        body = {"model_id": "later", "project_id": "new", "from_project_id": None}
+        await policies.apply_moved(connection, {**body, "moves_at": None}, datetime.now(UTC), "me")
+        assert (await registrations.get(connection, "later")).project_id == "new"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "default", "undercut"),
+    [
+        (None, make_minimum_age(None), None, False),
+        (make_minimum_age("P30D"), make_minimum_age("P30D"), None, False),
+        (make_minimum_age("P30D"), make_minimum_age("P31D"), None, False),
+        (make_minimum_age("P30D"), make_minimum_age("P29D"), None, True),
+        (make_minimum_age("P30D"), None, None, True),
+        # another that binds as long stays
+        (make_minimum_age("P30D"), None, make_minimum_age("P60D"), False),
+        (None, make_minimum_age(None), make_minimum_age("P60D"), False),
+        # its own rules go against all of them
+        (None, make_minimum_age(None, undercuts_minimum_age=True), make_minimum_age("P60D"), True),
+        (None, make_minimum_age(None, undercuts_minimum_age=True), None, False),
+    ],
+)
+async def test_a_minimum_age_that_binds_is_not_left_unnoticed(
+    engine: AsyncEngine,
+    old: RetentionPolicy | None,
+    new: RetentionPolicy | None,
+    default: RetentionPolicy | None,
+    undercut: bool,
+) -> None:
+    async with engine.begin() as connection:
+        model = await register_in_old(connection)
+        for of, minimum in ((OLD, old), (NEW, new), (DEFAULT, default)):
+            if minimum is not None:
+                await put(connection, of, minimum)
+        assert await policies.is_minimum_undercut(connection, model, "new") is undercut
+        assert await policies.is_minimum_undercut(connection, model, "old") is False
+
+
+async def test_a_minimum_age_that_waits_there_may_be_taken_back(engine: AsyncEngine) -> None:
+    async with engine.begin() as connection:
+        model = await register_in_old(connection)
+        await put(connection, OLD, make_minimum_age("P30D"))
+        await put(connection, NEW, make_minimum_age("P30D"), grace_seconds=_GRACE)
+        assert await policies.is_minimum_undercut(connection, model, "new")
+        await put(connection, NEW, make_minimum_age("P30D"))
+        await put(connection, NEW, make_minimum_age("P1D"), grace_seconds=_GRACE)
+        assert await policies.is_minimum_undercut(connection, model, "new")
+
+
+async def test_a_change_of_policy_is_looked_at_with_both_projects_of_what_moves(
+    engine: AsyncEngine,
+) -> None:
+    async with engine.begin() as connection:
+        await put(connection, OLD, make_policy("P9D"))
+        await register_in_old(connection)
+        await register_in_old(connection, "stays")
+        await move(connection, "new")
+        now = datetime.now(UTC)
+
+        async def find_changed(of: PolicyOwner) -> list[tuple[str, bool]]:
+            changed = await changed_models.find_changed_by_policy(
+                connection, of, make_policy("P1D"), now
+            )
+            return [(model.model_id, model.beside) for model in changed]
+
+        assert await find_changed(OLD) == [("m", False), ("stays", False)]
+        assert await find_changed(NEW) == [("m", False)]
+        # the one that is left has a rule of everything, so the default applies there alone
+        assert await find_changed(DEFAULT) == [("m", False)]
+        assert await find_changed(PolicyOwner("model", "m")) == [("m", False), ("m", True)]
+
+
+async def test_treats_a_waiting_policy_as_if_it_had_begun(engine: AsyncEngine) -> None:
+    async with engine.begin() as connection:
+        model = await register_in_old(connection)
+        assert await changed_models.find_changed_by_move(connection, model, "new") == ([], False)
+        await put(connection, NEW, make_policy("P1D"), grace_seconds=_GRACE)
+        [changed], waits = await changed_models.find_changed_by_move(connection, model, "new")
+        assert (waits, [rule.of for rule in changed.after.rules], changed.before.rules) == (
+            True,
+            [NEW],
+            (),
+        )
+        assert await changed_models.find_changed_by_move(connection, model, "old") == ([], False)

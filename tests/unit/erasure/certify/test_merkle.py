@@ -1,0 +1,57 @@
+"""Trees as RFC 6962 has them, and proofs that hold for one leaf in one place alone."""
+
+from hashlib import sha256
+
+import pytest
+
+from inference_store.erasure.certify.merkle import MerkleTree, compute_root, is_proved
+
+# The leaves of the test vectors of Certificate Transparency.
+LEAVES = [
+    bytes.fromhex(text)
+    for text in (
+        "",
+        "00",
+        "10",
+        "2021",
+        "3031",
+        "40414243",
+        "5051525354555657",
+        "606162636465666768696a6b6c6d6e6f",
+    )
+]
+ROOTS = {
+    1: "6e340b9cffb37a989ca544e6bb780a2c78901d3fb33738768511a30617afa01d",
+    2: "fac54203e7cc696cf0dfcb42c92a1d9dbaf70ad9e621f4bd8d98662f00e3c125",
+    3: "aeb6bcfe274b70a14fb067a5e5578264db0fa9b51af5e0ba159158f329e06e77",
+    8: "5dc9da79a70659a9ad559cb701ded9a2ab9d823aad2f4960cfe370eff4604328",
+}
+
+
+def test_no_leaf_is_the_hash_of_nothing() -> None:
+    assert compute_root([]) == sha256().digest()
+
+
+@pytest.mark.parametrize(("size", "root"), ROOTS.items())
+def test_a_root(size: int, root: str) -> None:
+    assert compute_root(LEAVES[:size]).hex() == root
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 8, 21, 33])
+def test_a_proof_holds_for_its_leaf_and_place_alone(size: int) -> None:
+    entries = [bytes([number]) * 33 for number in range(size)]
+    root = compute_root(entries)
+    for index, entry in enumerate(entries):
+        tree = MerkleTree(proving=index)
+        for leaf in entries:
+            tree.add(leaf)
+        proof = tree.proof()
+        assert tree.root() == root
+        assert is_proved(entry, index, size, proof, root)
+        assert not is_proved(b"x" * 33, index, size, proof, root)
+        assert not is_proved(entry, index, size, proof, sha256(root).digest())
+        assert not any(
+            is_proved(entry, other, size, proof, root) for other in range(size) if other != index
+        )
+        if proof:
+            assert not is_proved(entry, index, size, proof[:-1], root)
