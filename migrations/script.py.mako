@@ -1,6 +1,6 @@
 """${message}
 
-Only adds: the version before this one goes on working. docs/extend.md says which forms do, and how
+Only adds: the version before this one goes on working. docs/how-to/extend.md says which forms do, and how
 what is no longer used is taken away later.
 """
 

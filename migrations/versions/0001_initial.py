@@ -28,6 +28,7 @@ _FILES = (
     "certificates",
     "ledger",
     "reconciliations",
+    "views",
 )
 
 

@@ -13,3 +13,21 @@ CREATE TABLE api_key (
     last_used_at TIMESTAMP WITH TIME ZONE,
     CONSTRAINT api_key_pkey PRIMARY KEY (id)
 );
+
+CREATE TABLE web_session (
+    id_hash BYTEA NOT NULL,
+    caller TEXT COLLATE "C" NOT NULL,
+    secret_hash BYTEA,
+    issuer TEXT COLLATE "C",
+    roles JSONB,
+    host TEXT COLLATE "C" NOT NULL,
+    started_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    used_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    idle_until TIMESTAMP WITH TIME ZONE NOT NULL,
+    expires_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    CONSTRAINT web_session_pkey PRIMARY KEY (id_hash)
+);
+
+CREATE INDEX web_session_caller_idx ON web_session (caller, used_at);
+
+CREATE INDEX web_session_idle_until_idx ON web_session (idle_until);

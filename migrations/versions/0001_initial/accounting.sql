@@ -21,6 +21,17 @@ CREATE TABLE kafka_partition (
     CONSTRAINT kafka_partition_pkey PRIMARY KEY (cluster, topic, epoch, partition)
 );
 
+CREATE TABLE consumer_lag (
+    cluster TEXT COLLATE "C" NOT NULL,
+    topic TEXT COLLATE "C" NOT NULL,
+    epoch INTEGER NOT NULL,
+    partition INTEGER NOT NULL,
+    end_offset BIGINT NOT NULL,
+    oldest_waiting_at TIMESTAMP WITH TIME ZONE,
+    measured_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT consumer_lag_pkey PRIMARY KEY (cluster, topic, epoch, partition)
+);
+
 CREATE TABLE lost_offsets (
     cluster TEXT COLLATE "C" NOT NULL,
     topic TEXT COLLATE "C" NOT NULL,

@@ -21,6 +21,8 @@ CREATE INDEX audit_model_id_id_idx ON audit (model_id, id);
 
 CREATE INDEX audit_uid_idx ON audit (uid);
 
+CREATE INDEX audit_inferences_idx ON audit USING gin ((detail -> 'inferences')) WHERE action = 'thumbnails_read';
+
 CREATE INDEX audit_unchained_idx ON audit (id) WHERE number IS NULL;
 
 CREATE TABLE audit_link (

@@ -53,6 +53,9 @@ CREATE TABLE inference (
     CONSTRAINT inference_pkey PRIMARY KEY (model, uid)
 ) PARTITION BY RANGE (uid);
 
+CREATE INDEX inference_indexed_at_idx ON inference USING brin (indexed_at)
+    WITH (autosummarize = on, pages_per_range = 32);
+
 CREATE INDEX inference_input_kept_idx ON inference (model, uid) WHERE data_deleted_at IS NULL;
 
 CREATE INDEX inference_model_data_hash_idx ON inference (model, data_hash, uid) WHERE data_hash IS NOT NULL;

@@ -1,7 +1,7 @@
-"""Who may do what with which models."""
+"""Callers, and what they may do with which models."""
 
 from .audit import Action, Who
 from .caller import Caller
-from .reach import EVERYTHING, Reach
+from .scope import EVERYTHING, AccessScope
 
-__all__ = ["EVERYTHING", "Action", "Caller", "Reach", "Who"]
+__all__ = ["EVERYTHING", "AccessScope", "Action", "Caller", "Who"]

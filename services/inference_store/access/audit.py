@@ -1,4 +1,4 @@
-"""What the audit can say: the actions, and who did one. `ACTIONS` is the one list."""
+"""The actions of the audit, and their actors. `ACTIONS` is the one list."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -28,6 +28,7 @@ class Action(StrEnum):
     DATA_READ = "data_read"
     METADATA_READ = "metadata_read"
     LINKS_MADE = "links_made"
+    THUMBNAILS_READ = "thumbnails_read"
     DEAD_LETTER_READ = "dead_letter_read"
     DEAD_LETTER_REDRIVEN = "dead_letter_redriven"
     DEAD_LETTERS_REDRIVEN = "dead_letters_redriven"
@@ -35,6 +36,11 @@ class Action(StrEnum):
     KEY_CREATED = "key_created"
     KEY_ROTATED = "key_rotated"
     KEY_REVOKED = "key_revoked"
+    VIEW_SAVED = "view_saved"
+    VIEW_CHANGED = "view_changed"
+    VIEW_DELETED = "view_deleted"
+    SESSION_STARTED = "session_started"
+    SESSION_ENDED = "session_ended"
     AUDIT_VALUES_TAKEN = "audit_values_taken"
     CERTIFICATES_BEGUN_ANEW = "certificates_begun_anew"
     LIMIT_LIFTED = "limit_lifted"
@@ -61,6 +67,7 @@ ACTIONS: Final[dict[Action, str]] = {
     Action.DATA_READ: "A data blob was read through the api.",
     Action.METADATA_READ: "A metadata blob, which may hold the request, was read.",
     Action.LINKS_MADE: "Presigned links to an inference's blobs were given out.",
+    Action.THUMBNAILS_READ: "Thumbnails of inputs were read; `detail` lists whose.",
     Action.DEAD_LETTER_READ: "The bytes of a dead letter were read.",
     Action.DEAD_LETTER_REDRIVEN: "A dead letter was given to the ingesters again.",
     Action.DEAD_LETTERS_REDRIVEN: "Several were; `detail` says which were chosen, and how many.",
@@ -68,6 +75,11 @@ ACTIONS: Final[dict[Action, str]] = {
     Action.KEY_CREATED: "An API key was made.",
     Action.KEY_ROTATED: "An API key got a new text.",
     Action.KEY_REVOKED: "An API key was revoked.",
+    Action.VIEW_SAVED: "A view of a model was saved; `detail` has its id.",
+    Action.VIEW_CHANGED: "A saved view was changed.",
+    Action.VIEW_DELETED: "A saved view was deleted.",
+    Action.SESSION_STARTED: "Somebody signed in to the console.",
+    Action.SESSION_ENDED: "Somebody signed out of the console.",
     Action.AUDIT_VALUES_TAKEN: "An erasure took the values of entries; `detail` lists them.",
     Action.CERTIFICATES_BEGUN_ANEW: "A key went on with certificates that no key before it signed.",
     Action.LIMIT_LIFTED: "Ingesters that halted were resumed; `detail` says until when.",
@@ -76,7 +88,7 @@ ACTIONS: Final[dict[Action, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """Who did something, and from where: a client's address, or None on the command line."""
+    """The actor of an action, and the client's address, which is None on the command line."""
 
     actor: str
     client: str | None

@@ -1,11 +1,11 @@
-"""Who asks, and what they were given."""
+"""A caller of the api, and its grants."""
 
 from dataclasses import dataclass
 from datetime import datetime
 
 from inference_store.access.rights import OWNER, Grant, Right
 
-from .reach import EVERYTHING, Part, Reach
+from .scope import EVERYTHING, AccessScope, ScopePart
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,38 +15,41 @@ class Caller:
     name: str
     grants: tuple[Grant, ...]
     expires_at: datetime | None = None
-    """When their key expires: no key that they make or rotate outlives it. None: no bound."""
+    """When the caller's key expires: no key that the caller makes or rotates outlives it. None: no
+    limit."""
+    display_name: str | None = None
+    """The name of the caller's key for people."""
 
     @property
     def projects(self) -> frozenset[str]:
-        """Those that they were given anything over."""
-        return frozenset(each.project_id for each in self.grants if each.project_id is not None)
+        """The projects that any grant covers."""
+        return frozenset(grant.project_id for grant in self.grants if grant.project_id is not None)
 
-    def reach(self, right: Right) -> Reach:
-        """The models that a right was given over."""
+    def scope(self, right: Right) -> AccessScope:
+        """Return the models that a right was granted for."""
         giving = [grant for grant in self.grants if right in grant.held]
         if any(grant.project_id is None and grant.model_id is None for grant in giving):
             return EVERYTHING
         projects = frozenset(grant.project_id for grant in giving if grant.project_id is not None)
         models = frozenset(grant.model_id for grant in giving if grant.model_id is not None)
-        return Reach((Part(projects, models),))
+        return AccessScope((ScopePart(projects, models),))
 
     def lacks(self, grants: tuple[Grant, ...]) -> list[Right]:
-        """The rights in these that are not the caller's own, so not theirs to give."""
+        """Return the rights in these grants that the caller does not have, and so may not give."""
         return [
             right
             for right in Right
-            for wanted in grants
-            if right in wanted.held
-            and not any(right in own.held and own.includes(wanted) for own in self.grants)
+            for grant in grants
+            if right in grant.held
+            and not any(right in own.held and own.includes(grant) for own in self.grants)
         ]
 
     def outlived_by(self, expires_at: datetime | None) -> bool:
-        """Whether a key that expires then (None: never) would work on after the caller's own."""
+        """Return whether a key that expires then (None: never) would outlive the caller's own."""
         bound = self.expires_at
         return bound is not None and (expires_at is None or expires_at > bound)
 
 
-# Where access control is off, and for the token of the settings.
+# The callers if access control is off, and with the token of the settings.
 ANYONE = Caller("anyone", OWNER)
 TOKEN = Caller("token", OWNER)

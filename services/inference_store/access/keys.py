@@ -1,15 +1,14 @@
-"""An API key. Of its text only a hash is kept."""
+"""An API key. Only a hash of its text is stored."""
 
+import hmac
 from dataclasses import dataclass
 from datetime import datetime
 
 from inference_store.access.rights import Grant
 
-from . import secrets
-
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class ApiKey:
     """An API key, without its text."""
 
     id: str
@@ -19,25 +18,26 @@ class Key:
     created_by: str
     expires_at: datetime | None
     rotated_at: datetime | None
+    # when the text before the last rotation stops working
     old_works_until: datetime | None
-    """Until when the text before the last rotation works."""
     revoked_at: datetime | None
     last_used_at: datetime | None
+    """Exact to a minute."""
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A key with the hashes that a text is compared with."""
+class HashedApiKey:
+    """A key with the hashes to compare a text with."""
 
-    key: Key
+    key: ApiKey
     hash: bytes
     old_hash: bytes | None
 
-    def opens(self, text: str, now: datetime) -> bool:
-        """Whether the text is this key's, and works now."""
+    def opens(self, hash: bytes, now: datetime) -> bool:
+        """Return whether the hash is that of this key's text, and the text works now."""
         key = self.key
-        right = secrets.is_same(text, self.hash)
+        is_right = hmac.compare_digest(hash, self.hash)
         if self.old_hash is not None and key.old_works_until is not None:
-            right |= secrets.is_same(text, self.old_hash) and now < key.old_works_until
+            is_right |= hmac.compare_digest(hash, self.old_hash) and now < key.old_works_until
         expired = key.expires_at is not None and now >= key.expires_at
-        return right and not expired and key.revoked_at is None
+        return is_right and not expired and key.revoked_at is None

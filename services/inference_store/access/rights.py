@@ -1,11 +1,11 @@
-"""What a caller may do, and with which models. `RIGHTS` is the one list."""
+"""The rights of callers, and grants of them for models. `RIGHTS` is the one list."""
 
 from enum import StrEnum
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from inference_store.inference.documented import Documented
+from inference_store.inference.field_docs import DocumentedModel
 
 
 class Right(StrEnum):
@@ -24,9 +24,10 @@ class Right(StrEnum):
 RIGHTS: Final[dict[Right, str]] = {
     Right.READ: "See the model, its inferences, metadata and predictions. Without it the model"
     " does not exist for the caller, whatever else was given.",
-    Right.READ_INPUTS: "Read what was sent: the data and metadata blobs, presigned links, the"
-    " bytes of dead letters.",
-    Right.ANNOTATE: "Add to the metadata of an inference, or change it.",
+    Right.READ_INPUTS: "Read what was sent: the data and metadata blobs, thumbnails, presigned"
+    " links, the bytes of dead letters.",
+    Right.ANNOTATE: "Add to the metadata of an inference, or change it; save, change and"
+    " delete views for the model's project.",
     Right.EXPORT: "Export inferences: stream all that match.",
     Right.DELETE: "Erase inferences.",
     Right.HOLD: "Place and lift legal holds.",
@@ -43,7 +44,7 @@ ROLES: Final[dict[Role, frozenset[Right]]] = {
 
 
 def _storable(name: str) -> str:
-    if not name or "\0" in name or any("\ud800" <= each <= "\udfff" for each in name):
+    if not name or "\0" in name or any("\ud800" <= character <= "\udfff" for character in name):
         raise ValueError("an id has a character at least, and holds neither NUL nor a surrogate")
     return name
 
@@ -51,7 +52,7 @@ def _storable(name: str) -> str:
 _Id = Annotated[str, Field(max_length=256), AfterValidator(_storable)]
 
 
-class Grant(Documented):
+class Grant(DocumentedModel):
     """Rights over everything, over the models of a project, or over one model."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -75,17 +76,18 @@ class Grant(Documented):
 
     @property
     def held(self) -> frozenset[Right]:
-        """Every right it gives."""
+        """Every right that the grant gives."""
         return frozenset(self.rights) | (ROLES[self.role] if self.role else frozenset())
 
     @property
     def expanded(self) -> "Grant":
-        """The same by its rights alone: what is stored does not change when a role does."""
+        """The grant with its rights instead of its role: a stored grant does not change when a role
+        does."""
         rights = tuple(right for right in Right if right in self.held)
         return Grant(rights=rights, project_id=self.project_id, model_id=self.model_id)
 
     def includes(self, other: "Grant") -> bool:
-        """Whether whoever has this may give the other's scope."""
+        """Return whether the grant covers the other's scope."""
         everything = self.project_id is None and self.model_id is None
         return everything or (self.project_id, self.model_id) == (other.project_id, other.model_id)
 

@@ -1,4 +1,4 @@
-"""What the roles of an issuer's tokens may do, as the settings say it."""
+"""The grants of the roles in an issuer's tokens, as the settings define them."""
 
 from pydantic import TypeAdapter, ValidationError
 

@@ -1,11 +1,10 @@
-"""The text of an API key, `isk_<id>_<secret>`, and what is kept of it.
+"""The text of an API key, `isk_<id>_<secret>`, and its stored hash.
 
-The secret has 256 random bits, so that SHA-256 is enough: a slow hash defends passwords that can
+The secret has 256 random bits, so that SHA-256 is enough: a slow hash protects passwords that can
 be guessed. The id finds the row; the comparison takes the same time wherever the texts differ.
 """
 
 import hashlib
-import hmac
 import re
 import secrets
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ _SPELLED = re.compile(rf"{PREFIX}([{_LETTERS}]{{12}})_[A-Za-z0-9_-]{{43}}")
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A key's text. It is shown once, and never kept or logged."""
+    """A key's text. It is shown once, and never stored or logged."""
 
     text: str
 
@@ -31,21 +30,17 @@ class Secret:
 
 
 def new_id() -> str:
-    """An id that no other key has: 60 random bits, letters that are not mistaken for others."""
+    """Return an id that no other key has: 60 random bits, in characters that are easy to tell
+    apart."""
     return "".join(secrets.choice(_LETTERS) for _ in range(12))
 
 
 def new_secret(id: str) -> Secret:
-    """A new text for a key."""
+    """Return a new text for a key."""
     return Secret(f"{PREFIX}{id}_{secrets.token_urlsafe(32)}")
 
 
 def id_of(text: str) -> str | None:
-    """The id in a key's text; None: it is no key."""
-    found = _SPELLED.fullmatch(text)
-    return None if found is None else found[1]
-
-
-def is_same(text: str, hash: bytes) -> bool:
-    """Whether the text is the one that was hashed."""
-    return hmac.compare_digest(Secret(text).hash, hash)
+    """Return the id in a key's text; None if it is not a key."""
+    match = _SPELLED.fullmatch(text)
+    return None if match is None else match[1]

@@ -1,13 +1,15 @@
-"""Tokens of an OIDC issuer: verified, and their claims made into rights.
+"""Verifies tokens of an OIDC issuer, and turns their claims into grants.
 
-A signature is verified once: while the issuer has the key that made it, and the token has not
-expired, what was verified stands.
+A signature is verified once: the result holds while the issuer has the key that made it, and the
+token has not expired.
 """
 
+import hmac
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Final
 
@@ -16,12 +18,13 @@ import jwt
 from inference_store.access import Caller
 from inference_store.access.rights import Grant
 from inference_store.access.roles import read_roles
+from inference_store.access.sessions import Identity
 from inference_store.inference.errors import Unauthorized
 from inference_store.platform.settings import AccessSettings
 
 from .issuer import Issuer, SigningKey
 
-# Asymmetric alone: with a shared secret, whoever can verify could sign.
+# Only asymmetric ones: with a shared secret, every verifier could sign.
 ALGORITHMS: Final = (
     "RS256",
     "RS384",
@@ -41,15 +44,16 @@ _MOST = 10_000
 
 @dataclass(frozen=True, slots=True)
 class _Verified:
-    """What a token was when its signature was verified."""
+    """The claims of a token whose signature was verified."""
 
     caller: Caller
     key: SigningKey
     expires_at: float
+    roles: tuple[str, ...]
 
 
 class Tokens:
-    """What a token may do."""
+    """Finds the grants of tokens."""
 
     def __init__(self, settings: AccessSettings, issuer: Issuer) -> None:
         self._issuer = issuer
@@ -61,12 +65,41 @@ class Tokens:
         self._verified: OrderedDict[bytes, _Verified] = OrderedDict()
 
     def is_in_use(self, token: str) -> bool:
-        """Whether it was verified of late."""
-        return _digest(token) in self._verified
+        """Return whether a token was verified recently."""
+        return _hash_token(token) in self._verified
 
     async def caller(self, token: str) -> Caller:
-        """Whose token it is. Raises Unauthorized, Unavailable where the issuer is away."""
-        digest = _digest(token)
+        """Return the caller that a token belongs to. Raises Unauthorized, or Unavailable if the
+        issuer is unavailable."""
+        return (await self._verify(token)).caller
+
+    async def identity(self, token: str) -> Identity:
+        """Return who a session remembers that was started with a token. Raises as `caller` does."""
+        verified = await self._verify(token)
+        expires_at = datetime.fromtimestamp(verified.expires_at, UTC)
+        return Identity(verified.caller.name, None, self._url, verified.roles, expires_at)
+
+    async def identify(self, token: str, client: str, nonce: str) -> Identity:
+        """Return who signed in, by the ID token that a client was given for an attempt. Raises as
+        `caller` does."""
+        key, algorithm = await self._find_key(token)
+        claims = self._decode_claims(token, key, algorithm, audience=client)
+        if not hmac.compare_digest(str(claims.get("nonce")).encode(), nonce.encode()):
+            raise Unauthorized("The ID token is that of another attempt.")
+        if claims.get("azp", client) != client:
+            raise Unauthorized("The ID token was made for another client.")
+        expires_at = datetime.fromtimestamp(float(claims["exp"]), UTC)
+        roles = self._list_roles(claims)
+        return Identity(f"oidc:{_read_subject(claims)}", None, self._url, roles, expires_at)
+
+    def resumed(self, identity: Identity) -> Caller | None:
+        """Return the caller of a session; None if another issuer is accepted now."""
+        if identity.issuer != self._url:
+            return None
+        return Caller(identity.caller, self._grants(identity.roles))
+
+    async def _verify(self, token: str) -> _Verified:
+        digest = _hash_token(token)
         try:
             verified = await self._check(token, digest)
         except Unauthorized:
@@ -76,9 +109,10 @@ class Tokens:
         self._verified.move_to_end(digest)
         if len(self._verified) > _MOST:
             self._verified.popitem(last=False)
-        return verified.caller
+        return verified
 
-    async def _check(self, token: str, digest: bytes) -> _Verified:
+    async def _find_key(self, token: str) -> tuple[SigningKey, str]:
+        """Return the key that a token says it is signed by, and the algorithm."""
         try:
             header = jwt.get_unverified_header(token)
         except jwt.PyJWTError:
@@ -86,21 +120,27 @@ class Tokens:
         algorithm, kid = header.get("alg"), header.get("kid")
         if algorithm not in ALGORITHMS:
             raise Unauthorized(f"The token is not signed by one of {', '.join(ALGORITHMS)}.")
-        key = await self._issuer.key(kid if isinstance(kid, str) else None, algorithm)
-        known = self._verified.get(digest)
-        if known and known.key == key and known.expires_at > time.time() - self._skew:
-            return known
-        claims = self._claims(token, key, algorithm)
-        caller = Caller(f"oidc:{_subject(claims)}", self.grants(claims))
-        return _Verified(caller, key, float(claims["exp"]))
+        return await self._issuer.key(kid if isinstance(kid, str) else None, algorithm), algorithm
 
-    def _claims(self, token: str, key: SigningKey, algorithm: str) -> Mapping[str, Any]:
+    async def _check(self, token: str, digest: bytes) -> _Verified:
+        key, algorithm = await self._find_key(token)
+        verified = self._verified.get(digest)
+        if verified and verified.key == key and verified.expires_at > time.time() - self._skew:
+            return verified
+        claims = self._decode_claims(token, key, algorithm, audience=self._audience)
+        roles = self._list_roles(claims)
+        caller = Caller(f"oidc:{_read_subject(claims)}", self._grants(roles))
+        return _Verified(caller, key, float(claims["exp"]), roles)
+
+    def _decode_claims(
+        self, token: str, key: SigningKey, algorithm: str, *, audience: str | None
+    ) -> Mapping[str, Any]:
         try:
             claims: Mapping[str, Any] = jwt.decode(
                 token,
                 key.public,
                 algorithms=[algorithm],
-                audience=self._audience,
+                audience=audience,
                 issuer=self._url,
                 leeway=self._skew,
                 options={"require": _REQUIRED},
@@ -109,22 +149,27 @@ class Tokens:
             raise Unauthorized(f"The token is refused: {exc}.") from None
         return claims
 
-    def grants(self, claims: Mapping[str, Any]) -> tuple[Grant, ...]:
-        """What the roles in the claims were given by the settings."""
-        roles = _at(claims, self._claim)
+    def _list_roles(self, claims: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the roles in the claims that the settings name."""
+        roles = _find_claim(claims, self._claim)
         words = [roles, *roles.split()] if isinstance(roles, str) else roles
         if not isinstance(words, list):
             return ()
         held = dict.fromkeys(word for word in words if isinstance(word, str))
-        return tuple(grant for role in held for grant in self._roles.get(role, ()))
+        return tuple(word for word in held if word in self._roles)
+
+    def _grants(self, roles: Iterable[str]) -> tuple[Grant, ...]:
+        """Return the grants that the settings give to roles."""
+        return tuple(grant for role in roles for grant in self._roles.get(role, ()))
 
 
-def _digest(token: str) -> bytes:
+def _hash_token(token: str) -> bytes:
     return sha256(token.encode("utf-8", "replace")).digest()
 
 
-def _subject(claims: Mapping[str, Any]) -> str:
-    """Refused, never cut: two subjects would be one to the audit. Raises Unauthorized."""
+def _read_subject(claims: Mapping[str, Any]) -> str:
+    """Return the subject; a long one is refused, not cut: two subjects would be the same to the
+    audit. Raises Unauthorized."""
     subject = str(claims["sub"])
     if not subject or len(subject) > _SUBJECT_CHARACTERS or not subject.isprintable():
         raise Unauthorized(
@@ -133,11 +178,11 @@ def _subject(claims: Mapping[str, Any]) -> str:
     return subject
 
 
-def _at(claims: Mapping[str, Any], path: str) -> Any:
-    """A claim by its name, which may have points in it, else by its path."""
+def _find_claim(claims: Mapping[str, Any], path: str) -> Any:
+    """Return a claim by its name, which may contain dots, else by its path."""
     if path in claims:
         return claims[path]
-    found: Any = claims
+    claim: Any = claims
     for name in path.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found
+        claim = claim.get(name) if isinstance(claim, Mapping) else None
+    return claim

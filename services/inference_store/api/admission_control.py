@@ -18,7 +18,7 @@ from typing import Final, Literal
 from inference_store.inference.errors import TooManyQueries
 from inference_store.platform.metrics import TURN_SECONDS, TURNS, TURNS_REFUSED, TURNS_WAITING
 
-# A caller who sends more than this before the first answer does not wait for answers at all.
+# A caller who sends more than this before the first answer is not waiting for answers.
 _MOST_WAITING_OF_ONE = 32
 _MOST_WAITING = 512
 
@@ -27,8 +27,10 @@ _MOST_WAITING = 512
 _SETTINGS: Final = {
     "query": ("QUERIES_AT_ONCE_PER_CALLER", "QUERIES_AT_ONCE"),
     "stream": ("STREAMS_AT_ONCE", "STREAMS_AT_ONCE"),
+    "follow": ("FOLLOWERS_AT_ONCE", "FOLLOWERS_AT_ONCE"),
+    "thumbnail": ("THUMBNAIL_PROCESSES", "THUMBNAIL_PROCESSES"),
 }
-Kind = Literal["query", "stream"]
+Kind = Literal["query", "stream", "follow", "thumbnail"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,17 +2,19 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
 import orjson
+from pydantic import BaseModel
 from starlette.responses import Response
 
+from .shown import Shown
+
 _OPTIONS = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
-_OPTIONS_OF_FIT_TIMES = orjson.OPT_UTC_Z | orjson.OPT_PASSTHROUGH_DATACLASS
+_FIT_TIMES_OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_PASSTHROUGH_DATACLASS
 PROBLEM = "application/problem+json"
 # What every answer carries, unless it sets something else itself.
 HEADERS: Final = {
@@ -27,7 +29,7 @@ HEADERS: Final = {
 
 def encode_json(content: Any, *, times_fit: bool = False) -> bytes:
     """Encode an answer as JSON. `times_fit`: all times in it have been through `fit_times`."""
-    option = _OPTIONS_OF_FIT_TIMES if times_fit else _OPTIONS
+    option = _FIT_TIMES_OPTIONS if times_fit else _OPTIONS
     try:
         return orjson.dumps(content, default=_encode_other, option=option)
     # mostly a text that is no UTF-8; checking each text first would cost much more
@@ -35,8 +37,8 @@ def encode_json(content: Any, *, times_fit: bool = False) -> bytes:
         return orjson.dumps(_escape_all(content), default=_encode_other, option=option)
 
 
-class Answer(Response):
-    """A JSON answer."""
+class JsonAnswer(Response):
+    """An answer of any JSON, which is not validated."""
 
     media_type = "application/json"
 
@@ -44,7 +46,21 @@ class Answer(Response):
         return encode_json(content)
 
 
-class ProblemAnswer(Answer):
+class Answer(JsonAnswer):
+    """An answer that was validated when it was made."""
+
+    def __init__(
+        self, content: Shown, status_code: int = 200, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(content, status_code, headers)
+
+
+class InferenceAnswer(JsonAnswer):
+    """An answer of inferences, or of what is in them: a page may have a thousand, so that tests
+    validate them instead."""
+
+
+class ProblemAnswer(JsonAnswer):
     """A refusal (RFC 9457).
 
     It sets the common headers itself, because errors bypass what adds them.
@@ -65,16 +81,16 @@ def format_instant(at: datetime | None) -> str | None:
     return at.isoformat(timespec="microseconds")[:-6] + "Z"
 
 
-def fit_times(found: dict[str, Any], names: Iterable[str]) -> None:
+def fit_times(item: dict[str, Any], names: Iterable[str]) -> None:
     """Prepare the times with these names for the encoder, which writes them at a fraction of the
     cost.
 
     It would omit zero microseconds: such times are formatted as `format_instant` does.
     """
     for name in names:
-        at = found[name]
+        at = item[name]
         if at is not None and not (at.microsecond and at.tzinfo is UTC):
-            found[name] = format_instant(at)
+            item[name] = format_instant(at)
 
 
 def escape_text(value: str | None) -> Any:
@@ -96,13 +112,16 @@ def _escape_all(content: Any) -> Any:
         case dict():
             return {name: _escape_all(value) for name, value in content.items()}
         case list() | tuple():
-            return [_escape_all(each) for each in content]
+            return [_escape_all(item) for item in content]
+        case BaseModel():
+            return _escape_all(_to_dict(content))
     return content
 
 
-def to_dict(value: Any, *without: str) -> dict[str, Any]:
-    """Return a dataclass's fields by name."""
-    return {f.name: getattr(value, f.name) for f in fields(value) if f.name not in without}
+def _to_dict(model: BaseModel) -> dict[str, Any]:
+    """Return a model's fields; an answer leaves out those that it was not given."""
+    names = model.model_fields_set if isinstance(model, Shown) else type(model).model_fields.keys()
+    return {name: value for name, value in model if name in names}
 
 
 def _encode_other(value: Any) -> Any:
@@ -112,4 +131,6 @@ def _encode_other(value: Any) -> Any:
         return orjson.Fragment(str(value))
     if isinstance(value, UUID):  # the driver's own type
         return str(value)
+    if isinstance(value, BaseModel):
+        return _to_dict(value)
     raise TypeError(type(value).__name__)

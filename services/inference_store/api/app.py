@@ -15,62 +15,81 @@ from inference_store.index.dictionary import Dictionary
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
 
-from . import docs_site, problems
+from . import console, docs_site, problems, sign_in_pages
 from .access import Authenticator
 from .admission_control import AdmissionControl
 from .browsers import LoopbackHost, OwnOrigin
 from .compression import Compression
-from .measured import Measured
 from .openapi import complete_openapi
 from .paths import EscapedPaths
 from .replica import Replica
+from .request_observer import RequestObserver
 from .routes import (
+    accounting,
     across,
     aggregates,
     audit,
-    books,
     certificates,
     dead_letters,
+    drawing,
     erasures,
+    follow,
     holds,
+    inference_retention,
     inferences,
-    kept,
     keys,
     language,
+    me,
     metadata,
     models,
+    neighbours,
     policies,
+    projects,
     queries,
     reconciliations,
     runs,
+    sessions,
+    thumbnails,
+    views,
 )
 from .security_headers import HeaderLimit, SecurityHeaders
 from .templates import Templates
+from .thumbnails.cache import ThumbnailCache
+from .thumbnails.maker import ThumbnailMaker
 
 _DESCRIPTION = """What models did in production: typed, queryable, and deleted on time.
 
 Ids in paths are percent-escaped (`a/b` is `a%2Fb`); `uid:<uuid>` stands for an inference's id.
 Times are RFC 3339 in UTC. Every refusal is `application/problem+json`.
 """
+_THUMBNAIL_WAIT_SECONDS = 10.0
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _PARTS = (
     models,
+    projects,
     language,
     queries,
     across,
     aggregates,
+    follow,  # before the route of an inference, whose id it would be
     inferences,
+    neighbours,
+    views,
+    drawing,
+    thumbnails,
     metadata,
     policies,
-    kept,
+    inference_retention,
     runs,
     erasures,
     certificates,
     holds,
     reconciliations,
     dead_letters,
-    books,
+    accounting,
     keys,
+    sessions,
+    me,
     audit,
 )
 
@@ -95,12 +114,18 @@ def create_app(
     app.state.replica = Replica(engine, replica)
     app.state.dictionary = Dictionary(engine, most_keys=settings.max_keys_per_model)
     app.state.authenticator = Authenticator(settings, engine)
-    app.state.admission, app.state.streams = _admission(settings)
+    app.state.admission, app.state.streams = _admit_queries(settings)
+    app.state.thumbnails = ThumbnailMaker(blobs, ThumbnailCache())
+    app.state.thumbnail_admission = _admit_thumbnails(settings)
+    app.state.follow_admission = _admit_followers(settings)
+    app.state.is_stopping = lambda: False
     problems.handle_problems(app)
-    app.router.routes.extend(_routes())
+    app.router.routes.extend(_list_routes())
     app.router.routes.extend(docs_site.list_routes())
+    if settings.console == "on":
+        app.router.routes.extend([*console.list_routes(), *sign_in_pages.list_routes()])
     complete_openapi(app, settings)
-    app.state.templates = _templates()
+    app.state.templates = _build_templates()
     # From the innermost to the outermost.
     app.add_middleware(Compression)
     app.add_middleware(EscapedPaths)
@@ -110,18 +135,20 @@ def create_app(
     _allow_origins(app, origins)
     if settings.auth == "off":
         app.add_middleware(LoopbackHost)
-    app.add_middleware(Measured, templates=_templates(), failed=problems.handle_unexpected)
+    app.add_middleware(
+        RequestObserver, templates=_build_templates(), failed=problems.handle_unexpected
+    )
     app.add_middleware(SecurityHeaders)
     return app
 
 
 @cache
-def _templates() -> Templates:
+def _build_templates() -> Templates:
     """Build them from the routes: the OpenAPI, which has the same, is most of a second's work."""
-    return Templates(one for one in _routes() if isinstance(one, APIRoute))
+    return Templates(route for route in _list_routes() if isinstance(route, APIRoute))
 
 
-def _routes() -> list[BaseRoute]:
+def _list_routes() -> list[BaseRoute]:
     """Return the routes of all parts.
 
     Apps share them: a route knows its app only by the request.
@@ -129,14 +156,25 @@ def _routes() -> list[BaseRoute]:
     return [route for part in _PARTS for route in part.router.routes]
 
 
-def _admission(to: ApiSettings) -> tuple[AdmissionControl, AdmissionControl]:
+def _admit_queries(to: ApiSettings) -> tuple[AdmissionControl, AdmissionControl]:
     """Build admission control for queries, and for streams, which do not wait before they begin."""
     queries = to.most_queries, to.most_queries_of_one
-    streams = to.streams_at_once, max(1, to.streams_at_once // 2)
+    streams = to.streams_at_once, to.most_streams_of_one
     return (
         AdmissionControl("query", *queries, wait_seconds=to.query_wait_seconds),
         AdmissionControl("stream", *streams, wait_seconds=0),
     )
+
+
+def _admit_followers(to: ApiSettings) -> AdmissionControl:
+    most = to.followers_at_once
+    return AdmissionControl("follow", most, to.most_followers_of_one, wait_seconds=0)
+
+
+def _admit_thumbnails(to: ApiSettings) -> AdmissionControl:
+    """Build admission control for thumbnails: who is admitted has one process."""
+    processes = to.thumbnail_processes
+    return AdmissionControl("thumbnail", processes, processes, wait_seconds=_THUMBNAIL_WAIT_SECONDS)
 
 
 def _allow_origins(app: FastAPI, origins: list[str]) -> None:
@@ -145,7 +183,7 @@ def _allow_origins(app: FastAPI, origins: list[str]) -> None:
         app.add_middleware(
             CORSMiddleware,
             allow_origins=origins,
-            allow_methods=["GET", "POST", "PUT", "DELETE"],
+            allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
             allow_headers=["Authorization", "Content-Type", "If-Match"],
             expose_headers=["ETag", "Location", "Retry-After"],
         )

@@ -16,7 +16,7 @@ from inference_store.platform.settings import is_loopback
 
 from .problems import build_problem
 
-_CHANGES_NOTHING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+CHANGES_NOTHING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
 
 
@@ -48,7 +48,7 @@ class OwnOrigin:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if (
             scope["type"] == "http"
-            and scope["method"] not in _CHANGES_NOTHING
+            and scope["method"] not in CHANGES_NOTHING
             and self._is_foreign(Headers(scope=scope))
         ):
             refusal = ForeignRequest(
@@ -65,10 +65,10 @@ class OwnOrigin:
             return False
         if site is not None:  # what the browser itself says: a proxy may have changed the host
             return site not in _OWN_SITES
-        return origin is not None and _get_host(origin) != headers.get("host", "").lower()
+        return origin is not None and get_host(origin) != headers.get("host", "").lower()
 
 
-def _get_host(origin: str) -> str:
+def get_host(origin: str) -> str:
     """Return an origin's host and port; for `null` and invalid origins, what no request has."""
     return origin.partition("://")[2].lower() or origin
 

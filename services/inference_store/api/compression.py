@@ -5,6 +5,7 @@ compression.
 """
 
 import asyncio
+import gzip
 import zlib
 from typing import Final, Protocol
 
@@ -12,15 +13,21 @@ import cramjam
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from inference_store.export.formats import FORMATS
+
 from .negotiation import choose_coding
 
 _LEAST_BYTES: Final = 1024  # a smaller answer fits into one packet as it is
 _LARGE_BYTES: Final = 256 * 1024  # this takes about a millisecond: not on the event loop
 # Higher levels save a tenth of the bytes, for twice the time.
 _LEVELS: Final = {"gzip": 1, "zstd": 1}
+_SMALLEST: Final = {"gzip": 9, "zstd": 19}
 _GZIP_WINDOW: Final = 31  # zlib's largest window, 15, and 16 for a gzip header
 # Pictures, audio and archives are compressed already.
-_TYPES: Final = ("text/", "application/json", "application/x-ndjson", "application/problem+json")
+_TYPES: Final = (
+    *("text/", "application/json", "application/x-ndjson", "application/problem+json"),
+    *FORMATS,
+)
 _SCRIPTS: Final = ("application/javascript", "image/svg+xml")
 
 
@@ -59,6 +66,13 @@ class Zstd:
 
 
 COMPRESSORS: Final[dict[str, type[Gzip] | type[Zstd]]] = {"gzip": Gzip, "zstd": Zstd}
+
+
+def compress(coding: str, content: bytes) -> bytes:
+    """Compress what is kept, as small as it gets: it is compressed once and sent often."""
+    if coding == "zstd":
+        return bytes(cramjam.zstd.compress(content, level=_SMALLEST["zstd"]))
+    return gzip.compress(content, _SMALLEST["gzip"], mtime=0)
 
 
 class Compression:
@@ -101,11 +115,11 @@ class _Sender:
         if self._compressor is None:
             await self._send(message)
         elif piece or last:
-            compressed = await _compressed(self._compressor, piece, last=last)
+            compressed = await _compress_piece(self._compressor, piece, last=last)
             await self._send({**message, "body": compressed})
 
 
-async def _compressed(compressor: Compressor, piece: bytes, *, last: bool) -> bytes:
+async def _compress_piece(compressor: Compressor, piece: bytes, *, last: bool) -> bytes:
     if len(piece) < _LARGE_BYTES:
         return compressor.next(piece, last=last)
     return await asyncio.to_thread(compressor.next, piece, last=last)

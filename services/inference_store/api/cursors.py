@@ -16,14 +16,14 @@ Item = TypeVar("Item")
 
 
 def cut_page(
-    found: Sequence[Item], limit: int, key: Callable[[Item], Any]
+    rows: Sequence[Item], limit: int, key: Callable[[Item], Any]
 ) -> tuple[Sequence[Item], str | None]:
     """Return a page of items, one more of which were read, and the cursor of the next page.
 
     `key`: of an item; of one part, or a tuple of several.
     """
-    items = found[:limit]
-    if len(found) <= limit:
+    items = rows[:limit]
+    if len(rows) <= limit:
         return items, None
     last = key(items[-1])
     return items, encode(*last) if isinstance(last, tuple) else encode(last)
@@ -66,15 +66,15 @@ def decode(cursor: str | None, *kinds: type) -> Sequence[Any] | None:
     except (binascii.Error, ValueError):
         key = None
     fits = isinstance(key, list) and [type(part) for part in key] == list(kinds)
-    if not fits or not all(_storable(part) for part in key):
+    if not fits or not all(_is_storable(part) for part in key):
         fault = Fault("query.cursor", "it is damaged, or of another list")
         raise InvalidCursor("The cursor cannot be used: ask without one.", faults=[fault])
-    found: list[Any] = key
-    return found
+    parts: list[Any] = key
+    return parts
 
 
-def _storable(part: Any) -> bool:
-    """Whether Postgres can compare it: text without NUL, an integer of eight bytes."""
+def _is_storable(part: Any) -> bool:
+    """Return whether Postgres can compare it: text without NUL, an integer of eight bytes."""
     if type(part) is int:
         return -(2**63) <= part < 2**63
     return type(part) is not str or "\0" not in part

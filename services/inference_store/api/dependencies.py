@@ -11,7 +11,7 @@ from fastapi import Depends, Header, Request
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure.ledger import Ledger, LedgerWatch
-from inference_store.index import held_settings
+from inference_store.index import session_settings
 from inference_store.inference.errors import Fault, Invalid
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
@@ -22,17 +22,17 @@ from .admission_control import AdmissionControl
 from .replica import Replica
 
 
-async def _reading(request: Request) -> AsyncIterator[AsyncConnection]:
+async def _open_reading(request: Request) -> AsyncIterator[AsyncConnection]:
     async with _read_only(request, request.state.access) as connection:
         yield connection
 
 
-async def _looking_up(request: Request) -> AsyncIterator[AsyncConnection]:
+async def _open_looking_up(request: Request) -> AsyncIterator[AsyncConnection]:
     async with _read_only(request, request.state.access, BY_ID) as connection:
         yield connection
 
 
-async def _querying(request: Request) -> AsyncIterator[AsyncConnection]:
+async def _open_querying(request: Request) -> AsyncIterator[AsyncConnection]:
     async with querying(request, request.state.access) as connection:
         yield connection
 
@@ -52,8 +52,15 @@ async def querying(
 
 
 @asynccontextmanager
+async def looking_up(request: Request, access: Access) -> AsyncIterator[AsyncConnection]:
+    """Open a connection to look inferences up by their ids, for no longer than that takes."""
+    async with _read_only(request, access, BY_ID) as connection:
+        yield connection
+
+
+@asynccontextmanager
 async def _read_only(
-    request: Request, access: Access, settings: held_settings.Settings = held_settings.NONE
+    request: Request, access: Access, settings: session_settings.Settings = session_settings.NONE
 ) -> AsyncIterator[AsyncConnection]:
     replica: Replica = request.app.state.replica
     if replica.is_lagging:
@@ -67,34 +74,34 @@ async def _read_only(
             await access.write_reads(connection)
 
 
-async def _writing(request: Request) -> AsyncIterator[AsyncConnection]:
+async def _open_writing(request: Request) -> AsyncIterator[AsyncConnection]:
     engine: AsyncEngine = request.app.state.engine
     async with engine.begin() as connection:
         yield connection
 
 
-async def _ledger(request: Request) -> Ledger:
+async def _get_ledger(request: Request) -> Ledger:
     ledger: Ledger = request.app.state.ledger
     return ledger
 
 
 async def ledger_agrees(request: Request) -> None:
-    """Raise LedgerApart while Postgres is an older backup, which would show what is erased."""
+    """Raise LedgerDiverged while Postgres is an older backup, which would show what is erased."""
     watch: LedgerWatch = request.app.state.ledger_watch
     await watch.require()
 
 
-async def _blobs(request: Request) -> Blobs:
+async def _get_blobs(request: Request) -> Blobs:
     blobs: Blobs = request.app.state.blobs
     return blobs
 
 
-async def _settings(request: Request) -> ApiSettings:
+async def _get_settings(request: Request) -> ApiSettings:
     settings: ApiSettings = request.app.state.settings
     return settings
 
 
-async def _if_match(
+async def _read_if_match(
     if_match: Annotated[
         str | None,
         Header(
@@ -112,14 +119,14 @@ async def _if_match(
     return int(number)
 
 
-Reading: TypeAlias = Annotated[AsyncConnection, Depends(_reading, scope="function")]
-LookingUp: TypeAlias = Annotated[AsyncConnection, Depends(_looking_up, scope="function")]
-"""For one inference by its id: what is asked there is planned once."""
-Querying: TypeAlias = Annotated[AsyncConnection, Depends(_querying, scope="function")]
-"""For what may run long: of these no more are open than may run at once."""
-Writing: TypeAlias = Annotated[AsyncConnection, Depends(_writing, scope="function")]
-LedgerOf: TypeAlias = Annotated[Ledger, Depends(_ledger)]
+Reading: TypeAlias = Annotated[AsyncConnection, Depends(_open_reading, scope="function")]
+LookingUp: TypeAlias = Annotated[AsyncConnection, Depends(_open_looking_up, scope="function")]
+"""For one inference by its id: its statements are planned once."""
+Querying: TypeAlias = Annotated[AsyncConnection, Depends(_open_querying, scope="function")]
+"""For what may run long: no more are open than may run at once."""
+Writing: TypeAlias = Annotated[AsyncConnection, Depends(_open_writing, scope="function")]
+LedgerOf: TypeAlias = Annotated[Ledger, Depends(_get_ledger)]
 """For what is written to the ledger before it takes effect; beside it nothing that is `Writing`."""
-BlobStore: TypeAlias = Annotated[Blobs, Depends(_blobs)]
-Settings: TypeAlias = Annotated[ApiSettings, Depends(_settings)]
-IfMatch: TypeAlias = Annotated[int | None, Depends(_if_match)]
+BlobStore: TypeAlias = Annotated[Blobs, Depends(_get_blobs)]
+Settings: TypeAlias = Annotated[ApiSettings, Depends(_get_settings)]
+IfMatch: TypeAlias = Annotated[int | None, Depends(_read_if_match)]

@@ -26,7 +26,7 @@ POLICY: Final = (
 
 
 class DocsSite(StaticFiles):
-    """The files of the site. A page is found without its `.html` too."""
+    """The files of the site. A page is found without its `.html`, and without its folder, too."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(directory=folder, html=True, check_dir=False)
@@ -39,16 +39,29 @@ class DocsSite(StaticFiles):
         """Return the file at a path below the site."""
         if not self._start.is_file():
             raise NotFound("The docs are not built here. In a source tree `make docs` builds them.")
+        if scope["method"] in {"GET", "HEAD"} and (page := self._find_page(path)):
+            return RedirectResponse(page)
         response = await super().get_response(path, scope)
         if isinstance(response, RedirectResponse):
             # to a folder: relative, since a proxy may stand before the api
             return RedirectResponse(f"{os.path.basename(path)}/")
         return response
 
+    def _find_page(self, name: str) -> str | None:
+        """Return the path of the one page of this name in a folder of the site.
+
+        Errors link to `/docs/errors`: such links stay the same if a page moves to another folder.
+        """
+        site, name = self._start.parent, name.removesuffix(".html")
+        pages = [page for page in site.glob("[!_]*/*.html") if page.stem == name]
+        if len(pages) != 1 or (site / pages[0].name).exists():
+            return None
+        return str(pages[0].relative_to(site))
+
     def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
         """Return the file at a path, and None if there is none below the site."""
-        found = super().lookup_path(path)
-        return super().lookup_path(f"{path}.html") if found[1] is None else found
+        result = super().lookup_path(path)
+        return super().lookup_path(f"{path}.html") if result[1] is None else result
 
 
 def list_routes(folder: Path = SITE) -> list[BaseRoute]:

@@ -1,87 +1,95 @@
-"""Formats erasures for answers: progress, blocked objects, and a sentence if it helps."""
+"""Answers about erasures: progress, blocked objects, and a sentence if it helps."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.api import time_pages
-from inference_store.api.answer import to_dict
-from inference_store.erasure import erasures
-from inference_store.erasure.erasures import Erasure, obstacles
+from inference_store.api.schemas.erasures import (
+    ErasurePage,
+    GivenUp,
+    KeptByHold,
+    Progress,
+    ShownErasure,
+)
+from inference_store.erasure.progress.erasure import Erasure, list_models
+from inference_store.erasure.verify.blocked_objects import list_blocked
 from inference_store.index import registrations
 
 _NOTHING = "Nothing that is stored matched: nothing was erased."
 
 
-async def format_page(
-    connection: AsyncConnection, found: Sequence[Erasure], limit: int
-) -> dict[str, Any]:
-    """Format a page of erasures; `found` has one more if there are more."""
-    items, following = time_pages.cut_page(found, limit)
-    return {"items": [await format_erasure(connection, each) for each in items], "next": following}
+async def show_page(
+    connection: AsyncConnection, erasures: Sequence[Erasure], limit: int
+) -> ErasurePage:
+    """Make a page of erasures; `found` has one more if there are more."""
+    items, following = time_pages.cut_page(erasures, limit)
+    shown = [await show_erasure(connection, erasure) for erasure in items]
+    return ErasurePage(items=shown, next=following)
 
 
-async def format_erasure(
-    connection: AsyncConnection, one: Erasure, *, not_found: Sequence[str] = ()
-) -> dict[str, Any]:
-    """Format one erasure."""
-    models = await erasures.models_of(connection, one)
+async def show_erasure(
+    connection: AsyncConnection, erasure: Erasure, *, not_found: Sequence[str] = ()
+) -> ShownErasure:
+    """Make the answer about one erasure."""
+    models = await list_models(connection, erasure)
     names = await registrations.names(connection, set(models))
-    ids = sorted(name for model in models if (name := names.get(model)) is not None)
-    asked = None if one.asked is None else {k: v for k, v in one.asked.items() if k != "saved"}
-    standing = await obstacles.listed(connection, one.id)
-    without = ("model", "table_rows", "marked", "held", "in_force_at", "given_up")
-    return to_dict(one, *without) | {
-        "model_id": None if one.model is None else names.get(one.model),
-        "model_ids": ids,
-        "asked": asked,
-        "rows": one.table_rows,
-        "progress": _format_progress(one),
-        "given_up": None if one.given_up is None else _format_waiver(one.given_up),
-        "obstacles": [to_dict(each, "erasure", "seen_at") for each in standing],
-        "not_found": list(not_found),
-        "message": _build_message(one),
-    }
+    criteria = (
+        None if erasure.asked is None else {k: v for k, v in erasure.asked.items() if k != "saved"}
+    )
+    return ShownErasure.show(
+        erasure,
+        model_id=None if erasure.model is None else names.get(erasure.model),
+        model_ids=sorted(names[model] for model in models if model in names),
+        asked=criteria,
+        rows=erasure.table_rows,
+        progress=_show_progress(erasure),
+        given_up=None if erasure.given_up is None else _show_waiver(erasure.given_up),
+        obstacles=await list_blocked(connection, erasure.id),
+        not_found=not_found,
+        message=_build_message(erasure),
+    )
 
 
-def _format_progress(one: Erasure) -> dict[str, Any]:
-    left = max(0, one.marked - _count_done(one) - one.held)
-    rate = _compute_rate(one)
-    known = one.deleting_since is not None and rate
-    return {
-        "marked": one.marked,
-        "erased": _count_done(one),
-        "held": one.held,
-        "left": left,
-        "per_second": rate,
-        "seconds_left": round(left / rate, 1) if known and rate else None,
-    }
+def _show_progress(erasure: Erasure) -> Progress:
+    done, rate = _count_done(erasure), _compute_rate(erasure)
+    rest = max(0, erasure.marked - done - erasure.held)
+    is_known = erasure.deleting_since is not None and rate
+    return Progress(
+        marked=erasure.marked,
+        erased=done,
+        held=erasure.held,
+        left=rest,
+        per_second=rate,
+        seconds_left=round(rest / rate, 1) if is_known and rate else None,
+    )
 
 
-def _format_waiver(said: dict[str, Any]) -> dict[str, Any]:
-    holds = said.get("holds", {})
-    return {"by": said["by"], "held": [{"hold": h, "inferences": n} for h, n in holds.items()]}
+def _show_waiver(waived: dict[str, Any]) -> GivenUp:
+    holds = waived.get("holds", {}).items()
+    return GivenUp(by=waived["by"], held=[KeptByHold(hold=UUID(h), inferences=n) for h, n in holds])
 
 
-def _count_done(one: Erasure) -> int:
+def _count_done(erasure: Erasure) -> int:
     """Return how many are done: inferences, or objects if it is about objects."""
-    return one.objects if one.scope == "object" else one.inferences
+    return erasure.objects if erasure.scope == "object" else erasure.inferences
 
 
-def _compute_rate(one: Erasure) -> float | None:
+def _compute_rate(erasure: Erasure) -> float | None:
     """Return inferences a second since the present phase began; None if nothing is being done."""
-    if one.deleting_since is not None:
-        since, done = one.deleting_since, _count_done(one)
-    elif one.begun_at is not None:
-        since, done = one.begun_at, one.marked
+    if erasure.deleting_since is not None:
+        since, done = erasure.deleting_since, _count_done(erasure)
+    elif erasure.begun_at is not None:
+        since, done = erasure.begun_at, erasure.marked
     else:
         return None
-    seconds = ((one.finished_at or datetime.now(UTC)) - since).total_seconds()
+    seconds = ((erasure.finished_at or datetime.now(UTC)) - since).total_seconds()
     return round(done / seconds, 3) if seconds > 0 else None
 
 
-def _build_message(one: Erasure) -> str | None:
-    over = one.state in {"deleted", "certified"}
-    return _NOTHING if over and one.cause == "request" and not one.inferences else None
+def _build_message(erasure: Erasure) -> str | None:
+    is_over = erasure.state in {"deleted", "certified"}
+    return _NOTHING if is_over and erasure.cause == "request" and not erasure.inferences else None

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.index import key_registry
 from inference_store.index.key_registry import Models
 from inference_store.inference.errors import Fault, Invalid
-from inference_store.inference.nearest import each_told, nearest, shortened
+from inference_store.inference.nearest import list_warnings, nearest, shortened
 from inference_store.query.filters.distances import EXAMPLE
 
 from .schemas.chosen_fields import FIELDS, PARTS
@@ -38,14 +38,14 @@ class FieldSelection:
         """Read `fields` and `include` of a body. Raises Invalid for an unknown name."""
         if fields is None:
             return cls(frozenset(include), None, metadata_as)
-        found: dict[str, set[str]] = {}
+        parts_by_field: dict[str, set[str]] = {}
         whole = set(include)
-        for place, name in enumerate(fields):
+        for number, name in enumerate(fields):
             field, _, part = name.partition(".")
-            _refuse_unknown(place, name, field, part)
-            found.setdefault(field, set()).add(part)
+            _refuse_unknown(number, name, field, part)
+            parts_by_field.setdefault(field, set()).add(part)
             whole |= set() if part else {field}
-        chosen = {name: frozenset(parts) for name, parts in found.items()}
+        chosen = {name: frozenset(parts) for name, parts in parts_by_field.items()}
         chosen |= dict.fromkeys(whole, frozenset[str]())
         return cls(frozenset(chosen) & {_METADATA, _PREDICTIONS, _URLS}, chosen, metadata_as)
 
@@ -59,20 +59,24 @@ class FieldSelection:
             if name in self.fields
         }
 
+    def find_parts(self, field: str) -> frozenset[str]:
+        """Return the chosen parts of a field; none: all of it."""
+        return frozenset() if self.fields is None else self.fields.get(field, frozenset())
+
     def refuse_distance(self) -> None:
         """Raise Invalid if the distance is chosen, and no page is sorted by it."""
         if DISTANCE in (self.fields or {}):
             message = f"only pages sorted by distance have it, as in {EXAMPLE}"
             raise Invalid(f"{DISTANCE}: {message}.", faults=[Fault("fields", message, [EXAMPLE])])
 
-    async def unknown_keys(self, connection: AsyncConnection, models: Models) -> list[str]:
+    async def warn_of_unknown_keys(self, connection: AsyncConnection, models: Models) -> list[str]:
         """Return warnings about chosen metadata keys that no inference of the model has."""
-        wanted = (self.fields or {}).get(_METADATA)
-        if not wanted:
+        keys = (self.fields or {}).get(_METADATA)
+        if not keys:
             return []
         names = await key_registry.all_names(connection, models)
-        missing = [key for key in sorted(wanted) if not _has_within(key, names)]
-        return each_told(missing, lambda key: _unknown_key(key, names))
+        missing = [key for key in sorted(keys) if not _has_within(key, names)]
+        return list_warnings(missing, lambda key: _describe_unknown_key(key, names))
 
 
 def _select_parts(field: str, value: Any, parts: Collection[str]) -> Any:
@@ -85,35 +89,37 @@ def _select_parts(field: str, value: Any, parts: Collection[str]) -> Any:
         return [entry for entry in value if any(_is_within(p, str(entry["key"])) for p in parts)]
     if field == _URLS:
         return {name: value[name] for name in value if name in parts}
-    return [{name: each[name] for name in each if name in parts} for each in value]
+    return [{name: element[name] for name in element if name in parts} for element in value]
 
 
 def _is_within(name: str, key: str) -> bool:
-    """Whether a name is a key, or a path into its value: `a.b` and `a[]` are within `a`."""
+    """Return whether a name is a key, or a path into its value: `a.b` and `a[]` are within `a`."""
     return name == key or name.startswith((f"{key}.", f"{key}["))
 
 
 def _has_within(key: str, names: Sequence[str]) -> bool:
-    """Whether one of the names, which are sorted, is within the key."""
+    """Return whether one of the names, which are sorted, is within the key."""
     for begin in (key, f"{key}.", f"{key}["):
-        place = bisect_left(names, begin)
-        if place < len(names) and _is_within(names[place], key):
+        position = bisect_left(names, begin)
+        if position < len(names) and _is_within(names[position], key):
             return True
     return False
 
 
-def _refuse_unknown(place: int, name: str, field: str, part: str) -> None:
+def _refuse_unknown(number: int, name: str, field: str, part: str) -> None:
     if field == _METADATA and (part or name == field):
         return
-    known = [f"{field}.{each}" for each in PARTS.get(field, ())] if part else list(FIELDS)
-    if name not in (known or FIELDS):
-        near = nearest(name, known or FIELDS, limit=3) or list(known or FIELDS)
+    known_names = (
+        [f"{field}.{part_name}" for part_name in PARTS.get(field, ())] if part else list(FIELDS)
+    )
+    if name not in (known_names or FIELDS):
+        near = nearest(name, known_names or FIELDS, limit=3) or list(known_names or FIELDS)
         message = f"there is no field {name!r}; the nearest are {', '.join(near)}"
-        faults = [Fault(f"fields[{place}]", message, known or FIELDS)]
+        faults = [Fault(f"fields[{number}]", message, known_names or FIELDS)]
         raise Invalid(f"{message[0].upper()}{message[1:]}.", faults=faults)
 
 
-def _unknown_key(key: str, names: Sequence[str]) -> str:
+def _describe_unknown_key(key: str, names: Sequence[str]) -> str:
     near = nearest(key, names, limit=3)
-    said = f" The nearest are {', '.join(near)}." if near else ""
-    return f"No inference of this model has the metadata key {shortened(key)}.{said}"
+    hint = f" The nearest are {', '.join(near)}." if near else ""
+    return f"No inference of this model has the metadata key {shortened(key)}.{hint}"

@@ -20,13 +20,13 @@ from .schemas.holds import HoldBody
 
 # A hold with a moving time range would release inferences; one that stood still would hold less
 # than meant.
-_STANDING: Final = Clock(
+_FIXED_CLOCK: Final = Clock(
     instead="a hold keeps the same for as long as it stands. Write the time itself, as in"
     " TIMESTAMP('2026-11-01T00:00:00Z'), and say by `until` when the hold ends"
 )
 
 
-async def read_request(body: HoldBody) -> holds.Asked:
+async def read_request(body: HoldBody) -> holds.HoldCriteria:
     """Return what to hold, as the store takes it.
 
     Raises InvalidFilter; Invalid if it would hold nothing.
@@ -35,8 +35,8 @@ async def read_request(body: HoldBody) -> holds.Asked:
         fault = Fault("until", "it has passed: leave it out, or say a time to come")
         raise Invalid("The hold would keep nothing.", faults=[fault])
     is_text = isinstance(body.filter, str) and body.filter_lang != "cql2-json"
-    return holds.Asked(
-        filter=await read_filter(body.filter, body.filter_lang, clock=_STANDING),
+    return holds.HoldCriteria(
+        filter=await read_filter(body.filter, body.filter_lang, clock=_FIXED_CLOCK),
         filter_text=body.filter if is_text else None,
         inference_ids=body.inference_ids,
         types=body.types,
@@ -49,26 +49,31 @@ class HoldRequest:
 
     access: Access
     body: HoldBody
-    asked: holds.Asked
+    criteria: holds.HoldCriteria
     warnings: Sequence[str] = ()
 
     async def build_entry(self, connection: AsyncConnection, id: UUID, *, revision: int) -> Body:
         """Build the ledger's entry.
 
-        Raises what `holds.make` does; Forbidden, NotFound as the model does.
+        Raises what `holds.build_filter` does; Forbidden, NotFound as the model does.
         """
         body = self.body
         model, expected = await self._find_model(connection)
-        made = await holds.make(connection, model, self.asked)
-        self.warnings = (*expected, *made.warnings)
+        hold_filter = await holds.build_filter(connection, model, self.criteria)
+        self.warnings = (*expected, *hold_filter.warnings)
         until = None if body.until is None else body.until.astimezone(UTC).isoformat()
         values = body.model_dump(include={"name", "reason", "model_id", "inference_ids"})
-        return values | {"id": str(id), "filter": made.text, "until": until, "revision": revision}
+        return values | {
+            "id": str(id),
+            "filter": hold_filter.text,
+            "until": until,
+            "revision": revision,
+        }
 
     async def _find_model(self, connection: AsyncConnection) -> tuple[int | None, Sequence[str]]:
         """Return its model's integer, and a warning if it is not registered, which may be a
         typo."""
-        model_id, over_all = self.body.model_id, self.access.reach.is_everything
+        model_id, over_all = self.body.model_id, self.access.scope.is_everything
         if model_id is None and not over_all:
             detail = "A hold of every model needs the rights `read` and `hold` over everything."
             raise Forbidden(detail)

@@ -1,7 +1,7 @@
 """A page of inferences, from the search to the answer."""
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
+from inference_store.export.fixed_columns import Row
 from inference_store.index.key_registry import Models
 from inference_store.index.registrations import Registration
 from inference_store.inference.errors import Fault, Invalid
@@ -20,10 +21,10 @@ from inference_store.platform.metrics import QUERY_TIMEOUTS
 from inference_store.platform.settings import ApiSettings
 from inference_store.query import cursor as cursors
 from inference_store.query import sorted_cursor
-from inference_store.query.bounded import Deadline
 from inference_store.query.by_distance import ByDistance
 from inference_store.query.cql2 import to_json
 from inference_store.query.cql2.tree import Node
+from inference_store.query.deadline import Deadline
 from inference_store.query.hit import Hit
 from inference_store.query.matching import Query
 from inference_store.query.order import AtRandom
@@ -33,45 +34,65 @@ from inference_store.query.sort import Sort, resolve_sort
 
 from .access import Access
 from .answer import encode_json
-from .explaining import record_query
 from .field_selection import DISTANCE, FieldSelection
 from .filters import RequestedFilter, read_requested_filter
 from .inference_format import build_links, format_inference
+from .query_recording import record_query
 from .query_timing import limit_query_time
 from .schemas.questions import Conditions, InferenceQuery
 
 # Parts of a body that change neither which inferences match, nor their order.
-_NOT_THE_QUESTION = {
-    *("cursor", "limit", "include", "fields", "metadata_as"),
+_NOT_OF_THE_QUERY = {
+    *("cursor", "cursors", "limit", "include", "fields", "metadata_as"),
     *("timeout_seconds", "explain"),
 }
-_AS_A_TREE = {"filter", "filter_lang"}
+_FILTER_FIELDS = {"filter", "filter_lang"}
 
 
 @dataclass(frozen=True, slots=True)
-class FormattedPage:
-    """Inferences as `format_inference` formats them.
+class AnsweredPage:
+    """The inferences of a page, with what was chosen of them.
 
-    `cursors`: continue after each, built when needed; `told`: its resolved relative times, and its
-    explanation.
+    `make_cursor`: continues after the inference with this number; `answer_members`: its resolved
+    relative times, and its explanation.
     """
 
-    items: Sequence[dict[str, Any]]
-    cursors: Iterator[str]
+    rows: Sequence[Row]
+    selection: FieldSelection
+    has_distances: bool
+    models: Sequence[int]
+    make_cursor: Callable[[int], str]
     next: str | None
     searched_back_to: datetime | None
     warnings: Sequence[str]
-    told: Mapping[str, Any]
+    answer_members: Mapping[str, Any]
+    shows_cursors: bool = False
+    """Whether the body has the cursors."""
 
     def body(self) -> dict[str, Any]:
         """Return the body of the answer."""
+        items = self.format_items()
+        if self.shows_cursors:
+            items = [item | {"cursor": self.make_cursor(n)} for n, item in enumerate(items)]
         return {
-            "items": orjson.Fragment(encode_json(self.items, times_fit=True)),
+            "items": orjson.Fragment(encode_json(items, times_fit=True)),
             "warnings": self.warnings,
             "next": self.next,
             "searched_back_to": self.searched_back_to,
-            **self.told,
+            **self.answer_members,
         }
+
+    def format_items(self) -> list[dict[str, Any]]:
+        """Return the chosen fields of each inference, for JSON."""
+        return [self.selection.pick(self._format_item(row)) for row in self.rows]
+
+    def _format_item(self, row: Row) -> dict[str, Any]:
+        item = format_inference(row.model_id, row.inference, metadata_as=self.selection.metadata_as)
+        if row.urls is not None:
+            item["urls"] = row.urls
+        if self.has_distances:
+            item[DISTANCE] = row.distance
+        return item
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +101,7 @@ class PageRequest:
 
     models: Sequence[Registration]
     query: Query
-    """Of any of them: the conditions are the same."""
+    """The query of any of the models: the conditions are the same."""
     queries: Sequence[Query]
     sort: Sort
     fingerprint: bytes
@@ -114,19 +135,19 @@ async def resolve_page_sort(
 
 def compute_fingerprint(of: str, body: InferenceQuery, tree: Node | None) -> bytes:
     """Return what a cursor is bound to: the query, not its page size, nor its spelling."""
-    asked = body.model_dump(mode="python", exclude=_NOT_THE_QUESTION | _AS_A_TREE)
+    question = body.model_dump(mode="python", exclude=_NOT_OF_THE_QUERY | _FILTER_FIELDS)
     filter = None if tree is None else to_json(tree)
-    return cursors.fingerprint(json.dumps([of, asked, filter], sort_keys=True, default=str))
+    return cursors.fingerprint(json.dumps([of, question, filter], sort_keys=True, default=str))
 
 
 def set_deadline(body: Conditions, settings: ApiSettings) -> Deadline:
     """Return when the query's time is over. Raises Invalid for more time than allowed."""
-    most, asked = settings.query_timeout_seconds, body.timeout_seconds
-    if asked is not None and asked > most:
+    most, requested = settings.query_timeout_seconds, body.timeout_seconds
+    if requested is not None and requested > most:
         message = f"at most {most:g} (INFERENCE_STORE_QUERY_TIMEOUT_SECONDS)"
         fault = Fault("timeout_seconds", message)
         raise Invalid(f"timeout_seconds is {message}.", faults=[fault])
-    return Deadline.after(most if asked is None else asked)
+    return Deadline.after(most if requested is None else requested)
 
 
 async def build_page(  # noqa: PLR0917
@@ -135,39 +156,45 @@ async def build_page(  # noqa: PLR0917
     blobs: Blobs,
     settings: ApiSettings,
     body: InferenceQuery,
-    asked: PageRequest,
-) -> FormattedPage:
-    """Return the page for JSON.
+    page_request: PageRequest,
+) -> AnsweredPage:
+    """Return the page.
 
     Raises QueryTimeout, InvalidCursor; Forbidden for links without the right.
     """
-    chosen = FieldSelection.of(body.fields, body.include, body.metadata_as)
-    if not isinstance(asked.sort.order, ByDistance):
-        chosen.refuse_distance()
-    if "urls" in chosen.include:
-        for each in asked.models:
-            access.require_right(Right.READ_INPUTS, each)
+    selection = FieldSelection.of(body.fields, body.include, body.metadata_as)
+    has_distances = isinstance(page_request.sort.order, ByDistance)
+    if not has_distances:
+        selection.refuse_distance()
+    if "urls" in selection.include:
+        for model in page_request.models:
+            access.require_right(Right.READ_INPUTS, model)
     with record_query(body.explain) as explained:
         # only how the page is found is explained
-        include = None if body.explain else chosen.include
-        page = await _search(connection, settings, body, asked, include)
-        told = await explained.shown(connection, access, asked.query)
-    found = await _format_items(connection, access, blobs, settings, chosen, asked.models, page)
-    if isinstance(asked.sort.order, ByDistance):
-        for hit, item in found:
-            item[DISTANCE] = hit.value
-    warnings = [*asked.warnings, *asked.sort.warnings]
+        include = None if body.explain else selection.include
+        page = await _search(connection, settings, body, page_request, include)
+        explanation = await explained.format(connection, access, page_request.query)
+    hits = await _read_rows(
+        connection, access, blobs, settings, selection, page_request.models, page
+    )
+    warnings = [*page_request.warnings, *page_request.sort.warnings]
     if body.cursor is None:
-        numbers = [each.model for each in asked.models]
-        warnings += await chosen.unknown_keys(connection, numbers)
-    pin = asked.filter.pin
-    return FormattedPage(
-        items=[chosen.pick(item) for _, item in found],
-        cursors=(pin(make_cursor(asked.sort, asked.fingerprint, hit)) for hit, _ in found),
+        numbers = [model.model for model in page_request.models]
+        warnings += await selection.warn_of_unknown_keys(connection, numbers)
+    pin = page_request.filter.pin
+    return AnsweredPage(
+        rows=[row._replace(distance=hit.value) if has_distances else row for hit, row in hits],
+        selection=selection,
+        has_distances=has_distances,
+        models=[model.model for model in page_request.models],
+        make_cursor=lambda number: pin(
+            make_cursor(page_request.sort, page_request.fingerprint, hits[number][0])
+        ),
         next=None if page.next is None else pin(page.next),
         searched_back_to=page.searched_back_to,
         warnings=warnings,
-        told={**asked.filter.told, **told},
+        answer_members={**page_request.filter.answer_members, **explanation},
+        shows_cursors=body.cursors,
     )
 
 
@@ -175,18 +202,18 @@ async def _search(
     connection: AsyncConnection,
     settings: ApiSettings,
     body: InferenceQuery,
-    asked: PageRequest,
+    page_request: PageRequest,
     include: Collection[str] | None,
 ) -> Page:
     until = set_deadline(body, settings)
     if body.timeout_seconds is None:
         until = until.softly(settings.page_seconds)
-    with limit_query_time("page", describe_narrowing(asked.sort), asked.query):
+    with limit_query_time("page", describe_narrowing(page_request.sort), page_request.query):
         page = await find_page(
             connection,
-            asked.queries,
-            asked.sort,
-            fingerprint=asked.fingerprint,
+            page_request.queries,
+            page_request.sort,
+            fingerprint=page_request.fingerprint,
             cursor=body.cursor,
             limit=body.limit,
             deadline=until,
@@ -197,32 +224,30 @@ async def _search(
     return page
 
 
-async def _format_items(  # noqa: PLR0917
+async def _read_rows(  # noqa: PLR0917
     connection: AsyncConnection,
     access: Access,
     blobs: Blobs,
     settings: ApiSettings,
-    chosen: FieldSelection,
+    selection: FieldSelection,
     models: Sequence[Registration],
     page: Page,
-) -> list[tuple[Hit, dict[str, Any]]]:
+) -> list[tuple[Hit, Row]]:
     """Return the hits with their content, in order; those that are deleted meanwhile are left
     out."""
-    items: dict[tuple[int, UUID], dict[str, Any]] = {}
+    rows: dict[tuple[int, UUID], Row] = {}
     for model in models:
         uids = [hit.uid for hit in page.hits if hit.model == model.model]
         if not uids:
             continue
-        found = await _read_inferences(connection, model.model, uids, page, chosen.include)
-        for each in found:
-            item = format_inference(model.model_id, each, metadata_as=chosen.metadata_as)
-            items[model.model, each.uid] = item
-        if "urls" in chosen.include:
-            urls = await build_links(settings, blobs, model.model_id, found)
-            for each, its in zip(found, urls, strict=True):
-                items[model.model, each.uid]["urls"] = its
-            access.note_read(Action.LINKS_MADE, model, [each.uid for each in found])
-    return [(hit, items[place]) for hit in page.hits if (place := (hit.model, hit.uid)) in items]
+        inferences = await _read_inferences(connection, model.model, uids, page, selection.include)
+        urls: Sequence[dict[str, str | None] | None] = [None] * len(inferences)
+        if "urls" in selection.include:
+            urls = await build_links(settings, blobs, model.model_id, inferences)
+            access.note_read(Action.LINKS_MADE, model, [inference.uid for inference in inferences])
+        for inference, links in zip(inferences, urls, strict=True):
+            rows[model.model, inference.uid] = Row(model.model_id, inference, urls=links)
+    return [(hit, rows[key]) for hit in page.hits if (key := (hit.model, hit.uid)) in rows]
 
 
 async def _read_inferences(
@@ -233,7 +258,10 @@ async def _read_inferences(
     include: Collection[str],
 ) -> list[Inference]:
     """Return the inferences of the page, in order; read those that the search has not read."""
-    left = [uid for uid in uids if uid not in page.read]
-    more = {each.uid: each for each in await read(connection, model, left, include=include)}
-    found = {**page.read, **more}
-    return [found[uid] for uid in uids if uid in found]
+    unread = [uid for uid in uids if uid not in page.read]
+    more = {
+        inference.uid: inference
+        for inference in await read(connection, model, unread, include=include)
+    }
+    inferences = {**page.read, **more}
+    return [inferences[uid] for uid in uids if uid in inferences]

@@ -21,16 +21,16 @@ async def choose_models(
     connection: AsyncConnection, access: Access, body: Models
 ) -> Sequence[Registration]:
     """Return the models to query. Raises NotFound as a path does; Invalid if they are too many."""
-    found = await access.find_models(
+    models = await access.find_models(
         connection, model_ids=body.model_ids, project_id=body.project_id, limit=MOST_MODELS + 1
     )
-    if len(found) > MOST_MODELS:
+    if len(models) > MOST_MODELS:
         fault = Fault("model_ids", f"at most {MOST_MODELS} models are asked at once")
         raise Invalid(
             f"These are more than {MOST_MODELS} models: name a project_id or model_ids.",
             faults=[fault],
         )
-    return found
+    return models
 
 
 async def warn_of_left_out(
@@ -41,16 +41,16 @@ async def warn_of_left_out(
     A stream needs `export` over each of its models; one that was named and lacks the right is
     refused.
     """
-    if body.model_ids is not None or access.sees == access.reach:
+    if body.model_ids is not None or access.sees == access.scope:
         return ()
-    seen = await registrations.page(
+    readable = await registrations.page(
         connection, limit=None, within=access.sees, project_id=body.project_id
     )
     right = access.needed.right
-    missing = [each.model_id for each in seen if not access.has_right(right, each)]
+    missing = [model.model_id for model in readable if not access.has_right(right, model)]
     if not missing:
         return ()
     more = ", …" if len(missing) > _MOST_NAMED else ""
-    named = ", ".join(missing[:_MOST_NAMED]) + more
+    names = ", ".join(missing[:_MOST_NAMED]) + more
     models = counted(len(missing), "model is", "models are")
-    return (f"{models} left out: you lack the right `{right.value}` over {named}.",)
+    return (f"{models} left out: you lack the right `{right.value}` over {names}.",)

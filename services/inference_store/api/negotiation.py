@@ -15,7 +15,7 @@ _MOST_REMEMBERED: Final = 64
 
 
 class _Rank(NamedTuple):
-    """How welcome something is; the greatest is the best."""
+    """The rank of a media type for the client; the greatest is the best."""
 
     quality: float
     precision: int
@@ -26,44 +26,46 @@ class _Rank(NamedTuple):
 
 def choose_type(accept: str, offered: Sequence[str]) -> str | None:
     """Return the media type to answer with, out of `offered`; None: none is accepted."""
-    ranges = list(_ranges(accept or ANY))
-    ranks = [(_rank(each, ranges), each) for each in offered]
-    acceptable = [(rank, each) for rank, each in ranks if rank.quality > 0]
+    ranges = list(_iterate_ranges(accept or ANY))
+    ranks = [(_rank(kind, ranges), kind) for kind in offered]
+    acceptable = [(rank, kind) for rank, kind in ranks if rank.quality > 0]
     return max(acceptable, key=lambda pair: pair[0])[1] if acceptable else None
 
 
 @lru_cache(_MOST_REMEMBERED)  # clients send few different headers
 def choose_coding(accept_encoding: str) -> str | None:
     """Return the content coding to answer with; None: no coding."""
-    asked = {_SPELLINGS.get(name, name): quality for name, quality in _ranges(accept_encoding)}
-    others = asked.get("*", 0.0)
-    best = max(CODINGS, key=lambda name: asked.get(name, others))
-    quality = asked.get(best, others)
-    return best if quality > 0 and quality >= asked.get("identity", 0.0) else None
+    qualities = {
+        _SPELLINGS.get(name, name): quality for name, quality in _iterate_ranges(accept_encoding)
+    }
+    others = qualities.get("*", 0.0)
+    best = max(CODINGS, key=lambda name: qualities.get(name, others))
+    quality = qualities.get(best, others)
+    return best if quality > 0 and quality >= qualities.get("identity", 0.0) else None
 
 
 def _rank(kind: str, ranges: Sequence[tuple[str, float]]) -> _Rank:
     """Rank by the most precise range alone: `*/*;q=0.1, text/html;q=0` accepts no HTML."""
-    wanted = (ANY, f"{kind.partition('/')[0]}/*", kind.partition(";")[0].strip().lower())
+    patterns = (ANY, f"{kind.partition('/')[0]}/*", kind.partition(";")[0].strip().lower())
     ranks = [
-        (wanted.index(name), -place, quality)
-        for place, (name, quality) in enumerate(ranges)
-        if name in wanted
+        (patterns.index(name), -number, quality)
+        for number, (name, quality) in enumerate(ranges)
+        if name in patterns
     ]
     precision, before, quality = max(ranks, default=(0, 0, 0.0))
     return _Rank(quality, precision, before)
 
 
-def _ranges(header: str) -> Iterator[tuple[str, float]]:
+def _iterate_ranges(header: str) -> Iterator[tuple[str, float]]:
     for item in header.split(","):
         name, *parameters = item.split(";")
         if name.strip():
-            yield name.strip().lower(), _quality(parameters)
+            yield name.strip().lower(), _read_quality(parameters)
 
 
-def _quality(parameters: Sequence[str]) -> float:
-    for each in parameters:
-        name, _, value = each.partition("=")
+def _read_quality(parameters: Sequence[str]) -> float:
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
         if name.strip().lower() == "q":
             try:
                 quality = float(value)

@@ -11,7 +11,9 @@ from inference_store.platform.settings import AccessSettings
 from .access.needs import EXTENSION, Over, read_needs
 from .negotiation import NDJSON
 from .problems import Problem
+from .schemas.following import Arrivals
 from .schemas.inferences import LINES
+from .schemas.thumbnails import ShownThumbnail, ThumbnailPage
 
 BINARY: Final = {"schema": {"type": "string", "format": "binary"}}
 """Bytes, as OpenAPI has them."""
@@ -47,7 +49,7 @@ def _add_kinds(kinds: dict[str, Any]) -> None:
     """Add the schema of our refusals in place of FastAPI's own, and the lines of streams."""
     for name in ("HTTPValidationError", "ValidationError"):
         kinds.pop(name, None)
-    for kind in (Problem, *LINES):
+    for kind in (Problem, *LINES, ShownThumbnail, ThumbnailPage, Arrivals):
         ours = models_json_schema([(kind, "serialization")], ref_template=_REF)[1]
         kinds.update(ours["$defs"])
 
@@ -69,16 +71,19 @@ def _list_schemes(settings: AccessSettings) -> dict[str, Any]:
     key = {"type": "http", "scheme": "bearer", "description": "An API key, isk_…"}
     if settings.oidc_issuer is None:
         return {"key": key}
-    place = f"{settings.oidc_issuer.rstrip('/')}/.well-known/openid-configuration"
-    return {"key": key, "oidc": {"type": "openIdConnect", "openIdConnectUrl": place}}
+    address = f"{settings.oidc_issuer.rstrip('/')}/.well-known/openid-configuration"
+    return {"key": key, "oidc": {"type": "openIdConnect", "openIdConnectUrl": address}}
 
 
 def _describe(operation: dict[str, Any]) -> str:
     """Describe what the route does, and what it needs."""
     needed = read_needs(operation)
+    if needed.over is Over.CALLER:
+        return f"{operation.get('description', '')}\n\nNeeds no right: any caller may ask."
     right = needed.right.value
     rights = "`read`" if right == "read" else f"`read` and `{right}`"
-    streams = NDJSON in operation["responses"].get("200", {}).get("content", {})
+    content = operation["responses"].get("200", {}).get("content", {})
+    streams = "anyOf" in content.get(NDJSON, {}).get("schema", {})
     also = " A stream needs `export` as well, over each model that it reads." if streams else ""
-    told = f"Needs {rights} over {_OVER[needed.over]}.{also}"
-    return f"{operation.get('description', '')}\n\n{told}"
+    sentence = f"Needs {rights} over {_OVER[needed.over]}.{also}"
+    return f"{operation.get('description', '')}\n\n{sentence}"

@@ -1,24 +1,30 @@
 """Changes of retention policies: what one would delete, who may make it, when it begins."""
 
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access.rights import Right
-from inference_store.api.schemas.policies import PolicyBody
+from inference_store.api.schemas.policies import (
+    DecidedBy,
+    ExampleLost,
+    Losing,
+    PolicyBody,
+    WouldDelete,
+)
 from inference_store.erasure import policies
 from inference_store.erasure.ledger import Body
-from inference_store.erasure.policies import Of, Resolved, RetentionPolicy
-from inference_store.erasure.policies.rules import never_longer
+from inference_store.erasure.policies import PolicyOwner, ResolvedPolicy, RetentionPolicy
+from inference_store.erasure.policies.rules import is_never_longer
 from inference_store.erasure.preview import preview, previews
-from inference_store.erasure.preview.preview import WouldDelete
+from inference_store.erasure.preview.losses import Preview
 from inference_store.inference.errors import Fault, Invalid, PreconditionFailed
 from inference_store.query.cql2 import Clock
 from inference_store.query.cql2.tree import Node
 
 from .access import Access
 from .filters import read_filter
-from .policies import check_allowed
+from .policies import check_allowed, describe_owner
 
 _AGELESS: Final = Clock(
     instead="the ages of a rule say how old something may be: `keep_inference`, `keep_response` and"
@@ -37,25 +43,29 @@ async def read_trees(body: PolicyBody) -> list[Node | None]:
 async def estimate_policy(
     connection: AsyncConnection,
     access: Access,
-    of: Of,
+    owner: PolicyOwner,
     body: PolicyBody | None,
     trees: list[Node | None],
     *,
     seconds: float,
-) -> tuple[WouldDelete, Resolved | None]:
+) -> tuple[Preview, ResolvedPolicy | None]:
     """Return what the policy would delete today; None for `body`: if there were none."""
-    await check_allowed(connection, access, of)
+    await check_allowed(connection, access, owner)
     if body is None:
-        return await preview.would_delete(connection, of, None, seconds=seconds), None
-    found = await policies.resolve(connection, of, list(body.asked(trees)), body)
-    return await preview.would_delete(connection, of, found.policy, seconds=seconds), found
+        return await preview.preview_policy(connection, owner, None, seconds=seconds), None
+    resolved = await policies.resolve_policy(
+        connection, owner, list(body.list_requested_rules(trees)), body
+    )
+    return await preview.preview_policy(
+        connection, owner, resolved.policy, seconds=seconds
+    ), resolved
 
 
 async def build_entry(
     connection: AsyncConnection,
     access: Access,
-    of: Of,
-    resolved: Resolved | None,
+    owner: PolicyOwner,
+    resolved: ResolvedPolicy | None,
     body: PolicyBody | None,
     *,
     expected: int | None,
@@ -67,21 +77,21 @@ async def build_entry(
 
     `unmeasured`: how many inferences of unknown size a limit of it applies to.
     """
-    registration = await check_allowed(connection, access, of, lock=True)
+    registration = await check_allowed(connection, access, owner, lock=True)
     policy = None if resolved is None else resolved.policy
-    standing = await policies.standing(connection, of)
-    before = [e.policy for e in (standing.in_force, standing.pending) if e is not None]
+    state = await policies.find_state(connection, owner)
+    before = [version.policy for version in (state.in_force, state.pending) if version is not None]
     if _needs_override(policy, before):
-        access.require_over(Right.OVERRIDE, of.level, of.subject, registration)
+        access.require_over(Right.OVERRIDE, owner.level, owner.subject, registration)
         if not reason:
             fault = Fault("reason", "say why the minimum age is undercut, shortened or taken away")
             raise Invalid("Going against a minimum age needs a reason.", faults=[fault])
     if body is not None and body.effective == "now":
-        await _require_preview(connection, of, body, standing.revision)
+        await _require_preview(connection, owner, body, state.revision)
         require_sizes(unmeasured)
         grace_seconds = 0.0
-    return await policies.setting(
-        connection, of, policy, expected=expected, grace_seconds=grace_seconds, reason=reason
+    return await policies.describe_change(
+        connection, owner, policy, expected=expected, grace_seconds=grace_seconds, reason=reason
     )
 
 
@@ -91,12 +101,14 @@ def describe_request(body: PolicyBody) -> str:
 
 
 async def _require_preview(
-    connection: AsyncConnection, of: Of, body: PolicyBody, revision: int
+    connection: AsyncConnection, owner: PolicyOwner, body: PolicyBody, revision: int
 ) -> None:
     if body.token is None:
         fault = Fault("token", "give the `token` that the preview of this policy answered")
         raise Invalid("A policy begins at once only where it was previewed.", faults=[fault])
-    if not await previews.is_of(connection, body.token, of, revision, describe_request(body)):
+    if not await previews.is_preview_of(
+        connection, body.token, owner, revision, describe_request(body)
+    ):
         raise PreconditionFailed(
             "the token is of another policy or older than an hour, or a policy was set since:"
             " preview it again"
@@ -115,65 +127,35 @@ def require_sizes(unmeasured: int) -> None:
 
 
 def _needs_override(policy: RetentionPolicy | None, before: list[RetentionPolicy | None]) -> bool:
-    """Whether the change goes below a minimum age, shortens one or removes one."""
+    """Return whether the change goes below a minimum age, shortens one or removes one."""
     if policy is not None and policy.undercuts_minimum_age:
         return True
-    there = [each.minimum_age for each in before if each is not None]
+    minimum_ages = [
+        policy_before.minimum_age for policy_before in before if policy_before is not None
+    ]
     now = None if policy is None else policy.minimum_age
-    return any(each is not None and (now is None or not never_longer(each, now)) for each in there)
+    return any(
+        age is not None and (now is None or not is_never_longer(age, now)) for age in minimum_ages
+    )
 
 
-def format_would_delete(found: WouldDelete) -> dict[str, Any]:
-    """Format what would be deleted."""
-    return {
-        "inferences": _format_scope(found, "inference"),
-        "responses": _format_scope(found, "response"),
-        "inputs": _format_scope(found, "input"),
-        "more_than_now": found.fresh,
-        "partial": found.partial,
-        "examples": [
-            {
-                "model_id": each.model_id,
-                "uid": each.uid,
-                "inference_id": each.inference_id,
-                "received_at": each.received_at,
-                "scope": each.scope,
-                "decided_by": None
-                if each.of is None
-                else format_rule(each.of, each.rule, each.name),
-            }
-            for each in found.examples
+def show_would_delete(result: Preview) -> WouldDelete:
+    """Make the answer about what would be deleted."""
+    return WouldDelete(
+        inferences=Losing.show(result.parts["inference"]),
+        responses=Losing.show(result.parts["response"]),
+        inputs=Losing.show(result.parts["input"]),
+        more_than_now=result.fresh,
+        partial=result.partial,
+        examples=[
+            ExampleLost.show(
+                example, decided_by=example.of and show_rule(example.of, example.rule, example.name)
+            )
+            for example in result.examples
         ],
-    }
+    )
 
 
-def format_rule(of: Of, rule: int | None, name: str | None) -> dict[str, Any]:
-    """Format which rule it is."""
-    whose = {f"{level}_id": of.subject if of.level == level else None for level in _NAMED}
-    return {"level": of.level, **whose, "rule": rule, "name": name}
-
-
-_NAMED = ("model", "project")
-
-
-def _format_scope(found: WouldDelete, scope: Any) -> dict[str, Any]:
-    part = found.parts[scope]
-    return {
-        "count": part.count,
-        "bytes": part.bytes,
-        "unknown_sizes": part.unknown_sizes,
-        "held": part.held,
-        "oldest": part.oldest,
-        "newest": part.newest,
-    }
-
-
-__all__ = [
-    "build_entry",
-    "describe_request",
-    "estimate_policy",
-    "format_rule",
-    "format_would_delete",
-    "read_trees",
-    "require_sizes",
-]
+def show_rule(owner: PolicyOwner, rule: int | None, name: str | None) -> DecidedBy:
+    """Make the answer about which rule it is."""
+    return DecidedBy(level=owner.level, rule=rule, name=name, **describe_owner(owner))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from functools import cache
 from typing import Any
 
 import structlog
@@ -13,13 +14,19 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from inference_store.index.database import is_trouble
+from inference_store.index.database import is_transient
 from inference_store.inference import errors
-from inference_store.inference.documented import Documented
-from inference_store.inference.errors import BlobsAway, Fault, MethodNotAllowed, NotJson, StoreError
-from inference_store.inference.nearest import NotThere
+from inference_store.inference.errors import (
+    Fault,
+    MethodNotAllowed,
+    NotJson,
+    ObjectStoreUnavailable,
+    StoreError,
+)
+from inference_store.inference.field_docs import DocumentedModel
+from inference_store.inference.nearest import UnknownName
 from inference_store.platform.metrics import REFUSED
-from inference_store.query.bounded import OutOfTime, Overloaded
+from inference_store.query.deadline import OutOfTime, Overloaded
 
 from .answer import PROBLEM, ProblemAnswer
 
@@ -33,7 +40,7 @@ _BUSY: dict[type[Exception], str] = {
 _log = structlog.get_logger()
 
 
-class ProblemError(Documented):
+class ProblemError(DocumentedModel):
     """One thing wrong in the request."""
 
     path: str = Field(examples=["metadata_filter[0].key"])
@@ -75,14 +82,15 @@ def document_refusals(
 ) -> dict[int | str, dict[str, Any]]:
     """Return the refusals of a route for its documentation; those of every route are added."""
     always = {*statuses, 401, 403, 406, 422, 429, 431, 500, 503}
-    return {**(also or {}), **{status: _documented(status) for status in sorted(always)}}
+    return {**(also or {}), **{status: dict(_document_status(status)) for status in sorted(always)}}
 
 
-def _documented(status: int) -> dict[str, Any]:
-    found = [kind for kind in list_kinds() if kind.status == status]
-    examples = {kind.type: {"value": _body(kind, "…", ())} for kind in found}
+@cache  # each route has most of them
+def _document_status(status: int) -> dict[str, Any]:
+    kinds = [kind for kind in list_kinds() if kind.status == status]
+    examples = {kind.type: {"value": _format_problem(kind, "…", ())} for kind in kinds}
     return {
-        "description": "; ".join(dict.fromkeys(kind.title for kind in found)),
+        "description": "; ".join(dict.fromkeys(kind.title for kind in kinds)),
         "content": {
             PROBLEM: {
                 "schema": {"$ref": "#/components/schemas/Problem"},
@@ -97,7 +105,7 @@ def handle_problems(app: FastAPI) -> None:
     app.add_exception_handler(StoreError, _handle_store_error)
     app.add_exception_handler(RequestValidationError, _handle_invalid)
     app.add_exception_handler(HTTPException, _handle_http)
-    for kind in (DBAPIError, PoolTimeout, OSError, BlobsAway, OutOfTime, Exception):
+    for kind in (DBAPIError, PoolTimeout, OSError, ObjectStoreUnavailable, OutOfTime, Exception):
         app.add_exception_handler(kind, handle_unexpected)
 
 
@@ -122,55 +130,58 @@ def build_problem(exc: StoreError, headers: Mapping[str, str] | None = None) -> 
 
 def build_body(exc: StoreError) -> dict[str, Any]:
     """Return a refusal as problem details."""
-    return _body(type(exc), exc.detail, exc.faults)
+    return _format_problem(type(exc), exc.detail, exc.faults)
 
 
-def _body(kind: type[StoreError], detail: str, faults: Sequence[Fault]) -> dict[str, Any]:
+def _format_problem(kind: type[StoreError], detail: str, faults: Sequence[Fault]) -> dict[str, Any]:
     return {
         "type": f"{PAGE}#{kind.type}",
         "title": kind.title,
         "status": kind.status,
-        "detail": _utf8(detail),
+        "detail": _escape_text(detail),
         "errors": list(map(_format_fault, faults)),
     }
 
 
 def _format_fault(fault: Fault) -> dict[str, Any]:
     """Return one fault; with a position only if it concerns a filter."""
-    said: dict[str, Any] = {"path": _utf8(fault.path), "message": _utf8(fault.message)}
-    place = {"line": fault.line, "column": fault.column, "length": fault.length}
-    place = {name: number for name, number in place.items() if number is not None}
-    return {**said, "known": list(fault.known), **place}
+    formatted: dict[str, Any] = {
+        "path": _escape_text(fault.path),
+        "message": _escape_text(fault.message),
+    }
+    position = {"line": fault.line, "column": fault.column, "length": fault.length}
+    position = {name: number for name, number in position.items() if number is not None}
+    return {**formatted, "known": list(fault.known), **position}
 
 
-def _utf8(text: str) -> str:
+def _escape_text(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 async def _handle_invalid(request: Request, exc: Exception) -> ProblemAnswer:
     assert isinstance(exc, RequestValidationError)
-    found = exc.errors()
-    if any(error["type"] == "json_invalid" for error in found):
-        reason = found[0].get("ctx", {}).get("error", "")
+    validation_errors = exc.errors()
+    if any(error["type"] == "json_invalid" for error in validation_errors):
+        reason = validation_errors[0].get("ctx", {}).get("error", "")
         return build_problem(NotJson(f"The body is not JSON: {reason}."))
-    faults = [_make_fault(request, error) for error in found[:100]]
+    faults = [_make_fault(request, error) for error in validation_errors[:100]]
     detail = "; ".join(f"{fault.path}: {fault.message}" for fault in faults[:3])
     return build_problem(errors.Invalid(f"{detail}.", faults=faults))
 
 
 def _make_fault(request: Request, error: Mapping[str, Any]) -> Fault:
     where, *rest = error["loc"]
-    place = _format_path(rest) if where == "body" else _format_path(error["loc"])
+    path = _format_path(rest) if where == "body" else _format_path(error["loc"])
     if error["type"] == "extra_forbidden":
-        known = find_known_fields(request, rest)
-        near = get_close_matches(str(rest[-1])[:_NAME_CHARACTERS], known, 1)
+        known_fields = find_known_fields(request, rest)
+        near = get_close_matches(str(rest[-1])[:_NAME_CHARACTERS], known_fields, 1)
         hint = f"; the nearest is {near[0]!r}" if near else ""
-        return Fault(place, f"unknown field{hint}", known)
+        return Fault(path, f"unknown field{hint}", known_fields)
     message = str(error["msg"]).removeprefix("Value error, ")
     if where == "body" and not rest and isinstance(get_input(error), bytes):
         message = "send JSON, and say so: Content-Type: application/json"
-    wrong = error.get("ctx", {}).get("error")
-    return Fault(place or "body", message, wrong.known if isinstance(wrong, NotThere) else ())
+    cause = error.get("ctx", {}).get("error")
+    return Fault(path or "body", message, cause.known if isinstance(cause, UnknownName) else ())
 
 
 def get_input(error: Mapping[str, Any]) -> Any:
@@ -179,19 +190,19 @@ def get_input(error: Mapping[str, Any]) -> Any:
 
 
 def _format_path(parts: Iterable[Any]) -> str:
-    place = ""
+    path = ""
     for part in parts:
         name = str(part)[:_NAME_CHARACTERS]
-        place += f"[{part}]" if isinstance(part, int) else f".{name}" if place else name
-    return place
+        path += f"[{part}]" if isinstance(part, int) else f".{name}" if path else name
+    return path
 
 
-def find_known_fields(request: Request, place: Sequence[Any]) -> list[str]:
+def find_known_fields(request: Request, parts: Sequence[Any]) -> list[str]:
     """Return the fields that the object around an unknown field of the body may have."""
     route = request.scope.get("route")
     field = getattr(route, "body_field", None)
     kind: Any = field.field_info.annotation if field is not None else None
-    for part in place[:-1]:
+    for part in parts[:-1]:
         if (
             not isinstance(part, int)
             and (model := _find_model(kind))
@@ -207,8 +218,8 @@ def _find_model(kind: Any) -> type[BaseModel] | None:
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return kind
     for inner in getattr(kind, "__args__", ()):
-        if (found := _find_model(inner)) is not None:
-            return found
+        if (model := _find_model(inner)) is not None:
+            return model
     return None
 
 
@@ -242,11 +253,11 @@ def find_refusal(exc: Exception) -> StoreError:
         return errors.Busy(_BUSY[type(exc)])
     if (detail := _describe_timeout(exc)) is not None:
         return errors.QueryTimeout(detail)
-    if isinstance(exc, BlobsAway):
-        return errors.Unavailable(f"The object store is away: {exc}.")
-    if isinstance(exc, OSError) or is_trouble(exc):
-        _log.warning("postgres is away", action="postgres_away", error=str(exc)[:500])
-        return errors.Unavailable("Postgres is away, or is not taking requests.")
+    if isinstance(exc, ObjectStoreUnavailable):
+        return errors.Unavailable(f"The object store is unavailable: {exc}.")
+    if isinstance(exc, OSError) or is_transient(exc):
+        _log.warning("postgres is unavailable", action="postgres_away", error=str(exc)[:500])
+        return errors.Unavailable("Postgres is unavailable, or is not taking requests.")
     _log.error("a request failed", action="request_failed", exc_info=exc)
     return StoreError("Something went wrong here, and was logged.")
 

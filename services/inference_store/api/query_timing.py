@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from inference_store.inference.errors import QueryTimeout
 from inference_store.platform import traces
 from inference_store.platform.metrics import QUERY_SECONDS, QUERY_TIMEOUTS
-from inference_store.query.bounded import OutOfTime, Overloaded
+from inference_store.query.deadline import OutOfTime, Overloaded
 from inference_store.query.matching import Query
 
 

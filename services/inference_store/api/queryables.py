@@ -23,14 +23,14 @@ _SCHEMAS: Final[dict[str, dict[str, Any]]] = {
 
 def build_queryables(address: str, model_id: str, keys: Sequence[KeySeen]) -> dict[str, Any]:
     """Build the schema, by the names that a filter uses; `address`: where it is served."""
-    names = {seen.name for seen in keys}
+    names = {key.name for key in keys}
     own = {
         f"inference.{name}" if name in names else name: _describe_property(entry)
         for name, entry in PROPERTIES.items()
     }
     theirs = {
-        f"metadata.{seen.name}" if seen.name in PROPERTIES else seen.name: _describe_key(seen)
-        for seen in keys
+        f"metadata.{key.name}" if key.name in PROPERTIES else key.name: _describe_key(key)
+        for key in keys
     }
     properties = {**own, **theirs}
     for name, schema in properties.items():
@@ -68,33 +68,34 @@ def _describe_prediction() -> dict[str, Any]:
     }
 
 
-def _describe_key(seen: KeySeen) -> dict[str, Any]:
-    schema = _any_of([_SCHEMAS[family] for family in sorted(seen.families)])
-    if seen.many:
+def _describe_key(key: KeySeen) -> dict[str, Any]:
+    schema = _combine_schemas([_SCHEMAS[family] for family in sorted(key.families)])
+    if key.many:
         schema = {"type": "array", "items": schema}
     return {
-        "title": seen.name,
-        "description": _write_description(seen),
+        "title": key.name,
+        "description": _write_description(key),
         **schema,
-        "examples": [_format_example(each) for each in _list_examples(seen)],
+        "examples": [_format_example(example) for example in _list_examples(key)],
         "x-types-seen": [
-            {"type": each.type, "flag": each.flag, "count": each.count} for each in seen.types
+            {"type": type_seen.type, "flag": type_seen.flag, "count": type_seen.count}
+            for type_seen in key.types
         ],
     }
 
 
-def _any_of(schemas: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _combine_schemas(schemas: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return one of several schemas; an empty one if only `sent` can be asked."""
     if len(schemas) == 1:
         return dict(schemas[0])
-    return {"anyOf": [dict(each) for each in schemas]} if schemas else {}
+    return {"anyOf": [dict(schema) for schema in schemas]} if schemas else {}
 
 
-def _write_description(seen: KeySeen) -> str:
-    if not seen.families:
+def _write_description(key: KeySeen) -> str:
+    if not key.families:
         return "Metadata; only whether it was sent can be asked."
-    kinds = " or ".join(sorted(seen.families))
-    several = ", several of one inference" if seen.many else ""
+    kinds = " or ".join(sorted(key.families))
+    several = ", several of one inference" if key.many else ""
     return f"Metadata, compared as {kinds}{several}."
 
 
@@ -102,20 +103,22 @@ def _format_example(example: Any) -> Any:
     return escape_text(example) if isinstance(example, str) else example
 
 
-def _list_examples(seen: KeySeen) -> Iterable[Any]:
+def _list_examples(key: KeySeen) -> Iterable[Any]:
     return dict.fromkeys(
-        _convert_example(each, shown) for each in seen.types for shown in each.examples
+        _convert_example(type_seen, example)
+        for type_seen in key.types
+        for example in type_seen.examples
     )
 
 
-def _convert_example(seen: TypeSeen, shown: str) -> Any:
+def _convert_example(type_seen: TypeSeen, example: str) -> Any:
     """Return an example as JSON of its type, if it fits."""
-    if seen.family == "bool":
-        return shown.lower() in {"true", "1"}
-    if seen.family == "number":
+    if type_seen.family == "bool":
+        return example.lower() in {"true", "1"}
+    if type_seen.family == "number":
         try:
-            number = Decimal(shown)
+            number = Decimal(example)
         except InvalidOperation:
-            return shown
-        return number if number.is_finite() else shown
-    return shown
+            return example
+        return number if number.is_finite() else example
+    return example

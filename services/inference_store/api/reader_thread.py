@@ -1,4 +1,4 @@
-"""Reads long inputs in one thread, so that the event loop goes on.
+"""Reads and writes what is long in one thread, so that the event loop goes on.
 
 There is one thread, not several: each that computes makes the loop wait for the interpreter's lock.
 """

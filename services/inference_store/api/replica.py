@@ -11,10 +11,10 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.index.distribution import is_known_whole
-from inference_store.index.held_settings import NONE, Settings, taken_with
+from inference_store.index.session_settings import NONE, Settings, acquire_with
 from inference_store.platform.metrics import REPLICA_AWAY
 
-# How long an unavailable replica is left alone: in that time one query tries it.
+# For so long an unavailable replica is not used; one query of that time tries it.
 _LEFT_ALONE_SECONDS = 5.0
 _log = structlog.get_logger()
 
@@ -32,7 +32,7 @@ class Replica:
 
     @property
     def is_lagging(self) -> bool:
-        """Whether a read may be older than what was answered before."""
+        """Check whether a read may be older than what was answered before."""
         return self._replica is not None
 
     @asynccontextmanager
@@ -54,7 +54,9 @@ class Replica:
                 connection = await _take_connection(replica, settings)
             except (OSError, DBAPIError) as error:
                 self._left_alone_until = time.monotonic() + _LEFT_ALONE_SECONDS
-                _log.warning("the read replica is away", action="replica_away", error=str(error))
+                _log.warning(
+                    "the read replica is unavailable", action="replica_away", error=str(error)
+                )
             else:
                 self._left_alone_until = 0.0
                 return connection
@@ -84,5 +86,5 @@ class Replica:
 
 
 async def _take_connection(engine: AsyncEngine, settings: Settings) -> AsyncConnection:
-    with taken_with(settings if is_known_whole(engine.sync_engine) else NONE):
+    with acquire_with(settings if is_known_whole(engine.sync_engine) else NONE):
         return await engine.connect()

@@ -58,7 +58,7 @@ def exact_json(body: bytes) -> Any:
         return json.loads(
             body.decode("utf-8"),
             parse_float=Decimal,
-            parse_int=_integer,
+            parse_int=_parse_integer,
             parse_constant=_refuse_constant,
         )
     except UnicodeDecodeError as exc:
@@ -67,7 +67,7 @@ def exact_json(body: bytes) -> Any:
         raise json.JSONDecodeError("it is nested too deep", "", 0) from None
 
 
-def _integer(digits: str) -> int | Decimal:
+def _parse_integer(digits: str) -> int | Decimal:
     # Python's int() refuses very many digits, and is slow before that.
     return int(digits) if len(digits) <= _SMALL_DIGITS else Decimal(digits)
 
@@ -82,7 +82,7 @@ class ExactRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
-        known = sorted(_list_query_names(self.dependant))
+        known_parameters = sorted(_list_query_names(self.dependant))
         offered = list_offered_types(self)
 
         async def handle(request: Request) -> Response:
@@ -90,7 +90,7 @@ class ExactRoute(APIRoute):
             exact = ExactRequest(request.scope, request.receive)
             await exact.load(request.app.state.settings.api_max_body_bytes)
             self.charge(exact, len(await exact.body()))
-            _refuse_unknown(exact, known)
+            _refuse_unknown(exact, known_parameters)
             return await handler(exact)
 
         return handle
@@ -101,10 +101,10 @@ class ExactRoute(APIRoute):
 
 def list_offered_types(route: APIRoute) -> tuple[str, ...]:
     """Return the media types that a route answers with; the first one if any will do."""
-    named = tuple(route.responses.get(200, {}).get("content", ()))
+    media_types = tuple(route.responses.get(200, {}).get("content", ()))
     kind = route.response_class
     has_json = not (isinstance(kind, type) and issubclass(kind, StreamingResponse))
-    return (JSON, *named) if has_json else named
+    return (JSON, *media_types) if has_json else media_types
 
 
 def require_type(request: Request, offered: Sequence[str]) -> str:
@@ -135,8 +135,10 @@ def _list_query_names(dependant: Dependant) -> set[str]:
     return names.union(*map(_list_query_names, dependant.dependencies))
 
 
-def _refuse_unknown(request: Request, known: list[str]) -> None:
-    unknown = sorted(set(request.query_params) - set(known))
+def _refuse_unknown(request: Request, known_parameters: list[str]) -> None:
+    unknown = sorted(set(request.query_params) - set(known_parameters))
     if unknown:
-        faults = [Fault(f"query.{name}", "unknown query parameter", known) for name in unknown]
+        faults = [
+            Fault(f"query.{name}", "unknown query parameter", known_parameters) for name in unknown
+        ]
         raise Invalid(f"Unknown query parameter: {', '.join(unknown)}.", faults=faults)

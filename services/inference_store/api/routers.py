@@ -1,4 +1,4 @@
-"""What every route under /v1 has in common.
+"""The common part of every route under /v1.
 
 A router has all of it when its routes are declared. FastAPI builds a route again whenever a router
 with a prefix or dependencies of its own includes it, which would take a tenth of a second for each

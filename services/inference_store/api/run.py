@@ -21,11 +21,17 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from inference_store.erasure.ledger import Ledger, LedgerWatch
 from inference_store.index.database import engine_of
 from inference_store.index.schema import require_schema, schema_of
-from inference_store.inference.errors import BlobsAway
+from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.objects import Blobs
 from inference_store.platform.admin import AdminApp, Check, Heartbeat
 from inference_store.platform.metrics import QUERY_TIMEOUTS, STREAMS, from_zero
-from inference_store.platform.serving import Connections, Served, connections_of, limits_of, listen
+from inference_store.platform.serving import (
+    Connections,
+    Served,
+    build_connections,
+    build_limits,
+    listen,
+)
 from inference_store.platform.serving.heads import BoundedHeads
 from inference_store.platform.serving.server import GuardedServer
 from inference_store.platform.settings import ApiSettings
@@ -66,30 +72,31 @@ async def serve(settings: ApiSettings) -> None:
     app = create_app(settings, engine, blobs, reading)
     heartbeat = Heartbeat()
     # A pool of its own: queries that hold every connection of theirs do not make the api unready.
-    looking = _make_engine(settings, pool_size=1)
+    check_engine = _make_engine(settings, pool_size=1)
     # the same: the check of the ledger waits for no query
-    ledger = Ledger(looking, blobs, prefix=settings.ledger_prefix)
+    ledger = Ledger(check_engine, blobs, prefix=settings.ledger_prefix)
     app.state.ledger_watch = LedgerWatch(ledger)
-    connections = connections_of(settings, "api")
-    admin = _make_admin(app, looking, blobs, heartbeat, connections)
-    sockets = listen(settings.api_host, settings.api_port, named="API")
+    connections = build_connections(settings, "api")
+    admin = _make_admin(app, check_engine, blobs, heartbeat, connections)
+    sockets = listen(settings.api_host, settings.api_port, setting="API")
     try:
         await _refuse_old_schema(engine)
         await admin.start(settings.api_admin_host, settings.api_admin_port, settings)
-        server = Server(_make_config(settings, app), sockets, connections, limits_of(settings))
+        server = Server(_make_config(settings, app), sockets, connections, build_limits(settings))
         # Objects that exist at the start stay: the garbage collector skips them. Checking them
         # would stop all requests for a tenth of a second and more.
         gc.collect()
         gc.freeze()
+        app.state.is_stopping = lambda: server.should_exit
         sys.setswitchinterval(_SWITCH_SECONDS)
         async with _beat(server, heartbeat), _watch_ledger(app.state.ledger_watch):
             await server.serve()
     finally:
         await admin.stop()
         blobs.close()
-        for each in (engine, reading, looking):
-            if each is not None:
-                await each.dispose()
+        for opened in (engine, reading, check_engine):
+            if opened is not None:
+                await opened.dispose()
 
 
 def _make_engine(
@@ -202,6 +209,6 @@ async def _check_postgres(engine: AsyncEngine) -> str | None:
 async def _check_object_store(blobs: Blobs) -> str | None:
     try:
         await asyncio.to_thread(blobs.check)
-    except BlobsAway as exc:
-        return f"the object store is away: {exc}"[:500]
+    except ObjectStoreUnavailable as exc:
+        return f"the object store is unavailable: {exc}"[:500]
     return None

@@ -8,6 +8,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from inference_store.inference.errors import HeadersTooLarge
 
 from .answer import HEADERS
+from .console import CONSOLE
+from .console import POLICY as CONSOLE_POLICY
 from .docs_site import DOCS
 from .docs_site import POLICY as DOCS_POLICY
 from .problems import build_problem
@@ -22,6 +24,7 @@ _PAGE_POLICY = (
 _POLICIES: Final = {
     ("/reference", "/redoc", "/static-offline-docs/"): _PAGE_POLICY,
     (f"{DOCS}/",): DOCS_POLICY,
+    (f"{CONSOLE}/",): CONSOLE_POLICY,
 }
 
 

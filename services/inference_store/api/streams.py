@@ -1,4 +1,4 @@
-"""Streams of inferences, one JSON object a line: all that match, with the memory of a page.
+"""Streams of inferences: all that match, with the memory of a page, as lines or as columns.
 
 A stream is a loop of pages. Between two of them it has no connection, no transaction and no
 admission, and each checks again whether the caller may: a revoked key ends the streams it began. If
@@ -9,8 +9,8 @@ ends.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, suppress
-from dataclasses import replace
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.requests import Request
@@ -18,54 +18,92 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from inference_store.access.rights import Right
+from inference_store.export.formats import FORMATS
 from inference_store.inference.errors import Fault, Invalid
 from inference_store.platform.metrics import STREAMED, STREAMS
 from inference_store.platform.settings import ApiSettings
 
 from .access import Access
 from .admission_control import AdmissionControl
-from .answer import Answer, encode_json
+from .answer import InferenceAnswer
+from .column_stream import make_column_stream
 from .dependencies import querying
-from .inference_pages import FormattedPage
+from .inference_pages import AnsweredPage
+from .line_stream import LineStream
 from .negotiation import NDJSON
-from .openapi import make_ref
+from .openapi import BINARY, make_ref
 from .problems import build_body, find_refusal
+from .reader_thread import read_in_thread
 from .schemas.inferences import LINES
 from .schemas.questions import InferenceQuery
+from .unfinished_answer import UnfinishedError
 
 _SPELLINGS: Final = (NDJSON, "application/ndjson", "application/jsonl")
+_STREAMED: Final = (*_SPELLINGS, *FORMATS)
 _PAGE = 1000
 _MOST_OF_A_PAGE: Final = 1000  # the range of `limit`
 # With these an inference may be large.
 _LARGE: Final = {"metadata", "predictions", "urls"}
 _PAGE_OF_LARGE = 100
+_LEAST_OF_A_PAGE = 10
+_PAGE_BYTES = 1_048_576
 # A client that takes longer for a piece does not read any more.
 _STALLED_SECONDS = 60.0
 _PIECE = 65_536
 # How a stream ends: all was sent; the limit was reached; an error; the client disconnected, or
 # reads no more.
 ENDS: Final = ("complete", "limit", "failed", "stopped")
-Ask = Callable[[AsyncConnection, Access, InferenceQuery], Awaitable[FormattedPage]]
-_Following = Callable[[str, int], Awaitable[FormattedPage]]
+Ask = Callable[[AsyncConnection, Access, InferenceQuery], Awaitable[AnsweredPage]]
+_Following = Callable[[str, int], Awaitable[AnsweredPage]]
 
 STREAMING: Final[dict[int | str, dict[str, Any]]] = {
     200: {
         "description": f"A page; with `Accept: {NDJSON}` all that match, an object a line, for"
-        " callers that also have the right `export`.",
+        f" callers that also have the right `export`; with `Accept: {' or '.join(FORMATS)}` the"
+        " same as columns.",
         "content": {
-            kind: {"schema": {"anyOf": [{"$ref": make_ref(kind)} for kind in LINES]}}
-            for kind in _SPELLINGS
+            **{
+                kind: {"schema": {"anyOf": [{"$ref": make_ref(kind)} for kind in LINES]}}
+                for kind in _SPELLINGS
+            },
+            **dict.fromkeys(FORMATS, BINARY),
         },
     }
 }
 """The answer of a route that streams, as its documentation has it."""
 
 
-def _get_page_size(body: InferenceQuery) -> int:
-    """Return how many inferences a page of a stream has."""
-    shown = {name.partition(".")[0] for name in (*body.include, *(body.fields or ()))}
-    size = _PAGE_OF_LARGE if shown & _LARGE else _PAGE
-    return min(size, _get_limit(body) or size)
+class Encoder(Protocol):
+    """Encodes the pages of one stream."""
+
+    def encode_page(self, page: AnsweredPage) -> bytes:
+        """Return a page."""
+
+    def encode_end(self, count: int, after: str | None) -> bytes:
+        """Return what comes after the last page; `after`: the cursor, if more match."""
+
+    def encode_failure(self, count: int, after: str | None, problem: dict[str, Any]) -> bytes:
+        """Return how a stream ends early. Raises UnfinishedError if the format cannot say so."""
+
+
+@dataclass(slots=True)
+class _PageSize:
+    """How many inferences a page of a stream has, so that it has some bytes."""
+
+    size: int
+
+    @classmethod
+    def of(cls, body: InferenceQuery) -> "_PageSize":
+        """Return the size of the first page."""
+        chosen = {name.partition(".")[0] for name in (*body.include, *(body.fields or ()))}
+        size = _PAGE_OF_LARGE if chosen & _LARGE else _PAGE
+        return cls(min(size, _PAGE, _get_limit(body) or size))
+
+    def adapt(self, count: int, bytes: int) -> None:
+        """Set the size of the next page, after one with so many inferences and bytes."""
+        if count and bytes:
+            fitting = max(_LEAST_OF_A_PAGE, count * _PAGE_BYTES // bytes)
+            self.size = min(_PAGE, 2 * self.size, fitting)
 
 
 def _get_limit(body: InferenceQuery) -> int | None:
@@ -75,31 +113,26 @@ def _get_limit(body: InferenceQuery) -> int | None:
     return body.limit if "limit" in body.model_fields_set else None
 
 
-class _StalledError(Exception):
-    """The client does not read."""
-
-
 class Stream(StreamingResponse):
     """The answer that sends a stream, if the caller may have one more."""
-
-    media_type = NDJSON
 
     def __init__(
         self,
         admission: AdmissionControl,
         caller: str,
-        lines: AsyncIterator[bytes],
+        pieces: AsyncIterator[bytes],
         *,
+        media_type: str | None = None,
         stalled_seconds: float,
     ) -> None:
-        super().__init__(lines)
+        super().__init__(pieces, media_type=media_type)
         self._admission, self._caller, self._stalled_seconds = admission, caller, stalled_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Here, because it surely ends: an iterator that never begins has no end.
         async with self._admission.admit(self._caller), aclosing(self.body_iterator):  # type: ignore[type-var]
-            # A stalled answer ends unfinished: the server closes the connection.
-            with suppress(_StalledError):
+            # An unfinished answer has no end: the server closes the connection.
+            with suppress(UnfinishedError):
                 await super().__call__(scope, receive, self._in_time(send))
 
     def _in_time(self, send: Send) -> Send:
@@ -108,7 +141,7 @@ class Stream(StreamingResponse):
                 async with asyncio.timeout(self._stalled_seconds):
                     await send(message)
             except TimeoutError:
-                raise _StalledError from None
+                raise UnfinishedError from None
 
         return sending
 
@@ -125,20 +158,21 @@ async def answer_page_or_stream(  # noqa: PLR0917
 
     Raises Forbidden for a stream of what the caller may not export.
     """
-    if request.state.media_type not in _SPELLINGS:
-        return Answer((await _ask_page(connection, access, body, ask)).body())
+    media_type = request.state.media_type
+    if media_type not in _STREAMED:
+        return InferenceAnswer((await _ask_page(connection, access, body, ask)).body())
     if body.explain:
         message = "a page's: a stream is many of them; ask without it, or for a page"
         raise Invalid(f"explain is {message}.", faults=[Fault("explain", message)])
     access.require(Right.EXPORT)
-    size, app = _get_page_size(body), request.app
+    size, app = _PageSize.of(body), request.app
 
-    async def following(cursor: str, limit: int) -> FormattedPage:
+    async def following(cursor: str, limit: int) -> AnsweredPage:
         again = await app.state.authenticator.authenticate(request, access.needed, counted=False)
-        patience = settings.query_timeout_seconds
-        async with querying(request, again, wait_seconds=patience) as anew:
+        wait_seconds = settings.query_timeout_seconds
+        async with querying(request, again, wait_seconds=wait_seconds) as page_connection:
             more = body.model_copy(update={"cursor": cursor, "limit": limit})
-            page = await ask(anew, again, more)
+            page = await ask(page_connection, again, more)
         await again.finish(app.state.engine)
         return page
 
@@ -146,14 +180,23 @@ async def answer_page_or_stream(  # noqa: PLR0917
     # The client waits for the whole stream anyway: each page has a query's whole time.
     whole = body.timeout_seconds or settings.query_timeout_seconds
     body = body.model_copy(update={"timeout_seconds": whole})
-    first = await ask(connection, access, body.model_copy(update={"limit": size}))
-    lines = _iterate_lines(first, following, size, _get_limit(body))
-    return Stream(app.state.streams, access.admission_name, lines, stalled_seconds=_STALLED_SECONDS)
+    first = await ask(connection, access, body.model_copy(update={"limit": size.size}))
+    format = FORMATS.get(media_type)
+    encoder: Encoder = (
+        LineStream(first) if format is None else await make_column_stream(connection, format, first)
+    )
+    return Stream(
+        app.state.streams,
+        access.admission_name,
+        _iterate_pieces(first, following, size, _get_limit(body), encoder),
+        media_type=NDJSON if format is None else media_type,
+        stalled_seconds=_STALLED_SECONDS,
+    )
 
 
 async def _ask_page(
     connection: AsyncConnection, access: Access, body: InferenceQuery, ask: Ask
-) -> FormattedPage:
+) -> AnsweredPage:
     """Return a page; for a sample all of it. Raises Invalid for a sample that is larger than a
     page."""
     if body.sample is None:
@@ -165,48 +208,33 @@ async def _ask_page(
     return replace(page, next=None)
 
 
-async def _iterate_lines(
-    page: FormattedPage, following: _Following, size: int, most: int | None
+async def _iterate_pieces(
+    page: AnsweredPage, following: _Following, size: _PageSize, most: int | None, encoder: Encoder
 ) -> AsyncIterator[bytes]:
-    """Yield the lines in pieces; while the client reads, nothing else of a page is kept."""
+    """Yield the stream in pieces; while the client reads, nothing else of a page is kept."""
     count, ended, after = 0, "stopped", page.next
-    end: dict[str, Any] = {"warnings": page.warnings, "problem": None, **page.told}
     try:
         while True:
-            count, after = count + len(page.items), page.next
-            STREAMED.inc(len(page.items))
-            lines = b"".join(_format_lines(page))
+            count, after = count + len(page.rows), page.next
+            STREAMED.inc(len(page.rows))
+            content = await read_in_thread(encoder.encode_page, page)
+            size.adapt(len(page.rows), len(content))
             del page
-            for piece in _split_pieces(lines):
+            for piece in _split_pieces(content):
                 yield piece
-            left = size if most is None else most - count
-            if after is None or left <= 0:
+            rest = size.size if most is None else most - count
+            if after is None or rest <= 0:
                 ended = "complete" if after is None else "limit"
                 break
-            page = await following(after, min(size, left))
-        yield _encode_line({"count": count, "next": after, **end})
-    except Exception as exc:  # the answer has begun: its last line has the error
+            page = await following(after, min(size.size, rest))
+        yield encoder.encode_end(count, after)
+    except Exception as exc:  # the answer has begun: a format of lines says so in its last one
         ended = "failed"
-        problem = build_body(find_refusal(exc))
-        yield _encode_line({"count": count, "next": after, **end, "problem": problem})
+        yield encoder.encode_failure(count, after, build_body(find_refusal(exc)))
     finally:
         STREAMS.labels(ended).inc()
 
 
-def _format_lines(page: FormattedPage) -> list[bytes]:
-    lines = [
-        encode_json(item | {"cursor": cursor}, times_fit=True) + b"\n"
-        for item, cursor in zip(page.items, page.cursors, strict=True)
-    ]
-    if page.searched_back_to is not None:
-        lines.append(_encode_line({"cursor": page.next, "searched_back_to": page.searched_back_to}))
-    return lines
-
-
-def _split_pieces(lines: bytes) -> Iterator[bytes]:
-    for begin in range(0, len(lines), _PIECE):
-        yield lines[begin : begin + _PIECE]
-
-
-def _encode_line(content: dict[str, Any]) -> bytes:
-    return encode_json(content) + b"\n"
+def _split_pieces(content: bytes) -> Iterator[bytes]:
+    for begin in range(0, len(content), _PIECE):
+        yield content[begin : begin + _PIECE]

@@ -15,8 +15,8 @@ class Templates:
         self._methods: dict[str, frozenset[str]] = {}
         for route in routes:
             if route.include_in_schema:
-                known = self._methods.get(route.path_format, frozenset())
-                self._methods[route.path_format] = known.union(route.methods or ())
+                methods = self._methods.get(route.path_format, frozenset())
+                self._methods[route.path_format] = methods.union(route.methods or ())
         self._patterns = [
             (re.compile(re.sub(r"\{\w+\}", "[^/]+", template)), template)
             for template in self._methods
@@ -33,5 +33,7 @@ class Templates:
 
     def methods(self, path: str) -> list[str]:
         """Return the methods that an escaped path takes, by any of its templates."""
-        found = [self._methods[name] for pattern, name in self._patterns if pattern.fullmatch(path)]
-        return sorted(frozenset().union(*found))
+        methods = [
+            self._methods[name] for pattern, name in self._patterns if pattern.fullmatch(path)
+        ]
+        return sorted(frozenset().union(*methods))

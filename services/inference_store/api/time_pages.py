@@ -6,10 +6,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from inference_store.api import cursors
-from inference_store.api.answer import to_dict
-from inference_store.api.dependencies import Reading
 from inference_store.api.schemas.links import PageParameters
-from inference_store.index import registrations
 from inference_store.inference.errors import InvalidCursor
 
 Item = TypeVar("Item", bound=Any)
@@ -25,22 +22,12 @@ def decode_before(page: PageParameters) -> tuple[datetime, UUID] | None:
 
 
 def cut_page(
-    found: Sequence[Item], limit: int, at: str = "requested_at"
+    rows: Sequence[Item], limit: int, at: str = "requested_at"
 ) -> tuple[Sequence[Item], str | None]:
     """Return a page of items, one more of which were read, and the cursor of the next page.
 
     `at`: the attribute with the time.
     """
     return cursors.cut_page(
-        found, limit, lambda each: cursors.make_time_key(getattr(each, at), each.id)
+        rows, limit, lambda row: cursors.make_time_key(getattr(row, at), row.id)
     )
-
-
-async def format_runs(connection: Reading, found: Sequence[Any], limit: int) -> dict[str, Any]:
-    """Return a page of runs, with their models by id."""
-    items, following = cut_page(found, limit)
-    names = await registrations.names(connection, {each.model for each in items})
-    return {
-        "items": [to_dict(each, "model") | {"model_id": names.get(each.model)} for each in items],
-        "next": following,
-    }

@@ -17,7 +17,7 @@ CHECKS: Checks = {BlobSettings: web_identity, RoleSettings: read_roles}
 
 
 def add_arguments(_: argparse.ArgumentParser) -> None:
-    """Everything is a setting."""
+    """Add no arguments: the settings are enough."""
 
 
 def run(_: argparse.Namespace) -> int:

@@ -7,18 +7,18 @@ from types import ModuleType
 
 from inference_store.inference.errors import SchemaBehind
 from inference_store.platform import traces
-from inference_store.platform.settings import Group, WrongSetting
+from inference_store.platform.settings import SettingsGroup, WrongSetting
 
 
 class _Parser(argparse.ArgumentParser):
     """Lists a command's settings in its help."""
 
-    settings: type[Group] | None = None
+    settings: type[SettingsGroup] | None = None
 
     def format_help(self) -> str:
         if self.settings is None:
             return super().format_help()
-        # Read from the sources, only if somebody asks.
+        # Read from the sources, only on request.
         from .settings_help import list_settings  # noqa: PLC0415
 
         return f"{super().format_help()}\n{list_settings(self.settings)}\n"

@@ -9,10 +9,11 @@ from pathlib import Path
 from types import FrameType
 
 _PREFIX = "INFERENCE_STORE_"
-_TAKEN = {f"{_PREFIX}API_PORT": "api", f"{_PREFIX}PROXY_PORT": "proxy"}
-"""The settings that the demo takes from its environment, and whose port each is."""
+_PORT_SETTINGS = {f"{_PREFIX}API_PORT": "api", f"{_PREFIX}PROXY_PORT": "proxy"}
+"""The settings that the demo reads from its environment, and the part of each port."""
 _EPILOG = (
-    f"Of the settings {_PREFIX}… in your environment the demo takes {' and '.join(_TAKEN)}; it"
+    f"Of the settings {_PREFIX}… in your environment the demo takes"
+    f" {' and '.join(_PORT_SETTINGS)}; it"
     " ignores all others, and reads no .env: what is set for a real store must not reach this one."
 )
 
@@ -46,8 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:  # the extra is not installed
         print(f"{error}: run `make demo`, or install inference-store[demo].", file=sys.stderr)
         return 1
-    for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(one, _interrupt)
+    for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signal_number, _interrupt)
     folder, screen = LocalFolder(arguments.folder.resolve() / NAME), Screen()
     if ignored := describe_ignored(os.environ):
         screen.say(ignored)
@@ -66,20 +67,22 @@ def read_ports(arguments: argparse.Namespace, environment: Mapping[str, str]) ->
 
     Raises ArgumentTypeError if the environment names no valid port.
     """
-    asked = {
+    from_environment = {
         part: _parse_port(environment[name], name)
-        for name, part in _TAKEN.items()
+        for name, part in _PORT_SETTINGS.items()
         if environment.get(name)
     }
-    given = {"api": arguments.port, "proxy": arguments.proxy_port}
-    return asked | {part: port for part, port in given.items() if port is not None}
+    from_arguments = {"api": arguments.port, "proxy": arguments.proxy_port}
+    return from_environment | {
+        part: port for part, port in from_arguments.items() if port is not None
+    }
 
 
 def describe_ignored(environment: Mapping[str, str]) -> str:
     """Describe which settings of the environment the demo ignores, and which it uses; "" if there
     are none."""
     ignored = sorted(
-        name for name in environment if name.startswith(_PREFIX) and name not in _TAKEN
+        name for name in environment if name.startswith(_PREFIX) and name not in _PORT_SETTINGS
     )
     if not ignored:
         return ""
@@ -94,7 +97,7 @@ def _parse_port(text: str, name: str = "") -> int:
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    """Begin to stop. A second Ctrl-C must not interrupt the stopping of the parts: it waits."""
-    for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(one, signal.SIG_IGN)
+    """Begin to stop. A second Ctrl-C must not interrupt the end of the parts: it is ignored."""
+    for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signal_number, signal.SIG_IGN)
     raise KeyboardInterrupt

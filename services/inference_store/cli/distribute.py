@@ -30,10 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _parse_shards(given: str) -> int:
-    if not given.isdigit() or not 1 <= int(given) <= 1024:
-        raise argparse.ArgumentTypeError(f"{given} is not a whole number from 1 to 1024")
-    return int(given)
+def _parse_shards(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= 1024:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 to 1024")
+    return int(text)
 
 
 def run(arguments: argparse.Namespace) -> int:

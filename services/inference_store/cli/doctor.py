@@ -13,7 +13,7 @@ from inference_store.access.roles import read_roles
 from inference_store.index.database import engine_of
 from inference_store.operations import doctor
 from inference_store.operations.doctor import DoctorSettings, Report, Result, State, Subject
-from inference_store.platform.logs import secrets_of, struck_out
+from inference_store.platform.logs import secrets_of, strike_out
 from inference_store.platform.settings import WrongSetting, refuse_unknown, sentences
 
 from .seconds import parse_seconds
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the checks and print the report; return 0 (all well), 1 (warnings) or 2 (something
     fails)."""
-    # What libraries log about unavailable servers, the checks report better.
+    # The checks report unavailable servers better than the logs of libraries.
     logging.basicConfig(level=logging.CRITICAL, force=True)
     unknown = _list_names()
     try:
@@ -48,10 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
     except WrongSetting as wrong:
         report, secrets = Report([*unknown, _make_unreadable(wrong)]), frozenset[str]()
     else:
-        found = asyncio.run(_examine(settings, arguments.deadline))
-        report, secrets = Report([*unknown, *found.results]), secrets_of(settings)
+        examined = asyncio.run(_examine(settings, arguments.deadline))
+        report, secrets = Report([*unknown, *examined.results]), secrets_of(settings)
     # Texts of servers and libraries are not trusted.
-    print(struck_out(format_json(report) if arguments.json else format_text(report), secrets))
+    print(strike_out(format_json(report) if arguments.json else format_text(report), secrets))
     return _CODES[report.state]
 
 
@@ -59,7 +59,7 @@ def _list_names() -> list[Result]:
     try:
         refuse_unknown()
     except WrongSetting as wrong:
-        remedy = "Spell it as docs/settings.md does, or remove it: no service starts with it."
+        remedy = "Spell it as docs/reference/settings.md does, or remove it: no service starts."
         return [Result("names of settings", [doctor.failed(str(wrong), remedy)])]
     return []
 
@@ -75,12 +75,12 @@ def _settings() -> DoctorSettings:
 
 
 def _make_unreadable(wrong: WrongSetting) -> Result:
-    remedy = "Mend it first: without settings nothing else can be looked at."
-    return Result("settings", [doctor.failed(each, remedy) for each in str(wrong).splitlines()])
+    remedy = "Fix it first: without settings nothing else can be looked at."
+    return Result("settings", [doctor.failed(line, remedy) for line in str(wrong).splitlines()])
 
 
 async def _examine(settings: DoctorSettings, deadline: float) -> Report:
-    # Two more tries, and all of them within a check's deadline.
+    # There are two retries, and all of them are within a check's deadline.
     seconds = min(settings.s3_timeout_seconds, deadline / 4)
     settings = settings.model_copy(update={"s3_timeout_seconds": seconds})
     engine = engine_of(settings, application="inference-store-doctor")
@@ -108,7 +108,11 @@ def format_json(report: Report) -> str:
     """Format the report as JSON: `{"state", "checks": [{"name", "state", "findings": [{"state",
     "seen", "remedy"}]}]}`"""
     checks = [
-        {"name": one.name, "state": one.state, "findings": [asdict(each) for each in one.findings]}
-        for one in report.results
+        {
+            "name": result.name,
+            "state": result.state,
+            "findings": [asdict(finding) for finding in result.findings],
+        }
+        for result in report.results
     ]
     return json.dumps({"state": report.state, "checks": checks}, indent=2, ensure_ascii=False)

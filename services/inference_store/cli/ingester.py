@@ -16,14 +16,14 @@ SETTINGS = IngesterSettings
 
 
 def add_arguments(_: argparse.ArgumentParser) -> None:
-    """Everything is a setting."""
+    """Add no arguments: the settings are enough."""
 
 
 def run(_: argparse.Namespace) -> int:
     """Ingest until stopped."""
     settings = start_service(IngesterSettings, "ingester", {BlobSettings: web_identity})
     # A batch is 30,000 small tuples that live for a second: with Python's thresholds the garbage
-    # collector would scan them again and again, 36 µs an event, and find nothing.
+    # collector would scan them repeatedly, 36 µs per event, and find nothing.
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -1,7 +1,7 @@
 """`inference-store keys create|list|rotate|revoke`: works directly on the database, so that it can
 make the first key.
 
-The text of a key goes to standard output alone; everything else goes to standard error.
+Only the text of a key goes to standard output; everything else goes to standard error.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import Action, Who
-from inference_store.access.keys import Key
+from inference_store.access.keys import ApiKey
 from inference_store.access.rights import ROLES, Grant, Right
 from inference_store.erasure.policies.durations import parse_duration
 from inference_store.index import api_keys
@@ -29,7 +29,7 @@ from .start import start_service
 from .user import find_cli_user
 
 _MOST_LISTED = 10_000
-# Returns what is said (to people) and what is printed, once it is committed.
+# Returns a sentence for people and the text to print, once it is committed.
 Work = Callable[[AsyncConnection, Who], Awaitable[tuple[str, str]]]
 
 
@@ -65,12 +65,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the subcommand, and audit it."""
     settings = start_service(_Settings, "keys")
     try:
-        said, printed = asyncio.run(_run(settings, _choose_work(arguments)))
+        sentence, printed = asyncio.run(_run(settings, _choose_work(arguments)))
     except StoreError as wrong:
         sys.exit(wrong.detail)
-    except (DBAPIError, OSError) as away:
-        sys.exit(f"Postgres is away, or not migrated (inference-store migrate): {away}"[:500])
-    print(said, file=sys.stderr)
+    except (DBAPIError, OSError) as error:
+        sys.exit(
+            f"Postgres is unavailable, or not migrated (inference-store migrate): {error}"[:500]
+        )
+    print(sentence, file=sys.stderr)
     print(printed, end="\n" if printed else "")
     return 0
 
@@ -103,8 +105,8 @@ def _create(arguments: argparse.Namespace) -> Work:
         key, secret = await api_keys.create(
             connection, arguments.name, grants, by=who.actor, expires_at=expires_at
         )
-        shown = [grant.model_dump(mode="json", exclude={"role"}) for grant in key.grants]
-        await note(connection, who, Action.KEY_CREATED, key=key.id, grants=shown)
+        grant_fields = [grant.model_dump(mode="json", exclude={"role"}) for grant in key.grants]
+        await note(connection, who, Action.KEY_CREATED, key=key.id, grants=grant_fields)
         return _describe_key(key), secret.text
 
     return work
@@ -137,16 +139,16 @@ def _revoke(arguments: argparse.Namespace) -> Work:
 
 
 async def _list(connection: AsyncConnection, _: Who) -> tuple[str, str]:
-    found = await api_keys.listed(connection, limit=_MOST_LISTED)
+    keys = await api_keys.listed(connection, limit=_MOST_LISTED)
     lines = (
         f"{key.id}  {_describe_state(key):<8}  {_format_day(key.last_used_at):<16}"
         f"  {key.name}: {_describe_rights(key)}"
-        for key in found
+        for key in keys
     )
-    return counted(len(found), "key"), "\n".join(lines)
+    return counted(len(keys), "key"), "\n".join(lines)
 
 
-def _describe_key(key: Key) -> str:
+def _describe_key(key: ApiKey) -> str:
     return f"The key {key.id} ({key.name}). Its text is shown this once:"
 
 
@@ -167,7 +169,7 @@ def _read_grants(arguments: argparse.Namespace) -> list[Grant]:
 
 
 def _parse_instant(text: str | None) -> datetime | None:
-    """Return an instant, or one so far from now. Exits if the text is neither."""
+    """Return the instant in a text, or a duration after now. Exits if the text is neither."""
     if text is None:
         return None
     try:
@@ -182,7 +184,7 @@ def _parse_instant(text: str | None) -> datetime | None:
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
-def _describe_state(key: Key) -> str:
+def _describe_state(key: ApiKey) -> str:
     if key.revoked_at is not None:
         return "revoked"
     expired = key.expires_at is not None and key.expires_at <= datetime.now(UTC)
@@ -193,10 +195,10 @@ def _format_day(at: datetime | None) -> str:
     return "never used" if at is None else f"{at:%Y-%m-%d %H:%M}"
 
 
-def _describe_rights(key: Key) -> str:
-    def one(grant: Grant) -> str:
+def _describe_rights(key: ApiKey) -> str:
+    def describe(grant: Grant) -> str:
         over = grant.model_id or grant.project_id
         kind = "model" if grant.model_id else "project"
         return f"{','.join(grant.rights)} over {f'{kind} {over}' if over else 'everything'}"
 
-    return "; ".join(map(one, key.grants))
+    return "; ".join(map(describe, key.grants))

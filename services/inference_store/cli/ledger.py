@@ -1,4 +1,4 @@
-"""`inference-store ledger show|replay|begin-anew`: the decisions about deletion in the bucket.
+"""`inference-store ledger show|replay|restart-chain`: the decisions about deletion in the bucket.
 
 Entries go to standard output, one JSON object a line; everything else goes to standard error.
 """
@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from inference_store.erasure.ledger import Entry, Ledger
 from inference_store.index.database import engine_of
 from inference_store.index.schema import require_schema
-from inference_store.inference.errors import BlobsAway, LedgerApart
+from inference_store.inference.errors import LedgerDiverged, ObjectStoreUnavailable
 from inference_store.inference.plural import counted
 from inference_store.objects import Blobs
 from inference_store.platform.settings import BlobSettings, LogSettings, PostgresSettings
@@ -22,8 +22,8 @@ from inference_store.platform.settings import BlobSettings, LogSettings, Postgre
 from .start import start_service
 from .user import find_cli_user
 
-_APART = 1
-_AWAY = 3
+_DIVERGED = 1
+_UNAVAILABLE = 3
 Work = Callable[[Ledger], Awaitable[int]]
 
 
@@ -46,7 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="pass over entries that have forgotten what they said; they are named",
     )
-    commands.add_parser("begin-anew", help="go on in a bucket, or under a prefix, that is empty")
+    commands.add_parser(
+        "restart-chain",
+        aliases=["begin-anew"],
+        help="go on in a bucket, or under a prefix, that is empty",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -55,15 +59,15 @@ def run(arguments: argparse.Namespace) -> int:
     settings = start_service(_Settings, "ledger")
     try:
         return asyncio.run(_run(settings, _choose_work(arguments)))
-    except LedgerApart as apart:
-        _say(apart.detail)
-        return _APART
-    except BlobsAway as away:
-        _say(f"The object store is away: {away}")
-        return _AWAY
-    except (DBAPIError, OSError) as away:
-        _say(f"Postgres is away: {away}"[:500])
-        return _AWAY
+    except LedgerDiverged as error:
+        _say(error.detail)
+        return _DIVERGED
+    except ObjectStoreUnavailable as error:
+        _say(f"The object store is unavailable: {error}")
+        return _UNAVAILABLE
+    except (DBAPIError, OSError) as error:
+        _say(f"Postgres is unavailable: {error}"[:500])
+        return _UNAVAILABLE
 
 
 async def _run(settings: _Settings, work: Work) -> int:
@@ -84,15 +88,15 @@ def _choose_work(arguments: argparse.Namespace) -> Work:
         case "replay":
             return _replay(arguments.skip_forgotten)
         case _:
-            return _begin_anew
+            return _restart_chain
 
 
 def _show(after: int, limit: int) -> Work:
     async def work(ledger: Ledger) -> int:
-        for entry in await asyncio.to_thread(ledger.entries.listed, after, limit):
+        for entry in await asyncio.to_thread(ledger.entries.read_after, after, limit):
             print(json.dumps(_format_entry(entry), ensure_ascii=False, sort_keys=True))
-        found = await ledger.look()
-        _say(f"Bucket and Postgres agree: entry {found.head.number} is the last.")
+        comparison = await ledger.compare()
+        _say(f"Bucket and Postgres agree: entry {comparison.head.number} is the last.")
         return 0
 
     return work
@@ -100,32 +104,32 @@ def _show(after: int, limit: int) -> Work:
 
 def _replay(skip_forgotten: bool) -> Work:
     def say(entry: Entry) -> None:
-        passed = "" if entry.said is not None else ", forgotten: passed over"
+        passed = "" if entry.content is not None else ", forgotten: passed over"
         _say(f"{entry.number}  {entry.at:%Y-%m-%d %H:%M:%S} UTC  {entry.kind}{passed}")
 
     async def work(ledger: Ledger) -> int:
-        count = await ledger.replay(skip_forgotten=skip_forgotten, say=say)
+        count = await ledger.replay(skip_forgotten=skip_forgotten, report=say)
         _say(f"{counted(count, 'entry', 'entries')} replayed: bucket and Postgres agree.")
         return 0
 
     return work
 
 
-async def _begin_anew(ledger: Ledger) -> int:
-    entry = await ledger.begin_anew(actor=f"cli:{find_cli_user()}")
-    _say(f"The ledger goes on in {ledger.entries.place} with entry {entry.number}.")
+async def _restart_chain(ledger: Ledger) -> int:
+    entry = await ledger.restart(actor=f"cli:{find_cli_user()}")
+    _say(f"The ledger goes on in {ledger.entries.location} with entry {entry.number}.")
     return 0
 
 
 def _format_entry(entry: Entry) -> dict[str, object]:
-    said = entry.said
+    content = entry.content
     return {
         "number": entry.number,
         "kind": entry.kind,
         "at": entry.at.isoformat(),
         "actor": entry.actor,
-        "body": None if said is None else said.body,
-        "forgotten": said is None,
+        "body": None if content is None else content.body,
+        "forgotten": content is None,
     }
 
 

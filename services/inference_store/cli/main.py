@@ -58,8 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     for name, sentence in COMMANDS.items():
         commands.add_parser(name, help=sentence, description=sentence, add_help=False)
-    known, rest = parser.parse_known_args(arguments)
-    chosen: str = known.command
+    options, rest = parser.parse_known_args(arguments)
+    chosen: str = options.command
     run, module = _import_command(chosen)
     try:
         ended = run(module, rest, program=f"inference-store {chosen}", description=COMMANDS[chosen])
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _is_reader_gone() -> bool:
-    """Whether nobody reads standard output any more."""
+    """Return whether the reader of standard output is gone."""
     output = select.poll()
     output.register(sys.stdout.fileno(), 0)
     return any(event & select.POLLERR for _, event in output.poll(0))

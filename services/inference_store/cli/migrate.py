@@ -5,14 +5,14 @@ import asyncio
 import sys
 
 from inference_store.index.migration import MigrationBusy, upgrade
-from inference_store.index.schema import DatabaseAway, wait_for_schema
+from inference_store.index.schema import DatabaseUnavailable, wait_for_schema
 from inference_store.platform.settings import LogSettings, PostgresSettings
 
 from .seconds import parse_seconds
 from .start import start_service
 
 _BEHIND = 1
-_AWAY = 3
+_UNAVAILABLE = 3
 
 
 class _Settings(LogSettings, PostgresSettings):
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         upgrade(settings, arguments.revision, wait_seconds=600 if wait is None else wait, say=_say)
     except MigrationBusy as busy:
         print(busy, file=sys.stderr)
-        return _AWAY
+        return _UNAVAILABLE
     return 0
 
 
@@ -60,8 +60,8 @@ def _say(sentence: str) -> None:
 def _check(settings: _Settings, wait_seconds: float) -> int:
     try:
         schema = asyncio.run(wait_for_schema(settings, wait_seconds=wait_seconds))
-    except DatabaseAway as away:
-        print(away, file=sys.stderr)
-        return _AWAY
+    except DatabaseUnavailable as error:
+        print(error, file=sys.stderr)
+        return _UNAVAILABLE
     print(schema, file=sys.stderr if schema.behind else sys.stdout)
     return _BEHIND if schema.behind else 0

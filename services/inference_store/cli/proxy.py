@@ -6,17 +6,17 @@ import asyncio
 import uvloop
 
 from inference_store.platform.settings import Checks, ProxySettings, UpstreamSettings
-from inference_store.proxy.run import configured, serve
+from inference_store.proxy.run import read_configuration, serve
 
 from .start import start_service
 
-CHECKS: Checks = {UpstreamSettings: configured}
+CHECKS: Checks = {UpstreamSettings: read_configuration}
 
 SETTINGS = ProxySettings
 
 
 def add_arguments(_: argparse.ArgumentParser) -> None:
-    """Everything is a setting."""
+    """Add no arguments: the settings are enough."""
 
 
 def run(_: argparse.Namespace) -> int:

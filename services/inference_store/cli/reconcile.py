@@ -15,15 +15,14 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import Action, Who
-from inference_store.erasure import erasures
-from inference_store.erasure.erasures import ENDED, Erasure
-from inference_store.erasure.erasures import FINAL as FINAL_ERASURE
 from inference_store.erasure.leader_election import RECONCILING, open_election
 from inference_store.erasure.ledger import Ledger
+from inference_store.erasure.progress.erasure import ENDED, Erasure, find_erasure
+from inference_store.erasure.progress.erasure import FINAL as FINAL_ERASURE
 from inference_store.index.audit import note
 from inference_store.index.database import engine_of
 from inference_store.index.schema import require_schema
-from inference_store.inference.errors import BlobsAway, StoreError
+from inference_store.inference.errors import ObjectStoreUnavailable, StoreError
 from inference_store.inference.plural import counted
 from inference_store.ingester.rebuild import Rebuild
 from inference_store.objects import Blobs
@@ -34,8 +33,8 @@ from inference_store.platform.settings import IngesterSettings, ReconcileSetting
 
 from .start import start_service
 
-_TOLD_SECONDS = 5.0
-_ASKED_SECONDS = 0.5
+_PROGRESS_SECONDS = 5.0
+_POLL_SECONDS = 0.5
 _SHOWN = 20
 
 
@@ -51,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", help="one model alone")
     parser.add_argument(
         "--repair",
-        choices=[*(each for each in REPAIRS if each != "none"), "erase"],
+        choices=[*(repair for repair in REPAIRS if repair != "none"), "erase"],
         default="none",
         help="rebuild: index again from the bucket alone, then compare; erase: the orphans of a"
         " --report, or, without one, compare and tell what would be erased",
@@ -68,17 +67,19 @@ def run(arguments: argparse.Namespace) -> int:
     settings = start_service(_Settings, "reconcile")
     try:
         return asyncio.run(_Command(settings, arguments).run())
-    except BlobsAway as away:
-        print(f"The object store is away; the same command goes on: {away}", file=sys.stderr)
+    except ObjectStoreUnavailable as error:
+        print(
+            f"The object store is unavailable; the same command goes on: {error}", file=sys.stderr
+        )
     except StoreError as wrong:
         print(wrong.detail, file=sys.stderr)
-    except (DBAPIError, OSError) as away:
-        print(f"Postgres is away; the same command goes on: {away}", file=sys.stderr)
+    except (DBAPIError, OSError) as error:
+        print(f"Postgres is unavailable; the same command goes on: {error}", file=sys.stderr)
     return 2
 
 
 class _Command:
-    """One call of the command."""
+    """One run of the command."""
 
     def __init__(self, settings: _Settings, arguments: argparse.Namespace) -> None:
         self._settings = settings
@@ -87,7 +88,7 @@ class _Command:
         self._report: UUID | None = arguments.report
         self._repair: reconciliations.Repair = "none" if self._erases else arguments.repair
         self._json: bool = arguments.json
-        self._told = 0.0
+        self._reported_at = 0.0
 
     async def run(self) -> int:
         engine = engine_of(self._settings, application="inference-store-reconcile")
@@ -105,16 +106,22 @@ class _Command:
                     return 0 if erasure.state in ENDED else 2
                 async with open_election(engine, RECONCILING) as lock:
                     while not await lock.take():
-                        self._tell("another process reconciles; waiting for it")
+                        self._report_progress("another process reconciles; waiting for it")
                         await asyncio.sleep(1)
                     ended = await self._work(engine, blobs)
                 async with engine.connect() as connection:
-                    found = await reconciliations.list_findings(connection, ended.id, limit=_SHOWN)
-                    told = await self._estimate(connection, ended)
+                    findings = await reconciliations.list_findings(
+                        connection, ended.id, limit=_SHOWN
+                    )
+                    estimate = await self._estimate(connection, ended)
             finally:
                 await engine.dispose()
-        print(format_json(ended, found, told) if self._json else format_text(ended, found, told))
-        return 2 if ended.state == "failed" else int(_is_amiss(ended))
+        print(
+            format_json(ended, findings, estimate)
+            if self._json
+            else format_text(ended, findings, estimate)
+        )
+        return 2 if ended.state == "failed" else int(_has_problems(ended))
 
     async def _estimate(
         self, connection: AsyncConnection, ended: Reconciliation
@@ -128,133 +135,156 @@ class _Command:
         """Request the erasure, unless it was requested, and follow it: the retention service
         carries it out."""
         async with engine.connect() as connection:
-            one = await orphans.find_erasure(connection, report)
-        if one is None:
+            erasure = await orphans.find_erasure_of_report(connection, report)
+        if erasure is None:
             who = Who(f"cli:{_find_user()}", None)
             ledger = Ledger(engine, blobs, prefix=self._settings.ledger_prefix)
-            one = await orphans.request(ledger, report, who)
-        while one.state not in FINAL_ERASURE:
-            self._tell(f"{one.state}: {one.objects} erased; the retention service works on it")
-            await asyncio.sleep(_ASKED_SECONDS)
+            erasure = await orphans.request_erasure(ledger, report, who)
+        while erasure.state not in FINAL_ERASURE:
+            self._report_progress(
+                f"{erasure.state}: {erasure.objects} erased; the retention service works on it"
+            )
+            await asyncio.sleep(_POLL_SECONDS)
             async with engine.connect() as connection:
-                one = await erasures.find(connection, one.id) or one
-        return one
+                erasure = await find_erasure(connection, erasure.id) or erasure
+        return erasure
 
     async def _work(self, engine: Any, blobs: Blobs) -> Reconciliation:
         if self._repair != "none":
-            # The decisions about deletion since the backup come first, or they would be undone.
-            await Ledger(engine, blobs, prefix=self._settings.ledger_prefix).look()
-        one = await self._find_begun(engine)
+            # Replay the decisions about deletion since the backup first, or they would be undone.
+            await Ledger(engine, blobs, prefix=self._settings.ledger_prefix).compare()
+        reconciliation = await self._find_or_request(engine)
         worker = Reconciler(self._settings, engine, blobs, kafka=self._settings)
-        if one.repair == "rebuild" and one.state in {"pending", "repairing"}:
-            one = await self._rebuild(engine, blobs, worker, one)
-        while one.state not in FINAL:
-            one = await worker.step(one)
-            self._progress(one)
-        return one
+        if reconciliation.repair == "rebuild" and reconciliation.state in {"pending", "repairing"}:
+            reconciliation = await self._rebuild(engine, blobs, worker, reconciliation)
+        while reconciliation.state not in FINAL:
+            reconciliation = await worker.step(reconciliation)
+            self._report_state(reconciliation)
+        return reconciliation
 
     async def _rebuild(
-        self, engine: Any, blobs: Blobs, worker: Reconciler, one: Reconciliation
+        self, engine: Any, blobs: Blobs, worker: Reconciler, reconciliation: Reconciliation
     ) -> Reconciliation:
-        """Index from the bucket, from where it stopped; afterwards the two are compared."""
-        places = worker.places(one)
-        named = [str(place) for place in places]
-        if one.places != named:
+        """Index from the bucket, continuing where it stopped; then begin the comparison."""
+        prefixes = worker.places(reconciliation)
+        names = [str(prefix) for prefix in prefixes]
+        if reconciliation.places != names:
             async with engine.begin() as connection:
-                one = await reconciliations.update(
-                    connection, one.id, places=named, place=0, after="", started_at=func.now()
+                reconciliation = await reconciliations.update_reconciliation(
+                    connection,
+                    reconciliation.id,
+                    places=names,
+                    place=0,
+                    after="",
+                    started_at=func.now(),
                 )
-        one = await Rebuild(self._settings, engine, blobs).run(one, places, self._progress)
-        return await worker.begin(one, places)
-
-    def _progress(self, one: Reconciliation) -> None:
-        self._tell(
-            f"{one.state}: place {one.place + 1} of {len(one.places)}, {_format_counts(one)}"
+        reconciliation = await Rebuild(self._settings, engine, blobs).run(
+            reconciliation, prefixes, self._report_state
         )
+        return await worker.begin(reconciliation, prefixes)
 
-    async def _find_begun(self, engine: Any) -> Reconciliation:
-        """Return a reconciliation that was begun and has not ended; else a new one."""
+    def _report_state(self, reconciliation: Reconciliation) -> None:
+        place, places = reconciliation.place + 1, len(reconciliation.places)
+        counts = _format_counts(reconciliation)
+        self._report_progress(f"{reconciliation.state}: place {place} of {places}, {counts}")
+
+    async def _find_or_request(self, engine: Any) -> Reconciliation:
+        """Return a reconciliation that has begun and not ended; else request a new one."""
         async with engine.begin() as connection:
-            found = await reconciliations.find_unfinished(
+            unfinished = await reconciliations.find_unfinished(
                 connection, repairs=(self._repair,), cause="command", model_id=self._model
             )
-            if found is not None:
-                return found
-            made = await reconciliations.request(
+            if unfinished is not None:
+                return unfinished
+            requested = await reconciliations.request_reconciliation(
                 connection, model_id=self._model, cause="command", repair=self._repair
             )
-            asked: dict[str, Any] = {"asked_model_id": self._model, "repair": self._repair}
+            detail: dict[str, Any] = {"asked_model_id": self._model, "repair": self._repair}
             action = Action.RECONCILIATION_REQUESTED
             who = Who(f"cli:{_find_user()}", None)
-            await note(connection, who, action, reconciliation=str(made.id), **asked)
-            return made
+            await note(connection, who, action, reconciliation=str(requested.id), **detail)
+            return requested
 
-    def _tell(self, said: str) -> None:
-        if time.monotonic() - self._told >= _TOLD_SECONDS:
-            self._told = time.monotonic()
-            print(said, file=sys.stderr, flush=True)
+    def _report_progress(self, sentence: str) -> None:
+        if time.monotonic() - self._reported_at >= _PROGRESS_SECONDS:
+            self._reported_at = time.monotonic()
+            print(sentence, file=sys.stderr, flush=True)
 
 
-def _format_erasure_text(one: Erasure) -> str:
+def _format_erasure_text(erasure: Erasure) -> str:
     """Format an erasure of orphans for people."""
-    lines = [f"Erasure {one.id}: {one.state}."]
-    lines.append(f"{counted(one.objects, 'object')} erased, {one.bytes} bytes; {one.held} held.")
-    if one.certificate:
-        lines.append(f"Certificate {one.certificate}.")
-    if one.error:
-        lines.append(f"LEFT: {one.error}")
+    lines = [f"Erasure {erasure.id}: {erasure.state}."]
+    lines.append(
+        f"{counted(erasure.objects, 'object')} erased, {erasure.bytes} bytes; {erasure.held} held."
+    )
+    if erasure.certificate:
+        lines.append(f"Certificate {erasure.certificate}.")
+    if erasure.error:
+        lines.append(f"LEFT: {erasure.error}")
     return "\n".join(lines)
 
 
-def _format_erasure_json(one: Erasure) -> str:
+def _format_erasure_json(erasure: Erasure) -> str:
     """Format an erasure of orphans for programs."""
-    return orjson.dumps(asdict(one), default=str, option=orjson.OPT_INDENT_2).decode()
+    return orjson.dumps(asdict(erasure), default=str, option=orjson.OPT_INDENT_2).decode()
 
 
 def format_text(
-    one: Reconciliation,
-    found: list[reconciliations.Finding],
-    told: orphans.OrphanEstimate | None = None,
+    reconciliation: Reconciliation,
+    findings: list[reconciliations.Finding],
+    estimate: orphans.OrphanEstimate | None = None,
 ) -> str:
     """Format the report for people."""
     lines = [
-        f"{one.state}: {_format_counts(one)}",
-        f"Judged are objects before {one.orphans_before or 'nothing'}: {one.because}.",
+        f"{reconciliation.state}: {_format_counts(reconciliation)}",
+        f"Judged are objects before {reconciliation.orphans_before or 'nothing'}:"
+        f" {reconciliation.because}.",
     ]
-    if one.books:
-        lines.append("Books: " + ", ".join(f"{name} {n}" for name, n in one.books.items()))
-    lines += [f"{each.kind:<10} {each.state:<8} {each.storage_key}" for each in found]
-    if len(found) == _SHOWN:
-        lines.append(f"… all of them: GET /v1/reconciliations/{one.id}/findings")
-    if told is not None:
+    if reconciliation.books:
         lines.append(
-            f"Nothing was erased. {counted(told.objects, 'object')} ({told.bytes} bytes) would be;"
-            f" {told.held} more held."
+            "Books: " + ", ".join(f"{name} {n}" for name, n in reconciliation.books.items())
         )
-        lines.append(f"Erase them: inference-store reconcile --repair erase --report {one.id}")
-    if one.error:
-        lines.append(f"FAILED: {one.error}")
+    lines += [
+        f"{finding.kind:<10} {finding.state:<8} {finding.storage_key}" for finding in findings
+    ]
+    if len(findings) == _SHOWN:
+        lines.append(f"… all of them: GET /v1/reconciliations/{reconciliation.id}/findings")
+    if estimate is not None:
+        lines.append(
+            f"Nothing was erased. {counted(estimate.objects, 'object')} ({estimate.bytes} bytes)"
+            f" would be; {estimate.held} more held."
+        )
+        lines.append(
+            f"Erase them: inference-store reconcile --repair erase --report {reconciliation.id}"
+        )
+    if reconciliation.error:
+        lines.append(f"FAILED: {reconciliation.error}")
     return "\n".join(lines)
 
 
 def format_json(
-    one: Reconciliation,
-    found: list[reconciliations.Finding],
-    told: orphans.OrphanEstimate | None = None,
+    reconciliation: Reconciliation,
+    findings: list[reconciliations.Finding],
+    estimate: orphans.OrphanEstimate | None = None,
 ) -> str:
-    """Format the report for programs; with the first findings alone."""
-    report = {name: getattr(one, name) for name in Reconciliation.__slots__ if name != "noted"}
-    report |= {"findings": found} | ({} if told is None else {"would_erase": told})
+    """Format the report for programs, with only the first findings."""
+    report = {
+        name: getattr(reconciliation, name) for name in Reconciliation.__slots__ if name != "noted"
+    }
+    report |= {"findings": findings} | ({} if estimate is None else {"would_erase": estimate})
     return orjson.dumps(report, default=str, option=orjson.OPT_INDENT_2).decode()
 
 
-def _format_counts(one: Reconciliation) -> str:
-    return ", ".join(f"{name} {count}" for name, count in one.counts.items()) or "nothing yet"
+def _format_counts(reconciliation: Reconciliation) -> str:
+    return (
+        ", ".join(f"{name} {count}" for name, count in reconciliation.counts.items())
+        or "nothing yet"
+    )
 
 
-def _is_amiss(one: Reconciliation) -> bool:
-    found = any(one.count(name) for name in ("missing", "orphans", "unreadable"))
-    return found or bool((one.books or {}).get("difference"))
+def _has_problems(reconciliation: Reconciliation) -> bool:
+    has_findings = any(reconciliation.count(name) for name in ("missing", "orphans", "unreadable"))
+    return has_findings or bool((reconciliation.books or {}).get("difference"))
 
 
 def _find_user() -> str:

@@ -1,4 +1,4 @@
-"""`inference-store resume`: ingesters that stopped quarantine what they cannot store, and go on."""
+"""`inference-store resume`: lets halted ingesters quarantine bad events, and continue."""
 
 import argparse
 import asyncio
@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError
 
 from inference_store.access import Action, Who
 from inference_store.erasure.policies.durations import parse_duration
-from inference_store.index import set_aside
+from inference_store.index import quarantine
 from inference_store.index.audit import note
 from inference_store.index.database import engine_of
 from inference_store.index.schema import require_schema
@@ -44,8 +44,10 @@ def run(arguments: argparse.Namespace) -> int:
     settings = start_service(_Settings, "resume")
     try:
         until = asyncio.run(_lift(settings, arguments.duration))
-    except (DBAPIError, OSError) as away:
-        sys.exit(f"Postgres is away, or not migrated (inference-store migrate): {away}"[:500])
+    except (DBAPIError, OSError) as error:
+        sys.exit(
+            f"Postgres is unavailable, or not migrated (inference-store migrate): {error}"[:500]
+        )
     print(_describe(until) if arguments.duration else "The limit applies again.")
     return 0
 
@@ -62,7 +64,7 @@ async def _lift(settings: _Settings, duration: timedelta) -> datetime:
     try:
         async with engine.begin() as connection:
             await require_schema(connection)
-            until = await set_aside.lift_limit(connection, duration)
+            until = await quarantine.lift_limit(connection, duration)
             who = Who(f"cli:{find_cli_user()}", None)
             await note(connection, who, Action.LIMIT_LIFTED, until=until.isoformat())
             return until

@@ -7,7 +7,7 @@ import gc
 import uvloop
 from pydantic import ValidationError
 
-from inference_store.erasure.certificates.keys import signing_keys
+from inference_store.erasure.log.keys import signing_keys
 from inference_store.objects.identity import web_identity
 from inference_store.platform.settings import (
     BlobSettings,
@@ -26,7 +26,7 @@ SETTINGS = RetentionSettings
 
 
 def add_arguments(_: argparse.ArgumentParser) -> None:
-    """Everything is a setting."""
+    """Add no arguments: the settings are enough."""
 
 
 def run(_: argparse.Namespace) -> int:

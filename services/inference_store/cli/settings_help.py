@@ -7,16 +7,16 @@ from collections.abc import Iterator
 
 from pydantic import SecretStr
 
-from inference_store.inference.documented import field_docs
-from inference_store.platform.settings import PREFIX, Group
+from inference_store.inference.field_docs import field_docs
+from inference_store.platform.settings import PREFIX, SettingsGroup
 
 
-def list_settings(group: type[Group]) -> str:
+def list_settings(group: type[SettingsGroup]) -> str:
     """List all settings by their groups; the command's own come first."""
     return "\n".join(_format_lines(group, min(shutil.get_terminal_size().columns - 2, 100)))
 
 
-def _format_lines(group: type[Group], width: int) -> Iterator[str]:
+def _format_lines(group: type[SettingsGroup], width: int) -> Iterator[str]:
     yield "settings, of the environment or of .env; a secret NAME may be a file, NAME_FILE:"
     docs = field_docs(group)
     for kind in group.__mro__:
@@ -28,7 +28,7 @@ def _format_lines(group: type[Group], width: int) -> Iterator[str]:
             yield textwrap.indent(textwrap.fill(docs.get(name, ""), width - 6), " " * 6)
 
 
-def _format_default(group: type[Group], name: str) -> str:
+def _format_default(group: type[SettingsGroup], name: str) -> str:
     value = group.model_fields[name].get_default()
     if isinstance(value, SecretStr):
         value = value.get_secret_value()

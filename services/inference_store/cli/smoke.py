@@ -7,7 +7,7 @@ import sys
 import orjson
 from aiokafka.errors import KafkaError
 
-from inference_store.inference.errors import BlobsAway
+from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.operations.smoke.capture import MODEL
 from inference_store.operations.smoke.proxy_call import Call, run_steps_through_proxy
 from inference_store.operations.smoke.publish import Failed, run_steps
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
             run_steps_through_proxy(
                 _read_call(arguments), api, seconds=arguments.seconds, say=print
             )
-    except (Failed, Refused, BlobsAway, KafkaError, OSError) as error:
+    except (Failed, Refused, ObjectStoreUnavailable, KafkaError, OSError) as error:
         print(f"failed: {error}", file=sys.stderr)
         return 1
     print("The line works, from the event to the answer.")

@@ -22,7 +22,7 @@ def message(name: str) -> Any:
 
 
 def parsed(name: str, written: bytes) -> Any | None:
-    """A message read; None where the bytes are no such message."""
+    """A message read; None if the bytes are no such message."""
     try:
         return message(name).FromString(written)
     except DecodeError:

@@ -1,4 +1,4 @@
-"""API keys: made, listed, rotated, revoked. Of a key's text only a hash is kept."""
+"""Creates, lists, rotates and revokes API keys. Only a hash of a key's text is stored."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -8,14 +8,14 @@ from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import secrets
-from inference_store.access.keys import Held, Key
+from inference_store.access.keys import ApiKey, HashedApiKey
 from inference_store.access.rights import Grant
 from inference_store.access.secrets import Secret
 from inference_store.inference.errors import Conflict, Invalid, NotFound
 
-from .tables import api_key
+from .tables import api_key, saved_view
 
-# How exact `last_used_at` is: a row that every request writes would be a row all wait for.
+# The accuracy of `last_used_at`: if every request wrote the row, all would wait for it.
 TOUCH_SECONDS = 60
 
 
@@ -26,8 +26,8 @@ async def create(
     *,
     by: str,
     expires_at: datetime | None = None,
-) -> tuple[Key, Secret]:
-    """Make a key; its text is in the answer and nowhere else. Raises Invalid."""
+) -> tuple[ApiKey, Secret]:
+    """Create a key; its text is only in the returned secret. Raises Invalid."""
     _in_future("expires_at", expires_at)
     id = secrets.new_id()
     secret = secrets.new_secret(id)
@@ -35,18 +35,21 @@ async def create(
         "id": id,
         "name": name,
         "hash": secret.hash,
-        "grants": [each.expanded.model_dump(mode="json", exclude_none=True) for each in grants],
+        "grants": [grant.expanded.model_dump(mode="json", exclude_none=True) for grant in grants],
         "created_by": by,
         "expires_at": expires_at,
     }
-    made = api_key.insert().values(values).returning(api_key)
-    return _key((await connection.execute(made)).one()), secret
+    inserted = api_key.insert().values(values).returning(api_key)
+    return _key((await connection.execute(inserted)).one()), secret
 
 
 async def listed(
     connection: AsyncConnection, *, limit: int, after: tuple[datetime, str] | None = None
-) -> list[Key]:
-    """The newest first, revoked ones too; `after`: (created_at, id) of the last one of a page."""
+) -> list[ApiKey]:
+    """Return keys, also revoked ones, the newest first.
+
+    `after`: (created_at, id) of the last key of the previous page.
+    """
     here = api_key.c
     query = select(api_key).order_by(here.created_at.desc(), here.id.desc()).limit(limit)
     if after is not None:
@@ -55,8 +58,8 @@ async def listed(
     return [_key(row) for row in await connection.execute(query)]
 
 
-async def get(connection: AsyncConnection, id: str, *, lock: bool = False) -> Key:
-    """One key. Raises NotFound."""
+async def get(connection: AsyncConnection, id: str, *, lock: bool = False) -> ApiKey:
+    """Return a key. Raises NotFound."""
     query = select(api_key).where(api_key.c.id == id)
     row = (await connection.execute(query.with_for_update() if lock else query)).first()
     if row is None:
@@ -64,10 +67,10 @@ async def get(connection: AsyncConnection, id: str, *, lock: bool = False) -> Ke
     return _key(row)
 
 
-async def held(connection: AsyncConnection, id: str) -> Held | None:
-    """One key with its hashes, for comparison."""
+async def held(connection: AsyncConnection, id: str) -> HashedApiKey | None:
+    """Return a key with its hashes, for comparison; None if there is no such key."""
     row = (await connection.execute(select(api_key).where(api_key.c.id == id))).first()
-    return None if row is None else Held(_key(row), row.hash, row.old_hash)
+    return None if row is None else HashedApiKey(_key(row), row.hash, row.old_hash)
 
 
 async def rotate(
@@ -76,16 +79,16 @@ async def rotate(
     *,
     old_works_until: datetime | None = None,
     expires_at: datetime | None = None,
-) -> tuple[Key, Secret]:
-    """Give a key a new text. The one before works until `old_works_until`, or no more at all;
-    one that was replaced earlier stops. `expires_at`: also when the key expires from now on.
+) -> tuple[ApiKey, Secret]:
+    """Give a key a new text.
 
-    Raises NotFound, Conflict where it is revoked, Invalid.
+    The previous text works until `old_works_until`, or stops at once; an earlier one stops too.
+    `expires_at`: the key's new time of expiry. Raises NotFound, Conflict if it is revoked, Invalid.
     """
     _in_future("old_works_until", old_works_until)
     _in_future("expires_at", expires_at)
-    found = await get(connection, id, lock=True)
-    if found.revoked_at is not None:
+    key = await get(connection, id, lock=True)
+    if key.revoked_at is not None:
         raise Conflict(f"The key {id!r} is revoked: make a new one.")
     secret = secrets.new_secret(id)
     values: dict[str, Any] = {
@@ -100,18 +103,24 @@ async def rotate(
     return _key((await connection.execute(changed)).one()), secret
 
 
-async def revoke(connection: AsyncConnection, id: str) -> Key:
-    """Let a key work no more; it stays listed. A second time changes nothing. Raises NotFound."""
+async def revoke(connection: AsyncConnection, id: str) -> ApiKey:
+    """Revoke a key; it stays listed, and its private views, which nobody can see, are deleted.
+
+    Revoking it again changes nothing. Raises NotFound.
+    """
     values = {"revoked_at": func.coalesce(api_key.c.revoked_at, func.now())}
     changed = update(api_key).where(api_key.c.id == id).values(values).returning(api_key)
     row = (await connection.execute(changed)).first()
     if row is None:
         raise NotFound(f"There is no key {id!r}.")
+    here = saved_view.c
+    own = (here.shared == "private", here.created_by == f"key:{id}")
+    await connection.execute(saved_view.delete().where(*own))
     return _key(row)
 
 
 async def touch(connection: AsyncConnection, id: str) -> None:
-    """Note that a key is used, at most once a minute; where another does so, it is left to it."""
+    """Note that a key is used, at most once a minute, unless another request is just noting it."""
     here = api_key.c
     long_ago = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, TOUCH_SECONDS)
     stale = select(here.id).where(
@@ -128,11 +137,11 @@ def _in_future(name: str, at: datetime | None) -> None:
         raise Invalid(f"{name} is a time that has passed.")
 
 
-def _key(row: Any) -> Key:
-    return Key(
+def _key(row: Any) -> ApiKey:
+    return ApiKey(
         id=row.id,
         name=row.name,
-        grants=tuple(Grant.model_validate(each) for each in row.grants),
+        grants=tuple(Grant.model_validate(grant) for grant in row.grants),
         created_at=row.created_at,
         created_by=row.created_by,
         expires_at=row.expires_at,

@@ -1,31 +1,43 @@
-"""The audit: who, when, from where, what. Of every change, and of every read of an input.
+"""The audit: who did what, when, and from where, for every change and every read of an input.
 
 The row of a change is written in the change's own transaction; that of a read is committed
-before the first byte goes out.
+before the first byte is sent.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import cache
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import bindparam, func, insert, select
+from sqlalchemy import (
+    ColumnElement,
+    Text,
+    and_,
+    any_,
+    bindparam,
+    cast,
+    func,
+    insert,
+    or_,
+    select,
+    text,
+)
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.access import EVERYTHING, Action, Reach, Who
+from inference_store.access import EVERYTHING, AccessScope, Action, Who
 
-from .prepared import Prepared
+from .prepared_statement import PreparedStatement
+from .scope_filters import match_models
 from .tables import audit
-from .within_reach import match_models
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Which entries; what is None does not narrow. Times are half-open."""
+    """Conditions on entries; None: any. Times are half-open."""
 
     actor: str | None = None
     action: Action | None = None
@@ -33,25 +45,26 @@ class Filter:
     uid: UUID | None = None
     since: datetime | None = None
     until: datetime | None = None
-    within: Reach = field(default=EVERYTHING)
+    within: AccessScope = field(default=EVERYTHING)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AuditEntry:
     """One thing that was done."""
 
     id: int
     at: datetime
     actor: str
     client: str | None
+    """The address that it came from; null: the command line."""
     action: str
     model_id: str | None
     uid: UUID | None
     detail: dict[str, Any]
     number: int | None
-    """Its place in the chain; None for the moment until it has one."""
+    """Its place in the chain; null for the moment until it has one."""
     taken_by: int | None
-    """The entry that says which erasure took `uid` and `detail`."""
+    """The entry that says which erasure took `uid` and `detail`; null: none did."""
 
 
 async def note(
@@ -64,8 +77,10 @@ async def note(
     at: datetime | None = None,
     **detail: Any,
 ) -> None:
-    """Write that something was done to a model (integer and id), an entry for each inference;
-    `at`: when it was, where that is not now."""
+    """Write an entry for each inference about an action on a model (integer and id).
+
+    `at`: the time of the action, if that is not now.
+    """
     number, model_id = model or (None, None)
     entry = {
         "actor": who.actor,
@@ -81,24 +96,26 @@ async def note(
 
 
 @cache
-def _noting() -> Prepared:
-    """An entry for each of `uids`, in their order."""
+def _noting() -> PreparedStatement:
+    """Build the statement that inserts an entry for each of `uids`, in their order."""
     here = audit.c
     columns = (here.actor, here.client, here.action, here.model, here.model_id, here.detail)
-    values = [bindparam(each.name, type_=each.type) for each in columns]
+    values = [bindparam(column.name, type_=column.type) for column in columns]
     at = func.coalesce(bindparam("at", type_=here.at.type), func.now())
     uids = func.unnest(bindparam("uids", type_=ARRAY(UUID_TYPE(as_uuid=True))))
-    names = [*(each.name for each in columns), "at", "uid"]
-    return Prepared(insert(audit).from_select(names, select(*values, at, uids)))
+    names = [*(column.name for column in columns), "at", "uid"]
+    return PreparedStatement(insert(audit).from_select(names, select(*values, at, uids)))
 
 
 async def listed(
     connection: AsyncConnection, chosen: Filter, *, limit: int, before: int | None = None
-) -> list[Entry]:
-    """The newest first; `before` is the id of the last one of the page before."""
+) -> list[AuditEntry]:
+    """Return entries, the newest first; `before`: the id of the last one of the previous page."""
     here = audit.c
     query = select(audit).where(match_models(chosen.within, here.model)).order_by(here.id.desc())
-    for name in ("actor", "action", "model_id", "uid"):
+    if chosen.uid is not None:
+        query = query.where(match_uids([chosen.uid]))
+    for name in ("actor", "action", "model_id"):
         if (value := getattr(chosen, name)) is not None:
             query = query.where(here[name] == value)
     if chosen.since is not None:
@@ -110,5 +127,14 @@ async def listed(
     return [_entry(row) for row in await connection.execute(query.limit(limit))]
 
 
-def _entry(row: Any) -> Entry:
-    return Entry(**{each.name: getattr(row, each.name) for each in fields(Entry)})
+def match_uids(uids: Collection[UUID]) -> ColumnElement[bool]:
+    """Match the entries about any of these inferences, alone or among others."""
+    is_about_one = audit.c.uid == any_(cast(list(uids), ARRAY(UUID_TYPE(as_uuid=True))))
+    # a literal: the index is for this action alone
+    several = text("action = 'thumbnails_read'")
+    listed = audit.c.detail["inferences"].has_any(cast([str(uid) for uid in uids], ARRAY(Text())))
+    return or_(is_about_one, and_(several, listed))
+
+
+def _entry(row: Any) -> AuditEntry:
+    return AuditEntry(**{item.name: getattr(row, item.name) for item in fields(AuditEntry)})

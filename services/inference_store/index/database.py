@@ -1,4 +1,4 @@
-"""Connections to Postgres, and what its errors mean."""
+"""Connections to Postgres, and the classes of its errors."""
 
 import ssl
 from typing import Any, TypeAlias
@@ -25,10 +25,10 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from inference_store.platform import traces
 from inference_store.platform.settings import TLS_PARAMETERS, PostgresSettings, check_dsn, trusting
 
-from .held_settings import hand_out
+from .session_settings import release
 from .statement_spans import trace_statements
 
-# The database's own trouble: worth another try, never the fault of what was written.
+# Trouble of the database itself: worth a retry, and never the fault of the written rows.
 _TROUBLE = (
     PostgresConnectionError,
     DeadlockDetectedError,
@@ -43,8 +43,8 @@ _TROUBLE = (
 )
 
 
-class PostgresAway(ConnectionError):
-    """Postgres cannot be reached, is not who it should be, or lets us not in; worth a wait."""
+class PostgresUnavailable(ConnectionError):
+    """Postgres cannot be reached, is the wrong server, or refuses us; worth a wait."""
 
 
 def engine_of(
@@ -56,7 +56,7 @@ def engine_of(
     statement_timeout_seconds: float | None = None,
     idle_transaction_seconds: float | None = None,
 ) -> AsyncEngine:
-    """The engine that the settings describe, or of another server (`dsn`) reached the same way."""
+    """Return the engine for the settings, or for another server (`dsn`) with the same settings."""
     tls: str | ssl.SSLContext | None = None
     if "postgres_tls" in settings.model_fields_set:
         tls = settings.postgres_tls
@@ -83,13 +83,13 @@ def create_engine(
     password: str = "",
     tls: str | ssl.SSLContext | None = None,
 ) -> AsyncEngine:
-    """An engine for `postgresql://…`; it connects when first used, and raises PostgresAway.
+    """Return an engine for `postgresql://…`; it connects when first used.
 
-    `tls`: a context, or a mode as in sslmode; without it the DSN's, else "prefer".
-    `idle_transaction_seconds`: how long Postgres waits for the next statement of a transaction. A
-    process that is frozen amid one loses its locks then, and others go on.
-    Plans are made for the values at hand: partitions are pruned while planning.
-    Raises ValueError where the DSN cannot be one.
+    Connecting may raise PostgresUnavailable. `tls`: a context, or a mode as in sslmode; without it
+    the DSN's, else "prefer". `idle_transaction_seconds`: how long Postgres waits for the next
+    statement of a transaction; a process that is frozen during one then loses its locks, and others
+    go on. Plans are made for the given values, so that partitions are pruned during planning.
+    Raises ValueError for an invalid DSN.
     """
     check_dsn(dsn)
     parts = urlsplit(dsn)
@@ -99,7 +99,7 @@ def create_engine(
         "plan_cache_mode": "force_custom_plan",
         "jit": "off",
         # Citus hides shards from pg_class at a price for each row. The driver joins it to learn a
-        # type: 13 s a connection where there are 1,100 types. Without Citus nobody reads this.
+        # type: 13 s a connection if there are 1,100 types. Without Citus nobody reads this.
         "citus.override_table_visibility": "off",
     }
     if statement_timeout_seconds is not None:
@@ -127,7 +127,7 @@ def create_engine(
         connect_args={**arguments, "async_creator_fn": _connect},
     )
     event.listen(engine.sync_engine, "checkout", _refuse_closed)
-    event.listen(engine.sync_engine, "checkout", hand_out)
+    event.listen(engine.sync_engine, "checkout", release)
     event.listen(engine.sync_engine, "checkin", _end_transaction)
     if traces.is_on():
         trace_statements(engine)
@@ -135,11 +135,11 @@ def create_engine(
 
 
 def _refuse_closed(connection: Any, *_: object) -> None:
-    """Raise InvalidatePoolError, upon which the pool replaces its connections, if the server has
-    hung up; or DisconnectionError, upon which it replaces this one, if a transaction is open.
+    """Raise an error that makes the pool replace connections that cannot be used.
 
-    The driver knows it by then. SQLAlchemy's own way, to ask the server each time, is a tenth of
-    a short request.
+    InvalidatePoolError: the server has closed it; the pool replaces all. DisconnectionError: a
+    transaction is open; the pool replaces this one. The driver knows both already: SQLAlchemy's own
+    way, a query each time, takes a tenth of a short request.
     """
     driver = connection.driver_connection
     if driver.is_closed():
@@ -149,8 +149,10 @@ def _refuse_closed(connection: Any, *_: object) -> None:
 
 
 def _end_transaction(connection: Any, record: ConnectionPoolEntry) -> None:
-    """Close a connection that comes back amid a transaction of the driver's own, since the request
-    that began it was interrupted. The pool replaces this connection, and no other."""
+    """Close a connection that is returned with an open transaction of the driver.
+
+    The request that began it was interrupted. The pool replaces this connection, and no other.
+    """
     if connection is None:
         return
     driver = connection.driver_connection
@@ -159,43 +161,43 @@ def _end_transaction(connection: Any, record: ConnectionPoolEntry) -> None:
         record.invalidate(soft=True)
 
 
-async def _connect(*place: Any, **how: Any) -> Any:
-    """asyncpg's own connect, where every failure says who does not answer, and is trouble."""
+async def _connect(*address: Any, **how: Any) -> Any:
+    """Connect with asyncpg; every failure becomes PostgresUnavailable with the server's address."""
     try:
-        return await asyncpg.connect(*place, **how)
+        return await asyncpg.connect(*address, **how)
     except (OSError, TimeoutError, PostgresError, InterfaceError) as exc:
-        said = str(exc) or type(exc).__name__
+        reason = str(exc) or type(exc).__name__
         where = f"{how.get('host') or 'localhost'}:{how.get('port') or 5432}"
-        raise PostgresAway(f"Postgres at {where}: {said}") from exc
+        raise PostgresUnavailable(f"Postgres at {where}: {reason}") from exc
 
 
 Database: TypeAlias = str | PostgresSettings
-"""Where a database is: its settings, or its DSN alone."""
+"""The settings of a database, or its DSN alone."""
 
 
 def opened(database: Database, *, application: str) -> AsyncEngine:
-    """An engine of one connection at a time, for a command's own work."""
+    """Return an engine with one connection at a time, for the work of a command."""
     if isinstance(database, str):
         return create_engine(database, application=application, pool_size=1)
     return engine_of(database, application=application, pool_size=1)
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """The driver's error beneath SQLAlchemy's."""
+    """Return the driver's error behind SQLAlchemy's."""
     if isinstance(error, DBAPIError) and error.orig is not None:
         return error.orig.__cause__ or error.orig
     return error
 
 
-def is_trouble(error: BaseException) -> bool:
-    """Whether the database, the disk or the network failed: wait and try again."""
+def is_transient(error: BaseException) -> bool:
+    """Check whether the database, the disk or the network failed: then wait and retry."""
     cause = cause_of(error)
     if isinstance(cause, PostgresError) and str(cause.sqlstate)[:2] in {"08", "53", "57", "58"}:
         return True
     if isinstance(error, DBAPIError) and error.connection_invalidated:
         return True
     if isinstance(cause, InterfaceError) and not isinstance(cause, ValueError):
-        # Where a connection was lost amid a COPY, the rollback only says that it is busy.
+        # If a connection was lost during a COPY, the rollback only reports that it is busy.
         return "connection" in str(cause) or "another operation is in progress" in str(cause)
     if is_partition_missing(error):
         return True
@@ -203,12 +205,12 @@ def is_trouble(error: BaseException) -> bool:
 
 
 def is_partition_missing(error: BaseException) -> bool:
-    """Whether a row found no partition: it was dropped since, and is to be made again."""
+    """Check whether a row has no partition: it was dropped, and must be created again."""
     return "no partition of relation" in str(cause_of(error))
 
 
 def is_rows_fault(error: BaseException) -> bool:
-    """Whether a row was refused for what is in it (SQLSTATE class 22 or 23, or its encoding)."""
+    """Check whether a row was refused for its values (SQLSTATE class 22 or 23, or encoding)."""
     cause = cause_of(error)
     if is_partition_missing(error):
         return False
@@ -219,23 +221,23 @@ def is_rows_fault(error: BaseException) -> bool:
 
 
 async def driver_of(connection: AsyncConnection) -> Any:
-    """asyncpg's own connection, for COPY; it shares the transaction."""
+    """Return asyncpg's own connection, for COPY; it shares the transaction."""
     raw = await connection.get_raw_connection()
     return raw.driver_connection
 
 
 def driver_now(connection: AsyncConnection) -> Any:
-    """The same of a connection that is open."""
+    """Return asyncpg's connection of one that is open."""
     return _raw(connection).driver_connection
 
 
 def is_in_transaction(driver: Any) -> bool:
-    """Whether a transaction of the driver's connection is open; of one that is lost none is."""
+    """Check whether the driver's connection has an open transaction; a lost one has none."""
     return not driver.is_closed() and bool(driver.is_in_transaction())
 
 
 def is_autocommit(connection: AsyncConnection) -> bool:
-    """Whether each of its statements is a transaction of its own."""
+    """Check whether each of its statements is a transaction of its own."""
     return bool(_raw(connection).dbapi_connection.autocommit)
 
 

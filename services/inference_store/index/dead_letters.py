@@ -1,4 +1,4 @@
-"""Dead letters: events that could not be indexed, kept with the reason until someone decides."""
+"""Dead letters: events that could not be indexed, stored with the reason until someone decides."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from sqlalchemy import ColumnElement, Select, func, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.access import EVERYTHING, Reach
+from inference_store.access import EVERYTHING, AccessScope
 from inference_store.inference.errors import Conflict, NotFound
 
-from .records import Record, Trouble, record_of
+from .records import Record, Rejection, record_of
+from .scope_filters import match_model_ids
 from .tables import dead_letter
-from .within_reach import match_model_ids
 
-# 'redrive' is asked for and not yet done; 'stored' and the like are what a redrive made of it.
+# 'redrive' is requested and not yet done; 'stored' and the like are results of a redrive.
 STATES = (
     "open",
     "redrive",
@@ -27,7 +27,7 @@ STATES = (
     "erased_again",
     "parked",
 )
-# Nobody has to decide about these any more.
+# Nobody has to decide about these.
 SETTLED = ("discarded", "stored", "duplicate", "expired", "erased_again")
 _PLACE = ("cluster", "topic", "epoch", "partition", "offset")
 _TROUBLE = ("reason", "detail", "model_id", "inference_id")
@@ -39,7 +39,7 @@ class DeadLetter:
 
     id: int
     record: Record
-    trouble: Trouble
+    rejection: Rejection
     state: str
     attempts: int
     discard_reason: str | None
@@ -49,18 +49,18 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which dead letters; what is None does not narrow."""
+    """Conditions on dead letters; None: any."""
 
     state: str | None = None
     reason: str | None = None
     model_id: str | None = None
     created_from: datetime | None = None
     created_to: datetime | None = None
-    within: Reach = EVERYTHING
-    """Those of models in it; what names no model is in everything alone."""
+    within: AccessScope = EVERYTHING
+    """The scope of their models; a letter without a model is only in the scope of everything."""
 
     def where(self) -> ColumnElement[bool]:
-        """As SQL."""
+        """Return the conditions in SQL."""
         table = dead_letter.c
         clause = match_model_ids(self.within, table.model_id)
         for name in ("state", "reason", "model_id"):
@@ -77,7 +77,7 @@ def _letter(row: Any) -> DeadLetter:
     return DeadLetter(
         id=row.id,
         record=record_of(row),
-        trouble=Trouble(row.reason, row.detail, row.model_id, row.inference_id),
+        rejection=Rejection(row.reason, row.detail, row.model_id, row.inference_id),
         state=row.state,
         attempts=row.attempts,
         discard_reason=row.discard_reason,
@@ -86,13 +86,13 @@ def _letter(row: Any) -> DeadLetter:
     )
 
 
-async def add(connection: AsyncConnection, letters: Sequence[tuple[Record, Trouble]]) -> None:
-    """Keep events that could not be indexed; one that is kept already stays as it is.
+async def add(connection: AsyncConnection, letters: Sequence[tuple[Record, Rejection]]) -> None:
+    """Store events that could not be indexed; one that is stored already stays as it is.
 
-    Except one that a redrive had parked: its blob never came, so that it is open again.
+    But one that a redrive had parked is open again: its blob never came.
     """
     if letters:
-        rows = [{**record.values, **trouble.values} for record, trouble in letters]
+        rows = [{**record.values, **rejection.values} for record, rejection in letters]
         new = upsert(dead_letter)
         statement = new.on_conflict_do_update(
             index_elements=_PLACE,
@@ -109,7 +109,7 @@ async def add(connection: AsyncConnection, letters: Sequence[tuple[Record, Troub
 async def find(
     connection: AsyncConnection, selection: Selection, *, limit: int, before: int | None = None
 ) -> list[DeadLetter]:
-    """The newest first; `before` is the id of the last one of the page before."""
+    """Return letters, the newest first; `before`: the id of the last one of the previous page."""
     query = select(dead_letter).where(selection.where())
     if before is not None:
         query = query.where(dead_letter.c.id < before)
@@ -117,8 +117,10 @@ async def find(
     return [_letter(row) for row in rows]
 
 
-async def get(connection: AsyncConnection, id: int, *, within: Reach = EVERYTHING) -> DeadLetter:
-    """One dead letter. Raises NotFound, also where its model is not within reach."""
+async def get(
+    connection: AsyncConnection, id: int, *, within: AccessScope = EVERYTHING
+) -> DeadLetter:
+    """Return a dead letter. Raises NotFound, also if its model is not within the scope."""
     query = select(dead_letter).where(dead_letter.c.id == id)
     row = (
         await connection.execute(query.where(match_model_ids(within, dead_letter.c.model_id)))
@@ -129,58 +131,58 @@ async def get(connection: AsyncConnection, id: int, *, within: Reach = EVERYTHIN
 
 
 async def redrive(connection: AsyncConnection, selection: Selection) -> int:
-    """Ask the ingesters to try every selected one that is open again; how many."""
-    asked = await connection.execute(
+    """Ask the ingesters to retry every selected open letter; return the number."""
+    result = await connection.execute(
         update(dead_letter)
         .where(selection.where(), dead_letter.c.state == "open")
         .values(state="redrive", updated_at=func.now())
     )
-    return asked.rowcount
+    return result.rowcount
 
 
 async def redrive_one(connection: AsyncConnection, id: int) -> DeadLetter:
-    """Ask the ingesters to try one again. Raises NotFound, Conflict where it is not open."""
-    return await _change(connection, id, {"state": "redrive"}, wanted=("open", "redrive"))
+    """Ask the ingesters to retry a letter. Raises NotFound, Conflict if it is not open."""
+    return await _change(connection, id, {"state": "redrive"}, allowed_states=("open", "redrive"))
 
 
 async def discard(connection: AsyncConnection, id: int, reason: str) -> DeadLetter:
-    """Decide that one will never be indexed; it stays listed, with the reason.
+    """Decide that a letter will never be indexed; it stays listed, with the reason.
 
-    Raises NotFound, Conflict where it is not open.
+    Raises NotFound, Conflict if it is not open.
     """
     values = {"state": "discarded", "discard_reason": reason}
-    return await _change(connection, id, values, wanted=("open", "discarded"))
+    return await _change(connection, id, values, allowed_states=("open", "discarded"))
 
 
 async def _change(
-    connection: AsyncConnection, id: int, values: dict[str, Any], *, wanted: Sequence[str]
+    connection: AsyncConnection, id: int, values: dict[str, Any], *, allowed_states: Sequence[str]
 ) -> DeadLetter:
     changed = await connection.execute(
         update(dead_letter)
-        .where(dead_letter.c.id == id, dead_letter.c.state.in_(wanted))
+        .where(dead_letter.c.id == id, dead_letter.c.state.in_(allowed_states))
         .values(updated_at=func.now(), **values)
         .returning(dead_letter)
     )
     row = changed.first()
     if row is not None:
         return _letter(row)
-    found = await get(connection, id)
-    raise Conflict(f"dead letter {id} is {found.state}, not {wanted[0]}")
+    letter = await get(connection, id)
+    raise Conflict(f"dead letter {id} is {letter.state}, not {allowed_states[0]}")
 
 
 def due(*, limit: int) -> Select[Any]:
-    """Those to be redriven, oldest first."""
+    """Select the letters to redrive, the oldest first."""
     query = select(dead_letter).where(dead_letter.c.state == "redrive")
     return query.order_by(dead_letter.c.id).limit(limit)
 
 
 async def to_redrive(connection: AsyncConnection, *, limit: int) -> list[DeadLetter]:
-    """Those to be redriven, oldest first; not locked."""
+    """Return the letters to redrive, the oldest first, without a lock."""
     return [_letter(row) for row in await connection.execute(due(limit=limit))]
 
 
 async def lock(connection: AsyncConnection, ids: Iterable[int]) -> set[int]:
-    """Lock those still to be redriven; what another ingester has is left to it."""
+    """Lock letters still to be redriven, except those that another ingester has locked."""
     query = select(dead_letter.c.id).where(
         dead_letter.c.id.in_(sorted(ids)), dead_letter.c.state == "redrive"
     )
@@ -189,7 +191,7 @@ async def lock(connection: AsyncConnection, ids: Iterable[int]) -> set[int]:
 
 
 async def settle(connection: AsyncConnection, id: int, state: str) -> None:
-    """Write what a redrive made of a dead letter."""
+    """Store the result of a redrive."""
     await connection.execute(
         update(dead_letter)
         .where(dead_letter.c.id == id)
@@ -198,7 +200,7 @@ async def settle(connection: AsyncConnection, id: int, state: str) -> None:
 
 
 async def settle_parked(connection: AsyncConnection, record: Record, state: str) -> None:
-    """An event is parked no longer: the dead letter that it was before, if it was one, says so."""
+    """Store the state of an event that is no longer parked in its dead letter, if it has one."""
     here = (dead_letter.c[name] == value for name, value in record.values.items() if name in _PLACE)
     await connection.execute(
         update(dead_letter)
@@ -207,8 +209,8 @@ async def settle_parked(connection: AsyncConnection, record: Record, state: str)
     )
 
 
-async def reopen(connection: AsyncConnection, id: int, trouble: Trouble) -> None:
-    """A redrive failed: open again, with the reason of today."""
+async def reopen(connection: AsyncConnection, id: int, rejection: Rejection) -> None:
+    """Open a letter again, with the new reason, after a redrive failed."""
     await connection.execute(
         update(dead_letter)
         .where(dead_letter.c.id == id)
@@ -216,6 +218,6 @@ async def reopen(connection: AsyncConnection, id: int, trouble: Trouble) -> None
             state="open",
             attempts=dead_letter.c.attempts + 1,
             updated_at=func.now(),
-            **trouble.values,
+            **rejection.values,
         )
     )

@@ -1,7 +1,7 @@
 """The integers that stand for metadata keys and labels.
 
-Resolved before the batch, in transactions of their own: read first, insert only what is
-missing (ON CONFLICT burns identity values). A crash leaves a name that nothing uses yet.
+They are resolved before the batch, in transactions of their own: read first, insert only missing
+ones (ON CONFLICT uses up identity values). A crash leaves a name that nothing uses yet.
 """
 
 from collections import defaultdict
@@ -33,7 +33,7 @@ _MOST_CACHED = 500_000
 
 @dataclass(slots=True)
 class Names:
-    """One kind of name (keys or labels): its table, its use by models, what is known."""
+    """One kind of name (keys or labels): its table, its use by models, and the cached part."""
 
     table: Table
     used: Table
@@ -43,18 +43,18 @@ class Names:
     by_model: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
 
     def number(self, model: int, name: str) -> int | None:
-        """The name's integer, or None where the model may not use it (its cap is reached)."""
+        """Return the name's integer, or None if the model may not use it (its cap is reached)."""
         number = self.numbers.get(name)
         return number if number in self.by_model[model] else None
 
     def forget(self) -> None:
-        """Drop what is cached; nothing but a read is lost."""
+        """Clear the cache; this only costs another read."""
         self.numbers.clear()
         self.by_model.clear()
 
 
 class Dictionary:
-    """Keys and labels by name, cached; `resolve` makes what is missing."""
+    """Keys and labels by name, cached; `resolve` creates missing ones."""
 
     def __init__(
         self, engine: AsyncEngine, *, most_keys: int = 10_000, most_labels: int = 100_000
@@ -66,34 +66,38 @@ class Dictionary:
     async def has_labels(
         self, connection: AsyncConnection, used: Collection[tuple[int, int]]
     ) -> bool:
-        """Whether each (model, label) is there still; if not, what is cached of labels is dropped.
+        """Check whether each (model, label) still exists; if not, clear the cache of labels.
 
-        It stays so until the transaction ends, where that keeps the models' registrations.
+        They exist until the transaction ends, if it keeps the models' registrations.
         """
         pairs = (_integers(numbers) for numbers in zip(*used, strict=True))
-        wanted = func.unnest(*pairs).table_valued("model", "label", name="wanted").render_derived()
+        labels_used = (
+            func.unnest(*pairs).table_valued("model", "label", name="wanted").render_derived()
+        )
         here, number = model_label.c, func.count()
-        same = and_(here.model == wanted.c.model, here.label == wanted.c.label)
-        there = await connection.scalar(select(number).select_from(model_label).join(wanted, same))
-        if there != len(used):
+        same = and_(here.model == labels_used.c.model, here.label == labels_used.c.label)
+        present = await connection.scalar(
+            select(number).select_from(model_label).join(labels_used, same)
+        )
+        if present != len(used):
             self.labels.forget()
-        return there == len(used)
+        return present == len(used)
 
     def forget(self, model: int) -> None:
-        """Drop what is cached of a model; nothing but a read is lost."""
+        """Clear the cache of a model; this only costs another read."""
         self.keys.by_model.pop(model, None)
         self.labels.by_model.pop(model, None)
 
     async def resolve(
         self, keys: Mapping[int, Iterable[str]], labels: Mapping[int, Iterable[str]]
     ) -> None:
-        """Make every name that a model uses known, as far as the model's cap allows."""
-        for names, wanted in ((self.keys, keys), (self.labels, labels)):
+        """Look up or create every name that a model uses, as far as the model's cap allows."""
+        for names, names_by_model in ((self.keys, keys), (self.labels, labels)):
             if len(names.numbers) > _MOST_CACHED:
                 names.forget()
             missing = {
                 model: unknown
-                for model, used in wanted.items()
+                for model, used in names_by_model.items()
                 if (unknown := {name for name in used if names.number(model, name) is None})
             }
             if missing:
@@ -102,48 +106,52 @@ class Dictionary:
     async def _make(self, names: Names, missing: Mapping[int, set[str]]) -> None:
         try:
             async with self._engine.begin() as connection:
-                for model, wanted in missing.items():
-                    await _make_of_model(connection, names, model, wanted)
+                for model, new_names in missing.items():
+                    await _make_of_model(connection, names, model, new_names)
         except BaseException:
             names.forget()  # what was cached inside may have been rolled back
             raise
 
 
 async def _make_of_model(
-    connection: AsyncConnection, names: Names, model: int, wanted: set[str]
+    connection: AsyncConnection, names: Names, model: int, new_names: set[str]
 ) -> None:
-    await _load(connection, names, model, wanted)
-    unused = {name for name in wanted if names.number(model, name) is None}
+    await _load(connection, names, model, new_names)
+    unused = {name for name in new_names if names.number(model, name) is None}
     room = names.most_per_model - len(names.by_model[model])
     if unused and room > 0:
         await _add(connection, names, model, unused)
 
 
-async def _load(connection: AsyncConnection, names: Names, model: int, wanted: set[str]) -> None:
-    """Read the model's use of names, and the integers of those wanted."""
+async def _load(
+    connection: AsyncConnection, names: Names, model: int, requested_names: set[str]
+) -> None:
+    """Read the names that the model uses, and the integers of the requested ones."""
     used = names.used.c[names.column]
     rows = await connection.execute(select(used).where(names.used.c.model == model))
     names.by_model[model] = set(rows.scalars())
-    await _numbers(connection, names, wanted)
+    await _numbers(connection, names, requested_names)
 
 
-async def _numbers(connection: AsyncConnection, names: Names, wanted: Iterable[str]) -> None:
+async def _numbers(
+    connection: AsyncConnection, names: Names, requested_names: Iterable[str]
+) -> None:
     table = names.table
-    looked = sorted(wanted)
+    sorted_names = sorted(requested_names)
     query = select(table.c.name, table.c[names.column]).where(
-        table.c.name == any_(literal(looked, ARRAY(TEXT)))
+        table.c.name == any_(literal(sorted_names, ARRAY(TEXT)))
     )
-    for name in looked:
+    for name in sorted_names:
         names.numbers.pop(name, None)  # it may have been removed since
     names.numbers.update({row[0]: row[1] for row in await connection.execute(query)})
 
 
-async def _add(connection: AsyncConnection, names: Names, model: int, wanted: set[str]) -> None:
-    """Insert what is missing, one writer at a time, so that no identity value is burnt."""
+async def _add(connection: AsyncConnection, names: Names, model: int, new_names: set[str]) -> None:
+    """Insert missing names, one writer at a time, so that no identity value is wasted."""
     await lock_names(connection)
-    await _load(connection, names, model, wanted)
+    await _load(connection, names, model, new_names)
     room = names.most_per_model - len(names.by_model[model])
-    fitting = sorted(wanted)[: max(room, 0)]
+    fitting = sorted(new_names)[: max(room, 0)]
     new = [{"name": name} for name in fitting if name not in names.numbers]
     if new:
         await connection.execute(insert(names.table), new)

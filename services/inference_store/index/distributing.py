@@ -1,4 +1,4 @@
-"""Distributing the tables of a database on Citus: repeatable, a table a transaction.
+"""Distributes the tables of a database on Citus: repeatable, one transaction for each table.
 
 The services are stopped meanwhile, so a crash between two tables leaves a database that nobody
 uses yet: run it again.
@@ -23,7 +23,7 @@ _WHAT = {"reference": "on every node", "distributed": "distributed by its model"
 
 
 async def distribute(database: Database, *, shards: int, say: Say) -> None:
-    """Distribute what is not yet; `say` is told each step.
+    """Distribute the tables that are not yet distributed; `say` gets each step.
 
     Raises CannotDistribute, SchemaBehind.
     """

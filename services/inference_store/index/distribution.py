@@ -1,8 +1,8 @@
-"""Postgres beyond one node: where each table lives when the database is a Citus coordinator.
+"""Postgres on several nodes: the place of each table if the database is a Citus coordinator.
 
-One model lives on one shard. What is known of inferences is distributed by the model's integer and
-co-located, so that a question about one model is one task on one node. What such questions join is
-a reference table, on every node. The books, policies and catalogues stay on the coordinator.
+Each model is on one shard. The tables of inferences are distributed by the model's integer and
+co-located, so that a query of one model is one task on one node. Tables that such queries join are
+reference tables, on every node. The accounting, policies and catalogues stay on the coordinator.
 """
 
 from collections.abc import Collection, Iterator
@@ -30,7 +30,7 @@ from .tables import (
 Place = Literal["distributed", "reference"]
 DISTRIBUTED = (*PARTITIONED, erasing, erasure_held, tombstone, blob_reference)
 REFERENCE = (registration, metadata_key, label, model_key, model_label)
-# Never joined with what is distributed; a table that is new is named here, or above.
+# Never joined with distributed tables. A new table must be listed here, or above.
 LOCAL = (
     "api_key",
     "audit",
@@ -38,6 +38,7 @@ LOCAL = (
     "audit_head",
     "audit_link",
     "certificate",
+    "consumer_lag",
     "dead_letter",
     "erased_leaves",
     "erased_batch",
@@ -72,6 +73,8 @@ LOCAL = (
     "reconciliation_finding",
     "reconciliation_named",
     "retention_run",
+    "saved_view",
+    "web_session",
 )
 # A distributed table has no triggers, so nothing is counted ahead of its queries.
 _UNCOUNTED = (
@@ -94,12 +97,12 @@ _OURS = text(
 
 
 class CannotDistribute(Exception):
-    """Why the tables cannot be distributed, and what to do. Nothing was changed."""
+    """The reason that the tables cannot be distributed, and the remedy. Nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one table needs, in a transaction of its own."""
+    """The changes that one table needs, in a transaction of its own."""
 
     table: str
     place: Place
@@ -107,19 +110,20 @@ class Step:
 
 
 def steps(placed: Collection[str], *, shards: int) -> list[Step]:
-    """What is still to be done; `placed`: the tables that are where they belong."""
+    """Return the missing steps; `placed`: the tables that are in their place."""
     missing = [_reference(table) for table in REFERENCE if table.name not in placed]
     missing += [_distributed(table, shards) for table in DISTRIBUTED if table.name not in placed]
     return missing
 
 
 def _reference(table: Table) -> Step:
-    made = f"SELECT create_reference_table('{table.name}')"
-    return Step(table.name, "reference", (*_plain_numbers(table), made))
+    statement = f"SELECT create_reference_table('{table.name}')"
+    return Step(table.name, "reference", (*_plain_numbers(table), statement))
 
 
 def _plain_numbers(table: Table) -> Iterator[str]:
-    """An identity column becomes a sequence of its own: Citus takes identities of bigint alone."""
+    """Yield statements that turn identity columns into sequences: Citus takes bigint identities
+    only."""
     for column in table.columns:
         if column.identity is not None:
             name, numbers = column.name, f"{table.name}_{column.name}_numbers"
@@ -137,13 +141,13 @@ def _distributed(table: Table, shards: int) -> Step:
     how = f"shard_count => {shards}" if table is first else f"colocate_with => '{first.name}'"
     if table is first:
         how = f"colocate_with => 'none', {how}"
-    made = f"SELECT create_distributed_table('{table.name}', 'model', {how})"
+    statement = f"SELECT create_distributed_table('{table.name}', 'model', {how})"
     before = _UNCOUNTED if table is first else ()
-    return Step(table.name, "distributed", (*before, made))
+    return Step(table.name, "distributed", (*before, statement))
 
 
 async def placed(connection: AsyncConnection) -> set[str]:
-    """The tables that are distributed or on every node already."""
+    """Return the tables that are already distributed or on every node."""
     if not await connection.scalar(_HAS_CITUS):
         return set()
     names = [table.name for table in (*DISTRIBUTED, *REFERENCE)]
@@ -151,13 +155,16 @@ async def placed(connection: AsyncConnection) -> set[str]:
 
 
 async def is_distributed(connection: AsyncConnection) -> bool:
-    """Whether the partitioned tables are distributed: their DDL is less rich then."""
+    """Check whether the partitioned tables are distributed, which limits their DDL."""
     return DISTRIBUTED[0].name in await placed(connection)
 
 
 async def is_distributed_cached(connection: AsyncConnection) -> bool:
-    """The same, asked once of an engine if the answer is final: the tables are distributed, or
-    there is no Citus. No service runs while they are being distributed."""
+    """Check whether the tables are distributed, and cache a final answer for the engine.
+
+    It is final if they are distributed, or if there is no Citus. No service runs while they are
+    being distributed.
+    """
     engine = connection.sync_engine
     if engine not in _FINAL:
         places = await placed(connection)
@@ -168,12 +175,12 @@ async def is_distributed_cached(connection: AsyncConnection) -> bool:
 
 
 def is_known_whole(engine: Engine) -> bool:
-    """Whether it was asked once, and the tables of this engine are not distributed."""
+    """Check whether the cache says that the tables of this engine are not distributed."""
     return _FINAL.get(engine) is False
 
 
 async def require_extension(connection: AsyncConnection) -> None:
-    """Raises CannotDistribute where Citus is not there, or not loaded."""
+    """Raise CannotDistribute if Citus is not installed, or not loaded."""
     available = text("SELECT default_version FROM pg_available_extensions WHERE name = 'citus'")
     if await connection.scalar(available) is None:
         raise CannotDistribute(
@@ -189,7 +196,7 @@ async def require_extension(connection: AsyncConnection) -> None:
 
 
 async def require_quiet(connection: AsyncConnection) -> None:
-    """Raises CannotDistribute while services are connected: rows are moved, not copied live."""
+    """Raise CannotDistribute while services are connected: rows are moved, not copied live."""
     running = list((await connection.execute(_OURS)).scalars())
     if running:
         raise CannotDistribute(
@@ -199,6 +206,6 @@ async def require_quiet(connection: AsyncConnection) -> None:
 
 
 def unplaced() -> set[str]:
-    """Tables that nobody has decided about: always empty, a test says so."""
-    named = {table.name for table in (*DISTRIBUTED, *REFERENCE)} | set(LOCAL)
-    return {table.name for table in METADATA.sorted_tables} ^ named
+    """Return tables without a decided place: always none, which a test checks."""
+    decided = {table.name for table in (*DISTRIBUTED, *REFERENCE)} | set(LOCAL)
+    return {table.name for table in METADATA.sorted_tables} ^ decided

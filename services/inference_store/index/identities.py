@@ -1,4 +1,4 @@
-"""Saying "these inferences" so that Postgres looks, and locks, in their partitions alone."""
+"""Selects inferences so that Postgres reads, and locks, only their partitions."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -14,9 +14,9 @@ Identity: TypeAlias = tuple[int, UUID]
 
 
 def among(table: Table, model: int, uids: Sequence[UUID]) -> ColumnElement[bool]:
-    """The rows of these inferences; `uids` are not empty."""
+    """Match the rows of these inferences; `uids` must not be empty."""
     listed = any_(literal(list(uids), ARRAY(UUID_TYPE(as_uuid=True))))
-    # the bounds are said too: pruning by them costs nothing, by a long list it does
+    # with bounds as well: pruning by them is cheap, by a long list it is not
     return and_(
         table.c.model == model,
         table.c.uid >= min(uids),
@@ -26,16 +26,17 @@ def among(table: Table, model: int, uids: Sequence[UUID]) -> ColumnElement[bool]
 
 
 def by_model(identities: Iterable[Identity]) -> list[tuple[int, list[UUID]]]:
-    """The uids of each model, both in order: whoever locks rows locks them in this one."""
+    """Return the uids of each model, both in order, which is the order of all row locks."""
     ordered = sorted(set(identities))
     return [
-        (model, [uid for _, uid in group]) for model, group in groupby(ordered, lambda one: one[0])
+        (model, [uid for _, uid in group])
+        for model, group in groupby(ordered, lambda identity: identity[0])
     ]
 
 
 def marked_by(erasure: UUID, model: int, uids: Sequence[UUID]) -> ColumnElement[bool]:
-    """These marks of an erasure, found by their uids.
+    """Match these marks of an erasure, found by their uids.
 
-    By `=` Postgres may read all marks of the erasure to find those of a batch, batch after batch.
+    With `=` Postgres may read all marks of the erasure for each batch.
     """
     return among(erasing, model, uids) & erasing.c.erasure.is_not_distinct_from(erasure)

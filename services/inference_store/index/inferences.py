@@ -1,4 +1,4 @@
-"""Which inferences are stored."""
+"""Finds stored inferences, and those without an input or a response."""
 
 from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
@@ -23,42 +23,45 @@ Part: TypeAlias = Literal["input", "response"]
 async def stored(
     connection: AsyncConnection, identities: Iterable[tuple[int, UUID]]
 ) -> set[tuple[int, UUID]]:
-    """Those of the given (model, uid) that are stored."""
-    found: set[tuple[int, UUID]] = set()
+    """Return the given (model, uid) pairs that are stored."""
+    identities_stored: set[tuple[int, UUID]] = set()
     for model, uids in by_model(identities):
         query = select(inference.c.uid).where(among(inference, model, uids))
         rows = await connection.execute(query)
-        found |= {(model, uid) for uid in rows.scalars()}
-    return found
+        identities_stored |= {(model, uid) for uid in rows.scalars()}
+    return identities_stored
 
 
 async def without_parts(
     connection: AsyncConnection, identities: Iterable[Identity]
 ) -> dict[tuple[Identity, Part], set[str | None]]:
-    """Those of which the input or the response was erased, or may be by now, for an eraser has
-    claimed it; each with the objects that it has beside that part. After `gate_shared`."""
-    found: dict[tuple[Identity, Part], set[str | None]] = {}
+    """Return the erased parts of inferences, each with the objects of the other parts.
+
+    They include parts that an eraser has claimed, and that may be erased already. Call it after
+    `fence_shared`.
+    """
+    others_by_part: dict[tuple[Identity, Part], set[str | None]] = {}
     here = inference.c
     columns = (here.uid, here.data_deleted_at, here.response_deleted_at, *_KEYS)
     gone = or_(here.data_deleted_at.is_not(None), here.response_deleted_at.is_not(None))
     for model, uids in by_model(identities):
-        # the claims first: one that ends before the rows are read is said by them
+        # the claims first: the rows then show claims that end in between
         going = await _going(connection, model, uids)
         claimed = here.uid == any_(literal(sorted({uid for uid, _ in going}), _UIDS))
         query = select(*columns).where(among(inference, model, uids), or_(gone, claimed))
         for uid, input_gone, response_gone, *keys in await connection.execute(query):
             data, response, metadata = keys
             if input_gone is not None or (uid, "input") in going:
-                found[(model, uid), "input"] = {response, metadata}
+                others_by_part[(model, uid), "input"] = {response, metadata}
             if response_gone is not None or (uid, "response") in going:
-                found[(model, uid), "response"] = {data, metadata}
-    return found
+                others_by_part[(model, uid), "response"] = {data, metadata}
+    return others_by_part
 
 
 async def _going(
     connection: AsyncConnection, model: int, uids: Sequence[UUID]
 ) -> set[tuple[UUID, str]]:
-    """Parts that are claimed. What is marked alone is deleted after this transaction."""
+    """Return claimed parts. Parts that are only marked are deleted after this transaction."""
     here = erasing.c
     query = select(here.uid, here.scope).where(
         among(erasing, model, uids), here.scope != "inference", here.claimed_at.is_not(None)

@@ -1,7 +1,7 @@
-"""The key registry: which metadata keys a model's inferences have, of which types, how often.
+"""The key registry: the metadata keys of a model's inferences, with their types and counts.
 
-Every batch appends what it has seen (`metadata_key_delta`); `fold` adds that up in
-`metadata_key_seen`. A reader takes both, so that a new key shows at once.
+Every batch appends its own counts (`metadata_key_delta`); `fold` adds them up in
+`metadata_key_seen`. A reader uses both, so that a new key shows at once.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -28,7 +28,7 @@ from inference_store.inference.json_text import storable
 from inference_store.inference.metadata import Family, type_named
 from inference_store.inference.nearest import nearest as spelt_most_alike
 
-from .prepared import Prepared
+from .prepared_statement import PreparedStatement
 from .tables import metadata_key, metadata_key_delta, metadata_key_seen, model_key
 
 _LOCK = 7_302_006
@@ -39,10 +39,11 @@ _MODELS = bindparam("models", type_=ARRAY(INTEGER()))
 
 @dataclass(frozen=True, slots=True)
 class TypeSeen:
-    """One type under which a key came. `flag`: '' where the value is indexed as its type."""
+    """One type under which a key came."""
 
     type: str
     flag: str
+    """Empty where the values are indexed as their type; else why not, or how they came."""
     count: int
     first_seen: datetime
     last_seen: datetime
@@ -50,7 +51,8 @@ class TypeSeen:
 
     @property
     def family(self) -> Family | None:
-        """What such values can be compared as: what is none of its type is text (`not_int`)."""
+        """The type that such values can be compared as: what is none of its type is text
+        (`not_int`)."""
         if self.flag == KEY_TOO_LONG:
             return None
         if self.flag.startswith("not_"):
@@ -69,21 +71,21 @@ class KeySeen:
 
     @property
     def families(self) -> frozenset[Family]:
-        found = (seen.family for seen in self.types)
-        return frozenset(family for family in found if family is not None)
+        families_of_types = (entry.family for entry in self.types)
+        return frozenset(family for family in families_of_types if family is not None)
 
     @property
     def many(self) -> bool:
-        """Whether one inference may have several values of it."""
+        """Check whether one inference may have several values of it."""
         return "[]" in self.name
 
     @property
     def conflict(self) -> bool:
-        """Whether its values came as things that cannot be compared with each other.
+        """Check whether its values came as things that cannot be compared with each other.
 
         A text that is a number as well is found as both, on purpose.
         """
-        return len({seen.family for seen in self.types if seen.flag != FROM_TEXT} - {None}) > 1
+        return len({entry.family for entry in self.types if entry.flag != FROM_TEXT} - {None}) > 1
 
 
 FROM_TEXT, KEY_TOO_LONG = "from_text", "key_too_long"
@@ -95,7 +97,7 @@ Models: TypeAlias = int | Sequence[int]
 
 
 def of_models(column: ColumnElement[int], model: Models) -> ColumnElement[bool]:
-    """The rows whose column is of these models."""
+    """Match the rows whose column is one of these models."""
     return column == model if isinstance(model, int) else column.in_(sorted(model))
 
 
@@ -107,28 +109,30 @@ async def keys(
     after: str | None = None,
     limit: int | None = None,
 ) -> list[KeySeen]:
-    """The model's keys in order of name, all or those named; `after`, `limit` make a page."""
-    asked = {
+    """Return the model's keys in order of name, all or those in `names`; `after`, `limit` page."""
+    parameters = {
         "models": [model] if isinstance(model, int) else list(model),
         "names": None if names is None else list(names),
         "after": after,
         "most": limit,
     }
-    found = {row["key"]: row["name"] for row in await _keys().fetch(connection, asked)}
-    if not found:
+    names_by_key = {row["key"]: row["name"] for row in await _keys().fetch(connection, parameters)}
+    if not names_by_key:
         return []
-    seen = await _types(connection, asked | {"keys": list(found)})
-    return [KeySeen(key, name, tuple(seen.get(key, ()))) for key, name in found.items()]
+    types = await _types(connection, parameters | {"keys": list(names_by_key)})
+    return [KeySeen(key, name, tuple(types.get(key, ()))) for key, name in names_by_key.items()]
 
 
 @cache
-def _keys() -> Prepared:
-    """Keys of `models` in order of name: those in `names`, behind `after`, `most` of them; what is
-    NULL does not narrow."""
+def _keys() -> PreparedStatement:
+    """Build the statement for keys of `models` in order of name.
+
+    They are in `names`, after `after`, at most `most`; a parameter that is NULL does not narrow.
+    """
     here = metadata_key.c
     names, after = bindparam("names", type_=ARRAY(here.name.type)), bindparam("after", type_=TEXT())
     theirs = select(model_key.c.key).where(model_key.c.model == any_(_MODELS))
-    return Prepared(
+    return PreparedStatement(
         select(here.key, here.name)
         .where(here.key.in_(theirs), names.is_(None) | (here.name == any_(names)))
         .where(after.is_(None) | (here.name > after))
@@ -140,44 +144,44 @@ def _keys() -> Prepared:
 async def find(
     connection: AsyncConnection, model: Models, names: Collection[str]
 ) -> Mapping[str, KeySeen]:
-    """The named keys that the model has."""
-    wanted = {name for name in names if storable(name)}
-    found = await keys(connection, model, names=wanted) if wanted else []
-    return {seen.name: seen for seen in found}
+    """Return the keys with these names that the model has."""
+    valid_names = {name for name in names if storable(name)}
+    stored_keys = await keys(connection, model, names=valid_names) if valid_names else []
+    return {key.name: key for key in stored_keys}
 
 
 async def numbers(connection: AsyncConnection, names: Collection[str]) -> Mapping[str, int]:
-    """The integers of those names that any inference ever had; of the dictionary alone."""
-    wanted = sorted(name for name in names if storable(name))
+    """Return the integers of the names that any inference ever had, from the dictionary alone."""
+    valid_names = sorted(name for name in names if storable(name))
     chosen = select(metadata_key.c.name, metadata_key.c.key)
-    rows = await connection.execute(chosen.where(metadata_key.c.name.in_(wanted)))
+    rows = await connection.execute(chosen.where(metadata_key.c.name.in_(valid_names)))
     return {row.name: row.key for row in rows}
 
 
 async def all_names(connection: AsyncConnection, model: Models) -> list[str]:
-    """The names of all the model's keys, in order."""
+    """Return the names of all the model's keys, in order."""
     table = select(metadata_key.c.name).join(model_key, model_key.c.key == metadata_key.c.key)
     rows = await connection.execute(table.where(of_models(model_key.c.model, model)).distinct())
     return sorted(rows.scalars())
 
 
 async def nearest(connection: AsyncConnection, model: Models, name: str) -> list[str]:
-    """Up to five of the model's keys that are spelt most like `name`."""
+    """Return up to five of the model's keys that are spelt most like `name`."""
     return spelt_most_alike(name, await all_names(connection, model))
 
 
 async def _types(connection: AsyncConnection, of: Mapping[str, Any]) -> dict[int, list[TypeSeen]]:
-    seen: dict[int, list[TypeSeen]] = {}
+    types_by_key: dict[int, list[TypeSeen]] = {}
     for key, kind, flag, total, first, last, some in await _merged().fetch(connection, of):
-        examples = tuple(dict.fromkeys(each for these in some for each in these))
-        found = TypeSeen(kind, flag, int(total), first, last, examples[:MOST_EXAMPLES])
-        seen.setdefault(key, []).append(found)
-    return seen
+        examples = tuple(dict.fromkeys(example for these in some for example in these))
+        entry = TypeSeen(kind, flag, int(total), first, last, examples[:MOST_EXAMPLES])
+        types_by_key.setdefault(key, []).append(entry)
+    return types_by_key
 
 
 @cache
-def _merged() -> Prepared:
-    """What was folded and what was not, together, of `keys` of `models`."""
+def _merged() -> PreparedStatement:
+    """Build the statement that adds up folded and new rows, for `keys` of `models`."""
     keys = bindparam("keys", type_=ARRAY(INTEGER()))
     parts = [
         select(*(table.c[name] for name in _COLUMNS)).where(
@@ -192,7 +196,7 @@ def _merged() -> Prepared:
         func.array_agg(both.c.examples), _NO_EXAMPLES, type_=ARRAY(both.c.examples.type)
     )
     examples = some[1:100].label("examples")
-    return Prepared(
+    return PreparedStatement(
         select(
             both.c.key,
             both.c.type,
@@ -233,9 +237,9 @@ SELECT count(*) FROM taken
 
 
 async def fold(connection: AsyncConnection, *, most: int = 50_000) -> int:
-    """Add up to `most` deltas to what was folded before; how many. 0 while another one folds.
+    """Fold up to `most` deltas into the counts; return their number, 0 while another one folds.
 
-    Taken and added by one statement: a crash leaves them where they were.
+    One statement takes and adds them: a crash leaves them in place.
     """
     if not await connection.scalar(select(func.pg_try_advisory_xact_lock(_LOCK))):
         return 0
@@ -250,22 +254,22 @@ async def forget_examples(connection: AsyncConnection, model: int) -> None:
     """
     await connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
     for table in (metadata_key_seen, metadata_key_delta):
-        told = (table.c.model == model, table.c.examples != _NO_EXAMPLES)
-        await connection.execute(table.update().where(*told).values(examples=_NO_EXAMPLES))
+        has_examples = (table.c.model == model, table.c.examples != _NO_EXAMPLES)
+        await connection.execute(table.update().where(*has_examples).values(examples=_NO_EXAMPLES))
 
 
-def types_of(seen: KeySeen) -> Sequence[str]:
-    """The names of the types seen, for people."""
-    return sorted({_type(each) for each in seen.types})
+def types_of(key: KeySeen) -> Sequence[str]:
+    """Return the names of the types seen, for people."""
+    return sorted({_type(entry) for entry in key.types})
 
 
-def _type(seen: TypeSeen) -> str:
-    name = seen.type or "(none)"
-    told = seen.flag.startswith("not_") or seen.flag == KEY_TOO_LONG
-    return f"{name} ({seen.flag})" if told else name
+def _type(entry: TypeSeen) -> str:
+    name = entry.type or "(none)"
+    is_stray = entry.flag.startswith("not_") or entry.flag == KEY_TOO_LONG
+    return f"{name} ({entry.flag})" if is_stray else name
 
 
 async def count(connection: AsyncConnection, model: int) -> int:
-    """How many keys the model has."""
+    """Return the number of the model's keys."""
     query = select(func.count()).select_from(model_key).where(model_key.c.model == model)
     return int(await connection.scalar(query) or 0)

@@ -1,8 +1,8 @@
-"""Bring the database to this version's schema, beside a version that goes on working.
+"""Migrates the database to this version's schema, while the version before goes on working.
 
 Each migration is a transaction of its own. No statement waits longer for a lock than
-`_LOCK_TIMEOUT`: while it waits, everybody else queues behind it. It is rolled back then and tried
-again, until the deadline. One migrator at a time, by an advisory lock of its session.
+`_LOCK_TIMEOUT`, because everybody else queues behind it: it is then rolled back and retried, until
+the deadline. An advisory lock of the session allows one migrator at a time.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from .database import Database, cause_of, is_trouble, opened
+from .database import Database, cause_of, is_transient, opened
 from .schema import MIGRATIONS, schema_of
 
 _LOCK = 7_302_001
@@ -34,7 +34,7 @@ Say = Callable[[str], None]
 
 
 class MigrationBusy(Exception):
-    """What a migration needs was not to be had before the deadline."""
+    """A migration could not get a lock or a connection before the deadline."""
 
 
 def upgrade(
@@ -45,10 +45,10 @@ def upgrade(
     say: Say = lambda _: None,
     migrations: Path = MIGRATIONS,
 ) -> None:
-    """Run what is missing up to `revision`. `say` is told each step.
+    """Run missing migrations up to `revision`. `say` gets each step.
 
-    Waits for Postgres, for another migrator and for locks, `wait_seconds` at most: then it
-    raises MigrationBusy, and what was done stays done.
+    It waits for Postgres, for another migrator and for locks, at most `wait_seconds`: then it
+    raises MigrationBusy, and finished migrations stay.
     """
     until = time.monotonic() + wait_seconds
     asyncio.run(_Migrator(database, until, say, migrations).upgrade(revision))
@@ -64,13 +64,13 @@ class _Migrator:
         self._config.set_main_option("script_location", str(migrations))
 
     async def upgrade(self, revision: str) -> None:
-        """Every missing migration, one after the other."""
+        """Run every missing migration, one after the other."""
         await self._locked(lambda connection: self._upgrade(connection, revision))
 
     async def _locked(self, work: Callable[[AsyncConnection], Awaitable[None]]) -> None:
         """Do the work on a connection that holds the migration lock, which ends with it.
 
-        Trouble, a lock that was not to be had above all, begins it anew: what is done is known.
+        After trouble, usually a lock timeout, it begins again: finished migrations are known.
         """
         tries = 0
         try:
@@ -78,7 +78,7 @@ class _Migrator:
                 try:
                     return await self._once(work)
                 except (DBAPIError, OSError) as error:
-                    if not is_trouble(error):
+                    if not is_transient(error):
                         raise
                     await self._pause(error, tries)
                 tries += 1
@@ -99,10 +99,10 @@ class _Migrator:
             self._say(f"{schema} Nothing to do.")
             return
         scripts = ScriptDirectory.from_config(self._config)
-        missing = [*scripts.iterate_revisions(revision, schema.found or "base")][::-1]
+        missing = [*scripts.iterate_revisions(revision, schema.revision or "base")][::-1]
         for script in missing:
             await self._step(connection, script)
-        last = missing[-1].revision if missing else schema.found
+        last = missing[-1].revision if missing else schema.revision
         self._say(f"The schema is {last}{'.' if missing else ' already: nothing to do.'}")
 
     async def _step(self, connection: AsyncConnection, script: Script) -> None:
@@ -119,17 +119,17 @@ class _Migrator:
         self._say(f"{script.revision}: done in {time.monotonic() - started:.1f} s")
 
     async def _take_lock(self, connection: AsyncConnection) -> None:
-        told = False
+        is_reported = False
         take = text("SELECT pg_try_advisory_lock(:lock)")
         while not await connection.scalar(take, {"lock": _LOCK}):
             holder = (await connection.execute(_HOLDER, {"lock": _LOCK})).first()
             await connection.commit()
             who = f" (process {holder[0]}, since {holder[2]:%H:%M:%S} UTC)" if holder else ""
-            left = self._left(f"Another migration still runs{who}")
-            if not told:
-                self._say(f"Another migration runs{who}: waiting up to {left:.0f} s.")
-                told = True
-            await asyncio.sleep(min(0.5, left))
+            seconds = self._compute_remaining(f"Another migration still runs{who}")
+            if not is_reported:
+                self._say(f"Another migration runs{who}: waiting up to {seconds:.0f} s.")
+                is_reported = True
+            await asyncio.sleep(min(0.5, seconds))
         await connection.commit()
 
     async def _pause(self, error: Exception, tries: int) -> None:
@@ -137,16 +137,16 @@ class _Migrator:
             what = f"Other transactions hold a lock that it needs for longer than {_LOCK_TIMEOUT}"
         else:
             what = f"Postgres does not answer: {str(error).splitlines()[0]}"
-        left = self._left(what)
-        pause = min(_PAUSE_SECONDS[min(tries, len(_PAUSE_SECONDS) - 1)], left)
-        self._say(f"{what}; again in {pause:.1f} s, for {left:.0f} s more.")
+        seconds = self._compute_remaining(what)
+        pause = min(_PAUSE_SECONDS[min(tries, len(_PAUSE_SECONDS) - 1)], seconds)
+        self._say(f"{what}; again in {pause:.1f} s, for {seconds:.0f} s more.")
         await asyncio.sleep(pause)
 
-    def _left(self, what: str) -> float:
-        """Seconds until the deadline. Raises MigrationBusy after it."""
-        left = self._until - time.monotonic()
-        if left <= 0:
+    def _compute_remaining(self, what: str) -> float:
+        """Return the seconds until the deadline. Raises MigrationBusy after it."""
+        seconds = self._until - time.monotonic()
+        if seconds <= 0:
             raise MigrationBusy(
                 f"{what}. Nothing is half done; run `inference-store migrate` again."
             )
-        return left
+        return seconds

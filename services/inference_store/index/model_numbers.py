@@ -1,7 +1,7 @@
-"""The integers of models that are not registered: those that were, and those that are expected.
+"""The integers of models that are not registered: former ones, and expected ones.
 
-Whoever registers a model looks here first, under a share of the lock that `reserve` takes: so a
-model that is registered at the same moment has the integer that was reserved.
+Every registration looks here first, under a share of the lock that `reserve` takes. So a model that
+is registered at the same moment gets the reserved integer.
 """
 
 from collections.abc import Collection
@@ -18,7 +18,7 @@ _LOCK = 7_302_030
 async def former(
     connection: AsyncConnection, model_ids: Collection[str]
 ) -> dict[str, dict[str, int]]:
-    """The integers that these models are to be registered with."""
+    """Return the integers with which these models must be registered."""
     if not model_ids:
         return {}
     await connection.execute(select(func.pg_advisory_xact_lock_shared(_LOCK)))
@@ -27,33 +27,33 @@ async def former(
 
 
 async def number_of(connection: AsyncConnection, model_id: str) -> int | None:
-    """The integer of a model, registered or not; None: it has none."""
+    """Return the integer of a model, registered or not; None: it has none."""
     for table in (registration, former_model):
         query = select(table.c.model).where(table.c.model_id == model_id)
-        found = await connection.scalar(query)
-        if found is not None:
-            return int(found)
+        number = await connection.scalar(query)
+        if number is not None:
+            return int(number)
     return None
 
 
 async def reserve(connection: AsyncConnection, model_id: str) -> int:
-    """The integer of a model; one that is not registered gets one, with which it will be."""
-    found = await number_of(connection, model_id)
-    if found is not None:
-        return found
+    """Return the integer of a model; reserve one if the model is not registered."""
+    existing = await number_of(connection, model_id)
+    if existing is not None:
+        return existing
     await connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
-    found = await number_of(connection, model_id)
-    if found is not None:
-        return found
+    existing = await number_of(connection, model_id)
+    if existing is not None:
+        return existing
     number = func.nextval(func.pg_get_serial_sequence(registration.name, "model"))
-    made = insert(former_model).values(model_id=model_id, model=number)
-    return int((await connection.execute(made.returning(former_model.c.model))).scalar_one())
+    inserted = insert(former_model).values(model_id=model_id, model=number)
+    return int((await connection.execute(inserted.returning(former_model.c.model))).scalar_one())
 
 
 async def names(connection: AsyncConnection, models: Collection[int]) -> dict[int, str]:
-    """The ids of models by their integers, registered or not."""
-    found: dict[int, str] = {}
+    """Return the ids of models by their integers, registered or not."""
+    model_ids: dict[int, str] = {}
     for table in (former_model, registration):
         query = select(table.c.model, table.c.model_id).where(table.c.model.in_(sorted(models)))
-        found |= {row.model: row.model_id for row in await connection.execute(query)}
-    return found
+        model_ids |= {row.model: row.model_id for row in await connection.execute(query)}
+    return model_ids

@@ -1,4 +1,4 @@
-"""Parked events: their blob is not there yet; tried again on a schedule."""
+"""Parked events: their blob does not exist yet; they are retried on a schedule."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from .records import Record, Trouble, record_of
+from .records import Record, Rejection, record_of
 from .tables import parked_event
 
 
 @dataclass(frozen=True, slots=True)
-class Parked:
+class ParkedEvent:
     """An event that waits for a blob."""
 
     id: int
     record: Record
-    trouble: Trouble
+    rejection: Rejection
     missing: str
     attempts: int
     created_at: datetime
@@ -28,23 +28,23 @@ class Parked:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """When a parked event is tried again: doubling from `first` up to `longest`."""
+    """The waits between tries of a parked event: doubling from `first` up to `longest`."""
 
     first: timedelta
     longest: timedelta
     give_up: timedelta
 
     def wait(self, attempts: int) -> timedelta:
-        """The wait after that many tries."""
+        """Return the wait after that many tries."""
         doubled: timedelta = self.first * 2 ** min(attempts, 30)
         return min(doubled, self.longest)
 
 
-def _parked(row: Any) -> Parked:
-    return Parked(
+def _parked(row: Any) -> ParkedEvent:
+    return ParkedEvent(
         id=row.id,
         record=record_of(row),
-        trouble=Trouble(row.reason, row.detail, row.model_id, row.inference_id),
+        rejection=Rejection(row.reason, row.detail, row.model_id, row.inference_id),
         missing=row.missing,
         attempts=row.attempts,
         created_at=row.created_at,
@@ -54,23 +54,23 @@ def _parked(row: Any) -> Parked:
 
 async def add(
     connection: AsyncConnection,
-    events: Sequence[tuple[Record, Trouble, str]],
+    events: Sequence[tuple[Record, Rejection, str]],
     schedule: Schedule,
 ) -> None:
     """Park events, each with the storage key that is missing; repeatable."""
     if events:
         at = func.now() + schedule.wait(0)
         rows = [
-            {**record.values, **trouble.values, "missing": missing}
-            for record, trouble, missing in events
+            {**record.values, **rejection.values, "missing": missing}
+            for record, rejection, missing in events
         ]
         statement = upsert(parked_event).values(next_attempt_at=at).on_conflict_do_nothing()
         for row in rows:
             await connection.execute(statement.values(row))
 
 
-async def due(connection: AsyncConnection, *, limit: int) -> list[Parked]:
-    """Those whose time has come, longest waiting first; not locked."""
+async def due(connection: AsyncConnection, *, limit: int) -> list[ParkedEvent]:
+    """Return due events, the longest waiting first, without a lock."""
     query = (
         select(parked_event)
         .where(parked_event.c.next_attempt_at <= func.now())
@@ -81,13 +81,13 @@ async def due(connection: AsyncConnection, *, limit: int) -> list[Parked]:
 
 
 async def lock(connection: AsyncConnection, ids: Iterable[int]) -> set[int]:
-    """Lock those still parked; what another ingester has is left to it."""
+    """Lock events that are still parked, except those that another ingester has locked."""
     query = select(parked_event.c.id).where(parked_event.c.id.in_(sorted(ids)))
     return set((await connection.execute(query.with_for_update(skip_locked=True))).scalars())
 
 
-async def postpone(connection: AsyncConnection, event: Parked, schedule: Schedule) -> None:
-    """Try again later."""
+async def postpone(connection: AsyncConnection, event: ParkedEvent, schedule: Schedule) -> None:
+    """Schedule the next try."""
     await connection.execute(
         update(parked_event)
         .where(parked_event.c.id == event.id)
@@ -100,10 +100,10 @@ async def postpone(connection: AsyncConnection, event: Parked, schedule: Schedul
 
 
 async def remove(connection: AsyncConnection, id: int) -> None:
-    """No longer parked: stored, or a dead letter."""
+    """Remove an event that is no longer parked: it is stored, or a dead letter."""
     await connection.execute(delete(parked_event).where(parked_event.c.id == id))
 
 
 async def waiting(connection: AsyncConnection) -> int:
-    """How many are parked."""
+    """Return the number of parked events."""
     return int(await connection.scalar(select(func.count()).select_from(parked_event)) or 0)

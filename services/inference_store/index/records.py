@@ -1,4 +1,4 @@
-"""A Kafka record as it is kept when it cannot be stored: its place and its bytes."""
+"""A Kafka record that cannot be stored, as it is quarantined: its place and its bytes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from .accounting import PartitionId
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
-    """Why a record is not stored: a reason of DEAD_LETTER_REASONS, and a sentence."""
+class Rejection:
+    """The reason that a record is not stored: one of DEAD_LETTER_REASONS, and a sentence."""
 
     reason: str
     detail: str
@@ -38,8 +38,8 @@ class Record:
     key: bytes | None
     payload: bytes
     headers: Sequence[tuple[str, str]] = ()
-    # what is wrong with it as a record, whatever its payload is; not kept
-    fault: Trouble | None = None
+    # its fault as a record, whatever its payload is; not stored
+    fault: Rejection | None = None
 
     @property
     def values(self) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class Record:
 
 
 def record_of(row: Any) -> Record:
-    """A Record from a row of dead_letter or parked_event."""
+    """Build a Record from a row of dead_letter or parked_event."""
     return Record(
         partition_id=PartitionId(row.cluster, row.topic, row.epoch, row.partition),
         offset=row.offset,

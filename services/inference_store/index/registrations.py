@@ -1,4 +1,4 @@
-"""Registrations: which models the store knows, and how their responses are to be read."""
+"""Registrations: the models that the store knows, and how their responses are read."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
@@ -10,18 +10,18 @@ from sqlalchemy import Select, bindparam, func, null, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.access import EVERYTHING, Reach
+from inference_store.access import EVERYTHING, AccessScope
 from inference_store.inference.errors import Conflict, NotFound, PreconditionFailed
 from inference_store.inference.events import InferenceEvent
 from inference_store.inference.task_types import OutputMapping
 
 from .model_numbers import former
-from .prepared import Prepared
+from .prepared_statement import PreparedStatement
+from .scope_filters import match_registrations
 from .tables import registration
-from .within_reach import match_registrations
 
 MOST_REACHES: Final = 256
-"""Of so many callers' rights the look-up of a model stays compiled."""
+"""The number of scopes for which the look-up of a model stays compiled."""
 GOES: Final = "removed"
 """By whom a model is registered that was removed, and goes with the last of what is left of it."""
 
@@ -38,16 +38,18 @@ class Registration:
     class_labels: tuple[str, ...]
     output_mapping: OutputMapping | None
     registered_by: str
+    """`event`: the first event of an unknown model made it; `ledger`: a replay of the ledger did;
+    `removed`: it goes with what is left of it; else `api`."""
     revision: int
     registered_at: datetime
     updated_at: datetime
     left_project_id: str | None = None
-    """Where it was before; until `moves_at` that project's policy goes on to decide."""
+    """If it was before; until `moves_at` that project's policy goes on to decide."""
     moves_at: datetime | None = None
 
 
 def registration_of(row: Any) -> Registration:
-    """A Registration from a row of the table, by name."""
+    """Build a Registration from a row of the table, by name."""
     mapping = row["output_mapping"]
     return Registration(
         model=row["model"],
@@ -66,10 +68,10 @@ def registration_of(row: Any) -> Registration:
     )
 
 
-async def known(
-    connection: AsyncConnection, model_ids: Collection[str], *, within: Reach = EVERYTHING
+async def find_by_ids(
+    connection: AsyncConnection, model_ids: Collection[str], *, within: AccessScope = EVERYTHING
 ) -> dict[str, Registration]:
-    """The registrations of those models that have one."""
+    """Return the registrations of the models that have one, by model id."""
     among = registration.c.model_id.in_(sorted(model_ids))
     query = select(registration).where(among, match_registrations(within))
     rows = (await connection.execute(query)).mappings()
@@ -81,9 +83,9 @@ async def register_missing(
 ) -> dict[str, Registration]:
     """Register models by their first event; one that is registered meanwhile stays as it is.
 
-    Only what is missing is inserted: ON CONFLICT burns identity values.
+    Only missing ones are inserted: ON CONFLICT uses up identity values.
     """
-    missing = set(events) - set(await known(connection, events))
+    missing = set(events) - set(await find_by_ids(connection, events))
     rows = [
         {
             "model_id": model_id,
@@ -98,16 +100,15 @@ async def register_missing(
     for row in rows:
         values = row | numbers.get(str(row["model_id"]), {})
         await connection.execute(upsert(registration).values(values).on_conflict_do_nothing())
-    return await known(connection, events)
+    return await find_by_ids(connection, events)
 
 
 async def ensure(connection: AsyncConnection, model_id: str) -> int:
-    """The integer of a model; one that is not there (any more) is registered, with the integer
-    that it had."""
+    """Return the integer of a model; register a missing one, with its former integer if any."""
     query = select(registration.c.model).where(registration.c.model_id == model_id)
-    found = await connection.scalar(query)
-    if found is not None:
-        return int(found)
+    model = await connection.scalar(query)
+    if model is not None:
+        return int(model)
     number = (await former(connection, [model_id])).get(model_id, {})
     values = {"model_id": model_id, "registered_by": "ledger", **number}
     await connection.execute(upsert(registration).values(values).on_conflict_do_nothing())
@@ -115,7 +116,7 @@ async def ensure(connection: AsyncConnection, model_id: str) -> int:
 
 
 async def every_model(connection: AsyncConnection) -> list[int]:
-    """The integers of all models, in order."""
+    """Return the integers of all models, in order."""
     query = select(registration.c.model).order_by(registration.c.model)
     return list((await connection.execute(query)).scalars())
 
@@ -129,7 +130,7 @@ async def keep(connection: AsyncConnection, models: Collection[int]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Details:
-    """What an owner says of a model; a registration holds all of it."""
+    """The fields of a registration that an owner sets."""
 
     project_id: str | None = None
     name: str | None = None
@@ -150,39 +151,44 @@ class Details:
         }
 
 
-def details_of(found: Registration) -> Details:
-    """What is said of a model."""
-    return Details(**{each.name: getattr(found, each.name) for each in fields(Details)})
+def details_of(entry: Registration) -> Details:
+    """Return the fields of a registration."""
+    return Details(**{field.name: getattr(entry, field.name) for field in fields(Details)})
 
 
 async def get(
-    connection: AsyncConnection, model_id: str, *, lock: bool = False, within: Reach = EVERYTHING
+    connection: AsyncConnection,
+    model_id: str,
+    *,
+    lock: bool = False,
+    within: AccessScope = EVERYTHING,
 ) -> Registration:
-    """A model's registration; `lock`: against change until the transaction ends.
+    """Return a model's registration; `lock`: against change until the transaction ends.
 
-    Raises NotFound, also of a model that is not within reach.
+    Raises NotFound, also if the model is not within the scope.
     """
     return registration_of(await find(connection, _by_id(within, lock), model_id))
 
 
-async def find(connection: AsyncConnection, selecting: Prepared, model_id: str) -> Any:
-    """The row of a SELECT that `selected` made. Raises NotFound."""
+async def find(connection: AsyncConnection, selecting: PreparedStatement, model_id: str) -> Any:
+    """Return the row of a SELECT from `selected`. Raises NotFound."""
     rows = await selecting.fetch(connection, {"wanted": model_id})
     if not rows:
         raise NotFound(f"There is no model {model_id!r}.")
     return rows[0]
 
 
-def selected(within: Reach) -> Select[Any]:
-    """The registration of the model whose id is the parameter `wanted`, if it is within reach."""
+def selected(within: AccessScope) -> Select[Any]:
+    """Select the registration of the model whose id is the parameter `wanted`, if it is within the
+    scope."""
     query = select(registration).where(registration.c.model_id == bindparam("wanted"))
     return query if within.is_everything else query.where(match_registrations(within))
 
 
 @lru_cache(MOST_REACHES)
-def _by_id(within: Reach, lock: bool) -> Prepared:
+def _by_id(within: AccessScope, lock: bool) -> PreparedStatement:
     query = selected(within)
-    return Prepared(query.with_for_update() if lock else query)
+    return PreparedStatement(query.with_for_update() if lock else query)
 
 
 async def page(
@@ -190,10 +196,10 @@ async def page(
     *,
     limit: int | None,
     after: str | None = None,
-    within: Reach = EVERYTHING,
+    within: AccessScope = EVERYTHING,
     project_id: str | None = None,
 ) -> list[Registration]:
-    """Registrations in order of model id, after that of `after`; of one project, where given."""
+    """Return registrations in order of model id, after `after`; only of `project_id` if given."""
     query = (
         select(registration)
         .where(match_registrations(within))
@@ -215,10 +221,10 @@ async def put(
     revision: int | None = None,
     must_be_new: bool = False,
 ) -> tuple[Registration, bool]:
-    """Register a model, or replace what is said of it; True: it is new.
+    """Register a model, or replace its details; True: it is new.
 
-    `revision`: the one it must have now (0: it must be new). Raises PreconditionFailed;
-    Conflict where it `must_be_new` and is there, since an event came first.
+    `revision`: the one it must have now (0: it must be new). Raises PreconditionFailed; Conflict
+    if it `must_be_new` and exists, because an event came first.
     """
     query = select(registration).where(registration.c.model_id == model_id)
     row = (await connection.execute(query.with_for_update())).first()
@@ -226,8 +232,8 @@ async def put(
         number = (await former(connection, [model_id])).get(model_id, {})
         values = {"model_id": model_id, "registered_by": "api", **details.values, **number}
         new = upsert(registration).values(values)
-        made = new.on_conflict_do_nothing().returning(registration)
-        row = (await connection.execute(made)).first()
+        inserted = new.on_conflict_do_nothing().returning(registration)
+        row = (await connection.execute(inserted)).first()
         if row is not None:
             return registration_of(row._mapping), True
         return await put(connection, model_id, details, revision=revision, must_be_new=must_be_new)
@@ -241,7 +247,7 @@ async def put(
         .where(registration.c.model == row.model)
         .values(
             **details.values,
-            # who says something of one that is to go keeps it
+            # a change of one that is to be removed keeps it
             registered_by="api" if row.registered_by == GOES else row.registered_by,
             revision=row.revision + 1,
             updated_at=func.now(),
@@ -259,8 +265,10 @@ async def move(
     left: str | None = None,
     at: datetime | None = None,
 ) -> Registration:
-    """Put a model into a project; the policy of the one that it `left` decides until `at`, where
-    that is given. One that is missing is registered."""
+    """Put a model into a project; register a missing model.
+
+    The policy of the project that it `left` decides until `at`, if that is given.
+    """
     model = await ensure(connection, model_id)
     changed = (
         registration.update()
@@ -278,8 +286,8 @@ async def move(
 
 
 async def names(connection: AsyncConnection, models: Collection[int | None]) -> dict[int, str]:
-    """The ids of models by their integers."""
-    wanted = sorted(model for model in models if model is not None)
+    """Return the ids of models by their integers."""
+    numbers = sorted(model for model in models if model is not None)
     query = select(registration.c.model, registration.c.model_id)
-    rows = await connection.execute(query.where(registration.c.model.in_(wanted)))
+    rows = await connection.execute(query.where(registration.c.model.in_(numbers)))
     return {row.model: row.model_id for row in rows}

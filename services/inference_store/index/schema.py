@@ -1,7 +1,7 @@
-"""Which schema a database has, and which one this version needs.
+"""The schema of a database, and the one that this version needs.
 
-Migrations only add (expand); what is no longer used goes in a later release (contract). So the
-version before runs on while a migration runs and after it, and so does a rollback.
+Migrations only add (expand); unused parts are removed in a later release (contract). So the version
+before works while a migration runs and after it, also after a rollback.
 
 Revisions are numbered, 0001, 0002 …; a name that sorts later is newer. Services ask here, without
 Alembic: it would cost each of them 13 MiB.
@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.inference.errors import SchemaBehind
 
-from .database import Database, is_trouble, opened
+from .database import Database, is_transient, opened
 
 # In the image they lie in the package, in a source tree at its root.
 _PACKED = Path(__file__).parents[1] / "migrations"
@@ -27,32 +27,32 @@ MIGRATIONS = _PACKED if _PACKED.is_dir() else Path(__file__).parents[3] / "migra
 _log = structlog.get_logger()
 
 
-class DatabaseAway(Exception):
+class DatabaseUnavailable(Exception):
     """Postgres did not answer in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """What a database has (None: no tables of ours) and what this version needs."""
+    """The schema of a database (None: no tables of ours) and the one that this version needs."""
 
-    found: str | None
+    revision: str | None
     needed: str
 
     @property
     def behind(self) -> bool:
-        """Older than needed: this version cannot work on it."""
-        return self.found is None or self.found < self.needed
+        """Check whether it is older than needed, so that this version cannot work on it."""
+        return self.revision is None or self.revision < self.needed
 
     @property
     def ahead(self) -> bool:
-        """Made by a later version: this one works on it, for migrations only add."""
-        return self.found is not None and self.found > self.needed
+        """Check whether a later version made it; this one works on it: migrations only add."""
+        return self.revision is not None and self.revision > self.needed
 
     def __str__(self) -> str:
-        if self.found is None:
+        if self.revision is None:
             has = "The database has no tables of the store"
         else:
-            has = f"The database's schema is {self.found}"
+            has = f"The database's schema is {self.revision}"
         if self.behind:
             return f"{has}; this version needs {self.needed}: run `inference-store migrate`."
         if self.ahead:
@@ -61,7 +61,7 @@ class Schema:
 
 
 def newest(migrations: Path = MIGRATIONS) -> str:
-    """The revision of the newest migration that this version brings."""
+    """Return the revision of the newest migration of this version."""
     names = [path.name for path in (migrations / "versions").glob("[0-9]*.py")]
     if not names:
         raise FileNotFoundError(f"there are no migrations in {migrations}: the folder is missing")
@@ -69,16 +69,16 @@ def newest(migrations: Path = MIGRATIONS) -> str:
 
 
 async def schema_of(connection: AsyncConnection, migrations: Path = MIGRATIONS) -> Schema:
-    """The database's schema, beside the one that this version needs."""
+    """Read the database's schema, and compare it with the one that this version needs."""
     there = text("SELECT to_regclass('alembic_version') IS NOT NULL")
-    found: str | None = None
+    revision: str | None = None
     if await connection.scalar(there):
-        found = await connection.scalar(text("SELECT version_num FROM alembic_version"))
-    return Schema(found, newest(migrations))
+        revision = await connection.scalar(text("SELECT version_num FROM alembic_version"))
+    return Schema(revision, newest(migrations))
 
 
 async def require_schema(connection: AsyncConnection) -> None:
-    """Raises SchemaBehind; a newer schema is fine, and said in the log."""
+    """Raise SchemaBehind if it is too old; a newer schema is fine, and logged."""
     schema = await schema_of(connection)
     if schema.behind:
         raise SchemaBehind(str(schema))
@@ -87,9 +87,9 @@ async def require_schema(connection: AsyncConnection) -> None:
 
 
 async def wait_for_schema(database: Database, *, wait_seconds: float = 0.0) -> Schema:
-    """The database's schema, as soon as it is not behind, or what it is when the time is up.
+    """Return the database's schema as soon as it is not behind, or when the time is up.
 
-    Raises DatabaseAway.
+    Raises DatabaseUnavailable.
     """
     until = time.monotonic() + wait_seconds
     while True:
@@ -97,8 +97,8 @@ async def wait_for_schema(database: Database, *, wait_seconds: float = 0.0) -> S
         try:
             schema = await _looked_up(database)
         except (DBAPIError, OSError) as error:
-            if late or not is_trouble(error):
-                raise DatabaseAway(f"Postgres does not answer: {error}"[:500]) from error
+            if late or not is_transient(error):
+                raise DatabaseUnavailable(f"Postgres does not answer: {error}"[:500]) from error
         else:
             if late or not schema.behind:
                 return schema

@@ -1,8 +1,8 @@
-"""Sidecars: what the index knows of an inference beyond its blobs, as an object beside them.
+"""Sidecars: objects with the data of an inference that its blobs do not have.
 
-Producers with a layout of their own leave the event on Kafka alone. A sidecar keeps it in the
-bucket, with the metadata as they were found, so that the bucket alone can rebuild the index. Where
-the metadata blob is there it says more than the copy in here: edits are written back to it.
+Producers with a layout of their own leave the event on Kafka alone. A sidecar stores it in the
+bucket, with the metadata as they arrived, so that the bucket alone can rebuild the index. If the
+metadata blob exists, it counts instead of this copy: edits are written to it.
 
     {"sidecar": 1, "event": "<the message>", "metadata": "<the blob>", "input_deleted": false,
      "record": {"cluster", "topic", "epoch", "partition", "offset", "time", "key", "headers"}}
@@ -30,7 +30,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Sidecar:
-    """A sidecar to write. `content` is empty where it is only to be named."""
+    """A sidecar to write. `content` is empty if it is only to be named."""
 
     place: StorageKey
     content: bytes = field(default=b"", repr=False)
@@ -38,7 +38,7 @@ class Sidecar:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a sidecar holds. `metadata`: None where it travelled in the event, or there is none."""
+    """The content of a sidecar. `metadata`: None if it was in the event, or there is none."""
 
     event: bytes
     metadata: bytes | None
@@ -47,27 +47,31 @@ class Contents:
 
 
 def is_wanted(event: InferenceEvent) -> bool:
-    """Whether the bucket would not know the event: our own metadata blobs carry it."""
-    place = event.metadata
+    """Check whether the bucket lacks the event: only our own metadata blobs contain it."""
+    metadata_key = event.metadata
     own = (event.model_id, event.extras.capture_id, event.received_at)
-    return place is None or not belongs_to(place.key, *own)
+    return metadata_key is None or not belongs_to(metadata_key.key, *own)
 
 
 def place_of(bucket: str, event: InferenceEvent) -> StorageKey:
-    """Where the sidecar of an inference is, however often its event arrives."""
+    """Return the key of an inference's sidecar: the same however often its event arrives."""
     return StorageKey(bucket, sidecar_key(event.model_id, event.received_at, event.uid))
 
 
 def contents_of(record: Record, metadata: bytes | None) -> Contents:
-    """A sidecar's contents. `metadata`: the blob, where it did not travel in the event."""
-    place = record.partition_id.values
-    found: dict[str, Any] = {**place, "offset": record.offset, "time": record.time.isoformat()}
-    found |= _member("key", record.key) | {"headers": [list(pair) for pair in record.headers]}
-    return Contents(record.payload, metadata, found)
+    """Return a sidecar's contents. `metadata`: the blob, if it was not inside the event."""
+    partition = record.partition_id.values
+    description: dict[str, Any] = {
+        **partition,
+        "offset": record.offset,
+        "time": record.time.isoformat(),
+    }
+    description |= _member("key", record.key) | {"headers": [list(pair) for pair in record.headers]}
+    return Contents(record.payload, metadata, description)
 
 
 def encode(contents: Contents) -> bytes:
-    """The object's bytes; the same contents are the same bytes."""
+    """Return the object's bytes; equal contents have equal bytes."""
     document = {
         "sidecar": _VERSION,
         **_member("event", contents.event),
@@ -79,7 +83,7 @@ def encode(contents: Contents) -> bytes:
 
 
 def decode(blob: bytes) -> Contents:
-    """The contents of a sidecar. Raises ValueError for any other object."""
+    """Return the contents of a sidecar. Raises ValueError for any other object."""
     document = orjson.loads(blob)
     if not isinstance(document, dict) or document.get("sidecar") != _VERSION:
         raise ValueError("the object is no sidecar of this version")
@@ -91,38 +95,40 @@ def decode(blob: bytes) -> Contents:
 
 
 def without_input(contents: Contents, *, known: frozenset[str]) -> Contents:
-    """The contents without what else of the request they hold; the same again changes nothing.
+    """Return the contents without data of the request; repeatable.
 
-    Of the event the fields that are `known` stay, for a stranger may have put the request under
-    any other name. Raises UnreadableJson.
+    Only the `known` fields of the event stay, because another producer may have put the request
+    under any other name. Raises UnreadableJson.
     """
     event = read_exactly(contents.event)
     if not isinstance(event, dict):
         raise UnreadableJson("the event is no object")
-    kept = {name: _without_request(value) for name, value in event.items() if name in known}
+    event_without = {
+        name: _without_request(value) for name, value in event.items() if name in known
+    }
     metadata = contents.metadata
     if metadata is not None:
         metadata = without_request(metadata) or metadata
-    written = write_json(kept).encode("utf-8", "backslashreplace")
+    written = write_json(event_without).encode("utf-8", "backslashreplace")
     return replace(contents, event=written, metadata=metadata, input_deleted=True)
 
 
 def without_request(blob: bytes) -> bytes | None:
-    """A metadata blob without its request, all else as it was written; None: it has none."""
+    """Return a metadata blob without its request, otherwise unchanged; None: it has none."""
     try:
-        found = read_exactly(blob)
+        document = read_exactly(blob)
     except UnreadableJson:
         return None
-    if not isinstance(found, dict) or REQUEST not in found:
+    if not isinstance(document, dict) or REQUEST not in document:
         return None
-    # Lone surrogates lie inside strings only, where `\ud800` is JSON; also what was no UTF-8.
-    return write_json(_without_request(found)).encode("utf-8", "backslashreplace")
+    # Lone surrogates, also those for invalid UTF-8, are only in strings, where `\ud800` is JSON.
+    return write_json(_without_request(document)).encode("utf-8", "backslashreplace")
 
 
 def _without_request(value: Json) -> Json:
-    """A blob that travelled in the event, as JSON or as its text."""
+    """Return a blob inside the event, as JSON or as its text, without the request."""
     if isinstance(value, dict):
-        return {name: each for name, each in value.items() if name != REQUEST}
+        return {name: member for name, member in value.items() if name != REQUEST}
     if type(value) is str and REQUEST in value:
         rest = without_request(value.encode("utf-8", "surrogatepass"))
         return value if rest is None else rest.decode()

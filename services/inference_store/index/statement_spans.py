@@ -1,7 +1,7 @@
-"""A span for each statement, below the span of the work that it is for.
+"""Creates a span for each statement, below the span of the work that it belongs to.
 
-Named by its operation and table. The statement's text is left out: of ours it would say nothing
-new, and where a value stands in it as a literal it would say too much.
+It is named after its operation and table. It does not have the statement's text, which adds nothing
+for our own statements, and might contain a value as a literal.
 """
 
 import re
@@ -20,7 +20,7 @@ _MOST_CHARACTERS = 2000
 
 
 def trace_statements(engine: AsyncEngine) -> None:
-    """Trace what goes through this engine; COPY, which goes past it, is traced where it is."""
+    """Trace the statements of this engine; COPY bypasses it, and is traced at its call."""
 
     def before(_c: Any, _cursor: Any, statement: str, _p: Any, context: Any, _m: bool) -> None:
         context.span = _begin(engine.url, statement)
@@ -41,11 +41,11 @@ def trace_statements(engine: AsyncEngine) -> None:
 
 @contextmanager
 def traced(url: URL, statement: str) -> Iterator[None]:
-    """Around a statement that the driver sends itself."""
+    """Trace a statement that the driver sends itself."""
     span = _begin(url, statement)
     try:
         yield
-    except Exception as error:  # whatever it is: it is noted, and goes up
+    except Exception as error:  # any error is recorded and raised
         traces.failed(span, str(getattr(error, "sqlstate", "") or "error"))
         raise
     finally:
@@ -56,7 +56,7 @@ def _begin(url: URL, statement: str) -> Span:
     if not get_current_span().is_recording():
         return INVALID_SPAN
     operation, table = _summary(statement)
-    place = {
+    target = {
         "db.namespace": url.database,
         "server.address": url.host,
         "server.port": url.port,
@@ -65,14 +65,14 @@ def _begin(url: URL, statement: str) -> Span:
     attributes: dict[str, str | int] = {
         "db.system.name": "postgresql",
         "db.operation.name": operation,
-        **{name: value for name, value in place.items() if value is not None},
+        **{name: value for name, value in target.items() if value is not None},
     }
     return traces.begin(f"{operation} {table}".strip(), SpanKind.CLIENT, attributes)
 
 
 def _summary(statement: str) -> tuple[str, str]:
-    """Operation and first table, of the statement's beginning."""
+    """Return the operation and the first table in the statement's beginning."""
     start = statement[:_MOST_CHARACTERS].lstrip()
     operation = start.split(None, 1)[0].upper() if start else "QUERY"
-    found = _TARGET.search(start)
-    return operation, found[1].lower() if found else ""
+    match = _TARGET.search(start)
+    return operation, match[1].lower() if match else ""

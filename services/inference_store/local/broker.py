@@ -2,9 +2,9 @@
 
 `python -m inference_store.local.broker <file for its address> <topic> <partitions>`
 
-It speaks Kafka's protocol on a port of 127.0.0.1, keeps everything in memory (5 MiB a partition,
-then the oldest go silently), takes a new port and counts offsets from 0 at each start. That is
-enough for trying things out, and for nothing more.
+It speaks Kafka's protocol on a port of 127.0.0.1, keeps everything in memory (5 MiB per partition,
+then the oldest messages are dropped silently), takes a new port and counts offsets from 0 at each
+start. That is enough to try things out, and for nothing more.
 """
 
 import ctypes
@@ -20,22 +20,22 @@ _BROKERS = 1
 
 
 def find_library() -> Path:
-    """librdkafka inside the confluent-kafka wheel (Linux: beside the package; macOS: in it).
+    """Return librdkafka of the confluent-kafka wheel (Linux: beside the package; macOS: in it).
 
-    Raises LocalStackError when the wheel is missing.
+    Raises LocalStackError if the wheel is missing.
     """
-    found = importlib.util.find_spec("confluent_kafka")
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec("confluent_kafka")
+    if spec is None or not spec.submodule_search_locations:
         raise LocalStackError("The package confluent-kafka is missing: run `make demo`.")
-    package = Path(found.submodule_search_locations[0])
-    for place in (package.parent / "confluent_kafka.libs", package / ".dylibs"):
-        for library in sorted(place.glob("librdkafka*")):
+    package = Path(spec.submodule_search_locations[0])
+    for folder in (package.parent / "confluent_kafka.libs", package / ".dylibs"):
+        for library in sorted(folder.glob("librdkafka*")):
             return library
     raise LocalStackError("The package confluent-kafka holds no librdkafka.")
 
 
-def _declared(library: Path) -> ctypes.CDLL:
-    """The functions we call, with their types: ctypes would cut pointers to 32 bits."""
+def _load_library(library: Path) -> ctypes.CDLL:
+    """Load the functions that we call, with their types: ctypes would cut pointers to 32 bits."""
     kafka = ctypes.CDLL(str(library))
     pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
     for name, result, arguments in (
@@ -53,14 +53,14 @@ def _declared(library: Path) -> ctypes.CDLL:
 
 
 def run_broker(address_file: Path, topic: str, partitions: int) -> None:
-    """Serve until asked to end by SIGTERM or SIGINT; write the address once it listens.
+    """Serve until SIGTERM or SIGINT; write the address once it listens.
 
-    Raises LocalStackError when librdkafka makes no broker.
+    Raises LocalStackError if librdkafka does not make a broker.
     """
     ends = {signal.SIGTERM, signal.SIGINT}
     # Blocked before librdkafka starts its threads, which inherit it: only sigwait receives them.
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)
-    kafka = _declared(find_library())
+    kafka = _load_library(find_library())
     trouble = ctypes.create_string_buffer(512)
     handle = kafka.rd_kafka_new(_PRODUCER, kafka.rd_kafka_conf_new(), trouble, len(trouble))
     cluster = kafka.rd_kafka_mock_cluster_new(handle, _BROKERS) if handle else None

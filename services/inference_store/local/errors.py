@@ -1,4 +1,4 @@
-"""What can keep the local stack from starting, in sentences for the person in front of it."""
+"""Errors that keep the local stack from starting, in sentences for the user."""
 
 
 class LocalStackError(Exception):

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from inference_store.erasure.certificates.keys import new_key
+from inference_store.erasure.log.keys import new_key
 
 from .errors import LocalStackError
 
@@ -28,7 +28,7 @@ class Passwords:
 
 @dataclass(frozen=True, slots=True)
 class LocalFolder:
-    """Where everything of one local stack lies."""
+    """The folder of one local stack."""
 
     path: Path
 
@@ -64,30 +64,30 @@ class LocalFolder:
             inner.mkdir(mode=0o700, exist_ok=True)
 
     def passwords(self) -> Passwords:
-        """Those of this folder, made at the first call."""
+        """Return the passwords of this folder, made at the first call."""
         file = self.path / "passwords.json"
         if not file.exists():
-            made = {name: secrets.token_hex(16) for name in Passwords.__slots__}
-            _written(file, json.dumps(made))
+            passwords = {name: secrets.token_hex(16) for name in Passwords.__slots__}
+            _write_secret(file, json.dumps(passwords))
         return Passwords(**json.loads(file.read_text()))
 
     def certificate_key(self) -> Path:
-        """The file of the key that signs certificates of erasures, made at the first call."""
+        """Return the file of the key that signs certificates, made at the first call."""
         file = self.path / "certificate-key.pem"
         if not file.exists():
-            _written(file, new_key().pem)
+            _write_secret(file, new_key().pem)
         return file
 
     def write_settings(self, environment: Mapping[str, str]) -> None:
-        """Write the settings for commands that are run beside the stack. They hold passwords."""
+        """Write the settings for other commands. They contain passwords."""
         lines = (f"{name}={shlex.quote(value)}\n" for name, value in environment.items())
-        _written(self.settings, "".join(lines))
+        _write_secret(self.settings, "".join(lines))
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Hold the folder for this process. The lock goes with the process, however it ends.
+        """Lock the folder for this process. The lock ends with the process, however it ends.
 
-        Raises LocalStackError when another process holds it.
+        Raises LocalStackError if another process holds it.
         """
         with open(self.path / "lock", "a", encoding="ascii") as lock:
             try:
@@ -100,8 +100,8 @@ class LocalFolder:
             yield
 
 
-def _written(file: Path, secret: str) -> None:
-    """Renamed into place: a kill in between leaves no half-written file."""
+def _write_secret(file: Path, secret: str) -> None:
+    """Write a secret file under another name and rename it: a kill leaves no half-written file."""
     half = file.with_suffix(".new")
     half.unlink(missing_ok=True)
     with os.fdopen(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:

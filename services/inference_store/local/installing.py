@@ -1,6 +1,6 @@
 """`python -m inference_store.local.installing <lock>`: pip installs a lock and shows its progress.
 
-It runs before anything is installed, and needs the standard library alone.
+It runs before anything is installed, and needs only the standard library.
 """
 
 import os
@@ -26,19 +26,19 @@ _PIP = (*("-m", "pip", "--disable-pip-version-check", "install"), "--require-has
 
 @dataclass(slots=True)
 class Progress:
-    """How far pip is, by the lines that it has printed."""
+    """The progress of pip, by the lines that it has printed."""
 
     most: int
-    """Packages in the lock; some are for other systems alone."""
+    """Packages in the lock; some are only for other systems."""
     folder: Path
-    """Where packages are unpacked to."""
+    """The folder that packages are unpacked to."""
     fetched: int = 0
     newest: str = ""
     to_unpack: int = 0
     last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_LINES))
 
     def see(self, line: str) -> None:
-        """Another line."""
+        """Read another line."""
         self.last_lines.append(line.rstrip())
         if wheel := _WHEEL.match(line):
             self.fetched += 1
@@ -56,7 +56,7 @@ class Progress:
 
 
 def install(lock: Path, screen: Screen) -> int:
-    """Install what `lock` names into this interpreter's environment; pip's exit code."""
+    """Install `lock` into this interpreter's environment; return pip's exit code."""
     progress = Progress(len(_PINNED.findall(lock.read_text())), Path(sysconfig.get_path("purelib")))
     command = (sys.executable, *_PIP, str(lock))
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}

@@ -1,4 +1,4 @@
-"""The model server that stands behind the proxy, as a part of the stack."""
+"""The model server behind the proxy, as a part of the stack."""
 
 import os
 import sys
@@ -30,7 +30,7 @@ class ModelServer:
 
 
 def start_model_server(folder: LocalFolder, rest_port: int, grpc_port: int) -> ModelServer:
-    """Start it; it is not ready yet. Must be called by the main thread."""
+    """Start the server; it is not ready yet. Must be called by the main thread."""
     part = Part(
         name=NAME,
         command=(sys.executable, "-m", _MODULE, str(rest_port), str(grpc_port)),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .errors import PartEnded, PartNotReady
 from .folder import LocalFolder
-from .leftovers import forget, remember
+from .leftover_processes import forget, remember
 
 _PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.05
@@ -29,16 +29,16 @@ class RunAs:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What to start, and how to end it."""
+    """A program to start, and how to end it."""
 
     name: str
     command: tuple[str, ...]
     environment: Mapping[str, str]
     current_folder: Path
     stop_signal: signal.Signals = signal.SIGTERM
-    """What asks it to end in good order."""
+    """The signal for a regular end."""
     orphan_signal: signal.Signals = signal.SIGKILL
-    """What the kernel sends it when we die without a word. Every part survives kill -9."""
+    """The signal that the kernel sends it when we are killed. Every part survives kill -9."""
     stop_seconds: float = 20.0
     """How long it may take to end before it is killed."""
     run_as: RunAs | None = field(default=None)
@@ -61,15 +61,15 @@ class RunningPart:
         return self._process.pid
 
     def check(self) -> None:
-        """Raises PartEnded when the process is no more."""
+        """Raise PartEnded if the process has ended."""
         code = self._process.poll()
         if code is not None:
             lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
             raise PartEnded(self.part.name, code, str(self.log), "\n".join(lines[-_LAST_LINES:]))
 
     def wait_ready(self, problem: Callable[[], str | None], seconds: float) -> None:
-        """Wait until `problem` answers None; what it answers last is the reason in the error.
-        A part that did not become ready is stopped.
+        """Wait until `problem` returns None; its last result is the reason in the error. A part
+        that did not become ready is stopped.
 
         Raises PartEnded, PartNotReady.
         """
@@ -77,7 +77,7 @@ class RunningPart:
         try:
             self._poll(problem, seconds)
             ready = True
-        finally:  # whatever came between, Ctrl-C too
+        finally:  # after any error, including Ctrl-C
             if not ready:
                 self.stop()
 
@@ -92,7 +92,7 @@ class RunningPart:
     def wait_done(self, seconds: float) -> None:
         """Wait for the end of a process that has one thing to do.
 
-        Raises PartEnded when it fails, PartNotReady when it takes longer than `seconds`.
+        Raises PartEnded if it fails, PartNotReady if it takes longer than `seconds`.
         """
         try:
             code = self._process.wait(seconds)
@@ -104,7 +104,7 @@ class RunningPart:
             self.check()
 
     def stop(self) -> None:
-        """Ask it to end, wait, kill it if it does not. A second call does nothing."""
+        """Signal the process to end, and kill it if it does not. A second call does nothing."""
         if self._process.poll() is None:
             self._process.send_signal(self.part.stop_signal)
             try:
@@ -136,9 +136,10 @@ def _spawn(part: Part, log: Path) -> subprocess.Popen[bytes]:
 
 
 def _tie_to_us(orphan_signal: signal.Signals) -> Callable[[], None] | None:
-    """Runs in the new process, after it has changed its user (which would undo the tie).
+    """Return a function that lets the new process end with ours; None if the system cannot.
 
-    The kernel watches the thread that starts the process, so parts are started by the main thread.
+    It runs in the new process, after the change of its user (which would undo the tie). The kernel
+    watches the thread that starts the process, so parts are started by the main thread.
     """
     if not sys.platform.startswith("linux"):
         return None  # the pid file alone must do: the next start ends what is left

@@ -1,4 +1,4 @@
-"""Postgres 18 from a wheel: made once, then started on a port of 127.0.0.1."""
+"""Postgres 18 from a wheel: initialised once, then started on a port of 127.0.0.1."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ import psutil
 
 from .errors import LocalStackError
 from .folder import LocalFolder
-from .leftovers import end
+from .leftover_processes import end
 from .part import Part, RunningPart
 from .ports import HOST
 from .postgres_home import PostgresHome, find_home
@@ -23,8 +23,8 @@ USER = "inference_store"
 DATABASE = "inference_store"
 _READY_SECONDS = 60.0  # crash recovery after a kill takes its time
 _INITDB_SECONDS = 120.0
-# The libraries beside the binaries are found by relative paths; nothing of ours may disturb that,
-# nor do a user's PG* settings reach the server.
+# The libraries beside the binaries are found by relative paths, which our environment must not
+# change; a user's PG* settings must not reach the server.
 _ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
 
 
@@ -39,7 +39,7 @@ class Postgres:
 
 
 def start_postgres(folder: LocalFolder, port: int) -> Postgres:
-    """Make the cluster if there is none, start it, wait until it takes connections.
+    """Make the cluster if there is none, start it, and wait until it accepts connections.
 
     Must be called by the main thread. Raises LocalStackError.
     """
@@ -78,7 +78,7 @@ def _part(home: PostgresHome, data: Path, port: int) -> Part:
         environment=_ENVIRONMENT,
         current_folder=home.cluster,
         stop_signal=STOP_SIGNAL,
-        # Killed, the server would leave shared memory behind; this ends it and its children well.
+        # A killed server would leave shared memory; this signal ends it and its children regularly.
         orphan_signal=STOP_SIGNAL,
         stop_seconds=30.0,
         run_as=home.run_as,
@@ -86,8 +86,8 @@ def _part(home: PostgresHome, data: Path, port: int) -> Part:
 
 
 def _make_cluster(home: PostgresHome, data: Path, password: str) -> None:
-    """initdb and our database, under another name until both are done: a kill in between leaves
-    no half cluster that would be taken for a whole one."""
+    """Run initdb and make our database, under another name until both are done: a kill leaves no
+    incomplete cluster."""
     half = data.with_name("data.new")
     shutil.rmtree(half, ignore_errors=True)
     word = home.cluster / "password"

@@ -1,9 +1,9 @@
-"""Where Postgres' binaries and data lie, and as which user it runs.
+"""Finds the folders of Postgres' binaries and data, and the user it runs as.
 
-The wheel's binaries are run where they were installed. Root is the exception: Postgres refuses to
-run as root, so it runs as user `nobody`, who may not pass through root's home folder, nor through
-a clone made by `mktemp -d`, whose modes are 0700. There, binaries and data lie in a folder of
-`/var/lib` that `nobody` may pass through.
+The wheel's binaries are run from their installation. Root is the exception: Postgres refuses to run
+as root, so it runs as user `nobody`, who cannot access root's home folder, nor a clone made by
+`mktemp -d`, whose modes are 0700. Then binaries and data are in a folder of `/var/lib` that
+`nobody` can access.
 """
 
 import hashlib
@@ -28,29 +28,29 @@ _INSTALL = "pginstall18"  # the wheel also holds Postgres 16
 
 @dataclass(frozen=True, slots=True)
 class PostgresHome:
-    """What is needed to run Postgres."""
+    """The paths that are needed to run Postgres."""
 
     binaries: Path
     """The folder of `postgres`, `initdb` and the others."""
     cluster: Path
     """The folder that holds the data folder; belongs to the user Postgres runs as."""
     run_as: RunAs | None
-    """Another user than ours; None when we are not root."""
+    """Another user than ours; None if we are not root."""
 
 
 def find_home(folder: LocalFolder) -> PostgresHome:
     """Find the binaries and make the cluster's folder; as root, copy what `nobody` cannot reach.
 
-    Raises LocalStackError when the wheel is missing.
+    Raises LocalStackError if the wheel is missing.
     """
-    packages = _installed()
+    packages = _find_packages()
     if os.geteuid() != 0:
         cluster = folder.path / "postgres"
         cluster.mkdir(mode=0o700, exist_ok=True)
         return PostgresHome(_bin(packages), cluster, None)
     nobody = pwd.getpwnam("nobody")
     if not reachable_by_all(_bin(packages) / "postgres"):
-        packages = _copied(packages)
+        packages = _copy_packages(packages)
     cluster = folder.path / "postgres"
     if not reachable_by_all(folder.path):
         # The folder's path gives the name: the next start from there finds its data again.
@@ -63,28 +63,27 @@ def find_home(folder: LocalFolder) -> PostgresHome:
 
 
 def reachable_by_all(path: Path) -> bool:
-    """Whether any user may pass through every folder down to `path`, and into it."""
+    """Return whether any user may access every folder down to `path`, and `path` itself."""
     absolute = path.absolute()
-    return all(one.stat().st_mode & stat.S_IXOTH for one in (absolute, *absolute.parents))
+    return all(folder.stat().st_mode & stat.S_IXOTH for folder in (absolute, *absolute.parents))
 
 
-def _installed() -> Path:
-    """The folder that holds the wheel's package. Found without importing it: its import writes
-    lock files."""
-    found = importlib.util.find_spec(_PACKAGE)
-    if found is None or not found.submodule_search_locations:
+def _find_packages() -> Path:
+    """Return the folder of the wheel's package. It is not imported: that writes lock files."""
+    spec = importlib.util.find_spec(_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
         raise LocalStackError(
             "The demo's packages are missing: install them with `pip install "
             "'inference-store[demo]'`, or run `make demo`."
         )
-    return Path(found.submodule_search_locations[0]).parent
+    return Path(spec.submodule_search_locations[0]).parent
 
 
 def _bin(packages: Path) -> Path:
     return packages / _PACKAGE / _INSTALL / "bin"
 
 
-def _copied(packages: Path) -> Path:
+def _copy_packages(packages: Path) -> Path:
     """Copy binaries and the libraries beside them, once for each version, keeping the layout:
     the binaries find their libraries by relative paths."""
     target = OPEN_FOLDER / f"{_WHEEL}-{importlib.metadata.version(_WHEEL)}"

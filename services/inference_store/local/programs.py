@@ -17,8 +17,8 @@ from .servers import Servers
 PREFIX = "INFERENCE_STORE_"
 MIGRATE = "migrate"
 SERVICES = ("ingester", "api", "retention", "proxy")
-"""In the order they are started, and the reverse one they are stopped: the proxy first, while what
-it captured can still go its way."""
+"""The services in the order they are started; they are stopped in reverse: the proxy first, while
+its captures can still be published and indexed."""
 BUCKET = "inferences"
 TOPIC = "inference-events"
 PARTITIONS = 3
@@ -28,7 +28,7 @@ _READY_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ServicePorts:
-    """Where the services listen, all on 127.0.0.1."""
+    """The ports of the services, all on 127.0.0.1."""
 
     api: int
     proxy: int
@@ -38,7 +38,7 @@ class ServicePorts:
 
 
 def settings(servers: Servers, model_server: ModelServer, ports: ServicePorts) -> dict[str, str]:
-    """The services' settings for these servers, name (without prefix) to value."""
+    """Return the services' settings for these servers, name (without prefix) to value."""
     return {
         "POSTGRES_DSN": servers.postgres.dsn,
         "KAFKA_BOOTSTRAP_SERVERS": servers.kafka.bootstrap_servers,
@@ -48,7 +48,7 @@ def settings(servers: Servers, model_server: ModelServer, ports: ServicePorts) -
         "S3_SECRET_KEY": servers.s3.secret_key,
         "S3_BUCKET": BUCKET,
         "API_HOST": HOST,
-        # On purpose: it serves this machine alone, and what it has is made for show.
+        # On purpose: it serves only this machine, and its data are a demonstration.
         "AUTH": "off",
         "API_PORT": str(ports.api),
         "PROXY_HOST": HOST,
@@ -63,8 +63,8 @@ def settings(servers: Servers, model_server: ModelServer, ports: ServicePorts) -
 
 
 def environment(chosen: Mapping[str, str]) -> dict[str, str]:
-    """Our environment with these settings, and none of the caller's: a DSN of a real database
-    that happens to be set must not reach the demo's retention."""
+    """Return our environment with these settings, and none of the caller's: the DSN of a real
+    database that happens to be set must not reach the demo's retention."""
     others = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     return others | {PREFIX + name: value for name, value in chosen.items()}
 
@@ -75,12 +75,12 @@ def migrate(folder: LocalFolder, chosen: Mapping[str, str]) -> None:
 
 
 def start(name: str, folder: LocalFolder, chosen: Mapping[str, str]) -> RunningPart:
-    """Start one service; it is not ready yet. Must be called by the main thread."""
+    """Start a service; it is not ready yet. Must be called by the main thread."""
     return RunningPart(_part(name, folder, chosen), folder)
 
 
 def wait_ready(running: RunningPart, admin_port: int) -> None:
-    """Wait until the service calls itself ready. Raises LocalStackError."""
+    """Wait until the service reports that it is ready. Raises LocalStackError."""
     running.wait_ready(lambda: _problem(admin_port), _READY_SECONDS)
 
 
@@ -95,7 +95,7 @@ def _part(name: str, folder: LocalFolder, chosen: Mapping[str, str]) -> Part:
 
 
 def _problem(admin_port: int) -> str | None:
-    """What the service says keeps it from being ready; None when nothing does."""
+    """Return why the service is not ready, as it reports it; None if it is ready."""
     try:
         urllib.request.urlopen(f"http://{HOST}:{admin_port}/health/ready", timeout=5).close()
     except urllib.error.HTTPError as error:

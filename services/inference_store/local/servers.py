@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from . import kafka, postgres, s3
 from .folder import LocalFolder
-from .leftovers import end_leftovers
+from .leftover_processes import end_leftovers
 
 _REVERSE = (kafka.NAME, s3.NAME, postgres.NAME)
 
@@ -24,7 +24,7 @@ class Servers:
 def end_what_is_left(folder: LocalFolder, programs: Sequence[str]) -> list[str]:
     """End what an earlier start left running: `programs` in their order, then the servers.
 
-    Answers the names of what was found.
+    Returns the names of those that were running.
     """
     signals = dict.fromkeys((*programs, *_REVERSE), signal.SIGTERM)
     return end_leftovers(folder, signals | {postgres.NAME: postgres.STOP_SIGNAL})
@@ -39,10 +39,10 @@ def running_servers(
     topic: str,
     partitions: int,
 ) -> Iterator[Servers]:
-    """The three servers for as long as the block runs; what an earlier start left is ended first.
+    """Run the three servers as long as the block runs; end first what an earlier start left.
 
-    `ports`: those of Postgres and S3, by their names. Kafka's test broker takes any that is free.
-    Must be called by the main thread, with the folder made and taken. Raises LocalStackError.
+    `ports`: those of Postgres and S3, by their names. Kafka's test broker takes any free one.
+    Must be called by the main thread, with the folder made and locked. Raises LocalStackError.
     """
     end_what_is_left(folder, ())
     with ExitStack() as stack:

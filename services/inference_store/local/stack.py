@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from . import model_server, postgres, programs, s3
-from .chosen_ports import API, PROXY, ChosenPorts, choose_ports
 from .folder import LocalFolder
 from .model_server import ModelServer
 from .part import RunningPart
+from .port_choice import API, PROXY, ChosenPorts, choose_ports
 from .ports import HOST
 from .servers import Servers, end_what_is_left, running_servers
 
@@ -25,7 +25,7 @@ _PARTS = (
     *(API, PROXY, _PROXY_GRPC, *map(_admin, programs.SERVICES)),
     *(model_server.NAME, _MODELS_GRPC, postgres.NAME, s3.NAME),
 )
-"""Everything that listens, but for Kafka's test broker: it takes any port."""
+"""All parts that listen, except Kafka's test broker: it takes any port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Stack:
     api: str
     """The REST API, `http://127.0.0.1:<port>`."""
     proxy: str
-    """The model server as its callers see it: `http://127.0.0.1:<port>`."""
+    """The proxy, which callers use as the model server: `http://127.0.0.1:<port>`."""
     proxy_grpc: str
     """The same over gRPC: `127.0.0.1:<port>`."""
     admin: Mapping[str, str]
@@ -52,26 +52,26 @@ class Stack:
         return (*inner, self.model_server.running, *self.services.values())
 
     def check(self) -> None:
-        """Raises PartEnded when one of the processes is no more."""
+        """Raise PartEnded if one of the processes has ended."""
         for part in self.parts:
             part.check()
 
 
 @contextmanager
 def running_stack(
-    folder: LocalFolder, asked_ports: Mapping[str, int], say: Callable[[str], None]
+    folder: LocalFolder, requested_ports: Mapping[str, int], say: Callable[[str], None]
 ) -> Iterator[Stack]:
-    """The whole store for as long as the block runs, stopped in the reverse order after it.
+    """Run the whole store as long as the block runs, and stop it in reverse order.
 
-    `asked_ports`: by part, those that must be taken; `say` is told what became of the others.
-    Must be called by the main thread, with the folder made and taken. Raises LocalStackError.
+    `requested_ports`: by part, those that must be used; `say` receives sentences about the others.
+    Must be called by the main thread, with the folder made and locked. Raises LocalStackError.
     """
     end_what_is_left(folder, (*reversed(programs.SERVICES), programs.MIGRATE, model_server.NAME))
     with ExitStack() as stack:
-        chosen_ports = choose_ports(folder.ports, _PARTS, asked_ports)
+        chosen_ports = choose_ports(folder.ports, _PARTS, requested_ports)
         for sentence in chosen_ports.sentences:
             say(sentence)
-        ports = _of_services(chosen_ports)
+        ports = _select_ports(chosen_ports)
         # First: loading its models takes longest, and nothing waits for it before the services.
         models = model_server.start_model_server(
             folder, chosen_ports[model_server.NAME], chosen_ports[_MODELS_GRPC]
@@ -97,15 +97,15 @@ def running_stack(
         models.wait_ready()
         for name, running in services.items():
             programs.wait_ready(running, ports.admin[name])
-        yield _stack(servers, models, services, ports)
+        yield _build_stack(servers, models, services, ports)
 
 
-def _of_services(chosen: ChosenPorts) -> programs.ServicePorts:
+def _select_ports(chosen: ChosenPorts) -> programs.ServicePorts:
     admin = {name: chosen[_admin(name)] for name in programs.SERVICES}
     return programs.ServicePorts(chosen[API], chosen[PROXY], chosen[_PROXY_GRPC], admin)
 
 
-def _stack(
+def _build_stack(
     servers: Servers,
     models: ModelServer,
     services: Mapping[str, RunningPart],

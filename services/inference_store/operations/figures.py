@@ -9,11 +9,11 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import audit_chain
-from inference_store.erasure.erasures import ENDED, STATES
 from inference_store.erasure.holds.hold import is_in_force
+from inference_store.erasure.progress.erasure import ENDED, STATES
 from inference_store.index import accounting
 from inference_store.index.accounting import Outcome
-from inference_store.index.partitions import Spans, spans
+from inference_store.index.partitions import TimePartitions, list_partitions
 from inference_store.index.tables import (
     dead_letter,
     erasing,
@@ -27,7 +27,7 @@ from inference_store.index.tables import (
 )
 
 # What holds protect is not overdue.
-_KEPT = ("partly_held", "giving_up")
+_HELD_STATES = ("partly_held", "giving_up")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,31 +79,31 @@ class ProducerFigures:
 
 
 async def read_producers(connection: AsyncConnection) -> ProducerFigures:
-    """Reads what was reported, and no sequences: a row a reporter."""
+    """Read what was reported, without sequences: one row for each reporter."""
     return ProducerFigures(*await accounting.count_producer_states(connection))
 
 
 @dataclass(frozen=True, slots=True)
-class SpanFigures:
-    """The spans of time that the tables are partitioned by."""
+class PartitionFigures:
+    """The time partitions that the tables are partitioned by."""
 
-    spans: int
+    count: int
     # how far ahead there are partitions, without a hole; 0 if there is none for now
     ahead_seconds: float
 
 
-async def read_spans(connection: AsyncConnection) -> SpanFigures:
+async def read_partitions(connection: AsyncConnection) -> PartitionFigures:
     """Read the catalogue."""
-    known, now = await spans(connection), datetime.now(UTC)
-    catalogue, until = Spans(known), now
-    while (span := catalogue.find(until)) is not None:
-        until = span.hi
-    return SpanFigures(len(known), (until - now).total_seconds())
+    partitions, now = await list_partitions(connection), datetime.now(UTC)
+    catalogue, until = TimePartitions(partitions), now
+    while (partition := catalogue.find(until)) is not None:
+        until = partition.hi
+    return PartitionFigures(len(partitions), (until - now).total_seconds())
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionFigures:
-    """What is to be erased, and when a run last succeeded."""
+    """The pending deletions, and when a run last succeeded."""
 
     marked: int
     erasures: Mapping[str, int]
@@ -131,10 +131,10 @@ async def read_retention(connection: AsyncConnection) -> RetentionFigures:
         marked=int(marked or 0),
         erasures=dict.fromkeys(unfinished, 0) | {row[0]: row[1] for row in rows},
         oldest_seconds=compute_age(
-            min((row[2] for row in rows if row[0] not in _KEPT), default=None)
+            min((row[2] for row in rows if row[0] not in _HELD_STATES), default=None)
         ),
         last_run=await connection.scalar(ended),
-        audit_unlinked_seconds=(await audit_chain.unlinked(connection))[1],
+        audit_unlinked_seconds=(await audit_chain.measure_unlinked(connection))[1],
         holds=int(await connection.scalar(in_force) or 0),
         held=int(await connection.scalar(held) or 0),
     )
@@ -142,7 +142,7 @@ async def read_retention(connection: AsyncConnection) -> RetentionFigures:
 
 @dataclass(frozen=True, slots=True)
 class ReconciliationFigures:
-    """What the newest comparison of everything found, and when it ended."""
+    """The findings of the newest full reconciliation, and when it ended."""
 
     counts: Mapping[str, int]
     # how many inferences more the index has than the offset accounting

@@ -1,1 +1,1 @@
-"""What all services share: settings, logs, metrics, traces, health, Kafka clients, failpoints."""
+"""Shared by all services: settings, logs, metrics, traces, health, Kafka clients, failpoints."""

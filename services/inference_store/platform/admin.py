@@ -1,4 +1,4 @@
-"""The admin port of every service: is it alive, is it ready, how does it do."""
+"""The admin port of every service: liveness, readiness and metrics."""
 
 import asyncio
 import ssl
@@ -15,37 +15,38 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from .metrics import BUILD, HEARTBEAT, READY, SHOWN, Service
-from .serving import Connections, Limits, Listening, connections_within, current, listen
+from .serving import Connections, Limits, Listener, connections_within, current, listen
 from .settings import AdminSettings, presenting
 
-# None when the part is ready, else one sentence that says why it is not.
+# Returns None if the part is ready, else one sentence with the reason.
 Check = Callable[[], Awaitable[str | None]]
-# Less than a probe's patience: what the service can do without may not make it unready by silence.
+# Less than a probe's timeout: a silent part that is not needed must not make the service unready.
 SPARE_SECONDS = 2.0
 _MOST: Final = 128
-"""Connections."""
+"""The most connections."""
 _LIMITS: Final = Limits(head=20.0, idle=120.0, write=30.0)
 _log = structlog.get_logger()
 
 
 @dataclass(slots=True)
 class Heartbeat:
-    """When each of the service's loops last turned; live only while all of them do."""
+    """The last turn of each of the service's loops; the service is live only while all of them
+    turn."""
 
     limit_seconds: float = 60.0
     _last: dict[str, float] = field(default_factory=lambda: {"loop": time.monotonic()})
 
     def beat(self, loop: str = "loop") -> None:
-        """The loop turned."""
+        """Note a turn of a loop."""
         self._last[loop] = time.monotonic()
 
     def rest(self, loop: str) -> None:
-        """The loop has nothing to do: until it beats again it need not turn."""
+        """Note that a loop is idle: it need not turn until its next beat."""
         self._last.pop(loop, None)
 
     @property
     def age_seconds(self) -> float:
-        """Time since the slowest of the loops last turned."""
+        """Seconds since the last turn of the slowest loop."""
         return time.monotonic() - min(self._last.values())
 
 
@@ -61,37 +62,37 @@ class AdminApp:
         spares: Mapping[str, Check] | None = None,
         metrics: Collector | None = None,
     ) -> None:
-        """`checks` make the service ready; `spares` are named too, but it works without them.
-        `metrics`: what is shown, by default the service's registry of this process."""
+        """`checks` decide whether the service is ready; `spares` are reported, too, but not needed.
+        `metrics`: the metrics to show, by default the service's registry of this process."""
         self._registry = metrics or SHOWN[service]
         self._checks = checks
         self._spares = spares or {}
-        self._asked: dict[str, asyncio.Task[str | None]] = {}
+        self._running_checks: dict[str, asyncio.Task[str | None]] = {}
         self._heartbeat = heartbeat
         self._service = service
         self._runner: web.AppRunner | None = None
-        self._listening: Listening | None = None
+        self._listening: Listener | None = None
         self.port = 0
         BUILD.labels(version("inference-store")).set(1)
 
     async def start(self, host: str, port: int, settings: AdminSettings) -> None:
-        """Listen; `port` 0 takes any free one, told by `self.port`. Raises PortTaken."""
-        app = web.Application(middlewares=[_told])
+        """Listen; `port` 0 takes any free one, which is then in `self.port`. Raises PortTaken."""
+        app = web.Application(middlewares=[_mark_answering])
         app.router.add_get("/health/live", self._live)
         app.router.add_get("/health/ready", self._ready)
         app.router.add_get("/metrics", self._metrics)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
-        sockets = listen(host, port, named=f"{self._service.upper()}_ADMIN", backlog=_MOST)
+        sockets = listen(host, port, setting=f"{self._service.upper()}_ADMIN", backlog=_MOST)
         server: Any = self._runner.server
         connections = Connections("admin", connections_within(_MOST), _MOST // 2)
-        self._listening = Listening(sockets, server, connections, _LIMITS, _tls(settings))
+        self._listening = Listener(sockets, server, connections, _LIMITS, _tls(settings))
         self.port = sockets[0].getsockname()[1]
         _log.info("admin port open", action="admin_listening", host=host, port=self.port)
 
     async def stop(self) -> None:
         """Stop listening."""
-        for task in self._asked.values():
+        for task in self._running_checks.values():
             task.cancel()
         if self._listening is not None:
             await self._listening.stop()
@@ -108,8 +109,8 @@ class AdminApp:
     async def _ready(self, _: web.Request) -> web.Response:
         parts = {name: await check() for name, check in self._checks.items()}
         ready = all(reason is None for reason in parts.values())
-        found = await asyncio.gather(*(self._spare(name) for name in self._spares))
-        parts |= dict(zip(self._spares, found, strict=True))
+        reasons = await asyncio.gather(*(self._check_spare(name) for name in self._spares))
+        parts |= dict(zip(self._spares, reasons, strict=True))
         for name, reason in parts.items():
             READY.labels(name).set(reason is None)
         body = {
@@ -118,11 +119,12 @@ class AdminApp:
         }
         return web.json_response(body, status=200 if ready else 503)
 
-    async def _spare(self, name: str) -> str | None:
-        """One look at a time, however long it takes: a silent server holds one, not one a probe."""
-        task = self._asked.get(name)
+    async def _check_spare(self, name: str) -> str | None:
+        """Run one check at a time, however long it takes: a silent server blocks one, not one per
+        probe."""
+        task = self._running_checks.get(name)
         if task is None or task.done():
-            task = self._asked[name] = asyncio.ensure_future(self._spares[name]())
+            task = self._running_checks[name] = asyncio.ensure_future(self._spares[name]())
         await asyncio.wait([task], timeout=SPARE_SECONDS)
         return task.result() if task.done() else f"no answer within {SPARE_SECONDS:g} s"
 
@@ -134,8 +136,8 @@ class AdminApp:
 
 
 @web.middleware
-async def _told(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Say to the connection when it answers."""
+async def _mark_answering(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Tell the connection when it answers."""
     connection = current()
     if connection is None:
         return await handler(request)

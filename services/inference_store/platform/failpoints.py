@@ -1,6 +1,6 @@
-"""Places where a test can kill this process, to prove that a crash there is harmless.
+"""Points where a test can kill this process, to prove that a crash there is harmless.
 
-`INFERENCE_STORE_FAILPOINT=<name>` kills at the first passing, `<name>:3` at the third, and
+`INFERENCE_STORE_FAILPOINT=<name>` kills at the first passage, `<name>:3` at the third, and
 `<name>:3:stop` stops there until SIGCONT, so that something else can happen meanwhile.
 Unset, as in every real process, both functions do nothing.
 """
@@ -12,7 +12,7 @@ from collections import Counter
 
 import structlog
 
-# Every place: the fault matrix kills once at each of them.
+# All failpoints: the fault matrix kills once at each of them.
 FAILPOINTS = (
     "ingester.poll.after",
     "ingester.get.before",
@@ -86,38 +86,39 @@ _log = structlog.get_logger()
 
 
 def failpoint(name: str) -> None:
-    """Kill this process, as `kill -9` would, or stop it, if the environment asks for it here."""
-    how = _asked_for(name)
+    """Kill this process, as `kill -9` would, or stop it, if the environment names this
+    failpoint."""
+    how = _find_action(name)
     if how is not None:
         os.kill(os.getpid(), signal.SIGSTOP if how == "stop" else signal.SIGKILL)
 
 
 async def failpoint_of_task(name: str) -> None:
-    """The same where another task may be amid a transaction: `stop` holds up this task alone.
+    """Act as `failpoint`, but let `stop` hold up only this task: another may be in a transaction.
 
-    Were the process stopped, whoever waits for a lock of the other's would wait for this one.
+    If the process stopped, a task that waits for the other's lock would wait for this one.
     """
-    how = _asked_for(name)
+    how = _find_action(name)
     if how == "stop":
-        await _continued(name)
+        await _wait_for_signal(name)
     elif how is not None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _asked_for(name: str) -> str | None:
-    """How this passing is to end; None: it passes."""
-    wanted = os.environ.get("INFERENCE_STORE_FAILPOINT")
-    if wanted is None:
+def _find_action(name: str) -> str | None:
+    """Return the action at this passage; None if there is none."""
+    setting = os.environ.get("INFERENCE_STORE_FAILPOINT")
+    if setting is None:
         return None
-    place, nth, how = (*wanted.split(":"), "", "")[:3]
-    if place != name:
+    point, nth, how = (*setting.split(":"), "", "")[:3]
+    if point != name:
         return None
     _passed[name] += 1
     return how if _passed[name] == int(nth or 1) else None
 
 
-async def _continued(name: str) -> None:
-    """Say that a task is held up here, and wait for SIGCONT."""
+async def _wait_for_signal(name: str) -> None:
+    """Log that a task is held up here, and wait for SIGCONT."""
     continued, loop = asyncio.Event(), asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGCONT, continued.set)
     try:

@@ -1,8 +1,8 @@
 """Logging: one call configures it, for people (`text`) or machines (`json`).
 
-A line says what happened to what: never a payload, a value of a filter or a secret. Two nets lie
-beneath: errors of the database carry no values (index/database.py), and a secret of the settings
-that stands in a line all the same (in a library's error, say) is struck out.
+A line reports an event and its object: never a payload, a value of a filter or a secret. Two
+safeguards help: errors of the database carry no values (index/database.py), and a secret of the
+settings that a line contains anyway (in a library's error, say) is struck out.
 """
 
 import logging
@@ -19,7 +19,7 @@ from . import traces
 from .settings import LogSettings
 
 _STRUCK_OUT = "***"
-# Shorter ones are words that stand in lines anyway.
+# Shorter ones are words that occur in lines anyway.
 _SHORTEST_SECRET = 4
 _LONGEST_TEXT = 2000
 
@@ -44,13 +44,13 @@ def configure(settings: LogSettings, *, service: str, stream: TextIO = sys.stder
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 structlog.processors.format_exc_info,
-                _Discreet(secrets_of(settings)),
+                _SecretStriker(secrets_of(settings)),
                 *rendered,
             ],
         )
     )
     logging.basicConfig(handlers=[handler], level=settings.log_level.upper(), force=True)
-    # At `debug` these tell every frame that they receive, records and all.
+    # At `debug` these log every frame that they receive, including records.
     for library in ("aiokafka", "asyncio", "urllib3"):
         logging.getLogger(library).setLevel(max(logging.INFO, logging.root.level))
     structlog.configure(
@@ -62,15 +62,16 @@ def configure(settings: LogSettings, *, service: str, stream: TextIO = sys.stder
 
 
 def secrets_of(settings: LogSettings) -> frozenset[str]:
-    """Every secret of the settings as it could be spelt; of an address, only its password."""
+    """Return every secret of the settings in all its spellings; of an address, only its
+    password."""
     values = (getattr(settings, name) for name in type(settings).model_fields)
-    found = (value.get_secret_value() for value in values if isinstance(value, SecretStr))
-    spelt = (spelling for secret in found for spelling in _spellings(secret))
-    return frozenset(one for one in spelt if len(one) >= _SHORTEST_SECRET)
+    secrets = (value.get_secret_value() for value in values if isinstance(value, SecretStr))
+    spelt = (spelling for secret in secrets for spelling in _spellings(secret))
+    return frozenset(spelling for spelling in spelt if len(spelling) >= _SHORTEST_SECRET)
 
 
-def struck_out(text: str, secrets: frozenset[str]) -> str:
-    """A text without the secrets; the longest first, for one may be part of another."""
+def strike_out(text: str, secrets: frozenset[str]) -> str:
+    """Return a text without the secrets; the longest first, because one may be part of another."""
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, _STRUCK_OUT)
     return text
@@ -87,7 +88,7 @@ def _add_trace(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     return event
 
 
-class _Discreet:
+class _SecretStriker:
     """Strikes secrets out of every text of a line, and cuts what is too long to be ours."""
 
     def __init__(self, secrets: frozenset[str]) -> None:
@@ -101,20 +102,23 @@ class _Discreet:
             value = str(value)
         if not isinstance(value, str):
             return value
-        value = struck_out(value, self._secrets)
-        # A traceback is long, and its end is what tells.
+        value = strike_out(value, self._secrets)
+        # A traceback is long, and its end matters.
         return value if name == "exception" else value[:_LONGEST_TEXT]
 
 
 def one_line(_: object, __: str, event: EventDict) -> EventDict:
-    """Nothing that others wrote can begin a line of a text log, or speak to the terminal."""
-    shown = {_printable(str(name)): value for name, value in event.items()}
-    shown["event"] = _printable(str(event.get("event", "")))
+    """Escape untrusted text, so that it cannot begin a line of a text log, or control the
+    terminal."""
+    escaped = {_printable(str(name)): value for name, value in event.items()}
+    escaped["event"] = _printable(str(event.get("event", "")))
     if "exception" in event:
         lines = str(event["exception"]).split("\n")
-        shown["exception"] = "\n".join(f"    {_printable(line)}" for line in lines)
-    return shown
+        escaped["exception"] = "\n".join(f"    {_printable(line)}" for line in lines)
+    return escaped
 
 
 def _printable(text: str) -> str:
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+    return "".join(
+        character if character.isprintable() else repr(character)[1:-1] for character in text
+    )

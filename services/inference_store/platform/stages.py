@@ -1,4 +1,4 @@
-"""One stage of work: timed as a metric, and a span where traces are on."""
+"""One stage of work: timed as a metric, and a span if traces are on."""
 
 import time
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from . import traces
 
 @contextmanager
 def stage(histogram: Histogram, name: str) -> Iterator[None]:
-    """Time what is inside under the histogram's label `name`, also where it fails."""
+    """Time the block under the histogram's label `name`, even if it fails."""
     began = time.perf_counter()
     try:
         with traces.span(name):

@@ -1,12 +1,12 @@
-"""Traces, by OpenTelemetry's own environment variables; off, and costing nothing, without them.
+"""Traces, configured by OpenTelemetry's own environment variables; off, at no cost, without them.
 
-On where OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is set, or
+They are on if OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is set, or
 OTEL_TRACES_EXPORTER is `otlp`, and OTEL_SDK_DISABLED is not `true`. Spans go over OTLP/HTTP from a
-thread with a bounded queue: where the collector is slow or away they are dropped, and nothing
+thread with a bounded queue: if the collector is slow or unavailable they are dropped, and nothing
 waits for them.
 
-Attributes hold names and counts of ours: no payload, no id, no value of a filter, and of an error
-its class alone.
+Attributes hold our own names and counts: no payload, no id, no value of a filter, and of an error
+only its class.
 """
 
 import os
@@ -21,7 +21,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from .repeats import say_less
+from .log_throttle import throttle_logs
 
 if TYPE_CHECKING:  # imported when traces are on
     from opentelemetry.sdk.trace import TracerProvider
@@ -34,14 +34,14 @@ _log = structlog.get_logger()
 
 
 class _Tracing:
-    """The process's one tracer, where traces are on."""
+    """The process's one tracer, if traces are on."""
 
     provider: "TracerProvider | None" = None
     tracer: trace.Tracer | None = None
 
 
-def wanted(environment: Mapping[str, str]) -> bool:
-    """Whether the environment asks for traces."""
+def is_requested(environment: Mapping[str, str]) -> bool:
+    """Return whether the environment requests traces."""
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return False
     exporter = environment.get("OTEL_TRACES_EXPORTER", "").strip().lower()
@@ -52,13 +52,13 @@ def wanted(environment: Mapping[str, str]) -> bool:
 
 
 def configure(service: str) -> None:
-    """Begin to trace this process, where the environment asks for it."""
-    if not wanted(os.environ):
+    """Begin to trace this process, if the environment requests it."""
+    if not is_requested(os.environ):
         return
     names = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
     protocol = next((os.environ[name] for name in names if os.environ.get(name)), "http/protobuf")
     if protocol != "http/protobuf":
-        # A service that deletes or ingests does not stay away because nobody can watch it.
+        # A service must not fail only because it cannot be traced.
         _log.warning("no traces: only http/protobuf is spoken", action="traces", asked=protocol)
         return
     _Tracing.provider = _provider(service)
@@ -79,12 +79,12 @@ def _provider(service: str) -> "TracerProvider":
         resource = resource.merge(Resource({"service.name": f"inference-store-{service}"}))
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    say_less("opentelemetry")
+    throttle_logs("opentelemetry")
     return provider
 
 
 def stop() -> None:
-    """Send what is left, for at most three seconds."""
+    """Send the remaining spans, for at most three seconds."""
     provider, _Tracing.provider, _Tracing.tracer = _Tracing.provider, None, None
     if provider is not None:
         # A daemon: an exporter that hangs must not keep the process.
@@ -94,7 +94,7 @@ def stop() -> None:
 
 
 def is_on() -> bool:
-    """Whether this process traces."""
+    """Return whether this process traces."""
     return _Tracing.tracer is not None
 
 
@@ -105,7 +105,8 @@ def begin(
     *,
     headers: Mapping[str, str] | None = None,
 ) -> Span:
-    """A span that its caller ends; below the caller's W3C `headers`, else below the current one."""
+    """Return a span that its caller ends; its parent is in the W3C `headers`, else it is the
+    current one."""
     tracer = _Tracing.tracer
     if tracer is None:
         return INVALID_SPAN
@@ -115,14 +116,17 @@ def begin(
 
 @contextmanager
 def within(span: Span) -> Iterator[Span]:
-    """What is traced inside stands below the span. An error's class is noted, not its text."""
+    """Make the span the parent of spans inside.
+
+    Notes an error's class, not its text.
+    """
     if _Tracing.tracer is None:
         yield span
         return
     with trace.use_span(span, record_exception=False, set_status_on_exception=False):
         try:
             yield span
-        except Exception as error:  # whatever it is: it is noted, and goes up
+        except Exception as error:  # whatever it is: note it, and raise it
             failed(span, type(error).__name__)
             raise
 
@@ -130,7 +134,7 @@ def within(span: Span) -> Iterator[Span]:
 def span(
     name: str, kind: SpanKind = SpanKind.INTERNAL, attributes: Attributes | None = None
 ) -> AbstractContextManager[Span]:
-    """A span around what is inside; only below another: idle looks around make no traces."""
+    """Return a span around the block, only below another one: idle polling makes no traces."""
     if _Tracing.tracer is None or not trace.get_current_span().is_recording():
         return _NOTHING
     return ended(begin(name, kind, attributes))
@@ -138,7 +142,7 @@ def span(
 
 @contextmanager
 def ended(span: Span) -> Iterator[Span]:
-    """As `within`, and the span ends."""
+    """Act as `within`, and end the span."""
     try:
         with within(span):
             yield span
@@ -147,7 +151,7 @@ def ended(span: Span) -> Iterator[Span]:
 
 
 def failed(span: Span, kind: str) -> None:
-    """The span's work failed with this kind of error."""
+    """Mark the span as failed with this kind of error."""
     span.set_attribute("error.type", kind)
     span.set_status(Status(StatusCode.ERROR))
 
@@ -157,13 +161,13 @@ def link(span: Span, traceparents: Iterable[str]) -> None:
     if not span.is_recording():
         return
     for traceparent in dict.fromkeys(traceparents):
-        found = trace.get_current_span(_W3C.extract({"traceparent": traceparent}, Context()))
-        if found.get_span_context().trace_flags.sampled:
-            span.add_link(found.get_span_context())
+        linked = trace.get_current_span(_W3C.extract({"traceparent": traceparent}, Context()))
+        if linked.get_span_context().trace_flags.sampled:
+            span.add_link(linked.get_span_context())
 
 
 def ids() -> dict[str, str]:
-    """The current span's ids, as logs name them; empty where there is none."""
+    """Return the current span's ids, as logs name them; empty if there is none."""
     if _Tracing.tracer is None:
         return {}
     context = trace.get_current_span().get_span_context()

@@ -1,7 +1,7 @@
 """Anti-joins: inferences without a key, which no index has, are all inferences minus those with it.
 
 For a count, two long lists are each read once; testing every inference would take many times as
-long. For a page it is used if such inferences are too rare to be met by a scan.
+long. For a page it is used if such inferences are too rare for a scan.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,18 +14,18 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.tables import inference
 
-from .bounded import Deadline, fetch
 from .conditions import OfKey
 from .conditions.condition import exists
+from .deadline import Deadline, fetch
 from .matching import Query, test_each
 from .scan_range import ScanRange, test_unmarked
-from .stored import read_numbers
+from .stored_counts import read_numbers
 
 WORKERS: Final = 2
-"""Processes of Postgres that may help with a statement in which no order is kept."""
+"""Parallel processes of Postgres for a statement whose rows have no order."""
 MOST: Final = 4
-"""Keys whose lists are taken from all; that further ones are lacking is tested."""
-# One hash for each partition, of those that have a key.
+"""Keys whose lists are subtracted from all inferences; further missing keys are tested."""
+# For each partition, one hash of the inferences that have a key.
 JOINING: Final[Mapping[str, str]] = MappingProxyType(
     {
         "enable_nestloop": "off",
@@ -41,15 +41,21 @@ def find_anti_joins(query: Query) -> list[OfKey]:
     """Return the conditions that a key is missing, if no index drives the query."""
     if query.is_driven:
         return []
-    return [each for each in query.conditions if isinstance(each, OfKey) and not each.when][:MOST]
+    return [
+        condition
+        for condition in query.conditions
+        if isinstance(condition, OfKey) and not condition.when
+    ][:MOST]
 
 
 def count_without(query: Query, key: OfKey, scan_range: ScanRange) -> list[Select[Any]]:
     """Select numbers whose sum is how many inferences are without the key: all, minus those with
     it."""
     everyone = select(inference.c.uid).where(scan_range.of(inference))
-    there = [_count_rows(query, scan_range, each, -sign) for sign, each in key.counted(scan_range)]
-    return [_count_rows(query, scan_range, everyone, 1), *there]
+    with_key = [
+        _count_rows(query, scan_range, uids, -sign) for sign, uids in key.counted(scan_range)
+    ]
+    return [_count_rows(query, scan_range, everyone, 1), *with_key]
 
 
 def _count_rows(query: Query, scan_range: ScanRange, uids: Any, sign: int) -> Select[Any]:
@@ -82,18 +88,18 @@ async def _keep_of_key(  # noqa: PLR0917
     share: float,
 ) -> Sequence[ScanRange]:
     alone = replace(query, conditions=(key,))
-    known = await read_numbers(connection, [alone], group, deadline)
+    stored_numbers = await read_numbers(connection, [alone], group, deadline)
     parts = [
-        each.add_columns(literal(index, Integer).label("part"))
+        counts.add_columns(literal(index, Integer).label("part"))
         for index, scan_range in enumerate(group)
-        if scan_range not in known
-        for each in count_without(query, key, scan_range)
+        if scan_range not in stored_numbers
+        for counts in count_without(query, key, scan_range)
     ]
-    some = {scan_range for scan_range, number in known.items() if number > 0}
+    some = {scan_range for scan_range, number in stored_numbers.items() if number > 0}
     if parts:
-        found = union_all(*parts).subquery()
+        numbers = union_all(*parts).subquery()
         statement = (
-            select(found.c.part).group_by(found.c.part).having(func.sum(found.c.matches) > 0)
+            select(numbers.c.part).group_by(numbers.c.part).having(func.sum(numbers.c.matches) > 0)
         )
         what = "see where a key is lacking"
         rows = await fetch(
@@ -117,7 +123,7 @@ def build_anti_join(query: Query, scan_range: ScanRange) -> Select[Any]:
     lacked = select(inference.c.uid).where(
         scan_range.of(inference), ~exists([have], have.c.uid == inference.c.uid)
     )
-    # OFFSET: only what is left is tested, not all
+    # OFFSET: only the remaining inferences are tested, not all
     rows = lacked.offset(0).subquery()
-    others = [each for each in query.conditions if each not in keys]
+    others = [condition for condition in query.conditions if condition not in keys]
     return select(rows.c.uid).where(*test_each(query, others, scan_range, rows.c.uid))

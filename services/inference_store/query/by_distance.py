@@ -33,12 +33,12 @@ class ByDistance:
 
     @property
     def type(self) -> TypeEngine[Any]:
-        """The type of its values."""
+        """The SQL type of its values."""
         return Double()
 
     @property
     def _nowhere(self) -> bool:
-        """Whether no inference has ever had a location."""
+        """Check whether no inference has ever had a location."""
         return not set(COORDINATES) <= set(self.names.coordinates)
 
     def rows(self, scan_range: ScanRange) -> Rows:
@@ -52,7 +52,7 @@ class ByDistance:
         return Rows(value, combination.uid, tuple(combination.where))
 
     def is_missing(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        """Whether the inference by this uid has no location."""
+        """Test whether the inference with this uid has no location."""
         if self._nowhere:
             return true()
         combination = Combination(scan_range, self.names, uid)

@@ -8,13 +8,13 @@ from sqlalchemy import Select, func, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from .anti_join import JOINING, WORKERS, count_without, find_anti_joins
-from .bounded import Deadline, OutOfTime, fetch
 from .conditions import OfKey
+from .deadline import Deadline, OutOfTime, fetch
 from .driving import DrivingIndex, build_matches, group_by_joins, settings_for
 from .list_sizes import find_candidates
 from .matching import Query, find_pieces
 from .scan_range import split_groups
-from .stored import read_numbers
+from .stored_counts import read_numbers
 
 
 async def count(connection: AsyncConnection, query: Query, *, deadline: Deadline) -> int:
@@ -22,9 +22,9 @@ async def count(connection: AsyncConnection, query: Query, *, deadline: Deadline
     if query.nothing or query.scan_range.empty:
         return 0
     parts = await find_pieces(connection, query, newest_first=True)
-    known = await read_numbers(connection, [query], parts, deadline)
-    matches = sum(known.values())
-    for group in split_groups([part for part in parts if part not in known], query.group):
+    stored_numbers = await read_numbers(connection, [query], parts, deadline)
+    matches = sum(stored_numbers.values())
+    for group in split_groups([part for part in parts if part not in stored_numbers], query.group):
         for pieces in group_by_joins(await find_candidates(connection, query, group, deadline)):
             matches += await _sum_pieces(connection, query, pieces, deadline)
     return matches
@@ -34,7 +34,7 @@ async def _sum_pieces(
     connection: AsyncConnection, query: Query, pieces: Sequence[DrivingIndex], deadline: Deadline
 ) -> int:
     settings, workers = settings_for(pieces), WORKERS
-    if any(each.joins for each in pieces):
+    if any(piece.joins for piece in pieces):
         workers = 0  # each process would have hashes of its own
     elif _find_subtracted(query):
         settings = JOINING
@@ -66,8 +66,8 @@ def _select_counts(query: Query, piece: DrivingIndex) -> list[Select[Any]]:
     key = _find_subtracted(query)
     if key is not None:
         return count_without(query, key, piece.scan_range)
-    found, unique = build_matches(query, piece)
-    rows = (found if unique else found.distinct()).subquery()
+    matches, unique = build_matches(query, piece)
+    rows = (matches if unique else matches.distinct()).subquery()
     return [select(func.count().label("matches")).select_from(rows)]
 
 

@@ -1,4 +1,4 @@
-"""Cursors: where the next page begins. Opaque to callers, and bound to a query."""
+"""Cursors: the beginning of the next page. They are opaque to callers, and bound to a query."""
 
 import base64
 import binascii
@@ -18,7 +18,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def fingerprint(canonical: str) -> bytes:
-    """Return what a cursor identifies its query by."""
+    """Return the hash by which a cursor identifies its query."""
     return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).digest()[:_HASH_BYTES]
 
 
@@ -39,7 +39,7 @@ def decode(query: bytes, cursor: str) -> UUID:
 
 
 def seal(query: bytes, payload: bytes) -> str:
-    """Return a cursor of that query."""
+    """Return a cursor of that query with this payload."""
     return _encode_base64(query + payload)
 
 
@@ -54,7 +54,7 @@ def open_sealed(query: bytes, cursor: str) -> bytes:
 
 
 def read_payload(cursor: str) -> bytes:
-    """Return the payload, for whichever query. Raises InvalidCursor."""
+    """Return the payload, whatever the query. Raises InvalidCursor."""
     return _decode_base64(cursor)[_HASH_BYTES:]
 
 

@@ -3,8 +3,8 @@
 Planners know little about these tables: the values of all keys are in one column. So lists are
 counted, up to `FEW` of each. A partition in which one list is empty is skipped. A short list
 drives, newest uid first, and its inferences are tested one by one. Long lists are joined by hashes,
-which reads each of them once, whatever was estimated. A single long list is left to the planner,
-which may scan until the page is full.
+so that each is read once, whatever the planner estimates. A single long list is left to the
+planner, which may scan until the page is full.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,10 +22,10 @@ from .scan_range import ScanRange
 
 FEW = 8_000
 SOME = 3 * FEW
-"""A list of no more is joined with one other, and what both have is tested: mostly it is little."""
+"""A list of at most this length is joined with one other; the few inferences of both are tested."""
 VERY_FEW = 256
-"""Of a list that is shorter each is tested, however long the others are: those are not counted."""
-# A short list cannot have grown longer than this in the moment since it was counted.
+"""The inferences of a shorter list are tested one by one; the other lists are not counted."""
+# A short list cannot have become longer than this since it was counted.
 _GROWN = 4 * FEW
 MOST_JOINED = 2
 """Pieces whose long lists are joined by one statement that reads them all: each has hashes."""
@@ -39,16 +39,18 @@ _HASHES_MB, _LEAST_MB = 256, 4
 
 @dataclass(frozen=True, slots=True)
 class DrivingIndex:
-    """A piece of the range, and the length of the list of each driving condition in it, `most` at
-    most; without sizes: it was not counted."""
+    """A piece of the range, and the length of each driving condition's list in it, up to `most`.
+
+    Without sizes it was not counted.
+    """
 
     scan_range: ScanRange
     sizes: tuple[int, ...] = ()
     most: int = FEW
     few: int = FEW
-    """A list that is no shorter does not lead alone."""
+    """A list of this length or more does not drive alone."""
     anti_join: bool = False
-    """Nothing leads, but what has a key can be taken from all."""
+    """Whether no index drives, but the inferences with a key can be subtracted from all."""
 
     @property
     def shortest(self) -> int | None:
@@ -57,29 +59,29 @@ class DrivingIndex:
 
     @property
     def is_very_short(self) -> bool:
-        """Whether its shortest list drives, however long the others are."""
+        """Check whether its shortest list drives, however long the others are."""
         return self.shortest is not None and self.shortest < VERY_FEW
 
     @property
     def pairs(self) -> bool:
-        """Whether its shortest list of three or more is joined with one other."""
+        """Check whether its shortest list of three or more is joined with one other."""
         return len(self.sizes) > 2 and self.few <= (self.shortest or 0)
 
     @property
     def joins(self) -> int:
-        """How many hash joins its lists need, if all are long."""
+        """The number of hash joins that its lists need, if all are long."""
         if self.pairs:
             return 1
         return len(self.sizes) - 1 if self.sizes and self.shortest is None else 0
 
     @property
     def empty(self) -> bool:
-        """Whether no inference can match: one list is empty."""
+        """Check whether no inference can match: one list is empty."""
         return 0 in self.sizes
 
 
 def build_matches(query: Query, piece: DrivingIndex) -> tuple[Select[Any], bool]:
-    """Select the matches of a piece; return also whether each is there once."""
+    """Select the matches of a piece; return also whether each is selected once."""
     if piece.anti_join:
         return build_anti_join(query, piece.scan_range), True
     if not piece.sizes or (piece.shortest is None and not piece.joins):
@@ -93,9 +95,9 @@ def build_matches(query: Query, piece: DrivingIndex) -> tuple[Select[Any], bool]
 
 def settings_for(pieces: Sequence[DrivingIndex]) -> Mapping[str, str]:
     """Return the settings of Postgres for a statement over these pieces."""
-    if any(each.anti_join for each in pieces):
+    if any(piece.anti_join for piece in pieces):
         return JOINING
-    joins = sum(each.joins for each in pieces)
+    joins = sum(piece.joins for piece in pieces)
     if not joins:
         return {}
     return {**_JOINING, "work_mem": f"{max(_LEAST_MB, _HASHES_MB // joins)}MB"}
@@ -103,10 +105,10 @@ def settings_for(pieces: Sequence[DrivingIndex]) -> Mapping[str, str]:
 
 def group_by_joins(pieces: Sequence[DrivingIndex]) -> Iterator[Sequence[DrivingIndex]]:
     """Yield the pieces that one statement reads as a whole: few of those whose lists are joined."""
-    light = [each for each in pieces if not each.joins]
+    light = [piece for piece in pieces if not piece.joins]
     if light:
         yield light
-    joined = [each for each in pieces if each.joins]
+    joined = [piece for piece in pieces if piece.joins]
     for start in range(0, len(joined), MOST_JOINED):
         yield joined[start : start + MOST_JOINED]
 
@@ -114,32 +116,36 @@ def group_by_joins(pieces: Sequence[DrivingIndex]) -> Iterator[Sequence[DrivingI
 def _drive_by_one(query: Query, scan_range: ScanRange, index: int) -> tuple[Select[Any], bool]:
     """Select from one short list, and test each of its inferences.
 
-    It may have grown since it was counted: beyond `_GROWN` it would be cut.
+    It may have grown since it was counted; it is cut at `_GROWN`.
     """
     first = split_driving(query.conditions)[0][index]
-    # OFFSET: the planner takes it as it stands; LIMIT tells it how short it is
+    # OFFSET: the planner does not rewrite it; LIMIT tells the planner how short it is
     rows = select_list(first, scan_range).limit(_GROWN).offset(0).subquery()
-    others = [each for each in query.conditions if each is not first]
+    others = [condition for condition in query.conditions if condition is not first]
     return select(rows.c.uid).where(*test_each(query, others, scan_range, rows.c.uid)), first.unique
 
 
 def _join_two(query: Query, piece: DrivingIndex) -> tuple[Select[Any], bool]:
-    """Select by the hash of the shortest list, in which another is looked up; then test."""
+    """Join the shortest list, as a hash, with the next one; then test."""
     driving, _ = split_driving(query.conditions)
     shortest = sorted(range(len(driving)), key=piece.sizes.__getitem__)[:2]
     first, second = (driving[index] for index in shortest)
     short = _mark_short(select_list(first, piece.scan_range), "short")
     other = select_list(second, piece.scan_range).offset(0).subquery()
     both = _mark_short(select(other.c.uid).join(short, short.c.uid == other.c.uid), "both")
-    others = [each for each in query.conditions if each is not first and each is not second]
+    others = [
+        condition
+        for condition in query.conditions
+        if condition is not first and condition is not second
+    ]
     tests = test_each(query, others, piece.scan_range, both.c.uid)
     return select(both.c.uid).where(*tests), first.unique and second.unique
 
 
 def _mark_short(uids: Select[Any], name: str) -> Any:
-    """Return the same list by way of an array, so that the planner takes it to be short.
+    """Return the same list as an array, so that the planner expects it to be short.
 
-    It then hashes this one, not the other, and tests one by one.
+    The planner then hashes this list, not the other one, and tests one by one.
     """
     array = func.array(uids.scalar_subquery(), type_=ARRAY(UUID(as_uuid=True)))
     uid = column("uid", UUID(as_uuid=True))
@@ -147,12 +153,14 @@ def _mark_short(uids: Select[Any], name: str) -> Any:
 
 
 def _join_all(query: Query, scan_range: ScanRange) -> tuple[Select[Any], bool]:
-    """Select by the hashes of all lists."""
+    """Join all lists by hashes; then test."""
     driving, others = split_driving(query.conditions)
-    first, *more = [select_list(each, scan_range).offset(0).subquery() for each in driving]
+    first, *more = [
+        select_list(condition, scan_range).offset(0).subquery() for condition in driving
+    ]
     joined: Any = first
-    for each in more:
-        joined = joined.join(each, each.c.uid == first.c.uid)
+    for rows_of_list in more:
+        joined = joined.join(rows_of_list, rows_of_list.c.uid == first.c.uid)
     rows = select(first.c.uid).select_from(joined)
     unique = all(condition.unique for condition in driving)
     return rows.where(*test_each(query, others, scan_range, first.c.uid)), unique
@@ -160,5 +168,5 @@ def _join_all(query: Query, scan_range: ScanRange) -> tuple[Select[Any], bool]:
 
 def select_list(condition: Condition, scan_range: ScanRange) -> Select[Any]:
     uids = condition.uids(scan_range)
-    assert uids is not None, "it leads"
+    assert uids is not None, "it drives"
     return select(uids.subquery().c.uid)

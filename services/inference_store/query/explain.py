@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import Executable
@@ -16,10 +16,10 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.elements import ClauseElement
 
 from inference_store.index.distribution import is_distributed_cached
-from inference_store.index.prepared import Prepared
+from inference_store.index.prepared_statement import PreparedStatement
 
-from .building import Built, get_compiled_cache
 from .plan import Plan, summarize_plan
+from .statement_building import Built, get_compiled_cache
 
 # Later steps are not planned, and are reported as one.
 MOST_STEPS = 50
@@ -27,16 +27,33 @@ MOST_STEPS = 50
 
 @dataclass(frozen=True, slots=True)
 class ExplainStep:
-    """One statement.
-
-    `actual_rows` None: it was cut off; `estimated_rows` None: not planned here.
-    """
+    """One statement."""
 
     what: str
     partitions: int
+    """Partitions that its plan reads."""
     estimated_rows: int | None
+    """Postgres' estimate; null for a caller who may not read every model, as it is made of all
+    models' values together, and for what was not planned once more."""
     actual_rows: int | None
+    """Rows that came, or were counted; null: time ran out."""
     milliseconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The explanation of a query."""
+
+    form: str | None
+    """The kinds of its conditions, and how its order was made."""
+    steps: Sequence[ExplainStep]
+    """The statements; after the first 50 the others are told as one."""
+    partitions_visited: int
+    """Partitions that the plans of its statements read."""
+    partitions_total: int
+    """Partitions of the time that was asked for."""
+    milliseconds: float
+    """Everything, the planning for this explanation too."""
 
 
 @dataclass(slots=True)
@@ -58,37 +75,27 @@ class Recording:
             return
         self.visited |= plan.spans
         cut = " (cut off: time ran out)" if rows is None else ""
-        said = f"{what or 'read'}{cut}: {plan.scans}"
+        description = f"{what or 'read'}{cut}: {plan.scans}"
         self.steps.append(
-            ExplainStep(said, len(plan.spans), plan.rows, rows, _to_milliseconds(seconds))
+            ExplainStep(description, len(plan.spans), plan.rows, rows, _to_milliseconds(seconds))
         )
 
-    def shown(self, *, partitions_total: int, estimates: bool) -> dict[str, Any]:
-        """Return the recording for JSON.
+    def explain(self, *, partitions_total: int, estimates: bool) -> Explanation:
+        """Return what was recorded.
 
         Estimates use the values of all models: not for everybody.
         """
-        steps: list[dict[str, Any]] = [
-            {
-                "what": each.what,
-                "partitions": each.partitions,
-                "estimated_rows": each.estimated_rows if estimates else None,
-                "actual_rows": each.actual_rows,
-                "milliseconds": each.milliseconds,
-            }
-            for each in self.steps
-        ]
+        steps = [step if estimates else replace(step, estimated_rows=None) for step in self.steps]
         if self._more:
-            more: dict[str, Any] = {"what": f"{self._more} more statements", "partitions": 0}
-            rest = {"estimated_rows": None, "actual_rows": None}
-            steps.append({**more, **rest, "milliseconds": _to_milliseconds(self._more_seconds)})
-        return {
-            "form": self.form,
-            "steps": steps,
-            "partitions_visited": len(self.visited),
-            "partitions_total": partitions_total,
-            "milliseconds": _to_milliseconds(time.perf_counter() - self.began),
-        }
+            seconds = _to_milliseconds(self._more_seconds)
+            steps.append(ExplainStep(f"{self._more} more statements", 0, None, None, seconds))
+        return Explanation(
+            form=self.form,
+            steps=steps,
+            partitions_visited=len(self.visited),
+            partitions_total=partitions_total,
+            milliseconds=_to_milliseconds(time.perf_counter() - self.began),
+        )
 
 
 def _to_milliseconds(seconds: float) -> float:
@@ -101,10 +108,10 @@ _CURRENT: ContextVar[Recording | None] = ContextVar("explained_query", default=N
 @contextmanager
 def recording(on: bool) -> Iterator[Recording | None]:
     """Record the bounded statements within; None if that is off."""
-    made = Recording() if on else None
-    token = _CURRENT.set(made)
+    new_recording = Recording() if on else None
+    token = _CURRENT.set(new_recording)
     try:
-        yield made
+        yield new_recording
     finally:
         _CURRENT.reset(token)
 
@@ -127,7 +134,7 @@ async def planning_settings(connection: AsyncConnection) -> Mapping[str, str]:
 
 
 def is_on() -> bool:
-    """Whether the query is being explained."""
+    """Check whether the query is being explained."""
     return _CURRENT.get() is not None
 
 
@@ -156,24 +163,24 @@ async def fetch_watched(
         return await _rows(connection, built.statement, parameters)
     plan = None
     if built.explained is not None:
-        [[told]] = await _rows(connection, built.explained, parameters)
-        plan = summarize_plan(told)
-    began, found = time.perf_counter(), None
+        [[explained]] = await _rows(connection, built.explained, parameters)
+        plan = summarize_plan(explained)
+    began, row_count = time.perf_counter(), None
     try:
         rows = await _rows(connection, built.statement, parameters)
-        one = plan is not None and plan.counts and len(rows) == 1
-        found = int(rows[0][-1] or 0) if one else len(rows)
+        is_count = plan is not None and plan.counts and len(rows) == 1
+        row_count = int(rows[0][-1] or 0) if is_count else len(rows)
     finally:
-        current.add(what, plan, found, time.perf_counter() - began)
+        current.add(what, plan, row_count, time.perf_counter() - began)
     return rows
 
 
 async def _rows(
     connection: AsyncConnection,
-    statement: Executable | Prepared,
+    statement: Executable | PreparedStatement,
     parameters: Mapping[str, Any] | None,
 ) -> Sequence[Any]:
-    if isinstance(statement, Prepared):
+    if isinstance(statement, PreparedStatement):
         return await statement.fetch(connection, parameters or {})
     options = {"compiled_cache": get_compiled_cache()}
     return (await connection.execute(statement, parameters, execution_options=options)).all()

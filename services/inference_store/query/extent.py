@@ -7,9 +7,9 @@ from functools import lru_cache
 from sqlalchemy import ARRAY, DateTime, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.access import EVERYTHING, Reach
+from inference_store.access import EVERYTHING, AccessScope
 from inference_store.index.distribution import is_distributed_cached
-from inference_store.index.prepared import Prepared
+from inference_store.index.prepared_statement import PreparedStatement
 from inference_store.index.registrations import (
     MOST_REACHES,
     Registration,
@@ -26,7 +26,7 @@ from .scan_range import Range, find_ranges, has_marks
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Where a model's inferences can be, as a request found it when it began."""
+    """The spans of a model's inferences, as they were when a request began."""
 
     spans: Sequence[Range]
     """The open spans, the newest first."""
@@ -35,38 +35,38 @@ class Extent:
 
 
 async def model_with_extent(
-    connection: AsyncConnection, model_id: str, *, within: Reach = EVERYTHING
+    connection: AsyncConnection, model_id: str, *, within: AccessScope = EVERYTHING
 ) -> tuple[Registration, Extent]:
     """Return a model's registration, and its extent at the same instant.
 
     Raises NotFound as `get` does.
     """
-    if await is_distributed_cached(connection):  # whose tables no one statement of Citus may join
+    if await is_distributed_cached(connection):  # Citus cannot join these tables in one statement
         return await _read_one_by_one(connection, model_id, within)
     row = await find(connection, _build_statement(within), model_id)
     bounds = zip(row["since"], row["until"], strict=True)
-    known = [(uid_floor(lo), uid_floor(hi)) for lo, hi in bounds]
-    return registration_of(row), Extent(known, row["has_marks"])
+    spans = [(uid_floor(lo), uid_floor(hi)) for lo, hi in bounds]
+    return registration_of(row), Extent(spans, row["has_marks"])
 
 
 async def _read_one_by_one(
-    connection: AsyncConnection, model_id: str, within: Reach
+    connection: AsyncConnection, model_id: str, within: AccessScope
 ) -> tuple[Registration, Extent]:
-    found = await get(connection, model_id, within=within)
-    marks = await has_marks(connection, found.model)
-    return found, Extent(await find_ranges(connection), marks)
+    model = await get(connection, model_id, within=within)
+    marks = await has_marks(connection, model.model)
+    return model, Extent(await find_ranges(connection), marks)
 
 
 @lru_cache(MOST_REACHES)
-def _build_statement(within: Reach) -> Prepared:
+def _build_statement(within: AccessScope) -> PreparedStatement:
     here = partition_span.c
     bounds = (
         func.array(
-            select(each).where(here.state == "open").order_by(here.lo.desc()).scalar_subquery(),
+            select(bound).where(here.state == "open").order_by(here.lo.desc()).scalar_subquery(),
             type_=ARRAY(DateTime(timezone=True)),
         ).label(name)
-        for name, each in (("since", here.lo), ("until", here.hi))
+        for name, bound in (("since", here.lo), ("until", here.hi))
     )
     mine = erasing.c.model == registration.c.model
     marks = select(erasing.c.uid).where(mine, erasing.c.scope == "inference").exists()
-    return Prepared(selected(within).add_columns(*bounds, marks.label("has_marks")))
+    return PreparedStatement(selected(within).add_columns(*bounds, marks.label("has_marks")))

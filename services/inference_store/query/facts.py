@@ -1,4 +1,4 @@
-"""The facts of an inference that is not stored yet: as its rows will have them."""
+"""The facts of an inference that is not stored yet, as its rows will have them."""
 
 from datetime import datetime
 from operator import attrgetter
@@ -14,7 +14,7 @@ NOT_IN_EVENTS: Final = frozenset(
     {"project_id", "indexed_at", "top_label", "top_score", "prediction_count", "problem"}
     | {"revision", "data_deleted_at"}
 )
-"""Properties that only the index knows, or the response: unknown of an event alone."""
+"""Properties that only the index or the response has: they are unknown for an event alone."""
 
 _EXTRAS: Final = tuple(name for name in EXTRAS_COLUMNS if name in PROPERTIES)
 _extras_of = attrgetter(*_EXTRAS)
@@ -24,7 +24,7 @@ def build_facts(item: Indexable, *, indexed_at: datetime) -> Facts:
     """Return the facts that filters are evaluated on, including keys and labels beyond a model's
     caps, which no index has."""
     items = item.predictions.items
-    first = next((each for each in items or () if each.rank == 1), None)
+    first = next((item for item in items or () if item.rank == 1), None)
     single: dict[str, Any] = {
         "project_id": item.registration.project_id,
         "indexed_at": indexed_at,
@@ -35,7 +35,7 @@ def build_facts(item: Indexable, *, indexed_at: datetime) -> Facts:
         "revision": 1,
     }
     properties = {**_read_event(item.event), **_select_known(single)}
-    predictions = None if items is None else [each._asdict() for each in items]
+    predictions = None if items is None else [item._asdict() for item in items]
     return Facts(properties, item.metadata, predictions)
 
 

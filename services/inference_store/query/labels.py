@@ -1,6 +1,6 @@
 """Warns about labels that no prediction has: a filter with one is valid, and finds nothing.
 
-A label is not a key: a model may give it tomorrow.
+It is no error, as for a key: a model may return the label tomorrow.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -12,7 +12,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.key_registry import Models, of_models
 from inference_store.index.tables import label, model_label
-from inference_store.inference.nearest import LONGEST, MOST_COMPARED, each_told, nearest, shortened
+from inference_store.inference.nearest import (
+    LONGEST,
+    MOST_COMPARED,
+    list_warnings,
+    nearest,
+    shortened,
+)
 from inference_store.query.filters.typed import (
     Among,
     Column,
@@ -25,8 +31,8 @@ from inference_store.query.filters.typed import (
 
 def list_labels(predicates: Sequence[Predicate]) -> list[str]:
     """Return the labels that typed filters compare by `=` and IN, each once."""
-    found = (each for predicate in predicates for each in _iterate_labels(predicate))
-    return list(dict.fromkeys(found))
+    names = (name for predicate in predicates for name in _iterate_labels(predicate))
+    return list(dict.fromkeys(names))
 
 
 def _iterate_labels(thing: Any) -> Iterator[str]:
@@ -36,17 +42,17 @@ def _iterate_labels(thing: Any) -> Iterator[str]:
         case Among(of=Column("label") | Property("top_label"), items=items):
             yield from (str(item.value) for item in items)
         case tuple():
-            for each in thing:
-                yield from _iterate_labels(each)
+            for part in thing:
+                yield from _iterate_labels(part)
         case _ if is_dataclass(thing):
-            for each in fields(thing):
-                yield from _iterate_labels(getattr(thing, each.name))
+            for field in fields(thing):
+                yield from _iterate_labels(getattr(thing, field.name))
 
 
 async def warn_of_unknown_labels(
     connection: AsyncConnection, models: Models, names: Collection[str]
 ) -> list[str]:
-    """Return a warning for each label that none of the models ever gave."""
+    """Return a warning for each label that none of the models has ever returned."""
     if not names:
         return []
     here = select(label.c.name).join(model_label, model_label.c.label == label.c.label)
@@ -56,11 +62,13 @@ async def warn_of_unknown_labels(
     if not missing:
         return []
     short = here.where(func.char_length(label.c.name) <= LONGEST)
-    known = sorted((await connection.execute(short.distinct().limit(MOST_COMPARED))).scalars())
-    return each_told(missing, lambda name: _make_warning(name, known))
+    names_of_models = sorted(
+        (await connection.execute(short.distinct().limit(MOST_COMPARED))).scalars()
+    )
+    return list_warnings(missing, lambda name: _make_warning(name, names_of_models))
 
 
-def _make_warning(name: str, known: Sequence[str]) -> str:
-    near = nearest(name, known, limit=3)
-    said = f" The nearest are {', '.join(near)}." if near else ""
-    return f"No prediction of this model has the label {shortened(name)}.{said}"
+def _make_warning(name: str, names: Sequence[str]) -> str:
+    near = nearest(name, names, limit=3)
+    suggestion = f" The nearest are {', '.join(near)}." if near else ""
+    return f"No prediction of this model has the label {shortened(name)}.{suggestion}"

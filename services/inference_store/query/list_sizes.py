@@ -1,8 +1,7 @@
 """Counts the lists of a partition before the driving index is chosen.
 
 Lists of one index scan are counted first. If such a list is very short, the others need not be
-known: a list of locations, or of inferences that have a key, takes longer to count than few
-inferences to test.
+counted: counting locations, or inferences with a key, takes longer than testing a few inferences.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,8 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.selectable import CompoundSelect
 
 from .anti_join import WORKERS, find_anti_joins, keep_pieces_with_matches
-from .bounded import Deadline, fetch
 from .conditions import Comparing, Condition, split_driving
+from .deadline import Deadline, fetch
 from .driving import FEW, SOME, VERY_FEW, DrivingIndex, select_list
 from .matching import Query
 from .scan_range import ScanRange
@@ -33,11 +32,11 @@ async def find_candidates(
     some: int = SOME,
     alone: bool = False,
 ) -> list[DrivingIndex]:
-    """Return what `count_lists` does, for the pieces in which something may match."""
+    """Return the result of `count_lists` without the pieces in which nothing can match."""
     pieces = await count_lists(
         connection, query, group, deadline, most=most, some=some, alone=alone
     )
-    return [each for each in pieces if not each.empty]
+    return [piece for piece in pieces if not piece.empty]
 
 
 async def count_lists(
@@ -60,47 +59,47 @@ async def count_lists(
     """
     driving, _ = split_driving(query.conditions)
     if not driving and alone and find_anti_joins(query):
-        left = await keep_pieces_with_matches(connection, query, group, deadline, share)
-        return [DrivingIndex(scan_range, anti_join=True) for scan_range in left]
+        with_matches = await keep_pieces_with_matches(connection, query, group, deadline, share)
+        return [DrivingIndex(scan_range, anti_join=True) for scan_range in with_matches]
     if len(driving) < 2 and not (alone and driving and _is_by_value(driving[0])):
         return [DrivingIndex(scan_range) for scan_range in group]
     counting = partial(_count_sizes, connection, query, deadline, share)
     pieces = await _count_cheap_first(
         counting, _find_cheap_lists(driving, driven_by), len(driving), group, most
     )
-    long = [each.scan_range for each in pieces if each.joins > 1]
+    long = [piece.scan_range for piece in pieces if piece.joins > 1]
     if long and most < some:
         sizes = await counting(range(len(driving)), long, some)
-        recounted = [DrivingIndex(*each, some, most) for each in zip(long, sizes, strict=True)]
-        by_scope = {each.scan_range: each for each in recounted}
-        pieces = [by_scope.get(each.scan_range, each) for each in pieces]
+        recounted = [DrivingIndex(*pair, some, most) for pair in zip(long, sizes, strict=True)]
+        by_scope = {piece.scan_range: piece for piece in recounted}
+        pieces = [by_scope.get(piece.scan_range, piece) for piece in pieces]
     return pieces
 
 
 def _find_cheap_lists(driving: Sequence[Condition], driven_by: int | None) -> Sequence[int]:
-    """Return the indexes of the lists to count first: the last driver, or those of one scan."""
+    """Return the indexes of the lists to count first: the last driver, or those with one scan."""
     if driven_by is not None:
         return [driven_by]
-    return [index for index, each in enumerate(driving) if each.scans == 1]
+    return [index for index, condition in enumerate(driving) if condition.scans == 1]
 
 
 async def _count_cheap_first(
     counting: _Counting, first: Sequence[int], lists: int, group: Sequence[ScanRange], most: int
 ) -> list[DrivingIndex]:
     """Count some lists; the others only in pieces in which none of these is very short."""
-    found: dict[ScanRange, DrivingIndex] = {}
+    counted: dict[ScanRange, DrivingIndex] = {}
     if 0 < len(first) < lists:
         sizes = await counting(first, group, most)
-        pieces = [DrivingIndex(*each, most) for each in zip(group, sizes, strict=True)]
-        found = {each.scan_range: each for each in pieces if each.is_very_short}
-    rest = [scan_range for scan_range in group if scan_range not in found]
+        pieces = [DrivingIndex(*pair, most) for pair in zip(group, sizes, strict=True)]
+        counted = {piece.scan_range: piece for piece in pieces if piece.is_very_short}
+    rest = [scan_range for scan_range in group if scan_range not in counted]
     if rest:
         sizes = await counting(range(lists), rest, most)
-        found |= {
-            scan_range: DrivingIndex(scan_range, each, most)
-            for scan_range, each in zip(rest, sizes, strict=True)
+        counted |= {
+            scan_range: DrivingIndex(scan_range, sizes_of_piece, most)
+            for scan_range, sizes_of_piece in zip(rest, sizes, strict=True)
         }
-    return [found[scan_range] for scan_range in group]
+    return [counted[scan_range] for scan_range in group]
 
 
 async def _count_sizes(  # noqa: PLR0917
@@ -112,7 +111,7 @@ async def _count_sizes(  # noqa: PLR0917
     group: Sequence[ScanRange],
     most: int,
 ) -> list[tuple[int, ...]]:
-    """Count the lists with these indexes, piece by piece; `most` stands for the others."""
+    """Count the lists with these indexes, piece by piece; the others have the size `most`."""
     driving, _ = split_driving(query.conditions)
     rows = await fetch(
         connection,
@@ -142,34 +141,35 @@ def _select_sizes(
     ]
     return union_all(
         *(
-            select(literal(place, Integer).label("place"), func.count().label("size")).select_from(
+            select(literal(number, Integer).label("place"), func.count().label("size")).select_from(
                 uids.subquery()
             )
-            for place, uids in enumerate(lists)
+            for number, uids in enumerate(lists)
         )
     )
 
 
 def _is_by_value(condition: Condition) -> bool:
-    """Whether its list is cheap to read, but not in the order of a page."""
+    """Check whether its list is cheap to read, but not in the order of a page."""
     return isinstance(condition, Comparing) and condition.by_value
 
 
 def choose_next_most(pieces: Sequence[DrivingIndex]) -> int:
-    """Return how far to count the lists of the next pieces: no further than a short one goes."""
-    if any(each.pairs for each in pieces):
+    """Return the limit for counting the next pieces' lists: about the length of a short list."""
+    if any(piece.pairs for piece in pieces):
         return SOME
-    shortest = [each.shortest for each in pieces if each.shortest is not None]
+    shortest = [piece.shortest for piece in pieces if piece.shortest is not None]
     return min(FEW, 1_000 + 2 * min(shortest)) if shortest else FEW
 
 
 def choose_next_driver(pieces: Sequence[DrivingIndex]) -> int | None:
-    """Return the index of the list that is very short in all of these pieces, the shortest of
-    several."""
-    sizes = [each.sizes for each in pieces]
+    """Return the index of the shortest list that is very short in all of these pieces, or None."""
+    sizes = [piece.sizes for piece in pieces]
     if not sizes or not all(sizes):
         return None
     longest = [max(of_one) for of_one in zip(*sizes, strict=True)]
-    limit = min(VERY_FEW, *(each.most for each in pieces))
+    limit = min(VERY_FEW, *(piece.most for piece in pieces))
     short = [index for index, size in enumerate(longest) if size < limit]
-    return min(short, key=lambda index: sum(each[index] for each in sizes), default=None)
+    return min(
+        short, key=lambda index: sum(piece_sizes[index] for piece_sizes in sizes), default=None
+    )

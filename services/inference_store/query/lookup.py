@@ -23,12 +23,12 @@ from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.distribution import is_distributed_cached
-from inference_store.index.held_settings import NONE, Settings, hold, settings_of
-from inference_store.index.prepared import Prepared
+from inference_store.index.prepared_statement import PreparedStatement
+from inference_store.index.session_settings import NONE, Settings, hold, settings_of
 from inference_store.index.tables import erasing, inference, inference_alias
 from inference_store.inference.errors import Invalid, NotFound
 
-from .bounded import Deadline, fetch
+from .deadline import Deadline, fetch
 from .scan_range import (
     GROUP,
     HIGHEST,
@@ -46,17 +46,17 @@ UID_PREFIX = "uid:"
 MOST_COUNTED = 1_000
 MOST_SECONDS = 10.0
 """A look-up by name takes no longer, however many partitions there are."""
-# Planning takes most of a look-up's time. One plan for any id and all partitions, kept by the
-# connection, saves it; but it locks all of them, four locks for each: only where they are few.
+# Planning takes most of a look-up's time. One plan for any id and all partitions, cached by the
+# connection, saves it; but it takes four locks for each partition, so it is only for a few.
 MOST_PLANNED_ONCE = 64
-# Of two tables and no other, more partitions at once need no more locks than those of a filter.
+# With two tables only, more partitions at once need no more locks than a filter's.
 _GROUP = 2 * GROUP
-# Mostly an id has few inferences: each is found by its index, whatever is estimated.
+# Most ids have few inferences: an index finds each of them, whatever the planner estimates.
 _BY_INDEX = {"enable_hashjoin": "off", "enable_mergejoin": "off", "enable_seqscan": "off"}
 _PLANNED_ONCE = {**_BY_INDEX, "plan_cache_mode": "force_generic_plan"}
 BY_ID: Final[Settings] = MappingProxyType(_PLANNED_ONCE)
-"""What a connection is taken with to look ids up, if it is known to be of no Citus: all that is
-asked there is planned once."""
+"""The settings of a connection for look-ups of ids, unless it is of Citus: statements are planned
+once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Same:
 
     @property
     def newest(self) -> UUID:
-        """The one that the id alone means."""
+        """The inference that the id alone refers to."""
         return self.uids[0]
 
 
@@ -80,25 +80,26 @@ async def find_by_id(
     seconds: float = MOST_SECONDS,
     planned_once: int = MOST_PLANNED_ONCE,
     hidden: bool = False,
-    known: Sequence[Range] | None = None,
+    spans: Sequence[Range] | None = None,
 ) -> Same:
     """Find the inferences of that id, up to `most`.
 
-    `planned_once`: over so many partitions at most; `hidden`: also what is being erased; `known`:
-    the spans to search, newest first. Raises NotFound, Invalid for a malformed uid, OutOfTime.
+    `planned_once`: the most partitions that one cached plan may cover; `hidden`: also find
+    inferences that are being erased; `spans`: those to search, newest first. Raises NotFound,
+    Invalid for a malformed uid, OutOfTime.
     """
     uid = parse_uid(inference_id)
-    if known is None:
-        known = await find_ranges(connection, closed=hidden)
+    if spans is None:
+        spans = await find_ranges(connection, closed=hidden)
     if uid is not None:
-        found = await _find_by_uid(connection, model, uid, known, hidden=hidden)
+        uids = await _find_by_uid(connection, model, uid, spans, hidden=hidden)
     else:
         deadline = Deadline.after(seconds)
-        ways = known, most, deadline, planned_once, hidden
-        found = await _find_by_name(connection, model, inference_id, *ways)
-    if not found:
+        ways = spans, most, deadline, planned_once, hidden
+        uids = await _find_by_name(connection, model, inference_id, *ways)
+    if not uids:
         raise NotFound(f"The model has no inference {inference_id!r}.")
-    return Same(tuple(found))
+    return Same(tuple(uids))
 
 
 def parse_uid(inference_id: str) -> UUID | None:
@@ -115,45 +116,45 @@ async def _find_by_uid(
     connection: AsyncConnection,
     model: int,
     uid: UUID,
-    known: Sequence[Range],
+    spans: Sequence[Range],
     *,
     hidden: bool = False,
 ) -> Sequence[UUID]:
     """Return the uid itself if it exists in one of the spans.
 
-    `hidden`: also what is being erased.
+    `hidden`: even if it is being erased.
     """
-    if not any(lo <= uid < hi for lo, hi in known):
+    if not any(lo <= uid < hi for lo, hi in spans):
         return []
     rows = await _select_uid(hidden).fetch(connection, {"model": model, "wanted": uid})
     return [row["uid"] for row in rows]
 
 
 @cache
-def _select_uid(hidden: bool) -> Prepared:
+def _select_uid(hidden: bool) -> PreparedStatement:
     here = inference.c
     model, uid = bindparam("model", type_=INTEGER()), bindparam("wanted", type_=here.uid.type)
     rows = select(here.uid).where(here.model == model, here.uid == uid)
-    return Prepared(rows if hidden else rows.where(~_is_marked(model, uid)))
+    return PreparedStatement(rows if hidden else rows.where(~is_marked(model, uid)))
 
 
 async def _find_by_name(  # noqa: PLR0917
     connection: AsyncConnection,
     model: int,
     name: str,
-    known: Sequence[Range],
+    spans: Sequence[Range],
     most: int,
     deadline: Deadline,
     planned_once: int,
     hidden: bool,
 ) -> Sequence[UUID]:
-    parts = cut_range(ScanRange(model, LOWEST, HIGHEST), known, newest_first=True)
-    # Citus has no plan for any model: which one it is says where it lies.
+    parts = cut_range(ScanRange(model, LOWEST, HIGHEST), spans, newest_first=True)
+    # Citus has no plan for all models: the model decides on which node its rows are.
     once = len(parts) <= planned_once and not await is_distributed_cached(connection)
     if not once and settings_of(connection) == BY_ID:
-        await hold(connection, NONE)  # also for what follows
+        await hold(connection, NONE)  # also for the statements after this one
     settings = _PLANNED_ONCE if once else _BY_INDEX
-    found: list[UUID] = []
+    uids: list[UUID] = []
     for group in split_unbroken(parts, len(parts) if once else _GROUP):
         here = span_around(group)
         # by itself, or within a savepoint: its locks are released before the next group is searched
@@ -166,17 +167,17 @@ async def _find_by_name(  # noqa: PLR0917
             settings=settings,
             parameters={
                 **{"model": model, "lo": here.lo, "hi": here.hi},
-                **{"name": name, "most": most - len(found)},
+                **{"name": name, "most": most - len(uids)},
             },
         )
-        found += sorted({row["uid"] for row in rows}, reverse=True)
-        if len(found) >= most:
+        uids += sorted({row["uid"] for row in rows}, reverse=True)
+        if len(uids) >= most:
             break
-    return found[:most]
+    return uids[:most]
 
 
 @cache
-def _select_named(hidden: bool) -> Prepared:
+def _select_named(hidden: bool) -> PreparedStatement:
     """Select uids that have the name as their own id or as an alias; one with both comes twice."""
     lo, hi = (bindparam(name, type_=UUID_TYPE(as_uuid=True)) for name in ("lo", "hi"))
     model, most = (bindparam(name, type_=INTEGER()) for name in ("model", "most"))
@@ -189,13 +190,13 @@ def _select_named(hidden: bool) -> Prepared:
         where = (table.c.model == model, uid >= lo, uid < hi)
         rows = select(uid).where(*where, column == bindparam("name", type_=TEXT()))
         if not hidden:
-            rows = rows.where(~_is_marked(model, uid))
+            rows = rows.where(~is_marked(model, uid))
         ways.append(select(rows.order_by(uid.desc()).limit(most).subquery().c.uid))
-    return Prepared(union_all(*ways))
+    return PreparedStatement(union_all(*ways))
 
 
-def _is_marked(model: ColumnElement[int], uid: ColumnElement[UUID]) -> ColumnElement[bool]:
-    """Test whether it is being erased."""
+def is_marked(model: ColumnElement[int], uid: ColumnElement[UUID]) -> ColumnElement[bool]:
+    """Test whether the inference is being erased."""
     here = erasing.c
     of_it = (here.model == model, here.uid == uid, here.scope == "inference")
     return select(here.uid).where(*of_it).exists()
@@ -214,24 +215,24 @@ async def find_absent(
     Invalid, OutOfTime.
     """
     deadline = Deadline.after(seconds)
-    known = await find_ranges(connection, closed=True)
-    left = dict.fromkeys(inference_ids)
-    for each in inference_ids:
-        uid = parse_uid(each)
-        if uid is not None and await _find_by_uid(connection, model, uid, known, hidden=True):
-            left.pop(each, None)
-    for part in cut_range(ScanRange(model, LOWEST, HIGHEST), known, newest_first=True):
-        names = [each for each in left if not each.startswith(UID_PREFIX)]
+    spans = await find_ranges(connection, closed=True)
+    absent = dict.fromkeys(inference_ids)
+    for inference_id in inference_ids:
+        uid = parse_uid(inference_id)
+        if uid is not None and await _find_by_uid(connection, model, uid, spans, hidden=True):
+            absent.pop(inference_id, None)
+    for part in cut_range(ScanRange(model, LOWEST, HIGHEST), spans, newest_first=True):
+        names = [name for name in absent if not name.startswith(UID_PREFIX)]
         if not names:
             break
         rows = await fetch(connection, _select_some_named(part, names), deadline)
         for row in rows:
-            left.pop(row.name, None)
-    return list(left)
+            absent.pop(row.name, None)
+    return list(absent)
 
 
 def _select_some_named(scan_range: ScanRange, names: Sequence[str]) -> CompoundSelect[Any]:
-    """Select those of the names that some inference of the range has."""
+    """Select the names that some inference of the range has."""
     listed = any_(literal(list(names), ARRAY(TEXT(collation="C"))))
     ways = []
     for table, column in (

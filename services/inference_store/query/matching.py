@@ -22,7 +22,7 @@ from .scan_range import (
     test_unmarked,
 )
 
-# A statement's comparisons, if it can be cut: each costs a millisecond before it runs.
+# Comparisons of one statement, if it can be split: each costs a millisecond before it runs.
 MOST_COMPARISONS = 100
 _LARGE = 50
 
@@ -37,22 +37,22 @@ class Query:
     marks: bool = False
     """Whether any inference is being erased."""
     closed: bool = False
-    """Whether it asks of spans that are being dropped, too."""
+    """Whether it searches spans that are being dropped, too."""
     nothing: bool = False
-    """Nothing can match: an unknown key, and the caller asked for an empty answer."""
+    """Whether nothing can match: a key is unknown, and the caller wants an empty answer."""
     size: int = 0
-    """How many comparisons the conditions are made of."""
+    """The number of comparisons in the conditions."""
     spans: Sequence[Range] | None = field(default=None, compare=False)
-    """The open spans, the newest first, where they are known already."""
+    """The open spans, the newest first, if they are known already."""
 
     @property
     def is_driven(self) -> bool:
-        """Whether an index can drive it."""
+        """Check whether an index can drive it."""
         return any(condition.scans for condition in self.conditions)
 
     @property
     def large(self) -> bool:
-        """Whether its statements are built beside the event loop, and not cached."""
+        """Check whether its statements are built beside the event loop, and not cached."""
         return self.size > _LARGE
 
     @property
@@ -90,7 +90,7 @@ class Query:
 async def find_pieces(
     connection: AsyncConnection, query: Query, *, newest_first: bool
 ) -> list[ScanRange]:
-    """Return what `find_pieces_of` does, for a query's range."""
+    """Cut the query's range into the partitions' spans, as `find_pieces_of` does."""
     if query.spans is None or query.closed:
         how = {"newest_first": newest_first, "closed": query.closed}
         return await find_pieces_of(connection, query.scan_range, **how)
@@ -105,8 +105,10 @@ def match_by_scan(query: Query, scan_range: ScanRange) -> Select[Any]:
 
 
 def match_by_index(query: Query, scan_range: ScanRange) -> tuple[Select[Any], bool]:
-    """Select the matches by index; return also whether each is there once. Several lists are
-    intersected."""
+    """Select the matches by index; return also whether each is selected once.
+
+    Several lists are intersected.
+    """
     leads, others = split_driving(query.conditions)
     if not leads:
         everyone = select(inference.c.uid).where(scan_range.of(inference))
@@ -120,32 +122,35 @@ def match_by_index(query: Query, scan_range: ScanRange) -> tuple[Select[Any], bo
 def _build_tests(
     query: Query, conditions: Sequence[Condition], scan_range: ScanRange, uid: ColumnElement[Any]
 ) -> list[ColumnElement[bool]]:
-    found = build_tests(conditions, scan_range, uid)
-    return [*found, test_unmarked(scan_range, uid)] if query.marks else found
+    tests = build_tests(conditions, scan_range, uid)
+    return [*tests, test_unmarked(scan_range, uid)] if query.marks else tests
 
 
 def test_each(
     query: Query, conditions: Sequence[Condition], scan_range: ScanRange, uid: ColumnElement[Any]
 ) -> list[ColumnElement[bool]]:
-    """Return tests of few inferences, one by one: the planner cannot turn them into joins, whose
-    other side would be read as a whole."""
-    found: list[ColumnElement[bool]] = [
-        case((each.holds(scan_range, uid), True), else_=False).is_(True) for each in conditions
+    """Return tests for a few inferences, one by one.
+
+    The planner cannot turn them into joins, whose other side would be read as a whole.
+    """
+    tests: list[ColumnElement[bool]] = [
+        case((condition.holds(scan_range, uid), True), else_=False).is_(True)
+        for condition in conditions
     ]
-    return [*found, test_unmarked(scan_range, uid)] if query.marks else found
+    return [*tests, test_unmarked(scan_range, uid)] if query.marks else tests
 
 
 def order_matches(
-    query: Query, found: Select[Any], limit: int, *, unique: bool = True
+    query: Query, matches: Select[Any], limit: int, *, unique: bool = True
 ) -> Select[Any]:
     """Select the first uids of a SELECT of uids, in the page's order."""
-    [uid] = found.selected_columns
-    chosen = found if unique else found.distinct()
+    [uid] = matches.selected_columns
+    chosen = matches if unique else matches.distinct()
     return chosen.order_by(query.order(uid)).limit(limit)
 
 
 def count_matches(query: Query, scan_range: ScanRange) -> Select[Any]:
     """Select the number of inferences of the range that match."""
-    found, unique = match_by_index(query, scan_range)
-    rows = (found if unique else found.distinct()).subquery()
+    matches, unique = match_by_index(query, scan_range)
+    rows = (matches if unique else matches.distinct()).subquery()
     return select(func.count().label("matches")).select_from(rows)

@@ -13,5 +13,5 @@ def bind_one(value: Any, kind: TypeEngine[Any]) -> Any:
 
 
 def bind_many(values: Any, kind: TypeEngine[Any]) -> Any:
-    """Return a list as one parameter, so that its length costs none of the protocol's 32,767."""
+    """Return a list as one parameter: the protocol allows 32,767 of them."""
     return bindparam(None, list(values), type_=ARRAY(kind), unique=True)

@@ -1,8 +1,8 @@
 """The comparison operators: one table. Validation, SQL, Python, documentation and tests read it.
 
-A metadata name may have several values (`tags[]`). `some`: the comparison holds when some value
-satisfies it; `none`: when there is a comparable value, and none satisfies it. A missing name has
-no value, so that both are false for it, as with SQL's NULL.
+A metadata name may have several values (`tags[]`). `some`: the comparison holds if some value
+satisfies it; `none`: if there is a comparable value, and none satisfies it. A missing name has no
+value, so both are false for it, as with SQL's NULL.
 """
 
 import operator
@@ -45,8 +45,8 @@ class Operator:
     test: Callable[[Any, Any], bool]
 
     def holds(self, values: Sequence[Any], operand: Any) -> bool:
-        """Whether it holds for a name's values (for `exists` and `missing`: for whatever was
-        sent)."""
+        """Check whether it holds for a name's values; for `exists` and `missing`, for any values
+        that were sent."""
         match self.holds_for:
             case "some":
                 return any(self.test(value, operand) for value in values)
@@ -67,10 +67,10 @@ def like_expression(pattern: str) -> re.Pattern[str]:
     if not others:
         return re.compile(first, re.DOTALL)
     *between, last = others
-    # What stands between two `%` is taken where it first occurs, and for good, as what was looked
-    # ahead at is: a pattern of many takes no longer than a pattern of few.
-    taken = "".join(f"(?=(?P<to{at}>.*?{each}))(?P=to{at})" for at, each in enumerate(between))
-    return re.compile(f"{first}{taken}.*{last}", re.DOTALL)
+    # A piece between two `%` matches at its first occurrence, and is never tried again, because a
+    # look-ahead does not backtrack: many `%` take no longer than a few.
+    middle = "".join(f"(?=(?P<to{at}>.*?{piece}))(?P=to{at})" for at, piece in enumerate(between))
+    return re.compile(f"{first}{middle}.*{last}", re.DOTALL)
 
 
 def _like_pieces(pattern: str) -> list[str]:
@@ -98,7 +98,7 @@ def _like_part(token: str) -> str:
 
 
 def like_prefix(pattern: str) -> tuple[str, bool]:
-    """Return the text that every match begins with, and whether whatever begins with it matches."""
+    """Return the text that every match begins with, and whether every text with it matches."""
     tokens = _like_tokens(pattern)
     plain = list(takewhile(lambda token: token not in {"%", "_"}, tokens))
     rest = tokens[len(plain) :]

@@ -1,4 +1,4 @@
-"""Orders other than that of time: by the values of a metadata key, by a property, or by distance.
+"""Orders other than time: by the values of a metadata key, by a property, or by distance.
 
 An inference without a value comes last in both directions. Equal values are sorted by uid, the
 newest first if the order is descending. A uid is made from the model's id as well: two models have
@@ -36,7 +36,7 @@ from .operand import bind_one
 from .rows import Rows
 from .scan_range import ScanRange
 
-# Longer texts of properties are sorted by so many of their first characters.
+# Properties are sorted by this many of their first characters.
 MOST_CHARACTERS = 256
 _TYPES: dict[Family, TypeEngine[Any]] = {
     "number": Numeric(),
@@ -45,17 +45,17 @@ _TYPES: dict[Family, TypeEngine[Any]] = {
     "timestamp": DateTime(timezone=True),
 }
 _UID = UUID_TYPE(as_uuid=True)
-# Their columns hold no longer values, and have an index in this order.
+# Their columns hold no longer values, and have an index in their order.
 _INDEXED = frozenset({"inference_id", "data_hash"})
 _ALWAYS = frozenset({"model_id", "inference_ids"})
 
 
 @dataclass(frozen=True, slots=True)
 class ByKey:
-    """By a metadata key's values of one family; of several by the least, or descending the
-    greatest.
+    """By a metadata key's values of one family.
 
-    For a text over 512 bytes the index has the beginning and a hash: it is sorted by these.
+    Several values of an inference are sorted by the least one, or by the greatest if descending. A
+    text over 512 bytes is sorted by its beginning and a hash, which the index has.
     """
 
     key: int
@@ -91,7 +91,7 @@ class ByKey:
         return ~select(table.c.uid).where(*here).exists()
 
     def anti_join(self, scan_range: ScanRange) -> Uids:
-        """Select all inferences of the range that have none."""
+        """Select all inferences of the range that have no such value."""
         table = SIDE_TABLES[self.kind]
         have = select(table.c.uid).where(scan_range.of(table), table.c.key == self.key)
         return select(inference.c.uid).where(scan_range.of(inference)).except_(have)
@@ -112,12 +112,12 @@ class ByProperty:
 
     @property
     def is_scannable(self) -> bool:
-        """Whether an index has its values in order."""
+        """Check whether an index has its values in order."""
         return self.of.name in _INDEXED
 
     @property
     def always(self) -> bool:
-        """Whether every inference has a value."""
+        """Check whether every inference has a value."""
         column = inference.c.get(self.of.name)
         return self.of.name in _ALWAYS or (column is not None and not column.nullable)
 
@@ -157,8 +157,7 @@ class ByProperty:
 
 @dataclass(frozen=True, slots=True)
 class AtRandom:
-    """By a hash of the uid: its first values are a uniform sample, the same each time for a
-    seed."""
+    """By a hash of the uid: its first values are a uniform sample, the same for the same seed."""
 
     seed: int
     kind: ClassVar[Family] = "number"
@@ -182,8 +181,48 @@ class AtRandom:
         return false()
 
 
-Order: TypeAlias = ByKey | ByProperty | ByDistance | AtRandom
-# Parts of what a uid begins with: their order is the order of time.
+@dataclass(frozen=True, slots=True)
+class Backwards:
+    """Another order from its end to its beginning, of inferences that have a value.
+
+    Of several values it takes the one that the other order takes.
+    """
+
+    order: "Order"
+    # those without a value come last in the other order: they are before none that has one
+    always: ClassVar[bool] = True
+
+    @property
+    def kind(self) -> Family:
+        """The type that its values are compared as."""
+        return self.order.kind
+
+    @property
+    def descending(self) -> bool:
+        """The other direction."""
+        return not self.order.descending
+
+    @property
+    def is_scannable(self) -> bool:
+        """Check whether an index has its values in order."""
+        return self.order.is_scannable
+
+    @property
+    def type(self) -> TypeEngine[Any]:
+        """The type of its values."""
+        return self.order.type
+
+    def rows(self, scan_range: ScanRange) -> Rows:
+        """Return the range's values."""
+        return self.order.rows(scan_range)
+
+    def is_missing(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        """Test whether the inference with this uid has no value."""
+        return self.order.is_missing(scan_range, uid)
+
+
+Order: TypeAlias = ByKey | ByProperty | ByDistance | AtRandom | Backwards
+# Both are in the order of time: a uid begins with the time.
 TIME = frozenset({"received_at", "uid"})
 UNORDERED = frozenset({"location"})
 SORTABLE = tuple(name for name in PROPERTIES if name not in UNORDERED)
@@ -200,7 +239,7 @@ class MissingValue:
 
     @property
     def scans(self) -> int:
-        """Index scans that its list takes; 0: it has none."""
+        """The number of index scans for its list; 0: it has none."""
         return 2 if self.drives and isinstance(self.order, ByKey) else 0
 
     def uids(self, scan_range: ScanRange) -> Uids | None:
@@ -221,7 +260,7 @@ def test_beyond(order: Order, rows: Rows, hit: Hit, *, after: bool) -> ColumnEle
     return position < bound if after == order.descending else position > bound
 
 
-def sort_rows(order: Order, rows: Rows, found: Select[Any], limit: int) -> Select[Any]:
+def sort_rows(order: Order, rows: Rows, matches: Select[Any], limit: int) -> Select[Any]:
     """Select the first of these rows."""
     keys = (rows.value, rows.uid)
-    return found.order_by(*(k.desc() if order.descending else k.asc() for k in keys)).limit(limit)
+    return matches.order_by(*(k.desc() if order.descending else k.asc() for k in keys)).limit(limit)

@@ -1,9 +1,9 @@
 """A page of matches in order of time.
 
 First the newest few thousand inferences are scanned and tested, which finds common matches at once
-and bounds the cost of rare ones; then driving indexes are used, a group of partitions a statement,
-until the page is full. When time runs out, the page has what was found, and says how far it
-searched; a deadline's soft end applies as soon as there is anything to answer.
+and bounds the cost of rare ones. Then driving indexes are used, one statement for each group of
+partitions, until the page is full. When time runs out, the page has the matches found so far, and
+says how far it searched. A deadline's soft end applies as soon as there is anything to answer.
 """
 
 from collections.abc import Sequence
@@ -15,43 +15,43 @@ from uuid import UUID
 from sqlalchemy import Integer, Select, bindparam, literal, literal_column, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.index.prepared import Prepared
+from inference_store.index.prepared_statement import PreparedStatement
 from inference_store.index.tables import inference
 
 from .anti_join import find_anti_joins
-from .bounded import Deadline, OutOfTime, fetch
-from .building import Building
+from .deadline import Deadline, OutOfTime, fetch
 from .driving import FEW, DrivingIndex, build_matches, settings_for
 from .list_sizes import choose_next_driver, choose_next_most, count_lists
 from .matching import Query, find_pieces, match_by_scan, order_matches
 from .progress import Progress
 from .read import Ahead
 from .scan_range import HIGHEST, LOWEST, ScanRange, span_around, split_growing, take_unbroken
+from .statement_building import Building
 
 SCAN = 4_000
 _LONGEST_SCAN = 64
-# A scan of so many times the first one costs no more than the two lists of a partition.
+# A scan this many times as long as the first costs no more than the two lists of a partition.
 _LONGEST_DETOUR = 4
 
 
 @dataclass(slots=True, kw_only=True)
 class PageSearch(Progress):
-    """What a search has found so far."""
+    """The matches that a search has found so far."""
 
-    wanted: int
+    limit: int
     scan: int = SCAN
     uids: list[UUID] = field(default_factory=list)
     counted: int = FEW
-    """Up to how many the lists of the next partitions are counted."""
+    """The limit for counting the lists of the next partitions."""
     driven_by: int | None = None
-    """The place of the list that was very short in the last ones: it is counted first."""
+    """The index of the list that was very short in the last partitions: it is counted first."""
     ahead: Ahead | None = None
-    """What is read of those that the first statement finds, if it needs no condition."""
+    """The columns to read with the first statement's matches, if it has no condition."""
 
     @property
     def missing(self) -> int:
-        """How many uids the page still takes."""
-        return self.wanted - len(self.uids)
+        """The number of uids that the page still takes."""
+        return self.limit - len(self.uids)
 
 
 async def find_page(
@@ -64,12 +64,12 @@ async def find_page(
     goes_on: bool = False,
     ahead: Ahead | None = None,
 ) -> PageSearch:
-    """Find up to `limit` uids in the query's order; `scan`: how many inferences are scanned first.
+    """Find up to `limit` uids in the query's order. `scan`: the number of inferences scanned first.
 
-    `goes_on`: a page came before it. `ahead`: takes what is read while it is found. Raises
-    OutOfTime only if not even the scan came to an end.
+    `goes_on`: it continues an earlier page. `ahead`: receives the inferences that are read with the
+    uids. Raises OutOfTime only if not even the scan came to an end.
     """
-    search = PageSearch(wanted=limit, scan=scan, deadline=deadline, goes_on=goes_on, ahead=ahead)
+    search = PageSearch(limit=limit, scan=scan, deadline=deadline, goes_on=goes_on, ahead=ahead)
     if query.nothing or query.scan_range.empty:
         return search
     parts = await find_pieces(connection, query, newest_first=query.newest_first)
@@ -86,11 +86,10 @@ async def find_page(
 async def _scan(
     connection: AsyncConnection, query: Query, parts: Sequence[ScanRange], search: PageSearch
 ) -> Sequence[ScanRange]:
-    """Test inference after inference, and return the pieces that are left; no scan without
-    conditions.
+    """Test inference after inference, and return the pieces not yet searched.
 
-    If no index can drive the query there is only the scan, in strides that grow: time may run out
-    after any of them, and the page has what was found until then.
+    Without conditions nothing is scanned. If no index can drive the query, there is only the scan,
+    in strides that grow: after any of them time may run out, and the page has the matches so far.
     """
     if not query.conditions:
         return parts
@@ -102,7 +101,7 @@ async def _scan(
         statement = partial(_select_stride, query, stride, search.missing)
         rows = await fetch(connection, statement, search.until, large=query.large)
         _take(search, query, stride, rows)
-        # with another condition it is unknown which one is rare: the scan goes on
+        # with other conditions it is unknown which one is rare: the scan goes on
         alone = 0 < len(find_anti_joins(query)) == len(query.conditions)
         if query.is_driven or (alone and _too_few(search, length)):
             break
@@ -116,7 +115,7 @@ def _select_stride(query: Query, stride: ScanRange, limit: int) -> Select[Any]:
 
 
 def _too_few(search: PageSearch, scanned: int) -> bool:
-    """Whether so few matches were met so far that a full page would take too long a scan."""
+    """Check whether matches are so rare that a full page would take too long a scan."""
     return search.missing * scanned > _LONGEST_DETOUR * search.scan * len(search.uids)
 
 
@@ -150,8 +149,8 @@ def _split(
         stride, after = here.clip(end, here.hi), (LOWEST, end)
     else:
         stride, after = here.clip(here.lo, _next_uid(end)), (_next_uid(end), HIGHEST)
-    left = [part.clip(*after) for part in parts]
-    return stride, [part for part in left if not part.empty]
+    rest = [part.clip(*after) for part in parts]
+    return stride, [part for part in rest if not part.empty]
 
 
 def _next_uid(uid: UUID) -> UUID:
@@ -171,7 +170,7 @@ async def _follow(
         try:
             await _follow_group(connection, query, group, search, share=share)
         except OutOfTime:
-            # One partition at a time: the nearest ones may still be done in time.
+            # One partition at a time: there may be time for the nearest ones.
             for part in group:
                 if search.missing > 0:
                     await _follow_group(connection, query, [part], search)
@@ -186,7 +185,7 @@ async def _follow_group(
     share: float = 1.0,
 ) -> None:
     deadline = search.until
-    looked = await count_lists(
+    counted = await count_lists(
         connection,
         query,
         group,
@@ -196,12 +195,12 @@ async def _follow_group(
         alone=True,
         driven_by=search.driven_by,
     )
-    pieces_left = [each for each in looked if not each.empty]
-    search.counted, search.driven_by = choose_next_most(pieces_left), choose_next_driver(looked)
+    pieces_left = [piece for piece in counted if not piece.empty]
+    search.counted, search.driven_by = choose_next_most(pieces_left), choose_next_driver(counted)
     rows: Sequence[Any] = ()
     wrong = False
     if pieces_left:
-        # only by the first statement, which may take all of the time
+        # only with the first statement, which may take all of the time
         read = None if search.uids else search.ahead
         rows = await _read(connection, query, pieces_left, search.missing, deadline, share, read)
         uids = [row[0] for row in rows]
@@ -210,7 +209,7 @@ async def _follow_group(
             silent = [pieces_left[index] for index in find_silent([row[1] for row in rows])]
             wrong = bool(silent and await _read(connection, query, silent, 1, deadline, share))
     if len(group) > 1 and wrong:
-        # UNION ALL gave its parts in another order, so that LIMIT took the wrong ones.
+        # UNION ALL returned its parts in another order, so LIMIT took the wrong rows.
         for part in group:
             if search.missing > 0:
                 await _follow_group(connection, query, [part], search)
@@ -261,18 +260,18 @@ async def _read(  # noqa: PLR0917
 
 
 @cache
-def _select_everything(newest_first: bool) -> Prepared:
-    """Build what `_union` does for one piece without conditions: the most frequent page."""
+def _select_everything(newest_first: bool) -> PreparedStatement:
+    """Build the statement of `_union` for one piece without conditions: the most frequent page."""
     here = inference.c
     lo, hi = (bindparam(name, type_=here.uid.type) for name in ("lo", "hi"))
     where = (here.model == bindparam("model", type_=here.model.type), here.uid >= lo, here.uid < hi)
     uids = select(here.uid, literal_column("0").label("part")).where(*where)
     order = here.uid.desc() if newest_first else here.uid
-    return Prepared(uids.order_by(order).limit(bindparam("most", type_=Integer())))
+    return PreparedStatement(uids.order_by(order).limit(bindparam("most", type_=Integer())))
 
 
 def find_silent(parts: Sequence[int]) -> list[int]:
-    """Return the parts before the last row's that returned no row, for rows that fill a page.
+    """Return the parts without rows before the last row's part, if the rows fill a page.
 
     They are empty, or were never read: a later part filled the page.
     """
@@ -294,6 +293,6 @@ def _union(query: Query, group: Sequence[DrivingIndex], limit: int) -> Select[An
 
 
 def _take(search: PageSearch, query: Query, scan_range: ScanRange, rows: Sequence[Any]) -> None:
-    """Store what was found in the range, and how far the search came."""
+    """Store the matches of the range, and how far the search came."""
     search.uids.extend(row[0] for row in rows)
     search.searched = scan_range.lo if query.newest_first else UUID(int=scan_range.hi.int - 1)

@@ -12,8 +12,8 @@ from inference_store.inference.events.uid import received_at_of
 
 from . import cursor as cursors
 from . import page, sorted_cursor
-from .across import find_across
-from .bounded import Deadline
+from .across_models import find_across
+from .deadline import Deadline
 from .explain import record_form
 from .hit import Hit
 from .matching import Query
@@ -26,12 +26,15 @@ from .sorted_page import OnlyWithValue, find_sorted
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The hits of a page, and where the next begins. `searched_back_to`: time ran out there."""
+    """The hits of a page, and the cursor of the next one.
+
+    `searched_back_to`: the time down to which it searched before time ran out.
+    """
 
     hits: Sequence[Hit]
     next: str | None = None
     read: Mapping[UUID, Inference] = field(default_factory=dict)
-    """Those that were read as they were found: all of one model."""
+    """The inferences that were read with the hits: all are of one model."""
     searched_back_to: datetime | None = None
 
 
@@ -48,13 +51,13 @@ async def find_page(
 ) -> Page:
     """Find a page of one request, by a query of each model. Raises OutOfTime, InvalidCursor.
 
-    `include`: what to show beside the hits, if it may be read while they are found. `fingerprint`:
-    of the request; a cursor of another one is refused. The deadline's soft end applies in order of
-    time, because such a page may say how far back it has searched.
+    `include`: the parts to show with the hits, if they may be read together. `fingerprint`: of the
+    request; a cursor of another one is refused. The deadline's soft end applies in order of time,
+    because such a page may say how far back it has searched.
     """
     if sort.order is None:
         ways = limit + 1, deadline, include
-        found = await _find_by_time(connection, queries, fingerprint, cursor, *ways)
+        result = await _find_by_time(connection, queries, fingerprint, cursor, *ways)
     else:
         after = None
         if cursor is not None:
@@ -70,11 +73,11 @@ async def find_page(
             )
         except OnlyWithValue as some:
             return Page(some.hits, make_cursor(sort, fingerprint, some.hits[-1]))
-        found = Page(hits)
-    if len(found.hits) <= limit:
-        return found
-    following = make_cursor(sort, fingerprint, found.hits[limit - 1])
-    return replace(found, hits=found.hits[:limit], next=following)
+        result = Page(hits)
+    if len(result.hits) <= limit:
+        return result
+    following = make_cursor(sort, fingerprint, result.hits[limit - 1])
+    return replace(result, hits=result.hits[:limit], next=following)
 
 
 def describe_narrowing(sort: Sort) -> str:
@@ -111,16 +114,16 @@ async def _find_by_time(  # noqa: PLR0917
     goes_on = cursor is not None
     read: Mapping[UUID, Inference] = {}
     if len(queries) == 1:
-        reading = None if include is None else await make_ahead(connection, include, limit)
+        ahead = None if include is None else await make_ahead(connection, include, limit)
         how: dict[str, Any] = {"limit": limit, "deadline": deadline, "goes_on": goes_on}
-        far = alone = await page.find_page(connection, queries[0], **how, ahead=reading)
-        read = {} if reading is None else reading.found
+        far = alone = await page.find_page(connection, queries[0], **how, ahead=ahead)
+        read = {} if ahead is None else ahead.inferences
         hits = [Hit(queries[0].scan_range.model, uid) for uid in alone.uids]
     else:
-        far = found = await find_across(
+        far = search = await find_across(
             connection, queries, limit=limit, deadline=deadline, goes_on=goes_on
         )
-        hits = found.hits
+        hits = search.hits
     if far.out_of_time and far.searched is not None and len(hits) < limit:
         following = cursors.encode(fingerprint, far.searched)
         return Page(hits, following, read, received_at_of(far.searched))

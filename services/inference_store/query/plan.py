@@ -1,6 +1,6 @@
-"""Summarises a plan, Postgres' own or that of a Citus coordinator.
+"""Summarises a plan of Postgres or of a Citus coordinator.
 
-Only names of tables and of node types are kept: no value, no condition.
+The summary has only names of tables and of node types: no value, no condition.
 """
 
 import re
@@ -22,38 +22,39 @@ class Plan:
 
     rows: int
     counts: bool
-    """Whether it answers one number: then `rows` are those that it counts."""
+    """Whether it returns one number: then `rows` are the rows that it counts."""
     spans: frozenset[str]
     scans: str
 
 
-def summarize_plan(found: Any) -> Plan:
-    """Summarise EXPLAIN's JSON, which the driver has read."""
-    root = _expand(found[0]["Plan"])
+def summarize_plan(explained: Any) -> Plan:
+    """Summarise the JSON of EXPLAIN, as the driver returns it."""
+    root = _expand(explained[0]["Plan"])
     counts = root["Node Type"] == "Aggregate" and root.get("Strategy", "Plain") == "Plain"
     nodes = list(_iterate_nodes(root))
-    named = [
+    reads = [
         (node["Node Type"], node["Relation Name"]) for node in nodes if "Relation Name" in node
     ]
     scans: dict[str, set[str]] = {}
     spans = set()
-    for kind, relation in named:
+    for kind, relation in reads:
         parts = _PARTITION.match(relation)
         table = parts["table"] if parts else relation
         scans.setdefault(f"{kind} on {table}", set()).add(relation)
         if parts:
             spans.add(parts["span"])
-    # the tables that are named first: an outer table comes before what is looked up for each of its
-    # rows
-    said = [scan if len(on) == 1 else f"{scan} x{len(on)}" for scan, on in scans.items()]
-    more = [f"{len(said) - _MOST_SCANS} more"] if len(said) > _MOST_SCANS else []
+    # the first tables: an outer table comes before the tables that are looked up for its rows
+    descriptions = [scan if len(on) == 1 else f"{scan} x{len(on)}" for scan, on in scans.items()]
+    more = [f"{len(descriptions) - _MOST_SCANS} more"] if len(descriptions) > _MOST_SCANS else []
     rows = _count_rows(root) if counts else root["Plan Rows"]
-    return Plan(int(rows), counts, frozenset(spans), ", ".join([*said[:_MOST_SCANS], *more]))
+    return Plan(
+        int(rows), counts, frozenset(spans), ", ".join([*descriptions[:_MOST_SCANS], *more])
+    )
 
 
 def _expand(root: Node, results: deque[Node] | None = None) -> Node:
-    """Return the plan, with what Citus does on other nodes put in its place; `results`: what it
-    reads of that."""
+    """Return the plan with the parts that Citus runs on other nodes in place; `results`: their
+    results, in the order in which it reads them."""
     waiting = deque[Node]() if results is None else results
     top: Node = {"Plans": [root]}
     for node in _iterate_nodes(top):
@@ -72,12 +73,12 @@ def _replace(node: Node, results: deque[Node]) -> Node:
 def _merge_remote(query: Mapping[str, Any], before: deque[Node]) -> Node:
     """Return the plans of a distributed query's tasks, with the coordinator's table names.
 
-    They read the results of its own subplans; a query without subplans is one itself, and reads
-    those `before` it.
+    They read the results of its own subplans. A query without subplans is a subplan itself, and
+    reads those `before` it.
     """
     own = deque[Node]()
-    for each in query.get("Subplans", ()):
-        for statement in each["PlannedStmt"]:
+    for subplan in query.get("Subplans", ()):
+        for statement in subplan["PlannedStmt"]:
             own.append(_expand(statement["Plan"], own))
     results = own or before
     tasks = query.get("Job", {}).get("Tasks", ())
@@ -99,27 +100,27 @@ def _add_up(root: Node) -> None:
     """Add up the estimates of other nodes, because the node that reads them has none."""
     for node in reversed(list(_iterate_nodes(root))):
         if node["Node Type"] == "Append":
-            node["Plan Rows"] = sum(each["Plan Rows"] for each in node.get("Plans", ()))
+            node["Plan Rows"] = sum(child["Plan Rows"] for child in node.get("Plans", ()))
 
 
 def _iterate_nodes(node: Node) -> Iterator[Node]:
     """Yield the node and those below, without recursion."""
-    left = [node]
-    while left:
-        one = left.pop()
-        yield one
-        left.extend(reversed(one.get("Plans", ())))
+    waiting = [node]
+    while waiting:
+        current = waiting.pop()
+        yield current
+        waiting.extend(reversed(current.get("Plans", ())))
 
 
 def _count_rows(root: Node) -> float:
     """Return the rows that go into the lowest aggregates."""
-    total, left = 0.0, [root]
-    while left:
-        one = left.pop()
-        below = list(_iterate_nodes(one))[1:]
+    total, waiting = 0.0, [root]
+    while waiting:
+        current = waiting.pop()
+        below = list(_iterate_nodes(current))[1:]
         if any(node["Node Type"] == "Aggregate" for node in below):
-            left.extend(one.get("Plans", ()))
+            waiting.extend(current.get("Plans", ()))
         else:
-            inputs = one.get("Plans", ()) if one["Node Type"] == "Aggregate" else ()
+            inputs = current.get("Plans", ()) if current["Node Type"] == "Aggregate" else ()
             total += sum(node["Plan Rows"] for node in inputs)
     return total

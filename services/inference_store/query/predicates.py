@@ -9,7 +9,7 @@ from inference_store.index.key_registry import Models
 from inference_store.query.cql2.tree import Node
 from inference_store.query.filters import from_conditions
 from inference_store.query.filters.check import check
-from inference_store.query.filters.known import Known, known
+from inference_store.query.filters.known_keys import KnownKeys, find_known_keys
 from inference_store.query.filters.names import names_in
 from inference_store.query.filters.typed import Predicate
 
@@ -32,10 +32,10 @@ async def check_request(
 
     Raises UnknownKey, ImpossibleComparison, Invalid, NotKept.
     """
-    names = {each.key for each in request.metadata}
+    names = {entry.key for entry in request.metadata}
     if request.filter is not None:
         names |= names_in(request.filter)
-    keys = await known(connection, models, names)
+    keys = await find_known_keys(connection, models, names)
     predicates: list[Predicate] = []
     warnings: dict[str, None] = {}
     for node, text in _list_conditions(request, keys):
@@ -46,10 +46,10 @@ async def check_request(
     return CheckedRequest(tuple(predicates), (*warnings, *labels))
 
 
-def _list_conditions(request: QueryRequest, keys: Known) -> Iterator[tuple[Node, str | None]]:
-    """Yield each condition as a tree, and the text that it was."""
-    for asked in request.metadata:
-        yield from_conditions.metadata_node(asked, keys, request.unknown_keys), None
+def _list_conditions(request: QueryRequest, keys: KnownKeys) -> Iterator[tuple[Node, str | None]]:
+    """Yield each condition as a tree, with its text if it had one."""
+    for entry in request.metadata:
+        yield from_conditions.metadata_node(entry, keys, request.unknown_keys), None
     for node in _list_plain(request):
         yield node, None
     if request.filter is not None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from uuid import UUID
 
-from .bounded import Deadline
+from .deadline import Deadline
 
 
 @dataclass(slots=True, kw_only=True)
@@ -12,16 +12,16 @@ class Progress:
 
     deadline: Deadline
     goes_on: bool = False
-    """Whether a page came before it. A short walk is then not enough to answer: where that ended
-    early each time, pages would come on by a short walk each, and never through a large partition.
+    """Whether it continues an earlier page. A short walk is then not enough to answer: pages that
+    all ended after one would never come through a large partition.
     """
     came_on: bool = False
-    """Whether it came further than the short walk before an index leads."""
+    """Whether it came further than the short walk before an index drives."""
     searched: UUID | None = None
     out_of_time: bool = False
 
     @property
     def until(self) -> Deadline:
-        """When to stop: at the soft end as soon as there is something to answer."""
+        """The deadline at which to stop: the soft end as soon as there is something to answer."""
         enough = self.came_on or (self.searched is not None and not self.goes_on)
         return self.deadline.early if enough else self.deadline

@@ -57,21 +57,21 @@ def _column(name: str) -> Sql:
     return lambda row: row.c[name]
 
 
-# Whatever query is around it, and however far out the row is, it is this row that is meant.
+# It correlates with this row, whatever query surrounds it, and however far out the row is.
 def _of_model(column: ColumnElement[Any]) -> Sql:
-    def found(row: FromClause) -> ColumnElement[Any]:
+    def select_value(row: FromClause) -> ColumnElement[Any]:
         rows = select(column).where(registration.c.model == row.c.model)
         return rows.correlate_except(registration).scalar_subquery()
 
-    return found
+    return select_value
 
 
 def _label(name: str) -> Sql:
-    def found(row: FromClause) -> ColumnElement[Any]:
+    def select_value(row: FromClause) -> ColumnElement[Any]:
         rows = select(label.c.name).where(label.c.label == row.c[name])
         return rows.correlate_except(label).scalar_subquery()
 
-    return found
+    return select_value
 
 
 def _milliseconds(start: str, end: str) -> Sql:
@@ -85,7 +85,7 @@ def _milliseconds(start: str, end: str) -> Sql:
 
 
 def _capture_problem(side: CaptureSide) -> Sql:
-    """Return a text out of a few fixed names, so that they may be in the statement."""
+    """Return one of a few fixed names, which are literals of the statement."""
     flags = flags_of(side)
     return lambda row: case(
         *(
@@ -108,7 +108,7 @@ _KINDS: Final[Mapping[type[Any], tuple[PropertyKind, Stored]]] = {
 
 
 def _described(table: Table) -> Iterator[Property]:
-    """The columns that have a `doc`."""
+    """Yield a property for each column that has a `doc`."""
     for column in table.columns:
         if column.doc:
             kind, stored = _KINDS[type(column.type)]

@@ -6,19 +6,22 @@ from datetime import datetime
 from typing import Literal
 
 from inference_store.query.cql2.tree import Node
-from inference_store.query.filters.from_conditions import Asked
+from inference_store.query.filters.from_conditions import MetadataEntry
 
 UnknownKeys = Literal["refuse", "empty"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryRequest:
-    """What is asked of models; everything that is given must hold. Times are half-open."""
+    """A question about the inferences of models; every given condition must hold.
+
+    Times are half-open.
+    """
 
     filter: Node | None = None
     filter_text: str | None = None
-    """The filter as it was written, where it was text: errors show their place in it."""
-    metadata: Sequence[Asked] = ()
+    """The text of the filter, if it was sent as text: errors point at a place in it."""
+    metadata: Sequence[MetadataEntry] = ()
     since: datetime | None = None
     until: datetime | None = None
     inference_ids: Sequence[str] | None = None

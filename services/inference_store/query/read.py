@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.distribution import is_distributed_cached
-from inference_store.index.prepared import Prepared
+from inference_store.index.prepared_statement import PreparedStatement
 from inference_store.index.tables import erasing, inference, inference_alias, label, prediction
 from inference_store.inference.metadata import encode_entries
 
@@ -23,13 +23,14 @@ _PREDICTED: Final = (
     label.c.name.label("label"),
     *(c.label(c.key) for c in prediction.columns if c.key not in {"model", "uid", "label"}),
 )
-"""What is read of a prediction."""
-_PREDICTED_NAMES: Final = tuple(str(each.name) for each in _PREDICTED)
+"""The columns that are read of a prediction."""
+PREDICTION_FIELDS: Final = tuple(str(column.name) for column in _PREDICTED)
 
 
 # A named tuple, as Hit: thousands are made for an answer, each at a third of a dataclass's cost.
 class Inference(NamedTuple):
-    """One inference. `row` has its columns by name; `metadata`, `predictions` None: not read."""
+    """One inference. `row` has its columns by name; `metadata`, `prediction_values` None: not
+    read."""
 
     row: Any
     top_label: str | None
@@ -40,7 +41,17 @@ class Inference(NamedTuple):
     """Its response is gone, or is being deleted."""
     metadata: bytes | None = None
     """Its entries, as they are stored."""
-    predictions: tuple[Mapping[str, Any], ...] | None = None
+    prediction_values: Sequence[Sequence[Any]] | None = None
+    """The values of each prediction, in the order of PREDICTION_FIELDS."""
+
+    @property
+    def predictions(self) -> list[dict[str, Any]] | None:
+        """The predictions, their values by name."""
+        if self.prediction_values is None:
+            return None
+        return [
+            dict(zip(PREDICTION_FIELDS, values, strict=True)) for values in self.prediction_values
+        ]
 
     @property
     def uid(self) -> UUID:
@@ -52,47 +63,51 @@ class Inference(NamedTuple):
 async def read(
     connection: AsyncConnection, model: int, uids: Sequence[UUID], *, include: Collection[str] = ()
 ) -> list[Inference]:
-    """Return the inferences with these uids, in order; those that are deleted meanwhile are left
-    out."""
+    """Return the inferences with these uids, in order, without those deleted meanwhile."""
     if not uids:
         return []
     # Citus passes no rows inside of rows from node to node.
     apart = PREDICTIONS in include and await is_distributed_cached(connection)
     together = PREDICTIONS in include and not apart
     statement = (_build_one if len(uids) == 1 else _build_many)(METADATA in include, together)
-    wanted = {"model": model, "uids": uids, "uid": uids[0]}
-    found = {row["uid"]: row for row in await statement.fetch(connection, wanted)}
-    predicted = await _read_predictions(connection, wanted) if apart else None
+    parameters = {"model": model, "uids": uids, "uid": uids[0]}
+    rows = {row["uid"]: row for row in await statement.fetch(connection, parameters)}
+    predicted = await _read_predictions(connection, parameters) if apart else None
     return [
-        _make_inference(found[uid], include, None if predicted is None else predicted.get(uid, ()))
+        _make_inference(rows[uid], include, None if predicted is None else predicted.get(uid, ()))
         for uid in uids
-        if uid in found
+        if uid in rows
     ]
 
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What the statement that finds inferences reads of them as well. `found`: by their uids."""
+    """The columns that the statement that finds inferences reads as well.
+
+    `inferences`: by their uids.
+    """
 
     include: Collection[str]
-    found: dict[UUID, Inference] = field(default_factory=dict)
+    inferences: dict[UUID, Inference] = field(default_factory=dict)
 
-    def statement(self, *, newest_first: bool) -> Prepared:
+    def statement(self, *, newest_first: bool) -> PreparedStatement:
         """Return the statement for the first inferences of a model in order of time: `most` of [lo,
         hi)."""
         return _build_first(METADATA in self.include, PREDICTIONS in self.include, newest_first)
 
     def take(self, rows: Sequence[Any]) -> list[UUID]:
-        """Store what that statement found, and return the uids."""
-        self.found.update((row["uid"], _make_inference(row, self.include, None)) for row in rows)
+        """Store the rows of that statement, and return their uids."""
+        self.inferences.update(
+            (row["uid"], _make_inference(row, self.include, None)) for row in rows
+        )
         return [row["uid"] for row in rows]
 
 
 async def make_ahead(
-    connection: AsyncConnection, include: Collection[str], wanted: int
+    connection: AsyncConnection, include: Collection[str], limit: int
 ) -> Ahead | None:
-    """Return how to read so many while they are found; None: they are read afterwards."""
-    if wanted > _MOST_AHEAD or await is_distributed_cached(connection):
+    """Return the columns to read with the hits; None: they are read afterwards."""
+    if limit > _MOST_AHEAD or await is_distributed_cached(connection):
         return None
     return Ahead(include)
 
@@ -102,9 +117,7 @@ def _make_inference(
 ) -> Inference:
     marks = row["marks"] or ()
     if PREDICTIONS in include and predicted is None:
-        predicted = [
-            dict(zip(_PREDICTED_NAMES, each, strict=True)) for each in row[PREDICTIONS] or ()
-        ]
+        predicted = row[PREDICTIONS] or ()
     return Inference(
         row=row,
         top_label=row["top_label_name"],
@@ -112,32 +125,33 @@ def _make_inference(
         input_erased="input" in marks or row["data_deleted_at"] is not None,
         response_erased="response" in marks or row["response_deleted_at"] is not None,
         metadata=(row[METADATA] or _NO_ENTRIES) if METADATA in include else None,
-        predictions=None if predicted is None else tuple(predicted),
+        prediction_values=predicted,
     )
 
 
 async def _read_predictions(
-    connection: AsyncConnection, wanted: Mapping[str, Any]
-) -> dict[UUID, list[Mapping[str, Any]]]:
-    found: dict[UUID, list[Mapping[str, Any]]] = {}
-    for row in await _build_predictions().fetch(connection, wanted):
-        items = dict(row)
-        found.setdefault(items.pop("uid"), []).append(items)
-    return found
+    connection: AsyncConnection, parameters: Mapping[str, Any]
+) -> dict[UUID, list[Sequence[Any]]]:
+    predictions: dict[UUID, list[Sequence[Any]]] = {}
+    for uid, *values in await _build_predictions().fetch(connection, parameters):
+        predictions.setdefault(uid, []).append(values)
+    return predictions
 
 
 @cache
-def _build_one(with_metadata: bool, with_predictions: bool) -> Prepared:
+def _build_one(with_metadata: bool, with_predictions: bool) -> PreparedStatement:
     """Build the statement for one inference, with its parts in other tables."""
     beside = _select_parts(_match_one, with_predictions)
-    return Prepared(_select_rows(with_metadata, *beside).where(_match_one(inference)))
+    return PreparedStatement(_select_rows(with_metadata, *beside).where(_match_one(inference)))
 
 
 @cache
-def _build_first(with_metadata: bool, with_predictions: bool, newest_first: bool) -> Prepared:
+def _build_first(
+    with_metadata: bool, with_predictions: bool, newest_first: bool
+) -> PreparedStatement:
     """Build the statement for the first rows of a range of uids.
 
-    The parts in other tables are looked up for each row: few are wanted, and which ones is not
+    The parts in other tables are looked up for each row: there are few rows, and they are not
     known when the statement is planned.
     """
     uid = inference.c.uid
@@ -149,7 +163,7 @@ def _build_first(with_metadata: bool, with_predictions: bool, newest_first: bool
         _match_range(inference)
     )
     ordered = query.order_by(uid.desc() if newest_first else uid)
-    return Prepared(ordered.limit(bindparam("most", type_=INTEGER())))
+    return PreparedStatement(ordered.limit(bindparam("most", type_=INTEGER())))
 
 
 def _select_parts(
@@ -168,7 +182,7 @@ def _select_parts(
 
 
 @cache
-def _build_many(with_metadata: bool, with_predictions: bool) -> Prepared:
+def _build_many(with_metadata: bool, with_predictions: bool) -> PreparedStatement:
     """Build the statement for several inferences.
 
     The parts in other tables are read once, not for each.
@@ -184,11 +198,13 @@ def _build_many(with_metadata: bool, with_predictions: bool) -> Prepared:
             _match_some(prediction)
         )
         beside[PREDICTIONS] = rows.order_by(here.uid, here.rank, here.ordinal)
-    lists = {name: _collect_by_uid(each, name) for name, each in beside.items()}
-    query = _select_rows(with_metadata, *(each.c.all.label(name) for name, each in lists.items()))
-    for each in lists.values():
-        query = query.outerjoin(each, each.c.uid == inference.c.uid)
-    return Prepared(query.where(_match_some(inference)))
+    lists = {name: _collect_by_uid(parts, name) for name, parts in beside.items()}
+    query = _select_rows(
+        with_metadata, *(collected.c.all.label(name) for name, collected in lists.items())
+    )
+    for collected in lists.values():
+        query = query.outerjoin(collected, collected.c.uid == inference.c.uid)
+    return PreparedStatement(query.where(_match_some(inference)))
 
 
 def _select_rows(with_metadata: bool, *beside: ColumnElement[Any]) -> Select[Any]:
@@ -199,35 +215,35 @@ def _select_rows(with_metadata: bool, *beside: ColumnElement[Any]) -> Select[Any
 
 
 def _collect_by_uid(rows: Select[Any], name: str) -> CTE:
-    """Collect what a SELECT finds for each uid, in order, into an array.
+    """Collect the rows of a SELECT for each uid, in order, into an array.
 
     It is materialized, so that it is read once however few inferences are expected.
     """
-    found = rows.subquery()
-    lists = select(found.c.uid, func.array_agg(found.c.one).label("all")).group_by(found.c.uid)
+    items = rows.subquery()
+    lists = select(items.c.uid, func.array_agg(items.c.one).label("all")).group_by(items.c.uid)
     return lists.cte(name).prefix_with("MATERIALIZED")
 
 
 def _collect(of: Select[Any], name: str) -> ColumnElement[Any]:
-    """Collect what a SELECT of texts finds into one column."""
-    found = of.correlate(inference).scalar_subquery()
-    return func.array(found, type_=ARRAY(TEXT())).label(name)
+    """Collect the texts of a SELECT into one column."""
+    texts = of.correlate(inference).scalar_subquery()
+    return func.array(texts, type_=ARRAY(TEXT())).label(name)
 
 
 @cache
-def _build_predictions() -> Prepared:
+def _build_predictions() -> PreparedStatement:
     here = prediction.c
     rows = _select_predictions(here.uid, *_PREDICTED).where(_match_some(prediction))
-    return Prepared(rows.order_by(here.uid, here.rank, here.ordinal))
+    return PreparedStatement(rows.order_by(here.uid, here.rank, here.ordinal))
 
 
 def _select_predictions(*columns: ColumnElement[Any]) -> Select[Any]:
-    named = prediction.outerjoin(label, label.c.label == prediction.c.label)
-    return select(*columns).select_from(named)
+    with_labels = prediction.outerjoin(label, label.c.label == prediction.c.label)
+    return select(*columns).select_from(with_labels)
 
 
 def _is_part_mark() -> ColumnElement[bool]:
-    """Test whether a mark is of an input or of a response that is being deleted."""
+    """Test whether a mark is for an input or a response that is being deleted."""
     return or_(erasing.c.scope == "input", erasing.c.scope == "response")
 
 

@@ -12,8 +12,8 @@ from sqlalchemy.dialects.postgresql import INTEGER
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.index.partitions import spans
-from inference_store.index.prepared import Prepared
+from inference_store.index.partitions import list_partitions
+from inference_store.index.prepared_statement import PreparedStatement
 from inference_store.index.tables import erasing
 from inference_store.inference.events.uid import uid_floor
 
@@ -37,8 +37,8 @@ class ScanRange:
     _bound: list[Any] = field(default_factory=list, init=False, compare=False, repr=False)
 
     def of(self, table: FromClause) -> ColumnElement[bool]:
-        """Return the condition on a table's rows; it is set on every table, so that planning prunes
-        it."""
+        """Return the condition on a table's rows. Every table gets it, so that the planner prunes
+        partitions."""
         if not self._bound:
             uid = UUID_TYPE(as_uuid=True)
             self._bound.extend(
@@ -53,7 +53,7 @@ class ScanRange:
 
     @property
     def empty(self) -> bool:
-        """Whether no uid can be in it."""
+        """Check whether it can contain no uid."""
         return self.lo >= self.hi
 
 
@@ -68,7 +68,7 @@ async def find_pieces_of(
 ) -> list[ScanRange]:
     """Cut the range into the partitions' spans, in the order in which they are searched.
 
-    `closed`: those that are being dropped as well.
+    `closed`: also the spans that are being dropped.
     """
     return cut_range(
         scan_range, await find_ranges(connection, closed=closed), newest_first=newest_first
@@ -77,69 +77,68 @@ async def find_pieces_of(
 
 async def find_ranges(connection: AsyncConnection, *, closed: bool = False) -> list[Range]:
     """Return the spans as ranges of uids, the newest first."""
-    known = await spans(connection, closed=closed)
-    return [(uid_floor(span.lo), uid_floor(span.hi)) for span in known]
+    partitions = await list_partitions(connection, closed=closed)
+    return [(uid_floor(span.lo), uid_floor(span.hi)) for span in partitions]
 
 
 def cut_range(
-    scan_range: ScanRange, known: Sequence[Range], *, newest_first: bool
+    scan_range: ScanRange, ranges: Sequence[Range], *, newest_first: bool
 ) -> list[ScanRange]:
-    """Cut the range into these ranges, which come the newest first."""
-    found = [piece for each in known if not (piece := scan_range.clip(*each)).empty]
-    return found if newest_first else found[::-1]
+    """Cut the range by these ranges, which are given newest first."""
+    pieces = [piece for bounds in ranges if not (piece := scan_range.clip(*bounds)).empty]
+    return pieces if newest_first else pieces[::-1]
 
 
-def split_groups(found: Sequence[ScanRange], size: int = GROUP) -> Iterator[Sequence[ScanRange]]:
-    """Yield so many pieces at once."""
-    for start in range(0, len(found), size):
-        yield found[start : start + size]
+def split_groups(pieces: Sequence[ScanRange], size: int = GROUP) -> Iterator[Sequence[ScanRange]]:
+    """Yield the pieces in groups of `size`."""
+    for start in range(0, len(pieces), size):
+        yield pieces[start : start + size]
 
 
-def take_unbroken(found: Sequence[ScanRange], size: int = GROUP) -> Sequence[ScanRange]:
-    """Return the first pieces that adjoin, so many at most.
+def take_unbroken(pieces: Sequence[ScanRange], size: int = GROUP) -> Sequence[ScanRange]:
+    """Return the first pieces that adjoin, at most `size`.
 
     In a hole there may be a partition that is being dropped, whose rows nobody may see.
     """
-    for index in range(1, min(size, len(found))):
-        before, after = found[index - 1], found[index]
+    for index in range(1, min(size, len(pieces))):
+        before, after = pieces[index - 1], pieces[index]
         if before.lo != after.hi and before.hi != after.lo:
-            return found[:index]
-    return found[:size]
+            return pieces[:index]
+    return pieces[:size]
 
 
-def split_unbroken(found: Sequence[ScanRange], size: int = GROUP) -> Iterator[Sequence[ScanRange]]:
-    """Yield so many pieces at once, never across a hole: `span_around` them is nothing else."""
-    while found:
-        group = take_unbroken(found, size)
+def split_unbroken(pieces: Sequence[ScanRange], size: int = GROUP) -> Iterator[Sequence[ScanRange]]:
+    """Yield groups of at most `size` adjoining pieces: `span_around` a group has no hole."""
+    while pieces:
+        group = take_unbroken(pieces, size)
         yield group
-        found = found[len(group) :]
+        pieces = pieces[len(group) :]
 
 
-def split_growing(found: Sequence[ScanRange], size: int = GROUP) -> Iterator[Sequence[ScanRange]]:
-    """Yield one piece, then two, then more, up to so many at once: mostly the first ones
-    suffice."""
+def split_growing(pieces: Sequence[ScanRange], size: int = GROUP) -> Iterator[Sequence[ScanRange]]:
+    """Yield one piece, then two, then more, up to `size`: the first ones usually suffice."""
     start, some = 0, 1
-    while start < len(found):
-        yield found[start : start + some]
+    while start < len(pieces):
+        yield pieces[start : start + some]
         start, some = start + some, min(2 * some, size)
 
 
-def span_around(found: Sequence[ScanRange]) -> ScanRange:
+def span_around(pieces: Sequence[ScanRange]) -> ScanRange:
     """Return the range from the earliest to the latest of several pieces, with the holes between
     them."""
-    return ScanRange(found[0].model, min(s.lo for s in found), max(s.hi for s in found))
+    return ScanRange(pieces[0].model, min(s.lo for s in pieces), max(s.hi for s in pieces))
 
 
 async def has_marks(connection: AsyncConnection, model: int) -> bool:
-    """Whether any of its inferences is being erased; mostly not, and then no query tests it."""
+    """Check whether any of its inferences is being erased; if not, no query tests for it."""
     return bool(await _select_first_mark().fetch(connection, {"of": model}))
 
 
 @cache
-def _select_first_mark() -> Prepared:
+def _select_first_mark() -> PreparedStatement:
     here = erasing.c
     mine = here.model == bindparam("of", type_=INTEGER())
-    return Prepared(select(here.uid).where(mine, here.scope == "inference").limit(1))
+    return PreparedStatement(select(here.uid).where(mine, here.scope == "inference").limit(1))
 
 
 def test_unmarked(scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:

@@ -24,7 +24,7 @@ from inference_store.query.filters.distances import (
     is_distance,
     parse_distance,
 )
-from inference_store.query.filters.known import known
+from inference_store.query.filters.known_keys import find_known_keys
 from inference_store.query.filters.names import names_in
 from inference_store.query.filters.typed import Missing
 from inference_store.query.properties import PROPERTIES
@@ -34,10 +34,10 @@ from .conditions import read_names
 from .order import SORTABLE, TIME, UNORDERED, ByKey, ByProperty, Order
 
 NEWEST_FIRST: Final = "-received_at"
-# A key of 256 characters, with what may stand around it.
+# A key of 256 characters, with a prefix and a suffix.
 MOST_CHARACTERS = 300
 PATTERN: Final = r"^-?(inference\.|metadata\.)?.+$"
-"""What `sort` may be, as a regular expression of ECMA 262."""
+"""The values of `sort`, as a regular expression of ECMA 262."""
 _PREFERRED: Final[tuple[Family, ...]] = ("number", "timestamp", "string", "bool")
 _METADATA, _INFERENCE = "metadata.", "inference."
 
@@ -60,89 +60,91 @@ async def resolve_sort(
     Raises UnknownKey, ImpossibleComparison, Invalid, NotKept.
     """
     descending, name = sort.startswith("-"), sort.removeprefix("-")
-    if name in TIME or name in {_INFERENCE + each for each in TIME}:
+    if name in TIME or name in {_INFERENCE + property_name for property_name in TIME}:
         return Sort(descending)
     if is_distance(name):
         return Sort(descending, await _make_distance_order(connection, models, sort, descending))
     property_ = "" if name.startswith(_METADATA) else name.removeprefix(_INFERENCE)
     key, typed = name.removeprefix(_METADATA), None
-    seen = await _find_key(connection, models, key)
-    if key not in seen and ":" in key and (entry := type_named(key.rpartition(":")[2])):
+    keys = await _find_key(connection, models, key)
+    if key not in keys and ":" in key and (entry := type_named(key.rpartition(":")[2])):
         key, typed = key.rpartition(":")[0], entry.family
-    found = None if name.startswith(_INFERENCE) else seen.get(key)
+    stored = None if name.startswith(_INFERENCE) else keys.get(key)
     if property_ in PROPERTIES:
-        if found is not None and not name.startswith(_METADATA):
+        if stored is not None and not name.startswith(_METADATA):
             raise _refuse_ambiguous(key)
         if property_ in UNORDERED:
             raise _refuse_unordered(property_)
         return Sort(descending, ByProperty(PROPERTIES[property_], descending))
-    if found is None:
+    if stored is None:
         raise await _refuse_unknown(connection, models, key)
-    family, warnings = _choose_family(found, typed, kind)
-    return Sort(descending, ByKey(found.key, family, found.many, descending), warnings)
+    family, warnings = _choose_family(stored, typed, kind)
+    return Sort(descending, ByKey(stored.key, family, stored.many, descending), warnings)
 
 
 async def _make_distance_order(
     connection: AsyncConnection, models: Models, sort: str, descending: bool
 ) -> ByDistance:
-    # a blank in the place of the sign, so that the places in a refusal are those of `sort`
+    # a blank instead of the sign, so that an error points at the right place of `sort`
     text = f" {sort[1:]}" if descending else sort
     try:
         node = parse_distance(text)
-        found = distance_of(node, text, await known(connection, models, names_in(node)))
+        distance = distance_of(
+            node, text, await find_known_keys(connection, models, names_in(node))
+        )
     except InvalidFilter as refused:  # it is no filter
         raise Invalid(refused.detail, faults=refused.faults) from None
-    return ByDistance(found, await read_names(connection, Missing(found)), descending)
+    return ByDistance(distance, await read_names(connection, Missing(distance)), descending)
 
 
 async def _find_key(connection: AsyncConnection, models: Models, key: str) -> Mapping[str, KeySeen]:
-    """Return the key as it is written, and as it is before a `:type`."""
+    """Look up the key as it is written, and without a `:type`."""
     return await key_registry.find(connection, models, {key, key.rpartition(":")[0] or key})
 
 
 def _choose_family(
-    seen: KeySeen, typed: Family | None, kind: Family | None
+    key: KeySeen, typed: Family | None, kind: Family | None
 ) -> tuple[Family, tuple[str, ...]]:
     """Return the family that the key's values are sorted by, and a warning about the others."""
     if typed is not None:
-        if typed not in seen.families:
-            raise _refuse_impossible(seen, typed)
+        if typed not in key.families:
+            raise _refuse_impossible(key, typed)
         return typed, ()
-    # a text that is a number as well was sent as a text
-    sent = {each.family for each in seen.types if each.flag != FROM_TEXT}
-    families = [each for each in _PREFERRED if each in sent] or [
-        each for each in _PREFERRED if each in seen.families
+    # a text that spells a number was sent as a text
+    sent = {type_seen.family for type_seen in key.types if type_seen.flag != FROM_TEXT}
+    families = [family for family in _PREFERRED if family in sent] or [
+        family for family in _PREFERRED if family in key.families
     ]
     if not families:
-        raise _refuse_impossible(seen, None)
-    chosen = kind if kind in seen.families and kind is not None else families[0]
-    others = [each for each in families if each != chosen]
+        raise _refuse_impossible(key, None)
+    chosen = kind if kind in key.families and kind is not None else families[0]
+    others = [family for family in families if family != chosen]
     if not others:
         return chosen, ()
-    said = (
-        f"The key {seen.name!r} has been seen as {', '.join(types_of(seen))}: its {chosen} values"
+    sentence = (
+        f"The key {key.name!r} has been seen as {', '.join(types_of(key))}: its {chosen} values"
     )
-    instead = " or ".join(f"`{seen.name}:{each}`" for each in others)
-    return chosen, (f"{said} are sorted, what has none comes last. Sort by {instead} instead.",)
+    instead = " or ".join(f"`{key.name}:{other}`" for other in others)
+    return chosen, (f"{sentence} are sorted, what has none comes last. Sort by {instead} instead.",)
 
 
 def _refuse_ambiguous(name: str) -> Invalid:
-    known = [_INFERENCE + name, _METADATA + name]
+    suggestions = [_INFERENCE + name, _METADATA + name]
     message = "it is a property of the inference and a metadata key: say which"
-    return Invalid(f"sort: {name!r} is ambiguous.", faults=[Fault("sort", message, known)])
+    return Invalid(f"sort: {name!r} is ambiguous.", faults=[Fault("sort", message, suggestions)])
 
 
 def _refuse_unordered(name: str) -> Invalid:
     detail = f"sort: {name!r} has no order; sort by {EXAMPLE}, or by one of its coordinates."
-    known = [EXAMPLE, "latitude", "longitude"]
-    return Invalid(detail, faults=[Fault("sort", "it has no order", known)])
+    suggestions = [EXAMPLE, "latitude", "longitude"]
+    return Invalid(detail, faults=[Fault("sort", "it has no order", suggestions)])
 
 
-def _refuse_impossible(seen: KeySeen, typed: Family | None) -> ImpossibleComparison:
-    types = types_of(seen)
+def _refuse_impossible(key: KeySeen, typed: Family | None) -> ImpossibleComparison:
+    types = types_of(key)
     how = "sorted" if typed is None else f"sorted as {typed}"
     message = f"the key has been seen as {', '.join(types)}"
-    detail = f"The key {seen.name!r} cannot be {how}: {message}."
+    detail = f"The key {key.name!r} cannot be {how}: {message}."
     return ImpossibleComparison(detail, faults=[Fault("sort", message, types)])
 
 
@@ -153,7 +155,7 @@ async def _refuse_unknown(connection: AsyncConnection, models: Models, name: str
     names = [*dict.fromkeys([*keys, *SORTABLE])]
     near = [EXAMPLE] if bare == "distance" else nearest(bare, names)
     detail = f"sort: there is no property and no metadata key {name!r}."
-    said = f" The nearest are {', '.join(near)}." if near else ""
-    said += f" The properties are {', '.join(SORTABLE)}."
+    suggestions = f" The nearest are {', '.join(near)}." if near else ""
+    suggestions += f" The properties are {', '.join(SORTABLE)}."
     faults = [Fault("sort", "unknown name", list(dict.fromkeys((*near, *SORTABLE))))]
-    return UnknownKey(detail + said, faults=faults)
+    return UnknownKey(detail + suggestions, faults=faults)

@@ -1,7 +1,7 @@
 """The cursor of a sorted page: the value and uid after which the next one begins.
 
-A value is in it as a whole: a number with all its digits, a text as far as it is sorted by. Nothing
-of it is secret to whoever was shown the page.
+It contains the whole value: a number with all its digits, a text as far as it is sorted by. The
+value is no secret: the caller was shown the page.
 """
 
 from collections.abc import Callable
@@ -54,8 +54,7 @@ def _format_value(value: Any) -> str:
 
 
 def find_family(cursor: str | None) -> Family | None:
-    """Return the family that the page before was sorted by; None without a cursor, or if it does
-    not say."""
+    """Return the family that the page before was sorted by, or None if the cursor has none."""
     if cursor is None:
         return None
     return _FAMILIES.get(cursors.read_payload(cursor)[_UID_BYTES : _UID_BYTES + 1].lower())
@@ -64,7 +63,7 @@ def find_family(cursor: str | None) -> Family | None:
 def decode(query: bytes, cursor: str, kind: Family, type_: TypeEngine[Any]) -> Cursor:
     """Decode a cursor.
 
-    Raises InvalidCursor for a damaged one, another query's, another family's.
+    Raises InvalidCursor if it is damaged, or of another query or family.
     """
     payload = cursors.open_sealed(query, cursor)
     letter, spelt = payload[_UID_BYTES : _UID_BYTES + 1], payload[_UID_BYTES + 1 :]

@@ -1,11 +1,11 @@
 """A page of matches in another order than that of time, of one model or of several.
 
 There are three ways to find it. *Few*: if indexes find few matches, they are looked up and sorted.
-*Walk*: the order's own index is scanned from the page's beginning, and each match is tested.
-*Sort*: all that an index finds, or all there is, is sorted. Every partition returns its first rows,
-and they are merged: what comes after a full page is not read. Inferences without a value come last,
-in order of time. There is no partial page, except one with all that have a value if only those
-without are left: if time runs out earlier, nothing of it is certain.
+*Walk*: the order's own index is scanned from the page's beginning, and each inference is tested.
+*Sort*: all matches of an index, or all inferences, are sorted. Every partition returns its first
+rows, and they are merged: rows after a full page are not read. Inferences without a value come
+last, in order of time. A page is partial only if it has all hits with a value, and time ran out
+among those without: if time runs out earlier, the order of the hits is not certain.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,8 +28,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from .across import Unit, find_across, pair_units, split_batches
-from .bounded import Deadline, OutOfTime, fetch
+from .across_models import Unit, find_across, pair_units, split_batches
+from .deadline import Deadline, OutOfTime, fetch
 from .explain import record_form
 from .hit import Hit
 from .matching import Query, find_pieces, match_by_index
@@ -69,7 +69,7 @@ class _Search:
         return self.queries[0]
 
     def take(self, hits: Sequence[Hit]) -> None:
-        """Merge a batch's hits, and drop those that a full page has no room for."""
+        """Merge the hits of a batch, and drop those that do not fit on the page."""
         both = [*self.hits, *hits]
         both.sort(key=lambda hit: (hit.value, hit.uid), reverse=self.order.descending)
         self.hits = both[: self.limit]
@@ -99,17 +99,25 @@ async def find_sorted(
     parts = await find_pieces(connection, queries[0], newest_first=True)
     hits: list[Hit] = []
     if after is None or after.value is not None:
-        place = None if after is None else Hit(0, after.uid, after.value)
-        search = _Search(connection, queries, order, place, limit, deadline)
+        start = None if after is None else Hit(0, after.uid, after.value)
+        search = _Search(connection, queries, order, start, limit, deadline)
         await _find_with_value(search, parts, few)
         hits = search.hits
     if len(hits) < limit and not order.always:
         among = after.uid if after is not None and after.value is None else None
-        left = limit - len(hits)
+        remaining = limit - len(hits)
         try:
             hits = [
                 *hits,
-                *await _find_without_value(connection, queries, order, left, deadline, among),
+                *await find_without_value(
+                    connection,
+                    queries,
+                    order,
+                    limit=remaining,
+                    deadline=deadline,
+                    after=among,
+                    newest_first=order.descending,
+                ),
             ]
         except OutOfTime:
             if not hits:
@@ -140,27 +148,27 @@ async def _find_with_value(search: _Search, parts: Sequence[ScanRange], few: int
 
 
 async def _find_few(search: _Search, parts: Sequence[ScanRange], most: int) -> Uids | None:
-    """Return the matches, if there are no more than so many; None also if that takes too long."""
-    found: dict[int, list[UUID]] = {}
-    left = most + 1
+    """Return the matches if there are at most `most`; None also if that takes too long."""
+    uids: dict[int, list[UUID]] = {}
+    remaining = most + 1
     deadline = Deadline.after(search.deadline.left_seconds * 0.25)
     try:
         for group in split_groups(parts, search.first.group):
             for batch in split_batches(search.queries):
-                lists = partial(_select_all_matches, pair_units(batch, group), left)
+                lists = partial(_select_all_matches, pair_units(batch, group), remaining)
                 what, large = "see whether the matches are few", search.first.large
                 for row in await fetch(search.connection, lists, deadline, large=large, what=what):
-                    found.setdefault(row.model, []).append(row.uid)
-                    left -= 1
-                if left <= 0:
+                    uids.setdefault(row.model, []).append(row.uid)
+                    remaining -= 1
+                if remaining <= 0:
                     return None
     except OutOfTime:
         return None
-    return found
+    return uids
 
 
-def _select_all_matches(asked: Sequence[Unit], limit: int) -> Select[Any]:
-    together = union_all(*(_select_matches(unit, limit) for unit in asked)).subquery()
+def _select_all_matches(units: Sequence[Unit], limit: int) -> Select[Any]:
+    together = union_all(*(_select_matches(unit, limit) for unit in units)).subquery()
     return select(together.c.model, together.c.uid).limit(limit)
 
 
@@ -176,8 +184,8 @@ def _select_model(query: Query) -> ColumnElement[int]:
 
 
 async def _look_up(search: _Search, parts: Sequence[ScanRange], uids: Uids) -> None:
-    """Read the values of these alone, wherever they are."""
-    asked: list[Callable[[], Select[Any]]] = []
+    """Read the values of these inferences alone, in all partitions."""
+    selects: list[Callable[[], Select[Any]]] = []
     for group in split_groups(parts):
         for query, scan_range in pair_units(search.queries, group):
             here = [
@@ -186,19 +194,19 @@ async def _look_up(search: _Search, parts: Sequence[ScanRange], uids: Uids) -> N
                 if scan_range.lo <= uid < scan_range.hi
             ]
             if here:
-                wanted = bind_many(here, UUID_TYPE(as_uuid=True))
-                asked.append(
+                bound_uids = bind_many(here, UUID_TYPE(as_uuid=True))
+                selects.append(
                     partial(
                         _select_ordered,
                         search,
                         (query, scan_range),
-                        lambda _, uid, w=wanted: uid == any_(w),
+                        lambda _, uid, w=bound_uids: uid == any_(w),
                     )
                 )
-        if len(asked) >= _UNITS or group[-1] is parts[-1]:
-            for start in range(0, len(asked), _UNITS):
-                await _take(search, asked[start : start + _UNITS], "look up and sort few matches")
-            asked = []
+        if len(selects) >= _UNITS or group[-1] is parts[-1]:
+            for start in range(0, len(selects), _UNITS):
+                await _take(search, selects[start : start + _UNITS], "look up and sort few matches")
+            selects = []
 
 
 def _test_scanned(unit: Unit, uid: ColumnElement[Any]) -> list[ColumnElement[bool]]:
@@ -219,63 +227,65 @@ async def _merge(
     deadline = Deadline.after(search.deadline.left_seconds * share)
     for group in split_groups(parts, search.first.group):
         for batch in split_batches(search.queries):
-            asked = [
+            selects = [
                 partial(_select_ordered, search, unit, tested) for unit in pair_units(batch, group)
             ]
-            await _take(search, asked, what, deadline)
+            await _take(search, selects, what, deadline)
 
 
 def _select_ordered(search: _Search, unit: Unit, tested: Any) -> Select[Any]:
     query, scan_range = unit
     rows = search.order.rows(scan_range)
-    found = select(_select_model(query), rows.uid.label("uid"), rows.value.label("value"))
+    matches = select(_select_model(query), rows.uid.label("uid"), rows.value.label("value"))
     tests = tested(unit, rows.uid)
-    found = found.where(*rows.where, *(tests if isinstance(tests, list) else [tests]))
+    matches = matches.where(*rows.where, *(tests if isinstance(tests, list) else [tests]))
     if search.after is not None:
-        found = found.where(test_beyond(search.order, rows, search.after, after=True))
+        matches = matches.where(test_beyond(search.order, rows, search.after, after=True))
     if search.worst is not None:
-        found = found.where(test_beyond(search.order, rows, search.worst, after=False))
-    return sort_rows(search.order, rows, found, search.limit)
+        matches = matches.where(test_beyond(search.order, rows, search.worst, after=False))
+    return sort_rows(search.order, rows, matches, search.limit)
 
 
 async def _take(
     search: _Search,
-    asked: Sequence[Callable[[], Select[Any]]],
+    selects: Sequence[Callable[[], Select[Any]]],
     what: str,
     deadline: Deadline | None = None,
 ) -> None:
     def together() -> CompoundSelect[Any]:
-        parts = [part().subquery() for part in asked]
+        parts = [part().subquery() for part in selects]
         return union_all(*(select(part.c.model, part.c.uid, part.c.value) for part in parts))
 
     limit, large = deadline or search.deadline, search.first.large
     rows = await fetch(search.connection, together, limit, large=large, what=what)
-    search.take([Hit(row.model, row.uid, _add_time_zone(row.value)) for row in rows])
+    search.take([Hit(row.model, row.uid, add_time_zone(row.value)) for row in rows])
 
 
-def _add_time_zone(value: Any) -> Any:
-    """Add the time zone to the first and the last instant, which the driver gives without one."""
+def add_time_zone(value: Any) -> Any:
+    """Add the time zone to the first and the last instant: the driver returns them without one."""
     naive = isinstance(value, datetime) and value.tzinfo is None
     return value.replace(tzinfo=UTC) if naive else value
 
 
-async def _find_without_value(  # noqa: PLR0917
+async def find_without_value(
     connection: AsyncConnection,
     queries: Sequence[Query],
     order: Order,
+    *,
     limit: int,
     deadline: Deadline,
     after: UUID | None,
+    newest_first: bool,
 ) -> list[Hit]:
-    """Find inferences without a value, in order of time."""
+    """Find inferences without a value, in order of time. Raises OutOfTime."""
     lacks = MissingValue(order, drives=not queries[0].is_driven)
-    asked = [
-        replace(query, conditions=(*query.conditions, lacks), newest_first=order.descending)
+    without_value = [
+        replace(query, conditions=(*query.conditions, lacks), newest_first=newest_first)
         for query in queries
     ]
     if after is not None:
-        asked = [query.after(after) for query in asked]
-    found = await find_across(connection, asked, limit=limit, deadline=deadline)
-    if found.out_of_time:
+        without_value = [query.after(after) for query in without_value]
+    search = await find_across(connection, without_value, limit=limit, deadline=deadline)
+    if search.out_of_time:
         raise OutOfTime
-    return found.hits
+    return search.hits

@@ -1,8 +1,9 @@
 """Access control: who calls, what the route needs, what it may show. Routes see `Asking`."""
 
-from .asking import Access, Asking, finished
+from . import session_cookie
 from .authenticator import Authenticator
 from .needs import Needs, Over, needs
+from .request_access import Access, Asking, finished
 from .route import GuardedRoute
 
 __all__ = [
@@ -14,4 +15,5 @@ __all__ = [
     "Over",
     "finished",
     "needs",
+    "session_cookie",
 ]

@@ -1,6 +1,9 @@
-"""Authenticates requests: by the token of the settings, an API key, or an issuer's token."""
+"""Authenticates requests: by the token of the settings, an API key, an issuer's token, or the
+session that was started with one of them."""
 
 import hmac
+from contextlib import AbstractContextManager, nullcontext
+from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from fastapi import Request
@@ -8,20 +11,24 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.access import Caller
 from inference_store.access.caller import ANYONE, TOKEN
-from inference_store.inference.errors import Unauthorized
+from inference_store.access.sessions import Identity, Session
+from inference_store.inference.errors import NotFound, Unauthorized
 from inference_store.platform.settings import AccessSettings
 
 from .api_key_cache import ApiKeyCache
-from .asking import Access
 from .needs import Needs
 from .rate import FailedTokenLimiter, RateLimiter, refuse
+from .request_access import Access
+from .session_cache import SessionCache
+from .session_cookie import find_session_id, get_own_host, is_watching
 
 if TYPE_CHECKING:
+    from inference_store.access.sign_in import SignIn
     from inference_store.access.tokens import Tokens
 
 BYTES_OF_A_REQUEST: Final = 4096
 """A larger body counts as so many more requests as it has more of these."""
-_SEND = "Send `Authorization: Bearer` and an API key"
+_SEND = "Sign in, or send `Authorization: Bearer` and an API key"
 
 
 class Authenticator:
@@ -29,11 +36,13 @@ class Authenticator:
 
     def __init__(self, settings: AccessSettings, engine: AsyncEngine) -> None:
         self._off = settings.auth == "off"
-        self._token = _token(settings)
+        self._token = _read_token(settings)
         self._rates = RateLimiter(settings.api_rate_limit_per_minute)
         self._failed = FailedTokenLimiter(settings.api_failed_tokens_per_minute)
         self.keys = ApiKeyCache(engine)
-        self.tokens = _tokens(settings)
+        self.tokens = _build_tokens(settings)
+        self.sign_in = None if self.tokens is None else _build_sign_in(settings, self.tokens)
+        self.sessions = SessionCache(engine, idle_seconds=settings.api_session_idle_seconds)
 
     async def authenticate(
         self, request: Request, needed: Needs, *, counted: bool = True
@@ -44,20 +53,37 @@ class Authenticator:
         before. Raises Unauthorized, Forbidden, TooManyRequests, Unavailable.
         """
         if self._off:
-            return Access(ANYONE, _client(request), needed)
-        caller = await self._caller(request, counted=counted)
+            return Access(ANYONE, find_client(request), needed)
+        caller, session = await self._identify(request, counted=counted)
         if counted:
-            self._charge(caller, 1 + _more_requests(_declared_size(request)))
-        access = Access(caller, _client(request), needed)
+            self._charge(caller, 1 + _count_more_requests(_read_declared_size(request)))
+        access = Access(caller, find_client(request), needed, session)
         access.check()
         return access
+
+    async def describe(self, request: Request, caller: Caller) -> Identity:
+        """Return who a session remembers that is started with the key or token of the request."""
+        text = self._read_text(request)
+        if self.tokens is not None and caller.name.startswith("oidc:"):
+            return await self.tokens.identity(text)
+        return Identity(caller.name, secret_hash=_hash(text), expires_at=caller.expires_at)
+
+    def require_sign_in(self) -> "SignIn":
+        """Return the client of the issuer. Raises NotFound if nobody can sign in there."""
+        if self.sign_in is None:
+            raise NotFound("INFERENCE_STORE_OIDC_CLIENT_ID is not set: sign in with a key.")
+        return self.sign_in
+
+    def limit_failures(self, request: Request) -> AbstractContextManager[None]:
+        """Surround what raises Unauthorized if somebody made it up. Raises TooManyRequests."""
+        return self._failed.limit(find_client(request))
 
     def charge_undeclared(self, request: Request, caller: Caller, size: int) -> None:
         """Charge a body of `size` bytes that was read and whose size was not declared.
 
         Raises TooManyRequests.
         """
-        more = 0 if _declared_size(request) else _more_requests(size)
+        more = 0 if _read_declared_size(request) else _count_more_requests(size)
         if more and not self._off:
             self._charge(caller, more)
 
@@ -67,15 +93,45 @@ class Authenticator:
             detail += f"; a body counts as one for each {BYTES_OF_A_REQUEST} bytes"
         refuse(self._rates.take(caller.name, requests), f"{detail}.")
 
-    async def _caller(self, request: Request, *, counted: bool) -> Caller:
-        text = self._text(request)
-        if not counted or self._is_in_use(text):
-            return await self._checked(text)
+    async def _identify(self, request: Request, *, counted: bool) -> tuple[Caller, Session | None]:
+        """Return who asks, and in which session. A key or token has precedence over a cookie."""
+        id = find_session_id(request)
+        text = self._read_text(request) if id is None else id
+        is_in_use = self._is_in_use(text) if id is None else self.sessions.is_in_use(id)
         # Before anything is compared: a client over its limit learns nothing from the answer.
-        with self._failed.limit(_client(request)):
-            return await self._checked(text)
+        is_limited = counted and not is_in_use
+        with self._failed.limit(find_client(request)) if is_limited else nullcontext():
+            if id is None:
+                return await self._find_caller(text), None
+            is_use = counted and not is_watching(request)
+            return await self._resume(id, get_own_host(request), is_use=is_use)
 
-    def _text(self, request: Request) -> str:
+    async def _resume(self, id: str, host: str, *, is_use: bool) -> tuple[Caller, Session]:
+        """Return whose session it is. Raises Unauthorized."""
+        session = await self.sessions.find(id)
+        caller = None
+        if session is not None and session.host == host:
+            caller = await self._accept(session.identity)
+        if session is None or caller is None:
+            raise Unauthorized(
+                "Your session has ended, or it began at another host: sign in again."
+            )
+        if is_use:  # what follows or watches by itself keeps no session alive
+            await self.sessions.touch(session)
+        return caller, session
+
+    async def _accept(self, identity: Identity) -> Caller | None:
+        """Return the caller of a session if the key or token it began with is still accepted."""
+        kind, _, name = identity.caller.partition(":")
+        if kind == "oidc":
+            return None if self.tokens is None else self.tokens.resumed(identity)
+        hash = identity.secret_hash or b""
+        if kind == "key":
+            return await self.keys.caller_of(name, hash)
+        is_token = self._token is not None and hmac.compare_digest(hash, _hash_bytes(self._token))
+        return TOKEN if is_token else None
+
+    def _read_text(self, request: Request) -> str:
         scheme, _, text = request.headers.get("Authorization", "").partition(" ")
         text = text.strip()
         if scheme.lower() != "bearer" or not text:
@@ -83,11 +139,12 @@ class Authenticator:
         return text
 
     def _is_in_use(self, text: str) -> bool:
-        """Whether it worked lately and nobody can have guessed it: API_TOKEN is never in use."""
+        """Return whether it worked lately and nobody can have guessed it: API_TOKEN is never in
+        use."""
         of_issuer = self.tokens is not None and self.tokens.is_in_use(text)
         return of_issuer or self.keys.is_in_use(text)
 
-    async def _checked(self, text: str) -> Caller:
+    async def _find_caller(self, text: str) -> Caller:
         """Return the caller that the text belongs to. Raises Unauthorized, Unavailable."""
         if self._token and hmac.compare_digest(text.encode("utf-8", "replace"), self._token):
             return TOKEN
@@ -98,18 +155,26 @@ class Authenticator:
         raise Unauthorized("The key is unknown, expired or revoked.")
 
 
-def _declared_size(request: Request) -> int:
+def _hash(text: str) -> bytes:
+    return _hash_bytes(text.encode("utf-8", "replace"))
+
+
+def _hash_bytes(text: bytes) -> bytes:
+    return sha256(text).digest()
+
+
+def _read_declared_size(request: Request) -> int:
     """Return the size that the request declares for its body; 0 if it declares none."""
     text = request.headers.get("Content-Length", "")
     return int(text) if text.isdecimal() and len(text) < 16 else 0
 
 
-def _more_requests(size: int) -> int:
+def _count_more_requests(size: int) -> int:
     """Return how many more requests a body counts as."""
     return max(0, size - 1) // BYTES_OF_A_REQUEST
 
 
-def _tokens(settings: AccessSettings) -> "Tokens | None":
+def _build_tokens(settings: AccessSettings) -> "Tokens | None":
     """Build the token check of the settings' issuer; None if there is no issuer."""
     if settings.oidc_issuer is None:
         return None
@@ -120,14 +185,23 @@ def _tokens(settings: AccessSettings) -> "Tokens | None":
     return Tokens(settings, Issuer(settings.oidc_issuer, settings.oidc_jwks_url))
 
 
-def _token(settings: AccessSettings) -> bytes | None:
+def _build_sign_in(settings: AccessSettings, tokens: "Tokens") -> "SignIn | None":
+    """Build the client that signs browsers in; None if the settings name none."""
+    if settings.auth == "off" or settings.oidc_issuer is None or settings.oidc_client_id is None:
+        return None
+    from inference_store.access.sign_in import SignIn  # noqa: PLC0415
+
+    return SignIn(settings, settings.oidc_issuer, settings.oidc_client_id, tokens)
+
+
+def _read_token(settings: AccessSettings) -> bytes | None:
     """Return the token of the settings; an empty one counts as none."""
     token = settings.api_token
     return (token.get_secret_value().encode() or None) if token is not None else None
 
 
-def _client(request: Request) -> str | None:
+def find_client(request: Request) -> str | None:
     """Return the client's address. A header of a trusted proxy may have set it to any text."""
     if request.client is None:
         return None
-    return "".join(each for each in request.client.host if each.isprintable())[:64]
+    return "".join(character for character in request.client.host if character.isprintable())[:64]

@@ -1,4 +1,4 @@
-"""What a route needs, declared with the route: the OpenAPI and the tests read it there."""
+"""The needs of a route, declared with the route: the OpenAPI and the tests read them there."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,6 +20,8 @@ class Over(StrEnum):
     """Any model at all: the answer is narrowed to those it was given over."""
     EVERYTHING = "everything"
     """No bounds: what is asked belongs to no model."""
+    CALLER = "caller"
+    """The caller alone: whoever is known may ask, with whatever rights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ def needs(right: Right, over: Over = Over.MODEL) -> dict[str, Any]:
 
 def read_needs(extra: dict[str, Any] | None) -> Needs:
     """Read what a route's `openapi_extra` declares. Raises TypeError if it declares nothing."""
-    said = (extra or {}).get(EXTENSION)
-    if said is None:
+    declared = (extra or {}).get(EXTENSION)
+    if declared is None:
         raise TypeError("a route under /v1 says what it needs: openapi_extra=needs(Right.…)")
-    return Needs(Right(said["right"]), Over(said["over"]))
+    return Needs(Right(declared["right"]), Over(declared["over"]))

@@ -18,7 +18,7 @@ _TOO_MANY_FAILED = (
 
 @dataclass(slots=True)
 class _TokenBucket:
-    left: float
+    tokens: float
     at: float
 
 
@@ -46,18 +46,18 @@ class RateLimiter:
         self._buckets.move_to_end(name)
         if len(self._buckets) > self._most:
             self._buckets.popitem(last=False)
-        bucket.left = min(self._size, bucket.left + (now - bucket.at) * self._size / 60)
+        bucket.tokens = min(self._size, bucket.tokens + (now - bucket.at) * self._size / 60)
         bucket.at = now
-        wanted = min(float(requests), self._size)
-        if bucket.left < wanted:
-            return max(1, math.ceil((wanted - bucket.left) * 60 / self._size))
-        bucket.left -= wanted
+        charged = min(float(requests), self._size)
+        if bucket.tokens < charged:
+            return max(1, math.ceil((charged - bucket.tokens) * 60 / self._size))
+        bucket.tokens -= charged
         return 0
 
     def give_back(self, name: str) -> None:
         """Return one request that `take` took."""
         if (bucket := self._buckets.get(name)) is not None:
-            bucket.left = min(self._size, bucket.left + 1)
+            bucket.tokens = min(self._size, bucket.tokens + 1)
 
 
 class FailedTokenLimiter:

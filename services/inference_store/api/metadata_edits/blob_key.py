@@ -2,7 +2,7 @@
 
 A new blob's key is made of the inference's uid. Before it is written, the inference points to it by
 a `blob_reference` that is committed: however the edit ends, the blob is deleted with the inference.
-The fence orders that against an eraser's check (see erasure/mark/marks.py).
+The fence orders that against an eraser's check (see erasure/mark/pending_deletions.py).
 """
 
 from typing import Any
@@ -12,7 +12,8 @@ from sqlalchemy import ColumnElement, and_, delete, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.erasure.mark import marks
+from inference_store.erasure.fence import fence_shared
+from inference_store.erasure.mark.pending_deletions import find_claimed, find_scopes
 from inference_store.index.registrations import Registration
 from inference_store.index.tables import blob_reference, erasing, inference
 from inference_store.inference import layout
@@ -29,7 +30,7 @@ async def lock_row(connection: AsyncConnection, model: int, uid: UUID, revision:
     query = select(inference).where(here.model == model, here.uid == uid).with_for_update()
     row = (await connection.execute(query)).first()
     # Checked after the lock: an erasure marks under the same one.
-    scopes = await marks.scopes(connection, model, uid)
+    scopes = await find_scopes(connection, model, uid)
     if row is None or "inference" in scopes:
         raise NotFound("The inference has just been deleted.")
     if scopes:
@@ -55,11 +56,11 @@ async def reserve(
     """
     row = await lock_row(connection, registration.model, uid, revision)
     # The row first, here as in the edit; otherwise two edits and an eraser would deadlock.
-    await marks.gate_shared(connection)
+    await fence_shared(connection)
     key = await choose_key(connection, bucket, registration, row)
     if str(key) == row.metadata_storage_key:
         return
-    if await marks.claimed(connection, [str(key)]):
+    if await find_claimed(connection, [str(key)]):
         raise Conflict(f"{key} is being deleted for another inference: try again in a moment.")
     values = {"storage_key": str(key), "model": row.model, "uid": row.uid}
     await connection.execute(upsert(blob_reference).values(values).on_conflict_do_nothing())
@@ -87,7 +88,7 @@ async def choose_key(
 
 
 async def is_reserved(connection: AsyncConnection, row: Any, key: StorageKey) -> bool:
-    """Whether the inference points to a key already, as its metadata blob or by `reserve`."""
+    """Return whether the inference points to a key, as its metadata blob or by `reserve`."""
     if str(key) == row.metadata_storage_key:
         return True
     query = select(blob_reference.c.uid).where(_match_ours(row, str(key)))
@@ -103,13 +104,13 @@ async def leave_old(connection: AsyncConnection, row: Any, key: StorageKey) -> N
     old = row.metadata_storage_key
     if old is None or old == str(key) or old in (row.data_storage_key, row.response_storage_key):
         return
-    await marks.gate_shared(connection)
+    await fence_shared(connection)
     if await _has_others(connection, row, old):
         await connection.execute(delete(blob_reference).where(_match_ours(row, old)))
 
 
 async def _has_others(connection: AsyncConnection, row: Any, key: str) -> bool:
-    """Whether an inference that stays points to a key too."""
+    """Return whether an inference that stays points to a key too."""
     refers = blob_reference.c
     going = select(erasing.c.uid).where(
         erasing.c.model == refers.model, erasing.c.uid == refers.uid, erasing.c.scope == "inference"

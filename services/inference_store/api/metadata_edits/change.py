@@ -31,24 +31,24 @@ class Change:
 
     items: tuple[Item, ...]
     metadata: Metadata
-    """What the items alone become."""
+    """Return the new items."""
 
     @property
     def keys(self) -> frozenset[str]:
         """The keys that change."""
-        return frozenset(_name(item.key) for item in self.items)
+        return frozenset(_resolve_alias(item.key) for item in self.items)
 
     def touches(self, key: Json) -> bool:
-        """Whether the edit changes what the document calls `key`."""
-        return isinstance(key, str) and _name(key) in self.keys
+        """Return whether the edit changes what the document calls `key`."""
+        return isinstance(key, str) and _resolve_alias(key) in self.keys
 
     def entries(self, old: Iterable[Entry]) -> tuple[Entry, ...]:
         """Return the entries after the edit."""
-        kept = (entry for entry in old if not self.touches(entry.key))
-        return (*kept, *self.metadata.entries)
+        unchanged = (entry for entry in old if not self.touches(entry.key))
+        return (*unchanged, *self.metadata.entries)
 
     def removes(self, name: str, old: Sequence[Entry]) -> bool:
-        """Whether an indexed name belongs to a key that changes, and to no other."""
+        """Return whether an indexed name belongs to a key that changes, and to no other."""
         owners = [entry.key for entry in old if _belongs_to(name, entry.key)]
         changed = [key for key in self.keys if _belongs_to(name, key)]
         return bool(changed) and max(map(len, changed)) >= max(map(len, owners), default=0)
@@ -64,43 +64,43 @@ class Change:
                 document = read_exactly(old)
             except UnreadableJson:
                 document = _make_envelope(entries)
-        edited = self._edited(document)
+        edited = self._edit(document)
         return write_json(edited).encode("utf-8", "surrogatepass")
 
-    def _edited(self, document: Json) -> Json:
+    def _edit(self, document: Json) -> Json:
         if isinstance(document, dict):
-            return self._edited_object(document)
+            return self._edit_object(document)
         if isinstance(document, list):
-            return [each for each in document if not self._is_touched(each)] + self._plain
+            return [item for item in document if not self._is_touched(item)] + self._format_items
         if isinstance(document, str) and document:
             try:
-                return self._edited(read_exactly(document))
+                return self._edit(read_exactly(document))
             except UnreadableJson:
-                return self._plain
-        return self._plain
+                return self._format_items
+        return self._format_items
 
-    def _edited_object(self, document: dict[str, Json]) -> Json:
+    def _edit_object(self, document: dict[str, Json]) -> Json:
         if "key" in document:
-            return self._edited([document])
+            return self._edit([document])
         edited = dict(document)
         if "standard_metadata" in edited:
             edited["standard_metadata"] = self._without(edited["standard_metadata"])
         part = "metadata" if "metadata" in edited or _is_of_proxy(edited) else "extended_metadata"
-        edited[part] = self._edited(edited.get(part))
+        edited[part] = self._edit(edited.get(part))
         return edited
 
     def _without(self, section: Json) -> Json:
         if isinstance(section, dict):
             return {name: value for name, value in section.items() if not self.touches(name)}
         if isinstance(section, list):
-            return [each for each in section if not self._is_touched(each)]
+            return [item for item in section if not self._is_touched(item)]
         return section
 
     def _is_touched(self, item: Json) -> bool:
         return isinstance(item, dict) and self.touches(item.get("key"))
 
     @property
-    def _plain(self) -> list[Json]:
+    def _format_items(self) -> list[Json]:
         return [{"key": i.key, "type": i.type, "value": i.value} for i in self.items]
 
 
@@ -109,16 +109,16 @@ def check_change(items: Sequence[Item], *, caps: MetadataCaps) -> Change:
 
     Raises Invalid for an unknown type, a value that does not fit its type, or a key given twice.
     """
-    for place, item in enumerate(items):
-        _check(f"metadata[{place}]", item, caps)
-    if len({_name(item.key) for item in items}) < len(items):
+    for number, item in enumerate(items):
+        _check_item(f"metadata[{number}]", item, caps)
+    if len({_resolve_alias(item.key) for item in items}) < len(items):
         raise Invalid("A key is given twice.", faults=[Fault("metadata", "a key is given twice")])
     document = [{"key": i.key, "type": i.type, "value": i.value} for i in items]
     metadata = read_metadata(write_json(document).encode(), caps=caps)
     return Change(tuple(items), metadata)
 
 
-def _check(path: str, item: Item, caps: MetadataCaps) -> None:
+def _check_item(path: str, item: Item, caps: MetadataCaps) -> None:
     entry = type_named(item.type)
     if entry is None:
         raise _make_invalid(f"{path}.type", f"there is no type {item.type!r}", sorted(TYPE_NAMES))
@@ -130,17 +130,17 @@ def _check(path: str, item: Item, caps: MetadataCaps) -> None:
         raise _make_invalid(f"{path}.value", f"the value is no {entry.type.value} ({flag})")
 
 
-def _make_invalid(path: str, message: str, known: Sequence[str] = ()) -> Invalid:
-    return Invalid(f"{path}: {message}.", faults=[Fault(path, message, known)])
+def _make_invalid(path: str, message: str, known_types: Sequence[str] = ()) -> Invalid:
+    return Invalid(f"{path}: {message}.", faults=[Fault(path, message, known_types)])
 
 
-def _name(key: str) -> str:
+def _resolve_alias(key: str) -> str:
     return KEY_ALIASES.get(key, key)
 
 
 def _belongs_to(name: str, key: str) -> bool:
-    """Whether an indexed name is the key, or a path into its value."""
-    rest = name[len(_name(key)) :] if name.startswith(_name(key)) else None
+    """Return whether an indexed name is the key, or a path into its value."""
+    rest = name[len(_resolve_alias(key)) :] if name.startswith(_resolve_alias(key)) else None
     return rest is not None and rest[:1] in ("", ".", "[")
 
 

@@ -31,12 +31,12 @@ from inference_store.platform.failpoints import failpoint
 from . import rows
 from .blob_key import choose_key, is_reserved, leave_old, lock_row
 from .change import Change
-from .held import require_still_held
+from .hold_check import require_still_held
 
 
 @dataclass(frozen=True, slots=True)
 class Editor:
-    """What an edit needs beside the connection."""
+    """The context of an edit, beside the connection."""
 
     blobs: Blobs
     dictionary: Dictionary
@@ -56,11 +56,11 @@ async def edit(
 
     Needs a `reserve` that is committed. Raises NotFound; PreconditionFailed if it has another
     revision than `revision`; Conflict if the metadata would exceed their caps or another edit was
-    faster; HeldByHold if a legal hold would not protect it any more; BlobsAway.
+    faster; HeldByHold if a legal hold would not protect it any more; ObjectStoreUnavailable.
     """
     model = registration.model
     # Before the row: no hold is placed between the check of holds here and the commit.
-    await holds.edits_wait(connection)
+    await holds.block_placement(connection)
     row = await lock_row(connection, model, uid, revision)
     old = () if row.metadata is None else decode_entries(row.metadata)
     entries = change.entries(old)
@@ -70,7 +70,7 @@ async def edit(
     if not await is_reserved(connection, row, key):
         raise Conflict("The metadata blob has just come to be shared: try again.")
     values = {"metadata": encode_entries(entries), "metadata_storage_key": str(key)}
-    indexing = partial(_index, connection, editor, row, change, old, values)
+    indexing = partial(_index_change, connection, editor, row, change, old, values)
     await require_still_held(connection, model, uid, indexing)
     await _write_blob(editor, row, key, change, old)
     await indexing()
@@ -79,7 +79,7 @@ async def edit(
     return int(row.revision) + 1
 
 
-async def _index(  # noqa: PLR0917
+async def _index_change(  # noqa: PLR0917
     connection: AsyncConnection,
     editor: Editor,
     row: Any,
@@ -99,9 +99,11 @@ async def _index(  # noqa: PLR0917
 async def _write_blob(editor: Editor, row: Any, key: StorageKey, change: Change, old: Any) -> None:
     blob = None
     if row.metadata_storage_key is not None:
-        place = parse_stored(row.metadata_storage_key)
+        storage_key = parse_stored(row.metadata_storage_key)
         try:
-            blob = await asyncio.to_thread(editor.blobs.get, place, limit=editor.caps.blob_bytes)
+            blob = await asyncio.to_thread(
+                editor.blobs.get, storage_key, limit=editor.caps.blob_bytes
+            )
         except BlobUnreadable as exc:  # archived: writing over it would lose what it holds
             raise Conflict(f"The metadata blob cannot be read, so not be changed: {exc}.") from None
         except BlobMissing:

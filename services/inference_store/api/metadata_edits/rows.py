@@ -32,9 +32,9 @@ async def remove_rows(
             table, table.c.key == metadata_key.c.key
         )
         rows = await connection.execute(names.where(table.c.model == model, table.c.uid == uid))
-        gone = sorted({row.key for row in rows if change.removes(row.name, old)})
-        if gone:
-            here = (table.c.model == model, table.c.uid == uid, table.c.key.in_(gone))
+        removed = sorted({row.key for row in rows if change.removes(row.name, old)})
+        if removed:
+            here = (table.c.model == model, table.c.uid == uid, table.c.key.in_(removed))
             await connection.execute(delete(table).where(*here))
 
 
@@ -50,13 +50,15 @@ async def add_rows(  # noqa: PLR0917
 
     A name that belongs to a longer key, which does not change, keeps that key's row.
     """
-    told: set[tuple[Any, ...]] = set()
+    counted: set[tuple[Any, ...]] = set()
     for table, values, delta in _build_rows(dictionary, model, uid, change, old):
         await connection.execute(upsert(table).values(values).on_conflict_do_nothing())
-        what = (delta["key"], delta["type"], delta["flag"])
-        if what in told:  # a text that does not fit its type has a row of presence beside its own
+        identity = (delta["key"], delta["type"], delta["flag"])
+        if (
+            identity in counted
+        ):  # a text that does not fit its type has a row of presence beside its own
             continue
-        told.add(what)
+        counted.add(identity)
         await connection.execute(
             insert(metadata_key_delta).values(
                 model=model, count=1, first_seen=func.now(), last_seen=func.now(), **delta
@@ -68,7 +70,7 @@ def _build_rows(
     dictionary: Dictionary, model: int, uid: UUID, change: Change, old: Sequence[Entry]
 ) -> list[Any]:
     """Return (table, row, delta) for everything that the items are indexed as."""
-    found: list[Any] = []
+    rows: list[Any] = []
     for leaf in change.metadata.leaves:
         key = dictionary.keys.number(model, leaf.name)
         if key is None or not change.removes(leaf.name, old):
@@ -79,12 +81,12 @@ def _build_rows(
         flag = leaf.flags[0] if leaf.flags else ""
         delta: dict[str, Any] = {"key": key, "type": leaf.type.value, "flag": flag}
         delta["examples"] = [str(leaf.value)[:120]]
-        found.append((SIDE_TABLES[leaf.family], row, delta))
+        rows.append((SIDE_TABLES[leaf.family], row, delta))
     for presence in change.metadata.presences:
         key = dictionary.keys.number(model, presence.name)
         if key is None or not change.removes(presence.name, old):
             continue
         row = {"model": model, "key": key, "uid": uid, "is_null": presence.is_null}
         flag = presence.flags[0] if presence.flags else "null" if presence.is_null else "present"
-        found.append((metadata_presence, row, {"key": key, "type": presence.type, "flag": flag}))
-    return found
+        rows.append((metadata_presence, row, {"key": key, "type": presence.type, "flag": flag}))
+    return rows

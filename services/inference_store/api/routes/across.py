@@ -8,10 +8,9 @@ from inference_store.access.rights import Right
 from inference_store.api.access import Access, Asking, Over, needs
 from inference_store.api.answer import Answer
 from inference_store.api.dependencies import BlobStore, Querying, Settings
-from inference_store.api.explaining import record_query
 from inference_store.api.filters import read_requested_filter
 from inference_store.api.inference_pages import (
-    FormattedPage,
+    AnsweredPage,
     PageRequest,
     build_page,
     compute_fingerprint,
@@ -22,14 +21,15 @@ from inference_store.api.inference_pages import (
 )
 from inference_store.api.model_selection import choose_models, warn_of_left_out
 from inference_store.api.problems import document_refusals
+from inference_store.api.query_recording import record_query
 from inference_store.api.query_timing import limit_query_time
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.across import ConditionsAcross, InferenceQueryAcross
 from inference_store.api.schemas.inferences import InferenceCount, InferencePage
 from inference_store.api.schemas.questions import InferenceQuery
 from inference_store.api.streams import STREAMING, answer_page_or_stream
-from inference_store.query.across import build_queries, count_across
-from inference_store.query.ask import prepare
+from inference_store.query.across_models import build_queries, count_across
+from inference_store.query.preparation import prepare
 
 router = make_router("inferences")
 _NARROW = "The query took too long: narrow received_at, ask fewer models, or add a condition."
@@ -55,22 +55,24 @@ async def query_across(  # noqa: PLR0917  (FastAPI calls it by name)
     filter = await read_page_filter(body)
 
     async def ask(
-        connection: AsyncConnection, access: Access, asked_body: InferenceQuery
-    ) -> FormattedPage:
-        is_first = asked_body.cursor == body.cursor  # a stream keeps its first page's warnings
-        asked_body = remove_instant(asked_body)
+        connection: AsyncConnection, access: Access, page_body: InferenceQuery
+    ) -> AnsweredPage:
+        is_first = page_body.cursor == body.cursor  # a stream keeps its first page's warnings
+        page_body = remove_instant(page_body)
         models = await choose_models(connection, access, body)
-        numbers = [each.model for each in models]
-        sort = await resolve_page_sort(connection, numbers, asked_body)
+        numbers = [model.model for model in models]
+        sort = await resolve_page_sort(connection, numbers, page_body)
         question = body.to_query_request(filter.tree, newest_first=sort.descending)
         prepared = await prepare(connection, numbers, question)
         queries = await build_queries(connection, prepared.query, numbers)
-        asked_of = compute_fingerprint("/inferences", body, filter.tree)
+        fingerprint = compute_fingerprint("/inferences", body, filter.tree)
         warnings = list(prepared.warnings)
         if is_first:
             warnings += await warn_of_left_out(connection, access, body)
-        asked = PageRequest(models, prepared.query, queries, sort, asked_of, warnings, filter)
-        return await build_page(connection, access, blobs, to, asked_body, asked)
+        page_request = PageRequest(
+            models, prepared.query, queries, sort, fingerprint, warnings, filter
+        )
+        return await build_page(connection, access, blobs, to, page_body, page_request)
 
     return await answer_page_or_stream(request, connection, access, to, body, ask)
 
@@ -86,12 +88,13 @@ async def count_across_models(
     body: ConditionsAcross, connection: Querying, to: Settings, access: Asking
 ) -> Answer:
     """How many inferences of several models satisfy every condition, exactly."""
-    models = [each.model for each in await choose_models(connection, access, body)]
+    models = [model.model for model in await choose_models(connection, access, body)]
     filter = await read_requested_filter(body.filter, body.filter_lang)
-    asked = await prepare(connection, models, body.to_query_request(filter.tree))
-    queries = await build_queries(connection, asked.query, models)
+    prepared = await prepare(connection, models, body.to_query_request(filter.tree))
+    queries = await build_queries(connection, prepared.query, models)
     with record_query(body.explain) as explained:
-        with limit_query_time("count", _NARROW, asked.query):
+        with limit_query_time("count", _NARROW, prepared.query):
             number = await count_across(connection, queries, deadline=set_deadline(body, to))
-        told = await explained.shown(connection, access, asked.query)
-    return Answer({"count": number, "warnings": asked.warnings, **filter.told, **told})
+        members = await explained.format(connection, access, prepared.query)
+    members = {**filter.answer_members, **members}
+    return Answer(InferenceCount(count=number, warnings=list(prepared.warnings), **members))

@@ -8,12 +8,12 @@ from inference_store.access.rights import Right
 from inference_store.api.access import Access, Asking, Over, needs
 from inference_store.api.answer import Answer
 from inference_store.api.dependencies import Querying, Settings
-from inference_store.api.explaining import record_query
 from inference_store.api.filters import read_requested_filter
 from inference_store.api.inference_pages import set_deadline
 from inference_store.api.model_selection import choose_models
 from inference_store.api.paths import ModelId
 from inference_store.api.problems import document_refusals
+from inference_store.api.query_recording import record_query
 from inference_store.api.query_timing import limit_query_time
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.aggregates import (
@@ -23,7 +23,7 @@ from inference_store.api.schemas.aggregates import (
 )
 from inference_store.index.registrations import Registration
 from inference_store.platform.settings import ApiSettings
-from inference_store.query.aggregates import aggregate, targets
+from inference_store.query.aggregates import aggregate, build_targets
 
 router = make_router("inferences")
 _NARROW = (
@@ -48,7 +48,7 @@ async def aggregate_inferences(
 ) -> Answer:
     """Measures of the inferences that satisfy every condition, by groups."""
     model = await access.find_model(connection, model_id)
-    return await _aggregated(connection, access, [model], body, to)
+    return await _answer_aggregate(connection, access, [model], body, to)
 
 
 @router.post(
@@ -63,10 +63,10 @@ async def aggregate_across(
 ) -> Answer:
     """The same across models: those of a project, those named, or all that you may read."""
     models = await choose_models(connection, access, body)
-    return await _aggregated(connection, access, models, body, to)
+    return await _answer_aggregate(connection, access, models, body, to)
 
 
-async def _aggregated(
+async def _answer_aggregate(
     connection: AsyncConnection,
     access: Access,
     models: Sequence[Registration],
@@ -74,24 +74,18 @@ async def _aggregated(
     to: ApiSettings,
 ) -> Answer:
     filter = await read_requested_filter(body.filter, body.filter_lang)
-    of_each, asked = await targets(connection, models, body.to_query_request(filter.tree))
+    targets, prepared = await build_targets(connection, models, body.to_query_request(filter.tree))
     with record_query(body.explain) as explained:
-        with limit_query_time("aggregate", _NARROW, asked.query):
-            found = await aggregate(
+        with limit_query_time("aggregate", _NARROW, prepared.query):
+            result = await aggregate(
                 connection,
-                of_each,
+                targets,
                 body.aggregation(),
                 deadline=set_deadline(body, to),
                 unknown_keys=body.unknown_keys,
             )
-        told = await explained.shown(connection, access, asked.query)
+        explanation = await explained.format(connection, access, prepared.query)
+    warnings = [*prepared.warnings, *result.warnings]
     return Answer(
-        {
-            "groups": found.groups,
-            "others": found.others,
-            "approximate": found.approximate,
-            "warnings": [*asked.warnings, *found.warnings],
-            **filter.told,
-            **told,
-        }
+        ShownAggregate.show(result, warnings=warnings, **filter.answer_members, **explanation)
     )

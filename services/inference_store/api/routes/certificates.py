@@ -19,11 +19,15 @@ from inference_store.api.schemas.certificates import (
     CertificateKeys,
     CertificatePage,
     CertificateParameters,
+    ListedCertificate,
+    ShownCertificateKey,
     SignedDocument,
 )
-from inference_store.erasure.certificates import chain, erased
-from inference_store.erasure.certificates.chain import Row
-from inference_store.erasure.certificates.signed import Signed, read_signed
+from inference_store.erasure.certify import chain, erased_lists
+from inference_store.erasure.certify.chain import StoredDocument
+from inference_store.erasure.log import signed_document
+from inference_store.erasure.log.key_documents import read_public_key
+from inference_store.erasure.log.signed_document import read_document
 from inference_store.inference.errors import NotFound
 
 router = make_router("retention")
@@ -39,7 +43,7 @@ _LEAVES: dict[int | str, dict[str, Any]] = {
 @router.get(
     "/certificates",
     response_model=CertificatePage,
-    responses=document_refusals(),
+    responses=document_refusals(404),
     openapi_extra=needs(Right.READ, Over.SOME),
     summary="List certificates",
 )
@@ -48,15 +52,17 @@ async def list_certificates(
 ) -> Answer:
     """Certificates of erasures, the newest first; of an erasure over several models only where
     everything may be read."""
-    found = await chain.listed(
+    model = None if page.model_id is None else await access.find_model(connection, page.model_id)
+    rows = await chain.list_certificates(
         connection,
-        of=page.erasure,
+        erasure_id=page.erasure,
+        model=None if model is None else model.model,
         before=cursors.decode_one(page.cursor, int),
         limit=page.limit + 1,
-        within=access.reach,
+        within=access.scope,
     )
-    items, following = cursors.cut_page(found, page.limit, lambda each: each.number)
-    return Answer({"items": [_format_row(each) for each in items], "next": following})
+    items, following = cursors.cut_page(rows, page.limit, lambda row: row.number)
+    return Answer(CertificatePage(items=[_show_row(row) for row in items], next=following))
 
 
 @router.get(
@@ -68,7 +74,8 @@ async def list_certificates(
 )
 async def list_certificate_keys(connection: Reading) -> Answer:
     """The public keys of the chain, the oldest first: each is signed by the one before it."""
-    return Answer({"items": [_format_key(each) for each in await chain.keys(connection)]})
+    keys = [_show_key(key_document) for key_document in await chain.find_keys(connection)]
+    return Answer(CertificateKeys(items=keys))
 
 
 @router.get(
@@ -79,8 +86,11 @@ async def list_certificate_keys(connection: Reading) -> Answer:
     summary="Read a certificate",
 )
 async def get_certificate(certificate: Number, connection: Reading, access: Asking) -> Response:
-    """The signed document of one certificate, as it was signed."""
-    row = await _find_row(connection, access, certificate)
+    """The signed document at a place of the chain, as it was signed: a certificate, or the document
+    that introduces a key."""
+    row = await chain.find_document(connection, certificate, within=access.scope)
+    if row is None:
+        raise _make_not_found(certificate)
     return Response(row.signed, media_type=JSON)
 
 
@@ -96,37 +106,34 @@ async def get_certificate_leaves(
 ) -> StreamingResponse:
     """The entries that the certificate's root is over. Each is a letter (`i` inference, `d` input,
     `r` response, `o` object) and a keyed hash of 32 bytes."""
-    await _find_row(connection, access, certificate)
-    batches: Sequence[int] = await erased.of_certificate(connection, certificate)
-    chunks = erased.chunks(request.app.state.engine, batches)
+    await _check_certificate(connection, access, certificate)
+    batches: Sequence[int] = await erased_lists.find_batches(connection, certificate)
+    chunks = erased_lists.read_chunks(request.app.state.engine, batches)
     return StreamingResponse(chunks, media_type=BYTES)
 
 
-async def _find_row(connection: Reading, access: Access, number: int) -> Row:
-    row = await chain.find(connection, number, within=access.reach)
-    if row is None:
-        raise NotFound(f"There is no certificate {number}.")
-    return row
+async def _check_certificate(connection: Reading, access: Access, number: int) -> None:
+    if await chain.find_certificate(connection, number, within=access.scope) is None:
+        raise _make_not_found(number)
 
 
-def _format_row(row: Row) -> dict[str, Any]:
-    document = read_signed(row.signed).document
-    return {
-        "number": row.number,
-        "erasure": row.erasure,
-        "issued_at": row.issued_at,
-        "model_ids": document["erasure"]["model_ids"],
-        "erased": document["erased"],
-        "hash": row.hash.hex(),
-    }
+def _make_not_found(number: int) -> NotFound:
+    return NotFound(f"There is no certificate {number}.")
 
 
-def _format_key(one: Signed) -> dict[str, Any]:
-    key = chain.public_key(one)
-    return {
-        "id": key.id,
-        "public_key": key.text,
-        "pem": key.pem,
-        "number": one.document["number"],
-        "signed_by": one.signed_by,
-    }
+def _show_row(row: StoredDocument) -> ListedCertificate:
+    document = read_document(row.signed).document
+    return ListedCertificate.show(
+        row,
+        model_ids=document["erasure"]["model_ids"],
+        erased=document["erased"],
+        hash=row.hash.hex(),
+    )
+
+
+def _show_key(key_document: signed_document.SignedDocument) -> ShownCertificateKey:
+    key = read_public_key(key_document)
+    number, text = key_document.document["number"], key.text
+    return ShownCertificateKey.show(
+        key, public_key=text, number=number, signed_by=key_document.signed_by
+    )

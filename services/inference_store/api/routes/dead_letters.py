@@ -11,7 +11,7 @@ from inference_store.access import Action
 from inference_store.access.rights import Right
 from inference_store.api import cursors
 from inference_store.api.access import Access, Asking, Over, needs
-from inference_store.api.answer import Answer, escape_text, to_dict
+from inference_store.api.answer import Answer
 from inference_store.api.dependencies import Reading, Writing
 from inference_store.api.problems import document_refusals
 from inference_store.api.routers import make_router
@@ -22,6 +22,7 @@ from inference_store.api.schemas.dead_letters import (
     Discard,
     OneDeadLetter,
     Redriven,
+    ShownDeadLetter,
 )
 from inference_store.index import dead_letters, registrations
 from inference_store.index.dead_letters import DeadLetter
@@ -44,10 +45,11 @@ async def list_dead_letters(
     """Events that could not be indexed, the newest first; those of no known model only where
     everything is administered."""
     before = cursors.decode_one(page.cursor, int)
-    chosen = replace(page.selection(), within=access.reach)
-    found = await dead_letters.find(connection, chosen, limit=page.limit + 1, before=before)
-    items, following = cursors.cut_page(found, page.limit, lambda each: each.id)
-    return Answer({"items": [_format_letter(each) for each in items], "next": following})
+    chosen = replace(page.selection(), within=access.scope)
+    letters = await dead_letters.find(connection, chosen, limit=page.limit + 1, before=before)
+    items, following = cursors.cut_page(letters, page.limit, lambda letter: letter.id)
+    shown = [ShownDeadLetter.show(letter, **_read_record(letter)) for letter in items]
+    return Answer(DeadLetterPage(items=shown, next=following))
 
 
 @router.get(
@@ -59,8 +61,8 @@ async def list_dead_letters(
 )
 async def get_dead_letter(id: LetterId, connection: Reading, access: Asking) -> Answer:
     """One dead letter, with its bytes where the caller may read inputs."""
-    letter = await dead_letters.get(connection, id, within=access.reach)
-    return Answer(await _format_whole(connection, access, letter))
+    letter = await dead_letters.get(connection, id, within=access.scope)
+    return Answer(await _show_whole(connection, access, letter))
 
 
 @router.post(
@@ -73,11 +75,11 @@ async def get_dead_letter(id: LetterId, connection: Reading, access: Asking) -> 
 )
 async def redrive_dead_letters(body: Chosen, connection: Writing, access: Asking) -> Answer:
     """Ask the ingesters to try every open one that is chosen again."""
-    chosen = replace(body.selection(), within=access.reach)
+    chosen = replace(body.selection(), within=access.scope)
     redriven = await dead_letters.redrive(connection, chosen)
-    asked = body.model_dump(mode="json", exclude_none=True)
-    await access.note(connection, Action.DEAD_LETTERS_REDRIVEN, redriven=redriven, chosen=asked)
-    return Answer({"redriven": redriven}, status_code=202)
+    selection = body.model_dump(mode="json", exclude_none=True)
+    await access.note(connection, Action.DEAD_LETTERS_REDRIVEN, redriven=redriven, chosen=selection)
+    return Answer(Redriven(redriven=redriven), status_code=202)
 
 
 @router.post(
@@ -90,11 +92,11 @@ async def redrive_dead_letters(body: Chosen, connection: Writing, access: Asking
 )
 async def redrive_dead_letter(id: LetterId, connection: Writing, access: Asking) -> Answer:
     """Ask the ingesters to try it again."""
-    await dead_letters.get(connection, id, within=access.reach)
+    await dead_letters.get(connection, id, within=access.scope)
     letter = await dead_letters.redrive_one(connection, id)
     model = await _find_model(connection, letter)
     await access.note(connection, Action.DEAD_LETTER_REDRIVEN, model, dead_letter=id)
-    return Answer(await _format_whole(connection, access, letter), status_code=202)
+    return Answer(await _show_whole(connection, access, letter), status_code=202)
 
 
 @router.post(
@@ -108,51 +110,48 @@ async def discard_dead_letter(
     id: LetterId, body: Discard, connection: Writing, access: Asking
 ) -> Answer:
     """Decide that it will never be indexed; it stays listed, with the reason."""
-    await dead_letters.get(connection, id, within=access.reach)
+    await dead_letters.get(connection, id, within=access.scope)
     letter = await dead_letters.discard(connection, id, body.reason)
     model = await _find_model(connection, letter)
     noted: dict[str, Any] = {"dead_letter": id, "reason": body.reason}
     await access.note(connection, Action.DEAD_LETTER_DISCARDED, model, **noted)
-    return Answer(await _format_whole(connection, access, letter))
+    return Answer(await _show_whole(connection, access, letter))
 
 
-def _format_letter(letter: DeadLetter) -> dict[str, Any]:
+def _read_record(letter: DeadLetter) -> dict[str, Any]:
+    """Return the fields of its record, without the bytes."""
     record = letter.record
-    return {
-        **record.partition_id.values,
-        **to_dict(letter, "record", "trouble"),
-        **letter.trouble.values,
-        "offset": record.offset,
-        "record_time": record.time,
-    }
+    position = {"offset": record.offset, "record_time": record.time}
+    return {**record.partition_id.values, **letter.rejection.values, **position}
 
 
-async def _format_whole(
+async def _show_whole(
     connection: AsyncConnection, access: Access, letter: DeadLetter
-) -> dict[str, Any]:
+) -> OneDeadLetter:
     """Return a dead letter; its bytes are an input, and withheld from callers who may not read
     inputs."""
     record, model = letter.record, await _find_model(connection, letter)
-    reach = access.caller.reach(Right.READ_INPUTS)
-    may = reach.is_everything if model is None else access.has_right(Right.READ_INPUTS, model)
-    if may:
+    scope = access.caller.scope(Right.READ_INPUTS)
+    may_read_inputs = (
+        scope.is_everything if model is None else access.has_right(Right.READ_INPUTS, model)
+    )
+    if may_read_inputs:
         access.note_read(Action.DEAD_LETTER_READ, model, dead_letter=letter.id)
-    return {
-        **_format_letter(letter),
-        "payload": _decode_text(record.payload) if may else None,
-        "payload_base64": (_encode_base64(record.payload) or "") if may else None,
-        "key_base64": _encode_base64(record.key) if may else None,
-        "headers": [
-            [escape_text(name), escape_text(value)] for name, value in record.headers if may
-        ],
-    }
+    return OneDeadLetter.show(
+        letter,
+        **_read_record(letter),
+        payload=_decode_text(record.payload) if may_read_inputs else None,
+        payload_base64=(_encode_base64(record.payload) or "") if may_read_inputs else None,
+        key_base64=_encode_base64(record.key) if may_read_inputs else None,
+        headers=record.headers if may_read_inputs else [],
+    )
 
 
 async def _find_model(connection: AsyncConnection, letter: DeadLetter) -> Registration | None:
     """Return the model that the event names, if there is one."""
-    model_id = letter.trouble.model_id
-    known = await registrations.known(connection, [] if model_id is None else [model_id])
-    return known.get(model_id or "")
+    model_id = letter.rejection.model_id
+    by_id = await registrations.find_by_ids(connection, [] if model_id is None else [model_id])
+    return by_id.get(model_id or "")
 
 
 def _decode_text(payload: bytes | None) -> str | None:

@@ -14,12 +14,13 @@ from inference_store.api.access import Access, Asking, Over, needs
 from inference_store.api.answer import Answer
 from inference_store.api.dependencies import LedgerOf, Reading, Writing, querying
 from inference_store.api.erasure_estimate import build_estimate
-from inference_store.api.erasure_format import format_erasure, format_page
+from inference_store.api.erasure_format import show_erasure, show_page
 from inference_store.api.filters import RequestedFilter, read_requested_filter
 from inference_store.api.model_selection import choose_models
 from inference_store.api.paths import ModelId
 from inference_store.api.problems import document_refusals
 from inference_store.api.routers import make_router
+from inference_store.api.schemas.erasure_list import ErasureParameters
 from inference_store.api.schemas.erasures import (
     Deletion,
     ErasurePage,
@@ -29,10 +30,12 @@ from inference_store.api.schemas.erasures import (
     GivingUp,
     ShownErasure,
 )
-from inference_store.api.schemas.links import PageParameters
-from inference_store.erasure import erasures
-from inference_store.erasure.erasures import chosen, entries
 from inference_store.erasure.ledger import Ledger, Note
+from inference_store.erasure.mark import ledger_entries
+from inference_store.erasure.progress.erasure import find_erasure, find_erasures
+from inference_store.erasure.request.cancellation import request_cancellation
+from inference_store.erasure.request.criteria import describe_filter, describe_ids, describe_subject
+from inference_store.erasure.request.waiver import request_waiver
 from inference_store.index.registrations import Registration
 from inference_store.inference.errors import NotFound
 from inference_store.query import cursor as cursors
@@ -77,8 +80,8 @@ async def delete_inferences(
     model_id: ModelId, body: Deletion, request: Request, ledger: LedgerOf, access: Asking
 ) -> Answer:
     """A short form of an erasure by `inference_ids`."""
-    asked = ErasureRequest(inference_ids=body.inference_ids)
-    return await request_erasure(model_id, asked, request, ledger, access)
+    erasure_request = ErasureRequest(inference_ids=body.inference_ids)
+    return await request_erasure(model_id, erasure_request, request, ledger, access)
 
 
 @router.post(
@@ -111,11 +114,11 @@ async def request_erasure_across(
 async def cancel_erasure(erasure_id: UUID, connection: Writing, access: Asking) -> Answer:
     """Possible until the first object is being deleted: afterwards 409. The marks are taken away,
     and queries show the inferences again; `cancelled` when that is done."""
-    if await erasures.find(connection, erasure_id, within=access.reach) is None:
+    if await find_erasure(connection, erasure_id, within=access.scope) is None:
         raise NotFound(f"There is no erasure {erasure_id}.")
-    one = await erasures.cancel(connection, erasure_id)
+    erasure = await request_cancellation(connection, erasure_id)
     await access.note(connection, Action.ERASURE_CANCELLED, erasure=str(erasure_id))
-    return Answer(await format_erasure(connection, one), status_code=202)
+    return Answer(await show_erasure(connection, erasure), status_code=202)
 
 
 @router.post(
@@ -131,30 +134,36 @@ async def give_up_erasure(
 ) -> Answer:
     """Of one that is `partly_held`: what went stays gone, what holds keep is not erased when they
     let go, and the erasure ends with a certificate that says both. There is no way back."""
-    if await erasures.find(connection, erasure_id, within=access.reach) is None:
+    if await find_erasure(connection, erasure_id, within=access.scope) is None:
         raise NotFound(f"There is no erasure {erasure_id}.")
-    one = await erasures.request_waiver(connection, erasure_id, by=access.who.actor)
+    erasure = await request_waiver(connection, erasure_id, by=access.who.actor)
     await access.note(
         connection, Action.ERASURE_REST_GIVEN_UP, erasure=str(erasure_id), reason=body.reason
     )
-    return Answer(await format_erasure(connection, one), status_code=202)
+    return Answer(await show_erasure(connection, erasure), status_code=202)
 
 
 @router.get(
     "/erasures",
     response_model=ErasurePage,
-    responses=document_refusals(),
+    responses=document_refusals(404),
     openapi_extra=needs(Right.READ, Over.SOME),
     summary="List erasures",
 )
 async def list_erasures(
-    page: Annotated[PageParameters, Query()], connection: Reading, access: Asking
+    page: Annotated[ErasureParameters, Query()], connection: Reading, access: Asking
 ) -> Answer:
     """Erasures, the newest first."""
-    found = await erasures.listed(
-        connection, before=time_pages.decode_before(page), limit=page.limit + 1, within=access.reach
+    model = None if page.model_id is None else await access.find_model(connection, page.model_id)
+    erasures = await find_erasures(
+        connection,
+        model=None if model is None else model.model,
+        states=page.state,
+        before=time_pages.decode_before(page),
+        limit=page.limit + 1,
+        within=access.scope,
     )
-    return Answer(await format_page(connection, found, page.limit))
+    return Answer(await show_page(connection, erasures, page.limit))
 
 
 @router.get(
@@ -166,28 +175,34 @@ async def list_erasures(
 )
 async def get_erasure(erasure_id: UUID, connection: Reading, access: Asking) -> Answer:
     """How far an erasure is."""
-    erasure = await erasures.find(connection, erasure_id, within=access.reach)
+    erasure = await find_erasure(connection, erasure_id, within=access.scope)
     if erasure is None:
         raise NotFound(f"There is no erasure {erasure_id}.")
-    return Answer(await format_erasure(connection, erasure))
+    return Answer(await show_erasure(connection, erasure))
 
 
 async def _answer(
-    request: Request, ledger: Ledger, access: Access, body: ErasureRequest, of: _Models
+    request: Request, ledger: Ledger, access: Access, body: ErasureRequest, find_models: _Models
 ) -> Answer:
     async with querying(request, access) as connection:
-        models = await of(connection)
-        numbers = [each.model for each in models]
+        models = await find_models(connection)
+        numbers = [model.model for model in models]
         filter, body = await _read_filter(body)
-        asked = await _read_request(connection, numbers, body, filter)
+        criteria = await _read_request(connection, numbers, body, filter)
         if body.dry_run:
             not_found = await _list_not_found(connection, numbers, body.inference_ids or ())
-            names = {each.model: each.model_id for each in models}
-            told = await build_estimate(request.app.state, connection, names, asked, body)
-            if told["next"] is not None:
-                told["next"] = filter.pin(told["next"])
-            return Answer(told | {"not_found": not_found, **filter.told})
-    return await _request(request, ledger, access, models, asked, body)
+            names = {model.model: model.model_id for model in models}
+            estimate = await build_estimate(
+                request.app.state,
+                connection,
+                names,
+                criteria,
+                body,
+                filter=filter,
+                not_found=not_found,
+            )
+            return Answer(estimate)
+    return await _request(request, ledger, access, models, criteria, body)
 
 
 async def _request(  # noqa: PLR0917
@@ -195,7 +210,7 @@ async def _request(  # noqa: PLR0917
     ledger: Ledger,
     access: Access,
     models: Sequence[Registration],
-    asked: dict[str, Any],
+    criteria: dict[str, Any],
     body: ErasureRequest,
 ) -> Answer:
     """Write the erasure to the ledger before it takes effect.
@@ -205,16 +220,16 @@ async def _request(  # noqa: PLR0917
     """
     engine: AsyncEngine = request.app.state.engine
     async with engine.connect() as connection:
-        numbers = [each.model for each in models]
+        numbers = [model.model for model in models]
         not_found = await _list_not_found(connection, numbers, body.inference_ids or ())
-    ids = [each.model_id for each in models]
-    said = entries.requested(uuid4(), ids, asked)
-    noted = {"erasure": said["erasure"], "models": ids}
-    note = Note(Action.ERASURE_REQUESTED, ids[0] if len(ids) == 1 else None, noted)
-    one = await ledger.write("erasure_requested", said, actor=access.who, note=note)
+    ids = [model.model_id for model in models]
+    entry = ledger_entries.describe_request(uuid4(), ids, criteria)
+    detail = {"erasure": entry["erasure"], "models": ids}
+    note = Note(Action.ERASURE_REQUESTED, ids[0] if len(ids) == 1 else None, detail)
+    erasure = await ledger.write("erasure_requested", entry, actor=access.who, note=note)
     async with engine.connect() as connection:
-        told = await format_erasure(connection, one, not_found=not_found)
-    return Answer(told, status_code=202, headers={"Location": f"/v1/erasures/{one.id}"})
+        answer = await show_erasure(connection, erasure, not_found=not_found)
+    return Answer(answer, status_code=202, headers={"Location": f"/v1/erasures/{erasure.id}"})
 
 
 async def _read_filter(body: ErasureRequest) -> tuple[RequestedFilter, ErasureRequest]:
@@ -231,22 +246,22 @@ async def _read_request(
     filter: RequestedFilter,
 ) -> dict[str, Any]:
     if body.inference_ids is not None:
-        return chosen.by_ids(body.inference_ids)
+        return describe_ids(body.inference_ids)
     if body.subject is not None:
-        return await chosen.by_subject(connection, models, body.subject.subject)
+        return await describe_subject(connection, models, body.subject.subject)
     assert filter.tree is not None
     text = body.filter if isinstance(body.filter, str) else None
     is_text = body.filter_lang != "cql2-json"
-    return await chosen.by_filter(connection, models, filter.tree, text if is_text else None)
+    return await describe_filter(connection, models, filter.tree, text if is_text else None)
 
 
 async def _list_not_found(
     connection: AsyncConnection, models: Sequence[int], inference_ids: Sequence[str]
 ) -> list[str]:
     """Return the ids that no model has. Raises NotFound if that is all of them."""
-    left = list(dict.fromkeys(inference_ids))
+    rest = list(dict.fromkeys(inference_ids))
     for model in models:
-        left = await lookup.find_absent(connection, model, left) if left else left
-    if left and len(left) == len(set(inference_ids)):
-        raise NotFound(f"There is no inference {left[0]!r}, nor any other of these ids.")
-    return left
+        rest = await lookup.find_absent(connection, model, rest) if rest else rest
+    if rest and len(rest) == len(set(inference_ids)):
+        raise NotFound(f"There is no inference {rest[0]!r}, nor any other of these ids.")
+    return rest

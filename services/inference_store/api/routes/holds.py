@@ -12,9 +12,9 @@ from inference_store.access import Action
 from inference_store.access.rights import Right
 from inference_store.api import cursors, time_pages
 from inference_store.api.access import Access, Asking, Over, needs
-from inference_store.api.answer import Answer, to_dict
+from inference_store.api.answer import Answer
 from inference_store.api.dependencies import IfMatch, LedgerOf, Querying, Reading, Settings
-from inference_store.api.hold_format import find_names, format_document, format_hold, format_placed
+from inference_store.api.hold_format import find_names, show_change, show_hold, show_placed
 from inference_store.api.hold_requests import HoldRequest, read_request
 from inference_store.api.problems import document_refusals
 from inference_store.api.routers import make_router
@@ -31,8 +31,8 @@ from inference_store.api.schemas.holds import (
 from inference_store.api.schemas.links import PageParameters
 from inference_store.erasure import holds
 from inference_store.erasure.holds import Hold
-from inference_store.erasure.holds.counting import count
-from inference_store.erasure.holds.placing import Placed
+from inference_store.erasure.holds.changes import Placement
+from inference_store.erasure.holds.counts import count_held
 from inference_store.erasure.ledger import Body, Note
 from inference_store.index import model_numbers
 from inference_store.inference.errors import Conflict, NotFound, PreconditionFailed
@@ -53,15 +53,15 @@ _ONE = "/holds/{hold_id}"
 async def place_hold(body: HoldBody, ledger: LedgerOf, access: Asking, request: Request) -> Answer:
     """From this answer on nothing deletes what the hold keeps; what erasures had claimed before
     is listed in it."""
-    saying = HoldRequest(access, body, await read_request(body))
+    hold_request = HoldRequest(access, body, await read_request(body))
 
-    async def said(connection: AsyncConnection) -> Body:
-        return await saying.build_entry(connection, uuid4(), revision=1)
+    async def build_body(connection: AsyncConnection) -> Body:
+        return await hold_request.build_entry(connection, uuid4(), revision=1)
 
     note = partial(_build_note_of, Action.HOLD_PLACED, body.model_id)
-    found = await ledger.write("hold_placed", said, actor=access.who, note=note)
-    answer = await _format_placed(request, found, saying.warnings)
-    location = {"Location": f"/v1/holds/{found.hold.id}", **_build_tag(found.hold)}
+    placement = await ledger.write("hold_placed", build_body, actor=access.who, note=note)
+    answer = await _show_placed(request, placement, hold_request.warnings)
+    location = {"Location": f"/v1/holds/{placement.hold.id}", **_build_tag(placement.hold)}
     return Answer(answer, status_code=201, headers=location)
 
 
@@ -80,17 +80,17 @@ async def list_holds(
     model = None
     if page.model_id is not None:
         model = await _find_listed_model(connection, access, page.model_id)
-    found = await holds.listed(
+    listed_holds = await holds.list_holds(
         connection,
         state=page.state,
         model=model,
         before=time_pages.decode_before(page),
         limit=page.limit + 1,
-        within=access.reach,
+        within=access.scope,
     )
-    items, following = time_pages.cut_page(found, page.limit, "placed_at")
-    ids = await find_names(connection, [each.model for each in items])
-    return Answer({"items": [format_hold(each, ids) for each in items], "next": following})
+    items, following = time_pages.cut_page(listed_holds, page.limit, "placed_at")
+    ids = await find_names(connection, [hold.model for hold in items])
+    return Answer(HoldPage(items=[show_hold(hold, ids) for hold in items], next=following))
 
 
 @router.get(
@@ -121,16 +121,16 @@ async def change_hold(  # noqa: PLR0917  (FastAPI calls it by name)
     request: Request,
 ) -> Answer:
     """Put another hold in its place, under the same id: what only the old one kept is let go."""
-    saying = HoldRequest(access, body, await read_request(body))
+    hold_request = HoldRequest(access, body, await read_request(body))
 
-    async def said(connection: AsyncConnection) -> Body:
+    async def build_body(connection: AsyncConnection) -> Body:
         before = await _lock_unreleased(connection, access, hold_id, if_match)
-        return await saying.build_entry(connection, hold_id, revision=before.revision + 1)
+        return await hold_request.build_entry(connection, hold_id, revision=before.revision + 1)
 
     note = partial(_build_note_of, Action.HOLD_CHANGED, body.model_id)
-    found = await ledger.write("hold_changed", said, actor=access.who, note=note)
-    answer = await _format_placed(request, found, saying.warnings)
-    return Answer(answer, headers=_build_tag(found.hold))
+    placement = await ledger.write("hold_changed", build_body, actor=access.who, note=note)
+    answer = await _show_placed(request, placement, hold_request.warnings)
+    return Answer(answer, headers=_build_tag(placement.hold))
 
 
 @router.delete(
@@ -152,19 +152,19 @@ async def release_hold(  # noqa: PLR0917  (FastAPI calls it by name)
     listed, with its history."""
     model_id: str | None = None
 
-    async def said(connection: AsyncConnection) -> Body:
+    async def build_body(connection: AsyncConnection) -> Body:
         nonlocal model_id
         before = await _lock_unreleased(connection, access, hold_id, if_match)
         ids = await find_names(connection, [before.model])
         model_id = None if before.model is None else ids.get(before.model)
         return {"id": str(hold_id), "reason": why.reason, "revision": before.revision + 1}
 
-    def noted(found: Hold) -> Note:
-        return _build_note(Action.HOLD_RELEASED, model_id, found, reason=why.reason)
+    def build_note(hold: Hold) -> Note:
+        return _build_note(Action.HOLD_RELEASED, model_id, hold, reason=why.reason)
 
-    found = await ledger.write("hold_released", said, actor=access.who, note=noted)
+    hold = await ledger.write("hold_released", build_body, actor=access.who, note=build_note)
     async with request.app.state.engine.connect() as connection:
-        return await _build_answer(connection, found)
+        return await _build_answer(connection, hold)
 
 
 @router.get(
@@ -180,9 +180,11 @@ async def get_hold_history(
     """Every revision of a hold, the oldest first: what it was, when, and who made it so."""
     await _find_hold(connection, access, hold_id)
     after = cursors.decode_one(page.cursor, int)
-    found = await holds.history(connection, hold_id, after=after or 0, limit=page.limit + 1)
-    items, following = cursors.cut_page(found, page.limit, lambda each: each.revision)
-    return Answer({"items": [format_document(each) for each in items], "next": following})
+    revisions = await holds.list_revisions(
+        connection, hold_id, after=after or 0, limit=page.limit + 1
+    )
+    items, following = cursors.cut_page(revisions, page.limit, lambda revision: revision.revision)
+    return Answer(HoldHistory(items=[show_change(revision) for revision in items], next=following))
 
 
 @router.get(
@@ -195,10 +197,12 @@ async def get_hold_history(
 async def get_held(hold_id: UUID, connection: Querying, to: Settings, access: Asking) -> Answer:
     """What the hold matches of what is stored now, the newest looked at first, as far as time
     allows."""
-    one = await _find_hold(connection, access, hold_id)
-    if one.is_erased:
+    hold = await _find_hold(connection, access, hold_id)
+    if hold.is_redacted:
         raise Conflict("The hold is over, and an erasure took its filter: it keeps nothing.")
-    return Answer(to_dict(await count(connection, one, seconds=to.query_timeout_seconds)))
+    return Answer(
+        ShownHeld.show(await count_held(connection, hold, seconds=to.query_timeout_seconds))
+    )
 
 
 async def _find_listed_model(connection: AsyncConnection, access: Access, model_id: str) -> int:
@@ -207,16 +211,16 @@ async def _find_listed_model(connection: AsyncConnection, access: Access, model_
     Callers with the right over everything can also list holds of an unregistered model.
     """
     expected = await model_numbers.number_of(connection, model_id)
-    if expected is not None and access.reach.is_everything:
+    if expected is not None and access.scope.is_everything:
         return expected
     return (await access.find_model(connection, model_id)).model
 
 
 async def _find_hold(connection: AsyncConnection, access: Access, hold_id: UUID) -> Hold:
-    found = await holds.find(connection, hold_id, within=access.reach)
-    if found is None:
+    hold = await holds.find_hold(connection, hold_id, within=access.scope)
+    if hold is None:
         raise NotFound(f"There is no hold {hold_id}.")
-    return found
+    return hold
 
 
 async def _lock_unreleased(
@@ -226,36 +230,36 @@ async def _lock_unreleased(
 
     Raises NotFound, PreconditionFailed, Conflict.
     """
-    found = await holds.find(connection, hold_id, within=access.reach, lock=True)
-    if found is None:
+    hold = await holds.find_hold(connection, hold_id, within=access.scope, lock=True)
+    if hold is None:
         raise NotFound(f"There is no hold {hold_id}.")
-    if revision is not None and revision != found.revision:
-        raise PreconditionFailed(f"The hold has revision {found.revision}, not {revision}.")
-    if found.released_at is not None:
+    if revision is not None and revision != hold.revision:
+        raise PreconditionFailed(f"The hold has revision {hold.revision}, not {revision}.")
+    if hold.released_at is not None:
         raise Conflict("The hold has been released: place another one.")
-    return found
+    return hold
 
 
-def _build_note_of(action: Action, model_id: str | None, found: Placed) -> Note:
-    return _build_note(action, model_id, found.hold)
+def _build_note_of(action: Action, model_id: str | None, placement: Placement) -> Note:
+    return _build_note(action, model_id, placement.hold)
 
 
-def _build_note(action: Action, model_id: str | None, found: Hold, **detail: Any) -> Note:
+def _build_note(action: Action, model_id: str | None, hold: Hold, **detail: Any) -> Note:
     # not its name, which may name a subject that was erased since
-    return Note(action, model_id, {"hold": str(found.id), "revision": found.revision, **detail})
+    return Note(action, model_id, {"hold": str(hold.id), "revision": hold.revision, **detail})
 
 
-async def _format_placed(
-    request: Request, found: Placed, warnings: Sequence[str]
-) -> dict[str, Any]:
+async def _show_placed(
+    request: Request, placement: Placement, warnings: Sequence[str]
+) -> PlacedHold:
     async with request.app.state.engine.connect() as connection:
-        return await format_placed(connection, found, warnings)
+        return await show_placed(connection, placement, warnings)
 
 
-async def _build_answer(connection: AsyncConnection, found: Hold) -> Answer:
-    ids = await find_names(connection, [found.model])
-    return Answer(format_hold(found, ids), headers=_build_tag(found))
+async def _build_answer(connection: AsyncConnection, hold: Hold) -> Answer:
+    ids = await find_names(connection, [hold.model])
+    return Answer(show_hold(hold, ids), headers=_build_tag(hold))
 
 
-def _build_tag(found: Hold) -> dict[str, str]:
-    return {"ETag": f'"{found.revision}"'}
+def _build_tag(hold: Hold) -> dict[str, str]:
+    return {"ETag": f'"{hold.revision}"'}

@@ -11,14 +11,12 @@ from starlette.responses import StreamingResponse
 from inference_store.access import Action
 from inference_store.access.rights import Right
 from inference_store.api.access import Access, Asking, needs
-from inference_store.api.answer import Answer
+from inference_store.api.answer import Answer, InferenceAnswer
 from inference_store.api.dependencies import BlobStore, LedgerOf, LookingUp, Settings
-from inference_store.api.erasure_format import format_erasure as shown_erasure
+from inference_store.api.erasure_format import show_erasure
 from inference_store.api.inference_format import (
     build_links,
     format_inference,
-    get_storage_key,
-    is_erased,
 )
 from inference_store.api.negotiation import ANY, BYTES, JSON
 from inference_store.api.openapi import BINARY
@@ -30,15 +28,16 @@ from inference_store.api.schemas.erasures import ShownErasure
 from inference_store.api.schemas.inferences import OneInference
 from inference_store.api.schemas.questions import Include, IncludeOfLink
 from inference_store.api.typed_metadata import MetadataAs
-from inference_store.erasure import erasures
-from inference_store.erasure.erasures import marking
 from inference_store.erasure.ledger import Body
+from inference_store.erasure.mark.batches import describe_batch
+from inference_store.erasure.progress.erasure import NewErasure, find_erasure
 from inference_store.index.registrations import Registration
 from inference_store.inference.errors import BlobMissing, Conflict, Gone, NotFound
 from inference_store.inference.events.storage_key import parse_stored
 from inference_store.objects import Blobs
 from inference_store.query import lookup
 from inference_store.query.read import Inference, read
+from inference_store.query.stored_blobs import get_storage_key, is_erased, is_input_too
 
 router = make_router("inferences")
 _ONE = "/models/{model_id}/inferences/{inference_id}"
@@ -72,19 +71,19 @@ async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
         MetadataAs,
         Query(description="A list of items as they came, or an object of typed values by key."),
     ] = "list",
-) -> Answer:
+) -> InferenceAnswer:
     """The newest inference of that id, how many there are, and links to its blobs."""
     registration, extent = await access.find_model_to_query(connection, model_id)
-    model, wanted = registration.model, _choose_include(access, registration, include)
-    same = await lookup.find_by_id(connection, model, inference_id, known=extent.spans)
-    inference = await _read_inference(connection, model, inference_id, same, wanted)
-    found = format_inference(model_id, inference, metadata_as=metadata_as) | {
+    model, included = registration.model, _choose_include(access, registration, include)
+    same = await lookup.find_by_id(connection, model, inference_id, spans=extent.spans)
+    inference = await _read_inference(connection, model, inference_id, same, included)
+    item = format_inference(model_id, inference, metadata_as=metadata_as) | {
         "count": len(same.uids)
     }
-    if "urls" in wanted:
+    if "urls" in included:
         access.note_read(Action.LINKS_MADE, registration, [inference.uid])
-        [found["urls"]] = await build_links(to, blobs, model_id, [inference])
-    return Answer(found, headers={"ETag": f'"{inference.row["revision"]}"'})
+        [item["urls"]] = await build_links(to, blobs, model_id, [inference])
+    return InferenceAnswer(item, headers={"ETag": f'"{inference.row["revision"]}"'})
 
 
 @router.delete(
@@ -105,9 +104,9 @@ async def erase_inference(
     """Erase every inference of that id, with its blobs, also what another erasure hides. Queries
     stop showing it at once; the retention service does the rest, and GET /v1/erasures/{id} follows
     it."""
-    one = erasures.Begun(uuid4(), "request", "inference", requested_by=access.who.actor)
+    new_erasure = NewErasure(uuid4(), "request", "inference", requested_by=access.who.actor)
 
-    async def said(connection: AsyncConnection) -> Body:
+    async def build_body(connection: AsyncConnection) -> Body:
         registration = await access.find_model(connection, model_id)
         model = registration.model
         most = _MOST_ERASED + 1
@@ -117,16 +116,16 @@ async def erase_inference(
                 f"More than {_MOST_ERASED} inferences have the id {inference_id!r}: erase them by"
                 " `uid:`, or by a filter."
             )
-        noted = {"inference_id": inference_id, "erasure": str(one.id)}
+        noted = {"inference_id": inference_id, "erasure": str(new_erasure.id)}
         await access.note(connection, Action.INFERENCE_ERASED, registration, same.uids, **noted)
-        return await marking.body(connection, one, model, marking.Found(same.uids, None))
+        return await describe_batch(connection, new_erasure, model, same.uids)
 
-    await ledger.write("erasure_batch", said, actor=access.who)
+    await ledger.write("erasure_batch", build_body, actor=access.who)
     async with request.app.state.engine.connect() as connection:
-        erasure = await erasures.find(connection, one.id)
+        erasure = await find_erasure(connection, new_erasure.id)
         assert erasure is not None, "its batch made it"
-        body = await shown_erasure(connection, erasure)
-    return Answer(body, status_code=202, headers={"Location": f"/v1/erasures/{one.id}"})
+        body = await show_erasure(connection, erasure)
+    return Answer(body, status_code=202, headers={"Location": f"/v1/erasures/{new_erasure.id}"})
 
 
 def _choose_include(
@@ -158,10 +157,10 @@ def _add_blob_route(blob: str, right: Right, action: Action | None) -> None:
     ) -> StreamingResponse:
         registration, extent = await access.find_model_to_query(connection, model_id)
         model = registration.model
-        same = await lookup.find_by_id(connection, model, inference_id, known=extent.spans)
+        same = await lookup.find_by_id(connection, model, inference_id, spans=extent.spans)
         inference = await _read_inference(connection, model, inference_id, same, ())
         read_as = action
-        if blob == "response" and _is_input_too(inference):
+        if blob == "response" and is_input_too(inference):
             access.require_right(Right.READ_INPUTS, registration)
             read_as = Action.DATA_READ
         answer = await _stream_blob(blobs, inference, blob)
@@ -189,13 +188,6 @@ _add_blob_route("response", Right.READ, None)
 _add_blob_route("metadata", Right.READ_INPUTS, Action.METADATA_READ)
 
 
-def _is_input_too(inference: Inference) -> bool:
-    """Whether the event named one object as the response and as a part of the request."""
-    response = get_storage_key(inference, "response")
-    request = {get_storage_key(inference, "data"), get_storage_key(inference, "metadata")}
-    return response is not None and response in request
-
-
 async def _read_inference(
     connection: AsyncConnection,
     model: int,
@@ -203,10 +195,10 @@ async def _read_inference(
     same: lookup.Same,
     include: Sequence[Include],
 ) -> Inference:
-    found = await read(connection, model, [same.newest], include=include)
-    if not found:
+    inferences = await read(connection, model, [same.newest], include=include)
+    if not inferences:
         raise NotFound(f"The inference {inference_id!r} has just been deleted.")
-    return found[0]
+    return inferences[0]
 
 
 async def _stream_blob(blobs: Blobs, inference: Inference, blob: str) -> StreamingResponse:
@@ -216,19 +208,19 @@ async def _stream_blob(blobs: Blobs, inference: Inference, blob: str) -> Streami
     if key is None:
         raise NotFound(f"The inference has no {blob}.")
     try:
-        found = await blobs.stream(parse_stored(key))
+        stream = await blobs.stream(parse_stored(key))
     except BlobMissing:
         raise NotFound(f"The object {key} is not in the bucket.") from None
-    given = inference.row["data_content_type"] if blob == "data" else None
+    declared_type = inference.row["data_content_type"] if blob == "data" else None
     return StreamingResponse(
-        found.pieces,
-        media_type=_find_media_type(given or found.content_type, blob),
-        headers={**_INERT, "Content-Length": str(found.size)},
+        stream.pieces,
+        media_type=_find_media_type(declared_type or stream.content_type, blob),
+        headers={**_INERT, "Content-Length": str(stream.size)},
     )
 
 
-def _find_media_type(told: str | None, blob: str) -> str:
+def _find_media_type(content_type: str | None, blob: str) -> str:
     """Return the content type, if a header can hold it."""
-    if told and told.isascii() and told.isprintable():
-        return told
+    if content_type and content_type.isascii() and content_type.isprintable():
+        return content_type
     return BYTES if blob == "data" else JSON

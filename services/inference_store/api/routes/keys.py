@@ -6,11 +6,11 @@ from typing import Annotated, Any
 from fastapi import Path, Query, Request
 
 from inference_store.access import Action
-from inference_store.access.keys import Key
+from inference_store.access.keys import ApiKey
 from inference_store.access.rights import Grant, Right
 from inference_store.api import cursors, time_pages
 from inference_store.api.access import Access, Asking, Over, needs
-from inference_store.api.answer import Answer, format_instant, to_dict
+from inference_store.api.answer import Answer, format_instant
 from inference_store.api.dependencies import Reading, Writing
 from inference_store.api.problems import document_refusals
 from inference_store.api.routers import make_router
@@ -42,7 +42,7 @@ async def create_api_key(body: NewKey, connection: Writing, access: Asking) -> A
     )
     await access.note(connection, Action.KEY_CREATED, key=key.id, grants=_format_grants(key))
     location = {"Location": f"/v1/keys/{key.id}"}
-    return Answer(_format_key(key) | {"key": secret.text}, status_code=201, headers=location)
+    return Answer(NewSecret.show(key, key=secret.text), status_code=201, headers=location)
 
 
 @router.get(
@@ -55,9 +55,9 @@ async def create_api_key(body: NewKey, connection: Writing, access: Asking) -> A
 async def list_api_keys(page: Annotated[PageParameters, Query()], connection: Reading) -> Answer:
     """Keys, the newest first; revoked ones too."""
     after = cursors.decode_time_key(page.cursor)
-    found = await api_keys.listed(connection, limit=page.limit + 1, after=after)
-    items, following = time_pages.cut_page(found, page.limit, "created_at")
-    return Answer({"items": [_format_key(each) for each in items], "next": following})
+    keys = await api_keys.listed(connection, limit=page.limit + 1, after=after)
+    items, following = time_pages.cut_page(keys, page.limit, "created_at")
+    return Answer(KeyListPage(items=[ShownApiKey.show(key) for key in items], next=following))
 
 
 @router.get(
@@ -69,7 +69,7 @@ async def list_api_keys(page: Annotated[PageParameters, Query()], connection: Re
 )
 async def get_api_key(key_id: KeyId, connection: Reading) -> Answer:
     """One key, without its text."""
-    return Answer(_format_key(await api_keys.get(connection, key_id)))
+    return Answer(ShownApiKey.show(await api_keys.get(connection, key_id)))
 
 
 @router.post(
@@ -83,16 +83,16 @@ async def rotate_api_key(
     key_id: KeyId, body: Rotation, request: Request, connection: Writing, access: Asking
 ) -> Answer:
     """Give a key a new text; the one before works on until the time that is given, if one is."""
-    found = await api_keys.get(connection, key_id, lock=True)
-    _refuse_more(access, found.grants)
-    _refuse_longer(access, body.expires_at or found.expires_at)
+    old_key = await api_keys.get(connection, key_id, lock=True)
+    _refuse_more(access, old_key.grants)
+    _refuse_longer(access, body.expires_at or old_key.expires_at)
     key, secret = await api_keys.rotate(
         connection, key_id, old_works_until=body.old_works_until, expires_at=body.expires_at
     )
     until = format_instant(key.old_works_until)
     await access.note(connection, Action.KEY_ROTATED, key=key_id, old_works_until=until)
     request.app.state.authenticator.keys.forget(key_id)
-    return Answer(_format_key(key) | {"key": secret.text})
+    return Answer(NewSecret.show(key, key=secret.text))
 
 
 @router.post(
@@ -109,14 +109,14 @@ async def revoke_api_key(
     key = await api_keys.revoke(connection, key_id)
     await access.note(connection, Action.KEY_REVOKED, key=key_id)
     request.app.state.authenticator.keys.forget(key_id)
-    return Answer(_format_key(key))
+    return Answer(ShownApiKey.show(key))
 
 
 def _refuse_more(access: Access, grants: tuple[Grant, ...]) -> None:
     """Refuse a key that could do more than the caller, because the caller will see its text."""
-    lacking = access.caller.lacks(grants)
-    if lacking:
-        names = ", ".join(f"`{right.value}`" for right in dict.fromkeys(lacking))
+    missing = access.caller.lacks(grants)
+    if missing:
+        names = ", ".join(f"`{right.value}`" for right in dict.fromkeys(missing))
         raise Forbidden(f"The key would have {names} where you have not: nobody gives more.")
 
 
@@ -128,9 +128,5 @@ def _refuse_longer(access: Access, expires_at: datetime | None) -> None:
         raise Forbidden(f"Your own key expires at {own}: give an `expires_at` no later than that.")
 
 
-def _format_grants(key: Key) -> list[dict[str, Any]]:
+def _format_grants(key: ApiKey) -> list[dict[str, Any]]:
     return [grant.model_dump(mode="json", exclude={"role"}) for grant in key.grants]
-
-
-def _format_key(key: Key) -> dict[str, Any]:
-    return to_dict(key, "grants") | {"grants": _format_grants(key)}

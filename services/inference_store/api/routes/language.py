@@ -6,13 +6,13 @@ from fastapi import Request
 
 from inference_store.access.rights import Right
 from inference_store.api.access import Asking, Over, needs
-from inference_store.api.answer import Answer, to_dict
+from inference_store.api.answer import Answer, JsonAnswer
 from inference_store.api.dependencies import Reading
 from inference_store.api.paths import ModelId
 from inference_store.api.problems import document_refusals
 from inference_store.api.queryables import build_queryables
 from inference_store.api.routers import make_router
-from inference_store.api.schemas.language import ShownConformance
+from inference_store.api.schemas.language import ShownClass, ShownConformance
 from inference_store.index import key_registry
 from inference_store.query.cql2 import CONFORMANCE
 
@@ -23,7 +23,7 @@ _QUERYABLES: dict[int | str, dict[str, Any]] = {
 }
 
 
-class SchemaAnswer(Answer):
+class SchemaAnswer(JsonAnswer):
     """A JSON Schema."""
 
     media_type = SCHEMA
@@ -38,8 +38,9 @@ class SchemaAnswer(Answer):
 )
 async def get_conformance() -> Answer:
     """The conformance classes of OGC CQL2 (21-065r2): which are kept, and which are not."""
-    classes = [to_dict(each) | {"uri": each.uri} for each in CONFORMANCE.values()]
-    return Answer({"conformsTo": [c["uri"] for c in classes if c["kept"]], "classes": classes})
+    classes = [ShownClass.show(conformance) for conformance in CONFORMANCE.values()]
+    uris = [conformance.uri for conformance in CONFORMANCE.values() if conformance.kept]
+    return Answer(ShownConformance(conformsTo=uris, classes=classes))
 
 
 @router.get(

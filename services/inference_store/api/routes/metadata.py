@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.access import Action
 from inference_store.access.rights import Right
 from inference_store.api.access import Asking, needs
-from inference_store.api.answer import Answer
+from inference_store.api.answer import InferenceAnswer
 from inference_store.api.dependencies import IfMatch, Settings
 from inference_store.api.inference_format import format_inference
 from inference_store.api.metadata_edits import Change, Editor, Item, check_change, edit, reserve
@@ -43,10 +43,10 @@ async def change_metadata(  # noqa: PLR0917  (FastAPI calls it by name)
     if_match: IfMatch,
     to: Settings,
     access: Asking,
-) -> Answer:
+) -> InferenceAnswer:
     """Add metadata items, or put them in the place of those with their keys; written back to the
     metadata blob. An id that several inferences have is refused: `uid:` says which one."""
-    change = check_change([_read_item(each) for each in body.metadata], caps=_read_caps(to))
+    change = check_change([_read_item(item) for item in body.metadata], caps=_read_caps(to))
     revision = _find_revision(body, if_match)
     engine, dictionary = request.app.state.engine, request.app.state.dictionary
     editor = Editor(request.app.state.blobs, dictionary, _read_caps(to))
@@ -65,9 +65,9 @@ async def change_metadata(  # noqa: PLR0917  (FastAPI calls it by name)
         revision = await edit(connection, editor, registration, uid, change, revision=revision)
         noted = {"keys": sorted(change.keys), "revision": revision}
         await access.note(connection, Action.METADATA_CHANGED, registration, [uid], **noted)
-        [found] = await read(connection, registration.model, [uid], include=["metadata"])
-    headers = {"ETag": f'"{found.row["revision"]}"'}
-    return Answer(format_inference(model_id, found), headers=headers)
+        [inference] = await read(connection, registration.model, [uid], include=["metadata"])
+    headers = {"ETag": f'"{inference.row["revision"]}"'}
+    return InferenceAnswer(format_inference(model_id, inference), headers=headers)
 
 
 async def _find_uid(connection: AsyncConnection, model: int, inference_id: str) -> UUID:
@@ -94,11 +94,11 @@ def _find_revision(body: MetadataChange, if_match: int | None) -> int | None:
     return body.revision if if_match is None else if_match
 
 
-def _read_item(asked: MetadataItem) -> Item:
-    value = asked.value
+def _read_item(item: MetadataItem) -> Item:
+    value = item.value
     return Item(
-        asked.key,
-        asked.type,
+        item.key,
+        item.type,
         value if value is None or isinstance(value, str) else write_json(_read_exact(value)),
     )
 
@@ -106,9 +106,9 @@ def _read_item(asked: MetadataItem) -> Item:
 def _read_exact(value: Any) -> Any:
     """Return JSON of the body with its numbers as they were written."""
     if isinstance(value, dict):
-        return {name: _read_exact(each) for name, each in value.items()}
+        return {name: _read_exact(element) for name, element in value.items()}
     if isinstance(value, list):
-        return [_read_exact(each) for each in value]
+        return [_read_exact(element) for element in value]
     return value if value is None or isinstance(value, (str, bool)) else Number(value)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Depends, Query, Request
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -11,18 +11,21 @@ from starlette.responses import Response
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
-from inference_store.api import cursors, moves
+from inference_store.api import cursors, project_moves
 from inference_store.api.access import Access, Asking, Over, needs
-from inference_store.api.answer import Answer, to_dict
+from inference_store.api.answer import Answer
 from inference_store.api.dependencies import IfMatch, LedgerOf, Reading, Settings, querying
 from inference_store.api.paths import ModelId
-from inference_store.api.policy_changes import format_would_delete as shown_lost
+from inference_store.api.policy_changes import show_would_delete
 from inference_store.api.problems import document_refusals
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.links import PageParameters
-from inference_store.api.schemas.metadata import KeyPage
+from inference_store.api.schemas.metadata import KeyPage, ShownMetadataKey
+from inference_store.api.schemas.policies import WouldDelete
+from inference_store.api.schemas.projects import ModelParameters
 from inference_store.api.schemas.registrations import (
     MovePreview,
+    PendingMove,
     PutRegistration,
     RegistrationBody,
     RegistrationPage,
@@ -59,8 +62,8 @@ class _RegistrationPut:
     async def put(self, model_id: str, body: RegistrationBody) -> Answer:
         """Put the registration. Raises Conflict if somebody else has put it meanwhile."""
         async with self.engine.connect() as connection:
-            there = (await registrations.known(connection, [model_id])).get(model_id)
-        if moves.is_move(there, body):
+            current = (await registrations.find_by_ids(connection, [model_id])).get(model_id)
+        if project_moves.is_move(current, body):
             return await self._move(model_id, body)
         async with self.engine.begin() as connection:
             missing = await self.access.check_registration(connection, model_id, body.project_id)
@@ -74,26 +77,30 @@ class _RegistrationPut:
         """
         seconds, project_id = self.to.policy_preview_seconds, body.project_id
         async with querying(self.request, self.access) as connection:
-            lost = await moves.estimate_move(
+            lost = await project_moves.estimate_move(
                 connection, self.access, model_id, project_id, seconds=seconds
             )
-        said = partial(
-            moves.build_entry,
+        build_body = partial(
+            project_moves.build_entry,
             access=self.access,
             model_id=model_id,
             body=body,
             expected=self.expected,
-            grace_seconds=0.0 if lost.harmless else self.to.policy_grace_seconds,
+            grace_seconds=0.0 if lost.is_harmless else self.to.policy_grace_seconds,
             unmeasured=lost.unmeasured if lost.tightened else 0,
         )
-        await self.ledger.write("model_moved", said, actor=self.access.who, note=moves.build_note)
-        told: dict[str, Any] = {"would_delete": shown_lost(lost)}
+        await self.ledger.write(
+            "model_moved", build_body, actor=self.access.who, note=project_moves.build_note
+        )
+        would_delete = show_would_delete(lost)
         async with self.engine.begin() as connection:
-            found = await registrations.get(connection, model_id, lock=True)
-            if registrations.details_of(found) == body.details():
-                return _build_answer(found, **told)
+            registration = await registrations.get(connection, model_id, lock=True)
+            if registrations.details_of(registration) == body.details():
+                return _build_answer(registration, would_delete=would_delete)
             expected = None if self.expected is None else self.expected + 1
-            return await self._write(connection, model_id, body, False, expected, **told)
+            return await self._write(
+                connection, model_id, body, False, expected, would_delete=would_delete
+            )
 
     async def _write(
         self,
@@ -102,7 +109,8 @@ class _RegistrationPut:
         body: RegistrationBody,
         missing: bool,
         expected: int | None,
-        **told: Any,
+        *,
+        would_delete: WouldDelete | None = None,
     ) -> Answer:
         """Write the registration.
 
@@ -110,15 +118,15 @@ class _RegistrationPut:
         moved.
         """
         if not missing:
-            there = await registrations.get(connection, model_id)
-            if there.project_id != body.project_id:
+            current = await registrations.get(connection, model_id)
+            if current.project_id != body.project_id:
                 raise Conflict(f"The model {model_id!r} has just been moved: try again.")
-        found, new = await registrations.put(
+        registration, new = await registrations.put(
             connection, model_id, body.details(), revision=expected, must_be_new=missing
         )
         action = Action.MODEL_REGISTERED if new else Action.MODEL_CHANGED
-        await self.access.note(connection, action, found, revision=found.revision)
-        return _build_answer(found, status=201 if new else 200, **told)
+        await self.access.note(connection, action, registration, revision=registration.revision)
+        return _build_answer(registration, status=201 if new else 200, would_delete=would_delete)
 
 
 async def _prepare_put(
@@ -135,15 +143,20 @@ async def _prepare_put(
     summary="List models",
 )
 async def list_models(
-    page: Annotated[PageParameters, Query()], connection: Reading, access: Asking
+    page: Annotated[ModelParameters, Query()], connection: Reading, access: Asking
 ) -> Answer:
     """Registrations, in order of model id."""
     after = cursors.decode_one(page.cursor, str)
-    found = await registrations.page(
-        connection, limit=page.limit + 1, after=after, within=access.reach
+    rows = await registrations.page(
+        connection,
+        limit=page.limit + 1,
+        after=after,
+        within=access.scope,
+        project_id=page.project_id,
     )
-    items, following = cursors.cut_page(found, page.limit, lambda each: each.model_id)
-    return Answer({"items": [_format_registration(each) for each in items], "next": following})
+    items, following = cursors.cut_page(rows, page.limit, lambda row: row.model_id)
+    shown = [ShownRegistration.show(row, pending_move=_show_move(row)) for row in items]
+    return Answer(RegistrationPage(items=shown, next=following))
 
 
 @router.get(
@@ -193,12 +206,15 @@ async def preview_move(
     """The same as a PUT, without moving; its token lets the move count at once."""
     seconds, project_id = to.policy_preview_seconds, body.project_id
     async with querying(request, access) as connection:
-        lost = await moves.estimate_move(connection, access, model_id, project_id, seconds=seconds)
+        lost = await project_moves.estimate_move(
+            connection, access, model_id, project_id, seconds=seconds
+        )
     engine: AsyncEngine = request.app.state.engine
     async with engine.begin() as connection:
-        token = await moves.make_token(connection, access, model_id, project_id)
-    grace = 0.0 if lost.harmless else to.policy_grace_seconds
-    return Answer({"would_delete": shown_lost(lost), "grace_seconds": grace, "token": token})
+        token = await project_moves.make_token(connection, access, model_id, project_id)
+    grace = 0.0 if lost.is_harmless else to.policy_grace_seconds
+    would_delete = show_would_delete(lost)
+    return Answer(MovePreview(would_delete=would_delete, grace_seconds=grace, token=token))
 
 
 @router.delete(
@@ -212,12 +228,12 @@ async def preview_move(
 async def delete_model(model_id: ModelId, ledger: LedgerOf, access: Asking) -> Response:
     """Remove a registration that has no inferences, with its retention policy."""
 
-    async def said(connection: AsyncConnection) -> Body:
+    async def build_body(connection: AsyncConnection) -> Body:
         await access.find_model(connection, model_id)
-        return dict(await removed_models.removable(connection, model_id))
+        return dict(await removed_models.describe_removal(connection, model_id))
 
     note = Note(Action.MODEL_REMOVED, model_id, {})
-    await ledger.write("model_removed", said, actor=access.who, note=note)
+    await ledger.write("model_removed", build_body, actor=access.who, note=note)
     return Response(status_code=204)
 
 
@@ -238,37 +254,29 @@ async def list_keys(
     """Which metadata keys the model's inferences have: types, counts, examples, conflicts."""
     model = (await access.find_model(connection, model_id)).model
     after = cursors.decode_one(page.cursor, str)
-    found = await key_registry.keys(connection, model, limit=page.limit + 1, after=after)
-    items, following = cursors.cut_page(found, page.limit, lambda each: each.name)
+    rows = await key_registry.keys(connection, model, limit=page.limit + 1, after=after)
+    items, following = cursors.cut_page(rows, page.limit, lambda row: row.name)
     number = await key_registry.count(connection, model)
-    return Answer(
-        {
-            "items": [_format_key(each) for each in items],
-            "next": following,
-            "capped": number >= to.max_keys_per_model,
-        }
+    shown, capped = [_show_key(row) for row in items], number >= to.max_keys_per_model
+    return Answer(KeyPage(items=shown, next=following, capped=capped))
+
+
+def _show_key(key: KeySeen) -> ShownMetadataKey:
+    return ShownMetadataKey.show(
+        key, compared_as=sorted(key.families), count=sum(type_seen.count for type_seen in key.types)
     )
 
 
-def _format_key(seen: KeySeen) -> dict[str, Any]:
-    return {
-        "name": seen.name,
-        "compared_as": sorted(seen.families),
-        "conflict": seen.conflict,
-        "count": sum(each.count for each in seen.types),
-        "types": [to_dict(each) for each in seen.types],
-    }
+def _build_answer(
+    registered: Registration, *, status: int = 200, would_delete: WouldDelete | None = None
+) -> Answer:
+    more = {} if would_delete is None else {"would_delete": would_delete}
+    shown = PutRegistration.show(registered, pending_move=_show_move(registered), **more)
+    return Answer(shown, status_code=status, headers={"ETag": f'"{registered.revision}"'})
 
 
-def _build_answer(found: Registration, *, status: int = 200, **more: Any) -> Answer:
-    headers = {"ETag": f'"{found.revision}"'}
-    return Answer(_format_registration(found) | more, status_code=status, headers=headers)
-
-
-def _format_registration(found: Registration) -> dict[str, Any]:
-    mapping, at = found.output_mapping, found.moves_at
-    waits = at is not None and at > datetime.now(UTC)
-    move = {"from_project_id": found.left_project_id, "effective_at": at} if waits else None
-    shown = to_dict(found, "model", "output_mapping", "left_project_id", "moves_at")
-    told = {"output_mapping": mapping and mapping.model_dump(mode="json"), "pending_move": move}
-    return shown | told
+def _show_move(registered: Registration) -> PendingMove | None:
+    at = registered.moves_at
+    if at is None or at <= datetime.now(UTC):
+        return None
+    return PendingMove(from_project_id=registered.left_project_id, effective_at=at)

@@ -10,10 +10,9 @@ from inference_store.access.rights import Right
 from inference_store.api.access import Access, Asking, needs
 from inference_store.api.answer import Answer
 from inference_store.api.dependencies import BlobStore, Querying, Settings
-from inference_store.api.explaining import record_query
 from inference_store.api.filters import read_requested_filter
 from inference_store.api.inference_pages import (
-    FormattedPage,
+    AnsweredPage,
     PageRequest,
     build_page,
     compute_fingerprint,
@@ -24,6 +23,7 @@ from inference_store.api.inference_pages import (
 )
 from inference_store.api.paths import ModelId
 from inference_store.api.problems import document_refusals
+from inference_store.api.query_recording import record_query
 from inference_store.api.query_timing import limit_query_time
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.inferences import InferenceCount, InferencePage
@@ -32,8 +32,8 @@ from inference_store.api.schemas.questions import Conditions, InferenceQuery
 from inference_store.api.streams import STREAMING, Ask, answer_page_or_stream
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
-from inference_store.query.ask import prepare
 from inference_store.query.count import count as count_matches
+from inference_store.query.preparation import prepare
 
 router = make_router("inferences")
 _NARROW = "The query took too long: narrow received_at, or add a condition that fewer match."
@@ -96,14 +96,17 @@ async def count_inferences(
     """How many inferences satisfy every condition, exactly."""
     registration, extent = await access.find_model_to_query(connection, model_id)
     filter = await read_requested_filter(body.filter, body.filter_lang)
-    asked = await prepare(
+    prepared = await prepare(
         connection, registration.model, body.to_query_request(filter.tree), extent
     )
     with record_query(body.explain) as explained:
-        with limit_query_time("count", _NARROW, asked.query):
-            number = await count_matches(connection, asked.query, deadline=set_deadline(body, to))
-        told = await explained.shown(connection, access, asked.query)
-    return Answer({"count": number, "warnings": asked.warnings, **filter.told, **told})
+        with limit_query_time("count", _NARROW, prepared.query):
+            number = await count_matches(
+                connection, prepared.query, deadline=set_deadline(body, to)
+            )
+        members = await explained.format(connection, access, prepared.query)
+    members = {**filter.answer_members, **members}
+    return Answer(InferenceCount(count=number, warnings=list(prepared.warnings), **members))
 
 
 async def _make_ask(
@@ -114,17 +117,23 @@ async def _make_ask(
 
     async def ask(
         connection: AsyncConnection, access: Access, body: InferenceQuery
-    ) -> FormattedPage:
+    ) -> AnsweredPage:
         body = remove_instant(body)
         registration, extent = await access.find_model_to_query(connection, model_id)
         model = registration.model
         sort = await resolve_page_sort(connection, model, body)
         question = body.to_query_request(filter.tree, newest_first=sort.descending)
-        found = await prepare(connection, model, question, extent)
-        asked_of = compute_fingerprint(model_id, body, filter.tree)
-        asked = PageRequest(
-            [registration], found.query, [found.query], sort, asked_of, found.warnings, filter
+        prepared = await prepare(connection, model, question, extent)
+        fingerprint = compute_fingerprint(model_id, body, filter.tree)
+        page_request = PageRequest(
+            [registration],
+            prepared.query,
+            [prepared.query],
+            sort,
+            fingerprint,
+            prepared.warnings,
+            filter,
         )
-        return await build_page(connection, access, blobs, settings, body, asked)
+        return await build_page(connection, access, blobs, settings, body, page_request)
 
     return ask

@@ -1,6 +1,5 @@
 """Reconciliations: the bucket compared with the index."""
 
-from dataclasses import asdict
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -11,9 +10,9 @@ from inference_store.access import Action
 from inference_store.access.rights import Right
 from inference_store.api import cursors, time_pages
 from inference_store.api.access import Asking, Over, needs
-from inference_store.api.answer import Answer, escape_text, to_dict
+from inference_store.api.answer import Answer
 from inference_store.api.dependencies import LedgerOf, Reading, Writing
-from inference_store.api.erasure_format import format_erasure
+from inference_store.api.erasure_format import show_erasure
 from inference_store.api.problems import document_refusals
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.erasures import ShownErasure
@@ -25,11 +24,11 @@ from inference_store.api.schemas.reconciliations import (
     FindingParameters,
     ForetoldOrphans,
     ReconciliationPage,
+    ShownFinding,
     ShownReconciliation,
 )
 from inference_store.inference.errors import NotFound
 from inference_store.operations.reconcile import orphans, reconciliations
-from inference_store.operations.reconcile.reconciliations import Finding, Reconciliation
 
 router = make_router("reconciliation")
 _PATH = "/reconciliations"
@@ -49,11 +48,12 @@ async def list_reconciliations(
     page: Annotated[PageParameters, Query()], connection: Reading
 ) -> Answer:
     """Comparisons of the bucket with the index, the newest first."""
-    found = await reconciliations.list_page(
+    rows = await reconciliations.list_page(
         connection, before=time_pages.decode_before(page), limit=page.limit + 1
     )
-    items, following = time_pages.cut_page(found, page.limit)
-    return Answer({"items": [_format_report(each) for each in items], "next": following})
+    items, following = time_pages.cut_page(rows, page.limit)
+    shown = [ShownReconciliation.show(row) for row in items]
+    return Answer(ReconciliationPage(items=shown, next=following))
 
 
 @router.post(
@@ -68,15 +68,17 @@ async def request_reconciliation(
     body: AskedReconciliation, connection: Writing, access: Asking
 ) -> Answer:
     """Ask the retention service to compare them."""
-    found = await reconciliations.request(connection, model_id=body.model_id, cause="request")
+    reconciliation = await reconciliations.request_reconciliation(
+        connection, model_id=body.model_id, cause="request"
+    )
     await access.note(
         connection,
         Action.RECONCILIATION_REQUESTED,
-        reconciliation=str(found.id),
+        reconciliation=str(reconciliation.id),
         asked_model_id=body.model_id,
     )
-    headers = {"Location": f"/v1{_PATH}/{found.id}"}
-    return Answer(_format_report(found), status_code=202, headers=headers)
+    headers = {"Location": f"/v1{_PATH}/{reconciliation.id}"}
+    return Answer(ShownReconciliation.show(reconciliation), status_code=202, headers=headers)
 
 
 @router.get(
@@ -88,10 +90,10 @@ async def request_reconciliation(
 )
 async def get_reconciliation(reconciliation_id: UUID, connection: Reading) -> Answer:
     """How far it is, and what it found."""
-    found = await reconciliations.find(connection, reconciliation_id)
-    if found is None:
+    reconciliation = await reconciliations.find_reconciliation(connection, reconciliation_id)
+    if reconciliation is None:
         raise _make_not_found(reconciliation_id)
-    return Answer(_format_report(found))
+    return Answer(ShownReconciliation.show(reconciliation))
 
 
 @router.get(
@@ -105,10 +107,10 @@ async def list_findings(
     reconciliation_id: UUID, page: Annotated[FindingParameters, Query()], connection: Reading
 ) -> Answer:
     """Objects without rows and rows without objects, by kind and storage key."""
-    if await reconciliations.find(connection, reconciliation_id) is None:
+    if await reconciliations.find_reconciliation(connection, reconciliation_id) is None:
         raise _make_not_found(reconciliation_id)
     key = cursors.decode(page.cursor, str, str)
-    found = await reconciliations.list_findings(
+    findings = await reconciliations.list_findings(
         connection,
         reconciliation_id,
         kind=page.kind,
@@ -116,9 +118,10 @@ async def list_findings(
         limit=page.limit + 1,
     )
     items, following = cursors.cut_page(
-        found, page.limit, lambda each: (each.kind, each.storage_key)
+        findings, page.limit, lambda finding: (finding.kind, finding.storage_key)
     )
-    return Answer({"items": [_format_finding(each) for each in items], "next": following})
+    shown = [ShownFinding.show(finding) for finding in items]
+    return Answer(FindingPage(items=shown, next=following))
 
 
 @router.post(
@@ -142,24 +145,14 @@ async def erase_orphans(
     if body.dry_run:
         seconds = request.app.state.settings.query_timeout_seconds
         async with engine.connect() as connection:
-            told = await orphans.estimate_orphans(connection, reconciliation_id, seconds=seconds)
-        return Answer(asdict(told))
-    one = await orphans.request(ledger, reconciliation_id, access.who)
+            estimate = await orphans.estimate_orphans(
+                connection, reconciliation_id, seconds=seconds
+            )
+        return Answer(ForetoldOrphans.show(estimate))
+    erasure = await orphans.request_erasure(ledger, reconciliation_id, access.who)
     async with engine.connect() as connection:
-        shown_one = await format_erasure(connection, one)
-    return Answer(shown_one, status_code=202, headers={"Location": f"/v1/erasures/{one.id}"})
-
-
-def _format_report(one: Reconciliation) -> dict[str, Any]:
-    shown = {name: value for name, value in to_dict(one).items() if name != "noted"}
-    return shown | {"model_id": escape_text(one.model_id)}
-
-
-def _format_finding(one: Finding) -> dict[str, Any]:
-    return to_dict(one) | {
-        "storage_key": escape_text(one.storage_key),
-        "detail": escape_text(one.detail),
-    }
+        answer = await show_erasure(connection, erasure)
+    return Answer(answer, status_code=202, headers={"Location": f"/v1/erasures/{erasure.id}"})
 
 
 def _make_not_found(id: UUID) -> NotFound:

@@ -1,16 +1,16 @@
 """The audit."""
 
-from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 from pydantic import Field
 
 from inference_store.access.audit import Action
-from inference_store.access.reach import Reach
-from inference_store.index.audit import Filter
+from inference_store.access.scope import AccessScope
+from inference_store.api.shown import Shown
+from inference_store.index.audit import AuditEntry, Filter
 
-from .fields import Instant, ShortText, Shown
+from .fields import Instant, ShortText
 from .links import PageParameters
 
 
@@ -28,8 +28,8 @@ class AuditParameters(PageParameters):
     at_from: Annotated[Instant | None, Field(description="Then or later.")] = None
     at_to: Annotated[Instant | None, Field(description="Before then.")] = None
 
-    def chosen(self, within: Reach) -> Filter:
-        """As the store takes it."""
+    def chosen(self, within: AccessScope) -> Filter:
+        """Return it as the store takes it."""
         return Filter(
             actor=self.actor,
             action=self.action,
@@ -41,22 +41,8 @@ class AuditParameters(PageParameters):
         )
 
 
-class ShownEntry(Shown):
+class ShownEntry(Shown, of=AuditEntry):
     """One thing that was done."""
-
-    id: int
-    at: datetime
-    actor: str
-    client: str | None
-    """The address that it came from; null: the command line."""
-    action: str
-    model_id: str | None
-    uid: UUID | None
-    detail: dict[str, Any]
-    number: int | None
-    """Its place in the chain; null for the moment until it has one."""
-    taken_by: int | None
-    """The entry that says which erasure took `uid` and `detail`; null: none did."""
 
 
 class AuditPage(Shown):

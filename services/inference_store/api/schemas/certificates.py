@@ -4,7 +4,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from .fields import Shown
+from inference_store.api.shown import Shown
+
+from .fields import ShortText
 from .links import PageParameters
 
 
@@ -13,6 +15,8 @@ class CertificateParameters(PageParameters):
 
     erasure: UUID | None = None
     """Of this erasure."""
+    model_id: ShortText | None = None
+    """Of erasures of this model alone."""
 
 
 class ListedCertificate(Shown):

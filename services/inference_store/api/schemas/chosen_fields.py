@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from .inferences import ShownInference, ShownPrediction, Urls
 
-FIELDS: Final = tuple(ShownInference.model_fields)
+FIELDS: Final = tuple(name for name in ShownInference.model_fields if name != "cursor")
 """Every field of an inference."""
 PARTS: Final = {
     "predictions": tuple(ShownPrediction.model_fields),

@@ -5,9 +5,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from inference_store.index.dead_letters import Selection
+from inference_store.api.shown import AnyText, Shown
+from inference_store.index.accounting import PartitionId
+from inference_store.index.dead_letters import DeadLetter, Selection
 
-from .fields import Body, Instant, ShortText, Shown, Text
+from .fields import Body, Instant, ShortText, Text
 from .links import PageParameters
 
 State = Literal[
@@ -25,7 +27,7 @@ class Chosen(Body):
     created_to: Instant | None = None
 
     def selection(self) -> Selection:
-        """As the store takes it."""
+        """Return it as the store takes it."""
         return Selection(
             reason=self.reason,
             model_id=self.model_id,
@@ -42,7 +44,7 @@ class DeadLetterParameters(PageParameters):
     model_id: ShortText | None = None
 
     def selection(self) -> Selection:
-        """As the store takes it."""
+        """Return it as the store takes it."""
         return Selection(state=self.state, reason=self.reason, model_id=self.model_id)
 
 
@@ -52,19 +54,20 @@ class Discard(Body):
     reason: Annotated[Text, Field(min_length=1, max_length=2000, examples=["a test message"])]
 
 
-class ShownPlace(Shown):
+class ShownPlace(Shown, of=PartitionId):
     """A partition of a topic; a topic made anew is a new epoch."""
 
-    cluster: str
-    topic: str
-    epoch: int
-    partition: int
 
-
-class ShownDeadLetter(ShownPlace):
+class ShownDeadLetter(
+    ShownPlace,
+    of=DeadLetter,
+    instead={
+        "record": ("offset", "record_time"),
+        "rejection": ("reason", "detail", "model_id", "inference_id"),
+    },
+):
     """An event that could not be indexed."""
 
-    id: int
     offset: int
     record_time: datetime
     reason: str
@@ -72,10 +75,6 @@ class ShownDeadLetter(ShownPlace):
     model_id: str | None
     inference_id: str | None
     state: State
-    attempts: int
-    discard_reason: str | None
-    created_at: datetime
-    updated_at: datetime
 
 
 class OneDeadLetter(ShownDeadLetter):
@@ -85,7 +84,7 @@ class OneDeadLetter(ShownDeadLetter):
     """The message as text; null where it is no UTF-8."""
     payload_base64: str | None
     key_base64: str | None
-    headers: list[list[str]]
+    headers: list[list[AnyText]]
 
 
 class DeadLetterPage(Shown):

@@ -1,16 +1,19 @@
 """Erasures."""
 
-from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
 from pydantic import AliasChoices, Field, model_validator
 
-from inference_store.api.filters import FilterLang
-from inference_store.erasure.erasures.chosen import Subject
+from inference_store.api.shown import Shown
+from inference_store.erasure.estimate.erasure_estimate import ErasureEstimate
+from inference_store.erasure.progress.erasure import Erasure
+from inference_store.erasure.request.criteria import Subject
+from inference_store.erasure.verify.blocked_objects import BlockedObject
+from inference_store.query.cql2 import FilterLang
 
 from .across import Models
-from .fields import Body, Flag, ShortText, Shown, Text
+from .fields import Body, Flag, ShortText, Text
 from .questions import filter_schema
 from .resolved import ResolvedTime
 
@@ -29,7 +32,7 @@ class AskedSubject(Body):
 
     @property
     def subject(self) -> Subject:
-        """As the store takes it."""
+        """Return it as the store takes it."""
         return Subject(self.key, self.type, self.value)
 
 
@@ -70,10 +73,10 @@ class ErasureRequest(Body):
 
     @model_validator(mode="after")
     def _exactly_one(self) -> "ErasureRequest":
-        given = [name for name in _ONE_OF if getattr(self, name) is not None]
-        if len(given) != 1:
-            said = " and ".join(given) or "none of them"
-            raise ValueError(f"give exactly one of {', '.join(_ONE_OF)}, not {said}")
+        chosen = [name for name in _ONE_OF if getattr(self, name) is not None]
+        if len(chosen) != 1:
+            listed = " and ".join(chosen) or "none of them"
+            raise ValueError(f"give exactly one of {', '.join(_ONE_OF)}, not {listed}")
         return self
 
 
@@ -88,27 +91,12 @@ class ErasureRequestAcross(Models, ErasureRequest):
     """What to erase of which models; neither `project_id` nor `model_ids`: of all."""
 
 
-class ForetoldOfModel(Shown):
+class ForetoldOfModel(
+    Shown, of=ErasureEstimate, instead={"inferences": ("model_id", "inferences")}
+):
     """What would go of one model. What legal holds keep is counted in `held` alone."""
 
     model_id: str
-    inferences: int
-    objects: int
-    bytes: int
-    """Of the objects whose sizes are known."""
-    unknown_sizes: int
-    """Inferences whose objects have no known size."""
-    dead_letters: int
-    parked_events: int
-    held: int
-    """More of them, inferences, dead letters and parked events, which legal holds keep."""
-    undecided: int
-    """Inferences that a query by this filter shows and that stay: not all of their metadata or
-    predictions is indexed, and what is missing may say otherwise."""
-    oldest: datetime | None
-    newest: datetime | None
-    partial: bool
-    """Time was over before all was looked at: there may be more."""
 
 
 class GoingUid(Shown):
@@ -150,14 +138,8 @@ class Progress(Shown):
     """At this rate; null while it is not known how much there is."""
 
 
-class Obstacle(Shown):
+class Obstacle(Shown, of=BlockedObject, instead={"erasure": (), "seen_at": ()}):
     """An object that S3 would not let go."""
-
-    storage_key: str
-    code: str
-    message: str
-    retry_at: datetime | None
-    """When its lock ends; null: nobody says, and every run tries again."""
 
 
 class DecidingRule(Shown):
@@ -197,10 +179,20 @@ class GivingUp(Body):
     """For the audit."""
 
 
-class ShownErasure(Shown):
+class ShownErasure(
+    Shown,
+    of=Erasure,
+    instead={
+        "model": ("model_id", "model_ids"),
+        "marked": ("progress",),
+        "held": (),
+        "table_rows": ("rows",),
+        "error": ("obstacles", "not_found", "message", "error"),
+        "in_force_at": (),
+    },
+):
     """One run of deletion."""
 
-    id: UUID
     model_id: str | None
     """Null: of several, in `model_ids`."""
     model_ids: list[str]
@@ -212,41 +204,16 @@ class ShownErasure(Shown):
     state: str
     """pending, marking, deleting_objects, verifying, deleting_rows, certifying, certified, deleted,
     failed, partly_held, giving_up, cancelling or cancelled."""
-    run: UUID | None
-    asked: dict[str, Any] | None
-    """`filter`, `inference_ids`, `subject` or `report` (a reconciliation), as it was asked; null:
-    it was marked as it was made. When it is over the subject's value is forgotten, and of ids their
-    number stays (`ids`)."""
-    requested_at: datetime
-    requested_by: str | None
-    begun_at: datetime | None
-    deleting_since: datetime | None
-    """From here on it cannot be cancelled."""
-    finished_at: datetime | None
-    retry_at: datetime | None
     progress: Progress
-    inferences: int
-    objects: int
-    versions: int
-    """Versions and delete markers that went, where the bucket keeps them."""
-    bytes: int
-    """Of the objects that went."""
     rows: dict[str, int]
     """Rows that went, by table."""
-    oldest: datetime | None
-    """When the oldest and the newest of what went were received."""
-    newest: datetime | None
     obstacles: list[Obstacle]
     """The first hundred."""
     not_found: list[str]
     """In the answer that makes it: those of `inference_ids` that no inference has."""
     message: str | None
     """What else is to be said, such as that nothing matched."""
-    error: str | None
-    certificate: int | None
-    """Number of its newest certificate: `GET /v1/certificates/{number}`."""
     decided_by: list[DecidingRule]
-    """Of a policy's run: the rules and limits that let it expire."""
     given_up: GivenUp | None
     """What holds kept and is given up; null: nothing is."""
 

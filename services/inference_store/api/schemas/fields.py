@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from inference_store.inference.documented import Documented
+from inference_store.inference.field_docs import DocumentedModel
 from inference_store.inference.json_text import storable
 from inference_store.inference.metadata import MetadataCaps
 from inference_store.inference.metadata.values import read_timestamp
@@ -22,7 +22,7 @@ from inference_store.inference.metadata.values import read_timestamp
 _MOST_FIELDS = 100
 
 
-class Body(Documented):
+class Body(DocumentedModel):
     """A body of a request: unknown fields are refused by name."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -34,10 +34,6 @@ class Body(Documented):
         if isinstance(value, dict) and len(value) > _MOST_FIELDS:
             raise ValueError(f"an object here has at most {_MOST_FIELDS} fields")
         return value
-
-
-class Shown(Documented):
-    """A body of an answer."""
 
 
 def _whole(value: Any) -> Any:
@@ -74,10 +70,10 @@ def instant(value: Any) -> Any:
     """The instant. Raises ValueError for what is none."""
     if isinstance(value, datetime):
         return value
-    found = read_timestamp(value, MetadataCaps())[0] if isinstance(value, str) else None
-    if found is None:
+    parsed = read_timestamp(value, MetadataCaps())[0] if isinstance(value, str) else None
+    if parsed is None:
         raise ValueError("it is an instant as RFC 3339 writes it: 2026-11-01T00:00:00Z")
-    return found
+    return parsed
 
 
 def storable_text(value: str) -> str:

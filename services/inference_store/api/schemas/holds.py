@@ -1,15 +1,18 @@
 """Legal holds."""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
-from uuid import UUID
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, model_validator
 
-from inference_store.api.filters import FilterLang
-from inference_store.erasure.holds.hold import State
+from inference_store.api.shown import Shown
+from inference_store.erasure.holds.claims import Claim
+from inference_store.erasure.holds.counts import HoldCount
+from inference_store.erasure.holds.hold import Hold, State
+from inference_store.erasure.holds.queries import HoldRevision
+from inference_store.query.cql2 import FilterLang
 
-from .fields import Body, Instant, ShortText, Shown, Text
+from .fields import Body, Instant, ShortText, Text
 from .links import PageParameters, Parameters
 
 
@@ -85,36 +88,25 @@ class ReleaseParameters(Parameters):
     reason: Reason
 
 
-class ShownHold(Shown):
+class ShownHold(
+    Shown,
+    of=Hold,
+    instead={"model": ("model_id",), "until": ("until", "state"), "in_force_at": ()},
+):
     """A legal hold; `erased:…` stands for each value that an erasure took."""
 
-    id: UUID
-    name: str
-    reason: str
     model_id: str | None
     """null: every model, also those to come."""
     filter: str | None
     """As CQL2-Text, every name spelt out; null: it was placed by ids."""
-    inference_ids: list[str] | None
-    until: datetime | None
     state: State
     """`in_force`; `ended`: `until` has passed; `released`: by a person."""
-    placed_by: str
-    placed_at: datetime
-    released_by: str | None
-    released_at: datetime | None
-    release_reason: str | None
-    revision: int
 
 
-class ShownClaim(Shown):
+class ShownClaim(Shown, of=Claim, instead={"model": ("model_id",)}):
     """An inference of the hold that an erasure had claimed before: some of it may be gone."""
 
     model_id: str | None
-    uid: UUID
-    scope: Literal["input", "response", "inference"]
-    erasure: UUID
-    claimed_at: datetime
 
 
 class PlacedHold(ShownHold):
@@ -130,15 +122,8 @@ class PlacedHold(ShownHold):
     warnings: list[str]
 
 
-class ShownHeld(Shown):
+class ShownHeld(Shown, of=HoldCount):
     """What a hold keeps of what is stored now."""
-
-    inferences: int
-    oldest: datetime | None
-    """When the oldest of them was received."""
-    newest: datetime | None
-    partial: bool
-    """Whether time was over before all was looked at."""
 
 
 class HoldPage(Shown):
@@ -159,13 +144,9 @@ class HoldDocument(Shown):
     until: datetime | None = None
 
 
-class HoldChange(Shown):
+class HoldChange(Shown, of=HoldRevision):
     """One revision of a hold."""
 
-    revision: int
-    change: Literal["placed", "changed", "released"]
-    at: datetime
-    actor: str
     document: HoldDocument
 
 

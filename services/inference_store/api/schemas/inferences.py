@@ -7,9 +7,9 @@ from uuid import UUID
 from pydantic import ConfigDict, Field
 
 from inference_store.api.problems import Problem
+from inference_store.api.shown import Shown
 
 from .explain import Explanation
-from .fields import Shown
 from .resolved import ResolvedTime
 
 
@@ -138,6 +138,8 @@ class ShownInference(Shown):
     """By key, with `metadata_as` object."""
     predictions: list[ShownPrediction] | None = None
     urls: Urls | None = None
+    cursor: str | None = None
+    """What goes on after it; where `cursors` asked for it."""
 
 
 class ChosenInference(ShownInference):

@@ -2,17 +2,14 @@
 
 from pydantic import Field
 
-from .fields import Shown
+from inference_store.api.shown import Shown
+from inference_store.query.cql2 import Conformance
 
 
-class ShownClass(Shown):
+class ShownClass(Shown, of=Conformance):
     """A conformance class of CQL2."""
 
     name: str = Field(examples=["basic-cql2"])
-    title: str
-    meaning: str
-    kept: bool
-    """Wholly; single operations of a class may be kept where it is not."""
     uri: str
 
 

@@ -3,18 +3,11 @@
 from datetime import datetime
 from typing import Annotated
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
-from inference_store.api.filters import FilterLang
 from inference_store.api.typed_metadata import MetadataAs
-from inference_store.inference.documented import field_docs
+from inference_store.inference.field_docs import field_docs
+from inference_store.query.cql2 import FilterLang
 from inference_store.query.sort import NEWEST_FIRST
 
 from .chosen_fields import split_fields
@@ -31,8 +24,8 @@ class Parameters(BaseModel):
     @classmethod
     def __pydantic_init_subclass__(cls, **_: object) -> None:
         """FastAPI documents parameters by their fields, never by the model's JSON schema."""
-        for name, told in field_docs(cls).items():
-            cls.model_fields[name].description = told
+        for name, doc in field_docs(cls).items():
+            cls.model_fields[name].description = doc
 
 
 class PageParameters(Parameters):
@@ -79,15 +72,15 @@ class InferenceLink(Parameters):
 
     @field_validator("received_to")
     @classmethod
-    def _holds_some_time(cls, until: datetime | None, given: ValidationInfo) -> datetime | None:
-        return refuse_no_time(until, given.data.get("received_from"))
+    def _holds_some_time(cls, until: datetime | None, info: ValidationInfo) -> datetime | None:
+        return refuse_no_time(until, info.data.get("received_from"))
 
     def query(self) -> InferenceQuery:
         """The same question as a body; a limit that was not given stays so."""
-        given = {name: getattr(self, name) for name in ("limit",) if name in self.model_fields_set}
+        limit = {name: getattr(self, name) for name in ("limit",) if name in self.model_fields_set}
         window = Window.model_validate({"from": self.received_from, "to": self.received_to})
         return InferenceQuery(
-            **given,
+            **limit,
             filter=self.filter,
             filter_lang=None if self.filter is None else self.filter_lang,
             inference_ids=None if self.inference_id is None else [self.inference_id],

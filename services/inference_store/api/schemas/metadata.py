@@ -1,23 +1,17 @@
 """Metadata keys, and changes of metadata."""
 
-from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
-from .fields import Body, ShortText, Shown, Whole
+from inference_store.api.shown import Shown
+from inference_store.index.key_registry import TypeSeen
+
+from .fields import Body, ShortText, Whole
 
 
-class ShownType(Shown):
+class ShownType(Shown, of=TypeSeen):
     """One type under which a key came."""
-
-    type: str
-    flag: str
-    """Empty where the values are indexed as their type; else why not, or how they came."""
-    count: int
-    first_seen: datetime
-    last_seen: datetime
-    examples: list[str]
 
 
 class ShownMetadataKey(Shown):

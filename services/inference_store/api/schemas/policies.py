@@ -7,11 +7,13 @@ from uuid import UUID
 
 from pydantic import Field, model_validator
 
-from inference_store.erasure.policies import MOST_RULES, Ages, AskedRule, Bounds
-from inference_store.erasure.policies.rules import check_rules, check_says_something
+from inference_store.api.shown import Shown
+from inference_store.erasure.policies import MOST_RULES, Ages, Bounds, RequestedRule
+from inference_store.erasure.policies.rules import check_not_empty, check_rules
+from inference_store.erasure.preview.losses import LossCount, LossExample
 from inference_store.query.cql2.tree import Node
 
-from .fields import ShortText, Shown
+from .fields import ShortText
 from .links import Parameters
 
 
@@ -46,7 +48,7 @@ class PolicyBody(Bounds):
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:
         check_rules([(rule.name, rule.filter is not None) for rule in self.rules])
-        check_says_something(len(self.rules), self)
+        check_not_empty(len(self.rules), self)
         return self
 
     effective: Literal["now"] | None = None
@@ -54,11 +56,11 @@ class PolicyBody(Bounds):
     token: UUID | None = None
     """Of the preview of this very policy, an hour old at most."""
 
-    def asked(self, trees: list[Node | None]) -> Iterator[AskedRule]:
-        """The rules, with the trees of their filters."""
+    def list_requested_rules(self, trees: list[Node | None]) -> Iterator[RequestedRule]:
+        """Yield the rules with the trees of their filters."""
         for rule, tree in zip(self.rules, trees, strict=True):
             source = rule.filter if isinstance(rule.filter, str) else None
-            yield AskedRule(rule, tree, source, rule.types)
+            yield RequestedRule(rule, tree, source, rule.types)
 
 
 class Reason(Parameters):
@@ -100,18 +102,8 @@ class ShownVersion(Shown):
     reason: str | None
 
 
-class Losing(Shown):
+class Losing(Shown, of=LossCount):
     """How many inferences lose something. What is being erased already is not counted."""
-
-    count: int
-    bytes: int
-    """Of those whose size is known: all objects of an inference, the datum of an input."""
-    unknown_sizes: int
-    """Under a limit by bytes, of all inferences: the answer is `partial` then."""
-    held: int
-    """More of them, which legal holds keep."""
-    oldest: datetime | None
-    newest: datetime | None
 
 
 class DecidedBy(Shown):
@@ -125,13 +117,9 @@ class DecidedBy(Shown):
     name: str | None
 
 
-class ExampleLost(Shown):
+class ExampleLost(Shown, of=LossExample, instead={"of": ("decided_by",), "rule": (), "name": ()}):
     """One of the oldest that would lose something."""
 
-    model_id: str
-    uid: UUID
-    inference_id: str
-    received_at: datetime
     scope: str
     """`inference` (everything), `response` or `input`."""
     decided_by: DecidedBy | None

@@ -11,15 +11,15 @@ from pydantic import (
     model_validator,
 )
 
-from inference_store.api.filters import FilterLang
 from inference_store.api.typed_metadata import MetadataAs
-from inference_store.inference.nearest import NotThere, nearest
+from inference_store.inference.nearest import UnknownName, nearest
 from inference_store.query import sort, sorted_cursor
-from inference_store.query.ask import QueryRequest, UnknownKeys
+from inference_store.query.cql2 import FilterLang
 from inference_store.query.cql2.tree import Node
 from inference_store.query.filters.distances import EXAMPLE
-from inference_store.query.filters.from_conditions import Asked
+from inference_store.query.filters.from_conditions import MetadataEntry
 from inference_store.query.operators import OPERATORS, find_operator
+from inference_store.query.preparation import QueryRequest, UnknownKeys
 
 from .chosen_fields import FIELD_PATTERN
 from .fields import Body, Flag, Number, ShortText, Text, Whole, storable_text
@@ -72,8 +72,8 @@ def filter_schema(schema: dict[str, Any]) -> None:
 
 def _operator(name: str) -> str:
     if find_operator(name) is None:
-        near = nearest(name.lower(), [each.lower() for each in _NAMES])
-        raise NotThere("there is no operator", name, list(OPERATORS), near=near)
+        near = nearest(name.lower(), [known_name.lower() for known_name in _NAMES])
+        raise UnknownName("there is no operator", name, list(OPERATORS), near=near)
     return name
 
 
@@ -177,32 +177,34 @@ class Conditions(Body):
     """Whether the answer says what the query did: for people, and the words may change."""
 
     def to_query_request(self, tree: Node | None, *, newest_first: bool = True) -> QueryRequest:
-        """As the store takes it; `tree`: what was read of `filter`."""
+        """Return it as the store takes it; `tree`: what was read of `filter`."""
         window, hashes = self.received_at or Window(), self.data_hash
-        asked = self.prediction or PredictionCondition()
-        label = asked.label
+        condition = self.prediction or PredictionCondition()
+        label = condition.label
         is_text = isinstance(self.filter, str) and self.filter_lang != "cql2-json"
         return QueryRequest(
             filter=tree,
             filter_text=self.filter if is_text else None,
-            metadata=[_asked(n, each) for n, each in enumerate(self.metadata_filter)],
+            metadata=[_to_condition(n, item) for n, item in enumerate(self.metadata_filter)],
             since=window.since,
             until=window.until,
             inference_ids=self.inference_ids,
             data_hashes=[hashes] if isinstance(hashes, str) else hashes,
             ok=self.ok,
             labels=[label] if isinstance(label, str) else label,
-            scores=asked.score.model_dump(exclude_none=True) if asked.score else {},
+            scores=condition.score.model_dump(exclude_none=True) if condition.score else {},
             predicted=self.prediction is not None,
             newest_first=newest_first,
             unknown_keys=self.unknown_keys,
         )
 
 
-def _asked(place: int, each: MetadataCondition) -> Asked:
-    operator = find_operator(each.operator)
+def _to_condition(number: int, condition: MetadataCondition) -> MetadataEntry:
+    operator = find_operator(condition.operator)
     assert operator is not None
-    return Asked(f"metadata_filter[{place}]", each.key, each.type, operator, each.value)
+    return MetadataEntry(
+        f"metadata_filter[{number}]", condition.key, condition.type, operator, condition.value
+    )
 
 
 class Sample(Body):
@@ -233,6 +235,8 @@ class InferenceQuery(Conditions):
     """What is shown beside the inference itself."""
     metadata_as: MetadataAs = "list"
     """Metadata as a list of items as they came, or as an object of typed values by key."""
+    cursors: Flag = False
+    """Whether each inference has a `cursor`, which goes on after it; a stream has them anyway."""
     fields: Fields | None = None
     """The fields that come back, and no others: `received_at`, `metadata.frame_number`,
     `predictions.label`. What they need of `include` need not be said."""

@@ -44,8 +44,8 @@ class Window(Body):
 
     @field_validator("until")
     @classmethod
-    def _holds_some_time(cls, until: datetime | None, given: ValidationInfo) -> datetime | None:
-        return refuse_no_time(until, given.data.get("since"))
+    def _holds_some_time(cls, until: datetime | None, info: ValidationInfo) -> datetime | None:
+        return refuse_no_time(until, info.data.get("since"))
 
 
 class ScoreRange(Body):

@@ -6,19 +6,20 @@ from uuid import UUID
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from inference_store.index.registrations import Details
+from inference_store.api.shown import Shown
+from inference_store.index.registrations import Details, Registration
 from inference_store.inference.task_types import TASK_TYPES, OutputMapping, task_type_of
 
-from .fields import Body, ShortText, Shown, Text
+from .fields import Body, ShortText, Text
 from .policies import WouldDelete
 
 
 def _task_type(name: str) -> str:
     """The canonical name of a task type, by any of its spellings."""
-    found = task_type_of(name)
-    if found is TASK_TYPES["unknown"] and name != "unknown":
+    task_type = task_type_of(name)
+    if task_type is TASK_TYPES["unknown"] and name != "unknown":
         raise ValueError(f"there is no task type {name!r}; known are {', '.join(TASK_TYPES)}")
-    return next(key for key, entry in TASK_TYPES.items() if entry is found)
+    return next(key for key, entry in TASK_TYPES.items() if entry is task_type)
 
 
 class RegistrationBody(Body):
@@ -54,7 +55,7 @@ class RegistrationBody(Body):
     """Why it moves; needed where a minimum age is left behind."""
 
     def details(self) -> Details:
-        """As the store takes it."""
+        """Return it as the store takes it."""
         return Details(
             project_id=self.project_id,
             name=self.name,
@@ -72,21 +73,13 @@ class PendingMove(Shown):
     effective_at: datetime
 
 
-class ShownRegistration(Shown):
+class ShownRegistration(
+    Shown,
+    of=Registration,
+    instead={"model": (), "left_project_id": (), "moves_at": ("pending_move",)},
+):
     """A model's entry."""
 
-    model_id: str
-    project_id: str | None
-    name: str | None
-    task_type: str | None
-    class_labels: list[str]
-    output_mapping: OutputMapping | None
-    registered_by: str
-    """`event`: the first event of an unknown model made it; `ledger`: a replay of the ledger did;
-    `removed`: it goes with what is left of it; else `api`."""
-    revision: int
-    registered_at: datetime
-    updated_at: datetime
     pending_move: PendingMove | None
     """Where it has moved, and another policy does not decide yet."""
 

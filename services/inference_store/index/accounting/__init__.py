@@ -6,6 +6,7 @@ The next offset moves in the transaction that writes the rows, and only from whe
 
 from .accounts import Account, list_accounts
 from .former_producers import FORMER_AFTER, FormerProducers, find_former_producers, fold_producers
+from .lag import LogEnd, MeasuredEnd, store_ends
 from .offsets import (
     add_lost_offsets,
     change_outcomes,
@@ -32,6 +33,8 @@ __all__ = [
     "Account",
     "ConsumerFenced",
     "FormerProducers",
+    "LogEnd",
+    "MeasuredEnd",
     "Outcome",
     "PartitionId",
     "Position",
@@ -53,5 +56,6 @@ __all__ = [
     "mark_silent",
     "move_offsets",
     "open_partition",
+    "store_ends",
     "store_reports",
 ]

@@ -1,4 +1,4 @@
-"""The accounts of the partitions: the counts of their outcomes, and whether they close."""
+"""The accounts of the partitions: the counts of outcomes, and whether they add up."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.tables import dead_letter, kafka_partition, lost_offsets
 
+from .lag import MeasuredEnd, find_ends
 from .partition_id import Outcome, PartitionId
 
 
@@ -26,10 +27,27 @@ class Account:
     dead_discarded: int
     lost: Sequence[tuple[int, int]]
     updated_at: datetime
+    end: MeasuredEnd | None
+    """Where the log ends, as an ingester saw it; None: none has measured it."""
+
+    @property
+    def waiting(self) -> int | None:
+        """The number of offsets of the measured log that are not in the account yet."""
+        return None if self.end is None else max(0, self.end.end_offset - self.next)
+
+    @property
+    def oldest_waiting_at(self) -> datetime | None:
+        """When the oldest of them came, as it was measured."""
+        return self.end.oldest_waiting_at if self.end is not None and self.waiting else None
+
+    @property
+    def lag_measured_at(self) -> datetime | None:
+        """When the end of the log was measured."""
+        return None if self.end is None else self.end.measured_at
 
     @property
     def closes(self) -> bool:
-        """Whether every offset read has exactly one state."""
+        """Check whether every offset read has exactly one state."""
         return sum(self.counts.values()) == self.next - self.first
 
 
@@ -37,18 +55,23 @@ async def list_accounts(connection: AsyncConnection) -> list[Account]:
     """Return the account of every partition and epoch."""
     letters = await _count_letters(connection)
     lost = await _find_lost(connection)
-    rows = await connection.execute(
-        select(kafka_partition).order_by(
-            *(kafka_partition.c[name] for name in ("cluster", "topic", "partition", "epoch"))
-        )
-    )
-    return [_build_account(row, letters, lost) for row in rows]
+    order = (kafka_partition.c[name] for name in ("cluster", "topic", "partition", "epoch"))
+    rows = (await connection.execute(select(kafka_partition).order_by(*order))).all()
+    # of a topic that was created again, the older log has no end any more
+    newest = {(row.cluster, row.topic, row.partition): row.epoch for row in rows}
+    ends = {
+        of: end
+        for of, end in (await find_ends(connection)).items()
+        if newest.get((of.cluster, of.topic, of.partition)) == of.epoch
+    }
+    return [_build_account(row, letters, lost, ends) for row in rows]
 
 
 def _build_account(
     row: Row[tuple[object, ...]],
     letters: Mapping[tuple[PartitionId, str], int],
     lost: Mapping[PartitionId, Sequence[tuple[int, int]]],
+    ends: Mapping[PartitionId, MeasuredEnd],
 ) -> Account:
     partition_id = PartitionId(row.cluster, row.topic, row.epoch, row.partition)
     # A discarded letter counts as discarded also after retention has removed it.
@@ -63,6 +86,7 @@ def _build_account(
         dead_discarded=row.dead - open,
         lost=lost.get(partition_id, ()),
         updated_at=row.updated_at,
+        end=ends.get(partition_id),
     )
 
 

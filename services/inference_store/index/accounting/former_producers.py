@@ -98,7 +98,7 @@ def _add_account(
         "sampled_out": totals.sampled_out,
         "published": totals.published,
         "events": totals.events,
-        # what has waited for so long will not come any more
+        # events that have waited for so long will not arrive
         "unsettled": totals.unsettled + totals.queued,
         "given": account.given,
         "arrived": account.arrived,

@@ -1,4 +1,5 @@
-"""What is accounted for: a partition, the position in it, and the outcomes of an offset."""
+"""The subject of offset accounting: a partition, the position in it, and the outcomes of an
+offset."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -43,7 +44,7 @@ class PartitionId:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where reading continues, and the record by which the topic is recognised."""
+    """The offset at which reading continues, and the record by which the topic is recognised."""
 
     partition_id: PartitionId
     next: int

@@ -56,14 +56,14 @@ class ProducerTotals:
 class SequenceGaps:
     """The sequence numbers that were given and did not arrive, by cause."""
 
-    # refused or dropped after they were given: the producer counted them
     dropped: int
-    # queued, in a spool, or on their way through Kafka
+    """Refused or dropped after they were given: the producer counted them."""
     waiting: int
-    # what a producer held when it died, and nobody knows of
+    """Queued, in a spool, or on their way."""
     unknown_tail: int
-    # published according to the producer, or not reported: still in Kafka, or lost
+    """Of a producer that died: what it had in hand, and nobody knows of."""
     unexplained: int
+    """Published, says the producer, or it says nothing: still in Kafka, or lost."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,28 +1,28 @@
-"""The spans of time that the partitioned tables are cut into, and their life.
+"""The time partitions of the tables, and their life.
 
-A span is made before the first event that falls into it is written, under an advisory lock
-and in a transaction of its own: a crash leaves an empty span. Widths adapt to how full the
-last spans became, so that one holds near `target` inferences; old times get wide spans.
+A partition is created before its first event is written, under an advisory lock and in a
+transaction of its own: a crash leaves an empty partition. Widths adapt to the rows of the last
+partitions, so that one holds about `target` inferences; old times get wide partitions.
 """
 
-from .dropping import drop
-from .making import AHEAD, create, make_ahead, make_missing
-from .merging import merge
-from .span import Span, Spans, lock_catalogue, spans
+from .creation import AHEAD, create, make_ahead, make_missing
+from .merge import merge
+from .removal import drop
 from .statistics import analyse
-from .vacuum import tell
+from .time_partition import TimePartition, TimePartitions, list_partitions, lock_catalogue
+from .vacuum import tune_vacuum
 
 __all__ = [
     "AHEAD",
-    "Span",
-    "Spans",
+    "TimePartition",
+    "TimePartitions",
     "analyse",
     "create",
     "drop",
+    "list_partitions",
     "lock_catalogue",
     "make_ahead",
     "make_missing",
     "merge",
-    "spans",
-    "tell",
+    "tune_vacuum",
 ]

@@ -1,4 +1,4 @@
-"""What every partition tells autovacuum: to come sooner than it would by itself."""
+"""The settings of autovacuum for every partition: it runs sooner than by default."""
 
 from typing import Final
 
@@ -11,9 +11,9 @@ from inference_store.index.tables import PARTITIONED
 
 from .statistics import BUSY
 
-# Counts read indexes alone where vacuum has been: it comes after each twentieth that is added, not
-# each fifth, which reads what is new, and no index; and after each twentieth that is erased, so
-# that its work is spread over a long erasure, and little that is dead is ever read.
+# Counts read only indexes if vacuum has visited the rows. It runs after each added twentieth, not
+# fifth, and reads the new rows, but no index; and after each erased twentieth, so that its work is
+# spread over a long erasure, and few dead rows are ever read.
 SETTINGS: Final = {
     "autovacuum_vacuum_insert_scale_factor": "0.05",
     "autovacuum_vacuum_insert_threshold": "10000",
@@ -31,19 +31,19 @@ _UNTOLD = text(
 ).bindparams(bindparam("tables", type_=ARRAY(Text)), bindparam("settings", type_=ARRAY(Text)))
 
 
-def told() -> str:
-    """The settings, for WITH and SET."""
+def format_parameters() -> str:
+    """Return the settings, for WITH and SET."""
     return ", ".join(f"{name} = {value}" for name, value in SETTINGS.items())
 
 
-async def tell(engine: AsyncEngine) -> int:
-    """Tell it to partitions that an older version made; to how many. A busy one is left."""
+async def tune_vacuum(engine: AsyncEngine) -> int:
+    """Set them on partitions of an older version; return the number. Busy ones are skipped."""
     async with engine.connect() as connection:
-        wanted = {
+        parameters = {
             "tables": [table.name for table in PARTITIONED],
             "settings": [f"{name}={value}" for name, value in SETTINGS.items()],
         }
-        names = list((await connection.execute(_UNTOLD, wanted)).scalars())
+        names = list((await connection.execute(_UNTOLD, parameters)).scalars())
     done = 0
     for name in names:
         try:
@@ -57,6 +57,6 @@ async def tell(engine: AsyncEngine) -> int:
 
 
 async def _tell(connection: AsyncConnection, name: str) -> None:
-    # waits for nobody, and no reader or writer waits for it
+    # it waits at most a second, and no reader or writer waits for it
     await connection.execute(text("SET LOCAL lock_timeout = '1s'"))
-    await connection.execute(text(f"ALTER TABLE {name} SET ({told()})"))
+    await connection.execute(text(f"ALTER TABLE {name} SET ({format_parameters()})"))

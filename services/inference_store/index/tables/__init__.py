@@ -1,7 +1,8 @@
 """The tables, one file a subject. `METADATA` has them all."""
 
-from .access import api_key, audit
+from .access import api_key, audit, web_session
 from .accounting import (
+    consumer_lag,
     dead_letter,
     dead_letter_limit_lift,
     former_producers,
@@ -59,6 +60,7 @@ from .inference import (
 from .ledger import ledger_head, ledger_intent
 from .metadata import METADATA
 from .reconciling import reconciliation, reconciliation_finding, reconciliation_named
+from .views import saved_view
 
 __all__ = [
     "MARKED_KEY",
@@ -72,6 +74,7 @@ __all__ = [
     "audit_link",
     "blob_reference",
     "certificate",
+    "consumer_lag",
     "dead_letter",
     "dead_letter_limit_lift",
     "erased_batch",
@@ -121,5 +124,7 @@ __all__ = [
     "reconciliation_named",
     "registration",
     "retention_run",
+    "saved_view",
     "tombstone",
+    "web_session",
 ]

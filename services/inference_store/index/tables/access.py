@@ -1,4 +1,4 @@
-"""Access: the keys, and the audit of what was done."""
+"""Access: the keys, the sessions of browsers, and the audit of what was done."""
 
 from sqlalchemy import BigInteger, Column, DateTime, Identity, Index, Integer, Table, func, text
 from sqlalchemy.dialects.postgresql import BYTEA, JSONB, UUID
@@ -24,6 +24,30 @@ api_key = Table(
     Column("last_used_at", DateTime(timezone=True)),
 )
 
+web_session = Table(
+    "web_session",
+    METADATA,
+    # SHA-256 of the id in the browser's cookie
+    Column("id_hash", BYTEA, primary_key=True),
+    # as the audit names whoever signed in
+    Column("caller", CODE_POINTS, nullable=False),
+    # SHA-256 of the key or the token of the settings that it was started with
+    Column("secret_hash", BYTEA),
+    # of the token that it was started with, and the values of its roles claim
+    Column("issuer", CODE_POINTS),
+    Column("roles", JSONB),
+    # the `Host` that it was started at, and counts for
+    Column("host", CODE_POINTS, nullable=False),
+    Column("started_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    # exact to a minute
+    Column("used_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    # when it ends if it is not used until then; never after `expires_at`
+    Column("idle_until", DateTime(timezone=True), nullable=False),
+    Column("expires_at", DateTime(timezone=True), nullable=False),
+    Index("web_session_caller_idx", "caller", "used_at"),
+    Index("web_session_idle_until_idx", "idle_until"),
+)
+
 audit = Table(
     "audit",
     METADATA,
@@ -45,5 +69,12 @@ audit = Table(
     Index("audit_actor_id_idx", "actor", "id"),
     Index("audit_model_id_id_idx", "model_id", "id"),
     Index("audit_uid_idx", "uid"),
+    # entries about many inferences at once
+    Index(
+        "audit_inferences_idx",
+        text("(detail -> 'inferences')"),
+        postgresql_using="gin",
+        postgresql_where=text("action = 'thumbnails_read'"),
+    ),
     Index("audit_unchained_idx", "id", postgresql_where=text("number IS NULL")),
 )

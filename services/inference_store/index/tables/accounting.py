@@ -1,4 +1,4 @@
-"""The books: what became of every offset of every Kafka partition."""
+"""The accounting: what became of every offset of every Kafka partition."""
 
 from typing import Any
 
@@ -20,8 +20,8 @@ from sqlalchemy.dialects.postgresql import BYTEA, INT8MULTIRANGE, JSONB
 from .metadata import CODE_POINTS, METADATA
 
 
-def _place() -> list[Column[Any]]:
-    """Where in Kafka: cluster, topic, epoch (a topic made anew is a new one), partition."""
+def _partition_columns() -> list[Column[Any]]:
+    """Return the columns of a partition: a topic that is created again has a new epoch."""
     return [
         Column("cluster", CODE_POINTS, primary_key=True),
         Column("topic", CODE_POINTS, primary_key=True),
@@ -38,10 +38,10 @@ def _count(name: str) -> Column[Any]:
 kafka_partition = Table(
     "kafka_partition",
     METADATA,
-    *_place(),
+    *_partition_columns(),
     Column("first", BigInteger, nullable=False),
     Column("next", BigInteger, nullable=False),
-    # the last record read, by which a topic made anew is recognised
+    # the last record read, by which a topic created again is recognised
     Column("last_offset", BigInteger),
     Column("last_hash", BYTEA),
     _count("stored"),
@@ -60,11 +60,23 @@ kafka_partition = Table(
     Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
 )
 
+# Where each partition's log ended, as its ingester saw it a few seconds ago; beside the partition's
+# row, which a batch keeps locked while it is written.
+consumer_lag = Table(
+    "consumer_lag",
+    METADATA,
+    *_partition_columns(),
+    Column("end_offset", BigInteger, nullable=False),
+    # when the oldest record came that was not written; NULL: none waited, or nobody knows
+    Column("oldest_waiting_at", DateTime(timezone=True)),
+    Column("measured_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+)
+
 # Offsets that were lost before they were read, by name.
 lost_offsets = Table(
     "lost_offsets",
     METADATA,
-    *_place(),
+    *_partition_columns(),
     Column("lo", BigInteger, primary_key=True, autoincrement=False),
     Column("hi", BigInteger, nullable=False),
     Column("noticed_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
@@ -76,7 +88,7 @@ producer_sequence = Table(
     "producer_sequence",
     METADATA,
     Column("producer", CODE_POINTS, primary_key=True),
-    *_place(),
+    *_partition_columns(),
     # number // 10,000
     Column("block", BigInteger, primary_key=True, autoincrement=False),
     Column("covered", INT8MULTIRANGE, nullable=False),
@@ -119,7 +131,7 @@ former_producers = Table(
     *map(_count, ("holes_dropped", "unknown_tail", "unexplained")),
 )
 
-# One row: until when ingesters set aside what they cannot store, however much it is.
+# One row: until when ingesters quarantine what they cannot store, however much it is.
 dead_letter_limit_lift = Table(
     "dead_letter_limit_lift",
     METADATA,
@@ -130,7 +142,7 @@ dead_letter_limit_lift = Table(
 
 def _record(name: str, *more: Column[Any] | Index) -> Table:
     """An event that is not stored, with its place and its bytes."""
-    place = ["cluster", "topic", "epoch", "partition"]
+    partition_columns = ["cluster", "topic", "epoch", "partition"]
     return Table(
         name,
         METADATA,
@@ -152,10 +164,10 @@ def _record(name: str, *more: Column[Any] | Index) -> Table:
         Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
         Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
         *more,
-        Index(f"{name}_place_key", *place, "offset", unique=True),
+        Index(f"{name}_place_key", *partition_columns, "offset", unique=True),
         ForeignKeyConstraint(
-            place,
-            [f"kafka_partition.{column}" for column in place],
+            partition_columns,
+            [f"kafka_partition.{column}" for column in partition_columns],
             name=f"{name}_kafka_partition_fkey",
         ),
     )

@@ -1,4 +1,4 @@
-"""What is counted of a partition that is no longer written, and what outdates it."""
+"""The stored counts of partitions that are no longer written, and what outdates them."""
 
 from sqlalchemy import (
     BigInteger,

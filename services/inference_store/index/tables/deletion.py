@@ -228,7 +228,7 @@ tombstone = Table(
 )
 
 # The same for a span of time that was dropped whole: what `erased_batch` has of the model in
-# [lo, hi), or everything where it is not listed there, as versions before these lists left it.
+# [lo, hi), or everything if it is not listed there, as versions before these lists left it.
 erased_span = Table(
     "erased_span",
     METADATA,

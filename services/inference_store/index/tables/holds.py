@@ -20,13 +20,13 @@ hold = Table(
     Column("until", DateTime(timezone=True)),
     Column("placed_by", CODE_POINTS, nullable=False),
     Column("placed_at", DateTime(timezone=True), nullable=False),
-    # when it came into force as it is now, by the clock of Postgres and in the gate
+    # when it came into force as it is now, by the clock of Postgres and in the fence
     Column("in_force_at", DateTime(timezone=True), nullable=False),
     Column("released_by", CODE_POINTS),
     Column("released_at", DateTime(timezone=True)),
     Column("release_reason", CODE_POINTS),
     Column("revision", Integer, nullable=False, server_default=text("1")),
-    # what erasures left because of an older revision has been taken up; see holds.kept
+    # what erasures left for an older revision was taken up; see erasure.mark.held_deletions
     Column("taken_up", Integer, nullable=False, server_default=text("0")),
     Index("hold_placed_at_idx", "placed_at"),
 )
@@ -48,7 +48,7 @@ hold_change = Table(
 )
 
 # What an erasure left because of a hold: the mark that it had, to be set again after a release.
-# Of what is set aside: `scope` is its table, `uid` the number of its row, and there was no mark.
+# Of what is quarantined: `scope` is its table, `uid` the number of its row, and there was no mark.
 erasure_held = Table(
     "erasure_held",
     METADATA,

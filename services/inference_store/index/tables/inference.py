@@ -1,4 +1,4 @@
-"""What is known of inferences: one parent and its side tables, all cut by time.
+"""The tables of inferences: one parent and its side tables, all partitioned by time.
 
 `uid` sorts by time, so a range of uid is a span of time. The model's integer leads every
 key: nearly every question is about one model, and the tables distribute by it.
@@ -87,7 +87,7 @@ inference = Table(
         "uid",
         postgresql_where=text("data_hash IS NOT NULL"),
     ),
-    # what came of each, for counts and groups that need no row
+    # the outcome of each, for counts and groups that need no row
     Index(
         "inference_outcome_idx",
         "model",
@@ -100,6 +100,13 @@ inference = Table(
         "model",
         "uid",
         postgresql_where=text("data_deleted_at IS NULL"),
+    ),
+    # what arrived last: rows lie in the order of their arrival
+    Index(
+        "inference_indexed_at_idx",
+        "indexed_at",
+        postgresql_using="brin",
+        postgresql_with={"autosummarize": "on", "pages_per_range": 32},
     ),
     postgresql_partition_by=BY_TIME,
 )

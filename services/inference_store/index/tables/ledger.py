@@ -1,4 +1,4 @@
-"""How far this database has come in the ledger that lies in the bucket."""
+"""The progress of this database in the ledger that lies in the bucket."""
 
 from sqlalchemy import BigInteger, Column, DateTime, Integer, Table, func, text
 

@@ -1,16 +1,16 @@
-"""From a read event to its rows, and the writing of a batch of them."""
+"""Converts a read event to its rows, and writes a batch of them."""
 
 from .indexable import Indexable
+from .key_deltas import build_deltas
 from .rows import EXTRAS_COLUMNS, Rows, rows_of
-from .seen import deltas
-from .write import Written, write, write_deltas
+from .write import WriteResult, write, write_deltas
 
 __all__ = [
     "EXTRAS_COLUMNS",
     "Indexable",
     "Rows",
-    "Written",
-    "deltas",
+    "WriteResult",
+    "build_deltas",
     "rows_of",
     "write",
     "write_deltas",

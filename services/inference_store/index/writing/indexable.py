@@ -1,4 +1,4 @@
-"""An event with all that was read for it: what the index needs, and nothing of Kafka."""
+"""An event with its metadata and predictions, ready for the index, without Kafka's data."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,7 +36,7 @@ class Indexable:
 
     @cached_property
     def storage_keys(self) -> tuple[str | None, str | None, str | None, str | None]:
-        """Where data, response, metadata and sidecar are, as the index keeps it."""
+        """The keys of data, response, metadata and sidecar, as the index keeps them."""
         event = self.event
         sidecar = None if self.sidecar is None else self.sidecar.place
         return _text(event.data), _text(event.response), _text(event.metadata), _text(sidecar)
@@ -45,13 +45,13 @@ class Indexable:
     def shared_keys(self) -> tuple[str, ...]:
         """The storage keys that other inferences may point to as well."""
         event = self.event
-        places: tuple[StorageKey | None, ...] = (event.data, event.response, event.metadata)
+        keys: tuple[StorageKey | None, ...] = (event.data, event.response, event.metadata)
         if self.sidecar is not None:  # ours, but a stranger's event may name it
-            places = (*places, self.sidecar.place)
+            keys = (*keys, self.sidecar.place)
         own = (event.model_id, event.extras.capture_id, event.received_at)
-        foreign = (p for p in places if p and not belongs_to(p.key, *own))
-        return tuple(dict.fromkeys(str(place) for place in foreign))
+        foreign = (p for p in keys if p and not belongs_to(p.key, *own))
+        return tuple(dict.fromkeys(str(key) for key in foreign))
 
 
-def _text(place: StorageKey | None) -> str | None:
-    return None if place is None else str(place)
+def _text(key: StorageKey | None) -> str | None:
+    return None if key is None else str(key)

@@ -1,4 +1,4 @@
-"""The rows of one inference: pure, from what was read and the dictionary's integers."""
+"""Builds the rows of one inference from its data and the dictionary's integers."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ from inference_store.inference.task_types import Prediction
 from .indexable import Indexable
 
 Row = tuple[Any, ...]
-# What a producer may add to an event, of which the index has a column.
+# The fields that a producer may add to an event, and that have a column in the index.
 EXTRAS_COLUMNS = tuple(extra.name for extra in fields(Extras) if extra.name in inference.columns)
 # The database sets these by itself.
 _DEFAULTED = ("revision", "data_deleted_at", "response_deleted_at", "stored_bytes")
@@ -46,7 +46,7 @@ CHILD_COLUMNS = {
     )
 }
 _TABLE_OF = {family: table.name for family, table in SIDE_TABLES.items()}
-# A key or label beyond what its model may have: kept in the metadata, not indexed.
+# A key or label beyond the cap of its model: it is stored in the metadata, not indexed.
 KEYS_CAPPED = "model_keys_capped"
 LABELS_CAPPED = "model_labels_capped"
 
@@ -67,12 +67,12 @@ class Rows:
 
     @property
     def count(self) -> int:
-        """How many rows in all."""
+        """The number of all rows."""
         return 1 + sum(len(rows) for rows in self.children.values())
 
 
 def rows_of(item: Indexable, dictionary: Dictionary, *, indexed_at: Any) -> Rows:
-    """Every row of an inference. Names that the dictionary refuses (caps) are flagged."""
+    """Return every row of an inference. Names that the dictionary refuses (caps) are flagged."""
     model, uid = item.identity
     rows = Rows(model, DriverUUID(item.event.uid.bytes))
     rows.flags = list(item.all_flags)
@@ -108,7 +108,7 @@ def _add_metadata(rows: Rows, item: Indexable, dictionary: Dictionary) -> None:
 def _add_predictions(
     rows: Rows, items: Iterable[Prediction], dictionary: Dictionary
 ) -> tuple[int | None, float | None]:
-    """Add the prediction rows; answers label and score of the one with rank 1."""
+    """Add the prediction rows; return label and score of the one with rank 1."""
     top: tuple[int | None, float | None] = (None, None)
     for item in items:
         label = _label(rows, item, dictionary)

@@ -1,7 +1,7 @@
-"""Writing a batch: parents by way of a temporary table, children only of those that are new.
+"""Writes a batch: parents through a temporary table, children only of new ones.
 
-Redelivery never touches an inference that is there: its metadata may have been edited since.
-All of it in the caller's transaction.
+A redelivery never changes a stored inference, whose metadata may have been edited since. It all
+happens in the caller's transaction.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ _STAGE = text(
     "CREATE TEMPORARY TABLE IF NOT EXISTS staged (LIKE inference INCLUDING DEFAULTS)"
     " ON COMMIT DELETE ROWS"
 )
-# Only where some were there already is it told which: a list of all costs 5 µs an event.
+# The new ones are listed only if some existed before: listing all costs 5 µs an event.
 _INSERT = text(
     f"WITH added AS (INSERT INTO inference ({_COLUMNS})"
     f" SELECT {_COLUMNS} FROM staged ORDER BY model, uid"
@@ -46,16 +46,16 @@ _DELTA_COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """Which of the batch's inferences are new; the others were there already."""
+class WriteResult:
+    """The new inferences of the batch; the others existed before."""
 
     new: frozenset[tuple[int, UUID]]
 
 
-async def write(connection: AsyncConnection, batch: Sequence[Rows]) -> Written:
+async def write(connection: AsyncConnection, batch: Sequence[Rows]) -> WriteResult:
     """Write parents and children; `batch` holds an inference at most once."""
     if not batch:
-        return Written(frozenset())
+        return WriteResult(frozenset())
     driver = await driver_of(connection)
     new = await _write_parents(connection, driver, batch)
     failpoint("ingester.write.inferences")
@@ -63,7 +63,7 @@ async def write(connection: AsyncConnection, batch: Sequence[Rows]) -> Written:
     fresh = batch if whole else [rows for rows in batch if (rows.model, rows.uid) in new]
     await _write_children(driver, fresh)
     failpoint("ingester.write.children")
-    return Written(new)
+    return WriteResult(new)
 
 
 async def _write_parents(
@@ -85,15 +85,17 @@ async def _write_children(driver: Any, batch: Iterable[Rows]) -> None:
 
 
 def _by_table(batch: Iterable[Rows]) -> Mapping[str, list[Row]]:
-    found: dict[str, list[list[Row]]] = {}
+    rows_by_table: dict[str, list[list[Row]]] = {}
     for rows in batch:
         for table, children in rows.children.items():
-            found.setdefault(table, []).append(children)
-    return {table: list(chain.from_iterable(lists)) for table, lists in sorted(found.items())}
+            rows_by_table.setdefault(table, []).append(children)
+    return {
+        table: list(chain.from_iterable(lists)) for table, lists in sorted(rows_by_table.items())
+    }
 
 
 async def write_deltas(connection: AsyncConnection, deltas: Sequence[Row]) -> None:
-    """Append to the key registry what a batch has seen."""
+    """Append a batch's counts to the key registry."""
     if deltas:
         driver = await driver_of(connection)
         await _copy(driver, "metadata_key_delta", _DELTA_COLUMNS, deltas)
@@ -105,7 +107,7 @@ async def _copy(driver: Any, table: str, columns: Sequence[str], rows: Sequence[
 
 
 def _pass_on(rows: Sequence[Row]) -> Iterator[Row]:
-    """Give the rows once Postgres waits for them."""
+    """Yield the rows when Postgres waits for them."""
     failpoint("ingester.write.copy")
     yield from rows
 

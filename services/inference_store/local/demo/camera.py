@@ -1,4 +1,4 @@
-"""A camera that moves over photographs: frames, and what the camera knows of each."""
+"""A camera that moves over photographs: frames, each with its metadata."""
 
 import math
 from collections.abc import Mapping
@@ -37,14 +37,14 @@ class Frame:
 
     @property
     def night(self) -> bool:
-        """Whether the picture is dark."""
+        """True if the picture is dark."""
         return float(self.image.mean()) < _NIGHT_BELOW
 
 
 def take_frame(number: int) -> Frame:
-    """Frame `number` (0, 1, 2, …), the same every time. Raises LocalStackError."""
+    """Return frame `number` (0, 1, 2, …), which is always the same. Raises LocalStackError."""
     photograph = PHOTOGRAPHS[number // FRAMES_A_SHOT % len(PHOTOGRAPHS)]
-    # Pan, tilt and zoom swing at speeds that share no period: no two frames are alike.
+    # Pan, tilt and zoom oscillate without a common period: no two frames are equal.
     right, down = math.sin(number * 0.61), math.sin(number * 0.37)
     zoom = 0.7 + 0.25 * math.sin(number * 0.23)
     latitude, longitude = _PLACES[photograph.data_source]
@@ -64,12 +64,12 @@ _read = cache(Photograph.read)
 
 
 def _crop(image: Image, right: float, down: float, zoom: float) -> Image:
-    """The part at (right, down), each −1 to 1, `zoom` of the largest that fits, as a frame."""
+    """Return the part at (right, down), each −1 to 1; `zoom`: its share of the largest."""
     height, width = image.shape[:2]
     largest = min(width, height * WIDTH / HEIGHT)
     across, tall = int(largest * zoom), int(largest * zoom * HEIGHT / WIDTH)
-    left = int((width - across) * (1 + right) / 2)
+    start = int((width - across) * (1 + right) / 2)
     top = int((height - tall) * (1 + down) / 2)
-    part = image[top : top + tall, left : left + across]
+    part = image[top : top + tall, start : start + across]
     frame = cv2.resize(part, (WIDTH, HEIGHT), interpolation=cv2.INTER_AREA)
     return np.asarray(frame, dtype=np.uint8)

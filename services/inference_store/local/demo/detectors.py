@@ -44,7 +44,7 @@ class Detection(TypedDict):
 
 
 class Detector(Protocol):
-    """Not to be called by two threads at once: OpenCV's classifiers keep what they work on."""
+    """A detector for one thread at a time: OpenCV's classifiers keep state."""
 
     def detect(self, image: Image) -> list[Detection]: ...
 
@@ -57,7 +57,7 @@ class FaceDetector:
         self._cascade = cv2.CascadeClassifier(str(file))
 
     def detect(self, image: Image) -> list[Detection]:
-        """Faces in `image`, in the order the cascade gives them."""
+        """Return the faces in `image`, in the order of the cascade."""
         grey = cv2.cvtColor(image, cv2.COLOR_BGR2GRAY)
         boxes, _, weights = self._cascade.detectMultiScale3(
             grey, scaleFactor=1.15, minNeighbors=2, outputRejectLevels=True
@@ -73,7 +73,7 @@ class PeopleDetector:
         self._hog.setSVMDetector(np.array(cv2.HOGDescriptor.getDefaultPeopleDetector()))
 
     def detect(self, image: Image) -> list[Detection]:
-        """People in `image`; a threshold below 0 lets doubtful ones through, with low scores."""
+        """Return the people in `image`; a threshold below 0 adds doubtful ones, with low scores."""
         boxes, weights = self._hog.detectMultiScale(
             image, hitThreshold=-0.3, winStride=(8, 8), padding=(8, 8), scale=1.08
         )
@@ -83,7 +83,7 @@ class PeopleDetector:
 def _detections(
     label: str, boxes: Any, weights: Any, logistic: Logistic, image: Image
 ) -> Iterator[Detection]:
-    """`boxes`: N × (x, y, width, height); `weights`: N. Boxes are cut at the image's edges."""
+    """Yield N detections. `boxes`: N × (x, y, width, height), cut at the image's edges."""
     height, width = image.shape[:2]
     for box, weight in zip(np.reshape(boxes, (-1, 4)), np.ravel(weights), strict=True):
         x, y, across, tall = (int(number) for number in box)

@@ -1,4 +1,4 @@
-"""A classifier of handwritten digits, trained when it is made, and pictures it has not seen."""
+"""A classifier of handwritten digits, trained when it is created, and pictures for its test."""
 
 from dataclasses import dataclass
 
@@ -36,7 +36,7 @@ class Digit:
 
 
 def held_out_digits() -> list[Digit]:
-    """The images that the classifier has not seen, the same ones every time."""
+    """Return the images that the classifier was not trained on, always the same ones."""
     data = load_digits()
     _, unseen = _split(len(data.target))
     return [Digit(int(sample), str(data.target[sample]), data.data[sample]) for sample in unseen]
@@ -48,12 +48,12 @@ class DigitClassifier:
     def __init__(self) -> None:
         """Train on all images but the held-out ones."""
         data = load_digits()
-        seen, _ = _split(len(data.target))
+        training, _ = _split(len(data.target))
         self._model = LogisticRegression(max_iter=2000)
-        self._model.fit(data.data[seen] / _BRIGHTEST, data.target[seen])
+        self._model.fit(data.data[training] / _BRIGHTEST, data.target[training])
 
     def classify(self, image: Image) -> list[dict[str, str | float]]:
-        """All ten classes with their probabilities, best first, of a picture of any size."""
+        """Return the ten classes with their probabilities, best first, of a picture of any size."""
         grey = cv2.cvtColor(image, cv2.COLOR_BGR2GRAY)
         small = cv2.resize(grey, (_SIDE, _SIDE), interpolation=cv2.INTER_AREA)
         pixels = np.rint(small.ravel() / 255 * _BRIGHTEST)
@@ -63,6 +63,6 @@ class DigitClassifier:
 
 
 def _split(count: int) -> list[NDArray[np.int64]]:
-    """Which images are trained on, and which are held out."""
+    """Return the indexes of the training images, and of those held out."""
     every = np.arange(count)
     return list(train_test_split(every, test_size=HELD_OUT, random_state=7))

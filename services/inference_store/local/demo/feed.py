@@ -1,4 +1,4 @@
-"""Feed what is not there yet, and wait until the store has indexed it."""
+"""Feeds missing inferences, and waits until the store has indexed them."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -19,48 +19,50 @@ _POLL_SECONDS = 0.2
 
 @dataclass(slots=True)
 class Progress:
-    """How far the feed is; `show` gets one line."""
+    """The progress of the feed; `show` receives a line."""
 
     show: Callable[[str], None]
-    wanted: int
+    total: int
     sent: int = 0
 
-    def one_more(self) -> None:
-        """Another answer is there."""
+    def count_answer(self) -> None:
+        """Count another answer, and show the progress."""
         self.sent += 1
-        self.show(f"{self.sent} of {self.wanted} pictures answered")
+        self.show(f"{self.sent} of {self.total} pictures answered")
 
 
 def feed_missing(stack: Stack, rest: Rest, show: Callable[[str], None]) -> int:
-    """Ask the models, through the proxy, for each inference that the store does not have; how many.
+    """Send a request for each missing inference to the models, through the proxy; return how many.
 
     Returns when all are indexed. Raises LocalStackError.
     """
     there = {model.model_id: _ids_there(rest, model) for model in DEMO_MODELS}
-    wanted = sum(model.inferences - len(there[model.model_id]) for model in DEMO_MODELS)
-    if wanted > 0:
-        progress = Progress(show, wanted)
+    total = sum(model.inferences - len(there[model.model_id]) for model in DEMO_MODELS)
+    if total > 0:
+        progress = Progress(show, total)
         send_all(
             _streams(there),
             rest=stack.proxy,
             grpc_target=stack.proxy_grpc,
-            told=progress.one_more,
+            on_answer=progress.count_answer,
         )
         _wait_indexed(stack, rest, show)
-    return wanted
+    return total
 
 
 def _ids_there(rest: Rest, model: DemoModel) -> frozenset[str]:
-    """Those the demo feeds; others (somebody's own pictures) do not count."""
+    """Return the ids of the demo's inferences; others (a user's own pictures) do not count."""
     ids = rest.inference_ids(model.model_id)
-    return frozenset(one for one in ids if one.startswith(model.prefix))
+    return frozenset(id for id in ids if id.startswith(model.prefix))
 
 
 def _streams(there: dict[str, frozenset[str]]) -> list[Iterator[Request]]:
-    """What is missing of each model. An id that was fed is not fed again: with another time it
-    would be another inference."""
+    """Return the missing requests of each model.
+
+    An id that was fed is not fed again: with another time it would be another inference.
+    """
     faces, people, digits = (there[model.model_id] for model in (FACES, PEOPLE, DIGITS))
-    samples = [one for one in held_out_digits() if digit_id(one.sample) not in digits]
+    samples = [digit for digit in held_out_digits() if digit_id(digit.sample) not in digits]
     return [
         frame_requests(FACES.model_id, _missing_frames(faces)),
         frame_requests(PEOPLE.model_id, _missing_frames(people)),
@@ -73,14 +75,14 @@ def _missing_frames(there: frozenset[str]) -> list[int]:
 
 
 def _wait_indexed(stack: Stack, rest: Rest, show: Callable[[str], None]) -> None:
-    wanted = sum(model.inferences for model in DEMO_MODELS)
+    total = sum(model.inferences for model in DEMO_MODELS)
     deadline = time.monotonic() + _INDEXED_SECONDS
-    while (indexed := sum(model.count(rest) for model in DEMO_MODELS)) < wanted:
+    while (indexed := sum(model.count(rest) for model in DEMO_MODELS)) < total:
         stack.check()
         if time.monotonic() > deadline:
             raise LocalStackError(
-                f"After {_INDEXED_SECONDS:.0f} s only {indexed} of {wanted} inferences are "
+                f"After {_INDEXED_SECONDS:.0f} s only {indexed} of {total} inferences are "
                 f"indexed; see {stack.services['ingester'].log}"
             )
-        show(f"indexed {indexed} of {wanted}")
+        show(f"indexed {indexed} of {total}")
         time.sleep(_POLL_SECONDS)

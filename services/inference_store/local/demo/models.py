@@ -1,4 +1,4 @@
-"""The three models of the demo, as they are registered over REST."""
+"""The three models of the demo, and their registration over REST."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,11 +8,11 @@ from .rest import Rest
 FRAMES = 240
 """Frames of the camera; both detectors see each."""
 FRAME = "frame-"
-"""What the id of a frame begins with."""
+"""The prefix of a frame's id."""
 LABELS = tuple(str(digit) for digit in range(10))
 """The classes of the digit classifier."""
 HELD_OUT = 300
-"""Images of digits that the classifier has not seen."""
+"""Images of digits that the classifier was not trained on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +25,14 @@ class DemoModel:
     class_labels: tuple[str, ...]
     inferences: int
     prefix: str
-    """What the ids of those inferences begin with."""
+    """The prefix of the ids of those inferences."""
 
     def count(self, rest: Rest) -> int:
-        """How many of them are indexed. Raises LocalStackError."""
+        """Return how many of the inferences are indexed. Raises LocalStackError."""
         return rest.count(self.model_id, {"filter": f"inference_id LIKE '{self.prefix}%'"})
 
     def register(self, rest: Rest) -> None:
-        """Tell the store of this model, as often as one likes. Raises LocalStackError."""
+        """Register this model with the store; repeatable. Raises LocalStackError."""
         body: dict[str, Any] = {
             "name": self.name,
             "task_type": self.task_type,

@@ -1,4 +1,4 @@
-"""The photographs that wheels carry, and which camera looks at each."""
+"""The photographs in wheels, and the camera of each."""
 
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from inference_store.local.errors import LocalStackError
 
 Image = NDArray[np.uint8]
-"""Height × width × 3, blue-green-red as OpenCV has it."""
+"""Height × width × 3, blue-green-red as in OpenCV."""
 
 _SHEET_SIDE = 10  # the first 100 pictures of lfw_subset are faces
 _SHEET_SCALE = 5
@@ -28,17 +28,17 @@ class Photograph:
 
     @property
     def path(self) -> Path:
-        """Where it lies. Raises LocalStackError when the wheel does not carry it."""
-        found = find_spec(self.package)
-        if found is None or not found.submodule_search_locations:
+        """Its path. Raises LocalStackError if the wheel does not contain it."""
+        spec = find_spec(self.package)
+        if spec is None or not spec.submodule_search_locations:
             raise LocalStackError(f"The package {self.package} is missing: run `make demo`.")
-        path = Path(found.submodule_search_locations[0]) / self.file
+        path = Path(spec.submodule_search_locations[0]) / self.file
         if not path.exists():
             raise LocalStackError(f"The package {self.package} does not carry {self.file}.")
         return path
 
     def read(self) -> Image:
-        """Raises LocalStackError."""
+        """Read the photograph. Raises LocalStackError."""
         if self.file.endswith(".npy"):
             return _sheet_of_faces(np.load(self.path))
         image = cv2.imread(str(self.path), cv2.IMREAD_COLOR)
@@ -64,7 +64,7 @@ PHOTOGRAPHS = (
 
 
 def _sheet_of_faces(pictures: NDArray[np.float64]) -> Image:
-    """One sheet of the 100 faces of `pictures` (N × 25 × 25, 0 to 1), enlarged."""
+    """Return a sheet of 100 faces of `pictures` (N × 25 × 25, 0 to 1), enlarged."""
     rows = [
         np.hstack(list(pictures[start : start + _SHEET_SIDE]))
         for start in range(0, _SHEET_SIDE**2, _SHEET_SIDE)

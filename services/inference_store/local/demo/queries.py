@@ -1,4 +1,4 @@
-"""Three questions one would ask of these inferences, and their real answers."""
+"""Three typical questions about these inferences, and their real answers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 from .models import DEMO_MODELS, DIGITS, FACES, FRAMES, PEOPLE
 from .rest import Rest
 
-_SHOWN = 3
+_LIMIT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ QUERIES = (
         {
             "prediction": {"label": "face", "score": {"lt": 0.4}},
             "include": ["metadata", "predictions"],
-            "limit": _SHOWN,
+            "limit": _LIMIT,
         },
     ),
     DemoQuery(
@@ -40,7 +40,7 @@ QUERIES = (
             ],
             "prediction": {"label": "person", "score": {"gte": 0.7}},
             "include": ["metadata", "predictions"],
-            "limit": _SHOWN,
+            "limit": _LIMIT,
         },
     ),
     DemoQuery(
@@ -50,7 +50,7 @@ QUERIES = (
             "filter": "true_label = '8'",
             "prediction": {"label": "1", "score": {"gte": 0.5}},
             "include": ["metadata", "predictions"],
-            "limit": _SHOWN,
+            "limit": _LIMIT,
         },
     ),
 )
@@ -59,18 +59,18 @@ FIRST = QUERIES[0]
 INCOMPLETE: Mapping[str, Any] = {
     "filter": "request_problem IS NOT NULL OR response_problem IS NOT NULL"
 }
-"""Captures of which a part was lost, or cannot be read."""
+"""The captures that are incomplete, or unreadable in part."""
 
 
-def asked(rest: Rest, query: DemoQuery) -> str:
-    """The question, its `curl`, and what the store answers now. Raises LocalStackError."""
+def format_answer(rest: Rest, query: DemoQuery) -> str:
+    """Return the question, its `curl`, and the store's answer now. Raises LocalStackError."""
     answer = rest.ask("POST", query.path, query.body)
     return f"# {query.words}\n{rest.curl(query.path, query.body)}\n{short(answer)}\n"
 
 
-def told_incomplete(rest: Rest) -> str:
-    """How many captures are not whole, and how to see them; nothing where all are. Raises
-    LocalStackError."""
+def describe_incomplete(rest: Rest) -> str:
+    """Return how many captures are incomplete, and how to see them; empty if all are complete.
+    Raises LocalStackError."""
     counts = {model.model_id: rest.count(model.model_id, INCOMPLETE) for model in DEMO_MODELS}
     return "".join(
         f"# {count} captures of {model_id} are not whole; their flags say why:\n"
@@ -81,15 +81,16 @@ def told_incomplete(rest: Rest) -> str:
 
 
 def short(answer: Mapping[str, Any]) -> str:
-    """An answer in a few lines: of each inference its id, what was seen, and the first findings."""
-    return "\n".join(f"→ {_line(item)}" for item in answer["items"]) or "→ none"
+    """Return an answer in a few lines: the id, the picture and the first findings of each
+    inference."""
+    return "\n".join(f"→ {_format_item(item)}" for item in answer["items"]) or "→ none"
 
 
-def _line(item: Mapping[str, Any]) -> str:
-    told = {entry["key"]: entry["value"] for entry in item.get("metadata") or ()}
-    seen = [told[key] for key in ("photograph", "data_source") if key in told]
-    if "true_label" in told:
-        seen.append(f"it is {told['true_label']}")
-    predictions = list(item.get("predictions") or ())[:_SHOWN]
-    found = [f"{one['label']} {one['score']:.2f}" for one in predictions]
-    return f"{item['inference_id']} ({', '.join(seen)}): {', '.join(found) or 'nothing found'}"
+def _format_item(item: Mapping[str, Any]) -> str:
+    metadata = {entry["key"]: entry["value"] for entry in item.get("metadata") or ()}
+    facts = [metadata[key] for key in ("photograph", "data_source") if key in metadata]
+    if "true_label" in metadata:
+        facts.append(f"it is {metadata['true_label']}")
+    predictions = list(item.get("predictions") or ())[:_LIMIT]
+    findings = [f"{prediction['label']} {prediction['score']:.2f}" for prediction in predictions]
+    return f"{item['inference_id']} ({', '.join(facts)}): {', '.join(findings) or 'nothing found'}"

@@ -1,4 +1,4 @@
-"""What the demo asks the models: a picture, an id, and what the camera knows of the picture."""
+"""The requests of the demo: a picture, an id, and metadata of the picture."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ class Request:
 
     model_id: str
     request_id: str
-    """The same at every start, so that none is fed twice."""
+    """The same id at every start, so that no picture is fed twice."""
     picture: bytes = field(repr=False)
     """A JPEG or a PNG."""
     metadata: str
@@ -29,33 +29,33 @@ class Request:
 
 
 def frame_id(number: int) -> str:
-    """The id of a frame's inference by either detector."""
+    """Return the id of a frame's inference by either detector."""
     return f"{FRAME}{number:05d}"
 
 
 def digit_id(sample: int) -> str:
-    """The id of a digit's inference."""
+    """Return the id of a digit's inference."""
     return f"{DIGITS.prefix}{sample:04d}"
 
 
 def frame_requests(model_id: str, numbers: Iterable[int]) -> Iterator[Request]:
-    """Take these frames, one at a time. Raises LocalStackError."""
+    """Yield the requests of these frames, one at a time. Raises LocalStackError."""
     for number in numbers:
         frame = take_frame(number)
-        picture = _encoded(".jpg", frame.image)
-        yield Request(model_id, frame_id(number), picture, _metadata(_known_of_frame(frame)))
+        picture = _encode_image(".jpg", frame.image)
+        yield Request(model_id, frame_id(number), picture, _encode_metadata(_list_metadata(frame)))
 
 
 def digit_requests(model_id: str, digits: Iterable[Digit]) -> Iterator[Request]:
-    """These pictures, one at a time."""
+    """Yield the requests of these pictures, one at a time."""
     for digit in digits:
-        known = [("true_label", "string", digit.true_label), ("sample", "int", str(digit.sample))]
-        picture = _encoded(".png", digit.image)
-        yield Request(model_id, digit_id(digit.sample), picture, _metadata(known))
+        items = [("true_label", "string", digit.true_label), ("sample", "int", str(digit.sample))]
+        picture = _encode_image(".png", digit.image)
+        yield Request(model_id, digit_id(digit.sample), picture, _encode_metadata(items))
 
 
-def _known_of_frame(frame: Frame) -> list[tuple[str, str, str]]:
-    """(key, type, value): the value as a string, whatever its type."""
+def _list_metadata(frame: Frame) -> list[tuple[str, str, str]]:
+    """Return (key, type, value) of each item: the value is a string, whatever its type."""
     position = {"angle": str(frame.angle), "tilt": str(frame.tilt)}
     return [
         ("frame_number", "int", str(frame.number)),
@@ -69,12 +69,12 @@ def _known_of_frame(frame: Frame) -> list[tuple[str, str, str]]:
     ]
 
 
-def _metadata(known: Sequence[tuple[str, str, str]]) -> str:
-    entries = [{"key": key, "type": kind, "value": value} for key, kind, value in known]
+def _encode_metadata(items: Sequence[tuple[str, str, str]]) -> str:
+    entries = [{"key": key, "type": kind, "value": value} for key, kind, value in items]
     return orjson.dumps(entries).decode()
 
 
-def _encoded(suffix: str, image: Image) -> bytes:
+def _encode_image(suffix: str, image: Image) -> bytes:
     quality = [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY] if suffix == ".jpg" else []
     _, content = cv2.imencode(suffix, image, quality)
     return content.tobytes()

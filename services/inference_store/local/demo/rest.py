@@ -21,7 +21,7 @@ class Rest:
     address: str
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """The answer's JSON. Raises LocalStackError with the API's own words on a refusal."""
+        """Return the answer's JSON. Raises LocalStackError with the API's own text of a refusal."""
         request = urllib.request.Request(
             self.address + path,
             method=method,
@@ -38,12 +38,12 @@ class Rest:
             raise LocalStackError(f"{method} {path}: the API does not answer: {error}") from error
 
     def count(self, model_id: str, body: Mapping[str, Any]) -> int:
-        """How many inferences of this model are indexed and match. Raises LocalStackError."""
+        """Return how many indexed inferences of this model match. Raises LocalStackError."""
         path = f"/v1/models/{model_id}/inferences/count"
         return int(self.ask("POST", path, body)["count"])
 
     def inference_ids(self, model_id: str) -> Iterator[str]:
-        """The id of every indexed inference of this model, page by page."""
+        """Yield the id of every indexed inference of this model, page by page."""
         body: dict[str, Any] = {"limit": _PAGE, "include": []}
         while True:
             page = self.ask("POST", f"/v1/models/{model_id}/inferences/query", body)
@@ -53,7 +53,7 @@ class Rest:
             body["cursor"] = page["next"]
 
     def curl(self, path: str, body: Any) -> str:
-        """The question as a command to paste into a shell."""
+        """Return the question as a command for a shell."""
         return (
             f"curl -s {self.address}{path} \\\n"
             f"  -H 'Content-Type: application/json' \\\n"

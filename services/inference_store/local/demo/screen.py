@@ -1,4 +1,4 @@
-"""What the demo prints: lines that stay, and one line of progress that is written over."""
+"""The output of the demo: lines that stay, and one line of progress that is overwritten."""
 
 import sys
 import time
@@ -12,7 +12,7 @@ _CLEAR_LINE = "\r\x1b[K"
 
 @dataclass(slots=True)
 class Screen:
-    """A terminal, or a file that stands in for one (there, progress is a line now and then)."""
+    """A terminal, or a file instead of one (there, progress is an occasional line)."""
 
     out: TextIO = field(default_factory=lambda: sys.stdout)
     _started: float = field(default_factory=time.monotonic)
@@ -29,7 +29,7 @@ class Screen:
         self.say(f"[{time.monotonic() - self._started:5.1f} s] {text}")
 
     def progress(self, text: str) -> None:
-        """Show where things are, not more often than one can read."""
+        """Show the progress, not more often than a person can read."""
         now = time.monotonic()
         terminal = self.out.isatty()
         if now - self._shown < (_TERMINAL_SECONDS if terminal else _FILE_SECONDS):

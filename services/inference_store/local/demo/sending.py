@@ -13,24 +13,24 @@ from inference_store.local.errors import LocalStackError
 
 from .requests import Request
 
-Told = Callable[[], None]
+OnAnswer = Callable[[], None]
 """Called after each answer."""
 _TIMEOUT_SECONDS = 60.0
 _INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 
 def send_all(
-    streams: Sequence[Iterator[Request]], *, rest: str, grpc_target: str, told: Told
+    streams: Sequence[Iterator[Request]], *, rest: str, grpc_target: str, on_answer: OnAnswer
 ) -> None:
     """Send every request of every stream; the streams run beside each other.
 
     `rest`: `http://host:port`, `grpc_target`: `host:port`. Raises LocalStackError.
     """
-    asyncio.run(_send_all(streams, rest, grpc_target, told))
+    asyncio.run(_send_all(streams, rest, grpc_target, on_answer))
 
 
 async def _send_all(
-    streams: Sequence[Iterator[Request]], rest: str, target: str, told: Told
+    streams: Sequence[Iterator[Request]], rest: str, target: str, on_answer: OnAnswer
 ) -> None:
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
     async with (
@@ -38,17 +38,17 @@ async def _send_all(
         grpc.aio.insecure_channel(target) as channel,
     ):
         client = Client(session, channel)
-        await asyncio.gather(*(_send_stream(stream, client, told) for stream in streams))
+        await asyncio.gather(*(_send_stream(stream, client, on_answer) for stream in streams))
 
 
-async def _send_stream(stream: Iterator[Request], client: "Client", told: Told) -> None:
+async def _send_stream(stream: Iterator[Request], client: "Client", on_answer: OnAnswer) -> None:
     over = (client.send_rest, client.send_grpc)
     sent = 0
-    # Taking a picture computes: not in the loop that others wait for.
+    # Taking a picture takes CPU: not in the loop that others wait for.
     while (request := await asyncio.to_thread(next, stream, None)) is not None:
         await over[sent % len(over)](request)
         sent += 1
-        told()
+        on_answer()
 
 
 class Client:
@@ -58,7 +58,7 @@ class Client:
         self._session = session
         self._infer: Any = channel.unary_unary(
             _INFER,
-            request_serializer=lambda asked: asked.SerializeToString(),
+            request_serializer=lambda request: request.SerializeToString(),
             response_deserializer=message("inference.ModelInferResponse").FromString,
         )
 
@@ -78,12 +78,12 @@ class Client:
         try:
             await self._infer(grpc_message(request), timeout=_TIMEOUT_SECONDS)
         except grpc.aio.AioRpcError as error:
-            said = f"{error.code().name}: {error.details()}"
-            raise LocalStackError(f"ModelInfer of {request.model_id} failed: {said}") from error
+            reason = f"{error.code().name}: {error.details()}"
+            raise LocalStackError(f"ModelInfer of {request.model_id} failed: {reason}") from error
 
 
 def rest_body(request: Request) -> dict[str, Any]:
-    """A picture is base64 in JSON; metadata go with the input they are about."""
+    """Return a request in JSON: the picture is base64, and the input has the metadata."""
     image = {
         "name": "image",
         "shape": [1],
@@ -95,7 +95,7 @@ def rest_body(request: Request) -> dict[str, Any]:
 
 
 def grpc_message(request: Request) -> Any:
-    """The same as a `ModelInferRequest`; there the picture is bytes as it is."""
+    """Return a request as a `ModelInferRequest`, with the picture as unchanged bytes."""
     image = {
         "name": "image",
         "shape": [1],

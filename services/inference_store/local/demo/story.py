@@ -1,4 +1,4 @@
-"""The demo from its first line to its last: start, feed, ask, say what there is, serve."""
+"""Runs the demo from its first line to its last: start, feed, query, describe, serve."""
 
 import shlex
 import sys
@@ -12,7 +12,7 @@ from inference_store.local.postgres_home import OPEN_FOLDER
 from inference_store.local.stack import Stack, running_stack
 
 from .models import DEMO_MODELS, FACES
-from .queries import FIRST, QUERIES, asked, told_incomplete
+from .queries import FIRST, QUERIES, describe_incomplete, format_answer
 from .rest import Rest
 from .screen import Screen
 
@@ -33,17 +33,17 @@ def tell(
         screen.step("starting a model server, Postgres, S3, Kafka, then migrate and the services")
         with running_stack(folder, asked_ports, screen.say) as stack:
             rest = Rest(stack.api)
-            screen.step("everything is ready")
+            screen.step(f"everything is ready: look at {stack.api}/console/ in a browser")
             _feed(stack, rest, screen)
             for query in QUERIES:
-                screen.step(asked(rest, query))
-            if incomplete := told_incomplete(rest):
+                screen.step(format_answer(rest, query))
+            if incomplete := describe_incomplete(rest):
                 screen.say(incomplete)
             screen.say(_open_image(rest))
             screen.say(own_picture(stack.proxy, rest))
             screen.say(certificate(rest))
             screen.say(examination(folder))
-            screen.say(_what_there_is(stack, folder))
+            screen.say(_describe_stack(stack, folder))
             if not once:
                 _serve(stack, screen)
             screen.step("stopping")
@@ -66,7 +66,7 @@ def _feed(stack: Stack, rest: Rest, screen: Screen) -> None:
 
 
 def _open_image(rest: Rest) -> str:
-    """How to see the datum behind the first answer."""
+    """Return the command that shows the datum of the first answer."""
     answer = rest.ask("POST", FIRST.path, FIRST.body)
     if not answer["items"]:
         return ""
@@ -76,7 +76,7 @@ def _open_image(rest: Rest) -> str:
 
 
 def own_picture(proxy: str, rest: Rest) -> str:
-    """How to call the model as any client would, and find what was captured of the call."""
+    """Return the commands that call the model as any client would, and find the capture."""
     model = FACES.model_id
     image = '"name": "image", "shape": [1], "datatype": "BYTES"'
     body = f'{{"id": "mine", "inputs": [{{{image}, "data": ["%s"]}}]}}'
@@ -91,7 +91,7 @@ curl -s {rest.address}/v1/models/{model}/inferences/mine
 
 
 def certificate(rest: Rest) -> str:
-    """How to erase what was captured of that call, and see the certificate."""
+    """Return the commands that erase the capture of that call, and show the certificate."""
     at = rest.address
     return f"""\
 # Erase it for good; a moment later a signed certificate says what went:
@@ -101,7 +101,7 @@ curl -s "{at}/v1/certificates?limit=1"
 
 
 def examination(folder: LocalFolder) -> str:
-    """How to let the doctor look at what runs; any other command goes the same way."""
+    """Return the command that runs the doctor; other commands are run in the same way."""
     program = shlex.quote(str(Path(sys.executable).with_name("inference-store")))
     return f"""\
 # Look at everything that the services need, and what is wrong with it:
@@ -109,10 +109,11 @@ def examination(folder: LocalFolder) -> str:
 """
 
 
-def _what_there_is(stack: Stack, folder: LocalFolder) -> str:
+def _describe_stack(stack: Stack, folder: LocalFolder) -> str:
     servers = stack.servers
     admin = "\n".join(f"    {name:<10} {url}/health/ready" for name, url in stack.admin.items())
     return f"""\
+Console     {stack.api}/console/ (open it in a browser: the pictures with what was detected)
 REST API    {stack.api} (no key needed: access control is off here)
     reference  {stack.api}/reference (every route with examples)
     docs       {stack.api}/docs/
@@ -129,20 +130,20 @@ Written     {folder.path}: logs/, s3/, run/ (pid files, settings.env), passwords
 {_copied_binaries(servers.postgres.binaries)}\
             Delete these folders and nothing is left.
 Mind        This Kafka is librdkafka's test broker: it keeps everything in memory, and is empty
-            and on another port after each start. The store sees a topic made anew (a new epoch in
+            and on another port after each start. The store sees a recreated topic (a new epoch in
             its books); what it has indexed stays. For trying out, not for production.
 """
 
 
 def _copied_binaries(binaries: Path) -> str:
-    """One line more where root's Postgres could not be run from where it was installed."""
+    """Return another line if root's Postgres could not be run from its installation."""
     if not binaries.is_relative_to(OPEN_FOLDER):
         return ""
     return f"            {binaries.parents[2]}: Postgres' programs, for user nobody\n"
 
 
 def _serve(stack: Stack, screen: Screen) -> None:
-    """Until interrupted. Raises PartEnded when a process ends by itself."""
+    """Serve until interrupted. Raises PartEnded if a process ends by itself."""
     screen.say("Serving until Ctrl-C.")
     while True:
         stack.check()

@@ -1,5 +1,4 @@
-"""The doctor: checks whether everything that the services need exists and fits. One list of
-checks."""
+"""The doctor: checks whether everything that the services need exists and fits together."""
 
 from .checks import CHECKS
 from .examine import Report, Result, examine

@@ -5,14 +5,14 @@ from datetime import UTC, datetime
 
 from sqlalchemy import func, select
 
-from inference_store.inference.errors import BlobsAway
+from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.objects.inspection import server_time
 
 from .finding import Finding, Subject, failed, ok, warning
 
 # A Date header has whole seconds, and an answer takes its time.
 _NOTICED_SECONDS = 5.0
-# S3 refuses requests that are 15 minutes off; policies of hours are wrong long before.
+# S3 refuses requests that are 15 minutes off; a smaller error already shifts policies of hours.
 _WRONG_SECONDS = 300.0
 
 
@@ -42,8 +42,8 @@ async def check_object_store_clock(subject: Subject) -> list[Finding]:
     before = datetime.now(UTC)
     try:
         theirs = await asyncio.to_thread(server_time, subject.settings)
-    except BlobsAway as away:
-        return [failed(f"the object store does not answer: {away}", "See the check 'bucket'.")]
+    except ObjectStoreUnavailable as error:
+        return [failed(f"the object store does not answer: {error}", "See the check 'bucket'.")]
     if theirs is None:
         return [ok("the object store does not tell the time")]
     return [compare_clocks("the object store", theirs, before, datetime.now(UTC))]

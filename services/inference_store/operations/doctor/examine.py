@@ -43,7 +43,7 @@ async def examine(
 ) -> Report:
     """Return every check's result, in the order of the checks."""
     tasks: dict[str, asyncio.Task[Result]] = {}
-    for check in checks:  # a check comes after those that it needs
+    for check in checks:  # each comes after those that it needs
         work = _run_check(check, subject, dict(tasks), deadline_seconds)
         tasks[check.name] = asyncio.create_task(work)
     return Report(await asyncio.gather(*tasks.values()))
@@ -56,7 +56,7 @@ async def _run_check(
         result = await before[need]
         if result.state is State.FAILED or _is_unseen(result):
             seen = f"not looked at, because of the check {need!r}"
-            return Result(check.name, [warning(seen, f"Mend what {need!r} says first.")])
+            return Result(check.name, [warning(seen, f"Fix what {need!r} says first.")])
     try:
         async with asyncio.timeout(seconds):
             return Result(check.name, list(await check.look(subject)))

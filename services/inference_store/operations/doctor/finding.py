@@ -32,7 +32,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What the checks examine."""
+    """The subject of the checks."""
 
     settings: DoctorSettings
     engine: AsyncEngine

@@ -13,14 +13,14 @@ from inference_store.platform.kafka.inspection import TopicSettings
 
 from .finding import DoctorSettings, Finding, Subject, failed, ok, warning
 
-_AWAY = (KafkaError, OSError, ssl.SSLError, ValueError)
+_UNAVAILABLE = (KafkaError, OSError, ssl.SSLError, ValueError)
 # Shorter than this, an outage over a weekend loses events.
 _SHORT_SECONDS = 3 * 24 * 3600
-_STANDS = timedelta(minutes=5)
-_MUCH = 100_000
+_STUCK_AFTER = timedelta(minutes=5)
+_LARGE_LAG = 100_000
 # Every Kafka since 0.11 reports them.
-_NOT_TOLD = (
-    "its settings are not told, as this broker knows no DescribeConfigs: it is one for tests, and"
+_NOT_REPORTED = (
+    "its settings are not reported, as this broker has no DescribeConfigs: it is one for tests, and"
     " keeps nothing when it ends"
 )
 
@@ -28,8 +28,8 @@ _NOT_TOLD = (
 async def check_kafka(subject: Subject) -> list[Finding]:
     """Check that Kafka answers, and is of a supported version."""
     try:
-        major, said = await inspection.version(subject.settings)
-    except _AWAY as error:
+        major, version = await inspection.version(subject.settings)
+    except _UNAVAILABLE as error:
         return [
             failed(
                 f"Kafka does not answer: {error or type(error).__name__}"[:300],
@@ -38,74 +38,74 @@ async def check_kafka(subject: Subject) -> list[Finding]:
             )
         ]
     if major < 3:
-        return [failed(f"Kafka {said}", "Upgrade it to 3 or newer.")]
-    return [ok(f"Kafka {said}")]
+        return [failed(f"Kafka {version}", "Upgrade it to 3 or newer.")]
+    return [ok(f"Kafka {version}")]
 
 
 async def check_topic(subject: Subject) -> list[Finding]:
     """Check that the topic keeps its records long enough, and not too long."""
     name = subject.settings.kafka_topic
     try:
-        found = await inspection.topic(subject.settings)
-    except _AWAY as error:
+        topic = await inspection.topic(subject.settings)
+    except _UNAVAILABLE as error:
         remedy = f"May we Describe and DescribeConfigs the topic {name!r}? Are its brokers well?"
         return [failed(f"the topic {name!r} cannot be described: {error}"[:300], remedy)]
-    if found is None:
+    if topic is None:
         remedy = (
             f"kafka-topics.sh --create --topic {name} --partitions 6 --replication-factor 3"
-            " --config min.insync.replicas=2; or mend INFERENCE_STORE_KAFKA_TOPIC."
+            " --config min.insync.replicas=2; or fix INFERENCE_STORE_KAFKA_TOPIC."
         )
         return [failed(f"there is no topic {name!r}", remedy)]
-    seen = f"{counted(found.partitions, 'partition')}, {counted(found.replicas, 'replica')}"
-    if found.settings is None:
-        return [*_check_leaders(found)] or [ok(f"{seen}; {_NOT_TOLD}")]
-    judged = (
-        _check_leaders(found),
-        _check_replicas(found),
-        _check_retention(found, subject.settings),
+    seen = f"{counted(topic.partitions, 'partition')}, {counted(topic.replicas, 'replica')}"
+    if topic.settings is None:
+        return [*_check_leaders(topic)] or [ok(f"{seen}; {_NOT_REPORTED}")]
+    checks = (
+        _check_leaders(topic),
+        _check_replicas(topic),
+        _check_retention(topic, subject.settings),
     )
-    return [finding for findings in judged for finding in findings] or [ok(seen)]
+    return [finding for findings in checks for finding in findings] or [ok(seen)]
 
 
-def _check_leaders(found: TopicSettings) -> Iterator[Finding]:
-    if found.leaderless:
-        leaderless = counted(found.leaderless, "partition has", "partitions have")
+def _check_leaders(topic: TopicSettings) -> Iterator[Finding]:
+    if topic.leaderless:
+        leaderless = counted(topic.leaderless, "partition has", "partitions have")
         yield failed(f"{leaderless} no leader", "Bring the brokers back.")
 
 
-def _check_replicas(found: TopicSettings) -> Iterator[Finding]:
-    least = int((found.settings or {}).get("min.insync.replicas") or 1)
-    both = f"min.insync.replicas={least} with {counted(found.replicas, 'replica')}"
-    if least > found.replicas:
+def _check_replicas(topic: TopicSettings) -> Iterator[Finding]:
+    least = int((topic.settings or {}).get("min.insync.replicas") or 1)
+    both = f"min.insync.replicas={least} with {counted(topic.replicas, 'replica')}"
+    if least > topic.replicas:
         yield failed(f"{both}: nothing can be published", "Lower it, or add replicas.")
-    elif found.replicas == 1:
+    elif topic.replicas == 1:
         yield warning("one replica: with its broker events are lost", "Use 3 replicas.")
     elif least == 1:
         seen = f"{both}: an acknowledged event may be on one broker alone"
         yield warning(seen, "Set min.insync.replicas=2, and let producers use acks=all.")
-    elif least == found.replicas:
+    elif least == topic.replicas:
         yield warning(f"{both}: one broker away stops producers", "Use one replica more.")
-    if found.lagging:
-        lagging = counted(found.lagging, "partition lacks", "partitions lack")
+    if topic.lagging:
+        lagging = counted(topic.lagging, "partition lacks", "partitions lack")
         yield warning(f"{lagging} a replica in sync", "Look at the brokers.")
 
 
-def _check_retention(found: TopicSettings, settings: DoctorSettings) -> Iterator[Finding]:
-    told = found.settings or {}
-    if "compact" in told.get("cleanup.policy", "delete"):
+def _check_retention(topic: TopicSettings, settings: DoctorSettings) -> Iterator[Finding]:
+    topic_settings = topic.settings or {}
+    if "compact" in topic_settings.get("cleanup.policy", "delete"):
         seen = "the topic is compacted: of two events with one key the older is dropped"
         yield failed(seen, "Set cleanup.policy=delete.")
-    kept = int(told.get("retention.ms") or -1)
-    if 0 <= kept < _SHORT_SECONDS * 1000:
+    retention_ms = int(topic_settings.get("retention.ms") or -1)
+    if 0 <= retention_ms < _SHORT_SECONDS * 1000:
         yield warning(
-            f"events are kept for {kept / 3600_000:.1f} hours: a longer outage loses them",
+            f"events are kept for {retention_ms / 3600_000:.1f} hours: a longer outage loses them",
             "Raise the topic's retention.ms to a week.",
         )
-    if kept < 0 or kept / 1000 > settings.tombstone_seconds:
-        long = "for ever" if kept < 0 else f"for {kept / 1000:.0f} s"
+    if retention_ms < 0 or retention_ms / 1000 > settings.tombstone_seconds:
+        long = "for ever" if retention_ms < 0 else f"for {retention_ms / 1000:.0f} s"
         yield warning(
             f"the topic keeps events {long}, and an erased inference is remembered for"
-            f" {settings.tombstone_seconds:g} s: reading the topic anew could bring it back",
+            f" {settings.tombstone_seconds:g} s: to read the topic again could bring it back",
             "Raise INFERENCE_STORE_TOMBSTONE_SECONDS above the topic's retention.ms.",
         )
 
@@ -114,7 +114,7 @@ async def check_lag(subject: Subject) -> list[Finding]:
     """Check that the records of the topic are in the offset accounting, or will be soon."""
     try:
         ends = await inspection.ends(subject.settings)
-    except _AWAY as error:
+    except _UNAVAILABLE as error:
         return [failed(f"the topic's ends are not known: {error}"[:300], "May we read it?")]
     async with subject.engine.connect() as connection:
         accounts = await accounting.list_accounts(connection)
@@ -137,18 +137,18 @@ def _judge_lag(
     }
     count = sum(behind.values())
     waiting = counted(count, "event waits", "events wait")
-    old = datetime.now(UTC) - _STANDS
-    standing = [
+    old = datetime.now(UTC) - _STUCK_AFTER
+    stuck = [
         partition
         for partition, count in behind.items()
         if count and (partition not in newest or newest[partition].updated_at < old)
     ]
-    if standing:
-        still = counted(len(standing), "partition has", "partitions have")
+    if stuck:
+        stuck_partitions = counted(len(stuck), "partition has", "partitions have")
         return warning(
-            f"{waiting}, and {still} not moved for 5 minutes",
+            f"{waiting}, and {stuck_partitions} not moved for 5 minutes",
             "Is `inference-store ingester` running? Its /health/ready says what it waits for.",
         )
-    if count > _MUCH:
+    if count > _LARGE_LAG:
         return warning(waiting, "Start more ingesters, up to one a partition.")
     return ok(waiting)

@@ -3,8 +3,14 @@
 import asyncio
 from collections.abc import Iterator
 
-from inference_store.inference.errors import BlobsAway
-from inference_store.objects.inspection import NO_NAME, NOT_S3, BucketState, BucketTrouble, look_at
+from inference_store.inference.errors import ObjectStoreUnavailable
+from inference_store.objects.inspection import (
+    NO_NAME,
+    NOT_S3,
+    BucketError,
+    BucketState,
+    inspect_bucket,
+)
 
 from .finding import Finding, Subject, failed, ok, warning
 
@@ -12,10 +18,10 @@ _NAMES = "INFERENCE_STORE_S3_ACCESS_KEY and INFERENCE_STORE_S3_SECRET_KEY"
 _KEYS = f"Check {_NAMES}, or the role that is taken instead."
 _ENDPOINT = "INFERENCE_STORE_S3_ENDPOINT"
 # By S3's code: what is wrong, and what to do.
-_TROUBLES = {
+_ERRORS = {
     "NoSuchBucket": (
         "there is no such bucket",
-        "Create it, or mend INFERENCE_STORE_S3_BUCKET and INFERENCE_STORE_S3_ALLOWED_BUCKETS.",
+        "Create it, or fix INFERENCE_STORE_S3_BUCKET and INFERENCE_STORE_S3_ALLOWED_BUCKETS.",
     ),
     NO_NAME: (
         "no bucket can have this name",
@@ -43,19 +49,19 @@ _UNKNOWN = ("the object store refuses", "Look the code up in the object store's 
 async def check_buckets(subject: Subject) -> list[Finding]:
     """Check every bucket that may be read or deleted from."""
     names = sorted(subject.settings.buckets)
-    found = await asyncio.gather(*(_check_bucket(subject, name) for name in names))
-    return [finding for findings in found for finding in findings]
+    by_bucket = await asyncio.gather(*(_check_bucket(subject, name) for name in names))
+    return [finding for findings in by_bucket for finding in findings]
 
 
 async def _check_bucket(subject: Subject, name: str) -> list[Finding]:
     try:
-        state = await asyncio.to_thread(look_at, subject.settings, name)
-    except BucketTrouble as trouble:
-        wrong, remedy = _TROUBLES.get(trouble.code, _UNKNOWN)
-        return [failed(f"{name}: {wrong} ({trouble.code}: {trouble})"[:300], remedy)]
-    except BlobsAway as away:
+        state = await asyncio.to_thread(inspect_bucket, subject.settings, name)
+    except BucketError as error:
+        problem, remedy = _ERRORS.get(error.code, _UNKNOWN)
+        return [failed(f"{name}: {problem} ({error.code}: {error})"[:300], remedy)]
+    except ObjectStoreUnavailable as error:
         remedy = "Is INFERENCE_STORE_S3_ENDPOINT its address as seen from here, and its CA known?"
-        return [failed(f"the object store does not answer: {away}"[:300], remedy)]
+        return [failed(f"the object store does not answer: {error}"[:300], remedy)]
     return list(_check_versions(name, state)) or [ok(f"{name}: versioning {state.versioning}")]
 
 

@@ -38,18 +38,18 @@ def _describe_failure(cause: BaseException) -> Finding:
 
     A wrong password has its own remedy; the error names the user, never the password.
     """
-    said = f"{cause}"[:300]
-    if "password" in said or "authentication" in said or "no pg_hba.conf entry" in said:
+    message = f"{cause}"[:300]
+    if "password" in message or "authentication" in message or "no pg_hba.conf entry" in message:
         return failed(
-            f"Postgres does not let us in: {said}",
+            f"Postgres does not let us in: {message}",
             "Check the user and password in INFERENCE_STORE_POSTGRES_DSN or"
             " INFERENCE_STORE_POSTGRES_PASSWORD, and pg_hba.conf.",
         )
-    if "does not exist" in said:
+    if "does not exist" in message:
         remedy = "Create the database and the role that INFERENCE_STORE_POSTGRES_DSN names."
-        return failed(said, remedy)
+        return failed(message, remedy)
     return failed(
-        f"Postgres does not answer: {said}",
+        f"Postgres does not answer: {message}",
         "Is it running, and is INFERENCE_STORE_POSTGRES_DSN its address as seen from here?",
     )
 
@@ -64,12 +64,13 @@ def _check_version(version: int) -> Finding:
 
 
 def _check_connections(subject: Subject, most: int) -> list[Finding]:
-    wanted = subject.settings.postgres_pool_size * _SERVICES
-    if wanted < most:
+    connections = subject.settings.postgres_pool_size * _SERVICES
+    if connections < most:
         return []
     return [
         warning(
-            f"one process of each service may open {wanted} connections, and Postgres takes {most}",
+            f"one process of each service may open {connections} connections, and Postgres takes"
+            f" {most}",
             "Raise max_connections, or lower INFERENCE_STORE_POSTGRES_POOL_SIZE.",
         )
     ]
@@ -84,4 +85,4 @@ async def check_migrations(subject: Subject) -> list[Finding]:
         return [warning(str(schema), remedy)]
     if schema.behind:
         return [failed(str(schema), "Run `inference-store migrate` of this version.")]
-    return [ok(f"revision {schema.found}")]
+    return [ok(f"revision {schema.revision}")]

@@ -19,12 +19,12 @@ class SettingConflict:
     remedy: str
 
 
-def _is_far(of: DoctorSettings) -> bool:
-    """Whether Postgres is on another machine, as far as its name shows."""
-    return not is_loopback(urlsplit(of.postgres_dsn.get_secret_value()).hostname)
+def _is_far(settings: DoctorSettings) -> bool:
+    """Return whether Postgres is on another machine, as far as its name shows."""
+    return not is_loopback(urlsplit(settings.postgres_dsn.get_secret_value()).hostname)
 
 
-FIGHTS: Sequence[SettingConflict] = (
+SETTING_CONFLICTS: Sequence[SettingConflict] = (
     SettingConflict(
         State.WARNING,
         lambda of: not is_loopback(of.api_host) and of.auth == "off",
@@ -93,21 +93,21 @@ FIGHTS: Sequence[SettingConflict] = (
 
 async def check_settings(subject: Subject) -> list[Finding]:
     """Report every setting conflict."""
-    of = subject.settings
-    return list(_find_conflicts(of)) or [
-        ok(f"{len(type(of).model_fields)} settings, and none conflict")
+    settings = subject.settings
+    return list(_find_conflicts(settings)) or [
+        ok(f"{len(type(settings).model_fields)} settings, and none conflict")
     ]
 
 
-def _find_conflicts(of: DoctorSettings) -> Iterator[Finding]:
-    for fight in FIGHTS:
-        if fight.happens(of):
-            yield Finding(fight.state, _fill_in(fight.seen, of), fight.remedy)
+def _find_conflicts(settings: DoctorSettings) -> Iterator[Finding]:
+    for conflict in SETTING_CONFLICTS:
+        if conflict.happens(settings):
+            yield Finding(conflict.state, _fill_in(conflict.seen, settings), conflict.remedy)
 
 
-def _fill_in(sentence: str, of: DoctorSettings) -> str:
+def _fill_in(sentence: str, settings: DoctorSettings) -> str:
     """Fill in only the settings that a sentence names; no sentence names a secret."""
-    return sentence.format_map(_Plain(of))
+    return sentence.format_map(_Plain(settings))
 
 
 class _Plain(dict[str, object]):

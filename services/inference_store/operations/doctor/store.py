@@ -7,22 +7,25 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import policies
 from inference_store.index.accounting import Outcome
-from inference_store.index.partitions import AHEAD, Span, Spans, spans
+from inference_store.index.partitions import AHEAD, TimePartition, TimePartitions, list_partitions
 from inference_store.inference.plural import counted
 from inference_store.operations import figures
 
 from .finding import Finding, Subject, failed, ok, warning
 
-_LETTERS = "GET /v1/dead-letters tells why; mend the cause, then redrive or discard them."
+_LETTERS = "GET /v1/dead-letters tells why; fix the cause, then redrive or discard them."
 
 
 async def check_partitions(subject: Subject) -> list[Finding]:
     """Check that there is a partition for events of now, and the next one before it begins."""
     async with subject.engine.connect() as connection:
-        known, now = await spans(connection), datetime.now(UTC)
-    ahead, recent = _measure_ahead(known, now), [span for span in known if span.hi > now - AHEAD]
+        partitions, now = await list_partitions(connection), datetime.now(UTC)
+    ahead, recent = (
+        _measure_ahead(partitions, now),
+        [partition for partition in partitions if partition.hi > now - AHEAD],
+    )
     if not recent:
-        return [ok(f"{counted(len(known), 'span')}, none of them of now")]
+        return [ok(f"{counted(len(partitions), 'partition')}, none of them of now")]
     if ahead < AHEAD / 2:
         minutes = ahead.total_seconds() / 60
         return [
@@ -33,44 +36,44 @@ async def check_partitions(subject: Subject) -> list[Finding]:
             )
         ]
     hours = ahead.total_seconds() / 3600
-    return [ok(f"{counted(len(known), 'span')}, made {hours:.1f} hours ahead")]
+    return [ok(f"{counted(len(partitions), 'partition')}, made {hours:.1f} hours ahead")]
 
 
-def _measure_ahead(known: Iterable[Span], now: datetime) -> timedelta:
-    catalogue, until = Spans(known), now
-    while (span := catalogue.find(until)) is not None:
-        until = span.hi
+def _measure_ahead(partitions: Iterable[TimePartition], now: datetime) -> timedelta:
+    catalogue, until = TimePartitions(partitions), now
+    while (partition := catalogue.find(until)) is not None:
+        until = partition.hi
     return until - now
 
 
 async def check_accounting(subject: Subject) -> list[Finding]:
     """Check that the offset accounting closes, and that nothing waits for an operator."""
     async with subject.engine.connect() as connection:
-        found = await figures.read_accounting(connection)
-    total = sum(found.counts.values())
-    return list(_judge_accounting(found)) or [
+        current = await figures.read_accounting(connection)
+    total = sum(current.counts.values())
+    return list(_judge_accounting(current)) or [
         ok(f"{counted(total, 'offset')}, each in exactly one state")
     ]
 
 
-def _judge_accounting(found: figures.AccountingFigures) -> Iterator[Finding]:
-    if found.open_partitions:
+def _judge_accounting(current: figures.AccountingFigures) -> Iterator[Finding]:
+    if current.open_partitions:
         yield failed(
-            f"the books of {counted(found.open_partitions, 'partition')} do not close",
+            f"the books of {counted(current.open_partitions, 'partition')} do not close",
             "This must never happen: report it as a defect, with GET /v1/accounting.",
         )
-    if lost := found.counts[Outcome.LOST]:
+    if lost := current.counts[Outcome.LOST]:
         yield warning(
             f"Kafka dropped {counted(lost, 'offset')} before they were read",
             "Raise the topic's retention.ms above the longest time that ingesters may be away.",
         )
-    if found.dead_letters_open:
-        opened = counted(found.dead_letters_open, "dead letter is", "dead letters are")
+    if current.dead_letters_open:
+        opened = counted(current.dead_letters_open, "dead letter is", "dead letters are")
         yield warning(f"{opened} open", _LETTERS)
-    if found.parked_oldest_seconds > 3600:
-        hours = found.parked_oldest_seconds / 3600
+    if current.parked_oldest_seconds > 3600:
+        hours = current.parked_oldest_seconds / 3600
         yield warning(
-            f"{counted(found.parked, 'event waits', 'events wait')} for an object, one for"
+            f"{counted(current.parked, 'event waits', 'events wait')} for an object, one for"
             f" {hours:.1f} hours",
             "Does the producer write its objects, and into INFERENCE_STORE_S3_BUCKET?",
         )
@@ -80,25 +83,29 @@ async def check_retention(subject: Subject) -> list[Finding]:
     """Check that runs succeed, and that pending deletions are carried out."""
     interval = subject.settings.retention_interval_seconds
     async with subject.engine.connect() as connection:
-        found = await figures.read_retention(connection)
-        has_policies = bool(await policies.by_model(connection))
-    problems = list(_judge_erasures(found))
-    late = figures.compute_age(found.last_run) > max(3 * interval, 3600)
-    if has_policies and (found.last_run is None or late):
-        when = "never" if found.last_run is None else f"last at {found.last_run:%Y-%m-%d %H:%M} UTC"
+        retention_figures = await figures.read_retention(connection)
+        has_policies = bool(await policies.find_effective_policies(connection))
+    problems = list(_judge_erasures(retention_figures))
+    late = figures.compute_age(retention_figures.last_run) > max(3 * interval, 3600)
+    if has_policies and (retention_figures.last_run is None or late):
+        when = (
+            "never"
+            if retention_figures.last_run is None
+            else f"last at {retention_figures.last_run:%Y-%m-%d %H:%M} UTC"
+        )
         remedy = "Is `inference-store retention` running? Its /health/ready says what it lacks."
         problems.append(warning(f"a run has ended well {when}", remedy))
-    return problems or [ok(f"{found.marked} marked, nothing left over")]
+    return problems or [ok(f"{retention_figures.marked} marked, nothing left over")]
 
 
-def _judge_erasures(found: figures.RetentionFigures) -> Iterator[Finding]:
-    if left := found.erasures.get("failed", 0):
+def _judge_erasures(retention_figures: figures.RetentionFigures) -> Iterator[Finding]:
+    if failures := retention_figures.erasures.get("failed", 0):
         yield failed(
-            f"{counted(left, 'erasure has', 'erasures have')} something left over",
+            f"{counted(failures, 'erasure has', 'erasures have')} something left over",
             "GET /v1/erasures says what: a lock on an object, or a right to delete is missing.",
         )
-    if found.oldest_seconds > 24 * 3600:
-        hours = found.oldest_seconds / 3600
+    if retention_figures.oldest_seconds > 24 * 3600:
+        hours = retention_figures.oldest_seconds / 3600
         yield warning(
             f"the oldest erasure was asked for {hours:.0f} hours ago",
             "Is `inference-store retention` running, and is the object store fast enough for it?",
@@ -125,6 +132,8 @@ async def _find_shortest(connection: AsyncConnection) -> timedelta | None:
     """Return how long the input that is deleted first is kept; None: all are kept for ever."""
     now = datetime.now(UTC)
 
-    chains = (await policies.by_model(connection)).values()
-    cutoffs = [rule.cutoffs(now).input for chain in chains for rule in chain.rules]
+    effective_policies = (await policies.find_effective_policies(connection)).values()
+    cutoffs = [
+        rule.cutoffs(now).input for effective in effective_policies for rule in effective.rules
+    ]
     return min((now - cutoff for cutoff in cutoffs if cutoff is not None), default=None)

@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.index.tables import kafka_partition, producer_report
 from inference_store.platform.settings import KafkaSettings
 
-# How long a producer that did not end well is waited for, after it was last heard.
+# How long to wait for a producer that did not end well, after its last report.
 _HEARD: Final = timedelta(days=7)
 # A topic in which nothing was read for so long is no longer in use.
 _READ: Final = timedelta(days=30)
@@ -35,7 +35,7 @@ class NotKnown(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Where the partitions of a topic ended, `at` a time."""
+    """The ends of a topic's partitions, `at` a time."""
 
     at: datetime
     cluster: str
@@ -72,42 +72,42 @@ async def note_end(connection: AsyncConnection, settings: KafkaSettings | None) 
     if settings is None:
         raise NotKnown("no settings of Kafka that can be used, so its events are not known")
     await _refuse_others(connection, settings)
-    # before Kafka is asked: what is read meanwhile lies before the end
+    # before the request to Kafka: what is read meanwhile lies before the end
     read, at = await _read_offsets(connection, settings), datetime.now(UTC)
     try:
         ends = {number: end for number, (_, end) in (await inspection.ends(settings)).items()}
-    except inspection.AWAY as error:
-        said = str(error) or type(error).__name__
-        raise NotKnown(f"Kafka cannot be asked where its topic ends: {said}"[:500]) from error
+    except inspection.KAFKA_ERRORS as error:
+        reason = str(error) or type(error).__name__
+        raise NotKnown(f"Kafka cannot be asked where its topic ends: {reason}"[:500]) from error
     if not ends:
         raise NotKnown(f"Kafka has no topic {settings.kafka_topic}")
-    if anew := sorted(number for number, end in ends.items() if read.get(number, 0) > end):
+    if recreated := sorted(number for number, end in ends.items() if read.get(number, 0) > end):
         raise NotKnown(
-            f"partition {anew[0]} ends before what was read of it: the topic was made anew, and no"
-            " ingester has seen that yet"
+            f"partition {recreated[0]} ends before what was read of it: the topic was created"
+            " again, and no ingester has noticed that yet"
         )
     return Note(at, settings.kafka_cluster, settings.kafka_topic, ends)
 
 
-async def is_read(connection: AsyncConnection, settings: KafkaSettings, one: Note) -> bool:
-    """Whether every event that was in the topic then has been read. Raises NotKnown."""
+async def is_read(connection: AsyncConnection, settings: KafkaSettings, note: Note) -> bool:
+    """Return whether every event that was in the topic then has been read. Raises NotKnown."""
     from inference_store.platform.kafka import inspection  # noqa: PLC0415  (as above)
 
-    if (one.cluster, one.topic) != (settings.kafka_cluster, settings.kafka_topic):
+    if (note.cluster, note.topic) != (settings.kafka_cluster, settings.kafka_topic):
         return False
     read = await _read_offsets(connection, settings)
-    left = {number: end for number, end in one.ends.items() if read.get(number, 0) < end}
-    if not left:
+    unread = {number: end for number, end in note.ends.items() if read.get(number, 0) < end}
+    if not unread:
         return True
     try:
-        return not await inspection.has_unread(settings, read, left)
-    except inspection.AWAY as error:
-        said = str(error) or type(error).__name__
-        raise NotKnown(f"Kafka cannot be asked for its unread events: {said}"[:500]) from error
+        return not await inspection.has_unread(settings, read, unread)
+    except inspection.KAFKA_ERRORS as error:
+        reason = str(error) or type(error).__name__
+        raise NotKnown(f"Kafka cannot be asked for its unread events: {reason}"[:500]) from error
 
 
 async def is_ever_read(connection: AsyncConnection, settings: KafkaSettings) -> bool:
-    """Whether the offset accounting knows the topic at all."""
+    """Return whether the offset accounting knows the topic at all."""
     return bool(await _read_offsets(connection, settings))
 
 
@@ -117,8 +117,8 @@ async def find_bound(
     """Return the bound by the newest note up to which all is read; None if there is none."""
     if read is None:
         return Bound(None, "the ingesters have not read what was in the topic, nor ever before")
-    said = f"what was in the topic at {_format_instant(read.at)} has been read"
-    at, because = min([(read.at, said), *await list_waiting(connection, now=read.at)])
+    reason = f"what was in the topic at {_format_instant(read.at)} has been read"
+    at, because = min([(read.at, reason), *await list_waiting(connection, now=read.at)])
     if at == NEVER:
         return Bound(None, because)
     return Bound(at - timedelta(seconds=grace_seconds), f"{because}; grace {grace_seconds:g} s")
@@ -130,23 +130,27 @@ async def list_waiting(connection: AsyncConnection, *, now: datetime) -> list[tu
     columns = (here.producer, here.reporter, here.booted_at, here.reported_at)
     query = select(*columns, here.spooled, here.final, here.heard_at)
     rows = await connection.execute(query.order_by(here.producer, here.reported_at))
-    found = (_find_since(list(those), now) for _, those in groupby(rows, lambda row: row.producer))
-    return [each for each in found if each is not None]
+    bounds = (
+        _find_since(list(reports), now) for _, reports in groupby(rows, lambda row: row.producer)
+    )
+    return [bound for bound in bounds if bound is not None]
 
 
 def _find_since(reports: Sequence[Any], now: datetime) -> tuple[datetime, str] | None:
-    """Return it for one producer, whose newest report is the last."""
+    """Return the same for one producer, whose newest report is the last."""
     newest = reports[-1]
-    own = [one for one in reports if one.reporter == one.producer]
+    own = [report for report in reports if report.reporter == report.producer]
     if newest.spooled > 0:
         if not own:  # whoever found its spool does not know when it ran
             return NEVER, "a spool is reported of an unknown producer"
-        booted = min(one.booted_at for one in own)
+        booted = min(report.booted_at for report in own)
         return booted, f"a producer that reports a spool ran since {_format_instant(booted)}"
     if newest.final or newest.reporter != newest.producer or newest.heard_at < now - _HEARD:
         return None
-    said = f"a producer that has not ended was last heard at {_format_instant(newest.reported_at)}"
-    return newest.reported_at, said
+    reason = (
+        f"a producer that has not ended was last heard at {_format_instant(newest.reported_at)}"
+    )
+    return newest.reported_at, reason
 
 
 async def _refuse_others(connection: AsyncConnection, settings: KafkaSettings) -> None:

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from urllib.parse import quote
 
 from inference_store.inference.errors import Fault, Invalid
 from inference_store.inference.events import SCHEME, Buckets
-from inference_store.inference.layout import EDITED, SIDECARS, segment_of
+from inference_store.inference.layout import EDITED, SIDECARS, model_segment, segment_of
 
 _SETTING = "INFERENCE_STORE_RECONCILE_PREFIXES"
 
@@ -49,20 +48,25 @@ def parse_prefixes(text: str, buckets: Buckets, model_id: str | None = None) -> 
 
     Raises Invalid for a bucket that is not allowed and for one prefix within another.
     """
-    wanted = [_parse_prefix(each.strip(), buckets) for each in text.split(",") if each.strip()]
+    prefixes = [_parse_prefix(part.strip(), buckets) for part in text.split(",") if part.strip()]
     if text.strip() in {"", "/"}:
-        wanted = [BucketPrefix(buckets.default, "")]
-    ours = [BucketPrefix(buckets.default, each) for each in (SIDECARS, EDITED)]
-    wanted = list(dict.fromkeys(wanted))
-    _refuse_nested(wanted)
-    wanted += [each for each in ours if not any(_within(each, other) for other in wanted)]
+        prefixes = [BucketPrefix(buckets.default, "")]
+    ours = [BucketPrefix(buckets.default, prefix) for prefix in (SIDECARS, EDITED)]
+    prefixes = list(dict.fromkeys(prefixes))
+    _refuse_nested(prefixes)
+    prefixes += [
+        prefix for prefix in ours if not any(_is_within(prefix, other) for other in prefixes)
+    ]
     if model_id is None:
-        return wanted
-    return [BucketPrefix(one.bucket, one.prefix, _segment(one, model_id, ours)) for one in wanted]
+        return prefixes
+    return [
+        BucketPrefix(place.bucket, place.prefix, _find_segment(place, model_id, ours))
+        for place in prefixes
+    ]
 
 
-def _segment(place: BucketPrefix, model_id: str, ours: Sequence[BucketPrefix]) -> str:
-    return segment_of(model_id) if place in ours else quote(model_id, safe="")
+def _find_segment(prefix: BucketPrefix, model_id: str, ours: Sequence[BucketPrefix]) -> str:
+    return segment_of(model_id) if prefix in ours else model_segment(model_id)
 
 
 def _parse_prefix(text: str, buckets: Buckets) -> BucketPrefix:
@@ -75,17 +79,17 @@ def _parse_prefix(text: str, buckets: Buckets) -> BucketPrefix:
     return BucketPrefix(bucket, prefix.strip("/"))
 
 
-def _within(one: BucketPrefix, other: BucketPrefix) -> bool:
-    return one.root.startswith(other.root)
+def _is_within(inner: BucketPrefix, outer: BucketPrefix) -> bool:
+    return inner.root.startswith(outer.root)
 
 
-def _refuse_nested(places: Iterable[BucketPrefix]) -> None:
-    for one, other in _iterate_pairs(sorted(places, key=str)):
-        if _within(other, one):
-            message = f"{other} lies within {one}: name the wider one alone"
+def _refuse_nested(prefixes: Iterable[BucketPrefix]) -> None:
+    for outer, inner in _iterate_pairs(sorted(prefixes, key=str)):
+        if _is_within(inner, outer):
+            message = f"{inner} lies within {outer}: name the wider one alone"
             raise Invalid(f"{_SETTING}: {message}.", faults=[Fault("places", message)])
 
 
-def _iterate_pairs(places: Sequence[BucketPrefix]) -> Iterator[tuple[BucketPrefix, BucketPrefix]]:
-    for number, one in enumerate(places):
-        yield from ((one, other) for other in places[number + 1 :])
+def _iterate_pairs(prefixes: Sequence[BucketPrefix]) -> Iterator[tuple[BucketPrefix, BucketPrefix]]:
+    for number, first in enumerate(prefixes):
+        yield from ((first, second) for second in prefixes[number + 1 :])

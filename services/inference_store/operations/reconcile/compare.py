@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -21,13 +20,13 @@ from inference_store.index import registrations
 from inference_store.index.tables import registration
 from inference_store.inference.errors import BlobMissing
 from inference_store.inference.events import StorageKey, parse_stored
-from inference_store.inference.layout import EDITED, SIDECARS
+from inference_store.inference.layout import EDITED, SIDECARS, model_segment
 from inference_store.objects import Blobs, Found
 from inference_store.platform.failpoints import failpoint
 
-from . import judgement, owned, reconciliations, referenced, unstored_names
+from . import judgement, owned_objects, reconciliations, shared_objects, unstored_names
 from .bucket_prefixes import BucketPrefix
-from .owned import Named
+from .owned_objects import Named
 from .reconciliations import MOST_FINDINGS, Finding, Kind, Reconciliation
 
 WINDOW = 10_000
@@ -44,7 +43,7 @@ class Window:
     """A part of both streams: all that lies after `after`, up to `until` (None: to the end)."""
 
     until: str | None
-    known: dict[str, Named]
+    named: dict[str, Named]
     strays: Sequence[Named]
     objects: Mapping[str, Found]
     counts: Counter[str] = field(default_factory=Counter)
@@ -54,7 +53,7 @@ class Window:
 class Comparison:
     """Compares prefix after prefix.
 
-    Raises BlobsAway and the errors of the database: continue later.
+    Raises ObjectStoreUnavailable and the errors of the database: continue later.
     """
 
     def __init__(
@@ -66,78 +65,93 @@ class Comparison:
         self._apart = tuple(f"s3://{blobs.buckets.default}/{prefix}" for prefix in apart if prefix)
         self._window = window
 
-    async def step(self, one: Reconciliation, places: Sequence[BucketPrefix]) -> Reconciliation:
+    async def step(
+        self, reconciliation: Reconciliation, prefixes: Sequence[BucketPrefix]
+    ) -> Reconciliation:
         """Compare the next window, and store the progress."""
-        place = places[one.place]
+        prefix = prefixes[reconciliation.place]
         async with self._engine.connect() as connection:
-            window = await self._read(connection, place, one.after)
-        await self._judge(window, one)
+            window = await self._read(connection, prefix, reconciliation.after)
+        await self._judge(window, reconciliation)
         failpoint("reconcile.window.after")
         if window.until is None:
-            progress: dict[str, Any] = {"place": one.place + 1, "after": ""}
+            progress: dict[str, Any] = {"place": reconciliation.place + 1, "after": ""}
         else:
             progress = {"after": window.until}
-        counts = Counter(one.counts)
+        counts = Counter(reconciliation.counts)
         counts.update(window.counts)
-        kept = [f for f in window.findings if one.count(_COUNTED[f.kind]) < MOST_FINDINGS]
+        findings = [
+            finding
+            for finding in window.findings
+            if reconciliation.count(_COUNTED[finding.kind]) < MOST_FINDINGS
+        ]
         async with self._engine.begin() as connection:
-            await reconciliations.add_findings(connection, one.id, kept)
-            return await reconciliations.update(connection, one.id, **progress, counts=dict(counts))
+            await reconciliations.add_findings(connection, reconciliation.id, findings)
+            return await reconciliations.update_reconciliation(
+                connection, reconciliation.id, **progress, counts=dict(counts)
+            )
 
-    async def _read(self, connection: AsyncConnection, place: BucketPrefix, after: str) -> Window:
-        segments = await _find_segments(connection, place)
-        mine = await owned.find_page(connection, place, segments, after=after, limit=self._window)
-        others = await referenced.find_page(connection, place, after=after, limit=self._window)
+    async def _read(self, connection: AsyncConnection, prefix: BucketPrefix, after: str) -> Window:
+        segments = await _find_segments(connection, prefix)
+        mine = await owned_objects.find_page(
+            connection, prefix, segments, after=after, limit=self._window
+        )
+        others = await shared_objects.find_page(connection, prefix, after=after, limit=self._window)
         ends = [mine.until]
         if len(others) >= self._window:
             ends.append(others[-1].storage_key)
-        found, listed_to = await asyncio.to_thread(self._list, place, after)
+        objects, listed_to = await asyncio.to_thread(self._list, prefix, after)
         until = _find_first([*ends, listed_to])
-        known = {one.storage_key: one for one in (*mine.named, *others)}
+        named = {item.storage_key: item for item in (*mine.named, *others)}
         if until is not None:
-            known = {key: one for key, one in known.items() if key <= until}
-            found = {key: one for key, one in found.items() if key <= until}
-        return Window(until, known, mine.strays, found)
+            named = {key: item for key, item in named.items() if key <= until}
+            objects = {key: item for key, item in objects.items() if key <= until}
+        return Window(until, named, mine.strays, objects)
 
-    def _list(self, place: BucketPrefix, after: str) -> tuple[dict[str, Found], str | None]:
+    def _list(self, prefix: BucketPrefix, after: str) -> tuple[dict[str, Found], str | None]:
         """List the objects after `after`; return also the key up to which they are complete, None:
         to the end."""
-        start = after.removeprefix(f"s3://{place.bucket}/") if after else ""
-        page = self._blobs.page(place.bucket, place.listed, after=start, limit=self._window)
-        found = {str(one.place): one for one in page}
+        start = after.removeprefix(f"s3://{prefix.bucket}/") if after else ""
+        page = self._blobs.page(prefix.bucket, prefix.listed, after=start, limit=self._window)
+        objects = {str(item.place): item for item in page}
         if len(page) < self._window:
-            return found, None
-        return found, str(page[-1].place)
+            return objects, None
+        return objects, str(page[-1].place)
 
-    async def _judge(self, window: Window, one: Reconciliation) -> None:
+    async def _judge(self, window: Window, reconciliation: Reconciliation) -> None:
         objects, counts = window.objects, window.counts
         counts["objects"] += len(objects)
-        counts["bytes"] += sum(each.size for each in objects.values())
-        counts["named"] += len(window.known) + len(window.strays)
-        missing = [each for key, each in window.known.items() if key not in objects]
-        missing += [each for each in window.strays if each.storage_key not in objects]
+        counts["bytes"] += sum(item.size for item in objects.values())
+        counts["named"] += len(window.named) + len(window.strays)
+        missing = [item for key, item in window.named.items() if key not in objects]
+        missing += [item for item in window.strays if item.storage_key not in objects]
         await self._judge_missing(window, missing)
-        unknown = [key for key in objects if key not in window.known]
-        await self._judge_unknown(window, one, [k for k in unknown if not self._is_apart(k)])
+        unknown = [key for key in objects if key not in window.named]
+        await self._judge_unknown(
+            window, reconciliation, [k for k in unknown if not self._is_apart(k)]
+        )
 
     async def _judge_missing(self, window: Window, missing: Sequence[Named]) -> None:
         if not missing:
             return
-        places = {parse_stored(each.storage_key): each for each in missing}
-        gone = await asyncio.to_thread(self._find_missing, list(places))
+        by_key = {parse_stored(item.storage_key): item for item in missing}
+        absent = await asyncio.to_thread(self._find_missing, list(by_key))
         async with self._engine.connect() as connection:
-            still = await judgement.find_still_named(connection, [places[key] for key in gone])
-            names = await registrations.names(connection, {each.model for each in still})
-        window.counts["missing"] += len(still)
+            missing_still = await judgement.find_still_named(
+                connection, [by_key[key] for key in absent]
+            )
+            names = await registrations.names(connection, {item.model for item in missing_still})
+        window.counts["missing"] += len(missing_still)
         window.findings += [
-            Finding("missing", each.storage_key, names.get(each.model), each.uid) for each in still
+            Finding("missing", item.storage_key, names.get(item.model), item.uid)
+            for item in missing_still
         ]
 
     def _find_missing(self, keys: Sequence[StorageKey]) -> list[StorageKey]:
         """Return those that do not exist, asked one by one."""
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="reconcile") as executor:
-            there = list(executor.map(self._exists, keys))
-        return [key for key, is_there in zip(keys, there, strict=True) if not is_there]
+            exist = list(executor.map(self._exists, keys))
+        return [key for key, exists in zip(keys, exist, strict=True) if not exists]
 
     def _exists(self, key: StorageKey) -> bool:
         try:
@@ -147,21 +161,27 @@ class Comparison:
         return True
 
     async def _judge_unknown(
-        self, window: Window, one: Reconciliation, unknown: Sequence[str]
+        self, window: Window, reconciliation: Reconciliation, unknown: Sequence[str]
     ) -> None:
-        found = window.objects
-        old = [k for k in unknown if judgement.is_older(found[k].modified_at, one.orphans_before)]
-        window.counts["young" if one.orphans_before else "unjudged"] += len(unknown) - len(old)
+        objects = window.objects
+        old = [
+            k
+            for k in unknown
+            if judgement.is_older(objects[k].modified_at, reconciliation.orphans_before)
+        ]
+        window.counts["young" if reconciliation.orphans_before else "unjudged"] += len(
+            unknown
+        ) - len(old)
         if not old:
             return
         async with self._engine.connect() as connection:
-            told = await unstored_names.find_named(connection, one.id, old)
-            orphans = sorted(await judgement.find_unknown(connection, set(old) - told))
-        window.counts["awaited"] += len(told)
+            awaited = await unstored_names.find_named(connection, reconciliation.id, old)
+            orphans = sorted(await judgement.find_unknown(connection, set(old) - awaited))
+        window.counts["awaited"] += len(awaited)
         window.counts["orphans"] += len(orphans)
-        window.counts["orphan_bytes"] += sum(found[key].size for key in orphans)
+        window.counts["orphan_bytes"] += sum(objects[key].size for key in orphans)
         window.findings += [
-            Finding("orphan", k, bytes=found[k].size, modified_at=found[k].modified_at)
+            Finding("orphan", k, bytes=objects[k].size, modified_at=objects[k].modified_at)
             for k in orphans
         ]
 
@@ -170,18 +190,18 @@ class Comparison:
 
 
 def _find_first(ends: Sequence[str | None]) -> str | None:
-    known = [end for end in ends if end is not None]
-    return min(known) if known else None
+    finite = [end for end in ends if end is not None]
+    return min(finite) if finite else None
 
 
 async def _find_segments(
-    connection: AsyncConnection, place: BucketPrefix
+    connection: AsyncConnection, prefix: BucketPrefix
 ) -> dict[str, tuple[int, str]]:
     """Return the models that may own captures under a prefix, by their segments in keys."""
-    if place.prefix in {SIDECARS, EDITED}:
+    if prefix.prefix in {SIDECARS, EDITED}:
         return {}
     rows = await connection.execute(select(registration.c.model_id, registration.c.model))
-    found = {quote(row.model_id, safe=""): (row.model, row.model_id) for row in rows}
-    if place.segment is None:
-        return found
-    return {place.segment: found[place.segment]} if place.segment in found else {}
+    segments = {model_segment(row.model_id): (row.model, row.model_id) for row in rows}
+    if prefix.segment is None:
+        return segments
+    return {prefix.segment: segments[prefix.segment]} if prefix.segment in segments else {}

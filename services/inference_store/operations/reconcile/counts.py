@@ -19,11 +19,11 @@ async def count_against_accounting(engine: AsyncEngine) -> dict[str, int]:
         )
         erased = await connection.scalar(select(erased_total.c.inferences))
         indexed = await connection.scalar(select(func.count()).select_from(inference))
-    found = {
+    counts = {
         "stored": int(stored or 0),
         "rebuilt": int(rebuilt or 0),
         "erased": int(erased or 0),
         "indexed": int(indexed or 0),
     }
-    expected = found["stored"] + found["rebuilt"] - found["erased"]
-    return {**found, "difference": found["indexed"] - expected}
+    expected = counts["stored"] + counts["rebuilt"] - counts["erased"]
+    return {**counts, "difference": counts["indexed"] - expected}

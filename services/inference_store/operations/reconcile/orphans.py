@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import Final
-from urllib.parse import unquote
 from uuid import UUID, uuid4
 
 from sqlalchemy import ARRAY, Text, any_, func, literal, select
@@ -15,10 +14,10 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import Action, Who
-from inference_store.erasure import erasures
-from inference_store.erasure.erasures import Erasure, objects
-from inference_store.erasure.holds import Hold, in_force
+from inference_store.erasure.holds import Hold, list_in_force
 from inference_store.erasure.ledger import Ledger, Note
+from inference_store.erasure.mark.orphan_objects import Body, describe_orphans_request
+from inference_store.erasure.progress.erasure import Erasure, find_erasure
 from inference_store.index import registrations
 from inference_store.index.tables import erasure, reconciliation, reconciliation_finding
 from inference_store.inference.errors import Conflict, NotFound
@@ -35,7 +34,7 @@ _HERE = reconciliation_finding.c
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Of some objects, those that still are orphans, and those of them that a hold protects."""
+    """The objects that are still orphans, and those of them that a hold protects."""
 
     doomed: list[str]
     held: list[str]
@@ -43,28 +42,28 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class OrphanEstimate:
-    """What an erasure of a report's orphans would erase now."""
+    """The estimate of what an erasure of a report's orphans would erase now."""
 
     objects: int
     bytes: int
     held: int
-    """Orphans that a legal hold keeps."""
+    """Orphans that a legal hold may keep."""
     kept: int
-    """Those of the report that are no orphans any more."""
+    """Those of the reconciliation that are no orphans any more."""
     partial: bool
-    """Time was over before all was looked at."""
+    """Time was over before all was looked at: there may be more."""
 
 
-async def find_erasure(connection: AsyncConnection, report: UUID) -> Erasure | None:
+async def find_erasure_of_report(connection: AsyncConnection, report: UUID) -> Erasure | None:
     """Return the newest erasure of a report's orphans that was not cancelled."""
     of_report = erasure.c.asked["report"].as_string() == str(report)
     query = select(erasure.c.id).where(erasure.c.cause == "orphans", of_report)
     query = query.where(erasure.c.state.not_in(("cancelling", "cancelled")))
-    found = await connection.scalar(query.order_by(erasure.c.requested_at.desc()).limit(1))
-    return None if found is None else await erasures.find(connection, found)
+    id = await connection.scalar(query.order_by(erasure.c.requested_at.desc()).limit(1))
+    return None if id is None else await find_erasure(connection, id)
 
 
-async def request(ledger: Ledger, report: UUID, who: Who) -> Erasure:
+async def request_erasure(ledger: Ledger, report: UUID, who: Who) -> Erasure:
     """Request the erasure of a report's orphans; the retention service carries it out.
 
     Raises NotFound; Conflict if the report is not over, is too old or judged nothing, or if its
@@ -72,28 +71,36 @@ async def request(ledger: Ledger, report: UUID, who: Who) -> Erasure:
     """
     number = uuid4()
 
-    async def said(connection: AsyncConnection) -> objects.Body:
+    async def build_body(connection: AsyncConnection) -> Body:
         return await _check_request(connection, report, number)
 
     noted = {"erasure": str(number), "reconciliation": str(report)}
     note = Note(Action.ERASURE_REQUESTED, None, noted)
-    made: Erasure = await ledger.write("orphans_requested", said, actor=who, note=note)
-    return made
+    requested: Erasure = await ledger.write("orphans_requested", build_body, actor=who, note=note)
+    return requested
 
 
-async def _check_request(connection: AsyncConnection, report: UUID, id: UUID) -> objects.Body:
-    going = await find_erasure(connection, report)
-    if going is not None:
-        raise Conflict(f"The erasure {going.id} is of the orphans of this reconciliation.")
-    found = await reconciliations.find(connection, report)
-    if found is None:
+async def _check_request(connection: AsyncConnection, report: UUID, id: UUID) -> Body:
+    running = await find_erasure_of_report(connection, report)
+    if running is not None:
+        raise Conflict(f"The erasure {running.id} is of the orphans of this reconciliation.")
+    reconciled = await reconciliations.find_reconciliation(connection, report)
+    if reconciled is None:
         raise NotFound(f"There is no reconciliation {report}.")
-    if found.state != "done" or found.finished_at is None or found.orphans_before is None:
-        because = f": {found.because}" if found.state == "done" else f": it is {found.state}"
+    if (
+        reconciled.state != "done"
+        or reconciled.finished_at is None
+        or reconciled.orphans_before is None
+    ):
+        because = (
+            f": {reconciled.because}"
+            if reconciled.state == "done"
+            else f": it is {reconciled.state}"
+        )
         raise Conflict(f"The reconciliation {report} has judged no object{because}.")
-    if datetime.now(UTC) - found.finished_at > FRESH:
+    if datetime.now(UTC) - reconciled.finished_at > FRESH:
         raise Conflict(f"The reconciliation {report} is older than a day: compare again.")
-    return objects.requested(id, report, found.orphans_before)
+    return describe_orphans_request(id, report, reconciled.orphans_before)
 
 
 async def judge(connection: AsyncConnection, report: UUID, keys: Collection[str]) -> Judgement:
@@ -101,8 +108,8 @@ async def judge(connection: AsyncConnection, report: UUID, keys: Collection[str]
 
     `report`: the report that the names of dead letters and parked events were stored for.
     """
-    told = await unstored_names.find_named(connection, report, sorted(keys))
-    orphans = sorted(await judgement.find_unknown(connection, set(keys) - told, objects=False))
+    awaited = await unstored_names.find_named(connection, report, sorted(keys))
+    orphans = sorted(await judgement.find_unknown(connection, set(keys) - awaited, objects=False))
     held = set(await _find_held(connection, orphans))
     return Judgement([key for key in orphans if key not in held], sorted(held))
 
@@ -113,30 +120,30 @@ async def _find_held(connection: AsyncConnection, keys: Sequence[str]) -> list[s
     If a key names the model of a hold, the hold may be meant for it, as it has no row to check. A
     key that names no model may belong to any model.
     """
-    found = await in_force(connection) if keys else []
-    if not found:
+    holds = await list_in_force(connection) if keys else []
+    if not holds:
         return []
-    names = await registrations.names(connection, {one.model for one in found})
-    return [key for key in keys if any(_is_protecting(one, names, key) for one in found)]
+    names = await registrations.names(connection, {hold.model for hold in holds})
+    return [key for key in keys if any(_is_protecting(hold, names, key) for hold in holds)]
 
 
-def _is_protecting(one: Hold, names: dict[int, str], key: str) -> bool:
-    if one.model is None or (model_id := names.get(one.model)) is None:
+def _is_protecting(hold: Hold, names: dict[int, str], key: str) -> bool:
+    if hold.model is None or (model_id := names.get(hold.model)) is None:
         return True
     path = parse_stored(key).key
     top, _, rest = path.partition("/")
     if top in {SIDECARS, EDITED} and "/" in rest:
         return rest.partition("/")[0] == segment_of(model_id)
-    found = capture_of(path)
-    return found is None or unquote(found[0]) == model_id
+    capture_key = capture_of(path)
+    return capture_key is None or capture_key[0] == model_id
 
 
 async def find_following(connection: AsyncConnection, report: UUID, *, after: str) -> list[str]:
     """Return the next orphans of a report that nobody has decided about yet."""
-    found = await reconciliations.list_findings(
+    findings = await reconciliations.list_findings(
         connection, report, kind="orphan", state="found", after=("orphan", after), limit=_BATCH
     )
-    return [each.storage_key for each in found]
+    return [finding.storage_key for finding in findings]
 
 
 async def record_state(
@@ -151,8 +158,8 @@ async def record_state(
 async def ensure_report(connection: AsyncConnection, report: UUID) -> None:
     """Ensure that the report exists, which a restored backup may not have."""
     values = {"id": report, "cause": "request", "repair": "none", "state": "failed"}
-    made = insert(reconciliation).values(**values, finished_at=func.now())
-    lost = made.values(error="it was lost with a restored backup; its erasure goes on")
+    inserted = insert(reconciliation).values(**values, finished_at=func.now())
+    lost = inserted.values(error="it was lost with a restored backup; its erasure goes on")
     await connection.execute(lost.on_conflict_do_nothing())
 
 
@@ -163,10 +170,10 @@ async def estimate_orphans(
 
     The erasure checks again what dead letters and parked events name. Raises NotFound.
     """
-    if await reconciliations.find(connection, report) is None:
+    if await reconciliations.find_reconciliation(connection, report) is None:
         raise NotFound(f"There is no reconciliation {report}.")
     until = time.monotonic() + seconds
-    after, found, size, held, looked = "", 0, 0, 0, 0
+    after, doomed, size, held, checked = "", 0, 0, 0, 0
     is_partial = False
     while keys := await find_following(connection, report, after=after):
         if time.monotonic() > until:
@@ -179,7 +186,7 @@ async def estimate_orphans(
             _HERE.reconciliation == report, _HERE.kind == "orphan", _HERE.storage_key == listed
         )
         size += int(await connection.scalar(bytes) or 0)
-        found += len(judged.doomed)
+        doomed += len(judged.doomed)
         held += len(judged.held)
-        looked += len(keys)
-    return OrphanEstimate(found, size, held, looked - found - held, is_partial)
+        checked += len(keys)
+    return OrphanEstimate(doomed, size, held, checked - doomed - held, is_partial)

@@ -18,14 +18,17 @@ from .compare import WINDOW, Comparison
 from .reconciliations import Reconciliation
 
 _DAY = timedelta(days=1)
-# How long the ingesters have to read what is in the topic when a reconciliation begins.
-_PATIENCE = timedelta(seconds=15)
-_ASKED_AGAIN_SECONDS = 0.5
+# The time that ingesters have to read what is in the topic when a reconciliation begins.
+_READING_TIME = timedelta(seconds=15)
+_RETRY_SECONDS = 0.5
 _log = structlog.get_logger()
 
 
 class Reconciler:
-    """Compares, and stores the results. Raises BlobsAway and the errors of the database."""
+    """Compares, and stores the results.
+
+    Raises ObjectStoreUnavailable and the errors of the database.
+    """
 
     def __init__(
         self,
@@ -35,7 +38,7 @@ class Reconciler:
         *,
         kafka: KafkaSettings | None,
         window: int = WINDOW,
-        patience: timedelta = _PATIENCE,
+        patience: timedelta = _READING_TIME,
     ) -> None:
         """`kafka`: where events may be unread; None: unknown, so that no orphan is judged.
 
@@ -53,13 +56,15 @@ class Reconciler:
     async def find_due(self, *, scheduled: bool) -> Reconciliation | None:
         """Return the reconciliation to work on; with `scheduled`, once a day a new one."""
         async with self._engine.begin() as connection:
-            found = await reconciliations.find_unfinished(connection, repairs=("none",))
-            if found is not None or not scheduled:
-                return found
+            unfinished = await reconciliations.find_unfinished(connection, repairs=("none",))
+            if unfinished is not None or not scheduled:
+                return unfinished
             last = await reconciliations.find_last_request(connection, "schedule")
             if last is not None and datetime.now(UTC) - last < _DAY:
                 return None
-            return await reconciliations.request(connection, model_id=None, cause="schedule")
+            return await reconciliations.request_reconciliation(
+                connection, model_id=None, cause="schedule"
+            )
 
     def places(self, reconciliation: Reconciliation) -> list[BucketPrefix]:
         """Return the prefixes that it reads. Raises Invalid for settings that do not fit."""
@@ -70,53 +75,55 @@ class Reconciler:
     async def step(self, reconciliation: Reconciliation) -> Reconciliation:
         """Do the next step; repeatable. A setting that does not fit ends the reconciliation."""
         try:
-            places = self.places(reconciliation)
-        except StoreError as wrong:
-            return await self._finish(reconciliation, error=wrong.detail)
-        if reconciliation.places and reconciliation.places != [str(place) for place in places]:
+            prefixes = self.places(reconciliation)
+        except StoreError as error:
+            return await self._finish(reconciliation, error=error.detail)
+        if reconciliation.places and reconciliation.places != [str(prefix) for prefix in prefixes]:
             return await self._finish(
-                reconciliation, error="the prefixes were changed while it went on"
+                reconciliation, error="the prefixes were changed while it was running"
             )
         if reconciliation.state in {"pending", "repairing"}:
-            return await self.begin(reconciliation, places)
-        if reconciliation.state == "comparing" and reconciliation.place < len(places):
-            return await self._comparison.step(reconciliation, places)
+            return await self.begin(reconciliation, prefixes)
+        if reconciliation.state == "comparing" and reconciliation.place < len(prefixes):
+            return await self._comparison.step(reconciliation, prefixes)
         return await self._finish(reconciliation)
 
     async def begin(
-        self, reconciliation: Reconciliation, places: list[BucketPrefix]
+        self, reconciliation: Reconciliation, prefixes: list[BucketPrefix]
     ) -> Reconciliation:
         """Find what may be judged, and what unstored events name.
 
-        The ingesters get a moment to read what is in the topic now; until then it stays as it is,
-        and this is to be called again.
+        The ingesters get some time to read what is in the topic now. Until then the reconciliation
+        does not change, and this is called again.
         """
         try:
             reconciliation = await self._note_end(reconciliation)
-            if await self._is_waited_for(reconciliation):
-                await asyncio.sleep(_ASKED_AGAIN_SECONDS)
+            if await self._is_waiting(reconciliation):
+                await asyncio.sleep(_RETRY_SECONDS)
                 return reconciliation
             read = await self._find_newest_read()
         except age_bound.NotKnown as error:
             return await self._store_beginning(
-                reconciliation, places, age_bound.Bound(None, str(error))
+                reconciliation, prefixes, age_bound.Bound(None, str(error))
             )
         async with self._engine.connect() as connection:
             grace = self._settings.reconcile_grace_seconds
-            found = await age_bound.find_bound(connection, read, grace_seconds=grace)
-        return await self._store_beginning(reconciliation, places, found)
+            bound = await age_bound.find_bound(connection, read, grace_seconds=grace)
+        return await self._store_beginning(reconciliation, prefixes, bound)
 
     async def _note_end(self, reconciliation: Reconciliation) -> Reconciliation:
         """Note, once, where the topic ends."""
         if reconciliation.noted_at is not None:
             return reconciliation
         async with self._engine.begin() as connection:
-            made = await age_bound.note_end(connection, self._kafka)
-            values = {"noted_at": made.at, "noted": made.document}
-            return await reconciliations.update(connection, reconciliation.id, **values)
+            note = await age_bound.note_end(connection, self._kafka)
+            values = {"noted_at": note.at, "noted": note.document}
+            return await reconciliations.update_reconciliation(
+                connection, reconciliation.id, **values
+            )
 
-    async def _is_waited_for(self, reconciliation: Reconciliation) -> bool:
-        """Whether the ingesters still have time to read up to this reconciliation's note."""
+    async def _is_waiting(self, reconciliation: Reconciliation) -> bool:
+        """Return whether ingesters still have time to read up to this reconciliation's note."""
         at, kafka = reconciliation.noted_at, self._kafka
         if at is None or kafka is None or datetime.now(UTC) - at > self._patience:
             return False
@@ -137,20 +144,20 @@ class Reconciler:
         return None
 
     async def _store_beginning(
-        self, reconciliation: Reconciliation, places: list[BucketPrefix], found: age_bound.Bound
+        self, reconciliation: Reconciliation, prefixes: list[BucketPrefix], bound: age_bound.Bound
     ) -> Reconciliation:
         async with self._engine.begin() as connection:
-            await unstored_names.gather(connection, reconciliation.id, self._blobs.buckets)
-            return await reconciliations.update(
+            await unstored_names.store_names(connection, reconciliation.id, self._blobs.buckets)
+            return await reconciliations.update_reconciliation(
                 connection,
                 reconciliation.id,
                 state="comparing",
                 started_at=func.coalesce(tables.reconciliation.c.started_at, func.now()),
-                places=[str(place) for place in places],
+                places=[str(prefix) for prefix in prefixes],
                 place=0,
                 after="",
-                orphans_before=found.before,
-                because=found.because,
+                orphans_before=bound.before,
+                because=bound.because,
             )
 
     async def _finish(
@@ -159,8 +166,10 @@ class Reconciler:
         books = None if error else await counts.count_against_accounting(self._engine)
         async with self._engine.begin() as connection:
             await unstored_names.remove_names(connection, reconciliation.id)
-            await reconciliations.update(connection, reconciliation.id, books=books)
-            ended = await reconciliations.finish(connection, reconciliation.id, error=error)
+            await reconciliations.update_reconciliation(connection, reconciliation.id, books=books)
+            ended = await reconciliations.finish_reconciliation(
+                connection, reconciliation.id, error=error
+            )
         _log.info(
             "reconciliation",
             action="reconciliation",
@@ -175,4 +184,4 @@ class Reconciler:
 def list_own_prefixes(settings: ReconcileSettings) -> tuple[str, ...]:
     """Return the prefixes of the default bucket where the store keeps objects of its own."""
     ledger = str(getattr(settings, "ledger_prefix", "")).strip("/")
-    return tuple(f"{each}/" for each in (ledger, "certificates") if each)
+    return tuple(f"{prefix}/" for prefix in (ledger, "certificates") if prefix)

@@ -9,8 +9,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, get_args
 from uuid import UUID, uuid4
 
-from sqlalchemy import delete, func, select, tuple_
-from sqlalchemy import update as changed
+from sqlalchemy import delete, func, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -28,17 +27,18 @@ KINDS: Final = get_args(Kind)
 FINAL: Final = ("done", "failed")
 # Further findings of a kind are counted, and not named.
 MOST_FINDINGS: Final = 1_000_000
-KEPT: Final = 10
+KEEP_NEWEST: Final = 10
 _ROWS = 1000
 _ERROR_CHARACTERS = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
-    """One comparison of bucket and index. `model_id` None: of every model."""
+    """One comparison of bucket and index."""
 
     id: UUID
     model_id: str | None
+    """Null: every model."""
     cause: Cause
     repair: Repair
     state: State
@@ -46,14 +46,22 @@ class Reconciliation:
     started_at: datetime | None
     finished_at: datetime | None
     places: list[str]
+    """Where it looks."""
     place: int
+    """How many of the places are done; of the next one it is behind `after`."""
     after: str
     noted_at: datetime | None
+    """When it was noted where the topic ends; null: it could not be."""
     noted: Mapping[str, Any] | None
     orphans_before: datetime | None
+    """Objects that are younger are not judged; null: none is."""
     because: str | None
+    """What that time comes from."""
     counts: Mapping[str, int]
+    """objects, bytes, named (by rows), missing, orphans, orphan_bytes, young, awaited, unjudged,
+    and what a repair did."""
     books: Mapping[str, int] | None
+    """stored + rebuilt - erased + difference = indexed, in inferences of every model."""
     error: str | None
 
     def count(self, name: str) -> int:
@@ -66,25 +74,29 @@ class Finding:
     """A finding: an object in the bucket or a key in the index that the other does not have."""
 
     kind: Kind
+    """`orphan`: an object without a row; `missing`: a row without its object; `unreadable`: an
+    object that a rebuild could not read."""
     storage_key: str
     model_id: str | None = None
     uid: UUID | None = None
     bytes: int | None = None
     modified_at: datetime | None = None
     state: str = "found"
+    """`found`; of an orphan that was to be erased `erased`, `held` (a legal hold may keep it) or
+    `kept` (it is no orphan any more)."""
     detail: str | None = None
 
 
-async def request(
+async def request_reconciliation(
     connection: AsyncConnection, *, model_id: str | None, cause: Cause, repair: Repair = "none"
 ) -> Reconciliation:
-    """Request a reconciliation."""
+    """Request a reconciliation, and return it."""
     values = {"id": uuid4(), "model_id": model_id, "cause": cause, "repair": repair}
-    made = reconciliation.insert().values(**values, state="pending").returning(reconciliation)
-    return _read_row((await connection.execute(made)).one())
+    inserted = reconciliation.insert().values(**values, state="pending").returning(reconciliation)
+    return _read_row((await connection.execute(inserted)).one())
 
 
-async def find(connection: AsyncConnection, id: UUID) -> Reconciliation | None:
+async def find_reconciliation(connection: AsyncConnection, id: UUID) -> Reconciliation | None:
     """Return a reconciliation by its id."""
     query = select(reconciliation).where(reconciliation.c.id == id)
     row = (await connection.execute(query)).first()
@@ -125,7 +137,7 @@ async def list_notes(connection: AsyncConnection) -> list[Note]:
     """Return where topics ended when each of them began, the newest first."""
     here = reconciliation.c
     query = select(here.noted_at, here.noted).where(here.noted_at.is_not(None))
-    rows = await connection.execute(query.order_by(here.noted_at.desc()).limit(2 * KEPT))
+    rows = await connection.execute(query.order_by(here.noted_at.desc()).limit(2 * KEEP_NEWEST))
     return [Note.of(row.noted_at, row.noted) for row in rows]
 
 
@@ -133,32 +145,36 @@ async def find_last_request(connection: AsyncConnection, cause: Cause) -> dateti
     """Return when one was last requested for this cause."""
     here = reconciliation.c
     query = select(func.max(here.requested_at)).where(here.cause == cause)
-    found: datetime | None = await connection.scalar(query)
-    return found
+    last: datetime | None = await connection.scalar(query)
+    return last
 
 
-async def update(connection: AsyncConnection, id: UUID, **values: Any) -> Reconciliation:
-    """Store its progress."""
+async def update_reconciliation(
+    connection: AsyncConnection, id: UUID, **values: Any
+) -> Reconciliation:
+    """Store the progress of a reconciliation, and return it."""
     here = reconciliation.c.id == id
-    made = changed(reconciliation).where(here).values(values).returning(reconciliation)
-    return _read_row((await connection.execute(made)).one())
+    updated = update(reconciliation).where(here).values(values).returning(reconciliation)
+    return _read_row((await connection.execute(updated)).one())
 
 
-async def finish(
+async def finish_reconciliation(
     connection: AsyncConnection, id: UUID, *, error: str | None = None
 ) -> Reconciliation:
-    """End it, well or with the reason; findings of earlier ones are deleted."""
+    """End a reconciliation, with the error if it failed; findings of earlier ones are deleted."""
     values = {"finished_at": func.now(), "error": error and error[:_ERROR_CHARACTERS]}
-    await delete_old(connection, keep=KEPT)
-    return await update(connection, id, state="failed" if error else "done", **values)
+    await delete_old(connection, keep=KEEP_NEWEST)
+    return await update_reconciliation(
+        connection, id, state="failed" if error else "done", **values
+    )
 
 
 async def delete_old(connection: AsyncConnection, *, keep: int) -> None:
     """Delete all but the newest; keep those that rebuilt something, because the offset accounting
     names them, and those whose orphans are being erased."""
     here = reconciliation.c
-    kept = select(here.id).order_by(here.requested_at.desc()).limit(keep)
-    old = delete(reconciliation).where(here.id.not_in(kept), ENDED_REPORTS, REBUILT_NOTHING)
+    newest = select(here.id).order_by(here.requested_at.desc()).limit(keep)
+    old = delete(reconciliation).where(here.id.not_in(newest), ENDED_REPORTS, REBUILT_NOTHING)
     await connection.execute(old)
 
 
@@ -166,11 +182,11 @@ async def add_findings(connection: AsyncConnection, id: UUID, findings: Sequence
     """Store findings; those that are stored already stay as they are."""
     for start in range(0, len(findings), _ROWS):
         rows = [
-            {"reconciliation": id, **{name: getattr(one, name) for name in Finding.__slots__}}
-            for one in findings[start : start + _ROWS]
+            {"reconciliation": id, **{name: getattr(finding, name) for name in Finding.__slots__}}
+            for finding in findings[start : start + _ROWS]
         ]
-        made = insert(reconciliation_finding).values(rows).on_conflict_do_nothing()
-        await connection.execute(made)
+        inserted = insert(reconciliation_finding).values(rows).on_conflict_do_nothing()
+        await connection.execute(inserted)
 
 
 async def list_findings(

@@ -18,8 +18,11 @@ _PAGE = 500
 _QUOTED = re.compile(rb'"([^"\\\x00-\x1f]{1,1024})"')
 
 
-async def gather(
-    connection: AsyncConnection, id: UUID, buckets: Buckets, seen: dict[str, int] | None = None
+async def store_names(
+    connection: AsyncConnection,
+    id: UUID,
+    buckets: Buckets,
+    read_until: dict[str, int] | None = None,
 ) -> int:
     """Store what dead letters and parked events name; return how many objects. Repeatable.
 
@@ -28,17 +31,17 @@ async def gather(
     """
     names = 0
     for table in (dead_letter, parked_event):
-        after = 0 if seen is None else seen.get(table.name, 0)
+        after = 0 if read_until is None else read_until.get(table.name, 0)
         while rows := await _read_page(connection, table, after):
             after = rows[-1][0]
             keys = sorted({key for _, payload in rows for key in list_names(payload, buckets)})
             names += len(keys)
             for start in range(0, len(keys), _PAGE):
                 values = [{"reconciliation": id, "storage_key": k} for k in keys[start:][:_PAGE]]
-                made = insert(reconciliation_named).values(values).on_conflict_do_nothing()
-                await connection.execute(made)
-        if seen is not None:
-            seen[table.name] = after
+                inserted = insert(reconciliation_named).values(values).on_conflict_do_nothing()
+                await connection.execute(inserted)
+        if read_until is not None:
+            read_until[table.name] = after
     return names
 
 
@@ -81,15 +84,15 @@ def _list_texts(payload: bytes) -> Iterator[str]:
         waiting = [orjson.loads(payload)]
     except orjson.JSONDecodeError:
         # a slash may be escaped in JSON
-        found = _QUOTED.findall(payload.replace(rb"\/", b"/"))
-        yield from (each.decode("utf-8", "replace") for each in found)
+        quoted = _QUOTED.findall(payload.replace(rb"\/", b"/"))
+        yield from (text.decode("utf-8", "replace") for text in quoted)
         return
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, str):
-            yield one
-        elif isinstance(one, dict | list):
-            waiting.extend(one.values() if isinstance(one, dict) else one)
+        node = waiting.pop()
+        if isinstance(node, str):
+            yield node
+        elif isinstance(node, dict | list):
+            waiting.extend(node.values() if isinstance(node, dict) else node)
 
 
 async def _read_page(

@@ -28,8 +28,8 @@ class Capture:
     def blobs(self) -> dict[str, bytes]:
         """The three objects, by key."""
         metadata = [{"key": "smoke_run", "type": "string", "value": self.inference_id}]
-        found = orjson.dumps([{"label": LABEL, "score": 0.25}]).decode()
-        output = {"name": "predictions", "shape": [1], "datatype": "BYTES", "data": [found]}
+        prediction = orjson.dumps([{"label": LABEL, "score": 0.25}]).decode()
+        output = {"name": "predictions", "shape": [1], "datatype": "BYTES", "data": [prediction]}
         return {
             self._key("data"): self.data,
             self._key("metadata"): orjson.dumps(metadata),

@@ -27,7 +27,7 @@ _REQUEST = {
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What is sent through a proxy, and where.
+    """The request that is sent through a proxy, and where.
 
     Without `request` the model server may answer what it likes; with one it must answer well.
     """
@@ -36,7 +36,7 @@ class Call:
     path: str = ""
     request: Any = None
     model: str = MODEL
-    """What the store calls the model."""
+    """The model's id in the store."""
     tls: ssl.SSLContext | None = None
 
 
@@ -46,9 +46,11 @@ def run_steps_through_proxy(call: Call, api: Rest, *, seconds: float, say: Say) 
     status = _send_call(call, name)
     say(f"the call {name} went through the proxy at {call.proxy}: its answer has status {status}")
     began = time.monotonic()
-    found = wait_indexed(api, call.model, name, seconds=seconds)
-    if found.get("http_status") != status:
-        raise Failed(f"{name} was answered {status}, and is stored as {found.get('http_status')}")
+    inference = wait_indexed(api, call.model, name, seconds=seconds)
+    if inference.get("http_status") != status:
+        raise Failed(
+            f"{name} was answered {status}, and is stored as {inference.get('http_status')}"
+        )
     say(f"it is captured and indexed: {time.monotonic() - began:.1f} s after the answer")
     erase(api, call.model, name)
     say("it is hidden again, and its erasure is on its way")

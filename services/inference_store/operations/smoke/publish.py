@@ -10,7 +10,7 @@ import orjson
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
-from inference_store.inference.errors import BlobsAway
+from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.objects import Blobs
 from inference_store.platform.kafka import client_arguments
 
@@ -29,7 +29,7 @@ class Failed(Exception):
 def run_steps(settings: SmokeSettings, api: Rest, *, seconds: float, say: Say) -> None:
     """Run each step once, and report it as it ends.
 
-    Raises Failed, Refused, BlobsAway and KafkaError.
+    Raises Failed, Refused, ObjectStoreUnavailable and KafkaError.
     """
     capture = Capture()
     _register(api)
@@ -38,7 +38,7 @@ def run_steps(settings: SmokeSettings, api: Rest, *, seconds: float, say: Say) -
         _store_blobs(settings, capture)
         say(f"three blobs are in the bucket {settings.s3_bucket}")
         asyncio.run(_publish(settings, capture.event))
-    except (BlobsAway, KafkaError, OSError):
+    except (ObjectStoreUnavailable, KafkaError, OSError):
         say(_remove_objects(settings, capture))
         raise
     try:
@@ -108,9 +108,9 @@ def wait_indexed(api: Rest, model: str, inference_id: str, *, seconds: float) ->
 
 def _check_query(api: Rest, capture: Capture) -> None:
     answer = api.ask("POST", f"/v1/models/{MODEL}/inferences/query", capture.question)
-    found = [each["inference_id"] for each in orjson.loads(answer)["items"]]
-    if found != [capture.inference_id]:
-        raise Failed(f"the query found {found} and not {capture.inference_id} alone")
+    ids = [item["inference_id"] for item in orjson.loads(answer)["items"]]
+    if ids != [capture.inference_id]:
+        raise Failed(f"the query found {ids} and not {capture.inference_id} alone")
     if api.ask("GET", f"{build_path(MODEL, capture.inference_id)}/data") != capture.data:
         raise Failed(f"the datum of {capture.inference_id} is not what was written")
 
@@ -133,8 +133,8 @@ def _remove_objects(settings: SmokeSettings, capture: Capture) -> str:
     try:
         with Blobs(settings) as blobs:
             faults = blobs.delete_objects([blobs.parse(key) for key in capture.blobs])
-    except BlobsAway as away:
-        return f"what was stored below {capture.folder}/ may be there still: {away}"
+    except ObjectStoreUnavailable as error:
+        return f"what was stored below {capture.folder}/ may be there still: {error}"
     if faults:
         return f"what was stored below {capture.folder}/ is there still: delete it"
     return "what was stored is deleted again"

@@ -1,7 +1,7 @@
-"""A connection that a broker has closed, as uvloop's transports report it.
+"""Connections that a broker has closed, as uvloop's transports report them.
 
-asyncio's transports drop what is written to them then; uvloop's raise RuntimeError, which aiokafka
-does not catch (aiokafka issue 1038): the consumer that met it ended, and with it the ingester.
+asyncio's transports then drop what is written to them; uvloop's raise RuntimeError, which aiokafka
+does not catch (aiokafka issue 1038): it ended the consumer, and with it the ingester.
 """
 
 from typing import Any
@@ -11,10 +11,10 @@ from aiokafka.errors import KafkaConnectionError
 
 
 class Connection(conn.AIOKafkaConnection):  # type: ignore[misc]
-    """aiokafka's connection, on which a closed transport is a connection that is broken."""
+    """aiokafka's connection, which treats a closed transport as a broken connection."""
 
     def send(self, request: Any, expect_response: bool = True) -> Any:
-        """As aiokafka's. Raises KafkaConnectionError if the transport is closed."""
+        """Send as aiokafka does. Raises KafkaConnectionError if the transport is closed."""
         try:
             return super().send(request, expect_response)
         except RuntimeError as error:
@@ -25,5 +25,5 @@ class Connection(conn.AIOKafkaConnection):  # type: ignore[misc]
 
 
 def notice_closed_transports() -> None:
-    """From now on every aiokafka client has such connections. Repeatable."""
+    """Let every aiokafka client use such connections from now on. Repeatable."""
     conn.AIOKafkaConnection = Connection

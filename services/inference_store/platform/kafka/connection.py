@@ -1,4 +1,4 @@
-"""What every Kafka client is given: where the brokers are, and how to reach them."""
+"""The arguments of every Kafka client: the brokers, and how to reach them."""
 
 import asyncio
 import ssl
@@ -18,9 +18,9 @@ _CLOSE_SECONDS = 2
 
 
 def client_arguments(settings: KafkaSettings) -> dict[str, Any]:
-    """Arguments of any aiokafka client. Raises ssl.SSLError and OSError for unusable files.
+    """Return the arguments of any aiokafka client. Raises ssl.SSLError, OSError for unusable files.
 
-    Made anew for each client: it holds the token of OAUTHBEARER.
+    They are created again for each client: they hold the token of OAUTHBEARER.
     """
     notice_closed_transports()
     arguments: dict[str, Any] = {
@@ -54,8 +54,8 @@ def _login(settings: KafkaSettings) -> dict[str, Any]:
     }
 
 
-async def why_away(arguments: Mapping[str, Any]) -> str:
-    """Why the first broker cannot be used; "" where it can.
+async def find_connection_error(arguments: Mapping[str, Any]) -> str:
+    """Return why the first broker cannot be used; "" if it can.
 
     aiokafka only logs the reason (a certificate, a password) and raises that it has no broker.
     """

@@ -1,4 +1,4 @@
-"""What an operator would look up in Kafka: its version, the topic's settings, where logs end."""
+"""Inspects Kafka as an operator would: its version, the topic's settings, the ends of its logs."""
 
 import ssl
 from collections.abc import Mapping
@@ -22,9 +22,9 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from inference_store.platform.settings import KafkaSettings
 
-from .connection import client_arguments, why_away
+from .connection import client_arguments, find_connection_error
 
-AWAY = (KafkaError, OSError, ssl.SSLError, ValueError)
+KAFKA_ERRORS = (KafkaError, OSError, ssl.SSLError, ValueError)
 _TIMEOUT_MILLISECONDS = 8000
 _FETCH = 1
 _READS = 8
@@ -33,9 +33,9 @@ _READ_MILLISECONDS = 1000
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """A topic as the brokers keep it.
+    """A topic's state at the brokers.
 
-    `settings`: the topic's own and the brokers' defaults; None: the brokers do not tell them.
+    `settings`: the topic's own and the brokers' defaults; None if the brokers do not report them.
     """
 
     partitions: int
@@ -47,9 +47,9 @@ class TopicSettings:
 
 
 async def version(settings: KafkaSettings) -> tuple[int, str]:
-    """The brokers' major version, and how it is to be said. Raises KafkaError, OSError.
+    """Return the brokers' major version, and its description. Raises KafkaError, OSError.
 
-    Brokers do not tell their version, only which requests they take.
+    Brokers do not report their version, only which requests they accept.
     """
     arguments = client_arguments(settings)
     servers = arguments.pop("bootstrap_servers")
@@ -67,35 +67,36 @@ async def version(settings: KafkaSettings) -> tuple[int, str]:
 
 
 async def topic(settings: KafkaSettings) -> TopicSettings | None:
-    """The topic of the settings; None where there is none. Raises KafkaError, OSError."""
+    """Return the topic of the settings; None if it does not exist. Raises KafkaError, OSError."""
     admin = AIOKafkaAdminClient(
         **client_arguments(settings), request_timeout_ms=_TIMEOUT_MILLISECONDS
     )
     try:
-        await _started(admin, settings)
-        partitions = await _partitions(admin, settings.kafka_topic)
+        await _start(admin, settings)
+        partitions = await _read_partitions(admin, settings.kafka_topic)
         if partitions is None:
             return None
-        return _settings_of(partitions, await _told_settings(admin, settings.kafka_topic))
+        return _build_settings(partitions, await _read_settings(admin, settings.kafka_topic))
     finally:
         await admin.close()
 
 
-async def _partitions(admin: AIOKafkaAdminClient, name: str) -> list[Any] | None:
-    """Those of a topic; None where there is none. aiokafka's own question would make it."""
+async def _read_partitions(admin: AIOKafkaAdminClient, name: str) -> list[Any] | None:
+    """Return a topic's partitions; None if it does not exist. aiokafka's own request would create
+    it."""
     request = MetadataRequest([name], allow_auto_topic_creation=False)
     answer = await admin._client.send(admin._client.get_random_node(), request)
-    (found,) = answer.to_object()["topics"]
-    error = for_code(found["error_code"])
+    (topic_metadata,) = answer.to_object()["topics"]
+    error = for_code(topic_metadata["error_code"])
     if error is UnknownTopicOrPartitionError:
         return None
     if error is not NoError:
         raise error(f"the broker says of the topic {name!r}: {error.message}")
-    return list(found["partitions"]) or None
+    return list(topic_metadata["partitions"]) or None
 
 
-async def _told_settings(admin: AIOKafkaAdminClient, name: str) -> dict[str, str] | None:
-    """What brokers tell of a topic's settings; None where they do not know the question."""
+async def _read_settings(admin: AIOKafkaAdminClient, name: str) -> dict[str, str] | None:
+    """Return a topic's settings; None if the brokers do not know the request."""
     try:
         (answer,) = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)])
     except IncompatibleBrokerVersion:
@@ -107,18 +108,18 @@ async def _told_settings(admin: AIOKafkaAdminClient, name: str) -> dict[str, str
     return {entry[0]: entry[1] or "" for entry in entries}
 
 
-def _settings_of(partitions: list[Any], settings: Mapping[str, str] | None) -> TopicSettings:
+def _build_settings(partitions: list[Any], settings: Mapping[str, str] | None) -> TopicSettings:
     return TopicSettings(
         partitions=len(partitions),
-        replicas=min(len(one["replicas"]) for one in partitions),
-        leaderless=sum(one["leader"] < 0 for one in partitions),
-        lagging=sum(len(one["isr"]) < len(one["replicas"]) for one in partitions),
+        replicas=min(len(partition["replicas"]) for partition in partitions),
+        leaderless=sum(partition["leader"] < 0 for partition in partitions),
+        lagging=sum(len(partition["isr"]) < len(partition["replicas"]) for partition in partitions),
         settings=settings,
     )
 
 
 async def ends(settings: KafkaSettings) -> dict[int, tuple[int, int]]:
-    """Where the log of each partition begins and ends. Raises KafkaError, OSError."""
+    """Return the first and the last offset of each partition. Raises KafkaError, OSError."""
     consumer = AIOKafkaConsumer(
         settings.kafka_topic,
         **client_arguments(settings),
@@ -128,23 +129,23 @@ async def ends(settings: KafkaSettings) -> dict[int, tuple[int, int]]:
         auto_offset_reset="latest",
     )
     try:
-        await _started(consumer, settings)
+        await _start(consumer, settings)
         numbers = sorted(consumer.partitions_for_topic(settings.kafka_topic) or ())
-        places = [TopicPartition(settings.kafka_topic, number) for number in numbers]
-        first = await consumer.beginning_offsets(places)
-        last = await consumer.end_offsets(places)
+        partitions = [TopicPartition(settings.kafka_topic, number) for number in numbers]
+        first = await consumer.beginning_offsets(partitions)
+        last = await consumer.end_offsets(partitions)
     finally:
         await consumer.stop()
-    return {place.partition: (first[place], last[place]) for place in places}
+    return {partition.partition: (first[partition], last[partition]) for partition in partitions}
 
 
 async def has_unread(
     settings: KafkaSettings, read: Mapping[int, int], ends: Mapping[int, int]
 ) -> bool:
-    """Whether a record lies before one of `ends` that is not read yet. `read`: by partition, the
-    offset that is read next. Raises KafkaError, OSError.
+    """Return whether there is an unread record before one of `ends`. `read`: the next offset
+    to read, by partition. Raises KafkaError, OSError.
 
-    Of each partition the first unread record is asked for: markers alone are nothing to read.
+    The first unread record of each partition is requested: markers are nothing to read.
     """
     consumer = AIOKafkaConsumer(
         **client_arguments(settings),
@@ -154,41 +155,41 @@ async def has_unread(
         auto_offset_reset="earliest",
     )
     try:
-        await _started(consumer, settings)
-        # not those that the client knows: of a topic that is not subscribed to it knows none
-        places = [TopicPartition(settings.kafka_topic, number) for number in sorted(ends)]
-        consumer.assign(places)
-        first = await consumer.beginning_offsets(places)
-        last = await consumer.end_offsets(places)
-        for place in places:
-            start = max(first[place], read.get(place.partition, first[place]))
-            end = min(last[place], ends[place.partition])
+        await _start(consumer, settings)
+        # not the partitions that the client knows: it knows none of a topic without a subscription
+        partitions = [TopicPartition(settings.kafka_topic, number) for number in sorted(ends)]
+        consumer.assign(partitions)
+        first = await consumer.beginning_offsets(partitions)
+        last = await consumer.end_offsets(partitions)
+        for partition in partitions:
+            start = max(first[partition], read.get(partition.partition, first[partition]))
+            end = min(last[partition], ends[partition.partition])
             if start < end:
-                consumer.seek(place, start)
-                if await _is_before(consumer, place, end):
+                consumer.seek(partition, start)
+                if await _is_before(consumer, partition, end):
                     return True
     finally:
         await consumer.stop()
     return False
 
 
-async def _is_before(consumer: Any, place: TopicPartition, end: int) -> bool:
-    """Whether the next record of a partition lies before an offset: there may be markers alone.
+async def _is_before(consumer: Any, partition: TopicPartition, end: int) -> bool:
+    """Return whether the next record of a partition is before an offset: there may be only markers.
 
-    Raises KafkaTimeoutError where it does not come.
+    Raises KafkaTimeoutError if no record arrives.
     """
     for _ in range(_READS):
-        answer = await consumer.getmany(place, timeout_ms=_READ_MILLISECONDS, max_records=1)
-        for record in answer.get(place, ()):
+        answer = await consumer.getmany(partition, timeout_ms=_READ_MILLISECONDS, max_records=1)
+        for record in answer.get(partition, ()):
             return int(record.offset) < end
-        if await consumer.position(place) >= end:
+        if await consumer.position(partition) >= end:
             return False
-    raise KafkaTimeoutError(f"partition {place.partition} has unread events, and gives none")
+    raise KafkaTimeoutError(f"partition {partition.partition} has unread events, and gives none")
 
 
-async def _started(client: Any, settings: KafkaSettings) -> None:
+async def _start(client: Any, settings: KafkaSettings) -> None:
     try:
         await client.start()
     except KafkaConnectionError as error:
-        why = await why_away(client_arguments(settings))
+        why = await find_connection_error(client_arguments(settings))
         raise KafkaConnectionError(why or str(error)) from error

@@ -13,19 +13,20 @@ from inference_store.platform.settings import KafkaSettings, trusting
 
 _TIMEOUT = aiohttp.ClientTimeout(total=10)
 _MOST_BYTES = 64 * 1024
-# A token is asked for anew when a fifth of its life is left, at least these many seconds.
+# A token is requested again when a fifth of its life is left, at least these many seconds.
 _EARLY_SHARE, _EARLY_SECONDS = 0.2, 5.0
-_UNTOLD_SECONDS = 60.0
+_DEFAULT_SECONDS = 60.0
 
 
 class ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]
-    """A token for every connection; one is asked for, and kept until shortly before its end."""
+    """Provides a token for every connection; requests one, and caches it until shortly before its
+    end."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._url = settings.kafka_oauth_token_url
         secret = settings.kafka_oauth_client_secret.get_secret_value()
         # form-encoded before Basic, as the RFC has it
-        client = (quote(each, safe="") for each in (settings.kafka_oauth_client_id, secret))
+        client = (quote(text, safe="") for text in (settings.kafka_oauth_client_id, secret))
         self._headers = {"Authorization": aiohttp.encode_basic_auth(*client)}
         self._form = {"grant_type": "client_credentials"}
         if settings.kafka_oauth_scope:
@@ -36,14 +37,14 @@ class ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]
         self._until = 0.0
 
     async def token(self) -> str:
-        """The token. Raises AuthenticationFailedError, which never holds the secret."""
+        """Return the token. Raises AuthenticationFailedError, which never contains the secret."""
         async with self._lock:
             if not self._token or time.monotonic() >= self._until:
-                await self._ask()
+                await self._request()
             return self._token
 
-    async def _ask(self) -> None:
-        asked_at = time.monotonic()
+    async def _request(self) -> None:
+        requested_at = time.monotonic()
         try:
             status, body = await self._post()
         except (aiohttp.ClientError, TimeoutError) as error:
@@ -53,13 +54,13 @@ class ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]
         try:
             answer = orjson.loads(body)
             self._token = str(answer["access_token"])
-            seconds = float(answer.get("expires_in", _UNTOLD_SECONDS))
+            seconds = float(answer.get("expires_in", _DEFAULT_SECONDS))
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
-            said = body[:200].decode("utf-8", "replace") if status != 200 else "no access_token"
+            text = body[:200].decode("utf-8", "replace") if status != 200 else "no access_token"
             raise AuthenticationFailedError(
-                f"the token endpoint {self._url} answers {status}: {said}"
+                f"the token endpoint {self._url} answers {status}: {text}"
             ) from None
-        self._until = asked_at + seconds - max(seconds * _EARLY_SHARE, _EARLY_SECONDS)
+        self._until = requested_at + seconds - max(seconds * _EARLY_SHARE, _EARLY_SECONDS)
 
     async def _post(self) -> tuple[int, bytes]:
         async with (

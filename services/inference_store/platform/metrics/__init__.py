@@ -1,5 +1,14 @@
 """Every metric of every service, each with its sentence: a module for each service."""
 
+from .all_services import (
+    BUILD,
+    CONNECTIONS,
+    CONNECTIONS_LATE,
+    CONNECTIONS_REFUSED,
+    HEARTBEAT,
+    LEDGER_APART,
+    READY,
+)
 from .api import (
     IN_PROGRESS,
     ISSUER_FETCHES,
@@ -15,15 +24,6 @@ from .api import (
     TURNS,
     TURNS_REFUSED,
     TURNS_WAITING,
-)
-from .every import (
-    BUILD,
-    CONNECTIONS,
-    CONNECTIONS_LATE,
-    CONNECTIONS_REFUSED,
-    HEARTBEAT,
-    LEDGER_APART,
-    READY,
 )
 from .ingester import (
     ASSIGNED,

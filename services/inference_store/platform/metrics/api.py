@@ -24,7 +24,8 @@ TURNS_REFUSED = counter(
 STREAMS = counter("api_streams_total", "Streams of inferences, by how they ended.", "ended")
 STREAMED = counter("api_streamed_inferences_total", "Inferences sent in streams.")
 REPLICA_AWAY = counter(
-    "api_replica_away_total", "Questions that POSTGRES_DSN answered, as the read replica was away."
+    "api_replica_away_total",
+    "Questions that POSTGRES_DSN answered, as the read replica was unavailable.",
 )
 REFUSED = counter("api_refused_total", "Requests refused by access control or limits.", "reason")
 ISSUER_FETCHES = counter(

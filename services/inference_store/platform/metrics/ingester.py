@@ -32,7 +32,7 @@ BATCH_EVENTS = histogram(
     "ingester_batch_events", "Events of a written batch.", buckets=EVENT_COUNTS
 )
 HALTED = gauge("ingester_halted", "1 while too many dead letters hold the ingester.")
-TROUBLE = counter("ingester_trouble_total", "Waits because a server was away.", "server")
+TROUBLE = counter("ingester_trouble_total", "Waits because a server was unavailable.", "server")
 STALLED = counter(
     "ingester_stalled_sessions_total",
     "Postgres sessions of frozen ingesters that this one ended.",

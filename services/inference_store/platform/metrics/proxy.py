@@ -40,7 +40,9 @@ SPOOL_LIMIT = gauge("proxy_spool_limit_bytes", "Most bytes of the spool; 0: ther
 SPOOL_TROUBLE = counter(
     "proxy_spool_trouble_total", "Files that the spool could not write; starts without it."
 )
-CAPTURE_TROUBLE = counter("proxy_trouble_total", "Waits because a server was away.", "server")
+CAPTURE_TROUBLE = counter(
+    "proxy_trouble_total", "Waits because a server was unavailable.", "server"
+)
 CAPTURE_SECONDS = histogram(
     "proxy_capture_seconds", "Time of one stage of capturing an exchange.", "stage"
 )

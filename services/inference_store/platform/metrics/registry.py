@@ -1,9 +1,10 @@
-"""How a metric is declared, and which services show it. Names begin with inference_store_.
+"""Declares metrics, and registers them with the services that show them. Names begin with
+inference_store_.
 
 A service shows its own and those of `every` service, so that a gauge that one process never sets
 does not stand at 0 in another. Labels are bounded: values of our own lists, numbers of Kafka's
-partitions, the api's routes and a proxy's upstreams; never a model, a key, an id or anything else a
-caller chose.
+partitions, the api's routes and a proxy's upstreams; never a model, a key, an id or anything else
+that a caller chose.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,7 +26,7 @@ SERVICES: Sequence[Service] = ("proxy", "ingester", "api", "retention")
 Owner: TypeAlias = Literal["every", "all but proxy"] | Service
 _PREFIX = "inference_store_"
 _Named: TypeAlias = tuple[str, str, tuple[str, ...]]
-# What `/metrics` of a service shows.
+# The metrics that `/metrics` of a service shows.
 SHOWN = {service: CollectorRegistry(auto_describe=True) for service in SERVICES}
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 LONG_SECONDS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 24 * 3600)
@@ -37,7 +38,7 @@ for _registry in SHOWN.values():  # the process's own: memory, CPU, open files
     GCCollector(registry=_registry)
 
 
-# Who sets a metric, by the first word of its name.
+# The service that sets a metric, by the first word of its name.
 _OWNERS: dict[str, Owner] = {
     "build": "every",
     "ready": "every",
@@ -57,7 +58,7 @@ _OWNERS: dict[str, Owner] = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A metric as documents, dashboards and tests know it."""
+    """The description of a metric for documents, dashboards and tests."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -67,7 +68,7 @@ class Entry:
 
     @property
     def samples(self) -> Sequence[str]:
-        """The names that a scrape has of it."""
+        """The names of its samples in a scrape."""
         if self.kind == "histogram":
             return tuple(f"{self.name}_{part}" for part in ("bucket", "sum", "count"))
         return (self.name,)
@@ -76,7 +77,7 @@ class Entry:
 METRICS: list[Entry] = []
 
 
-def _shown(metric: M, kind: Literal["counter", "gauge", "histogram"], entry: _Named) -> M:
+def _register(metric: M, kind: Literal["counter", "gauge", "histogram"], entry: _Named) -> M:
     name, sentence, labels = entry
     owner = _OWNERS[name.split("_", maxsplit=1)[0]]
     METRICS.append(Entry(f"{_PREFIX}{name}", kind, sentence, labels, owner))
@@ -87,23 +88,23 @@ def _shown(metric: M, kind: Literal["counter", "gauge", "histogram"], entry: _Na
 
 
 def counter(name: str, sentence: str, *labels: str) -> Counter:
-    made = Counter(_PREFIX + name, sentence, labels, registry=None)
-    return _shown(made, "counter", (name, sentence, labels))
+    metric = Counter(_PREFIX + name, sentence, labels, registry=None)
+    return _register(metric, "counter", (name, sentence, labels))
 
 
 def gauge(name: str, sentence: str, *labels: str) -> Gauge:
-    made = Gauge(_PREFIX + name, sentence, labels, registry=None)
-    return _shown(made, "gauge", (name, sentence, labels))
+    metric = Gauge(_PREFIX + name, sentence, labels, registry=None)
+    return _register(metric, "gauge", (name, sentence, labels))
 
 
 def histogram(
     name: str, sentence: str, *labels: str, buckets: Sequence[float] = _SECONDS
 ) -> Histogram:
-    made = Histogram(_PREFIX + name, sentence, labels, buckets=buckets, registry=None)
-    return _shown(made, "histogram", (name, sentence, labels))
+    metric = Histogram(_PREFIX + name, sentence, labels, buckets=buckets, registry=None)
+    return _register(metric, "histogram", (name, sentence, labels))
 
 
 def from_zero(counter: Counter, values: Iterable[str]) -> None:
-    """Show a counter's labels from the start: of one that begins at 5, no increase is seen."""
+    """Show a counter's labels from the start: if one began at 5, its increase would be lost."""
     for value in values:
         counter.labels(value)

@@ -1,21 +1,21 @@
-"""Ports that strangers may connect to: how many connections, and how long each may be silent."""
+"""Ports for untrusted callers: limits on connections, and on how long each may be silent."""
 
-from .chosen import connections_of, limits_of
 from .connections import Connections
-from .guarded import Limits, current
-from .listening import Listening, PortTaken, listen
+from .from_settings import build_connections, build_limits
+from .guarded_connection import Limits, current
+from .listener import Listener, PortTaken, listen
 from .open_files import connections_within
 from .request_bodies import Served
 
 __all__ = [
     "Connections",
     "Limits",
-    "Listening",
+    "Listener",
     "PortTaken",
     "Served",
-    "connections_of",
+    "build_connections",
+    "build_limits",
     "connections_within",
     "current",
-    "limits_of",
     "listen",
 ]

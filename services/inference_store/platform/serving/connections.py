@@ -1,4 +1,4 @@
-"""The connections of one port, counted in all and by address."""
+"""Counts the connections of one port, in total and by address."""
 
 from collections import Counter
 from typing import Literal, TypeAlias, get_args
@@ -7,19 +7,19 @@ from inference_store.platform.metrics import CONNECTIONS, CONNECTIONS_LATE, CONN
 
 Port: TypeAlias = Literal["api", "proxy", "admin"]
 Late: TypeAlias = Literal["head", "body", "idle", "write"]
-"""What of a connection took too long."""
+"""The part of a connection that took too long."""
 Limit: TypeAlias = Literal["all", "address"]
-"""Of which there is no room for one more."""
+"""The limit that leaves no room for a connection."""
 
 
 class Connections:
     """Takes connections while there is room for them."""
 
     def __init__(self, port: Port, most: int, most_of_one: int) -> None:
-        """`most` in all, `most_of_one` from one address."""
+        """`most`: in total; `most_of_one`: from one address."""
         self.port = port
         self.most = most
-        self._most_of_one = min(most, most_of_one)
+        self.most_of_one = min(most, most_of_one)
         self._by_address: Counter[str] = Counter()
         self._all = 0
         CONNECTIONS.labels(port).set_function(lambda: self._all)
@@ -30,32 +30,33 @@ class Connections:
             CONNECTIONS_LATE.labels(port, late)
 
     def take(self, address: str) -> bool:
-        """Count one in; False: there is no room for it."""
+        """Count a new connection; return False if there is no room for it."""
         if self._all >= self.most:
-            return self._refuse("all")
-        if self._by_address.get(address, 0) >= self._most_of_one:
-            return self._refuse("address")
+            return self.refuse("all")
+        if self._by_address.get(address, 0) >= self.most_of_one:
+            return self.refuse("address")
         self._all += 1
         self._by_address[address] += 1
         return True
 
     def release(self, address: str) -> None:
-        """Count one out that was taken."""
+        """Count a taken connection that has ended."""
         self._all -= 1
         self._by_address[address] -= 1
         if not self._by_address[address]:
             del self._by_address[address]
 
     def count_late(self, late: Late) -> None:
-        """One is closed because something took too long."""
+        """Count a connection that is closed because something took too long."""
         CONNECTIONS_LATE.labels(self.port, late).inc()
 
-    def _refuse(self, limit: Limit) -> bool:
+    def refuse(self, limit: Limit) -> bool:
+        """Count a connection without room, and return False."""
         CONNECTIONS_REFUSED.labels(self.port, limit).inc()
         return False
 
     async def why_full(self) -> str | None:
-        """A check of readiness. None: there is room."""
+        """Return why no connection is taken, for the readiness check; None if there is room."""
         if self._all < self.most:
             return None
         return (

@@ -1,5 +1,5 @@
-"""Where an answer ends, in the two cases in which uvicorn has it otherwise than HTTP (RFC 9112,
-section 6.3): to a client of HTTP/1.0, and where there is a length but no body."""
+"""Ends an answer correctly in the two cases where uvicorn deviates from HTTP (RFC 9112, section
+6.3): for a client of HTTP/1.0, and if there is a length but no body."""
 
 import struct
 from socket import SO_LINGER, SOL_SOCKET
@@ -22,12 +22,12 @@ class Framing:
         self._until_closed = False
 
     async def send(self, message: Message) -> None:
-        """One message of ASGI."""
+        """Send one message of ASGI."""
         cycle = self._cycle
         if message["type"] == "http.response.start":
             self._until_closed = _has_no_chunks(cycle.scope) and not _has_length(message)
             if self._until_closed:
-                cycle.chunked_encoding = False  # the connection's end, which follows, is its end
+                cycle.chunked_encoding = False  # the answer ends with the connection
             await cycle.send(message)
             if message["status"] in _BODILESS:
                 cycle.expected_content_length = 0
@@ -37,7 +37,7 @@ class Framing:
         await cycle.send(message)
 
     def break_off(self) -> None:
-        """Where only the connection's end says that the answer is whole, it must not say so."""
+        """Reset the connection if its regular end would mark a broken answer as complete."""
         transport = self._cycle.transport
         if self._until_closed and (connection := transport.get_extra_info("socket")):
             connection.setsockopt(SOL_SOCKET, SO_LINGER, _AT_ONCE)  # it is reset, not ended
@@ -45,7 +45,7 @@ class Framing:
 
 
 def framed(app: Any, cycle: RequestResponseCycle) -> Any:
-    """The application of ASGI, whose answer ends where HTTP says."""
+    """Return an application of ASGI whose answers end as HTTP requires."""
 
     async def answer(scope: Scope, receive: Receive, _: object) -> None:
         framing = Framing(cycle)

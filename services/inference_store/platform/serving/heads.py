@@ -1,5 +1,5 @@
-"""Requests' heads: bounded, for the parser below keeps headers until they end, and read as those of
-plain requests of HTTP/1, whatever they ask for."""
+"""Heads of requests: bounded, because the parser holds headers until they end, and read as those of
+plain HTTP/1 requests, whatever they request."""
 
 from typing import Any, Final
 
@@ -9,25 +9,28 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from .framing import framed
 
 MOST_HEAD_BYTES: Final = 1 << 20
-"""Bytes of a request line and its headers, and again of its trailers, where nobody says less; model
-servers take 8 to 64 KiB."""
+"""The default for the most bytes of a request line and its headers, and again of its trailers;
+model servers accept 8 to 64 KiB."""
 
 _INVALID: Final = "Invalid HTTP request received."
 
 
 class BoundedHeads(HttpToolsProtocol):
     """Closes a connection whose head or trailers do not end. A request to change the protocol is
-    answered in this one, as RFC 9110 (section 7.8) lets a server do: the parser would take its body
-    for the other protocol's bytes."""
+    answered in this one, as RFC 9110 (section 7.8) permits: the parser would take its body for the
+    other protocol's bytes."""
 
     _bytes_of_head = 0
-    """Since a body's last bytes, or a request's end: of a head, trailers, extensions of chunks."""
+    """Bytes since a body's last bytes, or a request's end: of a head, trailers, extensions of
+    chunks."""
     _in_head = True
     _plain_head: bytes | None = None
-    """Of a request that asks for another protocol: its head without that."""
+    """The head of a request for another protocol, without that request."""
 
-    def __init__(self, *given: Any, most_head_bytes: int = MOST_HEAD_BYTES, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(
+        self, *arguments: Any, most_head_bytes: int = MOST_HEAD_BYTES, **options: Any
+    ) -> None:
+        super().__init__(*arguments, **options)
         self._most_head_bytes = most_head_bytes
 
     def data_received(self, data: bytes) -> None:
@@ -44,7 +47,7 @@ class BoundedHeads(HttpToolsProtocol):
     def _refuse(self) -> None:
         self.logger.warning(_INVALID)
         if self.cycle and self.cycle.response_started and not self.cycle.response_complete:
-            self.transport.close()  # in the middle of an answer it would be read as a part of it
+            self.transport.close()  # within an answer, the caller would read it as a part of it
         else:
             self.send_400_response(_INVALID)
 
@@ -58,7 +61,7 @@ class BoundedHeads(HttpToolsProtocol):
                 self._parse_plain_head()
 
     def _parse_plain_head(self) -> None:
-        """The head again: what follows is its body, then the next request."""
+        """Parse the head again: its body follows, then the next request."""
         head, self._plain_head = self._plain_head, None
         self.parser = HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
@@ -69,7 +72,7 @@ class BoundedHeads(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # a trailer is no header: nobody checked it as one
+        if self._in_head:  # a trailer is not a header: it was not checked as one
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -84,21 +87,22 @@ class BoundedHeads(HttpToolsProtocol):
         super().on_headers_complete()
 
     def _check_host(self) -> None:
-        """Raises ValueError: whom the request is for is not said, or twice (RFC 9112, section
+        """Raise ValueError if the request does not name its host exactly once (RFC 9112, section
         3.2)."""
         hosts = sum(name == b"host" for name, _ in self.headers)
         if hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
             raise ValueError("a request of HTTP/1.1 has one Host")
 
     def _check_coding(self) -> None:
-        """Raises ValueError: how the body ends is not said as RFC 9112 (section 6.1) has it, or it
-        is coded, which would be forgotten on the way."""
+        """Raise ValueError if the body does not end as RFC 9112 (section 6.1) requires, or has a
+        transfer coding, which would be lost on the way."""
         codings = [value.lower() for name, value in self.headers if name == b"transfer-encoding"]
         if codings and (codings != [b"chunked"] or self.parser.get_http_version() == "1.0"):
             raise ValueError("Transfer-Encoding is not that of chunks alone")
 
     def _without_upgrade(self) -> bytes:
-        """Raises ValueError: CONNECT, which asks for nothing but another protocol."""
+        """Return the head without the request for another protocol. Raises ValueError for CONNECT,
+        which only requests another protocol."""
         method = self.parser.get_method()
         if method == b"CONNECT":
             raise ValueError("CONNECT is for tunnels")

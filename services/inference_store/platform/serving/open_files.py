@@ -1,4 +1,4 @@
-"""How many connections the limit on open files leaves room for."""
+"""The number of connections that the limit on open files allows."""
 
 import resource
 from typing import Final
@@ -10,16 +10,16 @@ _RESERVED: Final = 256
 _log = structlog.get_logger()
 
 
-def connections_within(wanted: int, *, shares: int = 1) -> int:
-    """As many as are wanted, or as one of `shares` of the files that may be open allows; the soft
-    limit is raised to the hard one."""
+def connections_within(requested: int, *, shares: int = 1) -> int:
+    """Return the connections requested, or fewer if one of `shares` of the open files allows no
+    more; raises the soft limit to the hard one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if hard == resource.RLIM_INFINITY:
-        return wanted
+        return requested
     room = max(1, (hard - _RESERVED) // shares)
-    if room < wanted:
-        told = {"open_files": hard, "connections": room, "wanted": wanted}
-        _log.warning("few open files allowed", action="connections_lowered", **told)
-    return min(wanted, room)
+    if room < requested:
+        fields = {"open_files": hard, "connections": room, "wanted": requested}
+        _log.warning("few open files allowed", action="connections_lowered", **fields)
+    return min(requested, room)

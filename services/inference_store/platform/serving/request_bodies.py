@@ -1,10 +1,10 @@
-"""The time that a request's body has to come: some seconds, and more as it comes."""
+"""Limits the time of a request's body: some seconds, and more as it arrives."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final, TypeAlias
 
-from .guarded import Guarded, current
+from .guarded_connection import GuardedConnection, current
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -13,12 +13,12 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LEAST_RATE: Final = 500
-"""Bytes a second that a body has to come with, once its seconds are over."""
+"""The bytes per second that a body needs to arrive with, once its seconds are over."""
 
 
 class Served:
-    """An application of ASGI that tells each connection when it answers, and that waits for a body
-    no longer than it may take. Time in which the application does not read is not counted."""
+    """An application of ASGI that tells each connection when it answers, and limits the wait for a
+    body. Time in which the application does not read is not counted."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -36,25 +36,25 @@ class Served:
 
 
 class _Body:
-    """Reads a body, within its time."""
+    """Reads a body within its time limit."""
 
-    def __init__(self, receive: Receive, connection: Guarded) -> None:
+    def __init__(self, receive: Receive, connection: GuardedConnection) -> None:
         self._receive = receive
         self._connection = connection
-        self._left = connection.limits.body
+        self._seconds_left = connection.limits.body
         self._is_whole = False
 
     async def __call__(self) -> Message:
-        if self._is_whole:  # whoever asks on waits for the caller to leave
+        if self._is_whole:  # a further call waits for the caller to leave
             return await self._receive()
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            async with asyncio.timeout(max(0.0, self._left)):
+            async with asyncio.timeout(max(0.0, self._seconds_left)):
                 message = await self._receive()
         except TimeoutError:
             self._connection.close("body")
-            return await self._receive()  # that it is closed
-        self._left += len(message.get("body", b"")) / LEAST_RATE - (loop.time() - began)
+            return await self._receive()  # the message that it is closed
+        self._seconds_left += len(message.get("body", b"")) / LEAST_RATE - (loop.time() - began)
         self._is_whole = not message.get("more_body", False)
         return message

@@ -9,17 +9,17 @@ from .api import ApiSettings
 from .blobs import BlobSettings
 from .caps import CapSettings
 from .certificates import CertificateSettings
+from .checked_settings import Checks, read
 from .connections import ConnectionSettings
 from .dsn import TLS_PARAMETERS, check_dsn
-from .faults import sentences
-from .group import PREFIX, Group
+from .errors import sentences
+from .group import PREFIX, SettingsGroup
 from .ingester import IngesterSettings
 from .kafka import KafkaSettings
 from .logs import LogSettings
 from .names import GROUPS, UnknownSetting, names, refuse_unknown
 from .postgres import PostgresSettings
 from .proxy import CaptureSettings, ProxySettings, UpstreamSettings
-from .reading import Checks, read
 from .reconcile import ReconcileSettings
 from .retention import RetentionSettings
 from .secret_files import WrongSetting, secrets_of
@@ -39,7 +39,6 @@ __all__ = [
     "CertificateSettings",
     "Checks",
     "ConnectionSettings",
-    "Group",
     "IngesterSettings",
     "KafkaSettings",
     "LogSettings",
@@ -48,6 +47,7 @@ __all__ = [
     "ReconcileSettings",
     "RetentionSettings",
     "RoleSettings",
+    "SettingsGroup",
     "UnknownSetting",
     "UpstreamSettings",
     "WrongSetting",

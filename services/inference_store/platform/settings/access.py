@@ -9,14 +9,14 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from pydantic_settings import NoDecode
 
-from .group import Count, Group, Seconds
+from .group import Count, Seconds, SettingsGroup
 
 _LEAST_TOKEN_BYTES: Final = 16
 
 
 def _secure(url: str) -> str:
-    """Who could answer for the issuer could let anybody in: only this machine may do without TLS.
-    Left as it is written: issuers are compared to the letter."""
+    """Return a URL if it is secure: an impostor of the issuer could let anyone in, so only this
+    machine may do without TLS. It stays as it is written: issuers are compared by text."""
     parts = urlsplit(url)
     if parts.scheme == "https" and parts.hostname:
         return url
@@ -26,7 +26,7 @@ def _secure(url: str) -> str:
 
 
 def is_loopback(host: str | None) -> bool:
-    """Whether a host is `localhost` or an address of loopback."""
+    """Return whether a host is `localhost` or a loopback address."""
     try:
         return host == "localhost" or ip_address(host or "").is_loopback
     except ValueError:
@@ -44,7 +44,7 @@ def _hard_to_guess(token: SecretStr | None) -> SecretStr | None:
 
 
 def _parsed(roles: Any) -> Any:
-    """JSON is parsed here: a refusal of pydantic-settings would be the only one that is told."""
+    """Parse JSON: if pydantic-settings did and refused it, no other error would be reported."""
     try:
         return json.loads(roles) if isinstance(roles, str) else roles
     except json.JSONDecodeError as error:
@@ -54,7 +54,7 @@ def _parsed(roles: Any) -> Any:
         ) from None
 
 
-class RoleSettings(Group):
+class RoleSettings(SettingsGroup):
     """What the roles of an OIDC issuer's tokens may do."""
 
     oidc_roles_claim: str = "roles"
@@ -76,8 +76,20 @@ class AccessSettings(RoleSettings):
     """Audience that a token must be meant for; needed with `OIDC_ISSUER`."""
     oidc_jwks_url: Annotated[str, AfterValidator(_secure)] | None = None
     """URL of the issuer's keys; unset: as its discovery says."""
+    oidc_client_id: str | None = None
+    """The api's name at the issuer: with it, people sign in to the console at the issuer."""
+    oidc_client_secret: SecretStr | None = None
+    """The client's secret, if the issuer gave it one."""
+    oidc_scopes: str = "openid"
+    """Scopes that signing in asks for, separated by spaces; `openid` is one of them."""
+    api_public_url: Annotated[str, AfterValidator(_secure)] | None = None
+    """Where browsers reach the api, such as `https://store.example`; needed to sign in by OIDC."""
     oidc_clock_skew_seconds: Annotated[float, Field(ge=0, le=600)] = 60.0
     """How far the issuer's clock and ours may differ."""
+    api_session_seconds: Annotated[float, Field(ge=60, le=30 * 24 * 3600)] = 12 * 3600.0
+    """How long a session of the console lasts at most; it ends with its key or token too."""
+    api_session_idle_seconds: Annotated[float, Field(ge=300, le=30 * 24 * 3600)] = 3600.0
+    """A session that is not used for so long ends."""
     api_rate_limit_per_minute: Annotated[int, Field(ge=0)] = 6000
     """Most requests a minute of a key or subject; 0: no limit."""
     api_failed_tokens_per_minute: Annotated[int, Field(ge=0)] = 60
@@ -90,16 +102,24 @@ class AccessSettings(RoleSettings):
     """Addresses or networks, by commas, whose X-Forwarded-For names the client's address."""
 
     def contradictions(self) -> Iterator[str]:
-        """An audience is told."""
+        """Yield a sentence for each setting that the issuer or signing in lacks."""
         yield from super().contradictions()
         if self.oidc_issuer is not None and not self.oidc_audience:
             yield (
                 "$OIDC_ISSUER needs $OIDC_AUDIENCE: else tokens that were meant for other programs"
                 " would open this one"
             )
+        if self.oidc_client_id is not None:
+            for name in ("oidc_issuer", "api_public_url"):
+                if getattr(self, name) is None:
+                    yield f"$OIDC_CLIENT_ID needs ${name.upper()}"
+        elif self.oidc_client_secret is not None:
+            yield "$OIDC_CLIENT_SECRET is set and $OIDC_CLIENT_ID is not"
+        if "openid" not in self.oidc_scopes.split():
+            yield "$OIDC_SCOPES lacks `openid`: the issuer would send no ID token"
 
 
-class AuditSettings(Group):
+class AuditSettings(SettingsGroup):
     """How long it is kept what was done."""
 
     audit_keep_seconds: Seconds = 400 * 24 * 3600.0

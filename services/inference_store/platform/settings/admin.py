@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 from pydantic import FilePath
 
-from .group import Group
+from .group import SettingsGroup
 from .tls_files import pair_faults
 
 
-class AdminSettings(Group):
+class AdminSettings(SettingsGroup):
     """The admin port of every service."""
 
     admin_tls_certificate_file: FilePath | None = None
@@ -17,7 +17,7 @@ class AdminSettings(Group):
     """Private key (PEM) of that certificate."""
 
     def contradictions(self) -> Iterator[str]:
-        """A certificate has its key."""
+        """Yield a sentence if a certificate has no key, or a key no certificate."""
         yield from super().contradictions()
         names = ("ADMIN_TLS_CERTIFICATE_FILE", "ADMIN_TLS_KEY_FILE")
         yield from pair_faults(names, self.admin_tls_certificate_file, self.admin_tls_key_file)

@@ -54,6 +54,12 @@ class ApiSettings(
     """How long a query waits for its turn before it is refused."""
     streams_at_once: Count = 32
     """Most streams one process sends at once; one caller has at most half of them."""
+    followers_at_once: Count = 32
+    """Most streams of arrivals one process sends at once; one caller has at most a quarter."""
+    console: Literal["on", "off"] = "on"
+    """`off`: the api serves no console, and `/` leads nowhere."""
+    thumbnail_processes: Annotated[int, Field(ge=0, le=64)] = 2
+    """Most processes that make thumbnails at once, with up to 240 MiB each; 0: none are made."""
     presigned_urls: Literal["on", "off"] = "on"
     """`off`: `urls` name the api's own routes, and blobs are read only through the api."""
     presigned_url_seconds: Annotated[int, Field(gt=0, le=7 * 24 * 3600)] = 900
@@ -75,8 +81,18 @@ class ApiSettings(
         """Queries at once of one caller."""
         return self.queries_at_once_per_caller or max(1, self.most_queries // 2)
 
+    @property
+    def most_streams_of_one(self) -> int:
+        """Streams at once of one caller."""
+        return max(1, self.streams_at_once // 2)
+
+    @property
+    def most_followers_of_one(self) -> int:
+        """Streams of arrivals at once of one caller."""
+        return max(1, self.followers_at_once // 4)
+
     def contradictions(self) -> Iterator[str]:
-        """A certificate has its key; queries leave connections."""
+        """Yield the faults of certificates, and of limits on queries that leave no connections."""
         yield from super().contradictions()
         names = ("API_TLS_CERTIFICATE_FILE", "API_TLS_KEY_FILE")
         yield from pair_faults(names, self.api_tls_certificate_file, self.api_tls_key_file)

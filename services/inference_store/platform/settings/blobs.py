@@ -5,13 +5,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, FilePath, SecretStr
 
-from .group import Group, Seconds
+from .group import Seconds, SettingsGroup
 from .tls_files import CaFile
 
 LedgerPrefix = Annotated[str, Field(pattern=r"^([A-Za-z0-9_\-]+/)+$", max_length=256)]
 
 
-class BlobSettings(Group):
+class BlobSettings(SettingsGroup):
     """The object store that holds data, metadata and responses."""
 
     s3_endpoint: str | None = None
@@ -48,16 +48,16 @@ class BlobSettings(Group):
     @property
     def buckets(self) -> frozenset[str]:
         """Every bucket that may be read or deleted from."""
-        named = (name.strip() for name in self.s3_allowed_buckets.split(","))
-        return frozenset(name for name in named if name) | {self.s3_bucket}
+        names = (name.strip() for name in self.s3_allowed_buckets.split(","))
+        return frozenset(name for name in names if name) | {self.s3_bucket}
 
     def contradictions(self) -> Iterator[str]:
-        """Keys or a role; encryption with its key; certificates for what is encrypted."""
+        """Yield the faults of keys and roles, of encryption and of certificates."""
         yield from super().contradictions()
         key, secret = self.s3_access_key.get_secret_value(), self.s3_secret_key.get_secret_value()
         if bool(key) != bool(secret):
-            there, missing = ("ACCESS", "SECRET") if key else ("SECRET", "ACCESS")
-            yield f"$S3_{there}_KEY is set and $S3_{missing}_KEY is not: set both"
+            present, missing = ("ACCESS", "SECRET") if key else ("SECRET", "ACCESS")
+            yield f"$S3_{present}_KEY is set and $S3_{missing}_KEY is not: set both"
         if key and (self.s3_role_arn or self.s3_web_identity_token_file):
             yield "$S3_ACCESS_KEY and $S3_ROLE_ARN are set: keep keys, or web identity"
         if not (self.s3_sts_endpoint or "https://").startswith("https://"):

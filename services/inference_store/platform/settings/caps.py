@@ -1,9 +1,9 @@
 """How much is indexed."""
 
-from .group import Count, Group
+from .group import Count, SettingsGroup
 
 
-class CapSettings(Group):
+class CapSettings(SettingsGroup):
     """How much of one inference is indexed; what is over is kept and flagged."""
 
     max_metadata_bytes: Count = 1024 * 1024

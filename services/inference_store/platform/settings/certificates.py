@@ -4,10 +4,10 @@ from typing import Annotated
 
 from pydantic import Field, SecretStr
 
-from .group import Group
+from .group import SettingsGroup
 
 
-class CertificateSettings(Group):
+class CertificateSettings(SettingsGroup):
     """With what certificates are signed, and how long their head is locked."""
 
     certificate_key: SecretStr | None = None

@@ -1,9 +1,9 @@
 """Connections that callers open."""
 
-from .group import Count, Group, Seconds
+from .group import Count, Seconds, SettingsGroup
 
 
-class ConnectionSettings(Group):
+class ConnectionSettings(SettingsGroup):
     """How many connections the api and the proxy take, and how long each may be silent."""
 
     connections: Count = 4096

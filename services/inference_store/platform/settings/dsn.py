@@ -1,4 +1,4 @@
-"""What a DSN of Postgres may be."""
+"""Checks a DSN of Postgres."""
 
 from typing import Annotated, Final
 from urllib.parse import parse_qsl, urlsplit
@@ -13,8 +13,8 @@ _SPELLED: Final = "postgresql://user:password@host:port/database"
 
 
 def check_dsn(dsn: str) -> None:
-    """Raise ValueError where it names no server, or asks for what is not there. Its text quotes
-    nothing: a password that is not escaped may stand in any part."""
+    """Raise ValueError if a DSN names no server, or requests something unsupported. The text quotes
+    nothing: an unescaped password may be in any part."""
     try:
         parts = urlsplit(dsn)
         scheme, host, _ = parts.scheme, parts.hostname, parts.port

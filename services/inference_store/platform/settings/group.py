@@ -1,4 +1,4 @@
-"""What every group of settings is made of. Every name carries INFERENCE_STORE_."""
+"""The base of every group of settings. Every name begins with INFERENCE_STORE_."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, Self
@@ -12,20 +12,20 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from .faults import PREFIX, about, refusal, said, told
+from .errors import PREFIX, build_error, describe_error, describe_text, find_names
 from .secret_files import SecretFiles
 
-__all__ = ["PREFIX", "Count", "Group", "Port", "Seconds"]
+__all__ = ["PREFIX", "Count", "Port", "Seconds", "SettingsGroup"]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(gt=0)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 
 
-class Group(BaseSettings):
+class SettingsGroup(BaseSettings):
     """Settings that belong together; read from the environment, else `.env`, else secret files.
 
-    A name that is set to nothing counts as unset. What is wrong is told all at once, and by the
-    whole name of each setting.
+    An empty value counts as unset. All errors are reported at once, with the full name of each
+    setting.
     """
 
     model_config = SettingsConfigDict(
@@ -34,12 +34,12 @@ class Group(BaseSettings):
         env_ignore_empty=True,
         extra="ignore",
         hide_input_in_errors=True,
-        # A service reads one group of the four, and knows the others by their names alone.
+        # A service reads one of the four groups, and only needs the names of the others.
         defer_build=True,
     )
 
     def contradictions(self) -> Iterator[str]:
-        """What does not fit together, in sentences where `$NAME` is a setting's whole name.
+        """Yield what does not fit together, in sentences where `$NAME` is a setting's whole name.
 
         A group adds its own to those of `super()`, and never a value that may be a secret.
         """
@@ -47,23 +47,27 @@ class Group(BaseSettings):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _told_at_once(cls, given: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
-        """Where values are wrong, what the others contradict is told with them."""
-        wrong = []
+    def _report_all_errors(cls, values: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+        """Report wrong values together with the contradictions of the others."""
+        errors = []
         try:
-            made = read(given)
+            settings = read(values)
         except ValidationError as error:
-            wrong = error.errors(include_url=False)
-            if not isinstance(given, dict) or not all(each["loc"] for each in wrong):
+            errors = error.errors(include_url=False)
+            if not isinstance(values, dict) or not all(details["loc"] for details in errors):
                 raise
-            names = {each["loc"][0] for each in wrong}
-            made = read({name: value for name, value in given.items() if name not in names})
-        unsure = {str(each["loc"][0]) for each in wrong}
-        faults = [told(cls, each) for each in wrong]
-        faults += [said(text) for text in made.contradictions() if not about(text) & unsure]
+            names = {details["loc"][0] for details in errors}
+            settings = read({name: value for name, value in values.items() if name not in names})
+        unsure = {str(details["loc"][0]) for details in errors}
+        faults = [describe_error(cls, details) for details in errors]
+        faults += [
+            describe_text(text)
+            for text in settings.contradictions()
+            if not find_names(text) & unsure
+        ]
         if faults:
-            raise refusal(cls, faults)
-        return made
+            raise build_error(cls, faults)
+        return settings
 
     @classmethod
     def settings_customise_sources(
@@ -76,6 +80,6 @@ class Group(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         assert isinstance(env_settings, EnvSettingsSource)
         assert isinstance(dotenv_settings, DotEnvSettingsSource)
-        given = {**dotenv_settings.env_vars, **env_settings.env_vars}
-        files = SecretFiles(settings_cls, given)
+        environment = {**dotenv_settings.env_vars, **env_settings.env_vars}
+        files = SecretFiles(settings_cls, environment)
         return init_settings, files, env_settings, dotenv_settings

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import FilePath, SecretStr
 
-from .group import Group
+from .group import SettingsGroup
 from .tls_files import CaFile, pair_faults
 
 _OAUTH = ("kafka_oauth_token_url", "kafka_oauth_client_id", "kafka_oauth_client_secret")
@@ -13,7 +13,7 @@ _PASSWORD = ("kafka_sasl_username", "kafka_sasl_password")
 _TLS = ("kafka_ca_file", "kafka_certificate_file", "kafka_key_file", "kafka_key_password")
 
 
-class KafkaSettings(Group):
+class KafkaSettings(SettingsGroup):
     """The topic that inference events arrive on."""
 
     kafka_bootstrap_servers: str = "localhost:9092"
@@ -54,7 +54,7 @@ class KafkaSettings(Group):
     """Scope to ask for, where the token endpoint wants one."""
 
     def contradictions(self) -> Iterator[str]:
-        """Encryption and login have what they need, and nothing else; a certificate its key."""
+        """Yield the faults of encryption and login, and of certificates without keys."""
         yield from super().contradictions()
         yield from self._protocol()
         yield from self._login(self.kafka_sasl_mechanism)
@@ -64,35 +64,39 @@ class KafkaSettings(Group):
 
     def _protocol(self) -> Iterator[str]:
         protocol, mechanism = self.kafka_security_protocol, self.kafka_sasl_mechanism
-        said = f"$KAFKA_SECURITY_PROTOCOL={protocol}"
+        protocol_text = f"$KAFKA_SECURITY_PROTOCOL={protocol}"
         if mechanism is not None and "SASL" not in protocol:
-            yield f"$KAFKA_SASL_MECHANISM={mechanism} needs SASL_SSL or SASL_PLAINTEXT, not {said}"
+            needed = "SASL_SSL or SASL_PLAINTEXT"
+            yield f"$KAFKA_SASL_MECHANISM={mechanism} needs {needed}, not {protocol_text}"
         if mechanism is None and "SASL" in protocol:
-            yield f"{said} needs $KAFKA_SASL_MECHANISM"
+            yield f"{protocol_text} needs $KAFKA_SASL_MECHANISM"
         if "SSL" not in protocol.removeprefix("SASL_"):
-            yield from (f"${name} is set, but {said} does not encrypt" for name in self._set(_TLS))
+            yield from (
+                f"${name} is set, but {protocol_text} does not encrypt"
+                for name in self._list_set(_TLS)
+            )
         if self.kafka_key_password.get_secret_value() and self.kafka_key_file is None:
             yield "$KAFKA_KEY_PASSWORD is set and $KAFKA_KEY_FILE is not"
 
     def _login(self, mechanism: str | None) -> Iterator[str]:
-        """What the mechanism needs and has not, or has and cannot use."""
+        """Yield a sentence for each setting that the mechanism needs and lacks, or does not use."""
         needed: tuple[str, ...] = ()
         if mechanism is not None:
             needed = _OAUTH if mechanism == "OAUTHBEARER" else _PASSWORD
-        there = self._set((*_OAUTH, *_PASSWORD, "kafka_oauth_scope"))
-        for name in (each.upper() for each in needed):
-            if name not in there:
+        present = self._list_set((*_OAUTH, *_PASSWORD, "kafka_oauth_scope"))
+        for name in (field.upper() for field in needed):
+            if name not in present:
                 yield f"$KAFKA_SASL_MECHANISM={mechanism} needs ${name}"
         optional = ("KAFKA_OAUTH_SCOPE",) if needed == _OAUTH else ()
-        for name in there:
+        for name in present:
             if name.lower() not in needed and name not in optional:
                 yield f"${name} is set, but $KAFKA_SASL_MECHANISM={mechanism or ''} does not use it"
         url = self.kafka_oauth_token_url
         if url and not url.startswith(("https://", "http://")):
             yield "$KAFKA_OAUTH_TOKEN_URL must begin with https:// or http://"
 
-    def _set(self, names: tuple[str, ...]) -> list[str]:
-        """Those of the fields that have a value, as the environment names them."""
+    def _list_set(self, names: tuple[str, ...]) -> list[str]:
+        """Return the names in the environment of the fields that have a value."""
         values = {name: getattr(self, name) for name in names}
         return [
             name.upper()

@@ -2,10 +2,10 @@
 
 from typing import Literal
 
-from .group import Group
+from .group import SettingsGroup
 
 
-class LogSettings(Group):
+class LogSettings(SettingsGroup):
     """How every service logs."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -1,4 +1,4 @@
-"""Every setting there is, and the refusal of one that is not."""
+"""The names of all settings; refuses unknown ones."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dotenv import dotenv_values
 
 from .api import ApiSettings
-from .group import PREFIX, Group
+from .group import PREFIX, SettingsGroup
 from .ingester import IngesterSettings
 from .proxy import ProxySettings
 from .retention import RetentionSettings
@@ -17,43 +17,48 @@ class UnknownSetting(WrongSetting):
     """The environment names a setting that does not exist."""
 
 
-GROUPS: tuple[type[Group], ...] = (ProxySettings, IngesterSettings, ApiSettings, RetentionSettings)
+GROUPS: tuple[type[SettingsGroup], ...] = (
+    ProxySettings,
+    IngesterSettings,
+    ApiSettings,
+    RetentionSettings,
+)
 
 
 def names() -> frozenset[str]:
-    """Every setting's name in the environment."""
+    """Return every setting's name in the environment."""
     fields = (name for group in GROUPS for name in group.model_fields)
     return frozenset(PREFIX + name.upper() for name in fields)
 
 
 def refuse_unknown(environment: Mapping[str, str | None] | None = None) -> None:
-    """Raise UnknownSetting if the environment names settings that do not exist: all of them."""
-    if told := unknown(environment):
-        raise UnknownSetting("\n".join(told))
+    """Raise UnknownSetting with all settings in the environment that do not exist."""
+    if sentences := unknown(environment):
+        raise UnknownSetting("\n".join(sentences))
 
 
 def unknown(environment: Mapping[str, str | None] | None = None) -> list[str]:
-    """A sentence for each name in the environment that no setting has."""
-    known = names() | file_names(PREFIX, GROUPS)
+    """Return a sentence for each name in the environment that no setting has."""
+    known_names = names() | file_names(PREFIX, GROUPS)
     if environment is None:
         environment = {**dotenv_values(".env"), **os.environ}
     return [
-        _unknown(name, known)
+        _unknown(name, known_names)
         for name in environment
-        if name.startswith(PREFIX) and name not in known and not _is_ours(name)
+        if name.startswith(PREFIX) and name not in known_names and not _is_ours(name)
     ]
 
 
 def _is_ours(name: str) -> bool:
-    """Names that belong to the tests or to the command line, not to a service."""
+    """Return whether a name belongs to the tests or to the command line, not to a service."""
     return name.startswith(
         tuple(PREFIX + part for part in ("TEST_", "SERVERS_", "FAILPOINT", "REQUIRE_"))
     )
 
 
-def _unknown(name: str, known: Iterable[str]) -> str:
-    # With the first name that is not there.
+def _unknown(name: str, known_names: Iterable[str]) -> str:
+    # Imported with the first unknown name.
     from rapidfuzz import process  # noqa: PLC0415
 
-    near = [match for match, _, _ in process.extract(name, sorted(known), limit=3)]
+    near = [match for match, _, _ in process.extract(name, sorted(known_names), limit=3)]
     return f"There is no setting {name}. The nearest are {', '.join(near)}."

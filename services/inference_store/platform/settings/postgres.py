@@ -7,11 +7,11 @@ from urllib.parse import parse_qsl, urlsplit
 from pydantic import SecretStr
 
 from .dsn import TLS_PARAMETERS, Dsn
-from .group import Count, Group
+from .group import Count, SettingsGroup
 from .tls_files import CaFile
 
 
-class PostgresSettings(Group):
+class PostgresSettings(SettingsGroup):
     """The database that holds the index, the books and the policies."""
 
     postgres_dsn: Dsn = SecretStr("postgresql://localhost:5432/inference_store")
@@ -29,7 +29,7 @@ class PostgresSettings(Group):
 
     @property
     def postgres_tls_mode(self) -> str:
-        """How connections are encrypted: as the DSN says, else POSTGRES_TLS."""
+        """The encryption of connections: the DSN's, else POSTGRES_TLS."""
         return self._mode_of_dsn() or self.postgres_tls
 
     def _mode_of_dsn(self) -> str | None:
@@ -37,7 +37,7 @@ class PostgresSettings(Group):
         return next((value for name, value in reversed(query) if name in TLS_PARAMETERS), None)
 
     def contradictions(self) -> Iterator[str]:
-        """One password, one word about TLS."""
+        """Yield a sentence for each setting that is set twice, or not used."""
         yield from super().contradictions()
         parts = urlsplit(self.postgres_dsn.get_secret_value())
         if self.postgres_password.get_secret_value() and parts.password:

@@ -9,13 +9,13 @@ from pydantic import Field, FilePath, SecretStr
 from .admin import AdminSettings
 from .blobs import BlobSettings
 from .connections import ConnectionSettings
-from .group import Count, Group, Port, Seconds
+from .group import Count, Port, Seconds, SettingsGroup
 from .kafka import KafkaSettings
 from .logs import LogSettings
 from .tls_files import pair_faults
 
 
-class RedactionSettings(Group):
+class RedactionSettings(SettingsGroup):
     """What redactions need."""
 
     proxy_redaction_key: SecretStr = SecretStr("")
@@ -50,7 +50,7 @@ class CaptureSettings(RedactionSettings):
     proxy_registry_key: SecretStr = SecretStr("")
     """Key that may read the models there; one with the role `reader` is enough."""
     proxy_registry_file: Path | None = None
-    """File that keeps what was read, for a start while the api is away."""
+    """File that keeps what was read, for a start while the api is unavailable."""
     proxy_registry_seconds: Seconds = 60.0
     """Time between two readings of the registrations."""
     proxy_spool: Literal["off", "overflow", "all"] = "off"
@@ -65,7 +65,7 @@ class CaptureSettings(RedactionSettings):
     """How long, at its end, the proxy waits for calls to finish and captures to be published."""
 
     def contradictions(self) -> Iterator[str]:
-        """What needs another setting has it."""
+        """Yield a sentence for each setting that needs another one."""
         yield from super().contradictions()
         if self.proxy_spool != "off" and self.proxy_spool_directory is None:
             yield f"$PROXY_SPOOL={self.proxy_spool} needs $PROXY_SPOOL_DIRECTORY"
@@ -88,7 +88,7 @@ class UpstreamSettings(RedactionSettings):
     """Protocols of that model server whose calls are captured, separated by commas."""
 
     def contradictions(self) -> Iterator[str]:
-        """Upstreams are told once."""
+        """Yield a sentence if upstreams are set twice, or not at all."""
         yield from super().contradictions()
         upstream = self.proxy_upstream or self.proxy_upstream_grpc
         if self.proxy_config is not None and upstream:
@@ -127,6 +127,10 @@ class ProxySettings(
     """Largest gRPC message that passes; a larger one is refused."""
     proxy_grpc_calls: Count = 4096
     """Most gRPC calls at once; further ones are refused with RESOURCE_EXHAUSTED."""
+    proxy_grpc_calls_per_address: Count | None = None
+    """Most of them from one address; unset: half of them."""
+    proxy_grpc_message_seconds: Seconds = 300.0
+    """How long the request of a gRPC call with one message may take to arrive."""
     proxy_strip_bytes: Count = 64 * 1024 * 1024
     """Most bytes of requests held to take metadata out; without room one goes on as it came."""
     proxy_admin_host: str = "127.0.0.1"
@@ -135,7 +139,7 @@ class ProxySettings(
     """Admin port of the proxy; 0: any free one."""
 
     def contradictions(self) -> Iterator[str]:
-        """A certificate has its key."""
+        """Yield a sentence if a certificate has no key, or a key no certificate."""
         yield from super().contradictions()
         names = ("PROXY_TLS_CERTIFICATE_FILE", "PROXY_TLS_KEY_FILE")
         yield from pair_faults(names, self.proxy_tls_certificate_file, self.proxy_tls_key_file)

@@ -4,10 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .group import Group
+from .group import SettingsGroup
 
 
-class ReconcileSettings(Group):
+class ReconcileSettings(SettingsGroup):
     """Where inferences' objects lie, and when they are compared with the index."""
 
     reconcile_schedule: Literal["off", "daily"] = "off"

@@ -13,18 +13,18 @@ MOST_BYTES = 64 * 1024
 
 
 class WrongSetting(ValueError):
-    """A setting cannot be as it is given; the text names it and the remedy."""
+    """A setting is wrong; the text names it and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Stands for a secret that cannot be had; no field takes it, so that its text is told."""
+    """Stands for an unreadable secret; no field accepts it, so that its text is reported."""
 
     why: str
 
 
 def secrets_of(group: type[BaseSettings]) -> list[str]:
-    """The fields that are secrets, in their order."""
+    """Return the fields that are secrets, in order."""
     return [name for name, field in group.model_fields.items() if _is_secret(field)]
 
 
@@ -33,32 +33,34 @@ def _is_secret(field: FieldInfo) -> bool:
 
 
 class SecretFiles(PydanticBaseSettingsSource):
-    """Reads the files that a group's NAME_FILE name. `given`: the environment, lower case.
+    """Reads the files that a group's NAME_FILE name. `environment` has lower-case names.
 
-    Where NAME is given as well, or the file cannot be read, the value is Unreadable.
+    If NAME is set, too, or the file cannot be read, the value is Unreadable.
     """
 
-    def __init__(self, settings_cls: type[BaseSettings], given: Mapping[str, str | None]) -> None:
+    def __init__(
+        self, settings_cls: type[BaseSettings], environment: Mapping[str, str | None]
+    ) -> None:
         super().__init__(settings_cls)
-        self._given = given
+        self._environment = environment
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
         if not _is_secret(field):
             return None, field_name, False
         prefix = str(self.config.get("env_prefix", ""))
         setting = f"{prefix}{field_name}".upper()
-        path = self._given.get(f"{setting}_FILE".lower())
+        path = self._environment.get(f"{setting}_FILE".lower())
         if not path:
             return None, field_name, False
-        if self._given.get(setting.lower()):
+        if self._environment.get(setting.lower()):
             why = f"{setting} and {setting}_FILE are both given: keep one of them"
             return Unreadable(why), field_name, False
         return _read(f"{setting}_FILE", Path(path)), field_name, False
 
     def __call__(self) -> dict[str, Any]:
         fields = self.settings_cls.model_fields.items()
-        found = {name: self.get_field_value(field, name)[0] for name, field in fields}
-        return {name: value for name, value in found.items() if value is not None}
+        values = {name: self.get_field_value(field, name)[0] for name, field in fields}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 def _read(setting: str, path: Path) -> str | Unreadable:
@@ -76,7 +78,7 @@ def _read(setting: str, path: Path) -> str | Unreadable:
 
 
 def file_names(prefix: str, groups: Iterable[type[BaseSettings]]) -> frozenset[str]:
-    """Every NAME_FILE that there is."""
+    """Return every name of a NAME_FILE setting."""
     return frozenset(
         f"{prefix}{name}_file".upper() for group in groups for name in secrets_of(group)
     )

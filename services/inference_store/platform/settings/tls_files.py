@@ -1,4 +1,4 @@
-"""Files of certificates and keys: that they can be used is seen when a service starts."""
+"""Files of certificates and keys, which are checked when a service starts."""
 
 import ssl
 from collections.abc import Iterator
@@ -23,13 +23,13 @@ CaFile = Annotated[FilePath, AfterValidator(_holds_certificates)]
 def pair_faults(
     names: tuple[str, str], certificate: Path | None, key: Path | None, password: str = ""
 ) -> Iterator[str]:
-    """What is wrong, unless both are given and belong together, or neither is given.
+    """Yield what is wrong, unless both files are given and belong together, or neither is given.
 
     `names`: of their settings, without the prefix.
     """
     if (certificate is None) != (key is None):
-        there, missing = names if key is None else names[::-1]
-        yield f"${there} is set and ${missing} is not: set both, or neither"
+        present, missing = names if key is None else names[::-1]
+        yield f"${present} is set and ${missing} is not: set both, or neither"
     if certificate is not None and key is not None:
         try:
             presenting(certificate, key, password)
@@ -38,15 +38,19 @@ def pair_faults(
 
 
 def presenting(certificate: Path, key: Path, password: str = "") -> ssl.SSLContext:
-    """What a server presents to its clients. Raises ssl.SSLError and OSError."""
+    """Load the certificate that a server presents to its clients.
+
+    Raises ssl.SSLError and OSError.
+    """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    # without a password given, a key that has one would ask for it in the terminal
+    # without a password, a key that has one would ask for it in the terminal
     context.load_cert_chain(certificate, key, password=lambda: password)
     return context
 
 
 def trusting(ca_file: Path | None, *, beside_system: bool = False) -> ssl.SSLContext:
-    """Whom a client trusts: the system's authorities, or the file's in their place or beside."""
+    """Return a TLS context that trusts the system's authorities, or the file's instead or in
+    addition."""
     if beside_system and ca_file is not None:
         context = ssl.create_default_context()
         context.load_verify_locations(ca_file)

@@ -5,8 +5,7 @@ So nothing is counted twice, time can run out between two of them, and several m
 other case than several partitions.
 """
 
-from .answer import Aggregated
-from .asked import (
+from .aggregation import (
     Aggregation,
     ByHistogram,
     ByLabel,
@@ -16,9 +15,10 @@ from .asked import (
     Measure,
     Name,
 )
-from .choose import targets
+from .answer import Aggregated
 from .functions import AGGREGATES, Aggregate
 from .run import aggregate
+from .targets import build_targets
 
 __all__ = [
     "AGGREGATES",
@@ -33,5 +33,5 @@ __all__ = [
     "Measure",
     "Name",
     "aggregate",
-    "targets",
+    "build_targets",
 ]

@@ -1,4 +1,4 @@
-"""Spans of time: where each one begins, by a time zone's calendar or every so many seconds."""
+"""Spans of time by a time zone's calendar, or of a fixed number of seconds."""
 
 import re
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeAlias
 from zoneinfo import ZoneInfo
 
 Unit: TypeAlias = Literal["second", "day", "month"]
-# A Monday: weeks begin there, and every span that no day is a multiple of.
+# A Monday. Weeks are counted from it, and all spans that do not divide a day evenly.
 _ORIGIN: Final = date(2000, 1, 3)
 _DAY_SECONDS: Final = 86_400
 _LEAST: Final[dict[Unit, timedelta]] = {
@@ -19,23 +19,23 @@ _LEAST: Final[dict[Unit, timedelta]] = {
 _ISO: Final = re.compile(r"P(?:([0-9]{1,9})([YMWD])|(T[0-9]{1,9})([HMS]))", re.ASCII)
 _MOST: Final = timedelta(days=36_525)
 PATTERN: Final = "^(minute|hour|day|week|month|P[0-9]{1,9}[YMWD]|PT[0-9]{1,9}[HMS])$"
-"""What `width_of` reads, as a regular expression of ECMA 262."""
+"""The texts that `width_of` reads, as a regular expression of ECMA 262."""
 
 
 class TooManyBuckets(Exception):
-    """There would be more than were allowed."""
+    """There would be more spans of time than allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Width:
-    """How long a span is: so many seconds, days or months of the calendar."""
+    """The length of a span: a number of seconds, or of days or months of the calendar."""
 
     count: int
     unit: Unit
 
     @property
     def least(self) -> timedelta:
-        """The shortest that such a span can be, but for a change of clocks."""
+        """The shortest length of such a span, apart from changes of the clocks."""
         return self.count * _LEAST[self.unit]
 
 
@@ -55,16 +55,16 @@ _OF_ISO: Final = {
 
 @lru_cache(maxsize=1024)
 def width_of(text: str) -> Width:
-    """The width that a name or an ISO 8601 duration of one unit says. Raises ValueError."""
+    """Return the width for a name or an ISO 8601 duration of one unit. Raises ValueError."""
     if text in _NAMED:
         return _NAMED[text]
-    found = _ISO.fullmatch(text)
-    if found is None:
+    match = _ISO.fullmatch(text)
+    if match is None:
         raise ValueError(
             f"it is {', '.join(_NAMED)} or an ISO 8601 duration of one unit, such as PT15M, PT6H,"
             " P2W or P3M"
         )
-    number, letter = (found[1], found[2]) if found[1] else (found[3][1:], f"T{found[4]}")
+    number, letter = (match[1], match[2]) if match[1] else (match[3][1:], f"T{match[4]}")
     unit = _OF_ISO[letter]
     if not 0 < int(number) * unit.least.total_seconds() <= _MOST.total_seconds():
         raise ValueError("a span of time is longer than nothing, and not over a hundred years")
@@ -72,11 +72,11 @@ def width_of(text: str) -> Width:
 
 
 def floor(width: Width, zone: ZoneInfo, at: datetime) -> datetime:
-    """When the span began in which an instant lies, in UTC.
+    """Return the beginning, in UTC, of the span that contains an instant.
 
-    Minutes and hours are those of the clock: an hour that it repeats is two. Other spans that a
-    day is a multiple of count from midnight. Days and months go by the calendar: the day of a
-    change of clocks has 23 or 25 hours.
+    Minutes and hours are those of the clock: an hour that the clock repeats is two spans. Other
+    spans that divide a day evenly are counted from midnight. Days and months follow the calendar:
+    a day on which the clocks change has 23 or 25 hours.
     """
     local = at.astimezone(zone)
     match width:
@@ -95,12 +95,12 @@ def floor(width: Width, zone: ZoneInfo, at: datetime) -> datetime:
 
 
 def _midnight(day: date, zone: ZoneInfo) -> datetime:
-    """The first one, where clocks go back over it."""
+    """Return the day's midnight: the first one, if the clocks are set back over it."""
     return datetime.combine(day, time.min, zone)
 
 
 def _counted(at: datetime, origin: datetime, seconds: int) -> datetime:
-    # In UTC: between two times of one zone Python takes the difference of their clocks.
+    # In UTC: within one zone Python subtracts the clock times, whatever the offsets are.
     begin, width = origin.astimezone(UTC), timedelta(seconds=seconds)
     return begin + (at - begin) // width * width
 
@@ -116,25 +116,25 @@ def _first_of_months(day: date, count: int) -> date:
 
 
 def following(width: Width, zone: ZoneInfo, start: datetime) -> datetime:
-    """When the span after the one that begins at `start` begins."""
+    """Return the beginning of the span that follows the one beginning at `start`."""
     later = start + width.least
-    while (found := floor(width, zone, later)) <= start:
+    while (begin := floor(width, zone, later)) <= start:
         later += width.least
-    return found
+    return begin
 
 
 def starts(
     width: Width, zone: ZoneInfo, first: datetime, last: datetime, *, most: int
 ) -> list[datetime]:
-    """When each span begins that touches [first, last], and when the one after them does.
+    """Return the beginning of each span that touches [first, last], and of the span after them.
 
     Raises TooManyBuckets.
     """
     if (last - first) / width.least > 2 * most:
         raise TooManyBuckets
-    found = [floor(width, zone, first)]
-    while found[-1] <= last:
-        if len(found) > most:
+    begins = [floor(width, zone, first)]
+    while begins[-1] <= last:
+        if len(begins) > most:
             raise TooManyBuckets
-        found.append(following(width, zone, found[-1]))
-    return found
+        begins.append(following(width, zone, begins[-1]))
+    return begins

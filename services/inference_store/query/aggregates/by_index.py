@@ -1,5 +1,7 @@
-"""Inferences by the groups that an index alone counts. Those without a value are what is left of
-all, counted by one statement."""
+"""Counts of inferences by group that an index alone answers.
+
+The inferences without a value are all inferences minus those with one, in the same statement.
+"""
 
 from typing import Any
 
@@ -25,20 +27,20 @@ from .rows import Dimension, InTime, Rows
 
 
 def by_one_key(query: Query, here: DrivingIndex, dimension: Dimension) -> CompoundSelect[int]:
-    """By the values of a single-valued key, from its side table."""
+    """Count inferences by the values of a single-valued key, from its side table."""
     assert not isinstance(dimension, InTime)
     rows = Rows(query, here, dimension.operand)
-    found = rows.grouped([rows.group(dimension)], [func.count().label("n")]).cte()
-    known = select(func.coalesce(func.sum(found.c.n), 0)).scalar_subquery()
-    nobody = _number(_everybody(query, here.scan_range).scalar_subquery() - known)
-    return union_all(select(found.c.g0, found.c.n), nobody)
+    groups = rows.grouped([rows.group(dimension)], [func.count().label("n")]).cte()
+    with_value = select(func.coalesce(func.sum(groups.c.n), 0)).scalar_subquery()
+    nobody = _number(_everybody(query, here.scan_range).scalar_subquery() - with_value)
+    return union_all(select(groups.c.g0, groups.c.n), nobody)
 
 
 def by_label(query: Query, here: DrivingIndex) -> Select[Any]:
-    """By the labels of its predictions, each inference once in each.
+    """Count inferences by the labels of their predictions, each inference once per label.
 
-    The index has a label's predictions together: they are sorted by inference label by label,
-    which takes half of what hashes of all do.
+    The index has the predictions of a label together: sorting them by inference, label by label,
+    takes half the memory of hashing all of them.
     """
     scan_range, row = here.scan_range, prediction.alias()
     return (
@@ -49,8 +51,10 @@ def by_label(query: Query, here: DrivingIndex) -> Select[Any]:
 
 
 def without_label(query: Query, here: DrivingIndex) -> Select[Any]:
-    """Those of which no prediction has a label: a statement of its own, which leaves the labels to
-    several processes."""
+    """Count inferences without a labelled prediction.
+
+    It is a statement of its own, so that several processes can count the labels.
+    """
     scan_range = here.scan_range
     uids = select(prediction.c.uid).where(*_there(query, scan_range, prediction))
     predicted = uids.group_by(prediction.c.uid).subquery()
@@ -60,7 +64,7 @@ def without_label(query: Query, here: DrivingIndex) -> Select[Any]:
 
 
 def _unlabelled(query: Query, scan_range: ScanRange) -> Select[int]:
-    """How many have predictions, none of them with a label."""
+    """Count the inferences that have predictions, but none with a label."""
     row, other = prediction.alias(), prediction.alias()
     labelled = select(other.c.uid).where(
         scan_range.of(other), other.c.uid == row.c.uid, other.c.label.is_not(None)
@@ -86,6 +90,6 @@ def _there(query: Query, scan_range: ScanRange, table: FromClause) -> list[Colum
 
 
 def _number(without: ColumnElement[int]) -> Select[Any]:
-    """The group of those without a value."""
+    """Return the row of the group without a value."""
     nobody: Any = null().label("g0")
     return select(nobody, cast(without, BigInteger()).label("n"))

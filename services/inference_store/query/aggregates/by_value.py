@@ -1,6 +1,6 @@
-"""Bins of a metadata number over everything there is: the index has equal numbers together.
+"""Bins of a metadata number over all inferences: the index has equal numbers together.
 
-So they are counted first, and what is computed of a number is computed of each once.
+So equal numbers are counted first, and each different number is then processed once.
 """
 
 from collections.abc import Set as AbstractSet
@@ -20,36 +20,36 @@ from .rows import Rows
 
 
 def values_lead(query: Query, operand: Operand) -> bool:
-    """Whether an index has the values of all that is asked for, in order."""
-    return not query.conditions and operand.place == "metadata" and operand.kind == "number"
+    """Check whether an index has all values of the operand for the query, in order."""
+    return not query.conditions and operand.source == "metadata" and operand.kind == "number"
 
 
 def bins_of(query: Query, here: DrivingIndex, operand: Operand, bins: CountedBy) -> Select[Any]:
-    """How many values each bin has."""
+    """Count the values in each bin."""
     values = _values(query, here, operand)
-    shown = bin_value(operand, values.c.g0, bins).label("g0")
-    return select(shown, _whole(values.c.n).label("n")).group_by(shown)
+    group = bin_value(operand, values.c.g0, bins).label("g0")
+    return select(group, _whole(values.c.n).label("n")).group_by(group)
 
 
 def sketch_of(
     query: Query, here: DrivingIndex, operand: Operand, sums: AbstractSet[Sum]
 ) -> Select[Any]:
-    """The logarithmic bins, and of each the sums of its values, as `sums_of` writes them."""
+    """Select the sums of the values in each logarithmic bin, in the order of `select_sums`."""
     values = _values(query, here, operand)
     value, n = values.c.g0, values.c.n
-    shown = bin_value(operand, value, "sketch").label("g0")
-    found = {
+    group = bin_value(operand, value, "sketch").label("g0")
+    sums_by_name = {
         "low": func.min(value),
         "high": func.max(value),
         "total": func.sum(value * n),
         "squares": func.sum(value * value * n),
     }
-    columns = [_whole(n).label("n"), _whole(n), *(found[each] for each in sorted(sums))]
-    return select(shown, *columns).group_by(shown)
+    columns = [_whole(n).label("n"), _whole(n), *(sums_by_name[name] for name in sorted(sums))]
+    return select(group, *columns).group_by(group)
 
 
 def ends_of(scan_range: ScanRange, operand: Operand) -> Select[Any]:
-    """The smallest and the largest value, which an index has at its ends; NULL: there is none."""
+    """Select the smallest and the largest value, at the ends of an index; NULL if there is none."""
     row = SIDE_TABLES[operand.kind]
     value = row.c.value
     ends = select(func.min(value).label("low"), func.max(value).label("high"))

@@ -8,14 +8,16 @@ from typing import Any, Final
 WIDE: Final = Context(prec=6_000, Emax=MAX_EMAX, Emin=MIN_EMIN)
 _DOWN: Final = Context(prec=6_000, Emax=MAX_EMAX, Emin=MIN_EMIN, rounding=ROUND_FLOOR)
 _QUOTIENT: Final = Context(prec=34, Emax=MAX_EMAX, Emin=MIN_EMIN)
-# Of what a root is drawn of: more digits than the root has.
+# For the radicand of a root: more digits than the root has.
 _RADICAND: Final = Context(prec=80, Emax=MAX_EMAX, Emin=MIN_EMIN)
 _MOST_ZEROS = 20
 
 
 def exact(value: Any) -> Any:
-    """A number from Postgres as a Decimal; a double is what its shortest spelling says. The driver
-    gives the first and the last instant there is without their time zone."""
+    """Return a number from Postgres as a Decimal; for a double, the value of its shortest spelling.
+
+    The driver returns the first and the last possible instant without a time zone: it is added.
+    """
     if isinstance(value, datetime) and value.tzinfo is None:
         return value.replace(tzinfo=UTC)
     if isinstance(value, float):
@@ -26,34 +28,37 @@ def exact(value: Any) -> Any:
 
 
 def quotient(total: Decimal, number: int | Decimal) -> Decimal:
-    """To 34 digits."""
+    """Divide, to 34 digits."""
     return _QUOTIENT.divide(total, Decimal(number))
 
 
 def variance(number: int, total: Decimal, squares: Decimal) -> Decimal:
-    """Of a sample of at least two values, by their sum and that of their squares; to 34 digits."""
+    """Return the variance, to 34 digits, of a sample of at least two values.
+
+    `total`: their sum; `squares`: the sum of their squares.
+    """
     return _QUOTIENT.plus(_variance(number, total, squares))
 
 
 def deviation(number: int, total: Decimal, squares: Decimal) -> Decimal:
-    """The root of the variance, to 34 digits."""
+    """Return the square root of the variance, to 34 digits."""
     return _QUOTIENT.sqrt(_variance(number, total, squares))
 
 
 def _variance(number: int, total: Decimal, squares: Decimal) -> Decimal:
-    """(n·Σx² − (Σx)²) / (n·(n − 1)): the numerator is exact."""
+    """Compute (n·Σx² − (Σx)²) / (n·(n − 1)); the numerator is exact."""
     spread = WIDE.subtract(WIDE.multiply(number, squares), WIDE.multiply(total, total))
     return _RADICAND.divide(spread, Decimal(number * (number - 1)))
 
 
 def whole_steps(value: Decimal, step: Decimal) -> Decimal:
-    """The largest multiple of `step` that is not above the value."""
+    """Return the largest multiple of `step` that is not above the value."""
     steps = _DOWN.divide(value, step).to_integral_value(ROUND_FLOOR, _DOWN)
     return WIDE.multiply(steps, step)
 
 
 def plain(value: Any) -> Any:
-    """A number without zeros at its end, and without an exponent where that is short."""
+    """Return a number without trailing zeros, and without an exponent if it stays short."""
     if not isinstance(value, Decimal):
         return value
     short = WIDE.normalize(value)

@@ -1,4 +1,4 @@
-"""The first different values of a metadata key: for suggestions, as somebody types."""
+"""The first different values of a metadata key, for suggestions while somebody types."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.long_text import prefix_bounds
 from inference_store.index.tables import SIDE_TABLES
-from inference_store.query.bounded import Deadline, fetch
+from inference_store.query.deadline import Deadline, fetch
 from inference_store.query.driving import DrivingIndex
 from inference_store.query.matching import Query
 from inference_store.query.operand import bind_one
@@ -24,9 +24,9 @@ from inference_store.query.scan_range import (
 )
 
 from .budget import Budget
-from .gather import Target
 from .naming import Naming
 from .operand import Operand
+from .part_collector import Target
 from .rows import Rows
 
 
@@ -40,14 +40,14 @@ async def first_values(
     deadline: Deadline,
     budget: Budget,
 ) -> Counter[Any]:
-    """The first `limit` values that begin with the prefix, and one more if there is one.
+    """Return the first `limit` values that begin with the prefix, and one more if there is one.
 
     Raises TooManyGroups.
     """
     if prefix and operand.kind != "string":
         return Counter()
-    found: Counter[Any] = Counter()
-    naming = Naming(connection, [each.query for each in targets], deadline)
+    counts: Counter[Any] = Counter()
+    naming = Naming(connection, [target.query for target in targets], deadline)
     for target in targets:
         query = target.query
         if query.nothing or query.scan_range.empty:
@@ -64,11 +64,11 @@ async def first_values(
             )
             await naming.learn(operand, [row[0] for row in rows])
             for row in rows:
-                value = naming.named(operand, row[0])
-                if value not in found:
+                value = naming.name_value(operand, row[0])
+                if value not in counts:
                     budget.take()
-                found[value] += 1
-    return found
+                counts[value] += 1
+    return counts
 
 
 def _first(
@@ -92,7 +92,7 @@ def _of_part(
 def _from_value_to_value(
     scan_range: ScanRange, operand: Operand, prefix: str, limit: int
 ) -> Select[Any]:
-    """From each value the index leads to the next one, however many rows have it."""
+    """Select the values one by one: the index finds the next one, however many rows share it."""
     table = SIDE_TABLES[operand.kind].alias()
     value = table.c.value
     here = (
@@ -101,14 +101,17 @@ def _from_value_to_value(
         .order_by(value)
         .limit(1)
     )
-    found = select(here.scalar_subquery().label("value")).cte(recursive=True)
-    following = here.where(value > found.c.value).correlate(found).scalar_subquery()
-    found = found.union_all(select(following).where(found.c.value.is_not(None)))
-    return select(found.c.value).where(found.c.value.is_not(None)).limit(limit)
+    values = select(here.scalar_subquery().label("value")).cte(recursive=True)
+    following = here.where(value > values.c.value).correlate(values).scalar_subquery()
+    values = values.union_all(select(following).where(values.c.value.is_not(None)))
+    return select(values.c.value).where(values.c.value.is_not(None)).limit(limit)
 
 
 def _begins(value: ColumnElement[Any], prefix: str) -> list[ColumnElement[bool]]:
-    """Where the index has what begins with the prefix, which is shorter than what it cuts."""
+    """Test by the index whether the value begins with the prefix.
+
+    A prefix is shorter than the part of a text that the index has.
+    """
     if not prefix:
         return []
     low, high = prefix_bounds(prefix)

@@ -1,8 +1,8 @@
 """The functions: one table. Validation, SQL, documentation and tests read it.
 
-What a function needs of the values decides which statements are run:
-`sums` (how many, the smallest, the largest, the sum, that of the squares, how many are true),
-`values` (each value and how often), `bins` (how many lie between two bounds), or nothing.
+What a function needs to know about the values decides which statements are run: `sums` (the count,
+the smallest, the largest, the sum, the sum of the squares, the count of true ones), `values` (each
+value and its count), `bins` (the count between two bounds), or nothing.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ _BOOL: Final[frozenset[Kind]] = frozenset({"bool"})
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """One function. `kinds`: what `of` may be; `options`: which fields of a measure it takes."""
+    """One function. `kinds`: the kinds allowed for `of`; `options`: its own fields of a measure."""
 
     name: str
     meaning: str
@@ -35,7 +35,7 @@ class Aggregate:
     without_of: bool = False
     """Whether `of` may be left out."""
     elsewhere: tuple[str, ...] = ()
-    """What others call it: a refusal offers it for these."""
+    """Its names in other systems: an error suggests the function for them."""
 
 
 def _sums(*names: Sum) -> frozenset[Sum]:
@@ -80,6 +80,6 @@ AGGREGATES: Final = _table(
 
 
 def nearest_of(name: str) -> list[str]:
-    """The functions that a name which is none was probably meant to be."""
+    """Return the functions that an unknown name probably stands for."""
     meant = [entry.name for entry in AGGREGATES.values() if name.lower() in entry.elsewhere]
     return meant or nearest(name, AGGREGATES)

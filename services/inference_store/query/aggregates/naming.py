@@ -1,4 +1,4 @@
-"""Raw values by what they are: labels by name, long texts whole, numbers exact."""
+"""Converts raw values to those shown: labels by name, long texts whole, numbers exact."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.long_text import WHOLE_BYTES
 from inference_store.index.tables import label, metadata_string
-from inference_store.query.bounded import Deadline, fetch
+from inference_store.query.deadline import Deadline, fetch
 from inference_store.query.matching import Query
 from inference_store.query.operand import bind_many
 from inference_store.query.scan_range import ScanRange, find_pieces_of, span_around, split_unbroken
@@ -19,7 +19,7 @@ from .operand import Operand
 
 
 class Naming:
-    """Looks up once what it is asked for again and again."""
+    """Converts raw values; labels and long texts are looked up once."""
 
     def __init__(
         self, connection: AsyncConnection, queries: Sequence[Query], deadline: Deadline
@@ -31,17 +31,17 @@ class Naming:
         self._whole: dict[tuple[int, str], str] = {}
 
     async def learn(self, operand: Operand, values: Collection[Any]) -> None:
-        """Look up what `named` will be asked for. Raises OutOfTime."""
+        """Look up what `name_value` needs for these values. Raises OutOfTime."""
         there = {value for value in values if value is not None}
         if operand.is_label:
             await self._learn_labels(there - set(self._labels))
-        elif operand.place == "metadata" and operand.kind == "string":
-            cut = {each for each in there if len(each.encode()) > WHOLE_BYTES}
+        elif operand.source == "metadata" and operand.kind == "string":
+            cut = {text for text in there if len(text.encode()) > WHOLE_BYTES}
             if cut:
                 await self._learn_whole(operand, cut)
 
-    def named(self, operand: Operand, value: Any) -> Any:
-        """A value as it is shown."""
+    def name_value(self, operand: Operand, value: Any) -> Any:
+        """Return the value to show for a raw one. Labels and long texts must have been learned."""
         if value is None:
             return None
         if operand.is_label:
@@ -52,30 +52,30 @@ class Naming:
 
     async def _learn_labels(self, numbers: set[int]) -> None:
         if numbers:
-            wanted = bind_many(sorted(numbers), INTEGER())
-            query = select(label.c.label, label.c.name).where(label.c.label == any_(wanted))
+            bound_numbers = bind_many(sorted(numbers), INTEGER())
+            query = select(label.c.label, label.c.name).where(label.c.label == any_(bound_numbers))
             rows = await self._connection.execute(query)
             self._labels.update({row.label: row.name for row in rows})
 
     async def _learn_whole(self, operand: Operand, cut: set[str]) -> None:
-        """Look where it was asked, and no further than all are found."""
-        left = {each for each in cut if (operand.key, each) not in self._whole}
+        """Look up the texts that are not known yet, and stop when all are found."""
+        missing = {value for value in cut if (operand.key, value) not in self._whole}
         for query in self._queries:
-            if query.nothing or query.scan_range.empty or not left:
+            if query.nothing or query.scan_range.empty or not missing:
                 continue
             parts = await find_pieces_of(self._connection, query.scan_range, newest_first=True)
             for group in split_unbroken(parts):
-                if left:
-                    statement = _whole(span_around(group), operand, left)
+                if missing:
+                    statement = _whole(span_around(group), operand, missing)
                     rows = await fetch(
                         self._connection, statement, self._deadline, what="read long texts whole"
                     )
                     self._whole.update({(operand.key, row.value): row.whole for row in rows})
-                    left -= {row.value for row in rows}
+                    missing -= {row.value for row in rows}
 
 
 def _whole(scan_range: ScanRange, operand: Operand, cut: set[str]) -> Select[Any]:
-    """One row a value, however many inferences have it."""
+    """Select one row for each value, however many inferences have it."""
     table = metadata_string.alias()
     value = func.unnest(bind_many(sorted(cut), TEXT())).column_valued("cut")
     row = select(table.c.whole).where(

@@ -1,4 +1,4 @@
-"""What is computed of a part, and how parts are put together."""
+"""Computes a part of an aggregate, and merges parts."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Numeric, Select, Text, cast, func
 from inference_store.query.driving import DrivingIndex
 from inference_store.query.matching import Query
 
-from .asked import Bound
+from .aggregation import Bound
 from .exact import WIDE, exact
 from .functions import Sum
 from .operand import Operand, raw
@@ -24,8 +24,7 @@ CountedBy: TypeAlias = Literal["value", "sketch"] | tuple[Bound, ...]
 
 @dataclass(slots=True)
 class PartialSums:
-    """Of a name's values in a group: how many, the ends, the sum, that of the squares, how many are
-    true."""
+    """Sums of a group's values: count, ends, sum, sum of squares, and the count of true ones."""
 
     number: int = 0
     low: Any = None
@@ -34,19 +33,19 @@ class PartialSums:
     squares: Decimal = Decimal(0)
     true: int = 0
 
-    def add(self, number: int, found: dict[Sum, Any]) -> None:
-        """Put in what another part has."""
+    def add(self, number: int, sums: dict[Sum, Any]) -> None:
+        """Add the sums of another part."""
         if not number:
             return
-        self.low = _choose_end(min, self.low, exact(found.get("low")))
-        self.high = _choose_end(max, self.high, exact(found.get("high")))
-        self.total = WIDE.add(self.total, Decimal(found.get("total") or 0))
-        self.squares = WIDE.add(self.squares, Decimal(found.get("squares") or 0))
-        self.true += found.get("true") or 0
+        self.low = _choose_end(min, self.low, exact(sums.get("low")))
+        self.high = _choose_end(max, self.high, exact(sums.get("high")))
+        self.total = WIDE.add(self.total, Decimal(sums.get("total") or 0))
+        self.squares = WIDE.add(self.squares, Decimal(sums.get("squares") or 0))
+        self.true += sums.get("true") or 0
         self.number += number
 
     def merge(self, part: "PartialSums") -> None:
-        """Put in what is known of another part."""
+        """Add another part."""
         self.add(
             part.number,
             {
@@ -59,10 +58,10 @@ class PartialSums:
         )
 
 
-def _choose_end(chosen: Callable[[Any, Any], Any], known: Any, other: Any) -> Any:
-    if known is None or other is None:
-        return other if known is None else known
-    return chosen(known, other)
+def _choose_end(chosen: Callable[[Any, Any], Any], held: Any, other: Any) -> Any:
+    if held is None or other is None:
+        return other if held is None else held
+    return chosen(held, other)
 
 
 Counts: TypeAlias = dict[Key, Counter[Any]]
@@ -76,30 +75,32 @@ class PartialAggregate:
     sums: dict[Operand, dict[Key, PartialSums]] = field(default_factory=dict)
 
 
-Wanted: TypeAlias = dict[Operand, frozenset[Sum]]
+RequestedSums: TypeAlias = dict[Operand, frozenset[Sum]]
 
 
 def select_sums(
-    query: Query, here: DrivingIndex, groups: Sequence[Dimension], wanted: Wanted
+    query: Query, here: DrivingIndex, groups: Sequence[Dimension], requested_sums: RequestedSums
 ) -> Select[Any]:
-    """How many rows a group has, and of each operand, all from one table, its sums."""
-    leader = next((each for each in wanted if each.place != "inference"), None)
+    """Count the rows of each group, and sum each operand; all operands are in one table."""
+    leader = next((operand for operand in requested_sums if operand.source != "inference"), None)
     rows = Rows(query, here, leader)
-    return rows.grouped([rows.group(each) for each in groups], _columns(rows, wanted))
+    return rows.grouped(
+        [rows.group(dimension) for dimension in groups], _columns(rows, requested_sums)
+    )
 
 
 def select_sums_of_bins(
     query: Query, here: DrivingIndex, operand: Operand, sums: frozenset[Sum]
 ) -> Select[Any]:
-    """The sums of each logarithmic bin of a name that is no property."""
+    """Select the sums of each logarithmic bin of an operand that is not a property."""
     rows = Rows(query, here, operand)
     own = raw(operand, rows.measured(operand))
     return rows.grouped([bin_of(own)], _columns(rows, {operand: sums})).where(own.is_not(None))
 
 
-def _columns(rows: Rows, wanted: Wanted) -> list[ColumnElement[Any]]:
+def _columns(rows: Rows, requested_sums: RequestedSums) -> list[ColumnElement[Any]]:
     columns: list[ColumnElement[Any]] = [func.count().label("n")]
-    for operand, sums in wanted.items():
+    for operand, sums in requested_sums.items():
         row = rows.measured(operand)
         columns.append(func.count(raw(operand, row)))
         columns += [_select_sum(name, operand, row) for name in sorted(sums)]
@@ -119,8 +120,8 @@ def _select_sum(name: Sum, operand: Operand, row: Any) -> ColumnElement[Any]:
 
 
 def _order_value(operand: Operand, row: Any) -> Any:
-    """The value itself, by which the smallest is told: names of labels, whole texts."""
-    if operand.place == "metadata":
+    """Return the value that is compared for the smallest: label names, whole texts."""
+    if operand.source == "metadata":
         if operand.kind == "string":
             return func.coalesce(row.c.whole, row.c.value)
         return row.c.value
@@ -136,16 +137,16 @@ def select_counts(
     operand: Operand,
     value: CountedBy,
 ) -> Select[Any]:
-    """How often each value (`value`), logarithmic bin (`sketch`) or bin (bounds) is in a group."""
+    """Count each value (`value`), logarithmic bin (`sketch`) or bin (bounds) in each group."""
     rows = Rows(query, here, operand)
-    by = [rows.group(each) for each in groups]
+    by = [rows.group(dimension) for dimension in groups]
     own = raw(operand, rows.measured(operand))
     counts = rows.grouped([*by, bin_value(operand, own, value)], [func.count().label("n")])
     return counts.where(own.is_not(None))
 
 
 def bin_value(operand: Operand, value: Any, by: CountedBy) -> Any:
-    """The value itself, or its bin."""
+    """Return the value itself, or its bin."""
     if by == "value":
         return value
     return bin_of(value) if by == "sketch" else in_bin(operand, value, by)

@@ -1,7 +1,7 @@
-"""The SQL of one part: rows of what matches, each with its groups and the measured value.
+"""The SQL of one part: the rows that match, each with its groups and the measured value.
 
-What is measured leads: a side table where it is metadata, so that an index alone answers; the
-inferences otherwise. With conditions, the matches lead. Groups are joined to that.
+The measured value drives: a side table if it is metadata, so that an index alone answers; else the
+table of inferences. With conditions, the matches drive. The groups are joined to that.
 """
 
 from bisect import bisect_right
@@ -33,7 +33,7 @@ from inference_store.query.matching import Query
 from inference_store.query.operand import bind_many, bind_one
 from inference_store.query.scan_range import ScanRange, test_unmarked
 
-from .asked import Bound
+from .aggregation import Bound
 from .bins import as_double
 from .operand import LABEL, Operand, raw
 
@@ -52,15 +52,15 @@ class InTime:
     starts: tuple[UUID, ...]
 
     def around(self, scan_range: ScanRange) -> int | None:
-        """The number, from 1, of the one span that holds all of the range; None: there is none."""
-        place = bisect_right(self.starts, scan_range.lo)
-        whole = 0 < place < len(self.starts) and scan_range.hi <= self.starts[place]
-        return place if whole else None
+        """Return the number, from 1, of the span that contains the whole range, or None."""
+        number = bisect_right(self.starts, scan_range.lo)
+        whole = 0 < number < len(self.starts) and scan_range.hi <= self.starts[number]
+        return number if whole else None
 
     def cut(self, scan_range: ScanRange) -> list[ScanRange]:
-        """The range span by span."""
+        """Return the parts of the range in each span."""
         spans = (scan_range.clip(lo, hi) for lo, hi in pairwise(self.starts))
-        return [each for each in spans if not each.empty]
+        return [span for span in spans if not span.empty]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ Dimension: TypeAlias = Value | InTime | InBins
 
 
 class Rows:
-    """The rows of a range; what is asked for joins what it needs."""
+    """The rows of a range; each requested group or value joins the tables that it needs."""
 
     def __init__(self, query: Query, here: DrivingIndex, measured: Operand | None) -> None:
         self._here, self._scope = here, here.scan_range
@@ -84,14 +84,14 @@ class Rows:
         self._measured: FromClause | None = None
         self._operand = measured
         self._from, self._uid = self._start(query)
-        if measured is not None and measured.place != "inference" and self._measured is None:
+        if measured is not None and measured.source != "inference" and self._measured is None:
             self._measured = self._join(measured)
 
     def _start(self, query: Query) -> tuple[FromClause, ColumnElement[Any]]:
         if query.conditions:
             matches, unique = build_matches(query, self._here)
-            found = (matches if unique else matches.distinct()).subquery()
-            return found, found.c.uid
+            matching = (matches if unique else matches.distinct()).subquery()
+            return matching, matching.c.uid
         start = self._leading()
         self._tests.append(self._scope.of(start))
         if query.marks:
@@ -100,23 +100,23 @@ class Rows:
 
     def _leading(self) -> FromClause:
         operand = self._operand
-        if operand is None or operand.place in {"inference", "label"}:
+        if operand is None or operand.source in {"inference", "label"}:
             self._inference = inference.alias()
             return self._inference
         self._measured = _table(operand).alias()
-        self._tests.append(_known(operand, self._measured))
+        self._tests.append(_is_of_key(operand, self._measured))
         return self._measured
 
     def _join(self, operand: Operand, *, outer: bool = False) -> FromClause:
-        if operand.place == "label":
+        if operand.source == "label":
             return self._join_labels(outer=outer)
         row = _table(operand).alias()
-        on = and_(self._scope.of(row), row.c.uid == self._uid, _known(operand, row))
+        on = and_(self._scope.of(row), row.c.uid == self._uid, _is_of_key(operand, row))
         self._from = self._from.join(row, on, isouter=outer)
         return row
 
     def _join_labels(self, *, outer: bool) -> FromClause:
-        """Each label of an inference once, whatever the number of its predictions."""
+        """Join each label of an inference once, whatever the number of its predictions."""
         here = prediction.alias()
         labels = select(here.c.label).where(
             self._scope.of(here), here.c.uid == self._uid, here.c.label.is_not(None)
@@ -126,32 +126,32 @@ class Rows:
         return row
 
     def _own(self) -> FromClause:
-        """The row of `inference`."""
+        """Return the row of `inference`."""
         if self._inference is None:
             row = self._inference = inference.alias()
             self._from = self._from.join(row, and_(self._scope.of(row), row.c.uid == self._uid))
         return self._inference
 
     def row_of(self, operand: Operand) -> FromClause:
-        """The row that has a group's value; one without it is joined with NULL."""
-        if operand.place == "inference":
+        """Return the row that has a group's value; it is NULL for an inference without one."""
+        if operand.source == "inference":
             return self._own()
         if operand == self._operand and self._measured is not None:
             return self._measured
         return self._join(operand, outer=True)
 
     def measured(self, operand: Operand) -> FromClause:
-        """The row that has a measured value."""
-        row = self._own() if operand.place == "inference" else self._measured
+        """Return the row that has a measured value."""
+        row = self._own() if operand.source == "inference" else self._measured
         assert row is not None
         return row
 
     def group(self, dimension: Dimension) -> Any:
-        """The value that a dimension groups by."""
+        """Return the value that a dimension groups by."""
         if isinstance(dimension, InTime):
             return self._span(dimension)
         operand = dimension.operand
-        if operand.place == "label" and self._measured_prediction is not None:
+        if operand.source == "label" and self._measured_prediction is not None:
             return raw(LABEL, self._measured_prediction)
         row = self.row_of(operand)
         if isinstance(dimension, InBins):
@@ -159,7 +159,7 @@ class Rows:
         return raw(operand, row)
 
     def _span(self, dimension: InTime) -> Any:
-        """The number of the span: one for all rows, where the range is within it."""
+        """Return the number of the span: a constant if one span contains the whole range."""
         within = dimension.around(self._scope)
         if within is not None:
             return bind_one(within, INTEGER()).label(None)
@@ -168,22 +168,24 @@ class Rows:
 
     @property
     def _measured_prediction(self) -> FromClause | None:
-        """A prediction's measure is grouped by the label of the very prediction."""
+        """The measured prediction: its measure is grouped by its own label."""
         operand = self._operand
-        return self._measured if operand is not None and operand.place == "prediction" else None
+        return self._measured if operand is not None and operand.source == "prediction" else None
 
     def grouped(
         self, groups: Sequence[ColumnElement[Any]], columns: Sequence[ColumnElement[Any]]
     ) -> Select[Any]:
-        """One row a group: its values and the columns."""
-        named = [group.label(f"g{n}") for n, group in enumerate(groups)]
-        query = select(*named, *columns).select_from(self._from).where(*self._tests)
-        return query.group_by(*named)
+        """Select one row for each group: its values and the columns."""
+        labelled = [group.label(f"g{n}") for n, group in enumerate(groups)]
+        query = select(*labelled, *columns).select_from(self._from).where(*self._tests)
+        return query.group_by(*labelled)
 
 
 def in_bin(operand: Operand, value: Any, bounds: Sequence[Any]) -> ColumnElement[int]:
-    """The number of the bin that a number or an instant lies in; doubles are compared as the
-    decimals they spell."""
+    """Return the number of the bin that contains a number or an instant.
+
+    Doubles are compared as the decimals that they spell.
+    """
     if operand.kind == "timestamp":
         return func.width_bucket(value, bind_many(bounds, DateTime(timezone=True)))
     if operand.stored == "double":
@@ -193,12 +195,12 @@ def in_bin(operand: Operand, value: Any, bounds: Sequence[Any]) -> ColumnElement
 
 
 def _table(operand: Operand) -> FromClause:
-    if operand.place == "metadata":
+    if operand.source == "metadata":
         return SIDE_TABLES[operand.kind]
     return prediction
 
 
-def _known(operand: Operand, row: FromClause) -> ColumnElement[bool]:
-    if operand.place == "metadata":
+def _is_of_key(operand: Operand, row: FromClause) -> ColumnElement[bool]:
+    if operand.source == "metadata":
         return row.c.key == operand.key
     return true()

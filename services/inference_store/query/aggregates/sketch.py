@@ -1,7 +1,7 @@
-"""Percentiles: exact from each value and how often it is there, or near from logarithmic bins.
+"""Percentiles: exact from each value and its count, or approximate from logarithmic bins.
 
-The bins are those of DDSketch: bin k has the values in (g^(k-1), g^k], of which 2·g^k/(1+g) is
-less than half a per cent away. Bins of parts add up to the bins of the whole.
+The bins are those of DDSketch: bin k has the values in (g^(k-1), g^k], and 2·g^k/(1+g) is less
+than half a per cent away from each of them. The bins of parts add up to the bins of the whole.
 """
 
 import math
@@ -14,28 +14,31 @@ from sqlalchemy import ColumnElement, Double, Integer, Numeric, and_, case, cast
 METHOD: Final = "DDSketch: each value is at most 0.5 % away from the exact one"
 _G: Final = Decimal("1.0099")
 _LN_G: Final = math.log(1.0099)
-# Exponents go to 400 and digits to 1,000: no bin's number comes near to it.
+# Numbers have exponents up to 400 and up to 1,000 digits: no bin has a number near this.
 _ZERO: Final = 1_000_000
 _DIGITS: Final = Context(prec=6)
 _WIDE: Final = Context(prec=20)
 
 
 def percentile(counts: Mapping[Any, int], at: Decimal) -> Any:
-    """The smallest value that `at` per cent of them do not exceed. `counts` is not empty."""
+    """Return the smallest value that `at` per cent of the values do not exceed.
+
+    `counts` must not be empty.
+    """
     rank = max(1, math.ceil(sum(counts.values()) * at / 100))
-    seen = 0
+    total = 0
     for value in sorted(counts):
-        seen += counts[value]
-        if seen >= rank:
+        total += counts[value]
+        if total >= rank:
             break
     return value
 
 
 def bin_of(number: ColumnElement[Any]) -> ColumnElement[int]:
-    """The number of a value's bin, in SQL; larger values have larger numbers."""
+    """Return the number of a value's bin, in SQL; larger values have larger numbers."""
     size = func.abs(number)
     tame = and_(size >= 1e-300, size <= 1e300)
-    # a numeric beyond the doubles has a logarithm that is none
+    # a numeric beyond the doubles has no logarithm as a double
     ln = case(
         (tame, func.ln(cast(size, Double()))),
         else_=cast(func.ln(cast(size, Numeric())), Double()),
@@ -45,7 +48,7 @@ def bin_of(number: ColumnElement[Any]) -> ColumnElement[int]:
 
 
 def value_of(number: int) -> Decimal:
-    """The value that stands for a bin."""
+    """Return the value that represents a bin."""
     if number == 0:
         return Decimal(0)
     k = abs(number) - _ZERO

@@ -1,4 +1,4 @@
-"""From when to when there are inferences, and the spans of time between."""
+"""The spans of time between the first and the last inference."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -11,13 +11,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.index.tables import inference
 from inference_store.inference.errors import Fault, TooManyGroups
 from inference_store.inference.events.uid import received_at_of
-from inference_store.query.bounded import Deadline, fetch
+from inference_store.query.deadline import Deadline, fetch
 from inference_store.query.matching import Query
 from inference_store.query.scan_range import find_pieces_of, span_around, split_unbroken
 
-from .asked import ByTime
+from .aggregation import ByTime
 from .buckets import TooManyBuckets, starts, width_of
-from .gather import Target
+from .part_collector import Target
 
 MOST_SPANS = 10_000
 
@@ -25,15 +25,15 @@ MOST_SPANS = 10_000
 async def starts_of(
     connection: AsyncConnection, targets: Sequence[Target], by: ByTime, deadline: Deadline
 ) -> list[datetime]:
-    """When each span of time begins, and the last one ends; empty where there is nothing.
+    """Return the beginning of each span of time, and the end of the last; empty if nothing matches.
 
     Raises TooManyGroups.
     """
-    ends = [await _ends(connection, each.query, deadline) for each in targets]
-    found = [each for each in ends if each is not None]
-    if not found:
+    ends = [await _ends(connection, target.query, deadline) for target in targets]
+    present = [pair for pair in ends if pair is not None]
+    if not present:
         return []
-    first, last = min(lo for lo, _ in found), max(hi for _, hi in found)
+    first, last = min(lo for lo, _ in present), max(hi for _, hi in present)
     try:
         return starts(width_of(by.span), ZoneInfo(by.zone), first, last, most=MOST_SPANS)
     except TooManyBuckets:
@@ -57,7 +57,7 @@ async def _ends(
 async def _end(
     connection: AsyncConnection, query: Query, deadline: Deadline, *, newest: bool
 ) -> UUID | None:
-    """The first or the last uid of all in the range, whether it matches or not."""
+    """Return the first or the last uid in the range, whether it matches or not."""
     uid = inference.c.uid
     what = f"find the {'last' if newest else 'first'} inference"
     parts = await find_pieces_of(connection, query.scan_range, newest_first=newest)
@@ -66,6 +66,6 @@ async def _end(
         ordered = here.order_by(uid.desc() if newest else uid)
         rows = await fetch(connection, ordered, deadline, what=what)
         if rows:
-            found: UUID = rows[0][0]
-            return found
+            uid_at_end: UUID = rows[0][0]
+            return uid_at_end
     return None

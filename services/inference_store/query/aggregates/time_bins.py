@@ -1,4 +1,4 @@
-"""Bounds of histograms of instants: half-open bins of round widths, by UTC's clock and calendar."""
+"""Bounds of histograms of instants: half-open bins of round widths, by the clock in UTC."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias
@@ -12,8 +12,8 @@ _Step: TypeAlias = timedelta | Width
 """A part of a second, or a span of time."""
 
 
-def _widths(unit: Unit, each: int, *counts: int) -> tuple[Width, ...]:
-    return tuple(Width(count * each, unit) for count in counts)
+def _widths(unit: Unit, factor: int, *counts: int) -> tuple[Width, ...]:
+    return tuple(Width(count * factor, unit) for count in counts)
 
 
 _STEPS: Final[tuple[_Step, ...]] = (
@@ -30,21 +30,21 @@ _OF_ONE: Final = Width(1, "second")
 
 
 def automatic_times(low: datetime, high: datetime, bins: int) -> tuple[datetime, ...]:
-    """Bounds of about so many bins, never more than two over, that hold all of [low, high].
+    """Return bounds of about `bins` bins, at most two more, that contain all of [low, high].
 
-    The last instant of the calendar is in no bin: where `high` is that, it is the last bound.
+    The last instant of the calendar is in no bin: if `high` is that, it is the last bound.
     """
     step = _step(high - low, bins)
-    found = [_floor(step, low)]
-    while found[-1] <= high and found[-1] < _LAST:
-        found.append(_following(step, found[-1]))
-    return tuple(found)
+    bounds = [_floor(step, low)]
+    while bounds[-1] <= high and bounds[-1] < _LAST:
+        bounds.append(_following(step, bounds[-1]))
+    return tuple(bounds)
 
 
 def _step(span: timedelta, bins: int) -> _Step:
     if not span:
         return _OF_ONE
-    return next(each for each in _STEPS if _least(each) * bins >= span)
+    return next(step for step in _STEPS if _least(step) * bins >= span)
 
 
 def _least(step: _Step) -> timedelta:
@@ -59,8 +59,10 @@ def _floor(step: _Step, at: datetime) -> datetime:
 
 
 def _following(step: _Step, start: datetime) -> datetime:
-    """When the bin after the one that begins at `start` begins; the last instant there is, where
-    that lies beyond the calendar."""
+    """Return the beginning of the bin after the one beginning at `start`.
+
+    It is the last instant of the calendar if the bin begins beyond it.
+    """
     try:
         return start + step if isinstance(step, timedelta) else following(step, _ZONE, start)
     except (OverflowError, ValueError):

@@ -7,7 +7,7 @@ from .condition import EVERYTHING, NOTHING, Condition, Uids
 from .keys import OfKey
 from .logic import All, Neither, build_tests, combine_all, split_driving
 from .names import Names, read_names
-from .spans import Received
+from .time_received import Received
 
 __all__ = [
     "EVERYTHING",

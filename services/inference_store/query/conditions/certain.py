@@ -1,4 +1,4 @@
-"""Certain matches: the predicate is TRUE, whatever the index lacks of the inference."""
+"""Certain matches: the predicate is TRUE, whatever data of the inference the index lacks."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ from .names import Names
 
 @dataclass(frozen=True, slots=True)
 class NotAllOf:
-    """Not all of this is in doubt."""
+    """At least one of these parts of the inference is not in doubt."""
 
     doubts: Doubts
     kind: str = "flags"
     unique: bool = True
     scans: int = 0
 
-    def uids(self, scan_range: ScanRange) -> None:  # noqa: ARG002  (nearly all are so)
+    def uids(self, scan_range: ScanRange) -> None:  # noqa: ARG002  (nearly all satisfy it)
         return None
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
@@ -38,28 +38,28 @@ class NotAllOf:
         return exists([row], scan_range.of(row), row.c.uid == uid, self._of(row))
 
     def _of(self, row: FromClause) -> ColumnElement[bool]:
-        return or_(*(not_(test_flags(row, FLAGS[each])) for each in sorted(self.doubts)))
+        return or_(*(not_(test_flags(row, FLAGS[doubt])) for doubt in sorted(self.doubts)))
 
 
 def test_flags(row: FromClause, flags: tuple[str, ...]) -> ColumnElement[bool]:
-    """Whether a row of `inference` has one of these flags."""
+    """Test whether a row of `inference` has one of these flags."""
     some = literal(list(flags), ARRAY(Text(collation="C")))
-    found: ColumnElement[bool] = row.c.flags.overlap(some)
-    return found
+    overlaps: ColumnElement[bool] = row.c.flags.overlap(some)
+    return overlaps
 
 
 def compile_certain(predicate: Predicate, names: Names) -> Condition:
     """Return the condition that the predicate is true, whatever the index lacks."""
     parts = [compile_condition(predicate, names)]
-    for doubts in _each(find_doubts(predicate)):
+    for doubts in _iterate_subsets(find_doubts(predicate)):
         sure = make_certain(predicate, doubts)
         if sure != predicate:
             parts.append(combine_either([compile_condition(sure, names), NotAllOf(doubts)]))
     return combine_all(parts)
 
 
-def _each(doubts: Doubts) -> Iterator[Doubts]:
-    """Yield everything that may be in doubt at once."""
+def _iterate_subsets(doubts: Doubts) -> Iterator[Doubts]:
+    """Yield every set of doubts that an inference may have."""
     sizes = range(1, len(doubts) + 1)
-    found = chain.from_iterable(combinations(sorted(doubts), size) for size in sizes)
-    return (frozenset(each) for each in found)
+    subsets = chain.from_iterable(combinations(sorted(doubts), size) for size in sizes)
+    return (frozenset(subset) for subset in subsets)

@@ -44,7 +44,7 @@ class Combination:
 
     def metadata(self, of: Metadata) -> FromClause:
         """Add a row of one value of the key; for a key with a single value, the same row again."""
-        assert of.key is not None, "what no inference has is decided before there is any SQL"
+        assert of.key is not None, "a key that no inference has is decided before there is any SQL"
         table, key = SIDE_TABLES[of.kind], of.key
         if of.many:
             return self._value_of(table, key)
@@ -79,11 +79,11 @@ class Combination:
 
     def _coordinate(self, name: str) -> ColumnElement[Any]:
         def row() -> FromClause:
-            made = self._value_of(metadata_number, self.names.coordinates[name])
+            value_row = self._value_of(metadata_number, self.names.coordinates[name])
             most = COORDINATES[name]
             low, high = self.names.number(-most), self.names.number(most)
-            self.where.append(made.c.value.between(low, high))
-            return made
+            self.where.append(value_row.c.value.between(low, high))
+            return value_row
 
         value: ColumnElement[Any] = self._once(name, row).c.value
         return value
@@ -104,10 +104,10 @@ class Combination:
         """Test whether there is such a combination for which this is true; see `exists`."""
         if self.froms:
             return exists(self.froms, *self.where, *where, one_by_one=one_by_one)
-        # the brackets: NOT binds less than IS
+        # the brackets: IS binds more tightly than NOT
         return Grouping(and_(true(), *self.where, *where)).is_(true())
 
     def uids(self, *where: ColumnElement[bool]) -> Select[Any]:
         """Select the inferences that have such a combination, as often as they have one."""
-        assert self.uid is not None, "nothing leads"
+        assert self.uid is not None, "no row drives"
         return select(self.uid.label("uid")).select_from(*self.froms).where(*self.where, *where)

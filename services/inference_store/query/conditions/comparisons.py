@@ -79,31 +79,34 @@ class Comparing:
     leaves: tuple[Value, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        found = tuple(leaf for value in list_values(self.predicate) for leaf in list_leaves(value))
-        object.__setattr__(self, "leaves", found)
+        leaves = tuple(leaf for value in list_values(self.predicate) for leaf in list_leaves(value))
+        object.__setattr__(self, "leaves", leaves)
 
     @property
     def kind(self) -> str:
         """The kind of its first value."""
-        found = [_kind(leaf) for leaf in self.leaves if not isinstance(leaf, Constant)]
-        return found[0] if found else "property"
+        kinds = [_kind(leaf) for leaf in self.leaves if not isinstance(leaf, Constant)]
+        return kinds[0] if kinds else "property"
 
     @property
     def many(self) -> bool:
-        """Whether an inference may have several combinations of the values."""
+        """Check whether an inference may have several combinations of the values."""
         return any(map(_is_many, self.leaves))
 
     @property
     def unique(self) -> bool:
-        """Each combination is named; of several values only one is equal to a constant, as it
-        stands: folded, or compared with others, several may be."""
+        """Check whether its list names each inference once.
+
+        Of several values only one equals a constant, unless they are folded or compared with
+        other values.
+        """
         equal = isinstance(self.predicate, Compared) and self.predicate.op == "="
         by_one = equal and set(map(type, list_values(self.predicate))) == {Metadata, Constant}
         return not self.many or not self.when or by_one
 
     @property
     def scans(self) -> int:
-        """One for each value that is in a table of its own, if one can drive."""
+        """The number of values with a table of their own, if one of them can drive."""
         if not self._leads:
             return 0
         scans = sum(2 if _is_ids(leaf) else 1 for leaf in self.leaves if _can_drive(leaf))
@@ -115,16 +118,16 @@ class Comparing:
 
     @property
     def _by_index(self) -> bool:
-        """Whether it compares a property that has an index with constants."""
+        """Check whether it compares a property that has an index with constants."""
         first, *others = list_values(self.predicate)
-        named = isinstance(first, Property) and first.name in _INDEXED
-        return named and all(isinstance(other, Constant) for other in others)
+        is_indexed = isinstance(first, Property) and first.name in _INDEXED
+        return is_indexed and all(isinstance(other, Constant) for other in others)
 
     @property
     def by_value(self) -> bool:
-        """Whether its list is one stretch of an index, or several, in the order of the values."""
+        """Check whether its list is one or several ranges of an index, in order of the values."""
         first, *others = list_values(self.predicate)
-        alone = isinstance(first, Metadata) and all(isinstance(each, Constant) for each in others)
+        alone = isinstance(first, Metadata) and all(isinstance(other, Constant) for other in others)
         equal = self.when and isinstance(self.predicate, Compared) and self.predicate.op == "="
         return alone and not equal and (self.when or not self.many)
 
@@ -144,10 +147,10 @@ class Comparing:
         return rows.uids(*(self._hit(sides) if hit else self._there(sides)))
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        found = self._some(scan_range, uid, hit=True)
+        hit = self._some(scan_range, uid, hit=True)
         if self.when or not self.many:
-            return found
-        return and_(self._some(scan_range, uid, hit=False), ~found)
+            return hit
+        return and_(self._some(scan_range, uid, hit=False), ~hit)
 
     def _some(
         self, scan_range: ScanRange, uid: ColumnElement[Any], *, hit: bool
@@ -159,28 +162,28 @@ class Comparing:
 
     @property
     def _of_two(self) -> bool:
-        """Whether two values of an inference are compared.
+        """Check whether two values of an inference are compared.
 
-        Postgres would hash all values, and if it expects few in a span of time, join every row of
-        it with every other. Of the coordinates of a distance it knows what it needs.
+        Postgres would hash all values and, if it expects few in a span of time, join each of its
+        rows with each other one. For the coordinates of a distance its estimates are good.
         """
         own = [leaf for leaf in self.leaves if not isinstance(leaf, (Constant, Distance))]
         return len(own) > 1
 
     def _sides(self, rows: Combination) -> list[Side]:
-        """Rows that can drive are added first: the others join them."""
+        """Return the sides in order. Rows that can drive are added first: the others join them."""
         values = list_values(self.predicate)
         order = sorted(
             range(len(values)), key=lambda n: not any(map(_can_drive, list_leaves(values[n])))
         )
-        found = {n: build_side(values[n], rows) for n in order}
-        return [found[n] for n in range(len(values))]
+        sides = {n: build_side(values[n], rows) for n in order}
+        return [sides[n] for n in range(len(values))]
 
     def _there(self, sides: list[Side]) -> Iterator[ColumnElement[bool]]:
         return (side.sql.is_not(None) for side in sides if side.nullable)
 
     def _hit(self, sides: list[Side]) -> Iterator[ColumnElement[bool]]:
-        """Yield the comparison; its opposite if that is asked of the only combination."""
+        """Yield the comparison, or its opposite if the only combination must not satisfy it."""
         if self.when or self.many:
             yield from self._true(sides)
             return
@@ -236,7 +239,7 @@ def _is_many(leaf: Value) -> bool:
 
 
 def _can_drive(leaf: Value) -> bool:
-    """Whether the value is in a row of its own, which an index finds."""
+    """Check whether the value is in a row of its own, which an index finds."""
     return isinstance(leaf, (Metadata, Distance)) or _is_ids(leaf)
 
 

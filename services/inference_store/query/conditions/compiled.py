@@ -11,15 +11,15 @@ from inference_store.query.filters.typed import Constant, Predicate, Value
 
 from .comparisons import OPPOSITE, Compares, Comparing, list_values, put_constant_right
 from .condition import EVERYTHING, NOTHING, Condition
+from .equality_lists import merge_equalities
+from .has_value import HasValue
 from .keys import OfKey, OfSet
-from .located import Lies
+from .location import WithinArea
 from .logic import Neither, combine_all, combine_either
-from .merged import merge_equalities
-from .missing import Valued
 from .names import Names, is_label
 from .predictions import Counts, Predicts, TopLabelled, merge_scores, names_labels
 from .sets import Related
-from .spans import find_time_ranges, find_uid_range
+from .time_received import find_time_ranges, find_uid_range
 from .values import list_leaves
 
 _DECIDES: Final = {
@@ -34,7 +34,7 @@ _DECIDES: Final = {
 
 def compile_condition(predicate: Predicate, names: Names, *, when: bool = True) -> Condition:
     """Compile a predicate to the condition that it is true, or (`when` False) false; never NULL."""
-    return _MADE[type(predicate)](predicate, names.compiled_by(compile_condition), when)
+    return _COMPILERS[type(predicate)](predicate, names.compiled_by(compile_condition), when)
 
 
 def _fixed(predicate: typed.Fixed, _: Names, when: bool) -> Condition:
@@ -58,8 +58,8 @@ def _or(predicate: typed.Or, names: Names, when: bool) -> Condition:
 
 
 def _unknown(predicate: typed.Unknown, names: Names, when: bool) -> Condition:
-    known = [compile_condition(predicate.of, names, when=each) for each in (True, False)]
-    either = combine_either(known)
+    decided = [compile_condition(predicate.of, names, when=truth) for truth in (True, False)]
+    either = combine_either(decided)
     if when:
         return NOTHING if either == EVERYTHING else Neither((either,))
     return either
@@ -79,7 +79,7 @@ def _comparison(predicate: Compares, names: Names, when: bool) -> Condition:
 
 
 def _has_none(leaf: Value, names: Names) -> bool:
-    """No inference has such a value."""
+    """Check whether no inference can have such a value."""
     if isinstance(leaf, typed.Metadata):
         return leaf.key is None
     return isinstance(leaf, typed.Distance) and not _mapped(names)
@@ -109,7 +109,7 @@ def _of_uid(predicate: Compares, when: bool) -> Condition | None:
 
 
 def _led(predicate: Compares, comparing: Comparing) -> Condition:
-    """The comparison with a list of its own, where an index of predictions has one."""
+    """Return the comparison by a list from an index of predictions, if there is one."""
     match predicate:
         case typed.Compared(op, typed.Counted() as counted, Constant() as number):
             op = op if comparing.when else OPPOSITE[op]
@@ -129,7 +129,7 @@ def _missing(predicate: typed.Missing, names: Names, when: bool) -> Condition:
         return OfKey(of.key, names, valued=True, when=not when, many=of.many)
     if any(_has_none(leaf, names) for leaf in list_leaves(of)):
         return EVERYTHING if when else NOTHING
-    return Valued(of, not when, names)
+    return HasValue(of, not when, names)
 
 
 def _sent(predicate: typed.Sent, names: Names, when: bool) -> Condition:
@@ -139,7 +139,7 @@ def _sent(predicate: typed.Sent, names: Names, when: bool) -> Condition:
 
 
 def _located(predicate: typed.Located, names: Names, when: bool) -> Condition:
-    return Lies(predicate, when, names) if _mapped(names) else NOTHING
+    return WithinArea(predicate, when, names) if _mapped(names) else NOTHING
 
 
 def _array(predicate: typed.Array, names: Names, when: bool) -> Condition:
@@ -147,13 +147,13 @@ def _array(predicate: typed.Array, names: Names, when: bool) -> Condition:
 
 
 def _sets(predicate: typed.Sets, names: Names, when: bool) -> Condition:
-    one, other = (
+    left, right = (
         tuple(_there(element, names) for element in side)
-        for side in (predicate.one, predicate.other)
+        for side in (predicate.left, predicate.right)
     )
-    if not all((*one, *other)):
+    if not all((*left, *right)):
         return NOTHING
-    return Related(typed.Sets(predicate.relation, one, other), when, names)
+    return Related(typed.Sets(predicate.relation, left, right), when, names)
 
 
 def _there(element: typed.Element, names: Names) -> typed.Element:
@@ -163,7 +163,7 @@ def _there(element: typed.Element, names: Names) -> typed.Element:
     )
 
 
-_MADE: Final[Mapping[type[Any], Callable[[Any, Names, bool], Condition]]] = {
+_COMPILERS: Final[Mapping[type[Any], Callable[[Any, Names, bool], Condition]]] = {
     typed.Fixed: _fixed,
     typed.Compared: _comparison,
     typed.Between: _comparison,

@@ -1,8 +1,8 @@
 """A condition on inferences in SQL: as a list of uids, and as a test of one uid.
 
-A list comes from an index and can drive a query; a test is applied to inferences that something
-else found. Every condition has a test, but not every one a list. Neither is ever NULL: a condition
-stands for a predicate that is true, or for one that is false.
+A list comes from an index and can drive a query; a test is applied to inferences that were found
+in another way. Every condition has a test, but not every one has a list. Neither is ever NULL: a
+condition says that a predicate is true, or that it is false.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ Uids: TypeAlias = Select[Any] | CompoundSelect[Any]
 MOST_SCANS = 32
 """Index scans that one list may take; a condition that needs more has none, and is tested."""
 MOST_INTERSECTED = 8
-"""Lists that are intersected; further conditions are tests of what is left."""
+"""Lists that are intersected; further conditions test the remaining inferences."""
 
 
 class Condition(Protocol):
@@ -48,11 +48,11 @@ class Condition(Protocol):
 
     @property
     def unique(self) -> bool:
-        """Whether its list names each inference once."""
+        """Check whether its list names each inference once."""
 
     @property
     def scans(self) -> int:
-        """How many index scans its list takes; 0: no index can drive it."""
+        """The number of index scans for its list; 0: no index can drive it."""
 
     def uids(self, scan_range: ScanRange) -> Uids | None:
         """Select the inferences that satisfy it; None: no index finds them."""
@@ -99,7 +99,7 @@ def exists(
 ) -> ColumnElement[bool]:
     """Test whether there is such a row; every other table that is named belongs to an outer query.
 
-    `one_by_one`: it is tested for each inference, whatever Postgres would prefer.
+    `one_by_one`: test each inference separately, whatever Postgres would prefer.
     """
     rows: Select[Any] = select(literal_column("1")).select_from(*froms).where(*where)
     if one_by_one:
@@ -112,9 +112,9 @@ def only_true(test: Test) -> Test:
     TRUE`."""
     match test:
         case BooleanClauseList(operator=operators.and_):
-            return and_(*(only_true(cast(Test, each)) for each in test.clauses))
+            return and_(*(only_true(cast(Test, clause)) for clause in test.clauses))
         case BooleanClauseList(operator=operators.or_):
-            return or_(*(only_true(cast(Test, each)) for each in test.clauses))
+            return or_(*(only_true(cast(Test, clause)) for clause in test.clauses))
         case BinaryExpression(operator=operators.is_, right=True_()):
             return only_true(test.left)
         case Grouping():

@@ -15,7 +15,7 @@ from inference_store.query.filters.typed import Comparison, Constant, Distance
 from .combination import Combination
 from .sides import Double
 
-# Doubles are rounded: a box a little larger leaves nothing out.
+# Doubles are rounded: a slightly larger box leaves nothing out.
 _MORE: Final = 1.000001
 _MORE_DEGREES: Final = 1e-6
 _BOUNDED: Final = frozenset({"<", "<=", "="})
@@ -29,10 +29,10 @@ class Metres(Double):
     coordinates: Mapping[str, ColumnElement[Any]]
 
     def against(self, op: Comparison, constant: Constant) -> ColumnElement[bool]:
-        found = Double.against(self, op, constant)
+        comparison = Double.against(self, op, constant)
         if op not in _BOUNDED:
-            return found
-        return and_(*self._box(float(Decimal(str(constant.value)))), found)
+            return comparison
+        return and_(*self._box(float(Decimal(str(constant.value)))), comparison)
 
     def _box(self, metres: float) -> Iterator[ColumnElement[bool]]:
         degrees = math.degrees(max(0.0, metres) / EARTH_RADIUS_METRES) * _MORE + _MORE_DEGREES
@@ -66,10 +66,12 @@ def compute_metres(value: Distance, rows: Combination) -> Metres:
     """Compute haversine distances step by step as Python does, so that the doubles agree."""
     where = rows.coordinates()
     at = {name: func.radians(_degrees(sql)) for name, sql in where.items()}
-    east, north = (math.radians(float(rounded(each))) for each in (value.longitude, value.latitude))
+    east, north = (
+        math.radians(float(rounded(degrees))) for degrees in (value.longitude, value.latitude)
+    )
 
     def double(number: float) -> ColumnElement[Any]:
-        return rows.names.one(number, DOUBLE_PRECISION())
+        return rows.names.bind_one(number, DOUBLE_PRECISION())
 
     up: ColumnElement[Any] = func.sin(
         (double(north) - at["latitude"]) / double(2.0), type_=DOUBLE_PRECISION()

@@ -38,13 +38,13 @@ class OfKey:
     valued: bool
     when: bool
     many: bool = True
-    """Whether an inference may have several rows of it in one table."""
+    """Whether an inference may have several rows of the key in one table."""
     kind: str = "metadata"
     unique: bool = True
 
     @property
     def scans(self) -> int:
-        """How many index scans its list takes: inferences without the key are in no index."""
+        """The number of index scans for its list; 0: inferences without the key are in no index."""
         return len(_SENT) if self.when else 0
 
     def uids(self, scan_range: ScanRange) -> Uids | None:
@@ -53,11 +53,11 @@ class OfKey:
         return union(*self.rows(scan_range))
 
     def rows(self, scan_range: ScanRange) -> list[Select[Any]]:
-        """Select the inferences that have it, table by table: some in several."""
+        """Select the inferences that have the key, table by table; some are in several tables."""
         return [select(table.c.uid).where(self._here(scan_range, table)) for table in _SENT]
 
     def counted(self, scan_range: ScanRange) -> list[tuple[int, Uids]]:
-        """Return lists with signs: in sum each inference that has the key counts once.
+        """Return lists with signs; in their sum each inference with the key counts once.
 
         A text that spells a number has rows in two tables.
         """
@@ -65,7 +65,7 @@ class OfKey:
         if self.many:
             return [(1, union(*rows))]
         again = [self._again(scan_range, index) for index in range(1, len(_SENT))]
-        return [*((1, each) for each in rows), *((-1, each) for each in again)]
+        return [*((1, uids) for uids in rows), *((-1, uids) for uids in again)]
 
     def _again(self, scan_range: ScanRange, index: int) -> Select[Any]:
         """Select those with a row in this table and in one before it."""
@@ -73,13 +73,15 @@ class OfKey:
         elsewhere = union_all(
             *(select(other.c.uid).where(self._here(scan_range, other)) for other in before)
         ).subquery()
-        there = exists([elsewhere], elsewhere.c.uid == row.c.uid)
-        return select(row.c.uid).where(self._here(scan_range, row), there)
+        is_elsewhere = exists([elsewhere], elsewhere.c.uid == row.c.uid)
+        return select(row.c.uid).where(self._here(scan_range, row), is_elsewhere)
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
         rows = [table.alias() for table in _SENT]
-        found = or_(*(exists([row], self._here(scan_range, row), row.c.uid == uid) for row in rows))
-        return found if self.when else ~found
+        has_row = or_(
+            *(exists([row], self._here(scan_range, row), row.c.uid == uid) for row in rows)
+        )
+        return has_row if self.when else ~has_row
 
     def _here(self, scan_range: ScanRange, table: FromClause) -> ColumnElement[bool]:
         here = and_(scan_range.of(table), table.c.key == self.names.key(self.key))
@@ -137,10 +139,10 @@ class OfSet:
         return func.count(rows.value.distinct())
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        found = self._holds(scan_range, uid)
+        is_true = self._holds(scan_range, uid)
         if self.when:
-            return found
-        return and_(self._rows(scan_range, uid, "some").exists(), ~found)
+            return is_true
+        return and_(self._rows(scan_range, uid, "some").exists(), ~is_true)
 
     def _holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
         some = self._rows(scan_range, uid, "some").exists()
@@ -158,10 +160,10 @@ class OfSet:
     def _has_all(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
         rows = self._rows(scan_range, uid, "among")
         number = select(self._counted(rows)).select_from(*rows.froms).where(*rows.where)
-        found: ColumnElement[bool] = (
+        has_all: ColumnElement[bool] = (
             number.correlate_except(*rows.froms).scalar_subquery() == self._different
         )
-        return found
+        return has_all
 
     def _rows(self, scan_range: ScanRange, uid: ColumnElement[Any] | None, which: Which) -> "_Rows":
         return _Rows(self, scan_range, uid, which)

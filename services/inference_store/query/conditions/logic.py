@@ -12,20 +12,20 @@ from inference_store.index.tables import inference
 from inference_store.query.scan_range import ScanRange
 
 from .condition import EVERYTHING, MOST_INTERSECTED, MOST_SCANS, NOTHING, Condition, Uids
-from .spans import Received
+from .time_received import Received
 
-# An EXISTS among few others becomes a join; so many joins take the planner seconds.
+# The planner turns an EXISTS among few others into a join; more joins would take it seconds.
 _MOST_JOINS = 8
 
 
 def build_tests(
     parts: Sequence[Condition], scan_range: ScanRange, uid: ColumnElement[Any]
 ) -> list[ColumnElement[bool]]:
-    """Return each as a test, in a form that is planned fast however many there are."""
-    found = [part.holds(scan_range, uid) for part in parts]
-    if len(found) <= _MOST_JOINS:
-        return found
-    return [Grouping(test).is_(true()) for test in found]
+    """Return each condition as a test, in a form that is planned fast however many there are."""
+    tests = [part.holds(scan_range, uid) for part in parts]
+    if len(tests) <= _MOST_JOINS:
+        return tests
+    return [Grouping(test).is_(true()) for test in tests]
 
 
 def split_driving(parts: Sequence[Condition]) -> tuple[list[Condition], list[Condition]]:
@@ -33,11 +33,11 @@ def split_driving(parts: Sequence[Condition]) -> tuple[list[Condition], list[Con
     others."""
     driving: list[Condition] = []
     others: list[Condition] = []
-    left = MOST_SCANS
+    remaining = MOST_SCANS
     for part in parts:
-        is_driving = 0 < part.scans <= left and len(driving) < MOST_INTERSECTED
+        is_driving = 0 < part.scans <= remaining and len(driving) < MOST_INTERSECTED
         (driving if is_driving else others).append(part)
-        left -= part.scans if is_driving else 0
+        remaining -= part.scans if is_driving else 0
     return driving, others
 
 
@@ -47,7 +47,7 @@ class All:
 
     parts: tuple[Condition, ...]
     kind: str = "all"
-    # computed once: it is asked often, and each time of all parts, and of theirs
+    # computed once: they are read often, and computing them visits all parts recursively
     unique: bool = field(init=False, compare=False, repr=False)
     scans: int = field(init=False, compare=False, repr=False)
     _spans: list[Received] = field(init=False, compare=False, repr=False)
@@ -59,26 +59,26 @@ class All:
         driving, others = split_driving(
             [part for part in self.parts if not isinstance(part, Received)]
         )
-        found = {
+        fields = {
             "_spans": spans,
             "_leading": driving,
             "_tested": others,
             "scans": sum(part.scans for part in driving) or min(1, len(spans)),
             "unique": len(driving) != 1 or driving[0].unique,
         }
-        for name, value in found.items():
+        for name, value in fields.items():
             object.__setattr__(self, name, value)
 
     def uids(self, scan_range: ScanRange) -> Uids | None:
         if not self.scans:
             return None
-        here = reduce(lambda found, span: span.narrow(found), self._spans, scan_range)
+        here = reduce(lambda narrowed, span: span.narrow(narrowed), self._spans, scan_range)
         if not self._leading:
             rows = select(inference.c.uid).where(here.of(inference))
             return rows.where(*build_tests(self._tested, here, inference.c.uid))
         lists = [uids for part in self._leading if (uids := part.uids(here)) is not None]
-        found = (intersect(*lists) if len(lists) > 1 else lists[0]).subquery()
-        [uid] = found.c
+        matches = (intersect(*lists) if len(lists) > 1 else lists[0]).subquery()
+        [uid] = matches.c
         return select(uid).where(*build_tests(self._tested, here, uid))
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
@@ -134,21 +134,21 @@ class Neither:
 
 def combine_all(parts: list[Condition]) -> Condition:
     """Combine conditions that must all hold, without those that change nothing."""
-    found: list[Condition] = []
+    conditions: list[Condition] = []
     for part in parts:
-        found += part.parts if isinstance(part, All) else [part]
-    found = [part for part in found if part != EVERYTHING]
-    if NOTHING in found:
+        conditions += part.parts if isinstance(part, All) else [part]
+    conditions = [part for part in conditions if part != EVERYTHING]
+    if NOTHING in conditions:
         return NOTHING
-    return All(tuple(found)) if len(found) > 1 else (found or [EVERYTHING])[0]
+    return All(tuple(conditions)) if len(conditions) > 1 else (conditions or [EVERYTHING])[0]
 
 
 def combine_either(parts: list[Condition]) -> Condition:
     """Combine conditions of which one must hold, without those that change nothing."""
-    found: list[Condition] = []
+    conditions: list[Condition] = []
     for part in parts:
-        found += part.parts if isinstance(part, Either) else [part]
-    found = [part for part in found if part != NOTHING]
-    if EVERYTHING in found:
+        conditions += part.parts if isinstance(part, Either) else [part]
+    conditions = [part for part in conditions if part != NOTHING]
+    if EVERYTHING in conditions:
         return EVERYTHING
-    return Either(tuple(found)) if len(found) > 1 else (found or [NOTHING])[0]
+    return Either(tuple(conditions)) if len(conditions) > 1 else (conditions or [NOTHING])[0]

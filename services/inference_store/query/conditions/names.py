@@ -53,11 +53,11 @@ class Names:
     coordinates: Mapping[str, int] = field(default_factory=dict)
     """The metadata keys `longitude` and `latitude`."""
     compile: Compile | None = field(default=None, compare=False, repr=False)
-    """What compiles the predicates inside values and conditions, once something is compiled."""
+    """Compiles the predicates inside values and conditions."""
     _bound: dict[tuple[str, str], Any] = field(default_factory=dict, compare=False, repr=False)
 
     def compiled_by(self, compile: Compile) -> "Names":
-        """Return the same names, which know what compiles with them."""
+        """Return the same names, with the function that compiles inner predicates."""
         return self if self.compile is not None else replace(self, compile=compile)
 
     def condition_of(self, predicate: Predicate, *, when: bool = True) -> Condition:
@@ -65,30 +65,32 @@ class Names:
         assert self.compile is not None
         return self.compile(predicate, self, when=when)
 
-    def one(self, value: Any, kind: TypeEngine[Any]) -> ColumnElement[Any]:
-        """Return one value as a parameter: the same parameter wherever it occurs."""
+    def bind_one(self, value: Any, kind: TypeEngine[Any]) -> ColumnElement[Any]:
+        """Return a value as a parameter; equal values share one parameter."""
         bound: ColumnElement[Any] = self._once(f"{kind}", value, lambda: bind_one(value, kind))
         return bound
 
-    def many(self, values: Sequence[Any], kind: TypeEngine[Any]) -> Any:
+    def bind_many(self, values: Sequence[Any], kind: TypeEngine[Any]) -> Any:
         """Return a list as one parameter."""
         return self._once(f"{kind}[]", values, lambda: bind_many(values, kind))
 
     def constant(self, constant: Constant) -> ColumnElement[Any]:
         """Return a constant as a parameter."""
-        return self.one(constant.value, TYPES[constant.kind])
+        return self.bind_one(constant.value, TYPES[constant.kind])
 
     def constants(self, items: Sequence[Constant], kind: Kind) -> Any:
         """Return constants of one kind as a list."""
-        return self.many([item.value for item in items], TYPES[kind])
+        return self.bind_many([item.value for item in items], TYPES[kind])
 
     def number(self, number: Decimal | float) -> ColumnElement[Any]:
         """Return an exact number as a parameter; a double by its shortest spelling."""
-        return self.one(number if isinstance(number, Decimal) else Decimal(repr(number)), Numeric())
+        return self.bind_one(
+            number if isinstance(number, Decimal) else Decimal(repr(number)), Numeric()
+        )
 
     def key(self, key: int) -> ColumnElement[Any]:
         """Return a metadata key's integer as a parameter."""
-        return self.one(key, INTEGER())
+        return self.bind_one(key, INTEGER())
 
     def label(self, name: str) -> int:
         """Return a label's integer; NO_LABEL for a label that nothing has."""
@@ -127,11 +129,11 @@ def _nodes(predicate: Predicate) -> Iterator[Any]:
             waiting.extend(node)
         elif is_dataclass(node):
             yield node
-            waiting.extend(getattr(node, each.name) for each in fields(node))
+            waiting.extend(getattr(node, item.name) for item in fields(node))
 
 
 def is_label(value: Value) -> bool:
-    """Whether the value is a label, which has an integer."""
+    """Check whether the value is a label, which has an integer."""
     return (isinstance(value, Column) and value.name == "label") or (
         isinstance(value, Property) and value.name == "top_label"
     )
@@ -147,11 +149,11 @@ def _labels(node: Any) -> Iterator[str]:
 
 
 async def _integers(
-    connection: AsyncConnection, name: Any, number: Any, wanted: Sequence[str]
+    connection: AsyncConnection, name: Any, number: Any, names: Sequence[str]
 ) -> dict[str, int]:
-    if not wanted:
+    if not names:
         return {}
     rows = await connection.execute(
-        select(name, number).where(name == bind_many(wanted, TEXT()).any_())
+        select(name, number).where(name == bind_many(names, TEXT()).any_())
     )
     return {row[0]: row[1] for row in rows}

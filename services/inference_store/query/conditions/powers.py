@@ -41,19 +41,19 @@ def double(base: ColumnElement[Any], exponent: ColumnElement[Any], names: Names)
     lists = array([base]), array([exponent])
     once = func.unnest(*lists).table_valued("x", "y", name="once").render_derived()
     x, y = cast(once.c.x, Numeric), cast(once.c.y, Numeric)
-    found = case(
+    power = case(
         (and_(y == _ZERO, x.is_not(None)), _ONE),
         (and_(x == _ZERO, y > _ZERO), _ZERO),
         (_is_real(x, y, names), cast(cast(_power(x, y, names), TEXT), Numeric)),
     )
-    return select(found).correlate_except(once).scalar_subquery()
+    return select(power).correlate_except(once).scalar_subquery()
 
 
 def _is_real(x: ColumnElement[Any], y: ColumnElement[Any], names: Names) -> ColumnElement[bool]:
     """Test that it is no root of a negative number, and not too large or small; else false or
     NULL."""
     logarithm = _double(y, MOST_POWER, names) * func.ln(func.abs(_double(x, MOST_DOUBLE, names)))
-    small = func.abs(logarithm) <= names.one(MOST_LOGARITHM, DOUBLE_PRECISION())
+    small = func.abs(logarithm) <= names.bind_one(MOST_LOGARITHM, DOUBLE_PRECISION())
     return and_(or_(x > _ZERO, y == func.trunc(y)), small)
 
 

@@ -1,4 +1,4 @@
-"""Conditions on predictions: some satisfies a condition, how many do, the label of the first."""
+"""Conditions on predictions: one satisfies a condition, how many do, the label of the first."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +23,7 @@ def compile_one(condition: Predicate | None, names: Names) -> Condition:
 
 
 def names_labels(condition: Predicate | None) -> bool:
-    """Whether only certain labels can satisfy it, which the index begins with."""
+    """Check whether only certain labels can satisfy it: the index begins with the label."""
     match condition:
         case typed.Compared("=", left, right):
             sides = (left, right), (right, left)
@@ -40,7 +40,7 @@ def names_labels(condition: Predicate | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Predicts:
-    """Some prediction satisfies the condition; or none of those that are known does."""
+    """Some prediction satisfies the condition, or (`when` False) none does and all are known."""
 
     condition: Predicate | None
     when: bool
@@ -57,17 +57,17 @@ class Predicts:
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
         row = prediction.alias()
-        found = exists(
+        is_predicted = exists(
             [row],
             scan_range.of(row),
             row.c.uid == uid,
             compile_one(self.condition, self.names).holds(scan_range, row.c.uid),
         )
         if self.when:
-            return found
+            return is_predicted
         rows = Combination(scan_range, self.names, uid)
-        known = rows.own().c.prediction_count.is_not(None)
-        return and_(rows.exists(known), ~found)
+        has_predictions = rows.own().c.prediction_count.is_not(None)
+        return and_(rows.exists(has_predictions), ~is_predicted)
 
 
 def _rows(condition: Predicate | None, names: Names, scan_range: ScanRange) -> Select[Any]:
@@ -77,7 +77,7 @@ def _rows(condition: Predicate | None, names: Names, scan_range: ScanRange) -> S
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """So many predictions, at least one, satisfy a condition that names labels."""
+    """The number of predictions, at least one, that satisfy a condition that names labels."""
 
     compared: Comparing
     counted: typed.Counted
@@ -89,8 +89,8 @@ class Counts:
 
     def uids(self, scan_range: ScanRange) -> Uids:
         names = self.compared.names
-        found = _rows(self.counted.condition, names, scan_range).group_by(prediction.c.uid)
-        return found.having(COMPARISONS[self.op](func.count(), names.constant(self.number)))
+        grouped = _rows(self.counted.condition, names, scan_range).group_by(prediction.c.uid)
+        return grouped.having(COMPARISONS[self.op](func.count(), names.constant(self.number)))
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
         return self.compared.holds(scan_range, uid)
@@ -109,7 +109,7 @@ class TopLabelled:
 
     def uids(self, scan_range: ScanRange) -> Uids:
         names, first = self.compared.names, prediction.c.rank == 1
-        its = [_of_first(each.predicate) for each in (self.compared, *self.scores)]
+        its = [_of_first(comparing.predicate) for comparing in (self.compared, *self.scores)]
         some = _rows(typed.And(tuple(its)), names, scan_range).where(first)
         tests = self.holds(scan_range, inference.c.uid)
         return select(inference.c.uid).where(
@@ -117,12 +117,13 @@ class TopLabelled:
         )
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        return and_(*(each.holds(scan_range, uid) for each in (self.compared, *self.scores)))
+        return and_(
+            *(comparing.holds(scan_range, uid) for comparing in (self.compared, *self.scores))
+        )
 
 
 def merge_scores(parts: list[Condition]) -> list[Condition]:
-    """Move conditions on the first score into those on the first label, by which the index goes
-    on."""
+    """Move conditions on the first score into those on the first label: the index has both."""
     tops = [part for part in parts if isinstance(part, TopLabelled)]
     scores = [part for part in parts if isinstance(part, Comparing) and _of_top_score(part)]
     if not (tops and scores):
@@ -132,16 +133,16 @@ def merge_scores(parts: list[Condition]) -> list[Condition]:
 
 
 def _of_top_score(part: Comparing) -> bool:
-    """Whether it requires a comparison of the first score with a constant."""
+    """Check whether it requires a comparison of the first score with a constant."""
     if not part.when or not isinstance(part.predicate, (typed.Compared, typed.Between)):
         return False
     of, *others = list_values(part.predicate)
-    constant = all(isinstance(each, typed.Constant) for each in others)
+    constant = all(isinstance(other, typed.Constant) for other in others)
     return constant and isinstance(of, typed.Property) and of.name == "top_score"
 
 
 def _of_first(predicate: Any) -> Predicate:
-    """Return the same on a prediction's own columns."""
+    """Return the same predicate on a prediction's own columns."""
     label, score = typed.Column("label", "string"), typed.Column("score", "number")
     match predicate:
         case typed.Compared(op, typed.Property(name), right):

@@ -1,4 +1,4 @@
-"""Compares two sets of values, each of all that several elements have."""
+"""Compares two sets of values; each set has all values of several elements."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ _Rows: TypeAlias = list[Select[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Related:
-    """The relation holds; or it does not, and every element has a value."""
+    """The relation holds, or (`when` False) does not; every element has a value."""
 
     sets: Sets
     when: bool
@@ -57,13 +57,13 @@ class Related:
 
     @property
     def scans(self) -> int:
-        """One for each kind of value of the key that drives."""
+        """The number of kinds of value of the key that drives."""
         return len(self._leader)
 
     @property
     def _leader(self) -> tuple[Metadata, ...]:
         """The key whose rows an index finds: for an inference without it the predicate is NULL."""
-        for element in (*self.sets.one, *self.sets.other):
+        for element in (*self.sets.left, *self.sets.right):
             keys = tuple(value for value in element if isinstance(value, Metadata))
             if len(keys) == len(element):
                 return keys
@@ -73,7 +73,7 @@ class Related:
         lists = [self._with(of, scan_range) for of in self._leader]
         if not lists:
             return None
-        rows = union(*(each.distinct() for each in lists)).subquery()
+        rows = union(*(uids.distinct() for uids in lists)).subquery()
         return select(rows.c.uid).where(self.holds(scan_range, rows.c.uid))
 
     def _with(self, of: Metadata, scan_range: ScanRange) -> Select[Any]:
@@ -82,13 +82,13 @@ class Related:
         return rows.uids()
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        asked = _Asked(self.sets, scan_range, uid, self.names)
-        found = asked.related()
-        return and_(*asked.known(), found if self.when else ~found)
+        compared_sets = _InferenceSets(self.sets, scan_range, uid, self.names)
+        is_related = compared_sets.test_relation()
+        return and_(*compared_sets.test_elements(), is_related if self.when else ~is_related)
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _InferenceSets:
     """The sets of one inference."""
 
     sets: Sets
@@ -96,64 +96,64 @@ class _Asked:
     uid: ColumnElement[Any]
     names: Names
 
-    def known(self) -> Iterator[ColumnElement[bool]]:
+    def test_elements(self) -> Iterator[ColumnElement[bool]]:
         """Yield the tests that every element has a value."""
         yield true()
-        for element in (*self.sets.one, *self.sets.other):
+        for element in (*self.sets.left, *self.sets.right):
             if not isinstance(element[0], Constant):
                 yield or_(*(self._values(of).exists() for of in element))
 
-    def related(self) -> ColumnElement[bool]:
-        """Test the relation between sets that are known."""
+    def test_relation(self) -> ColumnElement[bool]:
+        """Test the relation, if all elements have values."""
         match self.sets.relation:
             case "contains":
-                return self._has_all(self._one, self._other)
+                return self._has_all(self._left, self._right)
             case "containedby":
-                return self._has_all(self._other, self._one)
+                return self._has_all(self._right, self._left)
             case "equals":
-                ways = (self._one, self._other), (self._other, self._one)
+                ways = (self._left, self._right), (self._right, self._left)
                 return and_(*(self._has_all(*way) for way in ways))
-        kinds = sorted(self._one.keys() & self._other.keys())
-        shared = (intersect(_all(self._one[k]), _all(self._other[k])) for k in kinds)
+        kinds = sorted(self._left.keys() & self._right.keys())
+        shared = (intersect(_all(self._left[k]), _all(self._right[k])) for k in kinds)
         return or_(false(), *(rows.exists() for rows in shared))
 
-    def _has_all(self, of: dict[Kind, _Rows], wanted: dict[Kind, _Rows]) -> ColumnElement[bool]:
-        """Test that no kind misses a wanted value."""
-        lacking = (_select_missing(of.get(kind), rows) for kind, rows in sorted(wanted.items()))
+    def _has_all(self, of: dict[Kind, _Rows], required: dict[Kind, _Rows]) -> ColumnElement[bool]:
+        """Test that no required value is missing, kind by kind."""
+        lacking = (_select_missing(of.get(kind), rows) for kind, rows in sorted(required.items()))
         return and_(true(), *(~rows.exists() for rows in lacking))
 
     @cached_property
-    def _one(self) -> dict[Kind, _Rows]:
-        return self._by_kind(self.sets.one)
+    def _left(self) -> dict[Kind, _Rows]:
+        return self._by_kind(self.sets.left)
 
     @cached_property
-    def _other(self) -> dict[Kind, _Rows]:
-        return self._by_kind(self.sets.other)
+    def _right(self) -> dict[Kind, _Rows]:
+        return self._by_kind(self.sets.right)
 
     def _by_kind(self, elements: Iterable[Element]) -> dict[Kind, _Rows]:
-        found: dict[Kind, _Rows] = {}
+        lists: dict[Kind, _Rows] = {}
         constants: dict[Kind, list[Constant]] = {}
         for of in (value for element in elements for value in element):
             if isinstance(of, Constant):
                 constants.setdefault(of.kind, []).append(of)
             else:
-                found.setdefault(kind_of(of), []).append(self._values(of))
+                lists.setdefault(kind_of(of), []).append(self._values(of))
         for kind, items in constants.items():
-            found.setdefault(kind, []).append(self._written(kind, items))
-        if "string" in found:
-            found.setdefault("number", []).extend(map(_spelt, found["string"]))
-        return found
+            lists.setdefault(kind, []).append(self._written(kind, items))
+        if "string" in lists:
+            lists.setdefault("number", []).extend(map(_spelt, lists["string"]))
+        return lists
 
     def _written(self, kind: Kind, items: list[Constant]) -> Select[Any]:
-        each: Any = func.unnest(self.names.constants(items, kind))
-        rows = each.table_valued("value", name="written").render_derived()
+        numbers: Any = func.unnest(self.names.constants(items, kind))
+        rows = numbers.table_valued("value", name="written").render_derived()
         return select(_in_one_form(kind, rows.c.value).label("value")).correlate_except(rows)
 
     def _values(self, of: Value) -> Select[Any]:
         rows = Combination(self.scan_range, self.names, self.uid)
         sql = _in_one_form(kind_of(of), build_side(of, rows).sql)
-        found = select(sql.label("value")).where(*rows.where, sql.is_not(None))
-        return found.select_from(*rows.froms).correlate_except(*rows.froms)
+        values = select(sql.label("value")).where(*rows.where, sql.is_not(None))
+        return values.select_from(*rows.froms).correlate_except(*rows.froms)
 
 
 def _in_one_form(kind: Kind, sql: ColumnElement[Any]) -> ColumnElement[Any]:
@@ -173,9 +173,9 @@ def _spelt(texts: Select[Any]) -> Select[Any]:
     return select(number.label("value")).where(number.is_not(None))
 
 
-def _select_missing(of: _Rows | None, wanted: _Rows) -> Any:
-    """Select what is wanted and missing."""
-    return _all(wanted) if of is None else except_(_all(wanted), _all(of))
+def _select_missing(of: _Rows | None, required: _Rows) -> Any:
+    """Select the required values that are missing."""
+    return _all(required) if of is None else except_(_all(required), _all(of))
 
 
 def _all(lists: _Rows) -> Any:

@@ -23,13 +23,13 @@ COMPARISONS: Final[Mapping[Comparison, Callable[[Any, Any], ColumnElement[bool]]
     ">": operator.gt,
     ">=": operator.ge,
 }
-# Texts that are no longer are sorted alike by the index and by the whole text.
+# For texts of at most this length, the index and the whole texts have the same order.
 _ALIKE_BYTES: Final = long_text.PREFIX_BYTES - 3
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Values of one combination. `sql`: the value; NULL, where `nullable`: there is none."""
+    """Values of one combination. `sql`: the value; if `nullable`, NULL means that there is none."""
 
     kind: Kind
     sql: ColumnElement[Any]
@@ -42,17 +42,17 @@ class Side:
 
     def among(self, items: Sequence[Constant]) -> ColumnElement[bool]:
         """Test equality with one of the constants."""
-        found: ColumnElement[bool] = self.sql == self.names.constants(items, self.kind).any_()
-        return found
+        is_equal: ColumnElement[bool] = self.sql == self.names.constants(items, self.kind).any_()
+        return is_equal
 
     def like(self, pattern: str) -> ColumnElement[bool]:
         """Test whether it matches the pattern."""
-        return self.sql.like(self.names.one(pattern, TEXT()))
+        return self.sql.like(self.names.bind_one(pattern, TEXT()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataText(Side):
-    """A text of metadata; `value`: as the index has it, whose bounds contain every match.
+    """A text of metadata. `value`: the indexed part; bounds on it contain every match.
 
     If the part in the index decides, the row itself is not read.
     """
@@ -81,7 +81,7 @@ class MetadataText(Side):
         texts = [str(item.value) for item in items]
         indexed = [long_text.encode(text) for text in texts]
         candidates: ColumnElement[bool] = (
-            self.value == self.names.many([value for value, _ in indexed], TEXT()).any_()
+            self.value == self.names.bind_many([value for value, _ in indexed], TEXT()).any_()
         )
         if all(whole is None for _, whole in indexed):
             return candidates
@@ -99,27 +99,27 @@ class MetadataText(Side):
         return [] if high is None else [self.value < self._text(high)]
 
     def _text(self, text: str) -> ColumnElement[Any]:
-        return self.names.one(text, TEXT())
+        return self.names.bind_one(text, TEXT())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Double(Side):
-    """A double, which is the decimal that its shortest spelling is; compared as a double.
+    """A double, whose value is the decimal of its shortest spelling; compared as a double.
 
-    That decimal grows with the double, so a decimal bound lies at a double, or between two.
+    The decimals are in the order of the doubles, so a decimal bound is at a double or between two.
     """
 
     double: ColumnElement[Any]
 
     @classmethod
     def of(cls, double: ColumnElement[Any], names: Names) -> "Double":
-        """The side of a column or expression of doubles."""
+        """Return the side for a column or expression of doubles."""
         return cls("number", cast(cast(double, TEXT), Numeric), names, double=double)
 
     def against(self, op: Comparison, constant: Constant) -> ColumnElement[bool]:
         exact = Decimal(str(constant.value))
         nearest = float(exact)
-        spelt, bound = Decimal(repr(nearest)), self.names.one(nearest, DOUBLE_PRECISION())
+        spelt, bound = Decimal(repr(nearest)), self.names.bind_one(nearest, DOUBLE_PRECISION())
         match op:
             case "=":
                 return self.double == bound if spelt == exact else false()
@@ -135,28 +135,30 @@ class Double(Side):
     def among(self, items: Sequence[Constant]) -> ColumnElement[bool]:
         numbers = [Decimal(str(item.value)) for item in items]
         doubles = [float(number) for number in numbers if Decimal(repr(float(number))) == number]
-        found: ColumnElement[bool] = (
-            self.double == self.names.many(doubles, DOUBLE_PRECISION()).any_()
+        is_equal: ColumnElement[bool] = (
+            self.double == self.names.bind_many(doubles, DOUBLE_PRECISION()).any_()
         )
-        return found
+        return is_equal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label(Side):
-    """A label: equal to a name is equal to its integer, which the index has."""
+    """A label. It is compared with a name by its integer, which the index has."""
 
     number: ColumnElement[Any]
 
     def against(self, op: Comparison, constant: Constant) -> ColumnElement[bool]:
         if op not in {"=", "<>"}:
             return Side.against(self, op, constant)
-        wanted = self.names.one(self.names.label(str(constant.value)), INTEGER())
-        return COMPARISONS[op](self.number, wanted)
+        number = self.names.bind_one(self.names.label(str(constant.value)), INTEGER())
+        return COMPARISONS[op](self.number, number)
 
     def among(self, items: Sequence[Constant]) -> ColumnElement[bool]:
-        wanted = sorted({self.names.label(str(item.value)) for item in items})
-        found: ColumnElement[bool] = self.number == self.names.many(wanted, INTEGER()).any_()
-        return found
+        numbers = sorted({self.names.label(str(item.value)) for item in items})
+        is_equal: ColumnElement[bool] = (
+            self.number == self.names.bind_many(numbers, INTEGER()).any_()
+        )
+        return is_equal
 
 
 def collate_text(sql: ColumnElement[Any]) -> ColumnElement[Any]:

@@ -20,7 +20,7 @@ from .sides import Double, Label, MetadataText, Side, collate_text, fold_text
 
 
 def build_side(value: Value, rows: Combination) -> Side:
-    """Return the value in SQL; the rows that hold it are added."""
+    """Return the value in SQL, and add the rows that hold it."""
     return _SIDES[type(value)](value, rows)
 
 
@@ -76,7 +76,7 @@ def _stored(entry: properties.Property, row: Any, rows: Combination, label: str)
 
 
 def _calculated(value: typed.Calculated, rows: Combination) -> Side:
-    left, right = (build_side(each, rows).sql for each in (value.left, value.right))
+    left, right = (build_side(side, rows).sql for side in (value.left, value.right))
     if value.op == "power":
         return Side("number", powers.double(left, right, rows.names), rows.names)
     if value.op == "^":
@@ -87,7 +87,7 @@ def _calculated(value: typed.Calculated, rows: Combination) -> Side:
 
 
 def _divided(left: ColumnElement[Any], right: ColumnElement[Any]) -> ColumnElement[Any]:
-    # An operator of our own is taken to bind least of all: a sum on its left needs the brackets.
+    # SQLAlchemy gives a custom operator the lowest precedence: a sum on its left needs brackets.
     dividend = left.self_group(against=operators.mul)
     return dividend.op("/", return_type=Numeric())(func.nullif(right, 0))
 
@@ -120,8 +120,8 @@ def _counted(value: typed.Counted, rows: Combination) -> Side:
         .correlate_except(row)
         .scalar_subquery()
     )
-    known = own.c.prediction_count.is_not(None)
-    return Side("number", case((known, cast(matching, Numeric))), rows.names)
+    has_predictions = own.c.prediction_count.is_not(None)
+    return Side("number", case((has_predictions, cast(matching, Numeric))), rows.names)
 
 
 def _truthful(value: typed.PredicateValue, rows: Combination) -> Side:

@@ -2,7 +2,7 @@
 
 They stay valid without maintenance: a trigger on the partition's inferences notes any write since a
 count was begun, in the writer's own transaction, and outdated counts are not read
-(query/stored.py). Nobody waits for anybody, and a partition that is written has no trigger.
+(query/stored_counts.py). No process waits for another, and open partitions have no trigger.
 """
 
 from .fill import Step, count_ended

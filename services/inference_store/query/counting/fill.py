@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.index.database import cause_of
 from inference_store.index.distribution import is_distributed
-from inference_store.index.partitions import Span
+from inference_store.index.partitions import TimePartition
 from inference_store.index.tables import partition_count
 from inference_store.query.scan_range import ScanRange
 
@@ -30,9 +30,9 @@ from .numbers import count_inferences, count_keys, count_labels, count_unlabelle
 
 Step: TypeAlias = Callable[[], Awaitable[None]]
 _ENDED: Final = timedelta(hours=1)
-# Shorter than whoever counts may be silent.
+# Shorter than the time for which the counting process may be silent.
 _LONGEST_SECONDS: Final = 60.0
-# It is written, or was dropped or merged meanwhile, or takes too long: it is counted another day.
+# The partition is being written, was dropped or merged, or takes too long: it is counted later.
 _NOT_NOW: Final = (
     DeadlockDetectedError,
     ForeignKeyViolationError,
@@ -40,7 +40,7 @@ _NOT_NOW: Final = (
     QueryCanceledError,
     UndefinedTableError,
 )
-# One process, and its sorts in memory; the longest statement is that of the labels.
+# One process, which sorts in memory; the statement for the labels takes longest.
 _SETTINGS: Final = {
     "statement_timeout": "60s",
     "max_parallel_workers_per_gather": "0",
@@ -62,54 +62,54 @@ async def count_ended(
 ) -> bool:
     """Count partitions that ended before `before` (an hour ago); return False if time ran out.
 
-    Only those are counted that have no count, or an outdated one and have been `quiet` since.
+    A partition is counted if it has no count, or an outdated one and no writes for `quiet`.
     `step` is called before each. A partition that is being written is skipped.
     """
     until = time.monotonic() + seconds
     async with engine.begin() as connection:
         if await is_distributed(connection):
-            return True  # no triggers on what is distributed
+            return True  # distributed tables have no triggers
         await delete_outdated(connection)
-        spans = await find_ended(connection, before or datetime.now(UTC) - _ENDED)
-    for span in spans:
+        partitions = await find_ended(connection, before or datetime.now(UTC) - _ENDED)
+    for partition in partitions:
         if time.monotonic() >= until:
             return False
         try:
-            await _count_span(engine, span, until, step, quiet)
+            await _count_partition(engine, partition, until, step, quiet)
         except DBAPIError as error:
             if not isinstance(cause_of(error), _NOT_NOW):
                 raise
     return time.monotonic() < until
 
 
-async def _count_span(
-    engine: AsyncEngine, span: Span, until: float, step: Step, quiet: timedelta
+async def _count_partition(
+    engine: AsyncEngine, partition: TimePartition, until: float, step: Step, quiet: timedelta
 ) -> None:
     async with engine.connect() as connection:
-        models = await find_uncounted(connection, span, quiet=quiet)
+        models = await find_uncounted(connection, partition, quiet=quiet)
     for model in models:
         if time.monotonic() >= until:
             return
         await step()
-        for one in await begin(engine, span, [model]):
+        for begun_count in await begin(engine, partition, [model]):
             # a count that takes too long waits as an outdated one does
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LONGEST_SECONDS), engine.begin() as connection:
-                    await count(connection, one)
+                    await count(connection, begun_count)
 
 
-async def count(connection: AsyncConnection, one: BegunCount) -> None:
+async def count(connection: AsyncConnection, begun_count: BegunCount) -> None:
     """Count what exists now; if it changes between the statements, the count is outdated."""
     for name, value in _SETTINGS.items():
         await connection.execute(text(f"SET LOCAL {name} = '{value}'"))
-    scan_range = ScanRange(one.model, one.lo, one.hi)
-    found: dict[str, Any] = {
+    scan_range = ScanRange(begun_count.model, begun_count.lo, begun_count.hi)
+    counts: dict[str, Any] = {
         "inferences": await count_inferences(connection, scan_range),
         "unlabelled": await count_unlabelled(connection, scan_range),
         "labels": await count_labels(connection, scan_range),
         "keys": await count_keys(connection, scan_range),
     }
-    here = partition_count.c.id == one.id
+    here = partition_count.c.id == begun_count.id
     await connection.execute(
-        update(partition_count).where(here).values(**found, counted_at=func.clock_timestamp())
+        update(partition_count).where(here).values(**counts, counted_at=func.clock_timestamp())
     )

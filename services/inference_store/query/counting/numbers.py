@@ -13,7 +13,7 @@ from inference_store.query.matching import Query
 from inference_store.query.scan_range import ScanRange
 
 MOST: Final = 2_000
-"""Keys, or labels, of a model in one partition; of more none is stored: they are counted live."""
+"""Keys, or labels, of a model in one partition. If there are more, none is stored."""
 _TABLES: Final = (*SIDE_TABLES.values(), metadata_presence)
 Numbers = dict[str, Any]
 
@@ -42,17 +42,19 @@ async def count_unlabelled(connection: AsyncConnection, scan_range: ScanRange) -
 
 async def count_keys(connection: AsyncConnection, scan_range: ScanRange) -> Numbers | None:
     """Count the inferences with each key, and with a value of it; None: there are too many keys."""
-    found: dict[int, list[Any]] = {}
+    numbers_by_key: dict[int, list[Any]] = {}
     for table in _TABLES:
         rows = (await connection.execute(_select_by_key(scan_range, table).limit(MOST + 1))).all()
         for row in rows:
-            found.setdefault(row.key, []).append([row.sent, row.valued])
-        if len(found) > MOST or len(rows) > MOST:
+            numbers_by_key.setdefault(row.key, []).append([row.sent, row.valued])
+        if len(numbers_by_key) > MOST or len(rows) > MOST:
             return None
-    again = {key for key, numbers in found.items() if len(numbers) > 1}
-    for key in sorted(again | await _find_repeated(connection, list(found))):
-        found[key] = [list((await connection.execute(_select_one_key(scan_range, key))).one())]
-    return {str(key): numbers[0] for key, numbers in found.items()}
+    again = {key for key, numbers in numbers_by_key.items() if len(numbers) > 1}
+    for key in sorted(again | await _find_repeated(connection, list(numbers_by_key))):
+        numbers_by_key[key] = [
+            list((await connection.execute(_select_one_key(scan_range, key))).one())
+        ]
+    return {str(key): numbers[0] for key, numbers in numbers_by_key.items()}
 
 
 def _select_by_key(scan_range: ScanRange, table: Any) -> Select[Any]:
@@ -63,15 +65,15 @@ def _select_by_key(scan_range: ScanRange, table: Any) -> Select[Any]:
     return counted.where(scan_range.of(table)).group_by(table.c.key)
 
 
-async def _find_repeated(connection: AsyncConnection, known: Sequence[int]) -> set[int]:
+async def _find_repeated(connection: AsyncConnection, keys: Sequence[int]) -> set[int]:
     """Return the keys of which an inference may have several rows in one table."""
     here = metadata_key.c
-    query = select(here.key).where(here.key.in_(known), here.name.contains("[]", autoescape=True))
+    query = select(here.key).where(here.key.in_(keys), here.name.contains("[]", autoescape=True))
     return set((await connection.execute(query)).scalars())
 
 
 def _select_one_key(scan_range: ScanRange, key: int) -> Select[int, int]:
-    """Select the inferences with one key, in whichever table and however often."""
+    """Count the inferences with one key, in any table, each once."""
     rows = union_all(
         *(
             select(

@@ -1,13 +1,13 @@
-"""CQL2, the filter language: its tree, text and JSON. It knows no table and no metadata key."""
+"""CQL2, the filter language: its tree, text and JSON, without tables and metadata keys."""
 
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from inference_store.inference.json_text import Json, Number
 
 from .conformance import CONFORMANCE, Conformance
 from .operations import OPERATIONS, Entry, Takes
 from .read_json import parse_json, parse_json_text
-from .refused import Refused, error_of
+from .refusal import Refusal, error_of
 from .relative import NO_CLOCK, Clock, Resolved, resolved_in
 from .source_ranges import fault, pointed, where
 from .suggestions import meant_by
@@ -22,6 +22,7 @@ __all__ = [
     "Clock",
     "Conformance",
     "Entry",
+    "FilterLang",
     "Node",
     "Resolved",
     "fault",
@@ -38,24 +39,25 @@ __all__ = [
 ]
 
 
+FilterLang: TypeAlias = Literal["cql2-text", "cql2-json"]
 _NO_TEXT: Final = "CQL2-Text is a string; an object is cql2-json"
 
 
 def parse(
     value: Json,
     *,
-    lang: Literal["cql2-text", "cql2-json"] | None = None,
+    lang: FilterLang | None = None,
     path: str = "filter",
     clock: Clock = NO_CLOCK,
 ) -> Node:
-    """The tree of a filter in either encoding: a string is text, all else is JSON.
+    """Return the tree of a filter in either encoding: a string is text, any other value is JSON.
 
-    With `lang` cql2-json a string is JSON that is still text. Relative times are resolved.
-    Raises InvalidFilter and NotKept.
+    With `lang` cql2-json a string is JSON text. Relative times are resolved. Raises InvalidFilter,
+    NotKept.
     """
     if not isinstance(value, str) or isinstance(value, Number):
         if lang == "cql2-text":
-            raise error_of(Refused(_NO_TEXT, SourceRange(path), ("cql2-json",)), None)
+            raise error_of(Refusal(_NO_TEXT, SourceRange(path), ("cql2-json",)), None)
         return parse_json(value, path=path, clock=clock)
     if lang == "cql2-json":
         return parse_json_text(value, path=path, clock=clock)
@@ -70,8 +72,8 @@ def parse_text(
     takes: Takes = "truth",
     whole_standard: bool = False,
 ) -> Node:
-    """The tree of a filter written as text: `read_text.parse_text`."""
-    # Lark is imported with the first text: an ingester has none.
+    """Return the tree of a filter written as text; see `read_text.parse_text`."""
+    # Lark is imported with the first text: an ingester reads none.
     from . import read_text  # noqa: PLC0415
 
     return read_text.parse_text(

@@ -1,6 +1,6 @@
-"""From what the grammar has found to the tree; called while it parses, so nothing recurses.
+"""Builds the tree from the grammar's parts, while it parses, so that nothing recurses.
 
-Names of methods are names in `grammar.lark`. A part is a node, a token or a bracketed node.
+The names of methods are those in `grammar.lark`. A part is a node, a token or a bracketed node.
 """
 
 from contextvars import ContextVar
@@ -12,7 +12,7 @@ from lark import Token, Transformer
 
 from . import literals, shapes
 from .operations import Entry, entry_of
-from .refused import Refused
+from .refusal import Refusal
 from .tree import (
     Geometry,
     Instant,
@@ -27,12 +27,12 @@ from .tree import (
 )
 
 PATH: Final = ContextVar("PATH", default="filter")
-"""The field that the text stands in."""
+"""The field of the request that contains the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A node in brackets; for an array function an array of one."""
+    """A node in brackets; an array function reads it as an array with one item."""
 
     of: "Node | Group"
     at: SourceRange
@@ -75,15 +75,15 @@ def _nodes(parts: list[Part]) -> tuple[Node, ...]:
 
 
 def _array_of(part: Part) -> Node:
-    """A bracketed node as an array of one, inside itself too."""
+    """Return a bracketed node as an array with one item, for each pair of brackets."""
     around: list[SourceRange] = []
     while isinstance(part, Group):
         around.append(part.at)
         part = part.of
-    found = cast(Node, part)
+    array = cast(Node, part)
     for at in reversed(around):
-        found = Listed((found,), at)
-    return found
+        array = Listed((array,), at)
+    return array
 
 
 def _not(parts: list[Part], of: Node) -> Operation:
@@ -136,12 +136,12 @@ class Build(Transformer[Token, Node]):
         return _not(parts, self.missing(parts))
 
     def signed(self, parts: list[Part]) -> Node:
-        """`-5` is a number; `-x` is `-1 * x`, as the standard's JSON has no sign."""
+        """Return a number for `-5`, and `-1 * x` for `-x`: the standard's JSON has no sign."""
         sign, of, at = str(parts[0]), _bare(parts[1]), _from(parts[0], parts[1])
         if isinstance(of, Scalar) and isinstance(of.value, Decimal):
             return Scalar(of.value.copy_negate() if sign == "-" else of.value, at)
         if sign == "+":
-            raise Refused("a + stands before a number, or between two", at)
+            raise Refusal("a + stands before a number, or between two", at)
         return Operation("*", (Scalar(Decimal(-1), at), of), at)
 
     def group(self, parts: list[Part]) -> Group:
@@ -157,7 +157,7 @@ class Build(Transformer[Token, Node]):
         if entry is None:
             return Operation(name, _nodes(parts), at)
         if entry.style != "call":
-            raise Refused(f"{name} is not a function: write it as {entry.text}", at)
+            raise Refusal(f"{name} is not a function: write it as {entry.text}", at)
         return Operation(entry.name, _arguments(entry, parts), at)
 
     def number(self, parts: list[Part]) -> Scalar:
@@ -194,7 +194,7 @@ class Build(Transformer[Token, Node]):
         if shape == "GeometryCollection":
             inside = [part for part in nested.parts if isinstance(part, Geometry)]
             if len(inside) < len(nested.parts):
-                raise Refused("a GEOMETRYCOLLECTION holds geometries", at)
+                raise Refusal("a GEOMETRYCOLLECTION holds geometries", at)
             return shapes.collection(inside, at)
         return shapes.geometry(shape, _as_json_has_it(shape, _plain(nested, at)), at)
 
@@ -210,8 +210,8 @@ class Build(Transformer[Token, Node]):
         return tuple(parts)
 
     def coordinate(self, parts: list[Token]) -> Decimal:
-        found = literals.number(str(parts[-1]), _from(parts[0], parts[-1]))
-        return found.copy_negate() if str(parts[0]) == "-" else found
+        number = literals.number(str(parts[-1]), _from(parts[0], parts[-1]))
+        return number.copy_negate() if str(parts[0]) == "-" else number
 
 
 def _is(part: Part, kind: str) -> bool:
@@ -219,17 +219,17 @@ def _is(part: Part, kind: str) -> bool:
 
 
 def _arguments(entry: Entry, parts: list[Part]) -> tuple[Node, ...]:
-    """Of a known function: where it takes an array, a bracketed value is one, but a name is not."""
+    """Return a function's arguments; for an array parameter a bracketed value is an array."""
     inside = [part for part in parts if not isinstance(part, Token | None)]
     return tuple(
-        _array_of(part) if entry.taken(index) == "array" else _bare(part)
+        _array_of(part) if entry.takes_at(index) == "array" else _bare(part)
         for index, part in enumerate(inside)
     )
 
 
 def _plain(nested: Nested, at: SourceRange, levels: int = shapes.DEEPEST) -> shapes.Raw:
     if levels == 0 or any(isinstance(part, Geometry) for part in nested.parts):
-        raise Refused("a geometry is written POLYGON((0 0, 1 0, 1 1, 0 0))", at)
+        raise Refusal("a geometry is written POLYGON((0 0, 1 0, 1 1, 0 0))", at)
     return tuple(
         _plain(part, at, levels - 1) if isinstance(part, Nested) else cast(shapes.Raw, part)
         for part in nested.parts
@@ -237,7 +237,7 @@ def _plain(nested: Nested, at: SourceRange, levels: int = shapes.DEEPEST) -> sha
 
 
 def _as_json_has_it(shape: Shape, raw: shapes.Raw) -> shapes.Raw:
-    """Text has one more pair of brackets around a point's position than GeoJSON."""
+    """Remove the pair of brackets that text, but not GeoJSON, has around a point's position."""
     if shape == "Point":
         return cast(shapes.Raw, raw[0]) if len(raw) == 1 else raw
     if shape == "MultiPoint":  # (1 2, 3 4) and ((1 2), (3 4)) are both written

@@ -1,4 +1,4 @@
-"""The conformance classes of OGC CQL2 1.0 (OGC 21-065r2, clause 2), and which ones are kept."""
+"""The conformance classes of OGC CQL2 1.0 (OGC 21-065r2, clause 2), and the supported ones."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,12 +10,13 @@ _URI: Final = "http://www.opengis.net/spec/cql2/1.0/conf/"
 
 @dataclass(frozen=True, slots=True)
 class Conformance:
-    """One class. `kept`: wholly; of a class that is not, single operations may be kept."""
+    """One class."""
 
     name: str
     title: str
     meaning: str
     kept: bool = True
+    """Wholly; single operations of a class may be kept if it is not."""
 
     @property
     def uri(self) -> str:

@@ -11,8 +11,8 @@ from .keywords import KEYWORDS
 
 @cache
 def parser() -> Lark:
-    """Made once. It never recurses, whatever it reads."""
-    # The basic lexer and not the contextual one: so a reserved word is one everywhere.
+    """Return the parser, which is built once. It never recurses, whatever it reads."""
+    # The basic lexer, not the contextual one: a reserved word is reserved everywhere.
     return Lark(
         (Path(__file__).parent / "grammar.lark").read_text(encoding="utf-8"),
         parser="lalr",

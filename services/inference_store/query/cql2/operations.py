@@ -1,4 +1,4 @@
-"""Every operator, predicate and function there is: one table, which all of this folder reads."""
+"""All operators, predicates and functions: one table, which the modules of this folder read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Kind: TypeAlias = Literal[
     "array",
     "unknown",
 ]
-"""What a node is by its form alone; a name's kind is unknown until the types are known."""
+"""The kind of a node by its form alone; a name's kind is unknown until the types are known."""
 Takes: TypeAlias = Literal[
     "truth",
     "number",
@@ -31,10 +31,10 @@ Takes: TypeAlias = Literal[
     "name",
     "any",
 ]
-"""What an argument may be.
+"""The kinds that an argument may have.
 
-`pattern`: a written text, folded or not. `scalar`: a text, number, truth or instant; `ordered`: one
-of them but a truth. `time`: an instant or an interval. `list`: of `IN`. `name`: a name alone.
+`pattern`: a literal text, folded or not. `scalar`: a text, number, truth or instant; `ordered`: the
+same without a truth. `time`: an instant or an interval. `list`: for `IN`. `name`: a name alone.
 """
 Style: TypeAlias = Literal["infix", "words", "call"]
 
@@ -54,30 +54,30 @@ ACCEPTS: Final[Mapping[Takes, frozenset[Kind]]] = MappingProxyType(
         "any": frozenset[Kind]({"truth", "number", "text", "instant", "geometry"}),
     }
 )
-"""The kinds that an argument may have; `unknown` may stand everywhere but for a list."""
+"""The kinds that an argument may have; `unknown` is also accepted, except for a list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One operation. `takes`: its arguments, the last one repeated up to `most`."""
+    """One operation. `takes`: its arguments; the last one may be repeated, up to `most` in all."""
 
     name: str
-    """In CQL2-JSON and in the tree."""
+    """Its name in CQL2-JSON and in the tree."""
     text: str
-    """In CQL2-Text."""
+    """Its name in CQL2-Text."""
     style: Style
     takes: tuple[Takes, ...]
     gives: Kind
     conformance: str
-    """The class in CONFORMANCE that it belongs to."""
+    """The name of its class in CONFORMANCE."""
     least: int
     most: int | None
-    kept: bool = True
+    is_supported: bool = True
     own: bool = False
-    """Not of the standard: a function of this store."""
+    """Whether it is a function of this store, not of the standard."""
 
-    def taken(self, index: int) -> Takes:
-        """What the argument of this index may be."""
+    def takes_at(self, index: int) -> Takes:
+        """Return the type of the argument with this index."""
         return self.takes[min(index, len(self.takes) - 1)] if self.takes else "any"
 
 
@@ -89,11 +89,13 @@ def _of(
     *,
     text: str = "",
     style: Style = "call",
-    kept: bool = True,
+    is_supported: bool = True,
 ) -> Entry:
-    """An operation of the standard with as many arguments as `takes` has."""
+    """Return an operation of the standard with exactly the arguments in `takes`."""
     count = len(takes)
-    return Entry(name, text or name.upper(), style, takes, gives, conformance, count, count, kept)
+    return Entry(
+        name, text or name.upper(), style, takes, gives, conformance, count, count, is_supported
+    )
 
 
 def _logical(name: str) -> Entry:
@@ -108,8 +110,10 @@ def _calculated(name: str) -> Entry:
     return _of(name, ("number", "number"), "number", "arithmetic", text=name, style="infix")
 
 
-def _spatial(name: str, conformance: str = "spatial-functions", *, kept: bool = False) -> Entry:
-    return _of(name, ("geometry", "geometry"), "truth", conformance, kept=kept)
+def _spatial(
+    name: str, conformance: str = "spatial-functions", *, is_supported: bool = False
+) -> Entry:
+    return _of(name, ("geometry", "geometry"), "truth", conformance, is_supported=is_supported)
 
 
 def _temporal(name: str) -> Entry:
@@ -141,8 +145,8 @@ OPERATIONS: Final = _table(
     _of("casei", ("text",), "text", "case-insensitive-comparison"),
     _of("accenti", ("text",), "text", "accent-insensitive-comparison"),
     *map(_calculated, ("+", "-", "*", "/", "%", "div", "^")),
-    _spatial("s_intersects", "basic-spatial-functions", kept=True),
-    _spatial("s_within", kept=True), _spatial("s_disjoint", kept=True),
+    _spatial("s_intersects", "basic-spatial-functions", is_supported=True),
+    _spatial("s_within", is_supported=True), _spatial("s_disjoint", is_supported=True),
     *map(_spatial, ("s_contains", "s_crosses", "s_equals", "s_overlaps", "s_touches")),
     *map(_temporal, (
         "t_after", "t_before", "t_contains", "t_disjoint", "t_during", "t_equals", "t_finishedBy",
@@ -162,5 +166,5 @@ _BY_LETTERS: Final = MappingProxyType({name.lower(): entry for name, entry in OP
 
 
 def entry_of(name: str) -> Entry | None:
-    """The operation of this name, in whatever case of letters; None for an unknown function."""
+    """Return the operation of this name, ignoring case; None for an unknown function."""
     return _BY_LETTERS.get(name.lower())

@@ -1,4 +1,4 @@
-"""CQL2-JSON to the tree."""
+"""Parses CQL2-JSON to the tree."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from inference_store.inference.json_text import (
     read_exactly,
     storable,
 )
-from inference_store.inference.nearest import told_of
+from inference_store.inference.nearest import describe_known
 
 from . import caps, literals, shapes
 from .bare_names import is_bare
 from .operations import OPERATIONS, entry_of
-from .refused import Refused, error_of
+from .refusal import Refusal, error_of
 from .relative import NO_CLOCK, Clock, resolve
 from .suggestions import function_meant
 from .tree import (
@@ -41,20 +41,20 @@ _GEOMETRIES: Final = (*shapes.LEVELS, "GeometryCollection")
 def parse_json(
     value: Json, *, path: str = "filter", clock: Clock = NO_CLOCK, whole_standard: bool = False
 ) -> Node:
-    """The tree of a filter in JSON. Numbers may be int, float, Decimal or `Number`.
+    """Return the tree of a filter in JSON. Numbers may be int, float, Decimal or `Number`.
 
-    Read the JSON by `json_text.read_exactly`: `read_json` rounds whole numbers beyond 64 bits, and
-    decimals beyond a double, before this sees them.
+    Read the JSON with `json_text.read_exactly`: `read_json` rounds whole numbers beyond 64 bits,
+    and decimals beyond a double.
 
-    `path` names the field it stands in. With `whole_standard`, what is not kept is read too, and
-    relative times stay.
-    Raises InvalidFilter, and NotKept for what belongs to a conformance class that is not kept.
+    `path`: the field that contains the filter. With `whole_standard`, unsupported features are
+    read too, and relative times are not resolved. Raises InvalidFilter, and NotKept for a feature
+    of an unsupported conformance class.
     """
     try:
         tree = _Reading().node(value, path, 1)
         tree = tree if whole_standard else resolve(tree, clock)
         verify(tree, whole_standard=whole_standard)
-    except Refused as refused:
+    except Refusal as refused:
         raise error_of(refused, None) from None
     return tree
 
@@ -62,22 +62,22 @@ def parse_json(
 def parse_json_text(
     text: str, *, path: str = "filter", clock: Clock = NO_CLOCK, whole_standard: bool = False
 ) -> Node:
-    """The same for JSON that is still text, as in a query parameter."""
+    """Return the tree of a filter in JSON text, as in a query parameter."""
     try:
         if len(text) > caps.BYTES:
-            raise Refused(f"a filter has at most {caps.BYTES:,} bytes", SourceRange(path))
+            raise Refusal(f"a filter has at most {caps.BYTES:,} bytes", SourceRange(path))
         try:
             value = read_exactly(text)
         except UnreadableJson as wrong:
-            raise Refused(f"it is not JSON: {wrong}", SourceRange(path)) from None
-    except Refused as refused:
+            raise Refusal(f"it is not JSON: {wrong}", SourceRange(path)) from None
+    except Refusal as refused:
         raise error_of(refused, None) from None
     return parse_json(value, path=path, clock=clock, whole_standard=whole_standard)
 
 
 @dataclass(slots=True)
 class _Reading:
-    """One filter being read; what it may still hold. Recurses no deeper than the cap."""
+    """One filter being read, with its remaining nodes and bytes. The cap bounds its recursion."""
 
     nodes: int = caps.NODES
     bytes: int = caps.BYTES
@@ -93,35 +93,35 @@ class _Reading:
             case str():
                 return self._text(value, at)
             case list():
-                items = [self.node(each, f"{path}[{i}]", level + 1) for i, each in enumerate(value)]
+                items = [self.node(item, f"{path}[{i}]", level + 1) for i, item in enumerate(value)]
                 return Listed(tuple(items), at)
             case dict():
                 return self._object(value, at, level)
             case None:
-                raise Refused("null is no value here; what is missing is found by isNull", at)
-        raise Refused("this is no part of a filter", at)
+                raise Refusal("null is no value here; what is missing is found by isNull", at)
+        raise Refusal("this is no part of a filter", at)
 
     def _object(self, value: Mapping[str, Json], at: SourceRange, level: int) -> Node:
         if isinstance(value, RepeatedNames):
-            raise Refused(f"a member is given twice: {', '.join(sorted(value.names))}", at)
+            raise Refusal(f"a member is given twice: {', '.join(sorted(value.names))}", at)
         for member, (read, others) in _OBJECTS.items():
             if member in value:
                 _refuse_others(value, {member, *others}, at)
                 return read(self, value, at, level)
-        known = tuple(_OBJECTS)
-        raise Refused(f"an object here has one of {', '.join(known)}", at, known)
+        members = tuple(_OBJECTS)
+        raise Refusal(f"an object here has one of {', '.join(members)}", at, members)
 
     def _operation(self, value: Mapping[str, Json], at: SourceRange, level: int) -> Node:
         op, args = value["op"], value.get("args")
         if not isinstance(op, str) or isinstance(op, Number):
-            raise Refused("`op` is a text", SourceRange(f"{at.path}.op"))
+            raise Refusal("`op` is a text", SourceRange(f"{at.path}.op"))
         if not isinstance(args, list):
-            raise Refused(f"`args` of {op[:64]} is a list", SourceRange(f"{at.path}.args"))
+            raise Refusal(f"`args` of {op[:64]} is a list", SourceRange(f"{at.path}.args"))
         self._text(op, SourceRange(f"{at.path}.op"))
         entry = entry_of(op)
         if entry is None and not is_bare(op):
             raise _no_operation(op, at)
-        nodes = [self.node(each, f"{at.path}.args[{i}]", level + 1) for i, each in enumerate(args)]
+        nodes = [self.node(arg, f"{at.path}.args[{i}]", level + 1) for i, arg in enumerate(args)]
         return Operation(op if entry is None else entry.name, tuple(nodes), at)
 
     def _property(self, value: Mapping[str, Json], at: SourceRange, _: int) -> Node:
@@ -136,7 +136,7 @@ class _Reading:
     def _interval(self, value: Mapping[str, Json], at: SourceRange, level: int) -> Node:
         bounds = value["interval"]
         if not isinstance(bounds, list) or len(bounds) != 2:
-            raise Refused("an interval has two bounds", at)
+            raise Refusal("an interval has two bounds", at)
         start, end = (
             self._bound(bound, f"{at.path}.interval[{i}]", level) for i, bound in enumerate(bounds)
         )
@@ -147,10 +147,10 @@ class _Reading:
             return literals.read_instant(
                 self._plain(value, SourceRange(path), "interval"), SourceRange(path)
             )
-        found = self.node(value, path, level + 1)
-        if isinstance(found, Instant):
-            raise Refused("a bound is the text of a date or timestamp alone", found.at)
-        return found
+        bound = self.node(value, path, level + 1)
+        if isinstance(bound, Instant):
+            raise Refusal("a bound is the text of a date or timestamp alone", bound.at)
+        return bound
 
     def _box(self, value: Mapping[str, Json], at: SourceRange, _: int) -> Node:
         return shapes.geometry("BBox", self._coordinates(value["bbox"], at), at)
@@ -158,31 +158,31 @@ class _Reading:
     def _geometry(self, value: Mapping[str, Json], at: SourceRange, level: int) -> Geometry:
         shape = value["type"]
         if shape not in _GEOMETRIES:
-            raise Refused(f"there is no geometry {str(shape)[:64]!r}", at, _GEOMETRIES)
+            raise Refusal(f"there is no geometry {str(shape)[:64]!r}", at, _GEOMETRIES)
         if shape == "GeometryCollection":
             return self._collection(value, at, level)
         if "coordinates" not in value:
-            raise Refused(f"a {shape} has `coordinates`", at, ("coordinates",))
+            raise Refusal(f"a {shape} has `coordinates`", at, ("coordinates",))
         return shapes.geometry(cast(Shape, shape), self._coordinates(value["coordinates"], at), at)
 
     def _collection(self, value: Mapping[str, Json], at: SourceRange, level: int) -> Geometry:
         parts = value.get("geometries")
         if not isinstance(parts, list):
-            raise Refused("a GeometryCollection has a list of `geometries`", at, ("geometries",))
+            raise Refusal("a GeometryCollection has a list of `geometries`", at, ("geometries",))
         inside = [
             self.node(part, f"{at.path}.geometries[{i}]", level + 1) for i, part in enumerate(parts)
         ]
         geometries = [part for part in inside if isinstance(part, Geometry)]
         if len(geometries) < len(inside):
-            raise Refused("a GeometryCollection holds geometries", at)
+            raise Refusal("a GeometryCollection holds geometries", at)
         return shapes.collection(geometries, at)
 
     def _coordinates(
         self, value: Json, at: SourceRange, levels: int = shapes.DEEPEST
     ) -> shapes.Raw:
         if not isinstance(value, list) or levels == 0:
-            raise Refused("coordinates are lists of numbers, as in GeoJSON", at)
-        return tuple(self._coordinate(each, at, levels) for each in value)
+            raise Refusal("coordinates are lists of numbers, as in GeoJSON", at)
+        return tuple(self._coordinate(coordinate, at, levels) for coordinate in value)
 
     def _coordinate(self, value: Json, at: SourceRange, levels: int) -> "Decimal | shapes.Raw":
         if isinstance(value, Number | int | float | Decimal) and not isinstance(value, bool):
@@ -192,26 +192,26 @@ class _Reading:
 
     def _plain(self, value: Json, at: SourceRange, member: str) -> str:
         if not isinstance(value, str) or isinstance(value, Number):
-            raise Refused(f"`{member}` is a text", SourceRange(f"{at.path}.{member}"))
+            raise Refusal(f"`{member}` is a text", SourceRange(f"{at.path}.{member}"))
         return cast(str, self._text(value, at).value)
 
     def _text(self, value: str, at: SourceRange) -> Scalar:
         if not storable(value):
-            raise Refused("a text holds neither NUL nor half a surrogate pair", at)
+            raise Refusal("a text holds neither NUL nor half a surrogate pair", at)
         self._spend(len(value.encode()), at)
         return Scalar(str(value), at)
 
     def _spend(self, size: int, at: SourceRange) -> None:
         self.bytes -= size
         if self.bytes < 0:
-            raise Refused(f"what a filter is made of has at most {caps.BYTES:,} bytes", at)
+            raise Refusal(f"what a filter is made of has at most {caps.BYTES:,} bytes", at)
 
     def _count(self, at: SourceRange, level: int) -> None:
         self.nodes -= 1
         if self.nodes < 0:
-            raise Refused(f"a filter has at most {caps.NODES:,} operations, names and values", at)
+            raise Refusal(f"a filter has at most {caps.NODES:,} operations, names and values", at)
         if level > caps.DEPTH:
-            raise Refused(f"a filter is nested at most {caps.DEPTH} levels deep", at)
+            raise Refusal(f"a filter is nested at most {caps.DEPTH} levels deep", at)
 
 
 _Read = Callable[[_Reading, Mapping[str, Any], SourceRange, int], Node]
@@ -224,23 +224,23 @@ _OBJECTS: Final[Mapping[str, tuple[_Read, tuple[str, ...]]]] = {
     "type": (_Reading._geometry, ("coordinates", "geometries", "bbox")),
     "bbox": (_Reading._box, ()),
 }
-"""The member that tells what an object is: how it is read, and what else it may have."""
+"""For the member that identifies an object: its reader, and the other members allowed."""
 
 
-def _refuse_others(value: Mapping[str, Json], known: set[str], at: SourceRange) -> None:
-    others = sorted(set(value) - known)
+def _refuse_others(value: Mapping[str, Json], members: set[str], at: SourceRange) -> None:
+    others = sorted(set(value) - members)
     if others:
-        raise Refused(f"nothing is known of {others[0][:64]!r} here", at, sorted(known))
+        raise Refusal(f"nothing is known of {others[0][:64]!r} here", at, sorted(members))
 
 
 def _digits(value: Json) -> str:
-    """A number's decimal digits; of a float the shortest that make it."""
+    """Return a number's decimal digits; for a float, the shortest that identify it."""
     return repr(value) if isinstance(value, float) else str(value)
 
 
-def _no_operation(op: str, at: SourceRange) -> Refused:
+def _no_operation(op: str, at: SourceRange) -> Refusal:
     slips = {"==": "=", "!=": "<>", "&&": "and", "||": "or", "!": "not", "=<": "<=", "=>": ">="}
     near = (slips[op],) if op in slips else function_meant(op)
-    known = [name for name, entry in OPERATIONS.items() if entry.kept]
-    message = f"there is no operation {op[:64]!r}; {told_of(near, known)}"
-    return Refused(message, at, tuple(dict.fromkeys((*near, *known))))
+    supported = [name for name, entry in OPERATIONS.items() if entry.is_supported]
+    message = f"there is no operation {op[:64]!r}; {describe_known(near, supported)}"
+    return Refusal(message, at, tuple(dict.fromkeys((*near, *supported))))

@@ -1,4 +1,4 @@
-"""CQL2-Text to the tree."""
+"""Parses CQL2-Text to the tree."""
 
 import re
 from typing import Final
@@ -12,7 +12,7 @@ from . import caps
 from .build import PATH
 from .grammar import parser
 from .operations import Takes
-from .refused import Refused, error_of
+from .refusal import Refusal, error_of
 from .relative import NO_CLOCK, Clock, resolve
 from .suggestions import slip_at
 from .tree import Node, SourceRange
@@ -46,18 +46,18 @@ def parse_text(
     takes: Takes = "truth",
     whole_standard: bool = False,
 ) -> Node:
-    """The tree of a filter written as text, or of what else it `takes`.
+    """Return the tree of a filter written as text, or of another expression: see `takes`.
 
-    `path` names the field it stands in. With `whole_standard`, what is not kept is read too, and
-    relative times stay.
-    Raises InvalidFilter, and NotKept for what belongs to a conformance class that is not kept.
+    `path`: the field that contains the text. With `whole_standard`, unsupported features are read
+    too, and relative times are not resolved. Raises InvalidFilter, and NotKept for a feature of an
+    unsupported conformance class.
     """
     before = PATH.set(path)
     try:
         _refuse_unreadable(text)
         tree = _tree(text) if whole_standard else resolve(_tree(text), clock)
         verify(tree, takes=takes, whole_standard=whole_standard)
-    except Refused as refused:
+    except Refusal as refused:
         raise error_of(refused, text) from None
     finally:
         PATH.reset(before)
@@ -67,18 +67,18 @@ def parse_text(
 def _refuse_unreadable(text: str) -> None:
     everywhere = SourceRange(PATH.get())
     if not storable(text):
-        raise Refused("a filter holds neither NUL nor half a surrogate pair", everywhere)
+        raise Refusal("a filter holds neither NUL nor half a surrogate pair", everywhere)
     if len(text.encode()) > caps.BYTES:
-        raise Refused(f"a filter has at most {caps.BYTES:,} bytes", everywhere)
+        raise Refusal(f"a filter has at most {caps.BYTES:,} bytes", everywhere)
     if sum(1 for _ in _TOKEN.finditer(text)) > caps.TOKENS:
-        raise Refused(f"a filter has at most {caps.TOKENS:,} words and signs", everywhere)
+        raise Refusal(f"a filter has at most {caps.TOKENS:,} words and signs", everywhere)
     if not text or text.isspace():
-        raise Refused("the filter is empty: leave it out, or write a condition", everywhere)
+        raise Refusal("the filter is empty: leave it out, or write a condition", everywhere)
 
 
 def _tree(text: str) -> Node:
     try:
-        tree: Node = parser().parse(text)  # type: ignore[assignment]  # Build makes nodes of it
+        tree: Node = parser().parse(text)  # type: ignore[assignment]  # Build transforms it to nodes
     except UnexpectedCharacters as wrong:
         raise _unexpected_character(text, wrong.pos_in_stream or 0) from None
     except UnexpectedToken as wrong:
@@ -86,40 +86,41 @@ def _tree(text: str) -> Node:
     return tree
 
 
-def _unexpected_character(text: str, offset: int) -> Refused:
+def _unexpected_character(text: str, offset: int) -> Refusal:
     at = SourceRange(PATH.get(), offset, offset + 1)
     quote = text[offset]
     if quote in "'\"":
         what = "text" if quote == "'" else "name"
         message = f"this {what} has no closing quote; a quote inside it is written twice"
-        return Refused(message, SourceRange(at.path, offset, len(text.rstrip())), (quote * 2,))
+        return Refusal(message, SourceRange(at.path, offset, len(text.rstrip())), (quote * 2,))
     slip = slip_at(text, offset)
     if slip is not None:
-        return Refused(slip[0], at, _known(slip[1]))
-    return Refused(f"{quote!r} means nothing here", at)
+        return Refusal(slip[0], at, _list_suggestions(slip[1]))
+    return Refusal(f"{quote!r} means nothing here", at)
 
 
-def _unexpected_token(text: str, wrong: UnexpectedToken) -> Refused:
+def _unexpected_token(text: str, wrong: UnexpectedToken) -> Refusal:
     token = wrong.token
     path = PATH.get()
     if token.type == "$END":
         end = len(text.rstrip())
         what = "filter" if "filter" in path else path
-        return Refused(
-            f"the {what} ends too early: {_told(wrong)}", SourceRange(path, end, end + 1)
+        return Refusal(
+            f"the {what} ends too early: {_describe_expected(wrong)}",
+            SourceRange(path, end, end + 1),
         )
     at = SourceRange(path, token.start_pos, token.end_pos)
     if text[: at.start].endswith("'") and token.type in {"NAME", "NUMBER", "TEXT"}:
         message = "the text before ends here; a quote inside a text is written twice"
-        return Refused(message, at, ("''",))
+        return Refusal(message, at, ("''",))
     slip = slip_at(text, token.start_pos or 0)
     if slip is not None:
-        return Refused(slip[0], at, _known(slip[1]))
-    return Refused(f"{_shown(token)} is unexpected here: {_told(wrong)}", at)
+        return Refusal(slip[0], at, _list_suggestions(slip[1]))
+    return Refusal(f"{_shorten_token(token)} is unexpected here: {_describe_expected(wrong)}", at)
 
 
-def _told(wrong: UnexpectedToken) -> str:
-    """What could have stood there."""
+def _describe_expected(wrong: UnexpectedToken) -> str:
+    """Return what was expected there."""
     accepted = set(wrong.accepts or wrong.expected)
     if accepted >= _VALUES:
         return "expected a name, a number, a 'text' or another value"
@@ -133,10 +134,10 @@ def _told(wrong: UnexpectedToken) -> str:
     return "expected " + ", ".join(words[:-1]) + (" or " if words[:-1] else "") + words[-1]
 
 
-def _shown(token: Token) -> str:
+def _shorten_token(token: Token) -> str:
     text = str(token)
     return repr(text if len(text) <= 40 else text[:39] + "…")
 
 
-def _known(meant: str) -> tuple[str, ...]:
+def _list_suggestions(meant: str) -> tuple[str, ...]:
     return (meant,) if meant else ()

@@ -1,6 +1,6 @@
-"""Relative times: `now() - duration('PT1H')` as the instant that it is when it is asked.
+"""Relative times: resolves `now() - duration('PT1H')` to the instant at the time of the request.
 
-What comes out is a tree of the standard: nothing behind the reading knows of relative times.
+The result is a tree of the standard: only the parser handles relative times.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,8 +11,8 @@ from typing import Final, TypeAlias
 from inference_store.inference.iso_durations import Duration, read_duration
 
 from . import caps
-from .misused import alone, misused, of_duration
-from .refused import Refused
+from .refusal import Refusal
+from .time_refusals import alone, misused, of_duration
 from .tree import Instant, Interval, Listed, Node, Operation, Scalar
 from .verify import inside, measure
 from .write_text import to_text
@@ -20,12 +20,12 @@ from .write_text import to_text
 _NOW, _DURATION = "now", "duration"
 FUNCTIONS: Final = frozenset({_NOW, _DURATION})
 _Part: TypeAlias = datetime | Duration | None
-"""What a node is: an instant, a duration, or neither."""
+"""The kind of a node: an instant, a duration, or neither."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """What `now()` is. `at` None: it cannot stand here, and `instead` says what to write."""
+    """The value of `now()`. `at` None: it is not allowed here, and `instead` says what to write."""
 
     at: datetime | None = None
     instead: str = "write the time itself, as in TIMESTAMP('2026-11-01T00:00:00Z')"
@@ -36,32 +36,32 @@ NO_CLOCK: Final = Clock()
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A relative time as it was written, and the instant that it was taken for."""
+    """A relative time as it was written, and the instant that it was resolved to."""
 
     expression: str
     instant: datetime
 
 
 def resolve(root: Node, clock: Clock) -> Node:
-    """The tree with the instants that its relative times are. Raises Refused."""
-    one = next((node for node in _every(root) if _is_one(node)), None)
-    if one is None:
+    """Return the tree with instants instead of its relative times. Raises Refusal."""
+    relative = next((node for node in _every(root) if _is_one(node)), None)
+    if relative is None:
         return root
     if clock.at is None:
-        raise Refused(f"a relative time cannot stand here: {clock.instead}", one.at)
+        raise Refusal(f"a relative time cannot stand here: {clock.instead}", relative.at)
     measure(root, depth=caps.DEPTH, nodes=caps.NODES)
     return _with_instants(root, clock.at)
 
 
 def resolved_in(root: Node | None) -> Sequence[Resolved]:
-    """The relative times that a tree had, each once, in the order in which they stood."""
-    there = [] if root is None else [node for node in _every(root) if isinstance(node, Instant)]
-    found = {node.relative: node.value for node in there if node.relative is not None}
-    return [Resolved(text, at) for text, at in found.items() if isinstance(at, datetime)]
+    """Return the relative times that a tree had, each once, in their order in the filter."""
+    instants = [] if root is None else [node for node in _every(root) if isinstance(node, Instant)]
+    values = {node.relative: node.value for node in instants if node.relative is not None}
+    return [Resolved(text, at) for text, at in values.items() if isinstance(at, datetime)]
 
 
 def _every(root: Node) -> Iterator[Node]:
-    """Every node, in the order in which they are written. Never recurses."""
+    """Yield every node, in the order in which they are written. Never recurses."""
     waiting = [root]
     while waiting:
         node = waiting.pop()
@@ -81,9 +81,9 @@ def _with_instants(node: Node, now: datetime) -> Node:
                 return Instant(part, node.at, to_text(node))
             if part is not None:
                 raise alone(node)
-            return replace(node, args=tuple(_with_instants(each, now) for each in args))
+            return replace(node, args=tuple(_with_instants(arg, now) for arg in args))
         case Listed(items=items):
-            return replace(node, items=tuple(_with_instants(each, now) for each in items))
+            return replace(node, items=tuple(_with_instants(item, now) for item in items))
         case Interval(start, end):
             return replace(node, start=_bound(start, now), end=_bound(end, now))
     return node
@@ -101,7 +101,7 @@ def _part(node: Node, now: datetime) -> _Part:
             return datetime.combine(day, time.min, UTC)
         case Operation(op="now", args=args):
             if args:
-                raise Refused("now() takes no arguments: now() - duration('PT1H')", args[0].at)
+                raise Refusal("now() takes no arguments: now() - duration('PT1H')", args[0].at)
             return now
         case Operation(op="duration"):
             return _duration(node)
@@ -113,14 +113,14 @@ def _part(node: Node, now: datetime) -> _Part:
 def _duration(node: Operation) -> Duration:
     match node.args:
         case (Scalar(value=str() as text),):
-            found = read_duration(text)
-            if found is not None:
-                return found
+            duration = read_duration(text)
+            if duration is not None:
+                return duration
     raise of_duration(node)
 
 
 def _moved(node: Operation, left: _Part, right: _Part) -> datetime | None:
-    """An instant moved by a duration; None: it is ordinary arithmetic."""
+    """Return an instant moved by a duration; None: it is ordinary arithmetic."""
     match node.op, left, right:
         case _, None, None:
             return None
@@ -134,4 +134,4 @@ def _moved(node: Operation, left: _Part, right: _Part) -> datetime | None:
         return by.after(at) if node.op == "+" else by.before(at)
     except OverflowError:
         message = f"{to_text(node)} lies outside the years 1 to 9999: take a shorter duration"
-        raise Refused(message, node.at) from None
+        raise Refusal(message, node.at) from None

@@ -1,4 +1,4 @@
-"""Geometries by their shape: how deep their coordinates are nested, and what makes them whole."""
+"""Geometries by their shape: the nesting of their coordinates, and the rules for valid ones."""
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -6,11 +6,11 @@ from types import MappingProxyType
 from typing import Any, Final, TypeAlias, cast
 
 from .caps import POSITIONS
-from .refused import Refused
+from .refusal import Refusal
 from .tree import Coordinates, Geometry, Shape, SourceRange
 
 Raw: TypeAlias = "tuple[Decimal | Raw, ...]"
-"""Coordinates as they were written, before their nesting has been looked at."""
+"""Coordinates as they were written, before their nesting is checked."""
 
 LEVELS: Final[Mapping[str, int]] = MappingProxyType(
     {
@@ -22,7 +22,7 @@ LEVELS: Final[Mapping[str, int]] = MappingProxyType(
         "MultiPolygon": 3,
     }
 )
-"""How many levels of lists stand around the positions of a shape."""
+"""The levels of lists around the positions of a shape."""
 DEEPEST: Final = max(LEVELS.values()) + 1
 _LEAST: Final = MappingProxyType(
     {"LineString": 2, "MultiLineString": 2} | dict.fromkeys(("Polygon", "MultiPolygon"), 4)
@@ -30,7 +30,7 @@ _LEAST: Final = MappingProxyType(
 
 
 def geometry(shape: Shape, raw: Raw, at: SourceRange) -> Geometry:
-    """The geometry. Raises Refused for coordinates that are none of this shape."""
+    """Return the geometry. Raises Refusal for coordinates that are not of this shape."""
     if shape == "BBox":
         return Geometry(shape, _box(raw, at), at=at)
     level = [raw]
@@ -38,58 +38,58 @@ def geometry(shape: Shape, raw: Raw, at: SourceRange) -> Geometry:
         level = [cast(Raw, part) for parts in level for part in _lists(parts, shape, at)]
     positions = [_position(part, shape, at) for part in level]
     if len(positions) > POSITIONS:
-        raise Refused(f"a geometry has at most {POSITIONS:,} positions", at)
+        raise Refusal(f"a geometry has at most {POSITIONS:,} positions", at)
     if len({len(position) for position in positions}) > 1:
-        raise Refused("all positions of a geometry have two numbers, or all have three", at)
+        raise Refusal("all positions of a geometry have two numbers, or all have three", at)
     for line in _lines(shape, raw):
         _refuse_line(shape, line, at)
     return Geometry(shape, cast(Coordinates, raw), at=at)
 
 
 def collection(parts: Sequence[Geometry], at: SourceRange) -> Geometry:
-    """A GeometryCollection. Raises Refused."""
+    """Return a GeometryCollection. Raises Refusal."""
     if not parts:
-        raise Refused("a GEOMETRYCOLLECTION has at least one geometry", at)
+        raise Refusal("a GEOMETRYCOLLECTION has at least one geometry", at)
     if any(part.shape in {"GeometryCollection", "BBox"} for part in parts):
-        raise Refused("a GEOMETRYCOLLECTION holds neither a BBOX nor a collection", at)
+        raise Refusal("a GEOMETRYCOLLECTION holds neither a BBOX nor a collection", at)
     if sum(map(_positions_in, parts)) > POSITIONS:
-        raise Refused(f"a GEOMETRYCOLLECTION has at most {POSITIONS:,} positions", at)
+        raise Refusal(f"a GEOMETRYCOLLECTION has at most {POSITIONS:,} positions", at)
     return Geometry("GeometryCollection", geometries=tuple(parts), at=at)
 
 
 def _positions_in(part: Geometry) -> int:
     level: list[Any] = [part.coordinates]
     for _ in range(LEVELS[part.shape]):
-        level = [each for parts in level for each in parts]
+        level = [part_inside for parts in level for part_inside in parts]
     return len(level)
 
 
 def _box(raw: Raw, at: SourceRange) -> tuple[Decimal, ...]:
-    numbers = tuple(each for each in raw if isinstance(each, Decimal))
+    numbers = tuple(number for number in raw if isinstance(number, Decimal))
     if len(numbers) != len(raw) or len(raw) not in {4, 6}:
-        raise Refused("a BBOX has four numbers, west, south, east, north, or six with heights", at)
+        raise Refusal("a BBOX has four numbers, west, south, east, north, or six with heights", at)
     half = len(numbers) // 2
     if numbers[1] > numbers[half + 1]:
-        raise Refused("the south of a BBOX is not above its north: west, south, east, north", at)
+        raise Refusal("the south of a BBOX is not above its north: west, south, east, north", at)
     return numbers
 
 
 def _lists(parts: Raw, shape: str, at: SourceRange) -> Raw:
     if not parts or any(isinstance(part, Decimal) for part in parts):
-        raise Refused(f"these are no coordinates of a {shape}: {_model(shape)}", at)
+        raise Refusal(f"these are no coordinates of a {shape}: {_model(shape)}", at)
     return parts
 
 
 def _position(part: Raw, shape: str, at: SourceRange) -> Raw:
-    if not all(isinstance(each, Decimal) for each in part):
-        raise Refused(f"these are no coordinates of a {shape}: {_model(shape)}", at)
+    if not all(isinstance(number, Decimal) for number in part):
+        raise Refusal(f"these are no coordinates of a {shape}: {_model(shape)}", at)
     if len(part) not in {2, 3}:
-        raise Refused("a position is a longitude and a latitude, and perhaps a height", at)
+        raise Refusal("a position is a longitude and a latitude, and perhaps a height", at)
     return part
 
 
 def _lines(shape: str, raw: Raw) -> list[Raw]:
-    """The lines and rings of a shape that has some."""
+    """Return the lines and rings of a shape, if it has any."""
     if shape not in _LEAST:
         return []
     lines = [raw]
@@ -102,9 +102,9 @@ def _refuse_line(shape: str, line: Raw, at: SourceRange) -> None:
     least = _LEAST[shape]
     if len(line) < least:
         what = "ring" if least == 4 else "line"
-        raise Refused(f"a {what} has at least {least} positions", at)
+        raise Refusal(f"a {what} has at least {least} positions", at)
     if least == 4 and line[0] != line[-1]:
-        raise Refused("a ring ends where it begins: write its first position again at its end", at)
+        raise Refusal("a ring ends where it begins: write its first position again at its end", at)
 
 
 def _model(shape: str) -> str:

@@ -1,4 +1,4 @@
-"""What was probably meant: the slips that other languages teach, and what CQL2 has for them."""
+"""Suggests the CQL2 for expressions of other languages."""
 
 import re
 from collections.abc import Callable
@@ -15,7 +15,7 @@ _WORD: Final = r"[^\s'\"(),=<>!+*/%^]"  # what people write into a name
 
 @dataclass(frozen=True, slots=True)
 class Slip:
-    """Something written that is not CQL2, at the place where reading stopped."""
+    """An expression that is not CQL2, at the place at which the parser stopped."""
 
     written: Pattern[str]
     message: str
@@ -27,16 +27,16 @@ def _slip(written: str, message: str, meant: str | Callable[[Match[str]], str]) 
     return Slip(re.compile(written, re.IGNORECASE), message, give)
 
 
-def _quoted_name(found: Match[str]) -> str:
-    return quoted(found[0])
+def _quoted_name(match: Match[str]) -> str:
+    return quoted(match[0])
 
 
 def quoted(name: str) -> str:
-    """A name in double quotes."""
+    """Return a name in double quotes."""
     return '"' + name.replace('"', '""') + '"'
 
 
-# The first that fits counts. Each may begin a little before the place.
+# The first that matches counts. Each may begin a little before the place.
 SLIPS: Final = (
     _slip(r"==", "equality is written =", "="),
     _slip(r"!=", "inequality is written <>", "<>"),
@@ -49,9 +49,9 @@ SLIPS: Final = (
           "CASEI(name) LIKE CASEI('pattern%')"),
     _slip(r"\bis\s+(not\s+)?(empty|missing|none|undefined)\b",
           "a missing value is found by IS NULL",
-          lambda found: f"IS {'NOT ' if found[1] else ''}NULL"),
+          lambda match: f"IS {'NOT ' if match[1] else ''}NULL"),
     _slip(r"\bis\s+(not\s+)?(true|false)\b", "a truth value is compared by =",
-          lambda found: f"{'<>' if found[1] else '='} {found[2].upper()}"),
+          lambda match: f"{'<>' if match[1] else '='} {match[2].upper()}"),
     _slip(r"=\s*null\b", "a missing value is found by IS NULL", "IS NULL"),
     _slip(r"<>\s*null\b", "a missing value is found by IS NULL", "IS NOT NULL"),
     _slip(r"\b(exists|not\s+exists)\b", "a value that is there is found by IS NOT NULL",
@@ -63,14 +63,14 @@ SLIPS: Final = (
           "LIKE 'pattern%'"),
     _slip(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d+)?)?[Zz]?",
           "a time stands in TIMESTAMP('…')",
-          lambda found: f"TIMESTAMP('{_full_time(found[0])}')"),
+          lambda match: f"TIMESTAMP('{_full_time(match[0])}')"),
     _slip(r"\binterval\s*('[^']*'|\(\s*'P[^']*'\s*\))", "a duration is written duration('PT1H')",
           "duration('PT1H')"),
     _slip(r"\bin\s*\[", "a list stands in round brackets", "IN ('a', 'b')"),
     _slip(r"\bin\s+[^\s(]", "IN takes a list in brackets", "IN ('a', 'b')"),
     _slip(r"[‘’´]", "a text stands in straight single quotes", "'text'"),
     _slip(r"[“”„]", "a name stands in straight double quotes, a text in single ones", "'text'"),
-    _slip(r"`([^`\s]*)`?", "a name stands in double quotes", lambda found: quoted(found[1])),
+    _slip(r"`([^`\s]*)`?", "a name stands in double quotes", lambda match: quoted(match[1])),
     _slip(r"\{", "a filter in JSON is sent as an object, or with filter-lang=cql2-json",
           "cql2-json"),
     _slip(r";", "a filter has no semicolon at its end", ""),
@@ -94,34 +94,34 @@ _ELSEWHERE: Final = {
 
 
 def slip_at(source: str, offset: int) -> tuple[str, str] | None:
-    """What is wrong and what was meant, where reading stopped at `offset`; None if nobody knows."""
+    """Return the error at `offset`, where the parser stopped, and a suggestion; None: unknown."""
     for slip in SLIPS:
         for start in range(max(0, offset - _BEFORE), offset + 1):
-            found = slip.written.match(source, start, offset + _AFTER)
-            if found is not None and found.start() <= offset < max(found.end(), start + 1):
-                return slip.message, slip.meant(found)
+            match = slip.written.match(source, start, offset + _AFTER)
+            if match is not None and match.start() <= offset < max(match.end(), start + 1):
+                return slip.message, slip.meant(match)
     return _name_at(source, offset)
 
 
 def function_meant(name: str) -> tuple[str, ...]:
-    """What a function that does not exist was probably meant to be."""
+    """Suggest a function in place of one that does not exist."""
     here = _ELSEWHERE.get(name.lower())
     if here is not None:
         return (here,)
-    # With the first function that does not exist.
+    # Imported with the first unknown function.
     from rapidfuzz import fuzz, process  # noqa: PLC0415
 
-    known = [e.text for e in OPERATIONS.values() if e.style == "call" and e.kept]
-    near = process.extract(name.upper(), known, scorer=fuzz.ratio, processor=str.upper,
+    functions = [e.text for e in OPERATIONS.values() if e.style == "call" and e.is_supported]
+    near = process.extract(name.upper(), functions, scorer=fuzz.ratio, processor=str.upper,
                            limit=3, score_cutoff=60)  # fmt: skip
-    return tuple(found for found, _, _ in near)
+    return tuple(name_nearby for name_nearby, _, _ in near)
 
 
 def meant_by(node: Node) -> str | None:
-    """For a name that nobody knows, or a comparison that cannot be: what was probably meant.
+    """Suggest an expression in place of an unknown name, or of one side of a mismatch.
 
-    `camera-id` (a subtraction of names) was `"camera-id"`; `"Toronto"` was `'Toronto'`;
-    `2026-11-01` was `DATE('2026-11-01')`. None when it was probably meant as it stands.
+    `camera-id` (a subtraction of names) becomes `"camera-id"`; `"Toronto"` becomes `'Toronto'`;
+    `2026-11-01` becomes `DATE('2026-11-01')`. None: it is probably meant as it is written.
     """
     if isinstance(node, Named) and not node.quoted:
         return "now()" if node.name.lower() == "now" else None
@@ -135,7 +135,7 @@ def meant_by(node: Node) -> str | None:
 
 
 def spelt(node: Node) -> str | None:
-    """A bare name, or a chain of `-` that may have been one word: as it was written."""
+    """Return the spelling of a bare name, or of a chain of `-` that may be meant as one word."""
     if isinstance(node, Named):
         return None if node.quoted else node.name
     parts = _hyphenated(node)
@@ -145,7 +145,7 @@ def spelt(node: Node) -> str | None:
 
 
 def _hyphenated(node: Node) -> list[Node] | None:
-    """The parts of a chain of `-` without blanks between bare names and whole numbers."""
+    """Return the parts of a chain of `-`, without blanks, between bare names and whole numbers."""
     parts: list[Node] = []
     while isinstance(node, Operation) and node.op == "-":
         left, right = node.args
@@ -178,16 +178,16 @@ def _day(parts: list[Node]) -> str | None:
 
 
 def _name_at(source: str, offset: int) -> tuple[str, str] | None:
-    """A name with a character that only stands in double quotes: `tags[]`, `user@host`, `2nd`."""
+    """Suggest quotes for a name with characters that require them: `tags[]`, `user@host`, `2nd`."""
     begin = offset
     while begin > 0 and offset - begin < 256 and re.match(_WORD, source[begin - 1]):
         begin -= 1
-    found = _NAME.match(source, begin, begin + 512)
-    if found is None or begin == offset or found.end() <= offset:
+    match = _NAME.match(source, begin, begin + 512)
+    if match is None or begin == offset or match.end() <= offset:
         return None
-    if re.search(r"[^\W\d]", found[0]) is None:
+    if re.search(r"[^\W\d]", match[0]) is None:
         return None
-    return "a name with other characters stands in double quotes", _quoted_name(found)
+    return "a name with other characters stands in double quotes", _quoted_name(match)
 
 
 def _full_time(written: str) -> str:

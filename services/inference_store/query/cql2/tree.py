@@ -1,7 +1,7 @@
-"""The canonical tree of a CQL2 filter (OGC 21-065r2): what text and JSON are both read into.
+"""The canonical tree of a CQL2 filter (OGC 21-065r2), to which both text and JSON are parsed.
 
-A node is what CQL2-JSON has for it: a literal, a property, an instant, an interval, a geometry,
-an array, or an operation with arguments. Functions, operators and predicates are all operations.
+The nodes are those of CQL2-JSON: a literal, a property, an instant, an interval, a geometry, an
+array, or an operation with arguments. Functions, operators and predicates are all operations.
 """
 
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class SourceRange:
-    """Where a node stands: characters [start, end) of the text, or a path into the JSON.
+    """The place of a node: characters [start, end) of the text, or a path into the JSON.
 
     `path` begins with the body's field: `filter`, `filter.args[1]`.
     """
@@ -72,13 +72,13 @@ class Geometry:
     shape: Shape
     coordinates: Coordinates = ()
     geometries: "tuple[Geometry, ...]" = ()
-    """Of a GeometryCollection."""
+    """The members of a GeometryCollection."""
     at: SourceRange = field(default=NOWHERE, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A property by name. `quoted`: it stood in double quotes."""
+    """A property by name. `quoted`: it was written in double quotes."""
 
     name: str
     quoted: bool = field(default=False, compare=False)
@@ -98,7 +98,7 @@ class Operation:
     """An operator, predicate or function applied, by its name in CQL2-JSON.
 
     `and or not = <> < > <= >= + - * / % div ^ like between in isNull casei accenti s_intersects …
-    t_after … a_contains …`; own functions by their own names (`prediction`).
+    t_after … a_contains …`; functions of this store by their own names (`prediction`).
     """
 
     op: str

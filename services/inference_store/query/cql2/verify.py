@@ -1,13 +1,13 @@
-"""What may stand where: a tree held against the table of operations and the caps."""
+"""Checks a tree against the table of operations and the caps."""
 
 from collections.abc import Iterator
 from decimal import Decimal
 
-from inference_store.inference.nearest import told_of
+from inference_store.inference.nearest import describe_known
 
 from . import caps
 from .operations import ACCEPTS, OPERATIONS, Entry, Kind, Takes
-from .refused import Refused
+from .refusal import Refusal
 from .suggestions import function_meant, meant_by
 from .tree import (
     Geometry,
@@ -48,15 +48,15 @@ _WORDS: dict[Takes, str] = {
 
 
 def verify(root: Node, *, takes: Takes = "truth", whole_standard: bool = False) -> None:
-    """Raise Refused for what is over a cap, misplaced, unknown or of a class not kept.
+    """Raise Refusal if a node is over a cap, misplaced, unknown or of an unsupported class.
 
-    `takes`: what the whole may be. With `whole_standard`, what is not kept passes, and functions
-    nobody knows. Never recurses.
+    `takes`: the allowed kind of the whole. With `whole_standard`, unsupported operations and
+    unknown functions pass. Never recurses.
     """
     measure(root, depth=caps.DEPTH, nodes=caps.NODES)
     if not _may_be(root, takes):
         what = "a filter is a condition" if takes == "truth" else f"{_WORDS[takes]} is expected"
-        raise Refused(f"{what}, and this is {said(root)}", root.at)
+        raise Refusal(f"{what}, and this is {describe_kind(root)}", root.at)
     waiting: list[Node] = [root]
     while waiting:
         node = waiting.pop()
@@ -65,21 +65,21 @@ def verify(root: Node, *, takes: Takes = "truth", whole_standard: bool = False) 
 
 
 def measure(root: Node, *, depth: int, nodes: int | None = None) -> None:
-    """Raise Refused for a tree that is too deep or too large."""
+    """Raise Refusal if a tree is too deep or too large."""
     count = 0
     waiting = [(root, 1)]
     while waiting:
         node, level = waiting.pop()
         count += 1
         if level > depth:
-            raise Refused(f"a filter is nested at most {depth} levels deep", node.at)
+            raise Refusal(f"a filter is nested at most {depth} levels deep", node.at)
         if nodes is not None and count > nodes:
-            raise Refused(f"a filter has at most {nodes:,} operations, names and values", root.at)
-        waiting.extend((each, level + 1) for each in inside(node))
+            raise Refusal(f"a filter has at most {nodes:,} operations, names and values", root.at)
+        waiting.extend((child, level + 1) for child in inside(node))
 
 
 def inside(node: Node) -> Iterator[Node]:
-    """The nodes that a node is made of."""
+    """Yield the children of a node."""
     match node:
         case Operation(args=parts) | Listed(items=parts) | Geometry(geometries=parts):
             yield from parts
@@ -88,15 +88,15 @@ def inside(node: Node) -> Iterator[Node]:
 
 
 def kind_of(node: Node) -> Kind:
-    """What a node is by its form."""
+    """Return the kind of a node by its form."""
     if isinstance(node, Operation):
         entry = OPERATIONS.get(node.op)
         return "unknown" if entry is None else entry.gives
     return _KINDS[type(node.value) if isinstance(node, Scalar) else type(node)]
 
 
-def said(node: Node) -> str:
-    """What a node is, in words."""
+def describe_kind(node: Node) -> str:
+    """Describe a node in words."""
     kind = kind_of(node)
     return {"truth": "a condition", "instant": "a time", "unknown": "a name"}.get(kind, _a(kind))
 
@@ -108,26 +108,26 @@ def _verify(node: Node, whole_standard: bool) -> None:
         case Operation() if not whole_standard:
             raise _no_function(node)
         case Listed(items) if len(items) > caps.ITEMS:
-            raise Refused(f"an array has at most {caps.ITEMS:,} items", node.at)
+            raise Refusal(f"an array has at most {caps.ITEMS:,} items", node.at)
         case Interval(start, end):
             for bound in (start, end):
                 if bound is not None and kind_of(bound) not in {"instant", "unknown"}:
                     message = f"a bound of an interval is no {kind_of(bound)}"
-                    raise Refused(message, bound.at, list(filter(None, [meant_by(bound)])))
+                    raise Refusal(message, bound.at, list(filter(None, [meant_by(bound)])))
         case Geometry(shape) if shape in _UNKEPT_SHAPES and not whole_standard:
-            raise Refused(
+            raise Refusal(
                 f"{shape.upper()} is not kept", node.at, conformance="basic-spatial-functions-plus"
             )
 
 
 def _verify_operation(node: Operation, entry: Entry, whole_standard: bool) -> None:
-    if not entry.kept and not whole_standard:
-        raise Refused(f"{entry.text} is not kept", node.at, conformance=entry.conformance)
+    if not entry.is_supported and not whole_standard:
+        raise Refusal(f"{entry.text} is not kept", node.at, conformance=entry.conformance)
     count = len(node.args)
     if count < entry.least or (entry.most is not None and count > entry.most):
-        raise Refused(f"{entry.text} takes {_counted(entry)}, not {count}", node.at)
+        raise Refusal(f"{entry.text} takes {_counted(entry)}, not {count}", node.at)
     for index, arg in enumerate(node.args):
-        takes = entry.taken(index)
+        takes = entry.takes_at(index)
         if not _may_be(arg, takes):
             raise _misplaced(entry, arg, takes)
         if takes == "list":
@@ -137,7 +137,7 @@ def _verify_operation(node: Operation, entry: Entry, whole_standard: bool) -> No
 def _verify_list(arg: Node) -> None:
     for item in inside(arg):
         if not _may_be(item, "scalar"):
-            raise Refused(f"a list holds single values, and this is {said(item)}", item.at)
+            raise Refusal(f"a list holds single values, and this is {describe_kind(item)}", item.at)
 
 
 def _may_be(node: Node, takes: Takes) -> bool:
@@ -158,21 +158,25 @@ def _is_pattern(node: Node) -> bool:
     return isinstance(node, Scalar) and isinstance(node.value, str)
 
 
-def _misplaced(entry: Entry, arg: Node, takes: Takes) -> Refused:
-    known: tuple[str, ...] = ()
+def _misplaced(entry: Entry, arg: Node, takes: Takes) -> Refusal:
+    suggestions: tuple[str, ...] = ()
     if isinstance(arg, Listed) and entry.name == "=":
-        known = ("A_EQUALS", "IN")
-    return Refused(
-        f"{entry.text} takes {_WORDS[takes]} here, and this is {said(arg)}", arg.at, known
+        suggestions = ("A_EQUALS", "IN")
+    return Refusal(
+        f"{entry.text} takes {_WORDS[takes]} here, and this is {describe_kind(arg)}",
+        arg.at,
+        suggestions,
     )
 
 
-def _no_function(node: Operation) -> Refused:
-    there = [entry for entry in OPERATIONS.values() if entry.style == "call" and entry.kept]
-    known = [entry.text for entry in sorted(there, key=lambda entry: not entry.own)]
+def _no_function(node: Operation) -> Refusal:
+    functions = [
+        entry for entry in OPERATIONS.values() if entry.style == "call" and entry.is_supported
+    ]
+    names = [entry.text for entry in sorted(functions, key=lambda entry: not entry.own)]
     near = function_meant(node.op)
-    message = f"there is no function {node.op}; {told_of(near, known)}"
-    return Refused(message, node.at, tuple(dict.fromkeys((*near, *known))))
+    message = f"there is no function {node.op}; {describe_known(near, names)}"
+    return Refusal(message, node.at, tuple(dict.fromkeys((*near, *names))))
 
 
 def _counted(entry: Entry) -> str:

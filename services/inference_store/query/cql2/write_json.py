@@ -1,4 +1,4 @@
-"""The tree to CQL2-JSON."""
+"""Writes the tree as CQL2-JSON."""
 
 from decimal import Decimal
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 from inference_store.inference.json_text import Json, Number
 
 from . import caps, literals
-from .refused import Refused, error_of
+from .refusal import Refusal, error_of
 from .tree import (
     Coordinates,
     Geometry,
@@ -21,11 +21,11 @@ from .tree import (
 from .verify import measure
 
 WRITTEN_DEPTH: Final = 2 * caps.DEPTH
-"""Trees that are written may be deeper than those read: filters are joined with others."""
+"""Written trees may be deeper than parsed ones, because filters are combined."""
 
 
 def to_json(node: Node) -> Json:
-    """The tree in CQL2-JSON. Numbers are int, float, or `Number` where a float is not exact.
+    """Return the tree in CQL2-JSON. Numbers are int, float, or `Number` if a float is not exact.
 
     Write it with `json_text.write_json`, which writes every number exactly.
     Raises InvalidFilter for a tree deeper than WRITTEN_DEPTH.
@@ -38,27 +38,27 @@ def refuse_deep(node: Node) -> None:
     """Raise InvalidFilter for a tree that is too deep to be written."""
     try:
         measure(node, depth=WRITTEN_DEPTH)
-    except Refused as refused:
+    except Refusal as refused:
         raise error_of(refused, None) from None
 
 
 def _json(node: Node) -> Json:
     match node:
         case Scalar(value):
-            found: Json = _number(value) if isinstance(value, Decimal) else value
+            written: Json = _number(value) if isinstance(value, Decimal) else value
         case Named(name):
-            found = {"property": name}
+            written = {"property": name}
         case Instant():
-            found = {_instant_member(node): literals.spelled(node)}
+            written = {_instant_member(node): literals.spelled(node)}
         case Interval(start, end):
-            found = {"interval": [_bound(start), _bound(end)]}
+            written = {"interval": [_bound(start), _bound(end)]}
         case Geometry():
-            found = _geometry(node)
+            written = _geometry(node)
         case Listed(items):
-            found = [_json(item) for item in items]
+            written = [_json(item) for item in items]
         case Operation(op, args):
-            found = {"op": op, "args": [_json(arg) for arg in args]}
-    return found
+            written = {"op": op, "args": [_json(arg) for arg in args]}
+    return written
 
 
 def _instant_member(node: Instant) -> str:
@@ -80,11 +80,14 @@ def _geometry(node: Geometry) -> Json:
 
 
 def _coordinates(part: Coordinates) -> list[Json]:
-    return [_number(each) if isinstance(each, Decimal) else _coordinates(each) for each in part]
+    return [
+        _number(coordinate) if isinstance(coordinate, Decimal) else _coordinates(coordinate)
+        for coordinate in part
+    ]
 
 
 def _number(value: Decimal) -> Json:
-    """As Python's own number where that is exact, so that any JSON writer does it well."""
+    """Return Python's own number if it is exact, so that any JSON writer writes it correctly."""
     exponent = value.as_tuple().exponent
     if exponent == 0 and value.adjusted() < 18 and not (value.is_zero() and value.is_signed()):
         return int(value)

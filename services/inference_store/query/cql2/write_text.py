@@ -1,4 +1,4 @@
-"""The tree to CQL2-Text, with no more brackets than it needs."""
+"""Writes the tree as CQL2-Text, with no more brackets than it needs."""
 
 from decimal import Decimal
 from typing import Final
@@ -20,7 +20,7 @@ from .tree import (
 )
 from .write_json import refuse_deep
 
-# How tightly a node holds together, as the grammar's ladder has it.
+# The precedence of a node, in the order of the grammar.
 _OR, _AND, _NOT, _PREDICATE, _SUM, _PRODUCT, _POWER, _FACTOR = range(8)
 _TIGHT: Final = {
     **{"or": _OR, "and": _AND, "not": _NOT, "+": _SUM, "-": _SUM, "^": _POWER},
@@ -29,12 +29,12 @@ _TIGHT: Final = {
     "isNull": _PREDICATE,
 }
 _LEFT: Final = {_SUM, _PRODUCT}
-"""Levels where `a - b - c` is `(a - b) - c`."""
+"""Levels that associate to the left: `a - b - c` is `(a - b) - c`."""
 _NEGATED: Final = frozenset({"like", "between", "in", "isNull"})
 
 
 def to_text(node: Node) -> str:
-    """The tree as text, which `parse_text` reads to the same tree.
+    """Return the tree as text, which `parse_text` parses to the same tree.
 
     Raises InvalidFilter for a tree deeper than WRITTEN_DEPTH.
     """
@@ -45,23 +45,23 @@ def to_text(node: Node) -> str:
 def _text(node: Node) -> str:
     match node:
         case Scalar(value):
-            found = _scalar(value)
+            written = _scalar(value)
         case Named(name, was_quoted):
-            found = name if is_bare(name) and not was_quoted else quoted(name)
+            written = name if is_bare(name) and not was_quoted else quoted(name)
         case Instant():
-            found = f"{_word_of(node)}('{literals.spelled(node)}')"
+            written = f"{_word_of(node)}('{literals.spelled(node)}')"
         case Interval(start, end):
-            found = f"INTERVAL({_bound(start)}, {_bound(end)})"
+            written = f"INTERVAL({_bound(start)}, {_bound(end)})"
         case Geometry():
-            found = _geometry(node)
+            written = _geometry(node)
         case Listed(items):
-            found = f"({', '.join(map(_text, items))})"
+            written = f"({', '.join(map(_text, items))})"
         case Operation(op) if op in _TIGHT:
-            found = _operator(node)
+            written = _operator(node)
         case Operation(op, args):
             entry = OPERATIONS.get(op)
-            found = f"{op if entry is None else entry.text}({', '.join(map(_text, args))})"
-    return found
+            written = f"{op if entry is None else entry.text}({', '.join(map(_text, args))})"
+    return written
 
 
 def _word_of(node: Instant) -> str:
@@ -99,7 +99,7 @@ def _predicate(node: Operation, negated: str) -> str:
 
 
 def _within(node: Node, tight: int) -> str:
-    """A node where only something as tight may stand bare."""
+    """Return the text of an operand, in brackets if its precedence is lower than `tight`."""
     own = _TIGHT.get(node.op, _FACTOR) if isinstance(node, Operation) else _FACTOR
     if isinstance(node, Operation) and node.op == "not" and _is_infix_negation(node):
         own = _PREDICATE
@@ -134,18 +134,20 @@ def _geometry(node: Geometry) -> str:
     if node.shape == "Point":
         inside = f"({inside})"
     if node.shape == "MultiPoint":
-        inside = f"({', '.join(f'({_coordinates(each)})' for each in _lists(node.coordinates))})"
+        inside = (
+            f"({', '.join(f'({_coordinates(position)})' for position in _lists(node.coordinates))})"
+        )
     return f"{name}{' Z ' if _has_heights(node.coordinates) else ''}{inside}"
 
 
 def _coordinates(part: Coordinates) -> str:
     if isinstance(part[0], Decimal):
         return " ".join(map(str, part))
-    return f"({', '.join(_coordinates(each) for each in _lists(part))})"
+    return f"({', '.join(_coordinates(inner) for inner in _lists(part))})"
 
 
 def _lists(part: Coordinates) -> list[Coordinates]:
-    return [each for each in part if not isinstance(each, Decimal)]
+    return [inner for inner in part if not isinstance(inner, Decimal)]
 
 
 def _has_heights(part: Coordinates) -> bool:

@@ -1,1 +1,1 @@
-"""Filters: a CQL2 tree given types, and what it means of one inference."""
+"""Filters: a CQL2 tree with types, and its value for one inference."""

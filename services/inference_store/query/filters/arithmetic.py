@@ -1,4 +1,4 @@
-"""Arithmetic as Postgres' `numeric` has it, digit for digit the same results, and its doubles."""
+"""Arithmetic with the results of Postgres' `numeric`, digit for digit, and of its doubles."""
 
 import math
 import re
@@ -16,28 +16,28 @@ MOST_SCALE: Final = 16_000
 QUOTIENT_SCALE: Final = 1000
 """Digits after the point that a quotient has at most."""
 LEAST_DOUBLE, MOST_DOUBLE = Decimal("1e-300"), Decimal("1e300")
-"""What a power is taken of lies between them, as it is or without its sign, or is zero."""
+"""The bounds for the absolute value of a power's base, unless the base is zero."""
 MOST_POWER: Final = Decimal(10**9)
-"""An exponent is no larger."""
+"""The largest exponent."""
 MOST_LOGARITHM: Final = 690.0
-"""The natural logarithm of a power, at most: it is a double then."""
+"""The largest natural logarithm of a power: up to it, the power is a double."""
 SPELT: Final = r"^-?[0-9]{1,100}(\.[0-9]{1,100})?([eE][+-]?[0-9]{1,2})?$"
 """Texts that are read as the numbers they spell."""
 _SPELT: Final = re.compile(SPELT.replace("$", r"\Z"))
 _SIGNIFICANT, _GROUP = 16, 4
-# Wide enough for all that the check lets through; a rounded result would be a defect, and raises.
+# Wide enough for all results that the check allows; a rounded result would be a bug, and raises.
 EXACT: Final = Context(
     prec=2 * (MOST_DIGITS + MOST_SCALE), Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inexact]
 )
 
 
 def calculate(op: Calculation, left: Decimal, right: Decimal) -> Decimal | None:
-    """The result; None: there is none, as of a division by zero."""
+    """Return the result; None: there is none, as for a division by zero."""
     return _CALCULATIONS[op](_plain(left), _plain(right))
 
 
 def scale_of(number: Decimal) -> int:
-    """Digits after the point, as written: 1.50 has two."""
+    """Return the number of digits after the point, as written: 1.50 has two."""
     return max(0, -_exponent(number))
 
 
@@ -48,7 +48,7 @@ def _exponent(number: Decimal) -> int:
 
 
 def _plain(number: Decimal) -> Decimal:
-    """The same number without a positive exponent, which Postgres does not have."""
+    """Return the same number without a positive exponent, which Postgres does not have."""
     return EXACT.quantize(number, Decimal(1)) if _exponent(number) > 0 else number
 
 
@@ -75,7 +75,7 @@ def _power(base: Decimal, exponent: Decimal) -> Decimal:
 
 
 def _double_power(base: Decimal, exponent: Decimal) -> Decimal | None:
-    """Step by step as the SQL has it, so that the doubles agree."""
+    """Compute a power in the same steps as the SQL, so that the doubles agree."""
     if not exponent:
         return Decimal(1)
     if not base:
@@ -96,12 +96,12 @@ def _is_double(number: Decimal, most: Decimal) -> bool:
 
 
 def spelt(text: str) -> Decimal | None:
-    """The number that a text spells."""
+    """Return the number that a text spells; None: it spells none."""
     return Decimal(text) if _SPELT.match(text) else None
 
 
 def _quotient(left: Decimal, right: Decimal, scale: int, *, rounded: bool) -> Decimal:
-    """left / right with so many digits after the point, rounded half away from zero or cut."""
+    """Divide, with `scale` digits after the point, rounded half away from zero or truncated."""
     dividend = _whole(left) * 10 ** (scale + scale_of(right))
     divisor = _whole(right) * 10 ** scale_of(left)
     quotient, rest = divmod(abs(dividend), abs(divisor))
@@ -112,20 +112,20 @@ def _quotient(left: Decimal, right: Decimal, scale: int, *, rounded: bool) -> De
 
 
 def _whole(number: Decimal) -> int:
-    """All its digits as one integer."""
+    """Return all its digits as one integer."""
     return int(EXACT.scaleb(number, scale_of(number)))
 
 
 def _quotient_scale(left: Decimal, right: Decimal) -> int:
-    """Digits after the point that Postgres gives a quotient (`select_div_scale`)."""
+    """Return the digits after the point of a quotient in Postgres (`select_div_scale`)."""
     (weight, first), (divisor_weight, divisor_first) = _leading(left), _leading(right)
     quotient_weight = weight - divisor_weight - (first <= divisor_first)
-    wanted = _SIGNIFICANT - quotient_weight * _GROUP
-    return min(max(wanted, scale_of(left), scale_of(right), 0), QUOTIENT_SCALE)
+    scale = _SIGNIFICANT - quotient_weight * _GROUP
+    return min(max(scale, scale_of(left), scale_of(right), 0), QUOTIENT_SCALE)
 
 
 def _leading(number: Decimal) -> tuple[int, int]:
-    """The place of the first digit to the base 10,000, counted from the point, and that digit."""
+    """Return the position of the first digit to the base 10,000, from the point, and the digit."""
     if not number:
         return 0, 0
     weight = number.adjusted() // _GROUP

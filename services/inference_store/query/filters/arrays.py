@@ -1,4 +1,4 @@
-"""The array functions: most of all of a name's values, against a set that is written out."""
+"""The array functions: usually the set of a name's values against a literal set."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
@@ -9,8 +9,8 @@ from inference_store.query.cql2.tree import Instant, Listed, Named, Operation, S
 from inference_store.query.properties import Property as Described
 
 from . import names, operands, sets
-from .checking import Checking
-from .known import KnownKey
+from .filter_check import FilterCheck
+from .known_keys import KnownKey
 from .mismatches import mismatch
 from .refusals import meaningless
 from .sets import Relation
@@ -35,8 +35,8 @@ _FLIPPED: Final[Mapping[Relation, Relation]] = {
 }
 
 
-def check_array_function(node: Operation, checking: Checking) -> Predicate:
-    """The relation of two sets. Raises InvalidFilter, ImpossibleComparison."""
+def check_array_function(node: Operation, checking: FilterCheck) -> Predicate:
+    """Return the relation of two sets. Raises InvalidFilter, ImpossibleComparison."""
     operands.refuse_inside(node, checking)
     relation = _relation(node)
     match node.args:
@@ -44,14 +44,14 @@ def check_array_function(node: Operation, checking: Checking) -> Predicate:
             return _of_name(of, relation, items, checking)
         case (Listed() as items, Named() as of) if _is_written(items):
             return _of_name(of, _FLIPPED[relation], items, checking)
-        case (Named() | Listed() as one, Named() | Listed() as other):
-            return sets.check_array_relation(one, relation, other, checking)
+        case (Named() | Listed() as left, Named() | Listed() as right):
+            return sets.check_array_relation(left, relation, right, checking)
     message = f"{node.op.upper()} takes two arrays: names, or values in brackets: ('a', 'b')"
     raise meaningless(node, checking.source, message)
 
 
 def _is_written(items: Listed) -> bool:
-    return all(isinstance(each, Scalar | Instant) for each in items.items)
+    return all(isinstance(item, Scalar | Instant) for item in items.items)
 
 
 def _relation(node: Operation) -> Relation:
@@ -59,49 +59,51 @@ def _relation(node: Operation) -> Relation:
     return relations[node.op.lower()]
 
 
-def _of_name(of: Named, relation: Relation, items: Listed, checking: Checking) -> Predicate:
+def _of_name(of: Named, relation: Relation, items: Listed, checking: FilterCheck) -> Predicate:
     of = sets.elements(of, checking)
-    found = names.meaning(of, checking)
+    resolved = names.meaning(of, checking)
     constants = _constants(items, checking)
-    kinds = tuple(dict.fromkeys(each.kind for each in constants)) or _any_kind(of, checking)
+    kinds = tuple(dict.fromkeys(constant.kind for constant in constants)) or _any_kind(of, checking)
     for constant, item in zip(constants, items.items, strict=True):
         kind = constant.kind
         if kind not in operands.possible(of, checking):
-            raise mismatch([of, item], [operands.possible(of, checking), _one(kind)], checking)
+            raise mismatch([of, item], [operands.possible(of, checking), _as_set(kind)], checking)
     sets.refuse_one_value(of, checking)
     if relation in ("equals", "containedby"):
-        # A value of a kind that is not among the constants is none of them.
+        # A value of another kind than the constants is equal to none of them.
         kinds += tuple(sorted(operands.possible(of, checking) - {*kinds}))
-    values = {kind: _values(found, kind, checking) for kind in kinds}
+    values = {kind: _values(resolved, kind, checking) for kind in kinds}
     if len(values) == 1:
         return Array(relation, values[kinds[0]], _of_kind(constants, kinds[0]))
     return _of_several_kinds(relation, values, constants)
 
 
-def _one(kind: Kind) -> frozenset[Kind]:
+def _as_set(kind: Kind) -> frozenset[Kind]:
     return frozenset({kind})
 
 
-def _any_kind(of: Named, checking: Checking) -> tuple[Kind, ...]:
-    """Of an empty array any kind will do: the one of most values."""
+def _any_kind(of: Named, checking: FilterCheck) -> tuple[Kind, ...]:
+    """Return a kind for an empty array, for which any would do: that of most values."""
     return (operands.common([of], checking),)
 
 
-def _values(found: KnownKey | Described, kind: Kind, checking: Checking) -> Metadata | Property:
-    if isinstance(found, KnownKey):
-        checking.warn_of_others(found, kind)
-        return Metadata(found.name, found.key, kind, found.many)
-    return Property(found.name, kind)
+def _values(
+    resolved: KnownKey | Described, kind: Kind, checking: FilterCheck
+) -> Metadata | Property:
+    if isinstance(resolved, KnownKey):
+        checking.warn_of_others(resolved, kind)
+        return Metadata(resolved.name, resolved.key, kind, resolved.many)
+    return Property(resolved.name, kind)
 
 
 def _of_kind(constants: Sequence[Constant], kind: Kind) -> tuple[Constant, ...]:
-    return tuple(dict.fromkeys(each for each in constants if each.kind == kind))
+    return tuple(dict.fromkeys(constant for constant in constants if constant.kind == kind))
 
 
 def _of_several_kinds(
     relation: Relation, values: Mapping[Kind, Metadata | Property], constants: Sequence[Constant]
 ) -> Predicate:
-    """A set of several kinds is a set of each; NULL only where there is no value of any."""
+    """Combine the relations of each kind; NULL only if there is no value of any kind."""
     some = Or(tuple(Array("contains", of, ()) for of in values.values()))
     all_of: list[Predicate] = []
     if relation == "overlaps":
@@ -118,20 +120,20 @@ def _of_several_kinds(
 
 
 def _numbers_of(constants: Sequence[Constant]) -> Iterator[Constant]:
-    """A stored text that spells a number is stored as that number too."""
-    for each in constants:
-        if isinstance(each.value, str) and is_number(each.value):
+    """Yield the numbers that texts spell: a stored text that spells one is stored as both."""
+    for constant in constants:
+        if isinstance(constant.value, str) and is_number(constant.value):
             try:
-                yield Constant("number", Decimal(each.value))
-            except InvalidOperation:  # beyond all that is stored as a number
+                yield Constant("number", Decimal(constant.value))
+            except InvalidOperation:  # beyond all stored numbers
                 continue
 
 
 def _definite(part: Array) -> Predicate:
-    """False rather than NULL."""
+    """Return a predicate that is false if the part is NULL."""
     return And((part, Not(Unknown(part))))
 
 
-def _constants(items: Listed, checking: Checking) -> tuple[Constant, ...]:
-    found = (operands.value(each, "string", checking) for each in items.items)
-    return tuple(each for each in found if isinstance(each, Constant))
+def _constants(items: Listed, checking: FilterCheck) -> tuple[Constant, ...]:
+    values = (operands.value(item, "string", checking) for item in items.items)
+    return tuple(value for value in values if isinstance(value, Constant))

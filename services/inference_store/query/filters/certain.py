@@ -1,9 +1,9 @@
-"""Certain matches: predicates that stay TRUE whatever the index lacks of an inference.
+"""Certain matches: predicates that stay TRUE whatever data of an inference the index lacks.
 
-Flags name the inferences that are not indexed as a whole. If metadata were not read or not indexed,
-nothing is known about them: a key without a value may have one, an array may have more elements.
-The same holds for predictions beyond a cap, or without their label. A predicate that such a doubt
-could change is NULL, so that nothing is deleted because the index is incomplete.
+Flags mark the inferences that are not indexed completely. If metadata was not read or not indexed,
+a key without a value may have one, and an array may have more elements. The same holds for
+predictions beyond a cap, or without their label. A predicate that such a doubt could change is
+NULL, so that nothing is deleted because the index is incomplete.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -24,7 +24,7 @@ FLAGS: Final[Mapping[Doubt, tuple[str, ...]]] = {
     ),
     "predictions": ("model_labels_capped", "predictions_capped"),
 }
-"""Flags of inferences of which the index lacks some metadata, or some predictions."""
+"""Flags of inferences for which the index lacks some metadata, or some predictions."""
 _NEVER: Final = typed.Fixed(False)
 _METADATA: Final = (typed.Metadata, typed.Sent, typed.Located, typed.Distance)
 _PREDICTIONS: Final = (typed.Predicted, typed.Counted)
@@ -33,15 +33,15 @@ _COMPARED: Final = (typed.Compared, typed.Between, typed.Among, typed.Like, type
 
 
 def doubts_of(flags: Iterable[str]) -> Doubts:
-    """What the index may lack of an inference with these flags."""
-    found = set(flags)
-    return frozenset(doubt for doubt, names in FLAGS.items() if not found.isdisjoint(names))
+    """Return the parts that the index may lack of an inference with these flags."""
+    present = set(flags)
+    return frozenset(doubt for doubt, names in FLAGS.items() if not present.isdisjoint(names))
 
 
 def find_doubts(predicate: Any) -> Doubts:
     """Return which parts of the index, of those that may be incomplete, a predicate refers to."""
     return frozenset(
-        found for node in iterate_nodes(predicate) if (found := _kind(node)) is not None
+        doubt for node in iterate_nodes(predicate) if (doubt := _kind(node)) is not None
     )
 
 
@@ -55,7 +55,7 @@ def make_certain(predicate: Predicate, doubts: Collection[Doubt]) -> Predicate:
 
 
 def names_project(predicate: Predicate) -> bool:
-    """Whether it depends on the model's project, which the model may leave."""
+    """Check whether it depends on the model's project, which may change."""
     return any(
         isinstance(node, typed.Property) and node.name == "project_id"
         for node in iterate_nodes(predicate)
@@ -63,7 +63,7 @@ def names_project(predicate: Predicate) -> bool:
 
 
 def iterate_nodes(predicate: Any) -> Iterator[Any]:
-    """Every predicate and value of it, without recursion."""
+    """Yield every predicate and value in it, without recursion."""
     waiting: list[Any] = [predicate]
     while waiting:
         node = waiting.pop()
@@ -71,7 +71,7 @@ def iterate_nodes(predicate: Any) -> Iterator[Any]:
             waiting.extend(node)
         elif is_dataclass(node):
             yield node
-            waiting.extend(getattr(node, each.name) for each in fields(node))
+            waiting.extend(getattr(node, item.name) for item in fields(node))
 
 
 def _kind(node: Any) -> Doubt | None:
@@ -79,16 +79,16 @@ def _kind(node: Any) -> Doubt | None:
         return "metadata"
     if isinstance(node, _PREDICTIONS):
         return "predictions"
-    named = isinstance(node, typed.Property) and node.name in _OF_PREDICTIONS
-    # a label beyond a cap is not there; conditions on columns stand inside `prediction()`
-    return "predictions" if named or isinstance(node, typed.Column) else None
+    is_of_predictions = isinstance(node, typed.Property) and node.name in _OF_PREDICTIONS
+    # a label beyond a cap is missing; conditions on columns are inside `prediction()`
+    return "predictions" if is_of_predictions or isinstance(node, typed.Column) else None
 
 
 def _certain(predicate: Predicate, doubts: Doubts, *, when: bool) -> Predicate:
-    """Return what is TRUE if the predicate is certainly true, or (`when` False) false."""
+    """Return a predicate that is TRUE if this one is certainly true, or (`when` False) false."""
     if find_doubts(predicate).isdisjoint(doubts):
         return predicate if when else typed.Not(predicate)
-    return _MADE.get(type(predicate), _nothing)(predicate, doubts, when)
+    return _CERTAIN.get(type(predicate), _nothing)(predicate, doubts, when)
 
 
 def _nothing(predicate: Predicate, doubts: Doubts, when: bool) -> Predicate:  # noqa: ARG001
@@ -111,20 +111,20 @@ def _not(predicate: typed.Not, doubts: Doubts, when: bool) -> Predicate:
 
 
 def _unknown(predicate: typed.Unknown, doubts: Doubts, when: bool) -> Predicate:
-    """What is not known now may be; what is known stays so."""
+    """IS NULL is never certain, because the doubts may decide it; a decided predicate stays so."""
     if when:
         return _NEVER
-    return typed.Or(tuple(_certain(predicate.of, doubts, when=each) for each in (True, False)))
+    return typed.Or(tuple(_certain(predicate.of, doubts, when=truth) for truth in (True, False)))
 
 
 def _missing(predicate: typed.Missing, doubts: Doubts, when: bool) -> Predicate:  # noqa: ARG001
-    """A value that is there does not go away."""
+    """A missing value may exist, so IS NULL is never certain; an existing value stays."""
     return _NEVER if when else typed.Not(predicate)
 
 
 def _compared(predicate: Predicate, doubts: Doubts, when: bool) -> Predicate:
-    """By values that are known. Of several values one that satisfies it stays; that none does is
-    not certain."""
+    """A value that satisfies the comparison stays; if there may be several values, that none
+    satisfies it is not certain."""
     leaves = list(iterate_nodes(predicate))
     if any(_in_doubt(leaf, doubts) for leaf in leaves):
         return _NEVER
@@ -135,11 +135,11 @@ def _compared(predicate: Predicate, doubts: Doubts, when: bool) -> Predicate:
 
 
 def _in_doubt(node: Any, doubts: Doubts) -> bool:
-    """A value that may be another one than the index says."""
+    """Check whether the value may differ from the one in the index."""
     if isinstance(node, (typed.Counted, typed.PredicateValue)):
         return not find_doubts(node).isdisjoint(doubts)
-    named = isinstance(node, typed.Property) and node.name in _OF_PREDICTIONS
-    return named and "predictions" in doubts
+    is_of_predictions = isinstance(node, typed.Property) and node.name in _OF_PREDICTIONS
+    return is_of_predictions and "predictions" in doubts
 
 
 def _sent(predicate: typed.Sent, doubts: Doubts, when: bool) -> Predicate:  # noqa: ARG001
@@ -147,25 +147,25 @@ def _sent(predicate: typed.Sent, doubts: Doubts, when: bool) -> Predicate:  # no
 
 
 def _located(predicate: typed.Located, doubts: Doubts, when: bool) -> Predicate:  # noqa: ARG001
-    """It has one place, or none is known."""
+    """A known location stays, because an inference has one at most."""
     return predicate if when else typed.Not(predicate)
 
 
 def _predicted(predicate: typed.Predicted, doubts: Doubts, when: bool) -> Predicate:
-    """A prediction that is there stays."""
+    """A prediction that satisfies the condition stays; that none does is not certain."""
     if not when or predicate.condition is None:
         return predicate if when else _NEVER
     return typed.Predicted(_certain(predicate.condition, doubts, when=True))
 
 
 def _array(predicate: typed.Array, doubts: Doubts, when: bool) -> Predicate:  # noqa: ARG001
-    """More elements end neither that it has these, nor that it has others."""
+    """With more elements the set still has these, and still has others."""
     if when:
         return predicate if predicate.relation in {"contains", "overlaps"} else _NEVER
     return typed.Not(predicate) if predicate.relation == "containedby" else _NEVER
 
 
-_MADE: Final[Mapping[type[Any], Callable[[Any, Doubts, bool], Predicate]]] = {
+_CERTAIN: Final[Mapping[type[Any], Callable[[Any, Doubts, bool], Predicate]]] = {
     typed.And: _all,
     typed.Or: _either,
     typed.Not: _not,

@@ -1,4 +1,4 @@
-"""A CQL2 tree given types: names resolved, comparisons found possible, the rest written out."""
+"""Gives a CQL2 tree types: resolves names, checks comparisons, and expands the other functions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from inference_store.query.cql2.tree import Instant, Listed, Named, Node, Operat
 from inference_store.query.operators import like_expression
 
 from . import arrays, names, operands, spatial, temporal
-from .checking import Checking
+from .constant_predicates import settle
+from .filter_check import FilterCheck
 from .hints import HINTED, with_hint
-from .known import Known, KnownKey, UnknownKeys
+from .known_keys import KnownKey, KnownKeys, UnknownKeys
 from .mismatches import mismatch
 from .possible_values import as_stored
 from .refusals import impossible, meaningless
-from .settled import settled
 from .size import MOST, comparisons_in
 from .typed import (
     Among,
@@ -41,9 +41,9 @@ from .typed import (
 )
 
 MOST_CALCULATED, MOST_NAMED = 16, 64
-"""What is not written out in the list of an IN, of a calculation and of a name."""
+"""The most elements of an IN list that are not literals, for a calculation or a name before IN."""
 MOST_MATCHED: Final = 1_000_000
-"""Characters times characters of a LIKE that is decided while a filter is checked."""
+"""The product of the lengths of two literals of LIKE, which is decided during the check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +57,18 @@ class Checked:
 
 def check(
     node: Node,
-    known: Known,
+    known: KnownKeys,
     *,
     source: str | None = None,
     unknown_keys: UnknownKeys = "refuse",
-    kept: bool = False,
+    is_saved: bool = False,
 ) -> Checked:
-    """The tree with types. `source`: its text, in which errors show their place; `kept`: it was
-    saved before, and a value that a name never has matches nothing.
+    """Return the tree with types. `source`: its text, in which errors show their place; `is_saved`:
+    it was saved before, and a value that a name never has is no error but matches nothing.
 
     Raises UnknownKey, ImpossibleComparison, InvalidFilter, NotKept.
     """
-    checking = Checking(known, to_predicate, source, unknown_keys, kept)
+    checking = FilterCheck(known, to_predicate, source, unknown_keys, is_saved)
     predicate = to_predicate(node, checking)
     if comparisons_in(predicate) > MOST:
         message = (
@@ -79,46 +79,48 @@ def check(
     return Checked(predicate, tuple(checking.warnings), dict(checking.keys))
 
 
-def to_predicate(node: Node, checking: Checking) -> Predicate:
-    """The predicate that a node is. Raises what `check` does."""
+def to_predicate(node: Node, checking: FilterCheck) -> Predicate:
+    """Return the predicate of a node. Raises what `check` does."""
     match node:
         case Scalar(value=bool() as fixed):
             return Fixed(fixed)
         case Named():
             return _bare(node, checking)
         case Operation():
-            found = _PREDICATES.get(node.op.lower())
-            if found is not None:
-                return settled(_hinting(found, node, checking))
+            check_operation = _PREDICATES.get(node.op.lower())
+            if check_operation is not None:
+                return settle(_hinting(check_operation, node, checking))
     message = "a condition is expected here, such as `frame_number > 9000`"
     raise meaningless(node, checking.source, message)
 
 
 def _hinting(
-    found: Callable[[Operation, Checking], Predicate], node: Operation, checking: Checking
+    check_operation: Callable[[Operation, FilterCheck], Predicate],
+    node: Operation,
+    checking: FilterCheck,
 ) -> Predicate:
-    """The predicate of an operation; a refusal says what was probably meant."""
+    """Return the predicate of an operation; add a hint to a refusal."""
     try:
-        return found(node, checking)
+        return check_operation(node, checking)
     except HINTED as refusal:
         raise with_hint(refusal, node, checking) from None
 
 
-def _bare(named: Named, checking: Checking) -> Predicate:
-    kinds = operands.possible(named, checking)
+def _bare(node: Named, checking: FilterCheck) -> Predicate:
+    kinds = operands.possible(node, checking)
     if "bool" not in kinds:
-        raise mismatch([Scalar(True, named.at), named], [_BOOL, kinds], checking)
-    return Holds(operands.value(named, "bool", checking))
+        raise mismatch([Scalar(True, node.at), node], [_BOOL, kinds], checking)
+    return Holds(operands.value(node, "bool", checking))
 
 
 _BOOL: Final = frozenset[Kind]({"bool"})
 
 
-def _parts(node: Operation, checking: Checking) -> tuple[Predicate, ...]:
-    return tuple(to_predicate(each, checking) for each in node.args)
+def _parts(node: Operation, checking: FilterCheck) -> tuple[Predicate, ...]:
+    return tuple(to_predicate(arg, checking) for arg in node.args)
 
 
-def _compared(node: Operation, checking: Checking) -> Predicate:
+def _compared(node: Operation, checking: FilterCheck) -> Predicate:
     decided = _decided(node, checking)
     if decided is not None:
         return decided
@@ -131,23 +133,27 @@ def _compared(node: Operation, checking: Checking) -> Predicate:
     return Compared(op, left, right)
 
 
-def _decided(node: Operation, checking: Checking) -> Predicate | None:
-    """A condition that is said to be TRUE or FALSE."""
-    for of, said in (node.args, node.args[::-1]):
-        if isinstance(said, Scalar) and isinstance(said.value, bool) and operands.is_condition(of):
+def _decided(node: Operation, checking: FilterCheck) -> Predicate | None:
+    """Return the predicate if a condition is compared with TRUE or FALSE; else None."""
+    for of, truth in (node.args, node.args[::-1]):
+        if (
+            isinstance(truth, Scalar)
+            and isinstance(truth.value, bool)
+            and operands.is_condition(of)
+        ):
             if node.op not in ("=", "<>"):
                 _refuse_order(node, "bool", checking)
             predicate = to_predicate(of, checking)
-            return predicate if said.value is (node.op == "=") else settled(Not(predicate))
+            return predicate if truth.value is (node.op == "=") else settle(Not(predicate))
     return None
 
 
-def _refuse_order(node: Operation, kind: Kind, checking: Checking) -> None:
+def _refuse_order(node: Operation, kind: Kind, checking: FilterCheck) -> None:
     if kind == "bool":
         raise impossible(node, checking.source, "truth values have no order, they are = or <>")
 
 
-def _between(node: Operation, checking: Checking) -> Predicate:
+def _between(node: Operation, checking: FilterCheck) -> Predicate:
     kind = operands.common(node.args, checking)
     _refuse_order(node, kind, checking)
     values = operands.values(node.args, kind, checking)
@@ -156,48 +162,48 @@ def _between(node: Operation, checking: Checking) -> Predicate:
     return between
 
 
-def _warn_of_bounds(between: Between, checking: Checking) -> None:
-    """That nothing lies between bounds the wrong way round: SQL allows it, and so do we."""
+def _warn_of_bounds(between: Between, checking: FilterCheck) -> None:
+    """Warn that nothing lies between bounds in the wrong order: SQL allows it, and so do we."""
     low, high = between.low, between.high
     if isinstance(low, Constant) and isinstance(high, Constant) and low.value > high.value:  # type: ignore[operator]
-        told = " AND ".join(shortened(str(each.value)) for each in (low, high))
-        checking.warn(f"Nothing is BETWEEN {told}: the lower bound stands first.")
+        bounds = " AND ".join(shortened(str(bound.value)) for bound in (low, high))
+        checking.warn(f"Nothing is BETWEEN {bounds}: the lower bound stands first.")
 
 
-def _in(node: Operation, checking: Checking) -> Predicate:
+def _in(node: Operation, checking: FilterCheck) -> Predicate:
     of, items = node.args
     if not isinstance(items, Listed) or not items.items:
         raise meaningless(node, checking.source, "IN takes a list of values: IN ('a', 'b')")
     _refuse_long(node, of, items, checking)
-    left: dict[Kind, Value] = {}
+    left_by_kind: dict[Kind, Value] = {}
     constants: dict[Kind, dict[Constant, None]] = {}
     others: dict[Kind, list[Predicate]] = {}
     for item in items.items:
         kind = operands.common((of, item), checking)
-        if kind not in left:
-            left[kind] = operands.value(of, kind, checking)
+        if kind not in left_by_kind:
+            left_by_kind[kind] = operands.value(of, kind, checking)
         right = operands.value(item, kind, checking)
-        _, right = as_stored("=", (of, item), (left[kind], right), checking)
-        operands.refuse_many(item, (left[kind], right), checking)
+        _, right = as_stored("=", (of, item), (left_by_kind[kind], right), checking)
+        operands.refuse_many(item, (left_by_kind[kind], right), checking)
         if isinstance(right, Constant):
             constants.setdefault(kind, {})[right] = None
         else:
-            others.setdefault(kind, []).append(settled(Compared("=", left[kind], right)))
+            others.setdefault(kind, []).append(settle(Compared("=", left_by_kind[kind], right)))
     parts: list[Predicate] = []
-    for kind, of_kind in left.items():
-        among = [settled(Among(of_kind, tuple(constants[kind])))] if kind in constants else []
-        parts.append(settled(Or((*among, *others.get(kind, ())))))
+    for kind, of_kind in left_by_kind.items():
+        among = [settle(Among(of_kind, tuple(constants[kind])))] if kind in constants else []
+        parts.append(settle(Or((*among, *others.get(kind, ())))))
     return parts[0] if len(parts) == 1 else some_of_kinds(parts)
 
 
 def some_of_kinds(parts: Sequence[Predicate]) -> Predicate:
-    """Some part is true; NULL only where all are."""
+    """Return a predicate: some part is true; NULL only if all parts are."""
     nowhere = And(tuple(And((part, Not(part))) for part in parts))
     return Or((*(And((part, Not(Unknown(part)))) for part in parts), nowhere))
 
 
-def _refuse_long(node: Operation, of: Node, items: Listed, checking: Checking) -> None:
-    """The left side is written once for each item that is not written out."""
+def _refuse_long(node: Operation, of: Node, items: Listed, checking: FilterCheck) -> None:
+    """Refuse too many items that are not literals: SQL repeats the left side for each."""
     calculated = sum(not isinstance(item, Scalar | Instant) for item in items.items)
     most = MOST_NAMED if isinstance(of, Named) else MOST_CALCULATED
     if calculated > most:
@@ -205,13 +211,13 @@ def _refuse_long(node: Operation, of: Node, items: Listed, checking: Checking) -
         raise meaningless(node, checking.source, message)
 
 
-def _like(node: Operation, checking: Checking) -> Predicate:
-    for each in node.args:
-        kinds = operands.possible(each, checking)
+def _like(node: Operation, checking: FilterCheck) -> Predicate:
+    for arg in node.args:
+        kinds = operands.possible(arg, checking)
         if "string" not in kinds:
             text = Scalar("", node.at)
-            raise mismatch([text, each], [frozenset[Kind]({"string"}), kinds], checking)
-    values = tuple(operands.value(each, "string", checking) for each in node.args)
+            raise mismatch([text, arg], [frozenset[Kind]({"string"}), kinds], checking)
+    values = tuple(operands.value(arg, "string", checking) for arg in node.args)
     of, pattern = as_stored("like", node.args, values, checking)
     if not isinstance(pattern, Constant):
         message = "the pattern of LIKE is written out, in single quotes"
@@ -226,7 +232,7 @@ def _like(node: Operation, checking: Checking) -> Predicate:
     return Like(of, str(pattern.value))
 
 
-def _is_null(node: Operation, checking: Checking) -> Predicate:
+def _is_null(node: Operation, checking: FilterCheck) -> Predicate:
     [of] = node.args
     if isinstance(of, Named):
         return _missing(of, checking)
@@ -240,7 +246,7 @@ def _is_null(node: Operation, checking: Checking) -> Predicate:
     return Missing(*operands.values((of,), kind, checking))
 
 
-def _unknown(node: Operation, of: Node, checking: Checking) -> Predicate:
+def _unknown(node: Operation, of: Node, checking: FilterCheck) -> Predicate:
     with checking.asked_twice(node):
         inner = to_predicate(of, checking)
     match inner:
@@ -251,31 +257,31 @@ def _unknown(node: Operation, of: Node, checking: Checking) -> Predicate:
     return Unknown(inner)
 
 
-def _missing(of: Named, checking: Checking) -> Predicate:
+def _missing(of: Named, checking: FilterCheck) -> Predicate:
     if not checking.inside:
         if operands.is_location(of, checking):
             return Unknown(Located("intersects"))
-        found = names.meaning(of, checking)
-        if isinstance(found, KnownKey):
-            return Missing(Metadata(found.name, found.key, "string", found.many))
+        resolved = names.meaning(of, checking)
+        if isinstance(resolved, KnownKey):
+            return Missing(Metadata(resolved.name, resolved.key, "string", resolved.many))
     kind = operands.common((of,), checking)
     return Missing(operands.value(of, kind, checking))
 
 
-def _sent(node: Operation, checking: Checking) -> Predicate:
+def _sent(node: Operation, checking: FilterCheck) -> Predicate:
     operands.refuse_inside(node, checking)
     [of] = node.args
     if not isinstance(of, Named):
         raise meaningless(node, checking.source, "sent() takes the name of a metadata key")
-    found = names.key(of, checking)
-    return Sent(found.name, found.key)
+    key = names.key(of, checking)
+    return Sent(key.name, key.key)
 
 
-def _predicted(node: Operation, checking: Checking) -> Predicate:
+def _predicted(node: Operation, checking: FilterCheck) -> Predicate:
     return Predicted(operands.condition(node, checking))
 
 
-_PREDICATES: Final[Mapping[str, Callable[[Operation, Checking], Predicate]]] = {
+_PREDICATES: Final[Mapping[str, Callable[[Operation, FilterCheck], Predicate]]] = {
     "and": lambda node, checking: And(_parts(node, checking)),
     "or": lambda node, checking: Or(_parts(node, checking)),
     "not": lambda node, checking: Not(to_predicate(node.args[0], checking)),

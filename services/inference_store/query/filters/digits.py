@@ -1,4 +1,4 @@
-"""How many digits a calculation may come to, before anything is calculated."""
+"""The number of digits that a calculation may have, known before anything is calculated."""
 
 from collections.abc import Callable, Mapping
 from decimal import Decimal
@@ -20,7 +20,7 @@ class Digits(NamedTuple):
 
     @property
     def too_many(self) -> bool:
-        """Whether Postgres might not hold such a number exactly."""
+        """Check whether Postgres might not hold such a number exactly."""
         return self.before > MOST_DIGITS or self.after > MOST_SCALE
 
 
@@ -29,12 +29,12 @@ _DOUBLE: Final = Digits(310, 345)
 
 
 def written(number: Decimal) -> Digits:
-    """Of a number that was written."""
+    """Return the digits of a literal number."""
     return Digits(max(1, number.adjusted() + 1), scale_of(number))
 
 
 def digits(value: Value) -> Digits:
-    """Of any value: by what may be stored."""
+    """Return the most digits that a value may have."""
     match value:
         case Constant(value=Decimal() as number):
             return written(number)
@@ -64,7 +64,7 @@ def _quotient(left: Digits, right: Digits) -> Digits:
 
 
 def _remainder(left: Digits, right: Digits) -> Digits:
-    """Postgres has the whole quotient on the way."""
+    """Return the digits of a remainder: Postgres computes the whole quotient first."""
     return Digits(left.before + right.after + 1, max(left.after, right.after))
 
 

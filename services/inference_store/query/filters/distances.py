@@ -1,4 +1,4 @@
-"""A distance that stands by itself, as what a page is sorted by."""
+"""A distance alone, by which a page is sorted."""
 
 import re
 from typing import Final
@@ -8,8 +8,8 @@ from inference_store.query.cql2.tree import Node, Operation
 
 from . import operands
 from .check import to_predicate
-from .checking import Checking
-from .known import Known
+from .filter_check import FilterCheck
+from .known_keys import KnownKeys
 from .refusals import meaningless
 from .typed import Distance
 
@@ -19,24 +19,24 @@ _CALL: Final = re.compile(r"\s*distance\s*\(", re.IGNORECASE)
 
 
 def is_distance(text: str) -> bool:
-    """Whether a text is written as a distance, and not as a name."""
+    """Check whether a text is written as a distance, not as a name."""
     return _CALL.match(text) is not None
 
 
 def parse_distance(text: str) -> Node:
-    """The tree of a text that `is_distance`. Raises InvalidFilter, NotKept."""
+    """Return the tree of a text that `is_distance`. Raises InvalidFilter, NotKept."""
     return parse_text(text, path=PATH, takes="number")
 
 
-def distance_of(node: Node, text: str, known: Known) -> Distance:
-    """The distance that a tree is, as in a filter; `known`: the keys that it may name.
+def distance_of(node: Node, text: str, known: KnownKeys) -> Distance:
+    """Return the distance of a tree, as in a filter; `known`: the keys that it may name.
 
     Raises InvalidFilter, UnknownKey.
     """
-    checking = Checking(known, to_predicate, text)
+    checking = FilterCheck(known, to_predicate, text)
     if isinstance(node, Operation) and node.op == "distance":
-        found = operands.value(node, "number", checking)
-        assert isinstance(found, Distance)
-        return found
+        distance = operands.value(node, "number", checking)
+        assert isinstance(distance, Distance)
+        return distance
     message = f"a page is sorted by a name or by a distance alone, as in {EXAMPLE}"
     raise meaningless(node, text, message, (EXAMPLE,))

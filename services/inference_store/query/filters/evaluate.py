@@ -1,4 +1,4 @@
-"""What a typed filter says of one inference, without SQL: the same answer as the database's."""
+"""Evaluates a typed filter on one inference, without SQL, with the database's result."""
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ from .folding import FOLDINGS
 from .typed import Comparison, Predicate
 
 Row: TypeAlias = Mapping[str, Any] | None
-"""The prediction that a condition inside `prediction()` is of."""
+"""The prediction that a condition inside `prediction()` tests."""
 Values: TypeAlias = Sequence[Any]
 
 COMPARISONS: Final[Mapping[Comparison, Callable[[Any, Any], bool]]] = {
@@ -32,14 +32,14 @@ _pattern = lru_cache(maxsize=64)(like_expression)
 
 
 def evaluate(predicate: Predicate, facts: Facts, row: Row = None) -> bool | None:
-    """True, false or NULL."""
+    """Return whether the predicate holds; None is NULL."""
     return _MEANINGS[type(predicate)](predicate, facts, row)
 
 
-def _some(found: Iterable[bool]) -> bool | None:
-    """True if some combination satisfies, NULL if there is none."""
+def _some(tests: Iterable[bool]) -> bool | None:
+    """Return True if some combination satisfies the predicate, None if there is no combination."""
     nothing = True
-    for satisfied in found:
+    for satisfied in tests:
         if satisfied:
             return True
         nothing = False
@@ -54,7 +54,7 @@ def _compared(predicate: typed.Compared, facts: Facts, row: Row) -> bool | None:
 
 def _between(predicate: typed.Between, facts: Facts, row: Row) -> bool | None:
     of, low, high = (
-        values_of(each, facts, row) for each in (predicate.of, predicate.low, predicate.high)
+        values_of(side, facts, row) for side in (predicate.of, predicate.low, predicate.high)
     )
     return _some(least <= value <= most for value, least, most in product(of, low, high))
 
@@ -90,7 +90,7 @@ def _predicted(predicate: typed.Predicted, facts: Facts, _: Row) -> bool | None:
 
 
 def matches(condition: Predicate | None, facts: Facts, row: Row) -> bool:
-    """Whether one prediction satisfies the condition; NULL does not."""
+    """Check whether one prediction satisfies the condition; NULL counts as no."""
     return condition is None or evaluate(condition, facts, row) is True
 
 
@@ -99,26 +99,29 @@ def _located(predicate: typed.Located, facts: Facts, _: Row) -> bool | None:
 
 
 def _sets(predicate: typed.Sets, facts: Facts, row: Row) -> bool | None:
-    one, other = (
+    left, right = (
         [_of_element(element, facts, row) for element in side]
-        for side in (predicate.one, predicate.other)
+        for side in (predicate.left, predicate.right)
     )
-    if not all([*one, *other]):
+    if not all([*left, *right]):
         return None
-    return ARRAYS[predicate.relation](frozenset().union(*one), frozenset().union(*other))
+    return ARRAYS[predicate.relation](frozenset().union(*left), frozenset().union(*right))
 
 
 def _of_element(element: typed.Element, facts: Facts, row: Row) -> frozenset[Any]:
-    """By kind: 1 and TRUE are two. A text that spells a number is that number too."""
-    found = [(typed.kind_of(of), each) for of in element for each in values_of(of, facts, row)]
-    numbers = (spelt(each) for kind, each in found if kind == "string")
-    return frozenset([*found, *(("number", each) for each in numbers if each is not None)])
+    """Return the values with their kinds, since 1 equals True in Python.
+
+    A text that spells a number is that number too.
+    """
+    values = [(typed.kind_of(of), value) for of in element for value in values_of(of, facts, row)]
+    numbers = (spelt(value) for kind, value in values if kind == "string")
+    return frozenset([*values, *(("number", number) for number in numbers if number is not None)])
 
 
 def _array(predicate: typed.Array, facts: Facts, row: Row) -> bool | None:
-    has = frozenset(values_of(predicate.of, facts, row))
+    held = frozenset(values_of(predicate.of, facts, row))
     items = frozenset(item.value for item in predicate.items)
-    return ARRAYS[predicate.relation](has, items) if has else None
+    return ARRAYS[predicate.relation](held, items) if held else None
 
 
 ARRAYS: Final[Mapping[str, Callable[[frozenset[Any], frozenset[Any]], bool]]] = {
@@ -130,8 +133,8 @@ ARRAYS: Final[Mapping[str, Callable[[frozenset[Any], frozenset[Any]], bool]]] = 
 
 
 def _not(predicate: typed.Not, facts: Facts, row: Row) -> bool | None:
-    found = evaluate(predicate.of, facts, row)
-    return None if found is None else not found
+    result = evaluate(predicate.of, facts, row)
+    return None if result is None else not result
 
 
 def _and(predicate: typed.And, facts: Facts, row: Row) -> bool | None:
@@ -143,13 +146,13 @@ def _or(predicate: typed.Or, facts: Facts, row: Row) -> bool | None:
 
 
 def _joined(parts: tuple[Predicate, ...], facts: Facts, row: Row, *, deciding: bool) -> bool | None:
-    """False decides an AND, true an OR; else NULL if any part is."""
+    """Join the parts: False decides an AND, True an OR; else the result is None if a part is."""
     result: bool | None = not deciding
     for part in parts:
-        found = evaluate(part, facts, row)
-        if found is deciding:
+        truth = evaluate(part, facts, row)
+        if truth is deciding:
             return deciding
-        result = None if found is None else result
+        result = None if truth is None else result
     return result
 
 
@@ -174,7 +177,7 @@ _MEANINGS: Final[Mapping[type[Any], Meaning]] = {
 
 
 def values_of(value: typed.Value, facts: Facts, row: Row) -> Values:
-    """Decimal, str, bool or datetime, as the value's kind is; nothing: NULL."""
+    """Return the values as Decimal, str, bool or datetime, by their kind; empty: NULL."""
     return _VALUES[type(value)](value, facts, row)
 
 
@@ -184,7 +187,7 @@ def _read(stored: Any, kind: typed.Kind) -> Any:
 
 def _property(value: typed.Property, facts: Facts, _: Row) -> Values:
     stored = facts.properties.get(value.name, ())
-    return [_read(each, value.kind) for each in stored if each is not None]
+    return [_read(value_stored, value.kind) for value_stored in stored if value_stored is not None]
 
 
 def _column(value: typed.Column, _: Facts, row: Row) -> Values:
@@ -195,12 +198,12 @@ def _column(value: typed.Column, _: Facts, row: Row) -> Values:
 
 def _calculated(value: typed.Calculated, facts: Facts, row: Row) -> Values:
     rights = values_of(value.right, facts, row)
-    found = (
+    results = (
         calculate(value.op, left, right)
         for left in values_of(value.left, facts, row)
         for right in rights
     )
-    return [result for result in found if result is not None]
+    return [result for result in results if result is not None]
 
 
 def _folded(value: typed.Folded, facts: Facts, row: Row) -> Values:
@@ -214,8 +217,8 @@ def _counted(value: typed.Counted, facts: Facts, _: Row) -> Values:
 
 
 def _truthful(value: typed.PredicateValue, facts: Facts, row: Row) -> Values:
-    found = evaluate(value.of, facts, row)
-    return () if found is None else (found,)
+    truth = evaluate(value.of, facts, row)
+    return () if truth is None else (truth,)
 
 
 def _distance(value: typed.Distance, facts: Facts, _: Row) -> Values:

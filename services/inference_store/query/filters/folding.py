@@ -1,4 +1,4 @@
-"""Texts made alike where only the case of letters, or only accents, tell them apart."""
+"""Folds texts that differ only in case, or only in accents, to the same text."""
 
 import unicodedata
 from collections.abc import Callable, Mapping
@@ -8,17 +8,17 @@ from .typed import Folding
 
 
 def without_case(text: str) -> str:
-    """Unicode's full case folding: `Straße` and `STRASSE` are one."""
+    """Return the text with Unicode's full case folding: `Straße` and `STRASSE` are equal."""
     return text.casefold()
 
 
 def without_accents(text: str) -> str:
-    """Without combining marks: taken apart (NFD), the marks dropped, put together (NFC)."""
+    """Return a text without combining marks: decomposed (NFD), marks dropped, composed (NFC)."""
     if text.isascii():
         return text
     apart = unicodedata.normalize("NFD", text)
-    kept = "".join(each for each in apart if unicodedata.category(each) != "Mn")
-    return unicodedata.normalize("NFC", kept)
+    base = "".join(character for character in apart if unicodedata.category(character) != "Mn")
+    return unicodedata.normalize("NFC", base)
 
 
 FOLDINGS: Final[Mapping[Folding, Callable[[str], str]]] = {

@@ -1,4 +1,4 @@
-"""Where a point lies: exactly for areas, in floating point for distances."""
+"""Relations of points and areas: exact for areas, in floating point for distances."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -12,21 +12,22 @@ from .typed import Area, Located
 
 EARTH_RADIUS_METRES: Final = 6_371_008.8
 DECIMALS_OF_DEGREES: Final = 30
-"""Coordinates are rounded to so many for a distance: doubles underflow beyond them."""
+"""Decimals to which coordinates are rounded for a distance: doubles underflow beyond them."""
 
 
 def holds(located: Located, point: Point) -> bool:
-    """Whether the relation holds of a point."""
+    """Check whether the relation holds for a point."""
     if point in located.points:
         return True
-    wanted = {"inside"} if located.relation == "within" else {"inside", "edge"}
-    return any(position(area, point) in wanted for area in located.areas)
+    positions = {"inside"} if located.relation == "within" else {"inside", "edge"}
+    return any(position(area, point) in positions for area in located.areas)
 
 
 def position(area: Area, point: Point) -> Literal["inside", "edge", "outside"]:
-    """Inside: a ray to the east crosses an odd number of the edges of all rings together.
+    """Return the position of a point. Inside: a ray to the east crosses an odd number of edges.
 
-    By the signs of cross products in exact decimals: nothing is divided, nothing rounded.
+    The edges are those of all rings. The test uses signs of cross products in exact decimals,
+    without division or rounding.
     """
     inside = False
     with localcontext(EXACT):
@@ -41,15 +42,15 @@ def position(area: Area, point: Point) -> Literal["inside", "edge", "outside"]:
 
 
 def edges_of(area: Area) -> int:
-    """How many edges an area has."""
+    """Return the number of edges of an area."""
     return sum(1 for _ in _edges(area))
 
 
 def within(points: Sequence[Point], areas: Sequence[Area], others: Sequence[Point]) -> bool:
-    """All points lie in the areas or are one of the others, and not all are on an edge alone."""
+    """Check that all points lie in the areas or equal another point, and not all are on an edge."""
     inside = Located("within", tuple(areas), tuple(others))
     reached = Located("intersects", tuple(areas), tuple(others))
-    return all(holds(reached, each) for each in points) and any(holds(inside, p) for p in points)
+    return all(holds(reached, point) for point in points) and any(holds(inside, p) for p in points)
 
 
 def meet(
@@ -58,29 +59,29 @@ def meet(
     other_areas: Sequence[Area],
     other_points: Sequence[Point],
 ) -> bool:
-    """Whether two geometries have a point in common: of an area the edge belongs to it."""
-    one = Located("intersects", tuple(areas), tuple(points))
-    other = Located("intersects", tuple(other_areas), tuple(other_points))
+    """Check whether two geometries have a point in common; an edge belongs to its area."""
+    left = Located("intersects", tuple(areas), tuple(points))
+    right = Located("intersects", tuple(other_areas), tuple(other_points))
     return (
-        any(holds(other, point) for point in points)
-        or any(holds(one, point) for point in other_points)
+        any(holds(right, point) for point in points)
+        or any(holds(left, point) for point in other_points)
         or any(_areas_meet(a, b) for a in areas for b in other_areas)
     )
 
 
-def _areas_meet(one: Area, other: Area) -> bool:
-    """Edges meet, or a whole ring of one lies inside the other: then any corner of it does."""
+def _areas_meet(left: Area, right: Area) -> bool:
+    """Check whether edges meet, or a whole ring of one area, so any corner, is inside the other."""
     with localcontext(EXACT):
-        if any(_cross(*a, *b) for a in _edges(one) for b in _edges(other)):
+        if any(_cross(*a, *b) for a in _edges(left) for b in _edges(right)):
             return True
     corners = [
-        (ring[0], b) for a, b in ((one, other), (other, one)) for ring in (a.outer, *a.holes)
+        (ring[0], b) for a, b in ((left, right), (right, left)) for ring in (a.outer, *a.holes)
     ]
     return any(position(area, corner) == "inside" for corner, area in corners)
 
 
 def _cross(start: Point, end: Point, other_start: Point, other_end: Point) -> bool:
-    """Two edges have a point in common."""
+    """Check whether two edges have a point in common."""
     turns = [_side(start, end, p) for p in (other_start, other_end)]
     others = [_side(other_start, other_end, p) for p in (start, end)]
     if turns[0] != turns[1] and others[0] != others[1]:
@@ -105,7 +106,7 @@ def _edges(area: Area) -> Iterator[tuple[Point, Point]]:
 
 
 def _turn(start: Point, end: Point, point: Point) -> Decimal:
-    """Positive where the point lies left of the edge, zero on its line."""
+    """Return a cross product: positive if the point is left of the edge, zero on its line."""
     return (end[0] - start[0]) * (point[1] - start[1]) - (end[1] - start[1]) * (point[0] - start[0])
 
 
@@ -114,7 +115,7 @@ def _between(start: Point, end: Point, point: Point) -> bool:
 
 
 def metres(start: Point, end: Point) -> float:
-    """Along the sphere (haversine), step by step as the SQL has it, so that the doubles agree."""
+    """Return the distance on the sphere (haversine), in the SQL's steps, so that doubles agree."""
     (east, north), (other_east, other_north) = (
         [math.radians(float(rounded(degrees))) for degrees in point] for point in (start, end)
     )
@@ -124,7 +125,7 @@ def metres(start: Point, end: Point) -> float:
 
 
 def rounded(degrees: Decimal) -> Decimal:
-    """To DECIMALS_OF_DEGREES at most."""
+    """Round to DECIMALS_OF_DEGREES."""
     if scale_of(degrees) <= DECIMALS_OF_DEGREES:
         return degrees
     wide = EXACT.copy()

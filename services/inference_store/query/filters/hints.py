@@ -1,6 +1,6 @@
-"""What was probably meant by a comparison that names nothing known.
+"""Suggests the probable meaning of a comparison with an unknown name.
 
-A text that lacks its quotes, or a column of predictions outside `prediction(…)`.
+It is a text without quotes, or a column of predictions outside `prediction(…)`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from inference_store.query.cql2.suggestions import spelt
 from inference_store.query.cql2.tree import Listed, Named, Node, Operation, Scalar
 from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES
 
-from .checking import Checking
+from .filter_check import FilterCheck
 from .names import METADATA, OWN, key_of
 from .refusals import hinted
 from .typed import Kind
@@ -25,28 +25,28 @@ _COMPARISONS: Final = frozenset(
 _FOLDINGS: Final = frozenset({"casei", "accenti"})
 _LONGEST: Final = 120
 _TOP: Final = {"label": "top_label", "score": "top_score"}
-"""Columns that the first prediction's property has as well."""
+"""Columns with a property for the first prediction."""
 
 Hinted = UnknownKey | ImpossibleComparison | InvalidFilter
 
 
-def with_hint(refusal: Hinted, node: Operation, checking: Checking) -> Hinted:
-    """The same refusal of a comparison, with what was probably meant, where that can be told."""
+def with_hint(refusal: Hinted, node: Operation, checking: FilterCheck) -> Hinted:
+    """Return the same refusal of a comparison, with a hint if there is one."""
     if node.op.lower() not in _COMPARISONS:
         return refusal
     sides = list(_sides(node))
-    strange = next((each for each in sides if _is_strange(each, checking)), None)
+    strange = next((side for side in sides if _is_strange(side, checking)), None)
     if isinstance(strange, Named) and not checking.inside:
         column = column_of(strange)
         if column is not None:
             return hinted(refusal, *_predicted(node, column))
-    if strange is not None and any(_is_text(each, checking) for each in sides):
+    if strange is not None and any(_is_text(side, checking) for side in sides):
         return hinted(refusal, _quoted(strange, checking))
     return refusal
 
 
 def _sides(node: Operation) -> Iterator[Node]:
-    """What is compared; of what is folded, what is folded."""
+    """Yield the compared operands; for a folded one, its argument."""
     for arg in node.args:
         parts = arg.items if isinstance(arg, Listed) else (arg,)
         for part in parts:
@@ -54,47 +54,47 @@ def _sides(node: Operation) -> Iterator[Node]:
             yield from _sides(part) if folded and isinstance(part, Operation) else (part,)
 
 
-def _is_strange(node: Node, checking: Checking) -> bool:
-    """A name that nothing has, or several with hyphens between them."""
+def _is_strange(node: Node, checking: FilterCheck) -> bool:
+    """Check whether it is an unknown name, or several names with hyphens between them."""
     if not isinstance(node, Named):
         return spelt(node) is not None
     if checking.inside:
         return node.name not in PREDICTION_COLUMNS
-    return node.name not in PROPERTIES and key_of(node) not in checking.known.keys
+    return node.name not in PROPERTIES and key_of(node) not in checking.known_keys.keys
 
 
-def _is_text(node: Node, checking: Checking) -> bool:
-    """A name of texts."""
+def _is_text(node: Node, checking: FilterCheck) -> bool:
+    """Check whether it is a name whose values are texts."""
     return isinstance(node, Named) and "string" in _kinds(node, checking)
 
 
-def _kinds(named: Named, checking: Checking) -> frozenset[Kind | str]:
-    known = checking.known.keys.get(key_of(named))
-    if known is not None and not checking.inside:
-        return frozenset(known.kinds)
+def _kinds(node: Named, checking: FilterCheck) -> frozenset[Kind | str]:
+    key = checking.known_keys.keys.get(key_of(node))
+    if key is not None and not checking.inside:
+        return frozenset(key.kinds)
     properties = PREDICTION_COLUMNS if checking.inside else PROPERTIES
-    found = properties.get(named.name.removeprefix(OWN))
-    return frozenset({found.kind} if found is not None else ())
+    entry = properties.get(node.name.removeprefix(OWN))
+    return frozenset({entry.kind} if entry is not None else ())
 
 
-def _quoted(node: Node, checking: Checking) -> str | None:
+def _quoted(node: Node, checking: FilterCheck) -> str | None:
     text = spelt(node)
-    near = (each for names in checking.known.nearest.values() for each in names)
+    near = (name for names in checking.known_keys.nearest.values() for name in names)
     if text is None or text.startswith((OWN, METADATA)) or text in near:
         return None
     return to_text(Scalar(text))
 
 
-def column_of(named: Named) -> str | None:
-    """The column of predictions that a name refers to, with or without `prediction.` before it."""
-    name = key_of(named).removeprefix("predictions.").removeprefix("prediction.")
+def column_of(node: Named) -> str | None:
+    """Return the column of predictions that a name means, with or without `prediction.`."""
+    name = key_of(node).removeprefix("predictions.").removeprefix("prediction.")
     return name if name in PREDICTION_COLUMNS else None
 
 
 def _predicted(node: Operation, column: str) -> tuple[str, ...]:
-    """The condition inside `prediction(…)`, and of the first prediction's property."""
-    names = {each.name: column_of(each) for each in _sides(node) if isinstance(each, Named)}
-    columns = {name: found for name, found in names.items() if found is not None}
+    """Return the condition inside `prediction(…)`, and on the first prediction's property."""
+    names = {side.name: column_of(side) for side in _sides(node) if isinstance(side, Named)}
+    columns = {name: its_column for name, its_column in names.items() if its_column is not None}
     inside = to_text(Operation("prediction", (_renamed(node, columns),)))
     if len(inside) > _LONGEST or len(columns) < len(names):
         return (f"prediction({column} …)",)
@@ -104,12 +104,12 @@ def _predicted(node: Operation, column: str) -> tuple[str, ...]:
 
 
 def _renamed(node: Node, names: Mapping[str, str]) -> Node:
-    """The comparison with other names."""
+    """Return the comparison with other names."""
     match node:
         case Named(name):
             return Named(names.get(name, name))
         case Operation():
-            return replace(node, args=tuple(_renamed(each, names) for each in node.args))
+            return replace(node, args=tuple(_renamed(arg, names) for arg in node.args))
         case Listed():
-            return replace(node, items=tuple(_renamed(each, names) for each in node.items))
+            return replace(node, items=tuple(_renamed(item, names) for item in node.items))
     return node

@@ -1,4 +1,4 @@
-"""What a name in a filter means: a property, a metadata key, or a column of a prediction."""
+"""Resolves a name in a filter: a property, a metadata key, or a column of a prediction."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -19,8 +19,8 @@ from inference_store.query.cql2.tree import (
 )
 from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES, Property
 
-from .checking import Checking
-from .known import KnownKey
+from .filter_check import FilterCheck
+from .known_keys import KnownKey
 from .refusals import hinted, meaningless, unknown_key
 
 OWN, METADATA = "inference.", "metadata."
@@ -29,20 +29,20 @@ ARRAY_FUNCTIONS: Final = frozenset({"a_equals", "a_contains", "a_containedby", "
 
 
 def names_in(node: Node) -> set[str]:
-    """The metadata keys that a tree may mean: what to look up before its check."""
-    found: set[str] = set()
-    for named, op in _named(node, ""):
-        if named.name.startswith(OWN):
+    """Return the metadata keys that a tree may refer to, which are looked up before its check."""
+    keys: set[str] = set()
+    for name_node, op in _iterate_names(node, ""):
+        if name_node.name.startswith(OWN):
             continue
-        name = key_of(named)
-        found.add(name)
+        name = key_of(name_node)
+        keys.add(name)
         if op in ARRAY_FUNCTIONS:
-            found.add(f"{name}[]")
-    return {name for name in found if storable(name)}
+            keys.add(f"{name}[]")
+    return {name for name in keys if storable(name)}
 
 
 def children(node: Node) -> tuple[Node, ...]:
-    """What a node is made of."""
+    """Return the parts of a node."""
     match node:
         case Operation():
             return node.args
@@ -54,73 +54,73 @@ def children(node: Node) -> tuple[Node, ...]:
             return ()
 
 
-def _named(node: Node, op: str) -> Iterator[tuple[Named, str]]:
-    """Names outside predictions, each with the operation that it stands in."""
+def _iterate_names(node: Node, op: str) -> Iterator[tuple[Named, str]]:
+    """Yield the names outside predictions, each with the operation that contains it."""
     if isinstance(node, Named):
         yield node, op
     here = node.op.lower() if isinstance(node, Operation) else op
     if here not in PREDICTION_FUNCTIONS:
         for child in children(node):
-            yield from _named(child, here)
+            yield from _iterate_names(child, here)
 
 
-def key_of(named: Named) -> str:
-    """The metadata key that a name is, if it is one."""
-    name = named.name.removeprefix(METADATA)
+def key_of(node: Named) -> str:
+    """Return the metadata key for a name, if it is one."""
+    name = node.name.removeprefix(METADATA)
     return KEY_ALIASES.get(name, name)
 
 
-def meaning(named: Named, checking: Checking) -> Property | KnownKey:
-    """The property, or the key. Raises UnknownKey, InvalidFilter."""
-    if named.name.startswith(OWN):
-        return _property(named, checking)
-    if named.name.startswith(METADATA):
-        return key(named, checking)
-    found = PROPERTIES.get(named.name)
-    if found is None:
-        return key(named, checking)
-    if key_of(named) in checking.known.keys:
-        both = [OWN + named.name, METADATA + named.name]
-        message = f"{named.name!r} is a property and a metadata key: write {' or '.join(both)}"
-        raise meaningless(named, checking.source, message, both)
-    return found
+def meaning(node: Named, checking: FilterCheck) -> Property | KnownKey:
+    """Return the property or key that a name means. Raises UnknownKey, InvalidFilter."""
+    if node.name.startswith(OWN):
+        return _property(node, checking)
+    if node.name.startswith(METADATA):
+        return key(node, checking)
+    entry = PROPERTIES.get(node.name)
+    if entry is None:
+        return key(node, checking)
+    if key_of(node) in checking.known_keys.keys:
+        both = [OWN + node.name, METADATA + node.name]
+        message = f"{node.name!r} is a property and a metadata key: write {' or '.join(both)}"
+        raise meaningless(node, checking.source, message, both)
+    return entry
 
 
-def _property(named: Named, checking: Checking) -> Property:
-    name = named.name.removeprefix(OWN)
+def _property(node: Named, checking: FilterCheck) -> Property:
+    name = node.name.removeprefix(OWN)
     if name not in PROPERTIES:
         near = nearest(name, PROPERTIES) or list(PROPERTIES)
         message = f"an inference has no property {name!r}; the nearest are {', '.join(near)}"
-        raise meaningless(named, checking.source, message, near)
+        raise meaningless(node, checking.source, message, near)
     return PROPERTIES[name]
 
 
-def key(named: Named, checking: Checking) -> KnownKey:
-    """The metadata key. Raises UnknownKey."""
-    name = key_of(named)
-    found = checking.known.keys.get(name)
-    if found is None:
+def key(node: Named, checking: FilterCheck) -> KnownKey:
+    """Return the metadata key of a name. Raises UnknownKey."""
+    name = key_of(node)
+    known_key = checking.known_keys.keys.get(name)
+    if known_key is None:
         if checking.unknown_keys == "refuse":
-            near = checking.known.nearest.get(name, ())
-            if named.name in PROPERTIES:
-                near = (named.name, *near)
-            refusal = unknown_key(named, checking.source, name, near)
-            raise hinted(refusal, meant_by(named))
-        found = KnownKey(name)
-    if found.key is None and checking.unknown_keys == "accept":
+            near = checking.known_keys.nearest.get(name, ())
+            if node.name in PROPERTIES:
+                near = (node.name, *near)
+            refusal = unknown_key(node, checking.source, name, near)
+            raise hinted(refusal, meant_by(node))
+        known_key = KnownKey(name)
+    if known_key.key is None and checking.unknown_keys == "accept":
         checking.warn(f"No inference has the metadata key {name!r} yet.")
-    checking.keys[name] = found
-    return found
+    checking.keys[name] = known_key
+    return known_key
 
 
-def column(named: Named, checking: Checking) -> Property:
-    """The column of a prediction. Raises InvalidFilter."""
-    found = PREDICTION_COLUMNS.get(named.name)
-    if found is None:
-        known = list(PREDICTION_COLUMNS)
+def column(node: Named, checking: FilterCheck) -> Property:
+    """Return the column of a prediction with this name. Raises InvalidFilter."""
+    entry = PREDICTION_COLUMNS.get(node.name)
+    if entry is None:
+        columns = list(PREDICTION_COLUMNS)
         message = (
-            f"inside prediction(…) names are columns of a prediction only, and {named.name!r} is "
-            f"none; they are {', '.join(known)}"
+            f"inside prediction(…) names are columns of a prediction only, and {node.name!r} is "
+            f"none; they are {', '.join(columns)}"
         )
-        raise meaningless(named, checking.source, message, known)
-    return found
+        raise meaningless(node, checking.source, message, columns)
+    return entry

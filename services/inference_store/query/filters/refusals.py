@@ -1,4 +1,4 @@
-"""What a filter is refused with: the place in it, what is wrong there, and the remedy."""
+"""Refusals of a filter: the place in it, the error, and the remedy."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,21 +22,21 @@ Refusal = TypeVar("Refusal", bound=StoreError)
 def impossible(
     node: Node, source: str | None, message: str, types: Sequence[str] = ()
 ) -> ImpossibleComparison:
-    """A comparison that no value can satisfy; `types`: those seen."""
+    """Return the error for a comparison that no value can satisfy; `types`: the types seen."""
     detail = f"{where(node.at, source)}: {message}."
     return ImpossibleComparison(detail, faults=[fault(message, node.at, source, types)])
 
 
 def meaningless(
-    node: Node, source: str | None, message: str, known: Sequence[str] = ()
+    node: Node, source: str | None, message: str, suggestions: Sequence[str] = ()
 ) -> InvalidFilter:
-    """What is CQL2 and makes no sense here."""
+    """Return the error for valid CQL2 that makes no sense here."""
     detail = f"{where(node.at, source)}: {message}."
-    return InvalidFilter(detail, faults=[fault(message, node.at, source, known)])
+    return InvalidFilter(detail, faults=[fault(message, node.at, source, suggestions)])
 
 
 def unknown_key(node: Node, source: str | None, name: str, near: Sequence[str]) -> UnknownKey:
-    """A metadata key that nothing in request has."""
+    """Return the error for a metadata key that no requested model has."""
     nearest = f"the nearest are {', '.join(near)}" if near else "none is spelt alike"
     if len(name) > LONGEST:
         nearest = "one over the cap of length is listed by its beginning and '…', and not indexed"
@@ -46,33 +46,32 @@ def unknown_key(node: Node, source: str | None, name: str, near: Sequence[str]) 
 
 
 def not_kept(node: Node, source: str | None, message: str, conformance: str) -> NotKept:
-    """What belongs to a conformance class that is not kept."""
-    kept = CONFORMANCE[conformance]
+    """Return the error for a feature of a conformance class that is not supported."""
+    missing_class = CONFORMANCE[conformance]
     detail = (
-        f"{where(node.at, source)}: {message}; it belongs to the conformance class {kept.title} "
-        f"({kept.uri}), which is not kept here."
+        f"{where(node.at, source)}: {message}; it belongs to the conformance class"
+        f" {missing_class.title} ({missing_class.uri}), which is not kept here."
     )
     return NotKept(detail, faults=[fault(message, node.at, source)])
 
 
 def hinted(refusal: Refusal, meant: str | None, *others: str) -> Refusal:
-    """The same refusal, with what was probably meant, or one of `others`; the last hint given is
-    the one that stays."""
+    """Return the same error with a hint: `meant`, or one of `others`. It replaces earlier hints."""
     if meant is None:
         return refusal
     hints = (meant, *others)
-    said = " or ".join(hints)
+    hint = " or ".join(hints)
     faults = [
-        replace(each, message=_with_hint(each.message, said), known=(*hints, *each.known))
-        for each in refusal.faults
+        replace(cause, message=_with_hint(cause.message, hint), known=(*hints, *cause.known))
+        for cause in refusal.faults
     ]
-    return type(refusal)(_with_hint(refusal.detail, said), faults=faults)
+    return type(refusal)(_with_hint(refusal.detail, hint), faults=faults)
 
 
 def _with_hint(message: str, meant: str) -> str:
-    """Before the lines that point at the place."""
-    said, newline, pointed = message.partition("\n")
-    return f"{said.partition(_HINT)[0].rstrip('.')}{_HINT} {meant}{newline}{pointed}"
+    """Add the hint to the message, before the lines that point at the place."""
+    sentence, newline, pointed = message.partition("\n")
+    return f"{sentence.partition(_HINT)[0].rstrip('.')}{_HINT} {meant}{newline}{pointed}"
 
 
 _HINT: Final = "; probably meant:"

@@ -1,7 +1,7 @@
-"""Filters that are kept, of policies and holds: resolved when they are saved, the same for ever.
+"""Saved filters of policies and holds: resolved when they are saved, and never changed after.
 
-What is saved is the tree with every name spelt out, and the kinds that its keys had then. What
-is seen later of a key changes nothing, nor does a property that comes to be named like it.
+The saved document has the tree with every name in full, and the kinds of its keys at that time.
+New values of a key change nothing, nor does a new property of the same name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,8 +19,8 @@ from inference_store.query.properties import PROPERTIES
 
 from . import sets
 from .check import Checked, check
-from .checking import Checking
-from .known import KINDS, Known, KnownKey
+from .filter_check import FilterCheck
+from .known_keys import KINDS, KnownKey, KnownKeys
 from .names import ARRAY_FUNCTIONS, METADATA, OWN, PREDICTION_FUNCTIONS, key_of
 from .typed import Kind, Predicate
 
@@ -29,60 +29,60 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class SavedFilter:
-    """A filter as it is kept. `text`: JSON, with exact numbers."""
+    """A saved filter. `text`: JSON, with exact numbers."""
 
     text: str
     checked: Checked
 
 
 def protects(predicate: bool | None) -> bool:
-    """Whether a hold's filter holds an inference: NULL protects."""
+    """Check whether a hold's filter protects an inference: NULL does."""
     return predicate is not False
 
 
 def deletes(predicate: bool | None) -> bool:
-    """Whether a rule's filter lets an inference go: NULL does not delete."""
+    """Check whether a rule's filter deletes an inference: NULL does not."""
     return predicate is True
 
 
 def save(
     node: Node,
-    known: Known,
+    known: KnownKeys,
     *,
     declared: Mapping[str, str] | None = None,
     source: str | None = None,
 ) -> SavedFilter:
-    """The filter, resolved. `declared`: types of keys that nothing has yet, by name.
+    """Resolve a filter. `declared`: types of keys that no inference has yet, by name.
 
     Such keys are accepted, with a warning. Raises what `check` does, and Invalid for a type.
     """
     known = _with_declared(known, declared or {})
     checked = check(node, known, source=source, unknown_keys="accept")
-    checking = Checking(known, lambda *_: checked.predicate, unknown_keys="accept")
+    checking = FilterCheck(known, lambda *_: checked.predicate, unknown_keys="accept")
     document = {
         "version": VERSION,
         "filter": to_json(_spell_out(node, checking)),
-        "keys": {name: dict(each.rows) for name, each in sorted(checked.keys.items())},
+        "keys": {name: dict(key.rows) for name, key in sorted(checked.keys.items())},
     }
     text = write_json(document)
-    resolve(text, {})  # what cannot be loaded is refused now
+    resolve(text, {})  # a filter that cannot be loaded is refused now
     return SavedFilter(text, checked)
 
 
 async def load(connection: AsyncConnection, text: str) -> Predicate:
-    """The filter as it was saved. Asks the dictionary for its keys' integers, and no registry."""
+    """Load a saved filter. It reads the keys' integers from the dictionary, and no registry."""
     names = read_exactly(text)["keys"]
     return resolve(text, await key_registry.numbers(connection, names))
 
 
 def resolve(text: str, numbers: Mapping[str, int]) -> Predicate:
-    """The filter as it was saved. `numbers`: its keys' integers; one that is not there has none."""
+    """Return the saved filter. `numbers`: the integers of its keys, as far as they have one."""
     document = read_exactly(text)
     if document["version"] != str(VERSION):
         raise Invalid(f"The filter was saved by another version: {document['version']}.")
     keys = {name: _key(name, numbers.get(name), rows) for name, rows in document["keys"].items()}
     tree = parse_json(document["filter"])
-    return check(tree, Known(keys), unknown_keys="accept", kept=True).predicate
+    return check(tree, KnownKeys(keys), unknown_keys="accept", is_saved=True).predicate
 
 
 def _key(name: str, number: int | None, rows: Json) -> KnownKey:
@@ -90,12 +90,14 @@ def _key(name: str, number: int | None, rows: Json) -> KnownKey:
     return KnownKey(name, number, kinds, tuple(sorted(kinds)))
 
 
-def _with_declared(known: Known, types: Mapping[str, str]) -> Known:
+def _with_declared(known: KnownKeys, types: Mapping[str, str]) -> KnownKeys:
     keys = dict(known.keys)
     for name, spelt in types.items():
         entry = type_named(spelt)
         if entry is None or entry.family is None:
-            types_known = sorted(n for n, each in TYPE_NAMES.items() if each.family is not None)
+            types_known = sorted(
+                n for n, type_entry in TYPE_NAMES.items() if type_entry.family is not None
+            )
             fault = Fault(f"types.{name}", f"there is no type {spelt!r} to compare", types_known)
             raise Invalid(f"The key {name!r} cannot be declared as {spelt!r}.", faults=[fault])
         key = keys.get(name, KnownKey(name))
@@ -104,34 +106,34 @@ def _with_declared(known: Known, types: Mapping[str, str]) -> Known:
     return replace(known, keys=keys)
 
 
-def _spell_out(node: Node, checking: Checking, op: str = "") -> Node:
-    """Every name with what it is a name of."""
+def _spell_out(node: Node, checking: FilterCheck, op: str = "") -> Node:
+    """Return the tree with every name in full: as a property or as a metadata key."""
     match node:
         case Named():
-            return _named(node, checking, op)
+            return _spell_out_name(node, checking, op)
         case Operation() if node.op.lower() not in PREDICTION_FUNCTIONS:
             return replace(node, args=_all(node.args, checking, node.op.lower()))
         case Listed():
             return replace(node, items=_all(node.items, checking, ""))
         case Interval():
-            start, end = (_end(each, checking, op) for each in (node.start, node.end))
+            start, end = (_end(bound, checking, op) for bound in (node.start, node.end))
             return Interval(start, end, at=node.at)
     return node
 
 
-def _end(node: Node | None, checking: Checking, op: str) -> Node | None:
+def _end(node: Node | None, checking: FilterCheck, op: str) -> Node | None:
     return None if node is None else _spell_out(node, checking, op)
 
 
-def _all(nodes: Sequence[Node], checking: Checking, op: str) -> tuple[Node, ...]:
-    return tuple(_spell_out(each, checking, op) for each in nodes)
+def _all(nodes: Sequence[Node], checking: FilterCheck, op: str) -> tuple[Node, ...]:
+    return tuple(_spell_out(node, checking, op) for node in nodes)
 
 
-def _named(named: Named, checking: Checking, op: str) -> Named:
+def _spell_out_name(node: Named, checking: FilterCheck, op: str) -> Named:
     if op in ARRAY_FUNCTIONS:
-        named = sets.elements(named, checking)
-    if named.name in PROPERTIES and op != "sent":
-        return replace(named, name=OWN + named.name)
-    if named.name.startswith(OWN):
-        return named
-    return replace(named, name=METADATA + key_of(named))
+        node = sets.elements(node, checking)
+    if node.name in PROPERTIES and op != "sent":
+        return replace(node, name=OWN + node.name)
+    if node.name.startswith(OWN):
+        return node
+    return replace(node, name=METADATA + key_of(node))

@@ -1,4 +1,4 @@
-"""Two sets of any kind: of names, and of arrays that names and calculations stand in."""
+"""Relations of two sets: names, or arrays that may contain names and calculations."""
 
 from collections.abc import Hashable, Sequence
 from itertools import product
@@ -8,118 +8,118 @@ from inference_store.query.cql2.tree import Geometry, Interval, Listed, Named, N
 from inference_store.query.properties import Property as Described
 
 from . import names, operands
-from .checking import Checking
+from .constant_predicates import settle
 from .evaluate import ARRAYS
-from .known import KnownKey
+from .filter_check import FilterCheck
+from .known_keys import KnownKey
 from .mismatches import mismatch
 from .refusals import meaningless
-from .settled import settled
 from .typed import And, Constant, Element, Kind, Metadata, Not, Or, Predicate, Property, Sets
 
 Relation: TypeAlias = Literal["equals", "contains", "containedby", "overlaps"]
 MOST_CALCULATED: Final = 8
-"""What is not written out in the two arrays."""
+"""Elements of the two arrays that are not literals."""
 
 
 def check_array_relation(
-    one: Named | Listed, relation: Relation, other: Named | Listed, checking: Checking
+    left: Named | Listed, relation: Relation, right: Named | Listed, checking: FilterCheck
 ) -> Predicate:
-    """The relation of the two. Raises InvalidFilter, ImpossibleComparison."""
-    for of, against in ((one, other), (other, one)):
+    """Return the predicate for the relation. Raises InvalidFilter, ImpossibleComparison."""
+    for of, against in ((left, right), (right, left)):
         if isinstance(of, Named) and isinstance(against, Listed):
             refuse_one_value(elements(of, checking), checking)
-    sides = [_side(each, checking) for each in (one, other)]
-    _refuse_long(one, [element for side in sides for element in side], checking)
-    _refuse_impossible(one, other, checking)
-    found = settled(Sets(relation, tuple(sides[0]), tuple(sides[1])))
-    return _with_others(found, relation, _others(one), _others(other))
+    sides = [_side(array, checking) for array in (left, right)]
+    _refuse_long(left, [element for side in sides for element in side], checking)
+    _refuse_impossible(left, right, checking)
+    predicate = settle(Sets(relation, tuple(sides[0]), tuple(sides[1])))
+    return _with_others(predicate, relation, _others(left), _others(right))
 
 
-def elements(named: Named, checking: Checking) -> Named:
-    """The name of a JSON array means its elements."""
-    elements = f"{named.name}[]"
-    if checking.known.keys.get(names.key_of(Named(elements))) is None:
-        return named
-    whole = checking.known.keys.get(names.key_of(named))
-    return named if whole is not None and whole.rows else Named(elements, at=named.at)
+def elements(node: Named, checking: FilterCheck) -> Named:
+    """Return the name of the elements for the name of a JSON array; else the same name."""
+    elements = f"{node.name}[]"
+    if checking.known_keys.keys.get(names.key_of(Named(elements))) is None:
+        return node
+    whole = checking.known_keys.keys.get(names.key_of(node))
+    return node if whole is not None and whole.rows else Named(elements, at=node.at)
 
 
-def refuse_one_value(of: Named, checking: Checking) -> None:
-    """Raises InvalidFilter; of a key that nobody has seen it is not known."""
-    found = names.meaning(of, checking)
-    if found.many or (isinstance(found, KnownKey) and not found.types):
+def refuse_one_value(of: Named, checking: FilterCheck) -> None:
+    """Raise InvalidFilter for a name with a single value; an unseen key may have several."""
+    resolved = names.meaning(of, checking)
+    if resolved.many or (isinstance(resolved, KnownKey) and not resolved.types):
         return
-    known = (f'"{of.name}[]"',) if f"{names.key_of(of)}[]" in checking.known.keys else ()
+    suggestions = (f'"{of.name}[]"',) if f"{names.key_of(of)}[]" in checking.known_keys.keys else ()
     message = f"{of.name!r} has one value: compare it by = or IN"
-    raise meaningless(of, checking.source, message, known)
+    raise meaningless(of, checking.source, message, suggestions)
 
 
-def _side(array: Named | Listed, checking: Checking) -> list[Element]:
+def _side(array: Named | Listed, checking: FilterCheck) -> list[Element]:
     if isinstance(array, Named):
         return [_of_name(elements(array, checking), checking)]
-    return [_item(each, checking) for each in array.items if not _is_other(each)]
+    return [_item(item, checking) for item in array.items if not _is_other(item)]
 
 
-def _of_name(named: Named, checking: Checking) -> Element:
-    """All its values, each as the kind that it is."""
-    kinds = sorted(operands.possible(named, checking))
-    found = names.meaning(named, checking)
-    return tuple(_of_kind(found, kind) for kind in kinds)
+def _of_name(node: Named, checking: FilterCheck) -> Element:
+    """Return all values of a name, one entry for each kind."""
+    kinds = sorted(operands.possible(node, checking))
+    resolved = names.meaning(node, checking)
+    return tuple(_of_kind(resolved, kind) for kind in kinds)
 
 
-def _of_kind(found: KnownKey | Described, kind: Kind) -> Metadata | Property:
-    if isinstance(found, KnownKey):
-        return Metadata(found.name, found.key, kind, found.many)
-    return Property(found.name, kind)
+def _of_kind(resolved: KnownKey | Described, kind: Kind) -> Metadata | Property:
+    if isinstance(resolved, KnownKey):
+        return Metadata(resolved.name, resolved.key, kind, resolved.many)
+    return Property(resolved.name, kind)
 
 
-def _item(item: Node, checking: Checking) -> Element:
-    """One value of an array. Raises InvalidFilter for a name that has several."""
+def _item(item: Node, checking: FilterCheck) -> Element:
+    """Return one value of an array. Raises InvalidFilter for a name with several values."""
     if isinstance(item, Named):
-        found = _of_name(item, checking)
+        element = _of_name(item, checking)
     else:
         [kind] = operands.possible(item, checking) or [None]
         if kind is None:
             raise mismatch([item], [frozenset()], checking)
-        found = (operands.value(item, kind, checking),)
-    if any(operands.is_many(leaf) for each in found for leaf in operands.names_within(each)):
+        element = (operands.value(item, kind, checking),)
+    if any(operands.is_many(leaf) for value in element for leaf in operands.names_within(value)):
         message = "a name of several values is an array itself: it stands without brackets"
         raise meaningless(item, checking.source, message)
-    return found
+    return element
 
 
-def _refuse_long(node: Node, found: Sequence[Element], checking: Checking) -> None:
-    if sum(not isinstance(element[0], Constant) for element in found) > MOST_CALCULATED:
+def _refuse_long(node: Node, side: Sequence[Element], checking: FilterCheck) -> None:
+    if sum(not isinstance(element[0], Constant) for element in side) > MOST_CALCULATED:
         message = f"at most {MOST_CALCULATED} names or calculations can stand in two arrays"
         raise meaningless(node, checking.source, message)
 
 
-def _refuse_impossible(one: Named | Listed, other: Named | Listed, checking: Checking) -> None:
-    """Raises ImpossibleComparison for a value that no value of a name is equal to."""
-    if isinstance(one, Listed) and isinstance(other, Listed):
+def _refuse_impossible(left: Named | Listed, right: Named | Listed, checking: FilterCheck) -> None:
+    """Raise ImpossibleComparison for a value that no value of a name can equal."""
+    if isinstance(left, Listed) and isinstance(right, Listed):
         return
-    for pair in product(_compared(one, checking), _compared(other, checking)):
+    for pair in product(_compared(left, checking), _compared(right, checking)):
         operands.common(pair, checking)
 
 
-def _compared(array: Named | Listed, checking: Checking) -> list[Node]:
+def _compared(array: Named | Listed, checking: FilterCheck) -> list[Node]:
     if isinstance(array, Named):
         return [elements(array, checking)]
-    return [each for each in array.items if not _is_other(each)]
+    return [item for item in array.items if not _is_other(item)]
 
 
 def _is_other(item: Node) -> bool:
-    """An array, place or interval, which no value that is stored is equal to."""
+    """Check whether it is an array, geometry or interval, which no stored value equals."""
     return isinstance(item, Listed | Geometry | Interval)
 
 
 def _others(array: Named | Listed) -> frozenset[Hashable]:
     items = array.items if isinstance(array, Listed) else ()
-    return frozenset(_canonical(each) for each in items if _is_other(each))
+    return frozenset(_canonical(item) for item in items if _is_other(item))
 
 
 def _canonical(item: Node) -> Hashable:
-    """Equal for equal ones; of an array order and repetition do not count."""
+    """Return a value to compare items by; order and repetition in an array do not count."""
     if isinstance(item, Listed):
         return frozenset(map(_canonical, item.items))
     # to Python TRUE equals 1
@@ -127,12 +127,12 @@ def _canonical(item: Node) -> Hashable:
 
 
 def _with_others(
-    found: Predicate, relation: Relation, one: frozenset[Hashable], other: frozenset[Hashable]
+    predicate: Predicate, relation: Relation, left: frozenset[Hashable], right: frozenset[Hashable]
 ) -> Predicate:
-    """What is no stored value is equal to what is written alike, and to nothing else."""
-    if not one and not other:
-        return found
-    held = ARRAYS[relation](one, other)
+    """Add items that no stored value equals: they equal only items that are written alike."""
+    if not left and not right:
+        return predicate
+    holds = ARRAYS[relation](left, right)
     if relation == "overlaps":
-        return settled(Or((found, settled(Not(found))))) if held else found
-    return found if held else settled(And((found, settled(Not(found)))))
+        return settle(Or((predicate, settle(Not(predicate))))) if holds else predicate
+    return predicate if holds else settle(And((predicate, settle(Not(predicate)))))

@@ -1,4 +1,4 @@
-"""How much a filter asks: what its SQL is long by, and takes time to build, compile and plan."""
+"""The size of a filter, which decides the time to build, compile and plan its SQL."""
 
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
@@ -18,15 +18,14 @@ from .typed import (
 )
 
 MOST: Final = 5_000
-"""A filter is no larger, once all is written out that it asks for several times."""
+"""The largest size of a filter, with the parts that are evaluated several times expanded."""
 
-# Of these SQL has no more than a word, beside the comparison that they stand in.
+# In SQL these are a single word, besides the comparison that contains them.
 _FREE: Final = (And, Or, Not, Constant, Metadata, Property, Column)
 
 
 def comparisons_in(predicate: Predicate) -> int:
-    """How many comparisons, predicates and calculations there are in it; no further than one more
-    than `MOST`."""
+    """Count the comparisons, predicates and calculations, up to `MOST` + 1."""
     number = 0
     waiting: list[Any] = [predicate]
     while waiting and number <= MOST:
@@ -35,14 +34,14 @@ def comparisons_in(predicate: Predicate) -> int:
             waiting.extend(node)
         elif is_dataclass(node) and not isinstance(node, Constant):
             number += _weight(node)
-            inside = [getattr(node, each.name) for each in fields(node)]
-            # when they are true, and when false
+            inside = [getattr(node, member.name) for member in fields(node)]
+            # once for true, once for false
             waiting.extend(inside * 2 if isinstance(node, PredicateValue | Unknown) else inside)
     return min(number, MOST + 1)
 
 
 def _weight(node: Any) -> int:
     if isinstance(node, Sets):
-        # each value is there or not, and in the other set or not
-        return 4 * sum(map(len, (*node.one, *node.other)))
+        # each value exists or not, and is in the other set or not
+        return 4 * sum(map(len, (*node.left, *node.right)))
     return int(not isinstance(node, _FREE))

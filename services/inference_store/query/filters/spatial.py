@@ -1,4 +1,4 @@
-"""The spatial functions: where the inference's location lies."""
+"""The spatial functions: relations of the inference's location and geometries."""
 
 from collections.abc import Iterator
 from decimal import Decimal
@@ -8,26 +8,26 @@ from inference_store.query.cql2 import OPERATIONS
 from inference_store.query.cql2.tree import Geometry, Operation
 
 from . import geometry, operands
-from .checking import Checking
 from .facts import Point
-from .on_the_map import point_of
+from .filter_check import FilterCheck
+from .map_bounds import point_of
 from .refusals import meaningless, not_kept
 from .typed import And, Area, Fixed, Located, Not, Predicate, Ring
 
 SPATIAL_FUNCTIONS: Final = frozenset({"s_intersects", "s_within", "s_disjoint"})
 _ALL_LITERALS: Final = "basic-spatial-functions-plus"
 _BEYOND: Final = Decimal(181)
-"""A degree past the antimeridian, where nothing lies: no edge of a box that crosses it."""
+"""A degree beyond the antimeridian, where nothing lies: it is no edge of a box across it."""
 
 
-def check_spatial_relation(node: Operation, checking: Checking) -> Predicate:
-    """How the location, or a geometry, lies to a geometry. Raises InvalidFilter, NotKept."""
+def check_spatial_relation(node: Operation, checking: FilterCheck) -> Predicate:
+    """Return the predicate for a spatial function. Raises InvalidFilter, NotKept."""
     op = node.op.lower()
     operands.refuse_inside(node, checking)
     match node.args:
-        case (Geometry() as one, Geometry() as other):
-            return _of_two(node, one, other, checking)
-    if all(operands.is_location(each, checking) for each in node.args):
+        case (Geometry() as left, Geometry() as right):
+            return _of_two(node, left, right, checking)
+    if all(operands.is_location(arg, checking) for arg in node.args):
         nowhere = Located("intersects")
         return nowhere if op == "s_disjoint" else Not(nowhere)
     shape, turned = _geometry(node, checking)
@@ -38,40 +38,40 @@ def check_spatial_relation(node: Operation, checking: Checking) -> Predicate:
     return Not(located) if op == "s_disjoint" else located
 
 
-def _of_two(node: Operation, one: Geometry, other: Geometry, checking: Checking) -> Fixed:
-    """Two geometries that are written out: decided here."""
-    op, shapes = node.op.lower(), [_shapes(each, checking) for each in (one, other)]
+def _of_two(node: Operation, left: Geometry, right: Geometry, checking: FilterCheck) -> Fixed:
+    """Decide the relation of two literal geometries."""
+    op, shapes = node.op.lower(), [_shapes(shape, checking) for shape in (left, right)]
     (areas, points), (other_areas, other_points) = shapes
-    one_size, other_size = (sum(map(geometry.edges_of, a)) + len(p) for a, p in shapes)
-    checking.hold(one_size * other_size, node)
+    left_size, right_size = (sum(map(geometry.edges_of, a)) + len(p) for a, p in shapes)
+    checking.hold(left_size * right_size, node)
     if op == "s_within":
         if areas:
             message = "S_WITHIN of an area that is written out is not kept"
-            raise not_kept(one, checking.source, message, OPERATIONS[op].conformance)
+            raise not_kept(left, checking.source, message, OPERATIONS[op].conformance)
         return Fixed(geometry.within(points, other_areas, other_points))
     meet = geometry.meet(areas, points, other_areas, other_points)
     return Fixed(meet is (op == "s_intersects"))
 
 
-def _shapes(of: Geometry, checking: Checking) -> tuple[tuple[Area, ...], tuple[Point, ...]]:
+def _shapes(of: Geometry, checking: FilterCheck) -> tuple[tuple[Area, ...], tuple[Point, ...]]:
     return tuple(_areas(of, checking)), tuple(_points(of, checking))
 
 
 def _is_it(areas: tuple[Area, ...], points: tuple[Point, ...]) -> Predicate:
-    """Whether a geometry lies in the location: it is that point; an area never is."""
+    """Return the predicate that a geometry lies in the location: a point may, an area never."""
     if areas:
         some = Located("intersects", areas)
         return And((some, Not(some)))
     return And(tuple(Located("intersects", points=(point,)) for point in points))
 
 
-def _geometry(node: Operation, checking: Checking) -> tuple[Geometry, bool]:
-    """The geometry, and whether it comes before the location."""
-    one, other = node.args
-    if isinstance(other, Geometry) and operands.is_location(one, checking):
-        return other, False
-    if isinstance(one, Geometry) and operands.is_location(other, checking):
-        return one, True
+def _geometry(node: Operation, checking: FilterCheck) -> tuple[Geometry, bool]:
+    """Return the geometry, and whether it comes before the location."""
+    left, right = node.args
+    if isinstance(right, Geometry) and operands.is_location(left, checking):
+        return right, False
+    if isinstance(left, Geometry) and operands.is_location(right, checking):
+        return left, True
     message = (
         f"{node.op.upper()} takes the location and a geometry that is written out, or two of those"
     )
@@ -79,10 +79,10 @@ def _geometry(node: Operation, checking: Checking) -> tuple[Geometry, bool]:
 
 
 def _parts(whole: Geometry) -> Iterator[Geometry]:
-    """Single points, boxes and polygons, and whatever is not kept."""
+    """Yield single points, boxes and polygons, and unsupported geometries."""
     many: dict[str, Any] = {"MultiPoint": "Point", "MultiPolygon": "Polygon"}
-    for each in whole.geometries:
-        yield from _parts(each)
+    for part in whole.geometries:
+        yield from _parts(part)
     if whole.shape in many:
         for coordinates in cast(Any, whole.coordinates):
             yield Geometry(many[whole.shape], coordinates, at=whole.at)
@@ -90,16 +90,16 @@ def _parts(whole: Geometry) -> Iterator[Geometry]:
         yield whole
 
 
-def _points(whole: Geometry, checking: Checking) -> Iterator[Point]:
+def _points(whole: Geometry, checking: FilterCheck) -> Iterator[Point]:
     for part in _parts(whole):
         if part.shape == "Point":
             yield point_of(part.coordinates, part, checking)
 
 
-def _areas(whole: Geometry, checking: Checking) -> Iterator[Area]:
+def _areas(whole: Geometry, checking: FilterCheck) -> Iterator[Area]:
     for part in _parts(whole):
         if part.shape == "Polygon":
-            rings = [_ring(each, part, checking) for each in cast(Any, part.coordinates)]
+            rings = [_ring(ring, part, checking) for ring in cast(Any, part.coordinates)]
             yield Area(rings[0], tuple(rings[1:]))
         elif part.shape == "BBox":
             yield from _boxes(part, checking)
@@ -108,12 +108,12 @@ def _areas(whole: Geometry, checking: Checking) -> Iterator[Area]:
             raise not_kept(part, checking.source, message, _ALL_LITERALS)
 
 
-def _ring(corners: Any, at: Geometry, checking: Checking) -> Ring:
-    return tuple(point_of(each, at, checking) for each in corners)
+def _ring(corners: Any, at: Geometry, checking: FilterCheck) -> Ring:
+    return tuple(point_of(corner, at, checking) for corner in corners)
 
 
-def _boxes(box: Geometry, checking: Checking) -> Iterator[Area]:
-    """One area; two for a box over the antimeridian, of which the west is the greater."""
+def _boxes(box: Geometry, checking: FilterCheck) -> Iterator[Area]:
+    """Yield the area of a box; two for one over the antimeridian, whose west exceeds its east."""
     numbers = cast(tuple[Decimal, ...], box.coordinates)
     half = len(numbers) // 2
     west, south = point_of(numbers[:2], box, checking)

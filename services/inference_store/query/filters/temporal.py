@@ -1,4 +1,4 @@
-"""The temporal functions, as comparisons of the ends of instants and intervals."""
+"""Expands the temporal functions to comparisons of the ends of instants and intervals."""
 
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
@@ -6,10 +6,10 @@ from typing import Final, NamedTuple
 from inference_store.query.cql2.tree import Instant, Interval, Named, Node, Operation
 
 from . import operands
-from .checking import Checking
+from .constant_predicates import settle
+from .filter_check import FilterCheck
 from .mismatches import mismatch
 from .refusals import meaningless
-from .settled import settled
 from .typed import (
     And,
     Between,
@@ -26,34 +26,34 @@ from .typed import (
 
 
 class End(NamedTuple):
-    """An end of a span of time. `open`: -1 lies before everything, 1 behind."""
+    """An end of a span of time. `open`: -1 is before all instants, 1 after them."""
 
     value: Value | None
     open: int = 0
 
 
 class Span(NamedTuple):
-    """From one end to another; an instant starts and ends at once."""
+    """A span of time; an instant is its own start and end."""
 
     start: End
     end: End
     instant: bool = False
 
 
-def check_temporal_relation(node: Operation, checking: Checking) -> Predicate:
-    """A temporal function's comparisons. Raises InvalidFilter, ImpossibleComparison."""
+def check_temporal_relation(node: Operation, checking: FilterCheck) -> Predicate:
+    """Return a temporal function's comparisons. Raises InvalidFilter, ImpossibleComparison."""
     op = node.op.lower()
     operands.refuse_inside(node, checking)
-    one, other = (_span(each, checking) for each in node.args)
-    if one.instant and other.instant and op not in _OF_INSTANTS:
+    left, right = (_span(arg, checking) for arg in node.args)
+    if left.instant and right.instant and op not in _OF_INSTANTS:
         message = f"{node.op} compares intervals; instants compare by = and <"
         raise meaningless(node, checking.source, message)
-    if (one.instant or other.instant) and op not in _OF_INSTANTS | _OF_BOTH:
+    if (left.instant or right.instant) and op not in _OF_INSTANTS | _OF_BOTH:
         message = f"{node.op} takes two intervals: INTERVAL('2026-11-01', '2026-11-02')"
         raise meaningless(node, checking.source, message)
-    if op in _OF_BOTH and any(_is_many(span) for span in (one, other)):
+    if op in _OF_BOTH and any(_is_many(span) for span in (left, right)):
         raise meaningless(node, checking.source, f"{node.op} takes names that have one value")
-    return _FUNCTIONS[op](one, other)
+    return _FUNCTIONS[op](left, right)
 
 
 def _is_many(span: Span) -> bool:
@@ -61,20 +61,23 @@ def _is_many(span: Span) -> bool:
     return isinstance(value, Metadata) and value.many
 
 
-def _span(node: Node, checking: Checking) -> Span:
+def _span(node: Node, checking: FilterCheck) -> Span:
     if not isinstance(node, Interval):
         end = End(_instant(node, checking))
         return Span(end, end, instant=True)
     start = End(None, -1) if node.start is None else End(_instant(node.start, checking))
     end = End(None, 1) if node.end is None else End(_instant(node.end, checking))
     span = Span(start, end)
-    if any(isinstance(each.value, Metadata) and each.value.many for each in (start, end)):
+    if any(
+        isinstance(end_of_span.value, Metadata) and end_of_span.value.many
+        for end_of_span in (start, end)
+    ):
         message = "an interval is made of names that have one value"
         raise meaningless(node, checking.source, message)
     return span
 
 
-def _instant(node: Node, checking: Checking) -> Value:
+def _instant(node: Node, checking: FilterCheck) -> Value:
     if not isinstance(node, Named | Instant):
         message = "a temporal function takes instants, intervals, and names of instants"
         raise meaningless(node, checking.source, message)
@@ -88,15 +91,15 @@ _TIMESTAMP: Final = frozenset[Kind]({"timestamp"})
 
 
 def _compare(left: End, op: Comparison, right: End) -> Predicate:
-    """What is compared with an open end is NULL all the same where it has no value."""
+    """Return NULL if the compared value is missing, even with an open end."""
     if left.value is not None and right.value is not None:
-        return settled(Compared(op, left.value, right.value))
+        return settle(Compared(op, left.value, right.value))
     holds = _TESTS[op](left.open, right.open)
     value = left.value or right.value
     if value is None:
         return Fixed(holds)
-    known = settled(Compared("=", value, value))
-    return known if holds else settled(Not(known))
+    equality = settle(Compared("=", value, value))
+    return equality if holds else settle(Not(equality))
 
 
 _TESTS: Final[Mapping[Comparison, Callable[[int, int], bool]]] = {
@@ -109,59 +112,59 @@ _TESTS: Final[Mapping[Comparison, Callable[[int, int], bool]]] = {
 
 
 def _all(*parts: Predicate) -> Predicate:
-    return settled(And(parts))
+    return settle(And(parts))
 
 
-def _before(one: Span, other: Span) -> Predicate:
-    return _compare(one.end, "<", other.start)
+def _before(left: Span, right: Span) -> Predicate:
+    return _compare(left.end, "<", right.start)
 
 
-def _after(one: Span, other: Span) -> Predicate:
-    return _before(other, one)
+def _after(left: Span, right: Span) -> Predicate:
+    return _before(right, left)
 
 
-def _intersects(one: Span, other: Span) -> Predicate:
-    if other.instant:
-        one, other = other, one
-    bounds = other.start.value, other.end.value
-    if one.instant and one.start.value is not None and bounds[0] is not None and bounds[1]:
-        # As one predicate: of several instants one lies between.
-        return settled(Between(one.start.value, bounds[0], bounds[1]))
-    return _all(_compare(one.start, "<=", other.end), _compare(one.end, ">=", other.start))
+def _intersects(left: Span, right: Span) -> Predicate:
+    if right.instant:
+        left, right = right, left
+    bounds = right.start.value, right.end.value
+    if left.instant and left.start.value is not None and bounds[0] is not None and bounds[1]:
+        # One predicate: if there are several instants, the same one must satisfy both bounds.
+        return settle(Between(left.start.value, bounds[0], bounds[1]))
+    return _all(_compare(left.start, "<=", right.end), _compare(left.end, ">=", right.start))
 
 
-def _disjoint(one: Span, other: Span) -> Predicate:
-    return settled(Or((_before(one, other), _after(one, other))))
+def _disjoint(left: Span, right: Span) -> Predicate:
+    return settle(Or((_before(left, right), _after(left, right))))
 
 
-def _equals(one: Span, other: Span) -> Predicate:
-    if one.instant and other.instant:
-        return _compare(one.start, "=", other.start)
-    return _all(_compare(one.start, "=", other.start), _compare(one.end, "=", other.end))
+def _equals(left: Span, right: Span) -> Predicate:
+    if left.instant and right.instant:
+        return _compare(left.start, "=", right.start)
+    return _all(_compare(left.start, "=", right.start), _compare(left.end, "=", right.end))
 
 
-def _contains(one: Span, other: Span) -> Predicate:
-    return _all(_compare(one.start, "<", other.start), _compare(one.end, ">", other.end))
+def _contains(left: Span, right: Span) -> Predicate:
+    return _all(_compare(left.start, "<", right.start), _compare(left.end, ">", right.end))
 
 
-def _finishes(one: Span, other: Span) -> Predicate:
-    return _all(_compare(one.start, ">", other.start), _compare(one.end, "=", other.end))
+def _finishes(left: Span, right: Span) -> Predicate:
+    return _all(_compare(left.start, ">", right.start), _compare(left.end, "=", right.end))
 
 
-def _meets(one: Span, other: Span) -> Predicate:
-    return _compare(one.end, "=", other.start)
+def _meets(left: Span, right: Span) -> Predicate:
+    return _compare(left.end, "=", right.start)
 
 
-def _overlaps(one: Span, other: Span) -> Predicate:
+def _overlaps(left: Span, right: Span) -> Predicate:
     return _all(
-        _compare(one.start, "<", other.start),
-        _compare(one.end, ">", other.start),
-        _compare(one.end, "<", other.end),
+        _compare(left.start, "<", right.start),
+        _compare(left.end, ">", right.start),
+        _compare(left.end, "<", right.end),
     )
 
 
-def _starts(one: Span, other: Span) -> Predicate:
-    return _all(_compare(one.start, "=", other.start), _compare(one.end, "<", other.end))
+def _starts(left: Span, right: Span) -> Predicate:
+    return _all(_compare(left.start, "=", right.start), _compare(left.end, "<", right.end))
 
 
 _OF_INSTANTS: Final = frozenset({"t_after", "t_before", "t_disjoint", "t_equals", "t_intersects"})
@@ -171,16 +174,16 @@ _FUNCTIONS: Final[Mapping[str, Callable[[Span, Span], Predicate]]] = {
     "t_before": _before,
     "t_contains": _contains,
     "t_disjoint": _disjoint,
-    "t_during": lambda one, other: _contains(other, one),
+    "t_during": lambda left, right: _contains(right, left),
     "t_equals": _equals,
-    "t_finishedby": lambda one, other: _finishes(other, one),
+    "t_finishedby": lambda left, right: _finishes(right, left),
     "t_finishes": _finishes,
     "t_intersects": _intersects,
     "t_meets": _meets,
-    "t_metby": lambda one, other: _meets(other, one),
-    "t_overlappedby": lambda one, other: _overlaps(other, one),
+    "t_metby": lambda left, right: _meets(right, left),
+    "t_overlappedby": lambda left, right: _overlaps(right, left),
     "t_overlaps": _overlaps,
-    "t_startedby": lambda one, other: _starts(other, one),
+    "t_startedby": lambda left, right: _starts(right, left),
     "t_starts": _starts,
 }
 TEMPORAL_FUNCTIONS: Final = frozenset(_FUNCTIONS)

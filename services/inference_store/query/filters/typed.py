@@ -1,13 +1,12 @@
-"""A filter with types: what the check makes of a tree, and what SQL and Python give a meaning.
+"""A filter with types: the result of the check, which SQL and Python evaluate.
 
-Two kinds of thing. A *value* stands for the values, of one kind, that an inference has: none
-(NULL), one, or several (`tags[]`). A *predicate* is true, false or NULL of an inference.
+It has values and predicates. A *value* stands for the values, of one kind, that an inference has:
+none (NULL), one, or several (`tags[]`). A *predicate* is true, false or NULL for an inference. A
+predicate over values tests every combination of them: it is true if some combination satisfies it,
+NULL if there is no combination, else false. A calculation without a result (a division by zero) is
+no combination. `Not` negates the whole; `And` and `Or` are SQL's.
 
-A predicate over values looks at every combination of their values: true if some combination
-satisfies it, NULL if there is no combination at all, else false. A calculation without a result
-(a division by zero) is no combination. `Not` negates the whole; `And` and `Or` are SQL's.
-
-Inside `Predicted` and `Counted`, the same holds of one prediction; `Column` exists only there.
+Inside `Predicted` and `Counted`, the same holds for one prediction; `Column` exists only there.
 """
 
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ Folding: TypeAlias = Literal["casei", "accenti"]
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A value that was written. A timestamp is in UTC; a number is exact."""
+    """A literal value. A timestamp is in UTC; a number is exact."""
 
     kind: Kind
     value: Decimal | str | bool | datetime
@@ -31,14 +30,14 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """The values of a metadata key that can be compared as `kind`; other ones are not there."""
+    """The values of a metadata key that can be compared as `kind`, without its other values."""
 
     name: str
     key: int | None
     """Its integer in the dictionary; None: no inference has it yet."""
     kind: Kind
     many: bool
-    """Whether one inference may have several."""
+    """Whether one inference may have several values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +58,12 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Calculated:
-    """Arithmetic of numbers, exact but for `power`.
+    """Arithmetic of numbers, exact except for `power`.
 
     `/` has at least 16 significant digits, rounded half away from zero, as Postgres' numeric;
-    `div` cuts towards zero and `%` has the dividend's sign; `^` takes a Constant whole exponent
-    from 0 to 16. `power` takes any exponent and is the double that comes of two doubles. What is
-    divided by zero, no real number, or too large or small for a double has no result.
+    `div` truncates towards zero and `%` has the dividend's sign; `^` takes a Constant whole
+    exponent from 0 to 16. `power` takes any exponent and computes a double from two doubles. A
+    division by zero, or a power that is not real or not a double, has no result.
     """
 
     op: Calculation
@@ -82,7 +81,7 @@ class Folded:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """How many predictions satisfy the condition (None: all there are); NULL where unknown."""
+    """The number of predictions that satisfy the condition (None: of all); NULL if unknown."""
 
     condition: "Predicate | None"
 
@@ -97,7 +96,7 @@ class Distance:
 
 @dataclass(frozen=True, slots=True)
 class PredicateValue:
-    """A condition as a value: true, false, or none where it is NULL."""
+    """A condition as a value: true, false, or no value if it is NULL."""
 
     of: "Predicate"
 
@@ -116,7 +115,7 @@ Value: TypeAlias = (
 
 
 def kind_of(value: Value) -> Kind:
-    """The kind of a value."""
+    """Return the kind of a value."""
     match value:
         case Folded():
             return "string"
@@ -129,7 +128,7 @@ def kind_of(value: Value) -> Kind:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Always this."""
+    """A predicate with the same value for every inference."""
 
     value: bool | None
 
@@ -154,7 +153,7 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class Among:
-    """Equal to one of these, which are of one kind."""
+    """A value that equals one of these constants of one kind."""
 
     of: Value
     items: tuple[Constant, ...]
@@ -162,7 +161,7 @@ class Among:
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """A text that matches: `%` any text, `_` one character, `\\` takes the next as it is."""
+    """A text that matches: `%` is any text, `_` one character, `\\` escapes the next one."""
 
     of: Value
     pattern: str
@@ -170,14 +169,14 @@ class Like:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """IS NULL: no value at all. Of a Metadata: of no kind, and JSON null is none."""
+    """IS NULL: there is no value; for Metadata, no value of any kind, and JSON null is none."""
 
     of: Value
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """IS NULL of a predicate: it is neither true nor false."""
+    """IS NULL of a predicate: the predicate is neither true nor false."""
 
     of: "Predicate"
 
@@ -199,20 +198,20 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """Some prediction satisfies the condition (None: there is one); NULL where unknown."""
+    """Some prediction satisfies the condition (None: there is one); NULL if unknown."""
 
     condition: "Predicate | None"
 
 
 Ring: TypeAlias = tuple[tuple[Decimal, Decimal], ...]
-"""Corners (longitude, latitude); the last is the first again."""
+"""Corners (longitude, latitude); the last one equals the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Area:
     """An outer ring and its holes. The corners of a box are a ring too.
 
-    Inside is what an odd number of the edges of all rings together lies east of. A line is a ring
+    A point is inside if an odd number of the edges of all rings is east of it. A line is a ring
     that goes there and back: it has an edge, and no inside.
     """
 
@@ -222,7 +221,7 @@ class Area:
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Where the inference's location lies; NULL without one.
+    """A relation of the inference's location; NULL without a location.
 
     `intersects`: in an area or on its edge, or one of the points. `within`: in an area and not on
     its edge, or one of the points. A box over the antimeridian is two areas.
@@ -237,8 +236,8 @@ class Located:
 class Array:
     """The set of a many-valued name's values of one kind against a set of constants.
 
-    NULL where it has no value of that kind. Order and repetition do not count: none is stored.
-    A Property is `inference_ids`.
+    NULL if it has no value of that kind. Order and repetition do not count: they are not stored.
+    The only Property is `inference_ids`.
     """
 
     relation: Literal["equals", "contains", "containedby", "overlaps"]
@@ -247,20 +246,20 @@ class Array:
 
 
 Element: TypeAlias = tuple[Value, ...]
-"""What one name, or one thing in an array, has: its values, by kind."""
+"""The values of one name, or of one element of an array, by kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sets:
-    """Two sets, each of all that its elements have. NULL where an element has nothing.
+    """A relation of two sets, each with all values of its elements; NULL if one has no value.
 
-    A value is equal to one of its own kind. A text that spells a number is that number too, as
-    in metadata, if it is an ordinary one (`arithmetic.spelt`).
+    Only values of one kind can be equal. A text that spells a number is that number too, as in
+    metadata, if it is an ordinary one (`arithmetic.spelt`).
     """
 
     relation: Literal["equals", "contains", "containedby", "overlaps"]
-    one: tuple[Element, ...]
-    other: tuple[Element, ...]
+    left: tuple[Element, ...]
+    right: tuple[Element, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ from typing import Any
 from pydantic import Field
 
 from inference_store.api.schemas.explain import Explanation
-from inference_store.api.schemas.fields import Shown
 from inference_store.api.schemas.resolved import ResolvedTime
+from inference_store.api.shown import Shown
+from inference_store.query.aggregates.answer import Aggregated
 
 
 class ShownGroup(Shown):
@@ -24,14 +25,11 @@ class ShownOthers(Shown):
     """An inference in several groups is counted in each."""
 
 
-class ShownAggregate(Shown):
+class ShownAggregate(Shown, of=Aggregated):
     """Measures by groups."""
 
     groups: list[ShownGroup]
     others: ShownOthers
-    approximate: bool
-    """Whether some percentiles are not exact; each says it itself. All else always is exact."""
-    warnings: list[str]
     resolved: list[ResolvedTime] | None = None
     """What the filter's relative times were taken for; where it has some."""
     explain: Explanation | None = None

@@ -22,8 +22,8 @@ def _zones() -> frozenset[str]:
 def _zone(name: str) -> str:
     if name not in _zones():
         near = ", ".join(nearest(name, sorted(_zones()), limit=3))
-        told = f"; the nearest are {near}" if near else ""
-        raise ValueError(f"there is no time zone {name!r}{told}")
+        hint = f"; the nearest are {near}" if near else ""
+        raise ValueError(f"there is no time zone {name!r}{hint}")
     return name
 
 
@@ -66,8 +66,13 @@ class GroupBody(Body):
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
-        given = (self.of is not None, self.label, self.time is not None, self.histogram is not None)
-        if sum(given) != 1:
+        choices = (
+            self.of is not None,
+            self.label,
+            self.time is not None,
+            self.histogram is not None,
+        )
+        if sum(choices) != 1:
             raise ValueError("it is one of `of`, `label`, `time` and `histogram`")
         if "zone" in self.model_fields_set and self.time is None:
             raise ValueError("`zone` is of `time`")
@@ -79,8 +84,8 @@ class GroupBody(Body):
         of = self.of or (self.histogram and self.histogram.of)
         return self.called or (of.name if of else "label" if self.label else "time")
 
-    def asked(self, path: str) -> Grouping:
-        """As the store takes it."""
+    def to_grouping(self, path: str) -> Grouping:
+        """Return it as the store takes it."""
         name, histogram = self.name, self.histogram
         if self.label or (self.of is not None and self.of.name == "label"):
             return ByLabel(name, path)
@@ -88,9 +93,9 @@ class GroupBody(Body):
             return ByTime(name, path, self.time, self.zone)
         if histogram is None:
             assert self.of is not None
-            return ByName(name, path, self.of.asked(path))
+            return ByName(name, path, self.of.to_name(path))
         bounds = None if histogram.bounds is None else tuple(histogram.bounds)
-        of = histogram.of.asked(f"{path}.histogram.of")
+        of = histogram.of.to_name(f"{path}.histogram.of")
         return ByHistogram(name, path, of, histogram.bins, bounds)
 
 

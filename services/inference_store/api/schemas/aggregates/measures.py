@@ -6,7 +6,7 @@ from typing import Annotated, Self, TypeAlias
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from inference_store.api.schemas.fields import Body, Exact, Flag, ShortText, Whole
-from inference_store.inference.nearest import NotThere
+from inference_store.inference.nearest import UnknownName
 from inference_store.query.aggregates import AGGREGATES, Measure
 from inference_store.query.aggregates.functions import nearest_of
 
@@ -21,7 +21,7 @@ Percents: TypeAlias = Annotated[
 
 def _function(name: str) -> str:
     if name not in AGGREGATES:
-        raise NotThere("there is no function", name, list(AGGREGATES), near=nearest_of(name))
+        raise UnknownName("there is no function", name, list(AGGREGATES), near=nearest_of(name))
     return name
 
 
@@ -63,9 +63,9 @@ class MeasureBody(Body):
         entry = AGGREGATES[self.function]
         if self.of is None and not entry.without_of:
             raise ValueError(f"{entry.name} is of something: `of` is missing")
-        given = {"is" if name == "expected" else name for name in self.model_fields_set}
+        options = {"is" if name == "expected" else name for name in self.model_fields_set}
         for option in _OPTIONS:
-            if option in given and option not in entry.options:
+            if option in options and option not in entry.options:
                 raise ValueError(f"{entry.name} takes no `{option}`")
         return self
 
@@ -75,11 +75,11 @@ class MeasureBody(Body):
         of = "" if self.of is None else f"({self.of.name})"
         return self.called or f"{self.function}{of}"
 
-    def asked(self, path: str) -> Measure:
-        """As the store takes it."""
+    def to_measure(self, path: str) -> Measure:
+        """Return it as the store takes it."""
         return Measure(
             function=AGGREGATES[self.function],
-            of=None if self.of is None else self.of.asked(f"{path}.of"),
+            of=None if self.of is None else self.of.to_name(f"{path}.of"),
             name=self.name,
             path=path,
             at=tuple(self.at),

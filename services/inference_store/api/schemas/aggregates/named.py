@@ -14,12 +14,12 @@ Named: TypeAlias = Annotated[ShortText, Field(min_length=1)]
 
 
 def _bound(value: Any) -> Decimal | datetime:
-    found: Decimal | datetime = instant(value) if isinstance(value, str) else exact(value)
-    return found
+    bound: Decimal | datetime = instant(value) if isinstance(value, str) else exact(value)
+    return bound
 
 
 def _rising(bounds: list[Any]) -> list[Any]:
-    if len({isinstance(each, datetime) for each in bounds}) > 1:
+    if len({isinstance(bound, datetime) for bound in bounds}) > 1:
         raise ValueError("bounds are numbers, or instants, and not both")
     if any(low >= high for low, high in pairwise(bounds)):
         raise ValueError("each bound is larger than the one before")
@@ -48,8 +48,8 @@ class TypedName(Body):
     type: Annotated[str, Field(max_length=32)] | None = None
     """string, int, float, bool or timestamp; left out: the one the key has most often."""
 
-    def asked(self, path: str) -> Name:
-        """As the store takes it."""
+    def to_name(self, path: str) -> Name:
+        """Return it as the store takes it."""
         return Name(self.name, self.type, path)
 
 

@@ -7,9 +7,9 @@ from pydantic import ConfigDict, Field, JsonValue, model_validator
 from inference_store.api.schemas.across import Models
 from inference_store.api.schemas.fields import ShortText, Whole
 from inference_store.api.schemas.questions import Conditions
-from inference_store.inference.nearest import NotThere
+from inference_store.inference.nearest import UnknownName
 from inference_store.query.aggregates import Aggregation
-from inference_store.query.aggregates.asked import MOST_GROUPINGS
+from inference_store.query.aggregates.aggregation import MOST_GROUPINGS
 
 from .groups import Grouped
 from .measures import MeasureBody
@@ -50,19 +50,19 @@ class InferenceAggregate(Conditions):
 
     @model_validator(mode="after")
     def _is_told_apart(self) -> Self:
-        names = [*(each.name for each in self.group_by), *(each.name for each in self.measures)]
+        names = [*(item.name for item in self.group_by), *(item.name for item in self.measures)]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"{twice[0]!r} is there twice: call one of them otherwise (`as`)")
         if self.order is not None and self.order.removeprefix("-") not in names:
-            raise NotThere("order: there is no", self.order.removeprefix("-"), names)
+            raise UnknownName("order: there is no", self.order.removeprefix("-"), names)
         return self
 
     def aggregation(self) -> Aggregation:
-        """As the store takes it, beside `question`."""
+        """Return it as the store takes it, beside `question`."""
         return Aggregation(
-            measures=tuple(m.asked(f"measures[{n}]") for n, m in enumerate(self.measures)),
-            group_by=tuple(g.asked(f"group_by[{n}]") for n, g in enumerate(self.group_by)),
+            measures=tuple(m.to_measure(f"measures[{n}]") for n, m in enumerate(self.measures)),
+            group_by=tuple(g.to_grouping(f"group_by[{n}]") for n, g in enumerate(self.group_by)),
             limit=self.limit,
             order=self.order,
         )

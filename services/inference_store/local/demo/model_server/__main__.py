@@ -1,4 +1,4 @@
-"""The process: load the models, serve both transports until asked to end."""
+"""The process: loads the models, and serves both transports until a signal."""
 
 import argparse
 import asyncio
@@ -17,8 +17,8 @@ _STOP_SECONDS = 5.0
 async def serve(models: Mapping[str, Model], host: str, rest_port: int, grpc_port: int) -> None:
     """Serve until SIGTERM or SIGINT; the calls that run then are answered."""
     ended = asyncio.Event()
-    for one in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(one, ended.set)
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signal_number, ended.set)
     serving = Serving(models)
     server = await serve_grpc(serving, grpc_port, host)
     # Last: it answers "ready" for both.
@@ -37,14 +37,18 @@ def main() -> None:
     parser.add_argument(
         "--small", action="store_true", help="the digits alone: needs nothing of the extra `demo`"
     )
-    asked = parser.parse_args()
-    asyncio.run(serve(_models(small=asked.small), asked.host, asked.rest_port, asked.grpc_port))
+    arguments = parser.parse_args()
+    asyncio.run(
+        serve(
+            _models(small=arguments.small), arguments.host, arguments.rest_port, arguments.grpc_port
+        )
+    )
 
 
 def _models(*, small: bool) -> Mapping[str, Model]:
-    # What is not asked for may not be installed.
+    # Unused models may not be installed.
     if small:
-        from .small import small_models  # noqa: PLC0415
+        from .small_models import small_models  # noqa: PLC0415
 
         return small_models()
     from .opencv import opencv_models  # noqa: PLC0415

@@ -72,8 +72,8 @@ async def _model_ready(serving: Serving, request: Any) -> Any:
 async def _model(serving: Serving, request: Any) -> Any:
     serving.check(request.name, request.version)
     tensor = {"name": "image", "datatype": DATATYPE, "shape": [-1]}
-    told = {"name": request.name, "versions": [VERSION], "platform": NAME}
-    return message("inference.ModelMetadataResponse")(**told, inputs=[tensor], outputs=[tensor])
+    fields = {"name": request.name, "versions": [VERSION], "platform": NAME}
+    return message("inference.ModelMetadataResponse")(**fields, inputs=[tensor], outputs=[tensor])
 
 
 async def _infer(serving: Serving, request: Any) -> Any:
@@ -85,19 +85,24 @@ async def _infer(serving: Serving, request: Any) -> Any:
 
 
 def _inputs(request: Any) -> Sequence[Input]:
-    """Raises BadRequest."""
+    """Return the inputs of a request. Raises BadRequest."""
     if request.raw_input_contents:
         raise BadRequest("raw_input_contents are not read here: send bytes_contents")
-    for one in request.inputs:
-        if one.datatype != DATATYPE or len(one.contents.bytes_contents) != 1:
-            raise BadRequest(f"input {one.name!r}: expected datatype BYTES and one element")
-    return [Input(one.name, one.contents.bytes_contents[0]) for one in request.inputs]
+    for tensor in request.inputs:
+        if tensor.datatype != DATATYPE or len(tensor.contents.bytes_contents) != 1:
+            raise BadRequest(f"input {tensor.name!r}: expected datatype BYTES and one element")
+    return [Input(tensor.name, tensor.contents.bytes_contents[0]) for tensor in request.inputs]
 
 
-def _output(one: Output) -> dict[str, Any]:
-    findings = [orjson.dumps(finding) for finding in one.findings]
+def _output(output: Output) -> dict[str, Any]:
+    findings = [orjson.dumps(finding) for finding in output.findings]
     contents = {"bytes_contents": findings}
-    return {"name": one.name, "datatype": DATATYPE, "shape": [len(findings)], "contents": contents}
+    return {
+        "name": output.name,
+        "datatype": DATATYPE,
+        "shape": [len(findings)],
+        "contents": contents,
+    }
 
 
 _METHODS = {

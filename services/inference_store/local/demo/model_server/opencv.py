@@ -14,19 +14,19 @@ from .serving import Finding, Model, NoPicture
 
 
 def opencv_models() -> Mapping[str, Model]:
-    """All of them, loaded and trained."""
+    """Return all models, loaded and trained."""
     return {
-        FACES.model_id: _reading(FaceDetector().detect),
-        PEOPLE.model_id: _reading(PeopleDetector().detect),
-        DIGITS.model_id: _reading(DigitClassifier().classify),
+        FACES.model_id: _build_model(FaceDetector().detect),
+        PEOPLE.model_id: _build_model(PeopleDetector().detect),
+        DIGITS.model_id: _build_model(DigitClassifier().classify),
     }
 
 
-def _reading(find: Callable[[Image], Sequence[Finding]]) -> Model:
-    return lambda encoded: find(_decoded(encoded))
+def _build_model(find: Callable[[Image], Sequence[Finding]]) -> Model:
+    return lambda encoded: find(_decode(encoded))
 
 
-def _decoded(encoded: bytes) -> Image:
+def _decode(encoded: bytes) -> Image:
     try:
         image = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR)
     except cv2.error:  # of an empty buffer, or one that promises too many pixels

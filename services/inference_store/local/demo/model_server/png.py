@@ -1,4 +1,4 @@
-"""PNG, as far as the small classifier needs it: 8 bits a channel, not interlaced, small."""
+"""Reads PNG, as far as the small classifier needs it: 8 bits per channel, not interlaced, small."""
 
 import struct
 import zlib
@@ -24,7 +24,7 @@ class GreyPicture:
 
 
 def read_png(encoded: bytes) -> GreyPicture:
-    """The picture in grey. Raises NoPicture."""
+    """Return the picture in grey. Raises NoPicture."""
     try:
         return _read(encoded)
     except (struct.error, zlib.error, IndexError) as error:
@@ -66,20 +66,20 @@ def _chunks(encoded: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _lines(raw: bytes, length: int, channels: int) -> Iterator[bytearray]:
-    """Each line without its filter: what is kept is the difference to the pixels around."""
+    """Yield each line without its filter: a line stores the differences to adjacent pixels."""
     above = bytearray(length)
     for start in range(0, len(raw), length + 1):
         kind, line = raw[start], bytearray(raw[start + 1 : start + 1 + length])
         for at in range(length) if kind else ():
-            left = line[at - channels] if at >= channels else 0
+            previous = line[at - channels] if at >= channels else 0
             corner = above[at - channels] if at >= channels else 0
-            line[at] = (line[at] + _foretold(kind, left, above[at], corner)) & 255
+            line[at] = (line[at] + _predict(kind, previous, above[at], corner)) & 255
         yield line
         above = line
 
 
-def _foretold(kind: int, left: int, above: int, corner: int) -> int:
+def _predict(kind: int, previous: int, above: int, corner: int) -> int:
     if kind == 4:
-        near = left + above - corner
-        return min((left, above, corner), key=lambda one: abs(near - one))
-    return (0, left, above, (left + above) // 2)[kind]
+        near = previous + above - corner
+        return min((previous, above, corner), key=lambda neighbour: abs(near - neighbour))
+    return (0, previous, above, (previous + above) // 2)[kind]

@@ -36,7 +36,7 @@ async def serve_rest(serving: Serving, port: int, host: str = HOST) -> web.AppRu
 
 
 def application(serving: Serving) -> web.Application:
-    """The routes."""
+    """Return the application with its routes."""
     app = web.Application(middlewares=[_errors], client_max_size=MOST_BYTES)
     app[_SERVING] = serving
     app.router.add_get("/v2", _server)
@@ -52,7 +52,7 @@ def application(serving: Serving) -> web.Application:
 
 @web.middleware
 async def _errors(request: web.Request, handler: _Handler) -> web.StreamResponse:
-    """Every refusal as the protocol has it: `{"error": …}`."""
+    """Answer every refusal as the protocol requires: `{"error": …}`."""
     try:
         return await handler(request)
     except NoSuchModel as error:
@@ -72,63 +72,63 @@ async def _server(_request: web.Request) -> web.Response:
 
 
 async def _model(request: web.Request) -> web.Response:
-    name = _checked(request)
-    told = {"name": name, "versions": [VERSION], "platform": NAME}
-    return _json({**told, "inputs": _PICTURES, "outputs": _PREDICTIONS})
+    name = _check_model(request)
+    fields = {"name": name, "versions": [VERSION], "platform": NAME}
+    return _json({**fields, "inputs": _PICTURES, "outputs": _PREDICTIONS})
 
 
 async def _model_ready(request: web.Request) -> web.Response:
-    _checked(request)
+    _check_model(request)
     return web.Response()
 
 
 async def _infer(request: web.Request) -> web.Response:
-    name = _checked(request)
-    asked = asked_of(await request.read())
+    name = _check_model(request)
+    document = parse_request(await request.read())
     version = request.match_info.get("version", "")
-    outputs = await request.app[_SERVING].answer(name, version, inputs_of(asked))
-    told = {"model_name": name, "model_version": VERSION, "outputs": [*map(_output, outputs)]}
-    return _json(told | ({"id": asked["id"]} if "id" in asked else {}))
+    outputs = await request.app[_SERVING].answer(name, version, read_inputs(document))
+    answer = {"model_name": name, "model_version": VERSION, "outputs": [*map(_output, outputs)]}
+    return _json(answer | ({"id": document["id"]} if "id" in document else {}))
 
 
-def _checked(request: web.Request) -> str:
-    """The model's name. Raises NoSuchModel."""
+def _check_model(request: web.Request) -> str:
+    """Return the model's name. Raises NoSuchModel."""
     name = request.match_info["model"]
     request.app[_SERVING].check(name, request.match_info.get("version", ""))
     return name
 
 
-def asked_of(body: bytes) -> dict[str, Any]:
-    """The request's JSON. Raises BadRequest."""
+def parse_request(body: bytes) -> dict[str, Any]:
+    """Return the request's JSON. Raises BadRequest."""
     try:
-        asked = orjson.loads(body)
+        document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise BadRequest(f"the body is not JSON: {error}") from error
-    if not isinstance(asked, dict) or not isinstance(asked.get("inputs"), list):
+    if not isinstance(document, dict) or not isinstance(document.get("inputs"), list):
         raise BadRequest("expected an object with a list `inputs`")
-    return asked
+    return document
 
 
-def inputs_of(asked: dict[str, Any]) -> Sequence[Input]:
-    """Raises BadRequest."""
-    return [_input(place, one) for place, one in enumerate(asked["inputs"])]
+def read_inputs(document: dict[str, Any]) -> Sequence[Input]:
+    """Return the inputs of a request. Raises BadRequest."""
+    return [_input(index, tensor) for index, tensor in enumerate(document["inputs"])]
 
 
-def _input(place: int, one: Any) -> Input:
-    match one:
+def _input(index: int, tensor: Any) -> Input:
+    match tensor:
         case {"name": str(name), "datatype": "BYTES", "data": [str(text)]}:
             try:
                 return Input(name, base64.b64decode(text, validate=True))
             except ValueError as error:
-                raise BadRequest(f"inputs[{place}].data is not base64: {error}") from error
+                raise BadRequest(f"inputs[{index}].data is not base64: {error}") from error
     raise BadRequest(
-        f"inputs[{place}]: expected name, datatype BYTES and data with one base64 text"
+        f"inputs[{index}]: expected name, datatype BYTES and data with one base64 text"
     )
 
 
-def _output(one: Output) -> dict[str, Any]:
-    findings = one.findings
-    return {"name": one.name, "datatype": DATATYPE, "shape": [len(findings)], "data": findings}
+def _output(output: Output) -> dict[str, Any]:
+    findings = output.findings
+    return {"name": output.name, "datatype": DATATYPE, "shape": [len(findings)], "data": findings}
 
 
 def _json(body: Any, status: int = 200) -> web.Response:

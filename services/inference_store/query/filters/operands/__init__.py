@@ -1,10 +1,10 @@
-"""What stands in a comparison: which kinds it can be, and the typed value of one of them."""
+"""Operands of comparisons: their possible kinds, and their typed values."""
 
 from .bounds import is_many, names_within, refuse_many
 from .functions import condition, is_location, refuse_inside
 from .kinds import common, described, is_condition, possible
+from .literals import constant, instant
 from .values import value, values
-from .written import constant, instant
 
 __all__ = [
     "common",

@@ -1,21 +1,21 @@
-"""The functions of this store that give a value, and what they take."""
+"""The functions of this store that return a value, and their arguments."""
 
 from inference_store.query.cql2.tree import Geometry, Named, Node, Operation
 from inference_store.query.filters import names, typed
-from inference_store.query.filters.checking import Checking
-from inference_store.query.filters.known import KnownKey
-from inference_store.query.filters.on_the_map import point_of
+from inference_store.query.filters.filter_check import FilterCheck
+from inference_store.query.filters.known_keys import KnownKey
+from inference_store.query.filters.map_bounds import point_of
 from inference_store.query.filters.refusals import meaningless
 from inference_store.query.filters.typed import Value
 
 
-def counted(node: Operation, checking: Checking) -> Value:
-    """`count_predictions(…)`."""
+def counted(node: Operation, checking: FilterCheck) -> Value:
+    """Return the value of `count_predictions(…)`."""
     return typed.Counted(condition(node, checking))
 
 
-def condition(node: Operation, checking: Checking) -> typed.Predicate | None:
-    """The condition of `prediction(…)` and `count_predictions(…)`; None: without one."""
+def condition(node: Operation, checking: FilterCheck) -> typed.Predicate | None:
+    """Return the condition of `prediction(…)` or `count_predictions(…)`; None: it has none."""
     refuse_inside(node, checking)
     if not node.args:
         return None
@@ -23,15 +23,15 @@ def condition(node: Operation, checking: Checking) -> typed.Predicate | None:
         return checking.to_predicate(node.args[0], checking)
 
 
-def refuse_inside(node: Operation, checking: Checking) -> None:
-    """What is said of the inference cannot be said of a prediction."""
+def refuse_inside(node: Operation, checking: FilterCheck) -> None:
+    """Refuse a function of the inference inside a condition on a prediction."""
     if checking.inside:
         message = f"{node.op}() cannot stand inside prediction(…)"
         raise meaningless(node, checking.source, message)
 
 
-def distance(node: Operation, checking: Checking) -> Value:
-    """`distance(location, POINT(…))`."""
+def distance(node: Operation, checking: FilterCheck) -> Value:
+    """Return the value of `distance(location, POINT(…))`."""
     refuse_inside(node, checking)
     for of, to in (node.args, node.args[::-1]):
         if is_location(of, checking) and isinstance(to, Geometry) and to.shape == "Point":
@@ -40,9 +40,9 @@ def distance(node: Operation, checking: Checking) -> Value:
     raise meaningless(node, checking.source, message)
 
 
-def is_location(node: Node, checking: Checking) -> bool:
-    """Whether a node is the inference's location."""
+def is_location(node: Node, checking: FilterCheck) -> bool:
+    """Check whether a node is the inference's location."""
     if not isinstance(node, Named):
         return False
-    found = names.meaning(node, checking)
-    return not isinstance(found, KnownKey) and found.kind == "location"
+    resolved = names.meaning(node, checking)
+    return not isinstance(resolved, KnownKey) and resolved.kind == "location"

@@ -1,4 +1,4 @@
-"""The typed value of a node, as a kind that is possible for it."""
+"""Converts a node to a typed value, of a kind that is possible for it."""
 
 from collections.abc import Sequence
 from decimal import Decimal
@@ -8,9 +8,9 @@ from inference_store.inference.errors import ImpossibleComparison, UnknownKey
 from inference_store.query.cql2 import meant_by
 from inference_store.query.cql2.tree import Instant, Named, Node, Operation, Scalar
 from inference_store.query.filters import typed
-from inference_store.query.filters.checking import Checking
+from inference_store.query.filters.filter_check import FilterCheck
 from inference_store.query.filters.folding import FOLDINGS
-from inference_store.query.filters.known import KnownKey
+from inference_store.query.filters.known_keys import KnownKey
 from inference_store.query.filters.mismatches import mismatch
 from inference_store.query.filters.refusals import hinted
 from inference_store.query.filters.typed import Constant, Folding, Kind, Value
@@ -19,28 +19,28 @@ from .bounds import refuse_many
 from .calculations import calculated
 from .functions import counted, distance
 from .kinds import described, is_condition, possible
-from .written import constant, instant
+from .literals import constant, instant
 
 _NUMBER: Final = frozenset[Kind]({"number"})
 _TEXT: Final = frozenset[Kind]({"string"})
 
 
-def values(nodes: Sequence[Node], kind: Kind, checking: Checking) -> tuple[Value, ...]:
-    """Several values of one comparison. Raises InvalidFilter for too many combinations."""
-    found = tuple(value(node, kind, checking) for node in nodes)
-    refuse_many(nodes[0], found, checking)
-    return found
+def values(nodes: Sequence[Node], kind: Kind, checking: FilterCheck) -> tuple[Value, ...]:
+    """Return the values of one comparison. Raises InvalidFilter for too many combinations."""
+    typed_values = tuple(value(node, kind, checking) for node in nodes)
+    refuse_many(nodes[0], typed_values, checking)
+    return typed_values
 
 
-def value(node: Node, kind: Kind, checking: Checking) -> Value:
-    """The value as a kind that is possible for it. Raises what a check raises."""
+def value(node: Node, kind: Kind, checking: FilterCheck) -> Value:
+    """Return the value as a kind that is possible for it. Raises what `check` does."""
     match node:
         case Scalar():
             return constant(node, checking)
         case Instant():
             return Constant("timestamp", instant(node))
         case Named():
-            return _named(node, kind, checking)
+            return _make_name_value(node, kind, checking)
         case Operation() if is_condition(node):
             return _truth(node, checking)
         case Operation():
@@ -48,24 +48,24 @@ def value(node: Node, kind: Kind, checking: Checking) -> Value:
     raise mismatch([node], [frozenset()], checking)
 
 
-def _named(named: Named, kind: Kind, checking: Checking) -> Value:
-    found = described(named, checking)
-    if isinstance(found, KnownKey):
-        checking.warn_of_others(found, kind)
-        return typed.Metadata(found.name, found.key, kind, found.many)
-    made = typed.Column if checking.inside else typed.Property
-    return made(found.name, kind)
+def _make_name_value(node: Named, kind: Kind, checking: FilterCheck) -> Value:
+    resolved = described(node, checking)
+    if isinstance(resolved, KnownKey):
+        checking.warn_of_others(resolved, kind)
+        return typed.Metadata(resolved.name, resolved.key, kind, resolved.many)
+    make = typed.Column if checking.inside else typed.Property
+    return make(resolved.name, kind)
 
 
-def _truth(node: Operation, checking: Checking) -> Value:
+def _truth(node: Operation, checking: FilterCheck) -> Value:
     with checking.asked_twice(node):
-        found = checking.to_predicate(node, checking)
-    if isinstance(found, typed.Fixed) and found.value is not None:
-        return Constant("bool", found.value)
-    return typed.PredicateValue(found)
+        predicate = checking.to_predicate(node, checking)
+    if isinstance(predicate, typed.Fixed) and predicate.value is not None:
+        return Constant("bool", predicate.value)
+    return typed.PredicateValue(predicate)
 
 
-def _of_operation(node: Operation, checking: Checking) -> Value:
+def _of_operation(node: Operation, checking: FilterCheck) -> Value:
     match node.op.lower():
         case "casei" | "accenti":
             return _folded(node, checking)
@@ -77,29 +77,29 @@ def _of_operation(node: Operation, checking: Checking) -> Value:
     return calculated(node, left, right, checking)
 
 
-def _numbers(node: Operation, checking: Checking) -> Sequence[Value]:
+def _numbers(node: Operation, checking: FilterCheck) -> Sequence[Value]:
     try:
         _refuse_no_numbers(node, checking)
-        return [value(each, "number", checking) for each in node.args]
+        return [value(arg, "number", checking) for arg in node.args]
     except (ImpossibleComparison, UnknownKey) as exc:
-        # A subtraction of names without blanks was a name with hyphens.
+        # A subtraction of names without blanks was probably a name with hyphens.
         raise hinted(exc, meant_by(node)) from None
 
 
-def _refuse_no_numbers(node: Operation, checking: Checking) -> None:
-    for each in node.args:
-        kinds = possible(each, checking)
+def _refuse_no_numbers(node: Operation, checking: FilterCheck) -> None:
+    for arg in node.args:
+        kinds = possible(arg, checking)
         if "number" not in kinds:
-            wanted = Scalar(Decimal(0), node.at)
-            raise mismatch([wanted, each], [_NUMBER, kinds], checking, stands_in=wanted)
+            number = Scalar(Decimal(0), node.at)
+            raise mismatch([number, arg], [_NUMBER, kinds], checking, stands_in=number)
 
 
-def _folded(node: Operation, checking: Checking) -> Value:
+def _folded(node: Operation, checking: FilterCheck) -> Value:
     how, [of] = cast(Folding, node.op.lower()), node.args
     kinds = possible(of, checking)
     if "string" not in kinds:
         raise mismatch([Scalar("", node.at), of], [_TEXT, kinds], checking)
-    found = value(of, "string", checking)
-    if isinstance(found, Constant):
-        return Constant("string", FOLDINGS[how](str(found.value)))
-    return typed.Folded(how, found)
+    text = value(of, "string", checking)
+    if isinstance(text, Constant):
+        return Constant("string", FOLDINGS[how](str(text.value)))
+    return typed.Folded(how, text)

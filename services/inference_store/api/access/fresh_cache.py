@@ -1,0 +1,43 @@
+"""Caches what authenticates requests: what Postgres has, at most two seconds old."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Final, Generic, TypeVar
+
+FRESH_SECONDS: Final = 2.0
+_MOST: Final = 10_000
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class FreshCache(Generic[K, V]):
+    """Recently read rows. Missing rows are not remembered, so that made-up ids of strangers
+    push nothing out."""
+
+    def __init__(self, read: Callable[[K], Awaitable[V | None]]) -> None:
+        self._read = read
+        self._known: OrderedDict[K, tuple[float, V]] = OrderedDict()
+
+    def peek(self, key: K) -> V | None:
+        """Return what was read last, however old it is."""
+        known = self._known.get(key)
+        return None if known is None else known[1]
+
+    async def get(self, key: K) -> V | None:
+        """Return what is there, read again if it is too old."""
+        known = self._known.get(key)
+        if known is not None and time.monotonic() - known[0] < FRESH_SECONDS:
+            return known[1]
+        value = await self._read(key)
+        self._known.pop(key, None)
+        if value is not None:
+            self._known[key] = (time.monotonic(), value)
+            while len(self._known) > _MOST:
+                self._known.popitem(last=False)
+        return value
+
+    def forget(self, key: K) -> None:
+        """Read it again at its next use, because it was changed here."""
+        if key in self._known:
+            self._known[key] = (float("-inf"), self._known[key][1])

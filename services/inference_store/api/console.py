@@ -1,0 +1,106 @@
+"""Serves the console, a page that asks the API alone, under `/console/`.
+
+`make console` builds its files from `console/`; they are committed, so that nobody else needs Node.
+"""
+
+import hashlib
+import mimetypes
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from inference_store.inference.errors import NotFound
+
+from .compression import compress
+from .negotiation import CODINGS, choose_coding, choose_type
+
+CONSOLE: Final = "/console"
+FILES: Final = Path(__file__).parent / "console_files"
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:;"
+    " connect-src 'self'; base-uri 'none'; form-action 'none';"
+    " require-trusted-types-for 'script'; frame-ancestors 'none'"
+)
+_START: Final = "index.html"
+_HTML: Final = "text/html"
+# Vite puts a hash of the content into the names below this folder: another content, another name.
+_HASHED: Final = "assets/"
+_FOR_EVER: Final = "public, max-age=31536000, immutable"
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleFile:
+    """A file of the console, in memory, also compressed."""
+
+    content: bytes
+    compressed: Mapping[str, bytes]
+    media_type: str
+    etag: str
+    caching: str
+
+    def answer(self, request: Request) -> Response:
+        """Answer a request for it."""
+        accepted = ",".join(request.headers.getlist("accept-encoding"))
+        coding = choose_coding(accepted) or ""
+        etag = f'"{self.etag}{coding and "-" + coding}"'
+        headers = {"ETag": etag, "Cache-Control": self.caching, "Vary": "Accept-Encoding"}
+        known_tags = {tag.strip() for tag in request.headers.get("if-none-match", "").split(",")}
+        if etag in known_tags:
+            return Response(status_code=304, headers=headers)
+        if coding:
+            headers["Content-Encoding"] = coding
+        content = self.compressed[coding] if coding else self.content
+        return Response(content, media_type=self.media_type, headers=headers)
+
+
+@cache
+def load(folder: Path) -> Mapping[str, ConsoleFile]:
+    """Read the files of a folder, by their paths in it."""
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {path.relative_to(folder).as_posix(): _read_file(path, folder) for path in paths}
+
+
+def _read_file(path: Path, folder: Path) -> ConsoleFile:
+    content, name = path.read_bytes(), path.relative_to(folder).as_posix()
+    return ConsoleFile(
+        content=content,
+        compressed={coding: compress(coding, content) for coding in CODINGS},
+        media_type=mimetypes.guess_type(name)[0] or "application/octet-stream",
+        etag=hashlib.sha256(content).hexdigest()[:32],
+        caching=_FOR_EVER if name.startswith(_HASHED) else "no-cache",
+    )
+
+
+def list_routes(folder: Path = FILES) -> list[BaseRoute]:
+    """Return the routes of the console, and that of `/`, which leads a browser there."""
+    files = load(folder)
+
+    async def serve(request: Request) -> Response:
+        name = request.path_params["name"] or _START
+        if name not in files:
+            raise NotFound(f"The console has no file {name!r}.")
+        return files[name].answer(request)
+
+    return [
+        Route("/", _lead_browser, include_in_schema=False),
+        Route(CONSOLE, _redirect, include_in_schema=False),
+        Route(f"{CONSOLE}/{{name:path}}", serve, include_in_schema=False),
+    ]
+
+
+async def _redirect(_: Request) -> Response:
+    """Lead to the folder, to which the page's addresses are relative."""
+    return RedirectResponse("console/")
+
+
+async def _lead_browser(request: Request) -> Response:
+    """Lead a browser to the console. Other clients ask for JSON, and there is none."""
+    if choose_type(request.headers.get("accept", ""), ("application/json", _HTML)) == _HTML:
+        return RedirectResponse("console/")
+    raise NotFound("There is nothing at `/`: the API is below `/v1`, the console at `/console/`.")

@@ -1,0 +1,34 @@
+"""Why an inference is kept."""
+
+from uuid import UUID
+
+from inference_store.api.shown import Shown
+from inference_store.erasure.preview.explanation import RetentionExplanation
+
+from .policies import DecidedBy
+
+
+class ShownLimit(Shown):
+    """A limit that applies to the model."""
+
+    name: str
+    """`max_inferences` or `max_bytes`."""
+    most: int
+    level: str
+    """Whose policy says it: `model`, `project` or `default`."""
+
+
+class HeldBy(Shown):
+    """A legal hold."""
+
+    id: UUID
+    name: str
+
+
+class ShownKept(Shown, of=RetentionExplanation, instead={"received_at": ("uid", "received_at")}):
+    """The rule that decides about an inference. A time is null where the part is kept for ever."""
+
+    uid: UUID
+    decided_by: DecidedBy | None
+    limits: list[ShownLimit]
+    held_by: HeldBy | None

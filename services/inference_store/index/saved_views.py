@@ -1,0 +1,186 @@
+"""Saved views: named questions about a model, private to a caller or of the model's project."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal, TypeAlias
+from uuid import UUID, uuid4
+
+from sqlalchemy import ColumnElement, Select, delete, func, or_, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.access import AccessScope
+from inference_store.inference.errors import Conflict, NotFound, PreconditionFailed
+
+from .registrations import Registration
+from .scope_filters import match_registrations
+from .tables import registration, saved_view
+
+Shared: TypeAlias = Literal["private", "project"]
+Look: TypeAlias = Literal["grid", "table", "map", "time"]
+MOST_OF_A_CALLER: Final = 200
+"""Private views of one caller, of all models together."""
+MOST_OF_A_PROJECT: Final = 500
+"""Views of one project; of a model without a project, so many of its own."""
+_LOCK = 7_302_041
+_HERE: Final = saved_view.c
+
+
+@dataclass(frozen=True, slots=True)
+class SavedView:
+    """A named question about a model."""
+
+    id: UUID
+    model: int
+    model_id: str
+    project_id: str | None
+    """The project that the model is in now."""
+    name: str | None
+    """Null: an erasure took it."""
+    filter: str | None
+    """CQL2-Text, as it was saved; null: none."""
+    time: str | None
+    """`30m`, `24h` or `7d` before now, or `<from>..<to>`, either of which may be missing; null: all
+    time."""
+    sort: str
+    view: Look
+    """How it is shown."""
+    columns: list[str]
+    """The columns of a table; empty: those that a table has by itself."""
+    shared: Shared
+    """`private`: for whoever saved it; `project`: for whoever may read the model."""
+    revision: int
+    created_by: str
+    created_at: datetime
+    updated_by: str
+    updated_at: datetime
+    erased_by: UUID | None
+    """The erasure that took its name, filter, sort and columns, because one of them mentioned what
+    was erased."""
+
+
+async def find(
+    connection: AsyncConnection, id: UUID, *, by: str, within: AccessScope, lock: bool = False
+) -> SavedView:
+    """Return a view that the caller `by` may see. `lock`: against change until the transaction
+    ends. Raises NotFound."""
+    if lock:
+        await connection.execute(select(_HERE.id).where(_HERE.id == id).with_for_update())
+    row = (await connection.execute(_select(by, within).where(_HERE.id == id))).first()
+    if row is None:
+        raise NotFound(f"There is no view {id}.")
+    return SavedView(**row._mapping)
+
+
+async def list_views(
+    connection: AsyncConnection,
+    *,
+    by: str,
+    within: AccessScope,
+    model: int | None = None,
+    shared: Shared | None = None,
+    before: tuple[datetime, UUID] | None = None,
+    limit: int,
+) -> list[SavedView]:
+    """Return the views that the caller `by` may see, the newest first; `before`: (created_at, id)
+    of the last one of a page."""
+    query = _select(by, within)
+    if model is not None:
+        query = query.where(_HERE.model == model)
+    if shared is not None:
+        query = query.where(_HERE.shared == shared)
+    if before is not None:
+        at, id = before
+        query = query.where((_HERE.created_at < at) | ((_HERE.created_at == at) & (_HERE.id < id)))
+    query = query.order_by(_HERE.created_at.desc(), _HERE.id.desc()).limit(limit)
+    return [SavedView(**row._mapping) for row in await connection.execute(query)]
+
+
+async def add(
+    connection: AsyncConnection, model: Registration, values: Mapping[str, Any], *, by: str
+) -> UUID:
+    """Save a view; return its id. Raises Conflict if the name is taken,
+    or if there are too many."""
+    await _require_free_name(connection, model, values["shared"], values["name"], by=by)
+    await _require_room(connection, model, values["shared"], by=by)
+    id = uuid4()
+    row = {"id": id, "model": model.model, "created_by": by, "updated_by": by, **values}
+    await connection.execute(saved_view.insert().values(row))
+    return id
+
+
+async def change(
+    connection: AsyncConnection,
+    model: Registration,
+    view: SavedView,
+    values: Mapping[str, Any],
+    *,
+    by: str,
+) -> None:
+    """Change a view that is locked. Raises Conflict as `add` does."""
+    name, shared = values.get("name", view.name), values.get("shared", view.shared)
+    owner = view.created_by
+    if (name, shared) != (view.name, view.shared):
+        await _require_free_name(connection, model, shared, name, by=owner)
+    if shared != view.shared:
+        await _require_room(connection, model, shared, by=owner)
+    more = {"revision": _HERE.revision + 1, "updated_by": by, "updated_at": func.now()}
+    changed = saved_view.update().where(_HERE.id == view.id)
+    await connection.execute(changed.values({**values, **more}))
+
+
+async def remove(connection: AsyncConnection, id: UUID) -> None:
+    """Delete a view."""
+    await connection.execute(delete(saved_view).where(_HERE.id == id))
+
+
+def require_revision(view: SavedView, expected: int | None) -> None:
+    """Raise PreconditionFailed if the view has another revision than the expected one."""
+    if expected is not None and expected != view.revision:
+        raise PreconditionFailed(f"The view has revision {view.revision}, not {expected}.")
+
+
+def _select(by: str, within: AccessScope) -> Select[Any]:
+    names = [name for name in SavedView.__slots__ if name in _HERE]
+    query = select(
+        *(_HERE[name] for name in names), registration.c.model_id, registration.c.project_id
+    ).join(registration, registration.c.model == _HERE.model)
+    visible = or_(_HERE.shared == "project", _HERE.created_by == by)
+    return query.where(match_registrations(within), visible)
+
+
+async def _require_free_name(
+    connection: AsyncConnection, model: Registration, shared: Shared, name: str, *, by: str
+) -> None:
+    """Raise Conflict if the name is taken; nobody else takes one until the transaction ends."""
+    await connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+    same = (_HERE.model == model.model, _HERE.name == name, _HERE.shared == shared)
+    query = select(_HERE.id).where(*same, *_of_owner(shared, by))
+    if await connection.scalar(query) is not None:
+        whose = "you have" if shared == "private" else "its project has"
+        raise Conflict(
+            f"Of this model {whose} a view {name!r} already: choose another name, or change that"
+            " view."
+        )
+
+
+async def _require_room(
+    connection: AsyncConnection, model: Registration, shared: Shared, *, by: str
+) -> None:
+    """Raise Conflict if there is no room for another view of this kind."""
+    here, most = registration.c, MOST_OF_A_CALLER
+    query = select(func.count()).select_from(saved_view).where(_HERE.shared == shared)
+    if shared == "private":
+        query = query.where(_HERE.created_by == by)
+    else:
+        most = MOST_OF_A_PROJECT
+        models = select(here.model).where(here.project_id == model.project_id)
+        own = _HERE.model == model.model
+        query = query.where(own if model.project_id is None else _HERE.model.in_(models))
+    if int(await connection.scalar(query) or 0) >= most:
+        whose = "You have" if shared == "private" else "The project has"
+        raise Conflict(f"{whose} {most} saved views, which is the most: delete one first.")
+
+
+def _of_owner(shared: Shared, by: str) -> tuple[ColumnElement[bool], ...]:
+    return (_HERE.created_by == by,) if shared == "private" else ()

@@ -1,0 +1,293 @@
+"""Runs statements part by part, and merges their results into exact, named, bounded values."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.index.registrations import Registration
+from inference_store.query.deadline import Deadline
+from inference_store.query.matching import Query
+
+from .budget import Budget
+from .by_index import by_label, by_one_key, without_label
+from .by_value import bins_of, ends_of, sketch_of, values_lead
+from .functions import Sum
+from .naming import Naming
+from .operand import LABEL, Operand
+from .part_reader import NOTHING, Build, PartReader, StoredRows
+from .partial import (
+    CountedBy,
+    Counts,
+    Key,
+    PartialAggregate,
+    PartialSums,
+    RequestedSums,
+    select_counts,
+    select_sums,
+    select_sums_of_bins,
+)
+from .rows import Dimension, InBins, InTime, Value
+from .stored_counts import labels, matching, unlabelled
+
+# Memory for one process's sort: the inferences of one label in one partition.
+_SORTING: Final = {"work_mem": "32MB"}
+Held = TypeVar("Held")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The aggregation of one model."""
+
+    registration: Registration
+    query: Query
+
+
+@dataclass(slots=True)
+class _Summed:
+    """The collected values of a group."""
+
+    inferences: int = 0
+    sums: dict[Operand, PartialSums] = field(default_factory=dict)
+
+    def add(self, row: Any, requested_sums: RequestedSums) -> "_Summed":
+        self.inferences += row.n
+        for operand, sums in _sums_in(row, requested_sums):
+            self.sums.setdefault(operand, PartialSums()).add(*sums)
+        return self
+
+
+class PartCollector:
+    """The merged results of several models and many partitions."""
+
+    def __init__(
+        self,
+        connection: AsyncConnection,
+        targets: Sequence[Target],
+        dimensions: Sequence[Dimension],
+        deadline: Deadline,
+        budget: Budget,
+    ) -> None:
+        self._targets = targets
+        self._dimensions = dimensions
+        # A model's id is the same in all its rows: it is added here, not read from them.
+        self._row_dimensions = [
+            dimension for dimension in dimensions if not _is_of_model(dimension)
+        ]
+        self._reader = PartReader(connection, self._row_dimensions, deadline, budget)
+        self._budget = budget
+        self._naming = Naming(connection, [target.query for target in targets], deadline)
+
+    async def collect_sums(self, requested_sums: RequestedSums) -> PartialAggregate:
+        """Return the inferences of each group, and sums of properties. Raises TooManyGroups."""
+        partial = PartialAggregate(sums={operand: {} for operand in requested_sums})
+        stored = None if requested_sums or self._row_dimensions else matching
+        for key, group in await self._summed(requested_sums, "count the groups", stored):
+            partial.inferences[key] += group.inferences
+            for operand, sums in group.sums.items():
+                partial.sums[operand][key] = sums
+        return partial
+
+    @property
+    def is_by_index(self) -> bool:
+        """Check whether an index alone answers for all groups."""
+        if len(self._row_dimensions) != 1 or isinstance(self._row_dimensions[0], InTime):
+            return False
+        by = self._row_dimensions[0]
+        plain = not any(target.query.conditions for target in self._targets)
+        one_key = by.operand.source == "metadata" and not by.operand.many
+        return plain and (one_key or by == Value(LABEL))
+
+    async def tally_by_index(self) -> PartialAggregate:
+        """Return the inferences of each group, if `is_by_index`."""
+        partial, by = PartialAggregate(), self._row_dimensions[0]
+        if by == Value(LABEL):
+            groups = [
+                row
+                for build, stored in ((by_label, labels), (without_label, unlabelled))
+                for row in await self._merged(
+                    build,
+                    _counted,
+                    "count by label",
+                    as_one=False,
+                    settings=_SORTING,
+                    stored=stored,
+                )
+            ]
+        else:
+            groups = await self._merged(
+                lambda q, here: by_one_key(q, here, by), _counted, "count by one key"
+            )
+        for key, number in groups:
+            if number > 0:
+                partial.inferences[key] += number
+        return partial
+
+    async def sketch(
+        self, operand: Operand, sums: frozenset[Sum]
+    ) -> tuple[PartialSums, Counter[int]]:
+        """Return the sums of all values, and the count in each logarithmic bin, read together.
+
+        It is for a collector without dimensions.
+        """
+        requested_sums: RequestedSums = {operand: sums}
+        whole, bins = PartialSums(), Counter[int]()
+        lead = all(values_lead(target.query, operand) for target in self._targets)
+        for key, group in await self._merged(
+            _sketching(operand, sums) if lead else _summing_bins(operand, sums),
+            lambda held, row: (held or _Summed()).add(row, requested_sums),
+            f"sketch values of {operand.source}",
+            also=[None],
+            as_one=not lead,
+        ):
+            bins[key[-1]] = group.inferences
+            part = group.sums[operand]
+            whole.merge(part)
+        return whole, bins
+
+    async def ends(self, operand: Operand) -> PartialSums:
+        """Return the smallest and the largest value, from the ends of an index or from all values.
+
+        `number` says only whether there is any value. It is for a collector without dimensions.
+        """
+        requested_sums: RequestedSums = {operand: frozenset({"low", "high"})}
+        if operand.source == "inference":
+            return (await self.collect_sums(requested_sums)).sums[operand].get((), PartialSums())
+        if not all(values_lead(target.query, operand) for target in self._targets) or any(
+            target.query.marks for target in self._targets
+        ):
+            return (await self.sums(requested_sums)).get((), PartialSums())
+        groups = await self._merged(
+            lambda _, here: ends_of(here.scan_range, operand),
+            _widened,
+            "find the ends",
+            as_one=False,
+        )
+        return groups[0][1] if groups else PartialSums()
+
+    async def sums(self, requested_sums: RequestedSums) -> dict[Key, PartialSums]:
+        """Return the sums of one operand that is not a property. Raises TooManyGroups."""
+        [operand] = requested_sums
+        groups = await self._summed(requested_sums, f"add up {operand.source}")
+        return {key: group.sums[operand] for key, group in groups}
+
+    async def counts(self, operand: Operand, value: CountedBy) -> Counts:
+        """Count each value, or bin, in each group. Raises TooManyGroups."""
+        counts: Counts = {}
+        also = [Value(operand) if value == "value" else None]
+        lead = value != "value" and not self._row_dimensions
+        lead = lead and all(values_lead(target.query, operand) for target in self._targets)
+        build = (
+            _binning(operand, value) if lead else _counting(self._row_dimensions, operand, value)
+        )
+        what = f"count values of {operand.source}"
+        for key, number in await self._merged(build, _counted, what, also=also, as_one=not lead):
+            counts.setdefault(key[:-1], Counter())[key[-1]] += number
+        return counts
+
+    async def _summed(
+        self, requested_sums: RequestedSums, what: str, stored: StoredRows | None = None
+    ) -> list[tuple[Key, _Summed]]:
+        return await self._merged(
+            lambda query, here: select_sums(query, here, self._row_dimensions, requested_sums),
+            lambda held, row: (held or _Summed()).add(row, requested_sums),
+            what,
+            stored=stored,
+        )
+
+    async def _merged(
+        self,
+        build: Build,
+        merge: Callable[[Held | None, Any], Held],
+        what: str,
+        *,
+        also: Sequence[Dimension | None] = (),
+        as_one: bool = True,
+        settings: Mapping[str, str] = NOTHING,
+        stored: StoredRows | None = None,
+    ) -> list[tuple[Key, Held]]:
+        """Return the values of each key, merged over all parts.
+
+        `also`: the dimensions after those of the groups in a key. `as_one`: without conditions the
+        partitions of a group are read as one. A key of many partitions and models is held once.
+        """
+        held: dict[Key, Held] = {}
+        behind = [*self._row_dimensions, *also]
+        for target in self._targets:
+            own = tuple(_own(target, by) for by in self._dimensions if _is_of_model(by))
+            async for row in self._reader.rows(
+                target.query, build, what, as_one=as_one, settings=settings, stored=stored
+            ):
+                raw = (own, *row[: len(behind)])
+                there = held.get(raw)
+                if there is None:
+                    self._budget.take()
+                held[raw] = merge(there, row)
+        for column, dimension in enumerate(behind, 1):
+            if isinstance(dimension, Value):
+                await self._naming.learn(dimension.operand, {raw[column] for raw in held})
+        return [(self._key(raw, also), value) for raw, value in held.items()]
+
+    def _key(self, raw: Key, behind: Sequence[Any]) -> Key:
+        own, values = iter(raw[0]), iter(raw[1:])
+        key = [
+            next(own) if _is_of_model(dimension) else self._name_value(dimension, next(values))
+            for dimension in self._dimensions
+        ]
+        return (*key, *(self._name_value(dimension, next(values)) for dimension in behind))
+
+    def _name_value(self, dimension: Any, value: Any) -> Any:
+        is_value = isinstance(dimension, Value)
+        return self._naming.name_value(dimension.operand, value) if is_value else value
+
+
+def _counted(held: int | None, row: Any) -> int:
+    return (held or 0) + int(row.n)
+
+
+def _widened(held: PartialSums | None, row: Any) -> PartialSums:
+    ends = held or PartialSums()
+    ends.add(int(row.low is not None), {"low": row.low, "high": row.high})
+    return ends
+
+
+def _own(target: Target, dimension: Any) -> Any:
+    return getattr(target.registration, dimension.operand.name)
+
+
+def _counting(dimensions: Sequence[Dimension], operand: Operand, value: CountedBy) -> Build:
+    return lambda query, here: select_counts(query, here, dimensions, operand, value)
+
+
+def _binning(operand: Operand, bins: CountedBy) -> Build:
+    return lambda query, here: bins_of(query, here, operand, bins)
+
+
+def _sketching(operand: Operand, sums: frozenset[Sum]) -> Build:
+    return lambda query, here: sketch_of(query, here, operand, sums)
+
+
+def _summing_bins(operand: Operand, sums: frozenset[Sum]) -> Build:
+    return lambda query, here: select_sums_of_bins(query, here, operand, sums)
+
+
+def _is_of_model(dimension: Dimension) -> bool:
+    return (
+        not isinstance(dimension, InTime | InBins)
+        and dimension.operand.source == "inference"
+        and dimension.operand.name in {"model_id", "project_id"}
+    )
+
+
+def _sums_in(
+    row: Any, requested_sums: RequestedSums
+) -> Iterator[tuple[Operand, tuple[int, dict[Any, Any]]]]:
+    """Return the sums of each operand in a row, in the order of `select_sums`."""
+    column = row._fields.index("n") + 1
+    for operand, sums in requested_sums.items():
+        names = sorted(sums)
+        values = dict(zip(names, row[column + 1 :], strict=False))
+        yield operand, (row[column], values)
+        column += 1 + len(names)

@@ -1,0 +1,160 @@
+"""Reads stored counts of partitions that are no longer written, instead of counting again.
+
+They are used for a partition that is wholly in the range, has been counted, was not written since,
+and has no pending deletion. All other partitions are counted as if nothing were stored.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    CompoundSelect,
+    Integer,
+    Row,
+    Select,
+    case,
+    cast,
+    exists,
+    func,
+    literal,
+    select,
+    union_all,
+)
+from sqlalchemy.dialects.postgresql import INTEGER, UUID
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.index.tables import erasing, outdated_count, partition_count
+from inference_store.query.filters import typed
+from inference_store.query.filters.typed import Predicate
+
+from .conditions import OfKey
+from .conditions.predictions import Predicts
+from .deadline import Deadline, fetch
+from .matching import Query
+from .operand import bind_many
+from .scan_range import ScanRange
+
+WHAT: Final = "read stored counts"
+_LOOKS: Final = 50
+Number: TypeAlias = ColumnElement[Any]
+
+
+async def read_stored(
+    connection: AsyncConnection,
+    queries: Sequence[Query],
+    parts: Sequence[ScanRange],
+    columns: Sequence[ColumnElement[Any]],
+    deadline: Deadline,
+) -> dict[ScanRange, Row[Any]]:
+    """Return columns of the valid counts, by model and piece. Raises OutOfTime."""
+    if not (queries and parts):
+        return {}
+    # Marks first: a deletion after this has outdated its counts before they are read.
+    marking = [query.scan_range.model for query in queries if query.marks]
+    marked = await _find_marked(connection, marking, parts, deadline)
+    holding = partial(_select_valid, [query.scan_range.model for query in queries], parts, columns)
+    rows = await fetch(connection, holding, deadline, what=WHAT)
+    whole = {(part.lo, part.hi) for part in parts}
+    stored = {
+        ScanRange(row.model, row.lo, row.hi): row for row in rows if (row.lo, row.hi) in whole
+    }
+    return {piece: row for piece, row in stored.items() if piece not in marked}
+
+
+def _select_valid(
+    models: Sequence[int], parts: Sequence[ScanRange], columns: Sequence[ColumnElement[Any]]
+) -> Select[Any]:
+    here = partition_count.c
+    starts = bind_many([part.lo for part in parts], UUID(as_uuid=True))
+    outdated = exists().where(outdated_count.c.partition_count == here.id)
+    return select(here.model, here.lo, here.hi, *columns).where(
+        here.model == bind_many(models, INTEGER()).any_(),
+        here.lo == starts.any_(),
+        here.counted_at.is_not(None),
+        ~outdated,
+    )
+
+
+async def _find_marked(
+    connection: AsyncConnection,
+    models: Sequence[int],
+    parts: Sequence[ScanRange],
+    deadline: Deadline,
+) -> set[ScanRange]:
+    """Return the pieces in which something is being erased: one index look-up each."""
+    scopes = [replace(part, model=model) for model in models for part in parts]
+    marked: set[ScanRange] = set()
+    for start in range(0, len(scopes), _LOOKS):
+        batch = scopes[start : start + _LOOKS]
+        rows = await fetch(
+            connection, partial(_select_marks, batch), deadline, what="look for marks"
+        )
+        marked |= {batch[row.place] for row in rows}
+    return marked
+
+
+def _select_marks(scopes: Sequence[ScanRange]) -> CompoundSelect[Any]:
+    return union_all(
+        *(
+            select(literal(index, Integer).label("place"))
+            .where(scan_range.of(erasing), erasing.c.scope == "inference")
+            .limit(1)
+            for index, scan_range in enumerate(scopes)
+        )
+    )
+
+
+async def read_numbers(
+    connection: AsyncConnection,
+    queries: Sequence[Query],
+    parts: Sequence[ScanRange],
+    deadline: Deadline,
+) -> dict[ScanRange, int]:
+    """Return the number of matches in each piece whose counts are stored. Raises OutOfTime.
+
+    The queries are one request of several models.
+    """
+    number = _choose_column(queries[0]) if queries else None
+    if number is None:
+        return {}
+    stored = await read_stored(connection, queries, parts, [number.label("number")], deadline)
+    return {part: row.number for part, row in stored.items() if row.number is not None}
+
+
+def _choose_column(query: Query) -> Number | None:
+    """Return the column with the number of matches in a partition; None if that is not stored."""
+    here = partition_count.c
+    if not query.conditions:
+        return here.inferences
+    if len(query.conditions) > 1:
+        return None
+    match query.conditions[0]:
+        case OfKey(key, valued=valued, when=when):
+            having = _select_number(here["keys"], key, 1 if valued else 0)
+            return having if when else here.inferences - having
+        case Predicts(condition, when=True, names=names) if (
+            name := _get_label(condition)
+        ) is not None:
+            return _select_number(here.labels, names.label(name))
+    return None
+
+
+def _select_number(column: Any, number: int, index: int | None = None) -> Number:
+    """Return the stored number of a key or label, or 0; NULL if there were too many to store."""
+    entry = column[str(number)] if index is None else column[str(number)][index]
+    number_stored = func.coalesce(cast(entry.astext, BigInteger), 0)
+    return case((column.is_not(None), number_stored))
+
+
+def _get_label(condition: Predicate | None) -> str | None:
+    """Return the label, if the condition requires only that a prediction has it; else None."""
+    match condition:
+        case typed.Compared("=", typed.Column("label"), typed.Constant(value=name)):
+            return str(name)
+        case typed.Among(typed.Column("label"), items=(typed.Constant(value=name),)):
+            return str(name)
+    return None
