@@ -1,4 +1,4 @@
-"""Valid things by default, varied by keyword."""
+"""Builders of valid events, varied by keyword."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -12,7 +12,7 @@ BUCKETS = Buckets("inference-store", frozenset({"elsewhere"}))
 
 
 def make_payload(**changes: Any) -> bytes:
-    """An event's bytes; values are the encoder's arguments."""
+    """Encode an event; `changes` are arguments of the encoder."""
     values: dict[str, Any] = {
         "model_id": "people-detector",
         "inference_id": "1",
@@ -25,11 +25,11 @@ def make_payload(**changes: Any) -> bytes:
 
 
 def make_event(**changes: Any) -> InferenceEvent:
-    """A decoded event."""
+    """Make a decoded event."""
     return decode(make_payload(**changes), record_time=NOW, buckets=BUCKETS)
 
 
-def altered(payload: bytes, **changes: Any) -> bytes:
-    """The same message with members replaced; `...` takes one away."""
+def replace_members(payload: bytes, **changes: Any) -> bytes:
+    """Return a message with members replaced; `...` removes one."""
     document = orjson.loads(payload) | changes
     return orjson.dumps({name: value for name, value in document.items() if value is not ...})

@@ -1,4 +1,4 @@
-"""A collector of traces: takes OTLP over HTTP as a real one does, and keeps what it was sent."""
+"""A collector of traces: it receives OTLP over HTTP like a real one, and records the spans."""
 
 import asyncio
 import gzip
@@ -14,8 +14,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """One span as it arrived; ids in hexadecimal."""
+class ReceivedSpan:
+    """A received span; ids in hexadecimal."""
 
     service: str
     name: str
@@ -30,10 +30,10 @@ class Seen:
 
 
 class Collector:
-    """On a free port of 127.0.0.1; `hang_seconds`: how long every request is kept waiting."""
+    """Listens on a free port of 127.0.0.1, and delays every request by `hang_seconds`."""
 
     def __init__(self, *, hang_seconds: float = 0) -> None:
-        self.spans: list[Seen] = []
+        self.spans: list[ReceivedSpan] = []
         self.requests = 0
         self._hang_seconds = hang_seconds
         self._runner: web.AppRunner | None = None
@@ -41,7 +41,7 @@ class Collector:
 
     async def __aenter__(self) -> Self:
         app = web.Application()
-        app.router.add_post("/v1/traces", self._take)
+        app.router.add_post("/v1/traces", self._receive)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
@@ -53,39 +53,41 @@ class Collector:
             await self._runner.cleanup()
 
     def environment(self) -> dict[str, str]:
-        """What makes a service send its traces here, soon."""
+        """Return the settings with which a service sends its traces here soon."""
         return {"OTEL_EXPORTER_OTLP_ENDPOINT": self.endpoint, "OTEL_BSP_SCHEDULE_DELAY": "200"}
 
-    def named(self, name: str) -> list[Seen]:
+    def find_spans(self, name: str) -> list[ReceivedSpan]:
         return [span for span in self.spans if span.name == name]
 
-    def below(self, span: Seen) -> list[Seen]:
-        """Its children, and theirs."""
-        children = [each for each in self.spans if each.parent == span.id]
-        return children + [grandchild for child in children for grandchild in self.below(child)]
+    def find_descendants(self, span: ReceivedSpan) -> list[ReceivedSpan]:
+        """Return all descendants of a span."""
+        children = [other for other in self.spans if other.parent == span.id]
+        return children + [
+            grandchild for child in children for grandchild in self.find_descendants(child)
+        ]
 
-    async def _take(self, request: web.Request) -> web.Response:
+    async def _receive(self, request: web.Request) -> web.Response:
         self.requests += 1
         await asyncio.sleep(self._hang_seconds)
         body = await request.read()
         if request.headers.get("Content-Encoding") == "gzip" and body[:2] == b"\x1f\x8b":
             body = gzip.decompress(body)
-        self.spans += _spans(ExportTraceServiceRequest.FromString(body))
+        self.spans += _read_spans(ExportTraceServiceRequest.FromString(body))
         answer = ExportTraceServiceResponse().SerializeToString()
         return web.Response(body=answer, content_type="application/x-protobuf")
 
 
-def _spans(request: ExportTraceServiceRequest) -> list[Seen]:
+def _read_spans(request: ExportTraceServiceRequest) -> list[ReceivedSpan]:
     return [
-        Seen(
-            service=_attributes(resource.resource.attributes)["service.name"],
+        ReceivedSpan(
+            service=_read_attributes(resource.resource.attributes)["service.name"],
             name=span.name,
             kind=span.kind,
             trace=span.trace_id.hex(),
             id=span.span_id.hex(),
             parent=span.parent_span_id.hex(),
             links=[(link.trace_id.hex(), link.span_id.hex()) for link in span.links],
-            attributes=_attributes(span.attributes),
+            attributes=_read_attributes(span.attributes),
             failed=span.status.code == 2,
             events=len(span.events),
         )
@@ -95,5 +97,5 @@ def _spans(request: ExportTraceServiceRequest) -> list[Seen]:
     ]
 
 
-def _attributes(pairs: Any) -> dict[str, Any]:
+def _read_attributes(pairs: Any) -> dict[str, Any]:
     return {pair.key: getattr(pair.value, pair.value.WhichOneof("value")) for pair in pairs}

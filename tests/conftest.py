@@ -1,10 +1,10 @@
-"""What all tests need: the servers, and what is made on them for one test."""
+"""The plugins and fixtures of all tests: the servers, and the databases and topics on them."""
 
 import os
 
 from tests import properties
 
-# gRPC would begin threads anew in each process that a test starts, between fork and exec, and
+# gRPC would start its threads again in each process that a test starts, between fork and exec, and
 # these end the process when its files are closed.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 

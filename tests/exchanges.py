@@ -1,4 +1,4 @@
-"""Exchanges as a proxy hands them over, by a small protocol of our own: JSON inputs in base64."""
+"""Exchanges as a proxy hands them over, in a small protocol of our own: JSON with base64 inputs."""
 
 import base64
 import struct
@@ -17,7 +17,7 @@ from inference_store.proxy.protocols.protocol import Call, Inference, Model, Pro
 
 
 def png(width: int = 4, height: int = 3) -> bytes:
-    """A grey image."""
+    """Return a grey image."""
 
     def chunk(kind: bytes, body: bytes) -> bytes:
         framed = kind + body
@@ -29,13 +29,13 @@ def png(width: int = 4, height: int = 3) -> bytes:
 
 
 def read(exchange: Exchange, call: Call, model: Model) -> Reading:
-    """One inference an input; an answer's outputs one each."""
+    """Read an inference for each input, with the output of the same index."""
     del call, model
     try:
         plain = decoded(exchange.request.bytes, exchange.request_headers, 1 << 20)
-        asked = read_exactly(plain or b"")
-        inputs = [base64.b64decode(each["data"][0]) for each in asked["inputs"]]
-        envelopes = [each.get("parameters", {}).get("metadata") for each in asked["inputs"]]
+        request = read_exactly(plain or b"")
+        inputs = [base64.b64decode(input_["data"][0]) for input_ in request["inputs"]]
+        envelopes = [input_.get("parameters", {}).get("metadata") for input_ in request["inputs"]]
     except (UnreadableJson, KeyError, TypeError, ValueError) as error:
         problem = Problem(f"{type(error).__name__} in the request", ("request", "unreadable"))
         whole = Inference(data=exchange.request.bytes or None, response=exchange.response.bytes)
@@ -52,10 +52,10 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
     ]
     return Reading(
         inferences=inferences,
-        request_id=asked.get("id"),
+        request_id=request.get("id"),
         response_id=answer.get("id"),
         error=answer.get("error"),
-        standard={"prompts": ["what?"]} if "prompts" in asked else {},
+        standard={"prompts": ["what?"]} if "prompts" in request else {},
     )
 
 
@@ -71,17 +71,17 @@ RECEIVED_AT = datetime.now(UTC).replace(microsecond=123456) - timedelta(minutes=
 
 
 def request_body(*images: bytes, metadata: Any = None, **more: Any) -> bytes:
-    """A request; `metadata`: of every input."""
+    """Return the body of a request; every input has the `metadata`."""
     parameters = {} if metadata is None else {"parameters": {"metadata": metadata}}
     inputs = [
-        {"name": "image", "data": [base64.b64encode(each).decode()], **parameters}
-        for each in images or (png(),)
+        {"name": "image", "data": [base64.b64encode(image).decode()], **parameters}
+        for image in images or (png(),)
     ]
     return orjson.dumps({**more, "inputs": inputs})
 
 
 def response_body(*scores: float, **more: Any) -> bytes:
-    """An answer with a detection each."""
+    """Return the body of an answer with a detection for each score."""
     outputs = [
         {"name": "predictions", "datatype": "BYTES", "shape": [1], "data": [detection(score)]}
         for score in scores or (0.9,)
@@ -90,26 +90,26 @@ def response_body(*scores: float, **more: Any) -> bytes:
 
 
 def detection(score: float) -> dict[str, Any]:
-    """A box."""
+    """Return a detection with a box."""
     return {"label": "person", "score": score, "xmin": 0, "ymin": 0, "xmax": 2, "ymax": 2}
 
 
 def exchange(body: bytes | None = None, answer: bytes | None = None, /, **changes: Any) -> Exchange:
-    """One call that went well."""
-    asked = request_body() if body is None else body
-    answered = response_body() if answer is None else answer
-    made = Exchange(
+    """Return the exchange of a successful call."""
+    request = request_body() if body is None else body
+    response = response_body() if answer is None else answer
+    new_exchange = Exchange(
         transport="rest",
         method="POST",
         path="/v2/models/detector/infer",
         request_headers=[("content-type", "application/json")],
-        request=Body(parts=(asked,) if asked else (), size=len(asked)),
+        request=Body(parts=(request,) if request else (), size=len(request)),
         response_headers=[("content-type", "application/json")],
-        response=Body(parts=(answered,) if answered else (), size=len(answered)),
+        response=Body(parts=(response,) if response else (), size=len(response)),
         http_status=200,
         received_at=RECEIVED_AT,
         forwarded_at=RECEIVED_AT + timedelta(milliseconds=1),
         responded_at=RECEIVED_AT + timedelta(milliseconds=21),
         finished_at=RECEIVED_AT + timedelta(milliseconds=22),
     )
-    return replace(made, **changes)
+    return replace(new_exchange, **changes)

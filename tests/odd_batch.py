@@ -1,4 +1,4 @@
-"""Record batches that no client would make: header names that are not UTF-8."""
+"""Record batches that no client would make, with header names that are not UTF-8."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Name(str):
-    """A header's name whose bytes are what the test says."""
+    """A header name with bytes that the test chooses."""
 
     __slots__ = ("raw",)
     raw: bytes
@@ -20,15 +20,15 @@ class Name(str):
         return self.raw
 
 
-def odd_name(raw: bytes) -> Name:
-    """A name of these bytes."""
+def make_odd_name(raw: bytes) -> Name:
+    """Return a header name with these bytes."""
     name = Name("odd")
     name.raw = raw
     return name
 
 
 class OddBatch(BatchBuilder):
-    """A batch for `AIOKafkaProducer.send_batch`, in a codec; its header names are any bytes."""
+    """A batch for `AIOKafkaProducer.send_batch` in a codec, with header names of any bytes."""
 
     def __init__(
         self, codec: str = "none", *, transactional: bool = False, producer_id: int = -1
@@ -39,35 +39,35 @@ class OddBatch(BatchBuilder):
         )
 
     def add(self, value: bytes, headers: Headers = ()) -> None:
-        """One more record."""
+        """Add a record."""
         assert self.append(timestamp=None, key=None, value=value, headers=list(headers))
 
     def _set_producer_state(self, *state: int) -> None:
         self._builder.set_producer_state(*state)
 
     def spoil(self) -> "OddBatch":
-        """Put junk behind the end of what is compressed; Kafka takes it from gzip and lz4."""
-        self._buffer = bytearray(with_junk(bytes(self._build())))
+        """Append junk to the compressed data; Kafka accepts it with gzip and lz4."""
+        self._buffer = bytearray(add_junk(bytes(self._build())))
         return self
 
-    def built(self, base_offset: int = 0) -> bytes:
-        """Its bytes, as a broker would give them back."""
+    def encode_batch(self, base_offset: int = 0) -> bytes:
+        """Return the bytes of the batch as a broker would return them."""
         return base_offset.to_bytes(8, "big") + bytes(self._build())[8:]
 
 
-def with_junk(batch: bytes) -> bytes:
-    """A compressed batch with bytes behind the end of what is compressed."""
-    return with_length(batch + b"junkjunkjunk")
+def add_junk(batch: bytes) -> bytes:
+    """Return a compressed batch with bytes after the end of the compressed data."""
+    return update_length(batch + b"junkjunkjunk")
 
 
-def with_length(batch: bytes) -> bytes:
-    """A batch that was changed, with the length and the checksum that it has now."""
+def update_length(batch: bytes) -> bytes:
+    """Return a changed batch with its new length and checksum."""
     changed = bytearray(batch)
     changed[8:12] = (len(changed) - 12).to_bytes(4, "big")
-    return with_checksum(changed)
+    return update_checksum(changed)
 
 
-def with_checksum(batch: bytearray) -> bytes:
-    """A batch that was changed, with the checksum that it has now."""
+def update_checksum(batch: bytearray) -> bytes:
+    """Return a changed batch with its new checksum."""
     batch[17:21] = calc_crc32c(bytes(batch[21:])).to_bytes(4, "big")
     return bytes(batch)

@@ -1,4 +1,4 @@
-"""The operations of an OpenAPI document, and the cases made of them, as schemathesis has them."""
+"""The operations of an OpenAPI document, and the types of schemathesis for their cases."""
 
 from collections.abc import Iterator
 from typing import Any, TypeAlias
@@ -12,8 +12,8 @@ Case: TypeAlias = schemathesis.Case[Operation]
 
 
 def read_operations(document: BaseSchema) -> Iterator[Operation]:
-    """Every operation of the document. Raises what is wrong with one that is no operation."""
-    for found in document.get_all_operations():
-        if isinstance(found, Err):
-            raise found.err()
-        yield found.ok()
+    """Yield every operation of the document. Raises the error of an invalid one."""
+    for result in document.get_all_operations():
+        if isinstance(result, Err):
+            raise result.err()
+        yield result.ok()

@@ -1,4 +1,4 @@
-"""Wait by asking again until a deadline, in a coroutine."""
+"""Poll until a deadline in a coroutine."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,7 +10,7 @@ T = TypeVar("T")
 async def until(
     ask: Callable[[], Awaitable[T]], enough: Callable[[T], bool], *, seconds: float = 180.0
 ) -> T:
-    """The first answer that is enough. Raises AssertionError with the last one."""
+    """Return the first answer that is enough. Raises AssertionError with the last one."""
     deadline = asyncio.get_running_loop().time() + seconds
     while True:
         answer = await ask()

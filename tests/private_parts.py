@@ -1,4 +1,4 @@
-"""Parts of libraries that no library promises to keep, and that the product leans on.
+"""Private parts of libraries that the product relies on.
 
 Whoever raises a version here has looked at each of its parts in the new one, and at who uses it.
 """
@@ -10,7 +10,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class PrivateParts:
-    """Of one version of a library: names by `module:class`; no class: of the module."""
+    """The names used of one version of a library, by `module:class`, or `module:` for its own."""
 
     version: str
     names: Mapping[str, Sequence[str]]
@@ -55,4 +55,4 @@ PRIVATE_PARTS: Final[Mapping[str, PrivateParts]] = {
     ),
 }
 PUBLIC: Final = frozenset({"_asdict", "_exit", "_fields", "_mapping", "_replace"})
-"""They begin with an underscore, and are documented: of named tuples, of rows, of `os`."""
+"""Documented names that begin with an underscore: of named tuples, of rows, of `os`."""

@@ -1,4 +1,4 @@
-"""A producer, as any program may be one: three blobs, then the event of nine fields."""
+"""A producer like any other program: it writes three blobs, then the event of nine fields."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ START = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """What a producer captured of one inference."""
+    """One inference as a producer captured it."""
 
     number: int
     model_id: str = "people-detector"
@@ -30,13 +30,14 @@ class Capture:
     inference_id: str | None = None
     received_at: datetime | None = None
     prefix: str = "captures"
+    data: bytes | None = None
 
     def key(self, kind: Kind) -> str:
         return f"{self.prefix}/{self.model_id}/{self.number}/{kind}"
 
     @property
     def blobs(self) -> dict[str, bytes]:
-        """The three objects, by key."""
+        """Return the three objects by key."""
         response = {
             "outputs": [
                 {
@@ -48,14 +49,14 @@ class Capture:
             ]
         }
         return {
-            self.key("data"): b"datum %d" % self.number,
+            self.key("data"): b"datum %d" % self.number if self.data is None else self.data,
             self.key("metadata"): json.dumps(list(self.metadata)).encode(),
             self.key("response"): json.dumps(response).encode(),
         }
 
     @property
     def event(self) -> bytes:
-        """The message."""
+        """Return the message."""
         received_at = self.received_at or START + timedelta(milliseconds=self.number)
         return encode(
             model_id=self.model_id,
@@ -72,7 +73,7 @@ class Capture:
 
 
 def capture(number: int, **changes: Any) -> Capture:
-    """A detection with typical metadata, varied by number."""
+    """Make a capture of a detection with typical metadata, varied by number."""
     values: dict[str, Any] = {
         "metadata": [
             {"key": "frame_number", "type": "int", "value": str(number)},
@@ -98,7 +99,7 @@ def capture(number: int, **changes: Any) -> Capture:
 
 
 class Producer:
-    """Puts blobs and publishes events."""
+    """Writes blobs and publishes events."""
 
     def __init__(self, environment: dict[str, str], topic: str) -> None:
         self._environment = environment
@@ -117,8 +118,8 @@ class Producer:
             client_options={"allow_http": True},
         )
 
-    def of_bucket(self, bucket: str) -> "Producer":
-        """The same producer, which from now on writes into another bucket."""
+    def use_bucket(self, bucket: str) -> "Producer":
+        """Change the bucket that this producer writes to; return the producer."""
         self._store = self._store_of(bucket)
         return self
 
@@ -144,29 +145,29 @@ class Producer:
 
     async def put_all(self, captures: Iterable[Capture], *kinds: str) -> None:
         """Write the objects of many captures, 16 at a time."""
-        waiting = iter(captures)
+        pending = iter(captures)
 
         async def work() -> None:
-            for one in waiting:
-                await self.put(one, *kinds)
+            for item in pending:
+                await self.put(item, *kinds)
 
         await asyncio.gather(*(work() for _ in range(16)))
 
     def put_by_threads(self, captures: Iterable[Capture]) -> None:
-        """Write the objects of very many captures; a third of the CPU of `put_all`. Blocks."""
-        objects = [item for one in captures for item in one.blobs.items()]
+        """Write the objects of very many captures with a third of the CPU of `put_all`. Blocks."""
+        objects = [item for item_capture in captures for item in item_capture.blobs.items()]
         with ThreadPoolExecutor(16) as threads:
             for _ in threads.map(lambda item: put(self._store, *item), objects):
                 pass
 
-    async def publish(self, payload: bytes, **place: Any) -> None:
+    async def publish(self, payload: bytes, **options: Any) -> None:
         """Publish a message."""
         if self._kafka is None:
             raise RuntimeError("not started")
-        await self._kafka.send_and_wait(self.topic, payload, **place)
+        await self._kafka.send_and_wait(self.topic, payload, **options)
 
     async def publish_all(self, payloads: Iterable[bytes]) -> None:
-        """Publish many, and wait for all."""
+        """Publish many messages, and wait for all."""
         if self._kafka is None:
             raise RuntimeError("not started")
         for payload in payloads:
@@ -174,6 +175,6 @@ class Producer:
         await self._kafka.flush()
 
     async def produce(self, *captures: Capture) -> None:
-        """Blobs, then events."""
+        """Write blobs, then publish events."""
         await self.put_all(captures)
-        await self.publish_all(one.event for one in captures)
+        await self.publish_all(item.event for item in captures)

@@ -1,4 +1,4 @@
-"""How many examples a property test tries: a few in every run, all of them by `make properties`."""
+"""The numbers of examples of property tests: a few in every run, all with `make properties`."""
 
 from hypothesis import settings
 
@@ -8,7 +8,7 @@ _LEAST = 10
 
 
 def register() -> None:
-    """Hypothesis' two profiles, with the examples of tests that name no number.
+    """Register two profiles of Hypothesis, for tests that name no number of examples.
 
     Neither has a deadline: a busy machine is slow, not wrong.
     """
@@ -18,7 +18,7 @@ def register() -> None:
 
 
 def examples(most: int) -> int:
-    """So many with `--hypothesis-profile=long`, else a tenth of them."""
+    """Return `most` with `--hypothesis-profile=long`, otherwise a tenth of it."""
     if settings.get_current_profile_name() == LONG:
         return most
     return max(most // _SHARE, _LEAST)

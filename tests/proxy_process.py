@@ -1,4 +1,4 @@
-"""A real proxy process, before model servers that run elsewhere."""
+"""A real proxy process in front of model servers that run elsewhere."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,10 +10,10 @@ from tests.service_process import Service
 
 
 class Proxy(Service):
-    """One `inference-store proxy`; `http` and `grpc` are host:port, and stay over a restart.
+    """One `inference-store proxy`; `http` and `grpc` are host:port, the same after a restart.
 
-    `upstreams` and `models` are what stands in its configuration's file. A context manager:
-    stopped on leaving.
+    `upstreams` and `models` are the entries of its configuration file. A context manager: it stops
+    on leaving.
     """
 
     def __init__(
@@ -39,8 +39,8 @@ class Proxy(Service):
             "PROXY_REPORT_SECONDS": "1",
             **changes,
         }
-        named = {f"INFERENCE_STORE_{name}": value for name, value in settings.items()}
-        super().__init__("proxy", {**environment, **named}, folder)
+        environment_changes = {f"INFERENCE_STORE_{name}": value for name, value in settings.items()}
+        super().__init__("proxy", {**environment, **environment_changes}, folder)
 
     def __enter__(self) -> Self:
         return self
@@ -48,12 +48,12 @@ class Proxy(Service):
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def said(self, action: str) -> list[dict[str, Any]]:
-        """What it logged of one kind since it was last started."""
+    def read_log(self, action: str) -> list[dict[str, Any]]:
+        """Return the log entries with an action since the last start."""
         lines = [line for line in self.text.splitlines() if f'"{action}"' in line]
-        return [found for found in map(json.loads, lines) if found["action"] == action]
+        return [entry for entry in map(json.loads, lines) if entry["action"] == action]
 
 
 def upstream(name: str, *protocols: str, **where: Any) -> dict[str, Any]:
-    """An entry of `upstreams`: `url`, `grpc`, `models`, … as the file has them."""
+    """Return an entry of `upstreams`, with `url`, `grpc`, `models`, … as in the file."""
     return {"name": name, "protocols": list(protocols), **where}

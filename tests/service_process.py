@@ -1,4 +1,4 @@
-"""Real service processes: started as a user starts them, watched through their admin port."""
+"""Real service processes, started as a user starts them and watched through their admin port."""
 
 import json
 import re
@@ -20,42 +20,42 @@ class Service:
     def __init__(self, name: str, environment: Mapping[str, str], folder: Path) -> None:
         self.name = name
         self.log = folder / f"{name}.log"
-        # where the admin port is https: whom to trust
+        # Trusted authorities, if the admin port is https.
         self.trusted: ssl.SSLContext | None = None
         self._environment = dict(environment)
-        self.process = self._started()
+        self.process = self._start()
 
-    def _started(self) -> WatchedProcess:
+    def _start(self) -> WatchedProcess:
         self._mark = self.log.stat().st_size if self.log.exists() else 0
         return start_module(
             "inference_store.cli.main", self.name, log=self.log, environment=self._environment
         )
 
     def setting(self, name: str) -> str:
-        """What it was told (the name without the prefix)."""
+        """Return a setting of the service (the name without the prefix)."""
         return self._environment[f"INFERENCE_STORE_{name}"]
 
     @property
     def text(self) -> str:
-        """What it logged since it was last started."""
+        """Return the log since the last start."""
         with self.log.open("rb") as log:
             log.seek(self._mark)
             return log.read().decode("utf-8", "replace")
 
     @property
     def admin(self) -> str:
-        """The URL of its admin port."""
+        """Wait for the admin port; return its URL."""
         wait_until(lambda: "admin_listening" in self.text, seconds=180, what=f"{self.name}'s port")
-        found = re.search(
+        match = re.search(
             r'"port": (\d+), [^\n]*admin_listening|admin_listening[^\n]*"port": (\d+)', self.text
         )
-        if found is None:
+        if match is None:
             raise AssertionError(self.text)
         scheme = "http" if self.trusted is None else "https"
-        return f"{scheme}://127.0.0.1:{found[1] or found[2]}"
+        return f"{scheme}://127.0.0.1:{match[1] or match[2]}"
 
     def health(self) -> dict[str, Any]:
-        """The body of /health/ready."""
+        """Return the body of /health/ready."""
         try:
             with self._get("/health/ready") as answer:
                 return dict(json.load(answer))
@@ -77,25 +77,25 @@ class Service:
         return self
 
     def restart(self, **changes: str | None) -> "Service":
-        """Start again after it ended, with settings changed (names without the prefix)."""
+        """Start again after it ended, with changed settings (names without the prefix)."""
         for name, value in changes.items():
             self._environment.pop(f"INFERENCE_STORE_{name}", None)
             if value is not None:
                 self._environment[f"INFERENCE_STORE_{name}"] = value
-        self.process = self._started()
+        self.process = self._start()
         return self
 
     def metrics(self, name: str) -> float:
-        """The sum of a metric's samples, whatever their labels."""
+        """Return the sum of the samples of a metric over all labels."""
         with self._get("/metrics") as answer:
             lines = answer.read().decode().splitlines()
-        found = re.compile(rf"inference_store_{name}(\{{.*\}})? (\S+)$")
-        return sum(float(match[2]) for line in lines if (match := found.match(line)))
+        pattern = re.compile(rf"inference_store_{name}(\{{.*\}})? (\S+)$")
+        return sum(float(match[2]) for line in lines if (match := pattern.match(line)))
 
     def stop(self) -> None:
-        """SIGTERM, and wait."""
+        """Send SIGTERM, and wait."""
         self.process.stop()
 
     def kill(self) -> None:
-        """kill -9, and wait."""
+        """Kill (-9), and wait."""
         self.process.kill()

@@ -1,4 +1,4 @@
-"""Settings for tests: from what a test gives and the environment, never from a `.env` file."""
+"""Settings for tests, from arguments and the environment, never from a `.env` file."""
 
 from typing import Any, TypeVar
 
@@ -6,9 +6,9 @@ from pydantic_settings import BaseSettings
 
 Settings = TypeVar("Settings", bound=BaseSettings)
 TOKEN = "the-token-of-the-settings"
-"""An API_TOKEN for tests: of fewer bytes it is refused."""
+"""An API_TOKEN for tests; a shorter one is refused."""
 
 
-def make_settings(group: type[Settings], **given: Any) -> Settings:
-    """A group of settings. Values may be as the environment has them: the group parses them."""
-    return group(_env_file=None, **given)
+def make_settings(group: type[Settings], **values: Any) -> Settings:
+    """Make a group of settings. Values may be texts, which the group parses."""
+    return group(_env_file=None, **values)

@@ -1,4 +1,4 @@
-"""Migrations that do not exist: for tests of what a later version's would do."""
+"""Synthetic migrations, for tests of those of a later version."""
 
 import shutil
 from pathlib import Path
@@ -26,13 +26,13 @@ def upgrade() -> None:
 '''
 
 
-def migrations_with_one_more(folder: Path) -> Path:
-    """A copy of the migrations in `folder`, with one more that only adds."""
+def copy_migrations_with_one_more(folder: Path) -> Path:
+    """Copy the migrations to `folder`, with one more that only adds; return the copy."""
     return _copy_with(folder, "synthetic", _SCRIPT.format(next=NEXT, head=newest()))
 
 
-def migrations_with_an_index(folder: Path) -> Path:
-    """A copy of the migrations in `folder`, with one more that builds an index beside writers."""
+def copy_migrations_with_an_index(folder: Path) -> Path:
+    """Copy the migrations to `folder`, with one more that builds an index beside writers."""
     numbers = f'revision = "{NEXT}"\ndown_revision: str | None = "{newest()}"'
     example = _EXAMPLE.read_text()
     script = example.replace('revision = "0002"\ndown_revision: str | None = "0001"', numbers)

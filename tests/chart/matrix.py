@@ -1,4 +1,4 @@
-"""Values that the chart is tried with: each a way that somebody installs it."""
+"""Values with which the chart is tested, each a way to install it."""
 
 from tests.chart.rendering import Values
 
@@ -8,7 +8,7 @@ SERVERS: Values = {
     "s3": {"endpoint": "https://s3.example.com:9443", "existingSecret": "store-s3"},
 }
 
-# What stands behind a proxy.
+# The model servers behind a proxy.
 UPSTREAMS: list[Values] = [
     {"name": "mlserver", "url": "http://mlserver:8080", "grpc": "mlserver:8081"},
     {"name": "triton", "grpc": "grpcs://triton.example.com:9001", "models": ["yolo*"]},
@@ -152,8 +152,10 @@ MATRIX: dict[str, Values] = {
                 "issuer": "https://login.example.com",
                 "audience": "store",
                 "roles": {"analysts": ["read"]},
+                "signIn": {"clientId": "console", "existingSecret": "oidc-client"},
             },
         },
+        "api": {"publicUrl": "https://store.example.com"},
         "retention": {"serviceAccount": {"annotations": {"role": "may-delete"}}},
         "ingester": {"s3ExistingSecret": "read-only-s3"},
     },
@@ -188,6 +190,7 @@ MATRIX: dict[str, Values] = {
         },
         "ingester": {"autoscaling": {"enabled": True}, "replicas": 0},
         "proxy": {"enabled": True, "existingConfigMap": "my-proxy"},
+        "console": {"enabled": False},
         "ingress": {
             "enabled": True,
             "hosts": ["store.example.com", {"host": "b.example.com", "paths": [{"path": "/v1"}]}],

@@ -1,4 +1,4 @@
-"""The chart's objects as `helm template` makes them."""
+"""The objects of the chart, rendered by `helm template`."""
 
 import json
 import os
@@ -18,30 +18,30 @@ Object = dict[str, Any]
 Values = dict[str, Any]
 
 
-def cache_folder() -> Path:
-    """Where helm and kubeconform lie once they are built."""
+def find_cache_folder() -> Path:
+    """Return the folder of helm and kubeconform, once they are built."""
     default = Path.home() / ".cache" / "inference-store" / "cluster"
     return Path(os.environ.get("BIN") or default)
 
 
 @cache
-def program(name: str) -> str | None:
-    """A program of this machine, or the one in the cache."""
-    built = cache_folder() / name
+def find_program(name: str) -> str | None:
+    """Return the path of a program in the cache or on this machine, None without one."""
+    built = find_cache_folder() / name
     return str(built) if built.exists() else shutil.which(name)
 
 
 class Refused(Exception):
-    """Helm does not take these values; the text is what it says."""
+    """Helm does not accept these values; the text is its error."""
 
 
 def helm(command: str, *arguments: str, values: Values | None = None) -> str:
-    """What helm says. Raises Refused."""
+    """Return the output of helm. Raises Refused."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(values or {}, file)
         file.flush()
         done = subprocess.run(
-            [str(program("helm")), command, *arguments, str(CHART), *_KUBERNETES, file.name],
+            [str(find_program("helm")), command, *arguments, str(CHART), *_KUBERNETES, file.name],
             capture_output=True,
             text=True,
             check=False,
@@ -51,30 +51,32 @@ def helm(command: str, *arguments: str, values: Values | None = None) -> str:
     return done.stdout
 
 
-def template(values: Values, *arguments: str, name: str = "store") -> list[Object]:
-    """The objects for these values. Raises Refused."""
-    said = _rendered(json.dumps(values), name, arguments)
-    return [one for one in yaml.safe_load_all(said) if one]
+def render_objects(values: Values, *arguments: str, name: str = "store") -> list[Object]:
+    """Render the objects for values. Raises Refused."""
+    output = _render(json.dumps(values), name, arguments)
+    return [document for document in yaml.safe_load_all(output) if document]
 
 
 @cache
-def _rendered(values: str, name: str, arguments: tuple[str, ...]) -> str:
+def _render(values: str, name: str, arguments: tuple[str, ...]) -> str:
     values_read: Values = json.loads(values)
     return helm("template", name, "--namespace", "spaces", *arguments, values=values_read)
 
 
-def of_kind(objects: list[Object], kind: str) -> dict[str, Object]:
-    """The objects of a kind, by name."""
-    return {one["metadata"]["name"]: one for one in objects if one["kind"] == kind}
+def select_kind(objects: list[Object], kind: str) -> dict[str, Object]:
+    """Return the objects of a kind by name."""
+    return {
+        document["metadata"]["name"]: document for document in objects if document["kind"] == kind
+    }
 
 
-def pods(objects: list[Object]) -> dict[str, Object]:
-    """Every pod that the objects make, by "kind/name": its metadata and spec."""
-    found = {}
-    for one in objects:
-        name = f"{one['kind']}/{one['metadata']['name']}"
-        if one["kind"] == "Pod":
-            found[name] = one
-        elif "template" in one.get("spec", {}):
-            found[name] = one["spec"]["template"]
-    return found
+def select_pods(objects: list[Object]) -> dict[str, Object]:
+    """Return the metadata and spec of every pod that the objects make, by "kind/name"."""
+    specs = {}
+    for document in objects:
+        name = f"{document['kind']}/{document['metadata']['name']}"
+        if document["kind"] == "Pod":
+            specs[name] = document
+        elif "template" in document.get("spec", {}):
+            specs[name] = document["spec"]["template"]
+    return specs

@@ -1,4 +1,4 @@
-"""compose.yaml, read: what it sets exists, its images can be replaced, what it needs is there."""
+"""The contents of compose.yaml: its settings exist, and its images can be replaced."""
 
 import base64
 import re
@@ -9,7 +9,7 @@ import yaml
 
 from inference_store.cli.main import COMMANDS
 from inference_store.platform.settings import PREFIX, names
-from inference_store.proxy.configuration import configuration_of
+from inference_store.proxy.configuration import read_configuration_file
 from inference_store.proxy.protocols import PROTOCOLS
 
 from .rendering import CHART, ROOT
@@ -23,9 +23,9 @@ OURS = {"migrate", "ingester", "api", "retention", "proxy", "smoke"}
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_every_image_can_be_replaced(name: str) -> None:
-    found = re.fullmatch(r"\$\{([A-Z0-9_]+_IMAGE):-(.+:.+)\}", SERVICES[name]["image"])
-    assert found, SERVICES[name]["image"]
-    variable, default = found.groups()
+    match = re.fullmatch(r"\$\{([A-Z0-9_]+_IMAGE):-(.+:.+)\}", SERVICES[name]["image"])
+    assert match, SERVICES[name]["image"]
+    variable, default = match.groups()
     assert f"{variable}={default}" in EXAMPLE
     assert not default.endswith(":latest")
 
@@ -38,9 +38,11 @@ def test_the_images_are_those_of_the_chart() -> None:
 
 def test_every_setting_exists() -> None:
     for name in OURS:
-        given = {one for one in SERVICES[name]["environment"] if one.startswith(PREFIX)}
-        assert given
-        assert given <= names()
+        variables = {
+            variable for variable in SERVICES[name]["environment"] if variable.startswith(PREFIX)
+        }
+        assert variables
+        assert variables <= names()
 
 
 def test_every_variable_is_in_the_example() -> None:
@@ -48,7 +50,7 @@ def test_every_variable_is_in_the_example() -> None:
         assert re.search(rf"^(# )?{variable}=", EXAMPLE, re.MULTILINE), variable
 
 
-def test_a_variable_of_the_comments_is_set_before_it_is_used() -> None:
+def test_comments_set_a_variable_before_its_use() -> None:
     comments = TEXT[: TEXT.index("\nname:")]
     assert comments.index(". ./compose.env") < comments.index('"Authorization: Bearer $API_TOKEN"')
 
@@ -59,7 +61,7 @@ def test_no_password_has_a_default() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(OURS))
-def test_our_services_run_what_exists_and_write_nowhere(name: str) -> None:
+def test_our_services_run_existing_commands_and_write_nowhere(name: str) -> None:
     service = SERVICES[name]
     assert service["command"][0] == name
     assert name in COMMANDS
@@ -67,7 +69,7 @@ def test_our_services_run_what_exists_and_write_nowhere(name: str) -> None:
     assert service["cap_drop"] == ["ALL"]
 
 
-def test_the_model_server_runs_as_ours_do_and_is_told_nothing() -> None:
+def test_model_server_is_restricted_and_has_no_settings() -> None:
     server = SERVICES["model-server"]
     assert server["image"] == SERVICES["api"]["image"]
     assert server["read_only"] is True
@@ -76,31 +78,31 @@ def test_the_model_server_runs_as_ours_do_and_is_told_nothing() -> None:
     assert "ports" not in server
 
 
-def test_the_proxy_never_learns_where_postgres_is() -> None:
-    given = SERVICES["proxy"]["environment"]
-    assert not [name for name in given if "POSTGRES" in name or "API_TOKEN" in name]
+def test_proxy_has_no_settings_of_postgres() -> None:
+    environment = SERVICES["proxy"]["environment"]
+    assert not [name for name in environment if "POSTGRES" in name or "API_TOKEN" in name]
 
 
-def test_the_proxy_stands_before_the_model_server() -> None:
+def test_proxy_forwards_to_the_model_server() -> None:
     (mounted,) = SERVICES["proxy"]["volumes"]
-    file, place, how = mounted.split(":")
-    assert SERVICES["proxy"]["environment"][f"{PREFIX}PROXY_CONFIG"] == place
+    file, target, how = mounted.split(":")
+    assert SERVICES["proxy"]["environment"][f"{PREFIX}PROXY_CONFIG"] == target
     assert how == "ro"
-    found = configuration_of(ROOT / file, protocols=PROTOCOLS)
-    (upstream,) = found.upstreams
+    configuration = read_configuration_file(ROOT / file, protocols=PROTOCOLS)
+    (upstream,) = configuration.upstreams
     assert (upstream.url, upstream.grpc) == ("http://model-server:8080", "model-server:8081")
     assert SERVICES["model-server"]["command"][:2] == ["8080", "8081"]
 
 
 def test_smoke_sends_the_example_through_the_proxy() -> None:
-    said = "".join(SERVICES["smoke"]["command"])
+    command = "".join(SERVICES["smoke"]["command"])
     picture = base64.b64encode((ROOT / "examples" / "digit.png").read_bytes()).decode()
-    assert f'"data": ["{picture}"]' in said
-    assert "--proxy=http://proxy:8090" in said
+    assert f'"data": ["{picture}"]' in command
+    assert "--proxy=http://proxy:8090" in command
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_what_is_waited_for_can_be_waited_for(name: str) -> None:
+def test_dependencies_have_health_checks(name: str) -> None:
     for other, how in SERVICES[name].get("depends_on", {}).items():
         if how["condition"] == "service_healthy":
             assert SERVICES[other]["healthcheck"]["test"]
@@ -108,7 +110,7 @@ def test_what_is_waited_for_can_be_waited_for(name: str) -> None:
             assert other == "migrate"
 
 
-def test_data_is_in_volumes_and_ports_are_this_machines_alone() -> None:
+def test_data_is_in_volumes_and_ports_are_local() -> None:
     for name in ("postgres", "kafka", "s3"):
         (volume,) = SERVICES[name]["volumes"]
         assert volume.split(":")[0] in COMPOSE["volumes"]

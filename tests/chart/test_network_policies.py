@@ -1,4 +1,4 @@
-"""Who may speak to whom: the rendered policies, evaluated, against a matrix written by hand."""
+"""The connections that the rendered policies allow, compared with a list written by hand."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from .matrix import MATRIX, SERVERS
-from .rendering import Object, Values, of_kind, pods, template
+from .rendering import Object, Values, render_objects, select_kind, select_pods
 
-pytestmark = pytest.mark.usefixtures("helm_is_here")
+pytestmark = pytest.mark.usefixtures("require_helm")
 
-# From component to component and port. What is not here must not get through.
+# From component to component and port. All others must be blocked.
 ALLOWED = {
     ("api", "postgres", 5432),
     ("api", "s3", 9000),
@@ -26,14 +26,14 @@ ALLOWED = {
     ("doctor", "postgres", 5432),
     ("doctor", "kafka", 9092),
     ("doctor", "s3", 9000),
-    # A program of the same namespace: a producer, someone who asks, Prometheus.
+    # A program of the same namespace: a producer, a client, Prometheus.
     ("stranger", "api", 8080),
     ("stranger", "api", 9102),
     ("stranger", "ingester", 9101),
     ("stranger", "retention", 9103),
     ("stranger", "kafka", 9092),
     ("stranger", "s3", 9000),
-    # From another namespace only the api is reached.
+    # Another namespace only reaches the api.
     ("foreigner", "api", 8080),
 }
 PORTS = {
@@ -47,7 +47,7 @@ PORTS = {
     "test": {},
     "doctor": {},
 }
-# What a proxy adds to both.
+# Additions of a proxy to both.
 PROXY_ALLOWED = ALLOWED | {
     ("proxy", "kafka", 9092),
     ("proxy", "s3", 9000),
@@ -57,7 +57,7 @@ PROXY_ALLOWED = ALLOWED | {
     ("stranger", "proxy", 9104),
     ("foreigner", "proxy", 8090),
     ("foreigner", "proxy", 8091),
-    # Its model servers are anywhere: what is let out is their ports, and they may have the api's.
+    # Its model servers may be anywhere: egress allows their ports, which may be those of the api.
     ("proxy", "api", 8080),
 }
 PROXY_PORTS = PORTS | {"proxy": {"http": 8090, "grpc": 8091, "admin": 9104}}
@@ -65,32 +65,32 @@ Labels = dict[str, str]
 
 
 class Network:
-    """What the policies of a rendered release let through."""
+    """The connections that the policies of a rendered release allow."""
 
     def __init__(self, values: Values) -> None:
-        objects = template(values)
-        self.policies = list(of_kind(objects, "NetworkPolicy").values())
+        objects = render_objects(values)
+        self.policies = list(select_kind(objects, "NetworkPolicy").values())
         self.labels: dict[str, Labels] = {
             pod["metadata"]["labels"]["app.kubernetes.io/component"]: pod["metadata"]["labels"]
-            for pod in pods(objects).values()
+            for pod in select_pods(objects).values()
         }
 
     def allows(self, source: str, target: str, port: int) -> bool:
-        """Whether the source may send and the target may receive."""
+        """Return whether the source may send and the target may receive."""
         names = {number: name for name, number in PROXY_PORTS[target].items()}
-        wanted = {port, names.get(port)}
+        ports = {port, names.get(port)}
         sends = source not in self.labels or any(
-            _matches(rule, "to", self._peer(target), wanted)
+            _matches(rule, "to", self._peer(target), ports)
             for rule in self._rules(source, "egress")
         )
         receives = any(
-            _matches(rule, "from", self._peer(source), wanted)
+            _matches(rule, "from", self._peer(source), ports)
             for rule in self._rules(target, "ingress")
         )
         return sends and receives
 
     def _peer(self, component: str) -> Labels | None:
-        """Labels in this namespace; None: it is in another."""
+        """Return the labels of a peer in this namespace, None for one in another."""
         return None if component == "foreigner" else self.labels.get(component, {})
 
     def _rules(self, component: str, direction: str) -> Iterator[Object]:
@@ -107,7 +107,7 @@ class Network:
 
 
 def _matches(rule: Object, side: str, labels: Labels | None, ports: set[Any]) -> bool:
-    if "ports" in rule and not any(one.get("port") in ports for one in rule["ports"]):
+    if "ports" in rule and not any(entry.get("port") in ports for entry in rule["ports"]):
         return False
     peers = rule.get(side)
     return peers is None or any(_selects(peer, labels) for peer in peers)
@@ -117,8 +117,8 @@ def _selects(peer: Object, labels: Labels | None) -> bool:
     if labels is None or "podSelector" not in peer:
         return False
     assert set(peer) == {"podSelector"}
-    wanted: Labels = peer["podSelector"].get("matchLabels", {})
-    return wanted.items() <= labels.items()
+    labels_of_peer: Labels = peer["podSelector"].get("matchLabels", {})
+    return labels_of_peer.items() <= labels.items()
 
 
 @pytest.mark.parametrize(
@@ -128,17 +128,17 @@ def _selects(peer: Object, labels: Labels | None) -> bool:
         ("trying out with a proxy", PROXY_PORTS, PROXY_ALLOWED),
     ],
 )
-def test_in_one_release_nothing_gets_through_but_what_is_written(
+def test_only_listed_connections_are_allowed(
     name: str, ports: dict[str, dict[str, int]], allowed: set[tuple[str, str, int]]
 ) -> None:
     network = Network(MATRIX[name])
     sources = [*ports, "stranger", "foreigner"]
     for source in sources:
-        for target, named in ports.items():
-            for port in named.values():
-                wanted = (source, target, port) in allowed
-                found = network.allows(source, target, port)
-                assert found == wanted, f"{source} → {target}:{port}: {found}"
+        for target, port_names in ports.items():
+            for port in port_names.values():
+                expected = (source, target, port) in allowed
+                is_allowed = network.allows(source, target, port)
+                assert is_allowed == expected, f"{source} → {target}:{port}: {is_allowed}"
 
 
 @pytest.mark.parametrize("name", MATRIX)
@@ -152,12 +152,12 @@ def test_every_pod_has_a_policy(name: str) -> None:
         assert len(list(network._rules(component, "egress"))) >= 1
 
 
-def egress(values: Values, component: str) -> list[tuple[frozenset[Any], Any]]:
-    """Ports and peers of a component's egress."""
+def list_egress(values: Values, component: str) -> list[tuple[frozenset[Any], Any]]:
+    """Return the ports and peers of the egress of a component."""
     (policy,) = (
-        one
-        for one in of_kind(template(values), "NetworkPolicy").values()
-        if one["metadata"]["name"].endswith(f"-{component}")
+        document
+        for document in select_kind(render_objects(values), "NetworkPolicy").values()
+        if document["metadata"]["name"].endswith(f"-{component}")
     )
     return [
         (frozenset(port["port"] for port in rule["ports"]), rule.get("to"))
@@ -165,47 +165,47 @@ def egress(values: Values, component: str) -> list[tuple[frozenset[Any], Any]]:
     ]
 
 
-def test_servers_elsewhere_are_reached_at_their_ports() -> None:
+def test_reaches_external_servers_at_their_ports() -> None:
     dns = (frozenset({53}), None)
     postgres = (frozenset({5432}), None)
     kafka = (frozenset({9093, 9094}), None)
     s3 = (frozenset({9443}), None)
-    assert egress(SERVERS, "ingester") == [dns, postgres, kafka, s3]
-    assert egress(SERVERS, "api") == [dns, postgres, s3]
-    assert egress(SERVERS, "migrate") == [dns, postgres]
+    assert list_egress(SERVERS, "ingester") == [dns, postgres, kafka, s3]
+    assert list_egress(SERVERS, "api") == [dns, postgres, s3]
+    assert list_egress(SERVERS, "migrate") == [dns, postgres]
 
 
 @pytest.mark.parametrize("how", ["daily", "kafka"])
-def test_a_service_that_reconciles_asks_kafka(how: str) -> None:
+def test_reconciling_service_reaches_kafka(how: str) -> None:
     kafka = (frozenset({9093, 9094}), None)
-    assert kafka not in egress(SERVERS, "retention")
-    assert kafka in egress(SERVERS | {"retention": {"reconcile": {how: True}}}, "retention")
+    assert kafka not in list_egress(SERVERS, "retention")
+    assert kafka in list_egress(SERVERS | {"retention": {"reconcile": {how: True}}}, "retention")
     tokens = MATRIX["tokens instead of passwords"]
     values = tokens | {"retention": {"reconcile": {how: True}}}
-    before = {port for each, _ in egress(tokens, "retention") for port in each}
+    before = {port for ports, _ in list_egress(tokens, "retention") for port in ports}
     assert not {8443, 9093} & before
-    assert {8443, 9093} <= {port for each, _ in egress(values, "retention") for port in each}
+    assert {8443, 9093} <= {port for ports, _ in list_egress(values, "retention") for port in ports}
 
 
-def test_a_dsn_that_names_other_ports_gets_through() -> None:
+def test_other_postgres_ports_are_allowed() -> None:
     values = SERVERS | {"networkPolicy": {"postgresPorts": [6432, 5433]}}
     for component in ("api", "ingester", "retention", "migrate", "doctor"):
-        assert (frozenset({6432, 5433}), None) in egress(values, component)
+        assert (frozenset({6432, 5433}), None) in list_egress(values, component)
 
 
-def test_more_egress_is_the_migrations_too() -> None:
+def test_extra_egress_also_applies_to_the_migration() -> None:
     values = SERVERS | {"networkPolicy": {"extraEgress": [{"ports": [{"port": 3128}]}]}}
-    assert (frozenset({3128}), None) in egress(values, "migrate")
+    assert (frozenset({3128}), None) in list_egress(values, "migrate")
 
 
-def test_issuers_of_tokens_are_reached() -> None:
+def test_reaches_token_issuers() -> None:
     values = MATRIX["tokens instead of passwords"]
-    ports = {port for each, _ in egress(values, "ingester") for port in each}
+    ports = {port for rule_ports, _ in list_egress(values, "ingester") for port in rule_ports}
     assert ports == {53, 5432, 9093, 443, 8443}
 
 
-def test_rights_that_come_with_the_node_or_the_pod_are_fetched() -> None:
-    """Neither keys nor a role: IMDS, ECS' and Pod Identity's agents, and STS."""
+def test_reaches_the_sources_of_node_and_pod_credentials() -> None:
+    """Without keys or a role: IMDS, the agents of ECS and Pod Identity, and STS."""
     proxy = {"enabled": True, "upstreams": [{"name": "a", "url": "http://a:8080"}]}
     values = SERVERS | {"s3": {"region": "eu-central-1"}, "proxy": proxy}
     with_keys = SERVERS | {"proxy": proxy}
@@ -213,34 +213,37 @@ def test_rights_that_come_with_the_node_or_the_pod_are_fetched() -> None:
     cidrs = ("169.254.169.254/32", "169.254.170.2/32", "169.254.170.23/32")
     agents = (frozenset({80}), [{"ipBlock": {"cidr": cidr}} for cidr in cidrs])
     for component in ("api", "ingester", "retention", "proxy", "test", "doctor"):
-        assert agents in egress(values, component)
-        assert (frozenset({443}), None) in egress(values, component)
-        assert agents not in egress(with_keys, component)
-        assert agents not in egress(with_a_role, component)
-    assert agents not in egress(values, "migrate")
+        assert agents in list_egress(values, component)
+        assert (frozenset({443}), None) in list_egress(values, component)
+        assert agents not in list_egress(with_keys, component)
+        assert agents not in list_egress(with_a_role, component)
+    assert agents not in list_egress(values, "migrate")
 
 
-def test_peers_narrow_what_is_reached_and_who_asks() -> None:
+def test_peers_restrict_egress_and_ingress() -> None:
     values = MATRIX["everything that may be left out"]
     database = [{"ipBlock": {"cidr": "10.1.0.0/24"}}]
-    assert (frozenset({5432}), database) in egress(values, "retention")
-    assert (frozenset({3128}), None) in egress(values, "retention")
-    assert (frozenset({4318}), None) in egress(values, "retention")
+    assert (frozenset({5432}), database) in list_egress(values, "retention")
+    assert (frozenset({3128}), None) in list_egress(values, "retention")
+    assert (frozenset({4318}), None) in list_egress(values, "retention")
     (api,) = (
-        one
-        for one in of_kind(template(values), "NetworkPolicy").values()
-        if one["metadata"]["name"].endswith("-api")
+        policy
+        for policy in select_kind(render_objects(values), "NetworkPolicy").values()
+        if policy["metadata"]["name"].endswith("-api")
     )
-    asked, read = api["spec"]["ingress"]
-    assert {"namespaceSelector": {"matchLabels": {"team": "vision"}}} in asked["from"]
+    calls, read = api["spec"]["ingress"]
+    assert {"namespaceSelector": {"matchLabels": {"team": "vision"}}} in calls["from"]
     assert {"namespaceSelector": {"matchLabels": {"name": "monitoring"}}} in read["from"]
 
 
 def test_a_proxy_reaches_its_model_servers_kafka_and_s3_and_no_database() -> None:
-    assert egress(MATRIX["trying out with a proxy"], "proxy")[-1] == (frozenset({8080, 8081}), None)
+    assert list_egress(MATRIX["trying out with a proxy"], "proxy")[-1] == (
+        frozenset({8080, 8081}),
+        None,
+    )
     own = MATRIX["a gateway with rights of its own"]
     vision = [{"namespaceSelector": {"matchLabels": {"team": "vision"}}}]
-    dns, kafka, s3, api, models = egress(own, "proxy")
+    dns, kafka, s3, api, models = list_egress(own, "proxy")
     assert (dns, kafka, s3) == (
         (frozenset({53}), None),
         (frozenset({9093}), None),
@@ -257,15 +260,15 @@ def test_ports_of_model_servers_come_from_their_addresses() -> None:
         {"name": "c", "omi": "c:45000"},
     ]
     values = SERVERS | {"proxy": {"enabled": True, "upstreams": upstreams}}
-    assert egress(values, "proxy")[-1] == (frozenset({443, 8000, 9001, 45000}), None)
+    assert list_egress(values, "proxy")[-1] == (frozenset({443, 8000, 9001, 45000}), None)
 
 
-def test_who_calls_models_can_be_narrowed_and_helm_test_still_may() -> None:
+def test_restricts_callers_of_models_but_not_helm_test() -> None:
     values = MATRIX["a gateway with rights of its own"]
     (policy,) = (
-        one
-        for one in of_kind(template(values), "NetworkPolicy").values()
-        if one["metadata"]["name"].endswith("-proxy")
+        document
+        for document in select_kind(render_objects(values), "NetworkPolicy").values()
+        if document["metadata"]["name"].endswith("-proxy")
     )
     called, read = policy["spec"]["ingress"]
     assert called["ports"] == [{"port": "http"}, {"port": "grpc"}]

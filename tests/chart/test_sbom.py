@@ -1,4 +1,4 @@
-"""`make sbom`: every package of the lock is in it, with its hashes."""
+"""`make sbom` lists every package of the lock with its hashes."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 from .rendering import ROOT
 
 
-def test_it_lists_the_lock(tmp_path: Path) -> None:
+def test_lists_the_packages_of_the_lock(tmp_path: Path) -> None:
     done = subprocess.run(
         ["make", "--no-print-directory", "sbom", f"SBOM={tmp_path / 'sbom.json'}"],
         cwd=ROOT,
@@ -17,10 +17,10 @@ def test_it_lists_the_lock(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "sbom.json").read_text())
-    assert found["bomFormat"] == "CycloneDX"
-    assert found["metadata"]["component"]["name"] == "inference-store"
-    parts = {f"{one['name']}=={one['version']}" for one in found["components"]}
+    sbom = json.loads((tmp_path / "sbom.json").read_text())
+    assert sbom["bomFormat"] == "CycloneDX"
+    assert sbom["metadata"]["component"]["name"] == "inference-store"
+    parts = {f"{component['name']}=={component['version']}" for component in sbom["components"]}
     lock = (ROOT / "requirements.lock").read_text()
     assert parts == set(re.findall(r"^[\w.-]+==[^\s;]+", lock, re.MULTILINE))
-    assert all(one["externalReferences"][0]["hashes"] for one in found["components"])
+    assert all(component["externalReferences"][0]["hashes"] for component in sbom["components"])

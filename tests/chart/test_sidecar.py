@@ -1,4 +1,4 @@
-"""A proxy in another's pod: the patch of the chart, and the manifests that show where it goes."""
+"""A proxy in the pod of another: the patch of the chart, and the example manifests."""
 
 import json
 import subprocess
@@ -10,10 +10,18 @@ import pytest
 import yaml
 
 from .matrix import MATRIX, SERVERS
-from .rendering import CHART, Object, Values, cache_folder, of_kind, program, template
-from .test_proxy import FULL, read, settings
+from .rendering import (
+    CHART,
+    Object,
+    Values,
+    find_cache_folder,
+    find_program,
+    render_objects,
+    select_kind,
+)
+from .test_proxy import FULL, read_configuration, read_settings
 
-pytestmark = pytest.mark.usefixtures("helm_is_here")
+pytestmark = pytest.mark.usefixtures("require_helm")
 EXAMPLES = CHART / "examples"
 NAMES = ("deployment", "kserve", "seldon")
 SIDECARS = {
@@ -21,30 +29,34 @@ SIDECARS = {
     for name, values in MATRIX.items()
     if values.get("proxy", {}).get("sidecar", {}).get("enabled")
 }
-every_sidecar = pytest.mark.parametrize("values", SIDECARS.values(), ids=SIDECARS)
+with_every_sidecar = pytest.mark.parametrize("values", SIDECARS.values(), ids=SIDECARS)
 
 
-def patch(values: Values, name: str = "store") -> Object:
-    """What a pod's template gets."""
-    found = of_kind(template(values, name=name), "ConfigMap")
-    (text,) = (one["data"]["patch.yaml"] for key, one in found.items() if key.endswith("-patch"))
+def render_patch(values: Values, name: str = "store") -> Object:
+    """Return what the patch adds to the template of a pod."""
+    config_maps = select_kind(render_objects(values, name=name), "ConfigMap")
+    (text,) = (
+        config_map["data"]["patch.yaml"]
+        for key, config_map in config_maps.items()
+        if key.endswith("-patch")
+    )
     return dict(yaml.safe_load(text)["spec"]["template"])
 
 
-def merged(own: Object, values: Values) -> Object:
-    """A pod with the sidecar in it."""
+def add_sidecar(own: Object, values: Values) -> Object:
+    """Return a pod with the sidecar in it."""
     pod = deepcopy(own)
     for part in ("containers", "volumes"):
-        pod.setdefault(part, []).extend(patch(values)["spec"][part])
+        pod.setdefault(part, []).extend(render_patch(values)["spec"][part])
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": pod}
 
 
-def check(*objects: Object) -> None:
-    """Kubernetes knows every field."""
-    schemas = f"{cache_folder()}/schemas/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json"
+def check_fields(*objects: Object) -> None:
+    """Check that Kubernetes knows every field."""
+    schemas = f"{find_cache_folder()}/schemas/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json"
     done = subprocess.run(
-        [str(program("kubeconform")), "-strict", "-schema-location", schemas],
-        input="\n---\n".join(json.dumps(one) for one in objects),
+        [str(find_program("kubeconform")), "-strict", "-schema-location", schemas],
+        input="\n---\n".join(json.dumps(document) for document in objects),
         capture_output=True,
         text=True,
         check=False,
@@ -52,29 +64,29 @@ def check(*objects: Object) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def examples(name: str) -> list[Object]:
+def read_example(name: str) -> list[Object]:
     return list(yaml.safe_load_all((EXAMPLES / f"{name}.yaml").read_text()))
 
 
-def values_of(name: str) -> Values:
+def read_example_values(name: str) -> Values:
     own: Values = yaml.safe_load((EXAMPLES / f"{name}.values.yaml").read_text())
     return SERVERS | own
 
 
-@every_sidecar
-def test_a_pod_with_it_is_valid_and_every_mount_has_its_volume(values: Values) -> None:
-    pod = merged({"containers": [{"name": "model", "image": "model:1"}]}, values)
-    check(pod)
-    (container,) = patch(values)["spec"]["containers"]
-    volumes = {one["name"] for one in patch(values)["spec"]["volumes"]}
-    assert {one["name"] for one in container["volumeMounts"]} <= volumes
-    extra = {one["name"] for one in values.get("extraVolumes", ())}
+@with_every_sidecar
+def test_pod_with_it_is_valid_and_has_every_volume(values: Values) -> None:
+    pod = add_sidecar({"containers": [{"name": "model", "image": "model:1"}]}, values)
+    check_fields(pod)
+    (container,) = render_patch(values)["spec"]["containers"]
+    volumes = {volume["name"] for volume in render_patch(values)["spec"]["volumes"]}
+    assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+    extra = {volume["name"] for volume in values.get("extraVolumes", ())}
     assert all(name.startswith("inference-store-") for name in volumes - extra)
 
 
-@every_sidecar
-def test_it_is_restricted_without_help_of_the_pods_own_settings(values: Values) -> None:
-    (container,) = patch(values)["spec"]["containers"]
+@with_every_sidecar
+def test_is_restricted_by_its_own_settings(values: Values) -> None:
+    (container,) = render_patch(values)["spec"]["containers"]
     closed = container["securityContext"]
     assert closed["runAsNonRoot"] is True
     assert closed["runAsUser"] > 0
@@ -85,63 +97,67 @@ def test_it_is_restricted_without_help_of_the_pods_own_settings(values: Values) 
     assert container["resources"]["limits"]["memory"]
 
 
-@every_sidecar
-def test_it_holds_no_secret_and_learns_nothing_of_postgres(values: Values) -> None:
-    (container,) = patch(values)["spec"]["containers"]
-    assert all("value" not in one for one in container.get("env", ()))
+@with_every_sidecar
+def test_has_no_secrets_and_no_settings_of_postgres(values: Values) -> None:
+    (container,) = render_patch(values)["spec"]["containers"]
+    assert all("value" not in variable for variable in container.get("env", ()))
     text = (
-        json.dumps(patch(values)) + json.dumps(settings(values, f"{FULL}-proxy-sidecar"))
+        json.dumps(render_patch(values))
+        + json.dumps(read_settings(values, f"{FULL}-proxy-sidecar"))
     ).upper()
     for word in ("POSTGRES", "API_TOKEN", "API-TOKEN", "DSN"):
         assert word not in text, word
 
 
-@every_sidecar
-def test_its_ports_its_probes_and_its_settings_agree(values: Values) -> None:
-    (container,) = patch(values)["spec"]["containers"]
-    told = settings(values, f"{FULL}-proxy-sidecar")
-    rest, grpc, admin = (one["containerPort"] for one in container["ports"])
-    assert (str(rest), str(grpc)) == (told["PROXY_PORT"], told["PROXY_GRPC_PORT"])
-    assert str(admin) == told["PROXY_ADMIN_PORT"]
+@with_every_sidecar
+def test_ports_probes_and_settings_agree(values: Values) -> None:
+    (container,) = render_patch(values)["spec"]["containers"]
+    environment = read_settings(values, f"{FULL}-proxy-sidecar")
+    rest, grpc, admin = (port["containerPort"] for port in container["ports"])
+    assert (str(rest), str(grpc)) == (environment["PROXY_PORT"], environment["PROXY_GRPC_PORT"])
+    assert str(admin) == environment["PROXY_ADMIN_PORT"]
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert container[probe]["httpGet"]["port"] == container["ports"][2]["name"]
-    # Kubernetes' default, where the pod does not say.
-    assert 5 + float(told["PROXY_GRACE_SECONDS"]) + 10 <= 30
+    # The default of Kubernetes, if the pod has no grace period.
+    assert 5 + float(environment["PROXY_GRACE_SECONDS"]) + 10 <= 30
 
 
-def test_the_product_takes_its_configuration(tmp_path: Path) -> None:
+def test_product_accepts_its_configuration(tmp_path: Path) -> None:
     name = f"{FULL}-proxy-sidecar-configuration"
-    (upstream,) = read(MATRIX["trying out with a proxy"], tmp_path, name).upstreams
+    (upstream,) = read_configuration(MATRIX["trying out with a proxy"], tmp_path, name).upstreams
     assert (upstream.url, upstream.grpc) == ("http://127.0.0.1:8080", None)
-    (upstream,) = read(MATRIX["only sidecars"], tmp_path, name).upstreams
+    (upstream,) = read_configuration(MATRIX["only sidecars"], tmp_path, name).upstreams
     assert (upstream.url, upstream.grpc) == (None, "127.0.0.1:9000")
     assert upstream.protocols == ("v2-grpc",)
 
 
-def test_a_token_of_the_pods_own_account_is_exchanged() -> None:
-    volumes = {one["name"]: one for one in patch(MATRIX["only sidecars"])["spec"]["volumes"]}
+def test_mounts_a_token_of_the_service_account() -> None:
+    volumes = {
+        volume["name"]: volume
+        for volume in render_patch(MATRIX["only sidecars"])["spec"]["volumes"]
+    }
     (source,) = volumes["inference-store-web-identity"]["projected"]["sources"]
     assert source["serviceAccountToken"]["audience"] == "sts.amazonaws.com"
 
 
-def test_variables_of_our_own_services_are_not_taken_for_settings() -> None:
+def test_disables_service_links_if_their_names_are_settings() -> None:
     values = MATRIX["trying out with a proxy"]
-    assert "enableServiceLinks" not in patch(values)["spec"]
-    assert patch(values, "inference-store")["spec"]["enableServiceLinks"] is False
+    assert "enableServiceLinks" not in render_patch(values)["spec"]
+    assert render_patch(values, "inference-store")["spec"]["enableServiceLinks"] is False
 
 
-def test_prometheus_finds_it_by_its_label() -> None:
+def test_pod_monitor_selects_it_by_its_label() -> None:
     values = MATRIX["only sidecars"]
-    (monitor,) = of_kind(template(values), "PodMonitor").values()
-    assert monitor["spec"]["selector"]["matchLabels"] == patch(values)["metadata"]["labels"]
+    (monitor,) = select_kind(render_objects(values), "PodMonitor").values()
+    assert monitor["spec"]["selector"]["matchLabels"] == render_patch(values)["metadata"]["labels"]
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
-    (container,) = patch(values)["spec"]["containers"]
-    assert endpoint["port"] in {one["name"] for one in container["ports"]}
+    (container,) = render_patch(values)["spec"]["containers"]
+    assert endpoint["port"] in {port["name"] for port in container["ports"]}
     assert endpoint["scheme"] == "https"
 
 
-def test_another_chart_can_include_it(tmp_path: Path) -> None:
-    """As a dependency, by the name of the template."""
+def test_another_chart_can_include_the_sidecar(tmp_path: Path) -> None:
+    """The other chart has it as a dependency, and includes the template by its name."""
     (tmp_path / "templates").mkdir()
     (tmp_path / "charts").mkdir()
     (tmp_path / "charts" / "inference-store").symlink_to(CHART)
@@ -155,18 +171,18 @@ def test_another_chart_can_include_it(tmp_path: Path) -> None:
     values = SERVERS | {"proxy": {"sidecar": {"enabled": True}}}
     (tmp_path / "values.yaml").write_text(json.dumps({"inference-store": values}))
     done = subprocess.run(
-        [str(program("helm")), "template", "store", str(tmp_path), "--kube-version", "1.33.0"],
+        [str(find_program("helm")), "template", "store", str(tmp_path), "--kube-version", "1.33.0"],
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    objects = [one for one in yaml.safe_load_all(done.stdout) if one]
-    assert of_kind(objects, "Pod")["mine"]["spec"] == patch(values)["spec"]
+    objects = [document for document in yaml.safe_load_all(done.stdout) if document]
+    assert select_kind(objects, "Pod")["mine"]["spec"] == render_patch(values)["spec"]
 
 
-def pod_of(name: str, objects: list[Object]) -> dict[str, Any]:
-    """Where each manifest has its pod's specification."""
+def find_pod(name: str, objects: list[Object]) -> dict[str, Any]:
+    """Return the specification of the pod of a manifest."""
     spec = objects[0]["spec"]
     places = {
         "deployment": lambda: spec["template"]["spec"],
@@ -177,42 +193,46 @@ def pod_of(name: str, objects: list[Object]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_example_has_what_the_chart_renders(name: str) -> None:
-    pod, own = pod_of(name, examples(name)), patch(values_of(name))["spec"]
+def test_example_agrees_with_the_chart(name: str) -> None:
+    pod, own = find_pod(name, read_example(name)), render_patch(read_example_values(name))["spec"]
     assert own["containers"][0] in pod["containers"]
     assert own["volumes"] == pod["volumes"]
     text = (EXAMPLES / f"{name}.yaml").read_text()
     assert "inference-store/proxy: sidecar" in text
-    check({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": _plain(pod)})
+    check_fields(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": _remove_model(pod)}
+    )
 
 
-def _plain(pod: dict[str, Any]) -> dict[str, Any]:
-    """Without what KServe adds to a pod's specification."""
+def _remove_model(pod: dict[str, Any]) -> dict[str, Any]:
+    """Return the specification of a pod without the additions of KServe."""
     return {name: value for name, value in pod.items() if name != "model"}
 
 
-def test_the_plain_deployment_is_valid_and_its_service_leads_to_the_proxy() -> None:
-    deployment, service = examples("deployment")
-    check(deployment, service)
-    own = patch(values_of("deployment"))["spec"]["containers"][0]
-    named = {one["name"] for one in own["ports"]}
-    assert {one["targetPort"] for one in service["spec"]["ports"]} <= named
+def test_service_of_the_example_leads_to_the_proxy() -> None:
+    deployment, service = read_example("deployment")
+    check_fields(deployment, service)
+    own = render_patch(read_example_values("deployment"))["spec"]["containers"][0]
+    port_names = {port["name"] for port in own["ports"]}
+    assert {port["targetPort"] for port in service["spec"]["ports"]} <= port_names
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     assert service["spec"]["selector"].items() <= labels.items()
 
 
-def test_kserve_finds_the_proxy_by_its_name_and_its_first_port() -> None:
-    (service,) = examples("kserve")
+def test_kserve_example_has_the_required_name_and_port() -> None:
+    (service,) = read_example("kserve")
     (container,) = service["spec"]["predictor"]["containers"]
     assert container["name"] == "transformer-container"
     assert container["ports"][0]["containerPort"] == 8090
 
 
-def test_seldon_finds_the_proxy_by_the_graphs_name_and_the_ports_names() -> None:
-    (seldon,) = examples("seldon")
+def test_seldon_example_has_the_required_names() -> None:
+    (seldon,) = read_example("seldon")
     (predictor,) = seldon["spec"]["predictors"]
     called = predictor["graph"]["name"]
     (container,) = (
-        one for one in pod_of("seldon", [seldon])["containers"] if one["name"] == called
+        container_spec
+        for container_spec in find_pod("seldon", [seldon])["containers"]
+        if container_spec["name"] == called
     )
-    assert [one["name"] for one in container["ports"][:2]] == ["http", "grpc"]
+    assert [port["name"] for port in container["ports"][:2]] == ["http", "grpc"]

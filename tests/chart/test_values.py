@@ -1,4 +1,4 @@
-"""Values: what is misspelt is refused by its name, and what is documented is current."""
+"""Values: misspelt ones are refused by name, and their documentation is current."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from helm import describe
 from inference_store.platform.settings import GROUPS, PREFIX, names, secrets_of
 
 from .matrix import MATRIX, SERVERS, UPSTREAMS
-from .rendering import CHART, Refused, Values, template
+from .rendering import CHART, Refused, Values, render_objects
 
 _SETTINGS = json.loads((CHART / "values.schema.json").read_text())["properties"]["settings"]
 _DEV: Values = {"dev": {"enabled": True}}
@@ -21,18 +21,18 @@ def test_readme_and_schema_are_current() -> None:
         assert path.read_text() == text, f"{path} is stale: run python helm/describe.py"
 
 
-def test_a_value_without_a_word_is_refused() -> None:
+def test_rejects_a_value_without_a_description() -> None:
     with pytest.raises(ValueError, match=r"says nothing of a\.b"):
         describe.read("a:\n  b: 1\n")
 
 
-def test_a_list_of_anything_is_refused() -> None:
+def test_rejects_a_list_without_a_schema() -> None:
     with pytest.raises(ValueError, match="a needs an @schema"):
         describe.read("# Words.\na: []\n")
 
 
-def groups(values: Values, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """Every group of values, the root among them; maps of anything have no fixed names."""
+def list_groups(values: Values, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """List every group of values, with the root; maps without fixed names are left out."""
     free = {
         "settings",
         "traces",
@@ -46,10 +46,10 @@ def groups(values: Values, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
         "securityContext",
     }
     inner = [
-        found
+        group
         for name, value in values.items()
         if isinstance(value, dict) and name not in free | {"nodeSelector", "affinity"}
-        for found in groups(value, (*path, name))
+        for group in list_groups(value, (*path, name))
     ]
     return [path, *inner]
 
@@ -57,19 +57,19 @@ def groups(values: Values, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
 _DEFAULTS: Values = yaml.safe_load((CHART / "values.yaml").read_text())
 
 
-@pytest.mark.usefixtures("helm_is_here")
-@pytest.mark.parametrize("path", groups(_DEFAULTS), ids=".".join)
-def test_a_misspelt_value_is_refused_by_its_name(path: tuple[str, ...]) -> None:
+@pytest.mark.usefixtures("require_helm")
+@pytest.mark.parametrize("path", list_groups(_DEFAULTS), ids=".".join)
+def test_rejects_a_misspelt_value(path: tuple[str, ...]) -> None:
     values: Values = {"misspelt": 1}
     for name in reversed(path):
         values = {name: values}
     with pytest.raises(Refused, match="'misspelt' not allowed"):
-        template(values)
+        render_objects(values)
 
 
-@pytest.mark.usefixtures("helm_is_here")
+@pytest.mark.usefixtures("require_helm")
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "sentence"),
     [
         ({}, r"postgres\.host is empty.*dev\.enabled=true"),
         ({"postgres": SERVERS["postgres"]}, r"kafka\.bootstrapServers is empty"),
@@ -88,6 +88,14 @@ def test_a_misspelt_value_is_refused_by_its_name(path: tuple[str, ...]) -> None:
         (_DEV | {"postgres": {"ca": {"secret": "a"}}}, r"postgres\.ca.*postgres\.tls=verify-full"),
         (_DEV | {"kafka": {"ca": {"secret": "a"}}}, r"kafka\.ca.*SSL or SASL_SSL"),
         (_DEV | {"auth": {"oidc": {"issuer": "https://a"}}}, r"needs auth\.oidc\.audience"),
+        (
+            _DEV | {"auth": {"oidc": {"signIn": {"clientId": "a"}}}},
+            r"clientId needs auth\.oidc\.issuer, and api\.publicUrl",
+        ),
+        (
+            _DEV | {"auth": {"oidc": {"signIn": {"existingSecret": "a"}}}},
+            r"signIn\.clientId is not",
+        ),
         (
             _DEV | {"s3": {"accessKey": "a", "webIdentity": {"roleArn": "b"}}},
             r"s3\.accessKey and s3\.webIdentity\.roleArn.*choose one",
@@ -135,12 +143,12 @@ def test_a_misspelt_value_is_refused_by_its_name(path: tuple[str, ...]) -> None:
         (_DEV | {"traces": {"ENDPOINT": "x"}}, "ENDPOINT"),
     ],
 )
-def test_what_cannot_work_is_refused(values: Values, said: str) -> None:
-    with pytest.raises(Refused, match=said):
-        template(values)
+def test_rejects_values_that_cannot_work(values: Values, sentence: str) -> None:
+    with pytest.raises(Refused, match=sentence):
+        render_objects(values)
 
 
-def test_notes_warn_of_servers_for_trying_out() -> None:
+def test_notes_warn_of_development_servers() -> None:
     notes = (CHART / "templates" / "NOTES.txt").read_text()
     assert "WARNING: dev.enabled is true" in notes
     assert "WARNING: auth.enabled is false" in notes
@@ -153,39 +161,41 @@ def test_images_are_pinned_by_digest_and_none_is_bitnamis() -> None:
         assert re.fullmatch(r"[^:@]+:(?!latest@)[^:@]+@sha256:[0-9a-f]{64}", image)
 
 
-def test_the_matrix_sets_every_group() -> None:
-    """A new group of values is tried with something in it."""
+def test_matrix_sets_every_group() -> None:
+    """Every group of values is tested with something in it."""
     tried = {name for values in MATRIX.values() for name in values}
     assert set(_DEFAULTS) - tried <= {"fullnameOverride", "logs"}
 
 
-@pytest.mark.usefixtures("helm_is_here")
-def test_every_setting_is_taken_and_a_secret_by_its_file() -> None:
+@pytest.mark.usefixtures("require_helm")
+def test_accepts_every_setting_and_secrets_only_as_files() -> None:
     secrets = {name for group in GROUPS for name in secrets_of(group)}
     for name in sorted(names()):
         own = name.removeprefix(PREFIX)
-        given = f"{own}_FILE" if own.lower() in secrets else own
-        assert given in _SETTINGS["properties"], given
+        name_of_file = f"{own}_FILE" if own.lower() in secrets else own
+        assert name_of_file in _SETTINGS["properties"], name_of_file
     assert len(_SETTINGS["properties"]) == len(names())
-    template(_DEV | {"settings": {"MAX_METADATA_BYTES": 1, "CERTIFICATE_KEY_FILE": "/keys/one"}})
+    render_objects(
+        _DEV | {"settings": {"MAX_METADATA_BYTES": 1, "CERTIFICATE_KEY_FILE": "/keys/one"}}
+    )
 
 
-def test_the_value_to_use_for_a_setting_is_told() -> None:
+def test_names_the_value_for_a_setting() -> None:
     folder = CHART / "templates"
     text = (folder / "_given_twice.tpl").read_text()
-    told = dict(re.findall(r"^([A-Z0-9_]+): ([\w.]+)$", text, re.MULTILINE))
+    documented = dict(re.findall(r"^([A-Z0-9_]+): ([\w.]+)$", text, re.MULTILINE))
     both = (folder / "_settings.tpl").read_text() + (folder / "proxy" / "_proxy.tpl").read_text()
-    made = set(re.findall(r'set \$(?:s|own) "([A-Z0-9_]+)"', both))
+    rendered = set(re.findall(r'set \$(?:s|own) "([A-Z0-9_]+)"', both))
     fixed = {"API_HOST", "POSTGRES_DSN", "PROXY_REGISTRY_FILE", "PROXY_SPOOL_DIRECTORY"}
-    assert made - set(told) == fixed
-    for name, path in told.items():
+    assert rendered - set(documented) == fixed
+    for name, path in documented.items():
         assert name in _SETTINGS["properties"], name
-        found = _DEFAULTS
+        section = _DEFAULTS
         for part in path.split("."):
-            assert part in found, path
-            found = found[part]
+            assert part in section, path
+            section = section[part]
 
 
-@pytest.mark.usefixtures("helm_is_here")
-def test_a_file_of_ones_own_may_be_named_where_the_chart_mounts_none() -> None:
-    template(_DEV | {"settings": {"KAFKA_CA_FILE": "/etc/company-ca/ca.crt"}})
+@pytest.mark.usefixtures("require_helm")
+def test_accepts_a_file_that_the_chart_does_not_mount() -> None:
+    render_objects(_DEV | {"settings": {"KAFKA_CA_FILE": "/etc/company-ca/ca.crt"}})

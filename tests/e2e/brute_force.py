@@ -1,4 +1,4 @@
-"""What a question means, read from the blobs themselves: none of the product's code is in here."""
+"""The meaning of a question, read from the blobs themselves, without any of the product's code."""
 
 import json
 from collections import defaultdict
@@ -42,41 +42,41 @@ class Read:
 def read(event: bytes, blobs: Mapping[str, bytes]) -> Read:
     """Read an inference."""
     fields = json.loads(event)
-    found = Read(
+    result = Read(
         inference_id=fields["inference_id"],
         received_at=datetime.fromisoformat(fields["request_received_at"]),
         ok=fields.get("ok"),
         data_hash=fields.get("data_hash"),
     )
     for entry in json.loads(blobs[fields["metadata_storage_key"]]):
-        found.sent.add(entry["key"])
-        for name, family, value in _leaves(entry):
-            found.values[name, family].add(value)
-    if found.ok is not False:
+        result.sent.add(entry["key"])
+        for name, family, value in _list_leaves(entry):
+            result.values[name, family].add(value)
+    if result.ok is not False:
         output = json.loads(blobs[fields["inference_storage_key"]])["outputs"][0]
         elements = json.loads(output["data"][0])
-        found.predictions = [(one.get("label"), one.get("score")) for one in elements]
-    return found
+        result.predictions = [(element.get("label"), element.get("score")) for element in elements]
+    return result
 
 
-def _leaves(entry: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
+def _list_leaves(entry: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
     key, kind, value = entry["key"], entry["type"], entry["value"]
     if value is None:
         return
     if kind == "json":
-        yield from _within(key, json.loads(value, parse_float=Decimal))
+        yield from _list_inner_leaves(key, json.loads(value, parse_float=Decimal))
     else:
         family = _FAMILIES[kind]
         yield key, family, _READ[family](value)
 
 
-def _within(path: str, value: Any) -> Iterator[tuple[str, str, Any]]:
+def _list_inner_leaves(path: str, value: Any) -> Iterator[tuple[str, str, Any]]:
     if isinstance(value, dict):
         for name, inner in value.items():
-            yield from _within(f"{path}.{name}", inner)
+            yield from _list_inner_leaves(f"{path}.{name}", inner)
     elif isinstance(value, list):
         for inner in value:
-            yield from _within(f"{path}[]", inner)
+            yield from _list_inner_leaves(f"{path}[]", inner)
     elif isinstance(value, bool):
         yield path, "bool", value
     elif isinstance(value, str):
@@ -91,58 +91,64 @@ def _within(path: str, value: Any) -> Iterator[tuple[str, str, Any]]:
 
 # What each operator means of the set of values that an inference has.
 MEANINGS: Mapping[str, Callable[[set[Any], Any], bool]] = {
-    "eq": lambda values, wanted: wanted in values,
-    "neq": lambda values, wanted: any(value != wanted for value in values),
-    "gt": lambda values, wanted: any(value > wanted for value in values),
-    "gte": lambda values, wanted: any(value >= wanted for value in values),
-    "lt": lambda values, wanted: any(value < wanted for value in values),
-    "lte": lambda values, wanted: any(value <= wanted for value in values),
-    "in": lambda values, wanted: any(value in wanted for value in values),
-    "not_in": lambda values, wanted: bool(values) and not any(v in wanted for v in values),
-    "between": lambda values, wanted: any(wanted[0] <= v <= wanted[1] for v in values),
-    "like": lambda values, wanted: any(
-        fnmatchcase(value, wanted.replace("%", "*").replace("_", "?")) for value in values
+    "eq": lambda values, operand: operand in values,
+    "neq": lambda values, operand: any(value != operand for value in values),
+    "gt": lambda values, operand: any(value > operand for value in values),
+    "gte": lambda values, operand: any(value >= operand for value in values),
+    "lt": lambda values, operand: any(value < operand for value in values),
+    "lte": lambda values, operand: any(value <= operand for value in values),
+    "in": lambda values, operand: any(value in operand for value in values),
+    "not_in": lambda values, operand: bool(values) and not any(v in operand for v in values),
+    "between": lambda values, operand: any(operand[0] <= v <= operand[1] for v in values),
+    "like": lambda values, operand: any(
+        fnmatchcase(value, operand.replace("%", "*").replace("_", "?")) for value in values
     ),
 }
 
 
-def matches(one: Read, body: Mapping[str, Any]) -> bool:
-    """Whether an inference satisfies every condition of a question's body."""
+def matches(inference: Read, body: Mapping[str, Any]) -> bool:
+    """Check whether an inference satisfies every condition of a question's body."""
     window = body.get("received_at", {})
-    since, until = (_instant(window.get(name)) for name in ("from", "to"))
+    since, until = (_parse_instant(window.get(name)) for name in ("from", "to"))
     hashes, ids = body.get("data_hash"), body.get("inference_ids")
     return (
-        all(_compared(one, condition) for condition in body.get("metadata_filter", ()))
-        and (since is None or one.received_at >= since)
-        and (until is None or one.received_at < until)
-        and (ids is None or one.inference_id in ids)
-        and (hashes is None or one.data_hash in ([hashes] if isinstance(hashes, str) else hashes))
-        and ("ok" not in body or one.ok is body["ok"])
-        and ("prediction" not in body or _predicted(one, body["prediction"]))
+        all(
+            _is_true_of_metadata(inference, condition)
+            for condition in body.get("metadata_filter", ())
+        )
+        and (since is None or inference.received_at >= since)
+        and (until is None or inference.received_at < until)
+        and (ids is None or inference.inference_id in ids)
+        and (
+            hashes is None
+            or inference.data_hash in ([hashes] if isinstance(hashes, str) else hashes)
+        )
+        and ("ok" not in body or inference.ok is body["ok"])
+        and ("prediction" not in body or _is_true_of_predictions(inference, body["prediction"]))
     )
 
 
-def _instant(text: str | None) -> datetime | None:
+def _parse_instant(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
 
 
-def _compared(one: Read, condition: Mapping[str, Any]) -> bool:
+def _is_true_of_metadata(inference: Read, condition: Mapping[str, Any]) -> bool:
     key, operator, value = condition["key"], condition["operator"], condition.get("value")
     if operator in {"exists", "missing"}:
-        return (key in one.sent) is (operator == "exists")
+        return (key in inference.sent) is (operator == "exists")
     family = _FAMILIES[condition["type"]]
     convert = _READ[family]
-    wanted = [convert(each) for each in value] if isinstance(value, list) else convert(value)
-    return MEANINGS[operator](one.values.get((key, family), set()), wanted)
+    operand = [convert(item) for item in value] if isinstance(value, list) else convert(value)
+    return MEANINGS[operator](inference.values.get((key, family), set()), operand)
 
 
-def _predicted(one: Read, wanted: Mapping[str, Any]) -> bool:
-    label, bounds = wanted.get("label"), wanted.get("score", {})
+def _is_true_of_predictions(inference: Read, condition: Mapping[str, Any]) -> bool:
+    label, bounds = condition.get("label"), condition.get("score", {})
     labels = [label] if isinstance(label, str) else label
     return any(
         (labels is None or has in labels)
         and all(
             score is not None and MEANINGS[name]({score}, bound) for name, bound in bounds.items()
         )
-        for has, score in one.predictions
+        for has, score in inference.predictions
     )

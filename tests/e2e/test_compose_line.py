@@ -1,5 +1,8 @@
-"""What compose.yaml starts, without containers: its smoke test sends the example's picture through
-its proxy to its model server, and finds what came of it."""
+"""The services of compose.yaml, without containers.
+
+Its smoke test sends the example's picture through its proxy to its model server, and finds what
+came of it.
+"""
 
 import json
 import os
@@ -50,7 +53,7 @@ def is_ready(rest: str) -> bool:
     return True
 
 
-def test_its_smoke_test_goes_through_its_proxy(
+def test_the_smoke_test_passes_through_the_proxy(
     service_environment: MakeEnvironment,
     topic: Callable[..., str],
     model_server: tuple[str, str],
@@ -65,11 +68,11 @@ def test_its_smoke_test_goes_through_its_proxy(
         API_TOKEN=TOKEN,
     )
     places = {"model-server:8080": model_server[0], "model-server:8081": model_server[1]}
-    behind = json.loads(replaced(json.dumps(CONFIGURATION), places))
+    behind = json.loads(replace_addresses(json.dumps(CONFIGURATION), places))
     started = [Service(name, environment, tmp_path) for name in ("api", "ingester")]
     proxy = Proxy(environment, tmp_path, behind["upstreams"], behind["models"])
     places = {"api:8080": api, "proxy:8090": proxy.http}
-    name, *arguments = [replaced(word, places) for word in SERVICES["smoke"]["command"]]
+    name, *arguments = [replace_addresses(word, places) for word in SERVICES["smoke"]["command"]]
     try:
         for service in (*started, proxy):
             service.wait_ready()
@@ -82,8 +85,8 @@ def test_its_smoke_test_goes_through_its_proxy(
     assert "it is captured and indexed" in done.stdout
 
 
-def replaced(text: str, places: dict[str, str]) -> str:
+def replace_addresses(text: str, places: dict[str, str]) -> str:
     """A text of compose.yaml with addresses of this test."""
-    for place, address in places.items():
-        text = text.replace(f"//{place}", f"//{address}").replace(f'"{place}', f'"{address}')
+    for original, address in places.items():
+        text = text.replace(f"//{original}", f"//{address}").replace(f'"{original}', f'"{address}')
     return text

@@ -1,20 +1,22 @@
 """`inference-store demo` as a newcomer runs it: servers from wheels, processes, real input."""
 
 import json
-import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from playwright.sync_api import expect, sync_playwright
+
+from tests.console.conftest import CHROMIUM
+from tests.demo_process import Demo, demo, remove_database, wait_for
+from tests.e2e import tutorial
+from tests.servers.network_cut import CUT, list_interfaces, write_entering
 
 pytest.importorskip("cv2", reason="the demo's packages are not installed")
 
@@ -24,69 +26,25 @@ NEXT_START_SECONDS = 300.0
 PARTS = {"model-server", "postgres", "s3", "kafka", "ingester", "api", "retention", "proxy"}
 
 
-class Demo:
-    """A demo that runs; its output goes to a file, as that of any background job."""
-
-    def __init__(self, folder: Path) -> None:
-        self.output = folder / "output.txt"
-        self._run = folder / ".inference-store" / "run"
-        command = (sys.executable, "-m", "inference_store.cli.main", "demo")
-        # As in the shell of somebody who works with a real store beside it.
-        environment = os.environ | {"INFERENCE_STORE_POSTGRES_DSN": "postgresql://production/real"}
-        with open(self.output, "wb") as out:
-            self.process = subprocess.Popen(
-                command, cwd=folder, stdout=out, stderr=subprocess.STDOUT, env=environment
-            )
-
-    def wait_serving(self, seconds: float) -> None:
-        wait_for(lambda: "Serving until" in self._text_while_alive(), seconds)
-
-    def _text_while_alive(self) -> str:
-        text = self.output.read_text()
-        assert self.process.poll() is None, text
-        return text
-
-    @property
-    def api(self) -> str:
-        found = re.search(r"REST API\s+(http://\S+)", self.output.read_text())
-        assert found is not None
-        return found[1]
-
-    def pids(self) -> dict[str, int]:
-        """The parts' processes by their pid files."""
-        files = self._run.glob("*.pid.json")
-        return {file.name.split(".")[0]: json.loads(file.read_text())["pid"] for file in files}
-
-
-@contextmanager
-def demo(folder: Path) -> Iterator[Demo]:
-    running = Demo(folder)
-    try:
-        yield running
-    finally:
-        if running.process.poll() is None:
-            running.process.terminate()
-            running.process.wait(180)
-
-
-def wait_for(condition: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.1)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where the demo writes: what one test leaves, the next starts with."""
+    path = tmp_path_factory.mktemp("demo")
+    yield path
+    remove_database(path / "output.txt")
 
 
 def is_gone(pid: int) -> bool:
-    """No such process, or a dead one that nobody has collected (containers without an init)."""
+    """Check that the process is gone, or dead and not collected (containers without an init)."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
 
 
-def counts(api: str, filter_text: str | None = None) -> dict[str, int]:
-    """How many inferences each model has, or how many of them match."""
-    found = {}
+def count_inferences(api: str, filter_text: str | None = None) -> dict[str, int]:
+    """Count the inferences of each model, or those of them that match."""
+    collected = {}
     for model in INFERENCES:
         request = urllib.request.Request(
             f"{api}/v1/models/{model}/inferences/count",
@@ -94,24 +52,24 @@ def counts(api: str, filter_text: str | None = None) -> dict[str, int]:
             headers={"Content-Type": "application/json"},
         )
         with urllib.request.urlopen(request, timeout=120) as answer:
-            found[model] = json.load(answer)["count"]
-    return found
+            collected[model] = json.load(answer)["count"]
+    return collected
 
 
 def send_own_picture(printed: str, folder: Path) -> None:
-    """As pasted into a shell: the picture behind the first answer goes through the proxy again."""
+    """Send the picture behind the first answer through the proxy again, as pasted into a shell."""
     blocks = re.findall(r"^# (?:The|What was).*:\n((?:.+\n)+)", printed, re.MULTILINE)
     fetch, send, look = blocks
     subprocess.run(fetch, shell=True, cwd=folder, check=True)
     answer = json.loads(subprocess.check_output(send, shell=True, cwd=folder))
     assert answer["id"] == "mine"
     wait_for(lambda: b'"mine"' in subprocess.check_output(look, shell=True), 180)
-    found = json.loads(subprocess.check_output(look, shell=True))
-    assert (found["protocol"], found["ok"], found["width"]) == ("v2", True, 400)
+    result = json.loads(subprocess.check_output(look, shell=True))
+    assert (result["protocol"], result["ok"], result["width"]) == ("v2", True, 400)
 
 
 def assert_the_doctor_finds_nothing(printed: str, folder: Path) -> None:
-    """As pasted into a shell: the demo is sound, and the doctor says so."""
+    """Run the doctor as pasted into a shell: it finds no fault in the demo."""
     (command,) = re.findall(r"^\(set -a; .* doctor\)$", printed, re.MULTILINE)
     done = subprocess.run(
         command, shell=True, cwd=folder, capture_output=True, text=True, check=False
@@ -120,20 +78,13 @@ def assert_the_doctor_finds_nothing(printed: str, folder: Path) -> None:
     assert "ok      topic: 3 partitions" in done.stdout
 
 
-def remove_database(output: Path) -> None:
-    """As root the database lies outside the test's folder, and would stay behind."""
-    found = re.search(r"(/\S+)/data: the database", output.read_text())
-    if found is not None:
-        shutil.rmtree(found[1])
-
-
-def test_the_demo_feeds_once_answers_and_leaves_no_process(tmp_path: Path) -> None:
-    with demo(tmp_path) as first:
+def test_the_demo_feeds_once_answers_and_leaves_no_process(folder: Path) -> None:
+    with demo(folder) as first:
         first.wait_serving(FIRST_START_SECONDS)
-        assert counts(first.api) == INFERENCES
+        assert count_inferences(first.api) == INFERENCES
         half = {model: count // 2 for model, count in INFERENCES.items()}
         for protocol in ("v2", "v2-grpc"):  # the proxy captured each call, over both transports
-            assert counts(first.api, f"protocol = '{protocol}' AND ok") == half
+            assert count_inferences(first.api, f"protocol = '{protocol}' AND ok") == half
         printed = first.output.read_text()
         commands = re.findall(r"^curl -s .*?-d '.*?'$", printed, re.MULTILINE | re.DOTALL)
         assert len(commands) == 3
@@ -143,8 +94,12 @@ def test_the_demo_feeds_once_answers_and_leaves_no_process(tmp_path: Path) -> No
         assert "Ignored from your environment: INFERENCE_STORE_POSTGRES_DSN" in printed
         assert "→ none" not in printed
         assert "nothing found" not in printed
-        send_own_picture(printed, tmp_path)
-        assert_the_doctor_finds_nothing(printed, tmp_path)
+        with urllib.request.urlopen(f"{first.api}/console/", timeout=60) as page:
+            assert b"Inference Store" in page.read()
+        assert not first.node.exists()
+        tutorial.follow(first.api, first.proxy, folder)
+        send_own_picture(printed, folder)
+        assert_the_doctor_finds_nothing(printed, folder)
         api = first.api
         fed = INFERENCES | {"face-detector": INFERENCES["face-detector"] + 1}
         pids = first.pids()
@@ -154,7 +109,7 @@ def test_the_demo_feeds_once_answers_and_leaves_no_process(tmp_path: Path) -> No
     assert all(is_gone(pid) for pid in pids.values())
 
     # kill -9 of the next start, then one more: the data is there, not twice, and nothing is left.
-    with demo(tmp_path) as second:
+    with demo(folder) as second:
         second.wait_serving(NEXT_START_SECONDS)
         assert "all there" in second.output.read_text()
         pids = second.pids()
@@ -162,11 +117,34 @@ def test_the_demo_feeds_once_answers_and_leaves_no_process(tmp_path: Path) -> No
         second.process.wait(180)
     if sys.platform == "linux":
         wait_for(lambda: all(is_gone(pid) for pid in pids.values()), 120)
-    with demo(tmp_path) as third:
+    with demo(folder) as third:
         third.wait_serving(NEXT_START_SECONDS)
         assert all(is_gone(pid) for pid in pids.values())
         assert third.api == api
-        assert counts(third.api) == fed
+        assert count_inferences(third.api) == fed
         pids = third.pids()
     assert all(is_gone(pid) for pid in pids.values())
-    remove_database(third.output)
+
+
+def look_at_console(running: Demo, folder: Path) -> None:
+    """Open the console in a browser that has the demo's network."""
+    browser = write_entering(CHROMIUM, running.process.pid, folder)
+    options = ["--no-sandbox", "--disable-gpu"]
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=browser, args=options)
+        page = chromium.new_page()
+        page.goto(f"{running.api}/console/")
+        for model in INFERENCES:
+            shown = page.get_by_role("article").filter(has_text=model)
+            expect(shown).to_contain_text("inferences", timeout=60_000)
+            expect(shown.locator("img").first).to_be_visible(timeout=60_000)
+        chromium.close()
+
+
+@pytest.mark.network_cut
+def test_without_a_network_the_console_is_served_all_the_same(folder: Path) -> None:
+    with demo(folder, CUT) as running:
+        running.wait_serving(FIRST_START_SECONDS)
+        assert list_interfaces(running.process.pid) == ["lo"]
+        look_at_console(running, folder)
+        assert not running.node.exists()

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tests.e2e.brute_force import Read, matches, read
-from tests.e2e.faults.books_close import drained
+from tests.e2e.faults.books_close import wait_until_drained
 from tests.producer import START, Capture, Producer, capture
 from tests.servers.ports import free_port
 from tests.service_process import Service
@@ -27,8 +27,8 @@ TASKS = {
 MODELS = tuple(TASKS)
 
 
-def captured(number: int) -> Capture:
-    """One inference: its model, metadata of every type and the response go by its number."""
+def make_capture(number: int) -> Capture:
+    """Make an inference: its number determines its model, metadata of every type and response."""
     model_id = MODELS[number % len(MODELS)]
     extras: dict[str, Any] = {
         "task_type": TASKS[model_id],
@@ -40,19 +40,19 @@ def captured(number: int) -> Capture:
         number,
         model_id=model_id,
         received_at=START - timedelta(days=number % 4, milliseconds=-number),
-        metadata=list(_metadata(number)),
-        predictions=_predictions(model_id, number),
+        metadata=list(_make_metadata(number)),
+        predictions=_make_predictions(model_id, number),
         extras=extras,
     )
 
 
-def _metadata(number: int) -> Iterator[dict[str, Any]]:
+def _make_metadata(number: int) -> Iterator[dict[str, Any]]:
     yield {"key": "frame_number", "type": "int", "value": str(number)}
     yield {"key": "data_source", "type": "string", "value": f"camera_{number % 13}"}
     yield {"key": "exposure", "type": "float", "value": f"{number % 97}.{number % 7}"}
     yield {"key": "night", "type": "bool", "value": "True" if number % 3 else "false"}
-    taken = START - timedelta(minutes=number % 1000)
-    yield {"key": "taken_at", "type": "timestamp", "value": taken.isoformat()}
+    taken_at = START - timedelta(minutes=number % 1000)
+    yield {"key": "taken_at", "type": "timestamp", "value": taken_at.isoformat()}
     yield {
         "key": "camera_position",
         "type": "json",
@@ -65,16 +65,16 @@ def _metadata(number: int) -> Iterator[dict[str, Any]]:
         yield {"key": "note", "type": "string", "value": None}
 
 
-def _predictions(model_id: str, number: int) -> list[dict[str, Any]]:
+def _make_predictions(model_id: str, number: int) -> list[dict[str, Any]]:
     if model_id == "captions":
         return [{"prompt": "what is it?", "answer": f"number {number}"}]
     score = (number % 1000) / 1000
     labels = ("person", "car", f"thing-{number % 7}")[: 1 + number % 3]
-    found = [{"label": label, "score": score / (1 + n)} for n, label in enumerate(labels)]
+    listed = [{"label": label, "score": score / (1 + n)} for n, label in enumerate(labels)]
     if model_id == "detector":
         box = {"xmin": 1, "ymin": 2, "xmax": 11, "ymax": 22}
-        found = [one | box for one in found]
-    return found
+        listed = [box_of | box for box_of in listed]
+    return listed
 
 
 def compare(key: str, type: str, operator: str, value: Any = None) -> dict[str, Any]:
@@ -154,12 +154,12 @@ async def services(service_environment: Any, topic: Any, tmp_path: Path) -> Asyn
 
 async def ask(http: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> dict[str, Any]:
     async with http.post(url, json=body) as answer:
-        found = await answer.json()
-        assert answer.status == 200, (body, found)
-        return dict(found)
+        result = await answer.json()
+        assert answer.status == 200, (body, result)
+        return dict(result)
 
 
-async def every_page(http: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> list[str]:
+async def list_all_ids(http: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> list[str]:
     """The ids of all pages, as they come."""
     ids: list[str] = []
     cursor: dict[str, str] = {}
@@ -173,15 +173,15 @@ async def every_page(http: aiohttp.ClientSession, url: str, body: dict[str, Any]
 
 async def test_every_question_agrees_with_the_blobs(services: Any, engine: AsyncEngine) -> None:
     producer, url = services
-    captures = [captured(number) for number in range(EVENTS)]
+    captures = [make_capture(number) for number in range(EVENTS)]
     for start in range(0, EVENTS, 1000):
         piece = captures[start : start + 1000]
         await asyncio.to_thread(producer.put_by_threads, piece)
-        await producer.publish_all(one.event for one in piece)
-    await drained(engine, records=EVENTS, seconds=200)
+        await producer.publish_all(item.event for item in piece)
+    await wait_until_drained(engine, records=EVENTS, seconds=200)
     reads: dict[str, list[Read]] = {model_id: [] for model_id in MODELS}
-    for one in sorted(captures, key=lambda one: one.received_at or START):
-        reads[one.model_id].append(read(one.event, one.blobs))
+    for item in sorted(captures, key=lambda item: item.received_at or START):
+        reads[item.model_id].append(read(item.event, item.blobs))
     async with aiohttp.ClientSession() as http:
         for model_id in MODELS:
             await check_model(http, f"{url}/models/{model_id}/inferences", reads[model_id])
@@ -191,11 +191,11 @@ async def check_model(http: aiohttp.ClientSession, url: str, inferences: list[Re
     """Every question, both ways round, and counted. `inferences` are the oldest first."""
     for body in BODIES:
         # What no inference of a model has is refused, unless the question says otherwise.
-        asked = {"unknown_keys": "empty", **body}
-        wanted = [one.inference_id for one in inferences if matches(one, body)]
-        counted = await ask(http, f"{url}/count", asked)
-        assert counted["count"] == len(wanted), (url, body)
-        newest_first = await every_page(http, url, asked)
-        assert newest_first == wanted[::-1], (url, body)
-    oldest_first = await every_page(http, url, {"sort": "received_at"})
-    assert oldest_first == [one.inference_id for one in inferences]
+        query = {"unknown_keys": "empty", **body}
+        expected = [inference.inference_id for inference in inferences if matches(inference, body)]
+        counted = await ask(http, f"{url}/count", query)
+        assert counted["count"] == len(expected), (url, body)
+        newest_first = await list_all_ids(http, url, query)
+        assert newest_first == expected[::-1], (url, body)
+    oldest_first = await list_all_ids(http, url, {"sort": "received_at"})
+    assert oldest_first == [inference.inference_id for inference in inferences]

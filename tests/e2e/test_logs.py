@@ -1,4 +1,4 @@
-"""What the services log: whole lines with ids, and nothing that was sent to them or entrusted."""
+"""Logs of the services: whole lines with ids, and nothing that was sent to them or entrusted."""
 
 import asyncio
 import json
@@ -31,14 +31,14 @@ TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 MODEL = "people-detector"
 
 
-def told(number: int) -> Any:
+def make_capture(number: int) -> Any:
     """A capture whose every value is distinctive."""
     metadata = [{"key": "note", "type": "string", "value": f"{PAYLOAD}-metadata"}]
     predictions = [{"label": f"{PAYLOAD}-label", "score": 0.5}]
     return capture(number, metadata=metadata, predictions=predictions)
 
 
-async def parked_and_dead(engine: AsyncEngine) -> tuple[int, int]:
+async def count_parked_and_dead(engine: AsyncEngine) -> tuple[int, int]:
     async with engine.connect() as connection:
         row = (
             await connection.execute(
@@ -51,9 +51,9 @@ async def parked_and_dead(engine: AsyncEngine) -> tuple[int, int]:
 async def ask(
     api: str, method: str, path: str, body: Any = None, **headers: str
 ) -> tuple[int, str]:
-    given = {"Authorization": f"Bearer {TOKEN}", "traceparent": TRACEPARENT} | headers
+    own_headers = {"Authorization": f"Bearer {TOKEN}", "traceparent": TRACEPARENT} | headers
     async with (
-        aiohttp.ClientSession(headers=given) as session,
+        aiohttp.ClientSession(headers=own_headers) as session,
         session.request(method, f"{api}/v1{path}", json=body) as answer,
     ):
         await answer.read()
@@ -78,23 +78,23 @@ async def test_no_payload_and_no_secret_is_logged(
         environment |= collector.environment()
         async with AsyncExitStack() as stopped:
             services = []
-            for each in ("ingester", "api", "retention"):
-                services.append(Service(each, environment, tmp_path))
+            for service_name in ("ingester", "api", "retention"):
+                services.append(Service(service_name, environment, tmp_path))
                 stopped.push_async_callback(asyncio.to_thread, services[-1].stop)
-            await until(lambda: _listens(port), bool, seconds=180)
+            await until(lambda: _is_listening(port), bool, seconds=180)
             async with Producer(environment, name) as producer:
                 await _publish(producer)
-            await until(lambda: parked_and_dead(engine), lambda found: found == (1, 2))
+            await until(lambda: count_parked_and_dead(engine), lambda result: result == (1, 2))
             request_ids = await _ask(f"http://127.0.0.1:{port}", engine)
-    said = {service.name: service.text for service in services}
+    logs_by_service = {service.name: service.text for service in services}
     for secret in (TOKEN, minio_server.secret_key, PAYLOAD):
-        assert not [name for name, lines in said.items() if secret in lines], secret
+        assert not [name for name, lines in logs_by_service.items() if secret in lines], secret
     if log_format == "json":
-        _whole(said)
-        _joined(said["api"], *request_ids)
+        _check_whole_lines(logs_by_service)
+        _check_joined_lines(logs_by_service["api"], *request_ids)
 
 
-async def _listens(port: int) -> bool:
+async def _is_listening(port: int) -> bool:
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
     except OSError:
@@ -104,17 +104,17 @@ async def _listens(port: int) -> bool:
 
 
 async def _publish(producer: Producer) -> None:
-    await producer.produce(*(told(number) for number in range(5)))
+    await producer.produce(*(make_capture(number) for number in range(5)))
     await producer.publish(f'{{"model_id": "{PAYLOAD}-broken'.encode(), key=PAYLOAD.encode())
     nul = b'{"model_id": "' + PAYLOAD.encode() + b'\\u0000"}'
     await producer.publish(nul, headers=[("note", PAYLOAD.encode())])
-    late = told(99)
+    late = make_capture(99)
     await producer.put(late, "metadata")
     await producer.publish(late.event)
 
 
 async def _ask(api: str, engine: AsyncEngine) -> tuple[str, str]:
-    """Questions that are answered, refused, and fail inside; the ids of two that are logged."""
+    """Ask questions that are answered, refused, and fail inside. Return the ids of two failures."""
     key = {"key": "note", "type": "string", "operator": "eq", "value": f"{PAYLOAD}-metadata"}
     path = f"/models/{MODEL}/inferences/query"
     assert (await ask(api, "POST", path, {"metadata_filter": [key]}))[0] == 200
@@ -128,22 +128,22 @@ async def _ask(api: str, engine: AsyncEngine) -> tuple[str, str]:
         api, "POST", path, {"metadata_filter": [key]}, **{"x-request-id": "mine-1"}
     )
     assert (status, failed) == (500, "mine-1")
-    status, given = await ask(
+    status, request_id = await ask(
         api, "POST", path, {"metadata_filter": [key]}, **{"x-request-id": "a b"}
     )
-    assert (status, len(given)) == (500, 36)
-    return failed, given
+    assert (status, len(request_id)) == (500, 36)
+    return failed, request_id
 
 
-def _whole(said: dict[str, str]) -> None:
-    for name, lines in said.items():
+def _check_whole_lines(logs_by_service: dict[str, str]) -> None:
+    for name, lines in logs_by_service.items():
         for line in lines.splitlines():
             event = json.loads(line)
             assert event["service"] == name
             assert {"event", "level", "timestamp"} <= set(event)
 
 
-def _joined(lines: str, *request_ids: str) -> None:
+def _check_joined_lines(lines: str, *request_ids: str) -> None:
     failures = [json.loads(line) for line in lines.splitlines() if "request_failed" in line]
     assert [event["request_id"] for event in failures] == list(request_ids)
     assert {event["trace_id"] for event in failures} == {TRACEPARENT.split("-")[1]}
@@ -167,13 +167,13 @@ async def test_a_service_that_is_not_let_in_does_not_tell_its_secrets(
         second = Service("ingester", refused, tmp_path / "s3")
         stopped.push_async_callback(asyncio.to_thread, second.stop)
         for service, server in ((first, "postgres"), (second, "object store")):
-            await until(partial(_waits, service, server), bool, seconds=180)
+            await until(partial(_is_waiting, service, server), bool, seconds=180)
         # only JSON lines tell the port
         health = json.dumps([first.health(), second.health()]) if log_format == "json" else ""
     for secret in (DSN_PASSWORD, S3_SECRET):
         assert secret not in first.text + second.text + health
 
 
-async def _waits(service: Service, server: str) -> bool:
+async def _is_waiting(service: Service, server: str) -> bool:
     lines = [line for line in service.text.splitlines() if "waiting" in line]
     return any(server in line for line in lines)

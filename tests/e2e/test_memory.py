@@ -11,7 +11,7 @@ import psutil
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from tests.integration.stored import Made, at, store
+from tests.integration.stored_inferences import NewInference, at, store
 from tests.servers.fixtures import MakeEnvironment
 from tests.servers.ports import free_port
 from tests.service_process import Service
@@ -36,27 +36,27 @@ _LEAVES = (
 _QUESTIONS = ("query", "query", "count", "query", "aggregate")
 
 
-def filters(moments: random.Random) -> Iterator[str]:
-    """Filters no two of which have the same shape."""
-    seen = set()
+def make_filters(moments: random.Random) -> Iterator[str]:
+    """Yield filters, no two of which have the same shape."""
+    shapes = set()
     while True:
-        shape = _tree(moments, depth=2)
-        if shape not in seen:
-            seen.add(shape)
+        shape = _make_tree(moments, depth=2)
+        if shape not in shapes:
+            shapes.add(shape)
             yield shape.replace("{}", str(moments.randint(1, 9)))
 
 
-def _tree(moments: random.Random, depth: int) -> str:
+def _make_tree(moments: random.Random, depth: int) -> str:
     if depth == 0 or moments.random() < 0.2:
         return moments.choice(_LEAVES)
     if moments.random() < 0.2:
-        return f"NOT ({_tree(moments, depth - 1)})"
+        return f"NOT ({_make_tree(moments, depth - 1)})"
     word = moments.choice((" AND ", " OR "))
-    return f"({word.join(_tree(moments, depth - 1) for _ in range(moments.randint(2, 3)))})"
+    return f"({word.join(_make_tree(moments, depth - 1) for _ in range(moments.randint(2, 3)))})"
 
 
-def body_of(question: str, filter: str) -> dict[str, object]:
-    """What is asked."""
+def make_body(question: str, filter: str) -> dict[str, object]:
+    """Return the body of a question."""
     if question == "aggregate":
         return {
             "filter": filter,
@@ -67,12 +67,12 @@ def body_of(question: str, filter: str) -> dict[str, object]:
 
 
 @pytest.mark.timeout(900)
-async def test_2000_different_filters_leave_it_as_it_was(
+async def test_memory_is_stable_over_2000_different_filters(
     engine: AsyncEngine, service_environment: MakeEnvironment, tmp_path: Path
 ) -> None:
     print(f"seed {SEED}")
     stored = [
-        Made(f"i{n}", at(n), [("camera", "string", f"c{n}"), ("frame", "int", str(n))])
+        NewInference(f"i{n}", at(n), [("camera", "string", f"c{n}"), ("frame", "int", str(n))])
         for n in range(100)
     ]
     await store(engine, *stored)
@@ -84,12 +84,14 @@ async def test_2000_different_filters_leave_it_as_it_was(
         process = psutil.Process(api.process.pid)
         base = f"http://127.0.0.1:{port}/v1/models/model/inferences"
         before = 0
-        asked = zip(filters(random.Random(SEED)), itertools.cycle(_QUESTIONS), strict=False)
+        questions = zip(
+            make_filters(random.Random(SEED)), itertools.cycle(_QUESTIONS), strict=False
+        )
         async with httpx.AsyncClient(timeout=60) as client:
-            for number, (filter, question) in enumerate(itertools.islice(asked, QUESTIONS)):
+            for number, (filter, question) in enumerate(itertools.islice(questions, QUESTIONS)):
                 if number == SETTLED:
                     before = process.memory_info().rss
-                answer = await client.post(f"{base}/{question}", json=body_of(question, filter))
+                answer = await client.post(f"{base}/{question}", json=make_body(question, filter))
                 assert answer.status_code == 200, (question, filter, answer.text)
         grown = (process.memory_info().rss - before) / 2**20
         print(f"{before / 2**20:.0f} MiB and {grown:.1f} more")

@@ -24,6 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.inference.producer_reports import ProducerReport, encode
 from inference_store.platform.metrics import METRICS, SERVICES, Entry
 from tests.e2e.capture.detector import detector
+from tests.e2e.metric_moves import MOVES, Samples
 from tests.integration.proxy.rest_server import upstream
 from tests.polling import until
 from tests.producer import START, Producer, capture
@@ -37,151 +38,24 @@ pytestmark = [pytest.mark.real_kafka, pytest.mark.real_minio]
 OLD = START - timedelta(days=3)
 MODEL = "people-detector"
 TOKEN = "the-token-of-the-metrics-test"
-# Of an issuer that is away: its keys would be needed to tell whether it signed this.
+# Of an issuer that is unavailable: its keys would be needed to tell whether it signed this.
 SIGNED = ".".join(
     base64.urlsafe_b64encode(part).decode().rstrip("=")
     for part in (b'{"alg": "RS256", "kid": "1"}', b"{}", b"signature")
 )
 
-Samples = dict[str, float]
-
-
-def above_zero(found: Samples) -> bool:
-    return sum(found.values()) > 0
-
-
-def has(*labels: str) -> Callable[[Samples], bool]:
-    """Each label value stands at some sample that moved."""
-
-    def check(found: Samples) -> bool:
-        moved = [name for name, value in found.items() if value > 0]
-        return all(any(f'"{label}"' in name for name in moved) for label in labels)
-
-    return check
-
-
-# What each metric must show at some moment of the story below, whatever service shows it.
-MOVES: dict[str, Callable[[Samples], bool]] = {
-    "build_info": above_zero,
-    "connections": has("admin"),
-    # They must be zero: tests/integration/platform/serving has thousands of silent connections.
-    "connections_refused_total": lambda found: found != {},
-    "connections_late_total": lambda found: found != {},
-    "proxy_call_seconds": has("v2", "unrecognised", "one", "ok", "failed"),
-    "proxy_calls_in_progress": has("rest"),
-    "proxy_captures_total": has("seen", "sampled_out", "dropped", "published"),
-    "proxy_captures_dropped_total": has("no_budget"),
-    "proxy_events_total": above_zero,
-    # It must be zero: tests/integration/proxy/test_grpc_ends.py has calls that are refused.
-    "proxy_refused_calls_total": lambda found: found != {},
-    "proxy_unstripped_calls_total": has("no_room"),
-    "proxy_incomplete_captures_total": has("request_over_cap"),
-    "proxy_captures_queued": above_zero,
-    "proxy_capture_bytes": above_zero,
-    "proxy_capture_budget_bytes": above_zero,
-    "proxy_captures_spooled": above_zero,
-    "proxy_spool_bytes": above_zero,
-    "proxy_spool_limit_bytes": above_zero,
-    "proxy_spool_trouble_total": above_zero,
-    "proxy_trouble_total": has("object store"),
-    "proxy_capture_seconds": has("prepare"),
-    "ready": has("postgres", "kafka", "object store"),
-    "heartbeat_age_seconds": above_zero,
-    "ingester_events_total": has("stored", "duplicate", "dead", "parked"),
-    "ingester_event_bytes_total": above_zero,
-    "ingester_dead_letters_total": has("not_json", "blob_missing"),
-    "ingester_lag_events": above_zero,
-    "ingester_lag_seconds": above_zero,
-    "ingester_oldest_unprocessed_seconds": above_zero,
-    "ingester_delay_seconds": above_zero,
-    "ingester_batch_seconds": has("read", "write"),
-    "ingester_stage_seconds": has(
-        *("decode", "look_up", "fetch", "parse", "prepare"),
-        *("transaction", "sort_out", "insert", "set_aside", "books"),
-    ),
-    "ingester_batch_events": above_zero,
-    "ingester_halted": above_zero,
-    "ingester_trouble_total": has("postgres"),
-    # It must be zero: tests/e2e/faults/test_rebalances.py freezes an ingester amid a COPY.
-    "ingester_stalled_sessions_total": lambda found: found != {},
-    "ingester_flagged_total": has("metadata_unreadable"),
-    "ingester_partitions_assigned": above_zero,
-    "ingester_retried_total": has("stored"),
-    "ingester_reports_total": has("kept", "broken"),
-    "books_producers": has("running"),
-    # It must be zero: .../index/accounting/test_producer_accounts.py has one that is open.
-    "books_open_producers": lambda found: found != {},
-    "books_events": has("stored", "duplicate", "dead"),
-    # It must be zero: tests/integration/operations/test_figures.py breaks the books by hand.
-    "books_open_partitions": lambda found: found != {},
-    # Zero but on an older backup: tests/integration/erasure/ledger/test_services.py restores one.
-    "ledger_apart": lambda found: found != {},
-    "dead_letters_open": above_zero,
-    "parked_events": above_zero,
-    "parked_oldest_seconds": above_zero,
-    "partitions_spans": above_zero,
-    "partitions_ahead_seconds": above_zero,
-    "api_requests_total": has("GET", "POST", "/v1/models/{model_id}/inferences/query"),
-    "api_request_seconds": above_zero,
-    "api_requests_in_progress": above_zero,
-    "api_query_seconds": has("page", "count", "metadata+prediction", "everything"),
-    "api_query_timeouts_total": above_zero,
-    "api_turns_taken": has("query"),
-    "api_turns_waiting": has("query"),
-    "api_turn_wait_seconds": has("query", "stream"),
-    "api_turns_refused_total": has("query", "caller"),
-    "api_streams_total": has("complete"),
-    "api_streamed_inferences_total": above_zero,
-    "api_replica_away_total": above_zero,
-    "api_refused_total": has("unauthorized"),
-    "api_issuer_fetches_total": has("failed"),
-    "retention_runs_total": has("done"),
-    "retention_run_seconds": above_zero,
-    "retention_step_seconds": has("claim", "delete", "verify", "forget"),
-    "retention_erased_total": has("inference"),
-    "retention_objects_deleted_total": above_zero,
-    "retention_bytes_deleted_total": above_zero,
-    "retention_partitions_dropped_total": above_zero,
-    "retention_trouble_total": has("postgres", "object_locked"),
-    "retention_last_run_timestamp_seconds": above_zero,
-    "retention_interval_seconds": above_zero,
-    "retention_leading": above_zero,
-    "retention_pruned_total": has("audit"),
-    "retention_overdue_seconds": above_zero,
-    # Nothing is held here: tests/integration/retention/test_figures_of_holds.py holds something.
-    "retention_holds": lambda found: found != {},
-    "retention_held": lambda found: found != {},
-    # Zero within a second: tests/integration/retention/test_linking.py holds the chain up.
-    "retention_audit_unlinked_seconds": lambda found: found != {},
-    # No erasure ends here: those of tests/integration/retention/test_certificates.py do.
-    "retention_certificates_total": lambda found: found != {},
-    "retention_certificate_trouble_total": lambda found: found != {},
-    "retention_uncertified_total": lambda found: found != {},
-    "retention_reconciliations_total": has("done"),
-    # What is found may be nothing: tests/integration/operations/reconcile compares what is apart.
-    "retention_reconciliation_found": lambda found: found != {},
-    "retention_last_reconciliation_timestamp_seconds": above_zero,
-    "retention_marked": above_zero,
-    "retention_erasures": has("failed"),
-    "retention_oldest_erasure_seconds": above_zero,
-}
-
-
-def test_every_metric_of_the_list_has_its_line() -> None:
-    assert set(MOVES) == {entry.name.removeprefix("inference_store_") for entry in METRICS}
-
 
 class Scraped:
-    """What the services' /metrics showed over time: every sample at its highest."""
+    """The samples of the services' /metrics over time: each at its highest."""
 
     def __init__(self) -> None:
         self.highest: dict[str, Samples] = {}
 
     def take(self, service: Service) -> None:
         with urllib.request.urlopen(f"{service.admin}/metrics", timeout=60) as answer:
-            for name, labels, value in _samples(answer.read().decode()):
-                found = self.highest.setdefault(name, {})
-                found[labels] = max(found.get(labels, value), value)
+            for name, labels, value in _list_samples(answer.read().decode()):
+                result = self.highest.setdefault(name, {})
+                result[labels] = max(result.get(labels, value), value)
 
     def of(self, entry: Entry) -> Samples:
         """A counter's or gauge's samples; of a histogram how often it was observed."""
@@ -194,10 +68,10 @@ class Scraped:
         return [name for name, moves in MOVES.items() if not moves(self.of(short[name]))]
 
 
-def _samples(text: str) -> Iterator[tuple[str, str, float]]:
+def _list_samples(text: str) -> Iterator[tuple[str, str, float]]:
     for line in text.splitlines():
-        if found := re.fullmatch(r"(\w+)(\{.*\})? (\S+)", line):
-            yield found[1], found[2] or "", float(found[3])
+        if match := re.fullmatch(r"(\w+)(\{.*\})? (\S+)", line):
+            yield match[1], match[2] or "", float(match[3])
 
 
 @dataclass
@@ -230,11 +104,11 @@ class Store:
                     await asyncio.to_thread(self.scraped.take, service)
             return set(names) & set(self.scraped.still())
 
-        await until(still, lambda left: not left, seconds=seconds)
+        await until(still, lambda remaining: not remaining, seconds=seconds)
 
 
 @asynccontextmanager
-async def running(
+async def run_store(
     environment: dict[str, str], proxy: dict[str, str], folder: Path
 ) -> AsyncIterator[Store]:
     async with AsyncExitStack() as opened:
@@ -250,7 +124,7 @@ async def running(
         api = f"http://127.0.0.1:{environment['INFERENCE_STORE_API_PORT']}"
         try:
             yield Store(services, producer, api, Scraped())
-        finally:  # shown where the test fails
+        finally:  # shown if the test fails
             for service in services.values():
                 print(service.name, service.text[-20000:])
 
@@ -283,22 +157,22 @@ async def test_every_metric_moves_when_the_thing_happens(
     slow = Slow()
     async with (
         upstream(slow) as port,
-        running(environment, _proxy(port, tmp_path), tmp_path) as store,
+        run_store(environment, _make_proxy_settings(port, tmp_path), tmp_path) as store,
     ):
         await _capture(store, environment, tmp_path, slow)
         await _ingest(store)
-        await _report(store, environment)
+        await _publish_report(store, environment)
         await _ask(store, engine)
-        await _stand(store, engine)
+        await _block_the_writer(store, engine)
         await _lose_postgres(store, postgres_server, database)
         await _delete(store, minio_server, bucket)
         await _halt(store)
         assert store.scraped.still() == []
-        _each_shows_its_own(store)
+        _check_own_metrics(store)
 
 
-def _proxy(port: int, folder: Path) -> dict[str, str]:
-    """What the proxy is told besides: no object store answers it, and little fits its memory."""
+def _make_proxy_settings(port: int, folder: Path) -> dict[str, str]:
+    """Return more settings of the proxy: no object store answers it, and little fits its memory."""
     config = folder / "proxy.yaml"
     config.write_text(
         f"upstreams: [{{name: one, url: 'http://127.0.0.1:{port}', protocols: [v2]}}]\n"
@@ -383,7 +257,9 @@ async def _ingest(store: Store) -> None:
     await store.producer.put(unreadable, "data", "response")
     await store.producer.put_bytes(unreadable.key("metadata"), b"{not json")
     await store.producer.produce(*old, *new)
-    await store.producer.publish_all([b"not json", *(one.event for one in new[:5])])
+    await store.producer.publish_all(
+        [b"not json", *(event_capture.event for event_capture in new[:5])]
+    )
     await store.producer.publish(unreadable.event)
     await store.producer.put(late, "data", "metadata")
     await store.producer.publish(late.event)
@@ -396,13 +272,13 @@ async def _ingest(store: Store) -> None:
     await store.until_moved("ingester_retried_total", "partitions_ahead_seconds")
 
 
-async def _report(store: Store, environment: dict[str, str]) -> None:
+async def _publish_report(store: Store, environment: dict[str, str]) -> None:
     now = datetime.now(UTC)
-    said = ProducerReport(producer="p", reporter="p", number=1, booted_at=now, reported_at=now)
+    report = ProducerReport(producer="p", reporter="p", number=1, booted_at=now, reported_at=now)
     async with Producer(
         environment, environment["INFERENCE_STORE_KAFKA_REPORTS_TOPIC"]
     ) as reporter:
-        await reporter.publish_all([encode(said), b"no report"])
+        await reporter.publish_all([encode(report), b"no report"])
         await store.until_moved("ingester_reports_total", "books_producers")
 
 
@@ -421,9 +297,9 @@ async def _ask(store: Store, engine: AsyncEngine) -> None:
         await connection.execute(text(f"LOCK TABLE {tables} IN ACCESS EXCLUSIVE MODE"))
         # Two of one caller, who may run one at a time.
         count = ("POST", f"/models/{MODEL}/inferences/count", question)
-        asked = [asyncio.create_task(store.ask(*count)) for _ in range(2)]
+        tasks = [asyncio.create_task(store.ask(*count)) for _ in range(2)]
         await store.until_moved("api_requests_in_progress", "api_turns_taken", "api_turns_waiting")
-        assert sorted(await asyncio.gather(*asked)) == [429, 503]
+        assert sorted(await asyncio.gather(*tasks)) == [429, 503]
     await store.until_moved(
         "api_query_seconds", "api_query_timeouts_total", "api_replica_away_total",
         "api_turn_wait_seconds", "api_turns_refused_total",
@@ -431,8 +307,8 @@ async def _ask(store: Store, engine: AsyncEngine) -> None:
     )  # fmt: skip
 
 
-async def _stand(store: Store, engine: AsyncEngine) -> None:
-    """A writer that stands still: lag rises all the same."""
+async def _block_the_writer(store: Store, engine: AsyncEngine) -> None:
+    """Block the writer: lag must rise all the same."""
     async with engine.begin() as connection:
         await connection.execute(text("LOCK TABLE inference IN ACCESS EXCLUSIVE MODE"))
         await store.producer.produce(*(capture(n) for n in range(100, 130)))
@@ -454,8 +330,8 @@ async def _lose_postgres(store: Store, server: Postgres, dsn: str) -> None:
 
 async def _delete(store: Store, s3: S3, bucket: str) -> None:
     """All has expired; one object is locked, so that its erasure fails and stays."""
-    kept = Retention(COMPLIANCE, datetime.now(UTC) + timedelta(minutes=10))
-    s3.client().set_object_retention(bucket, capture(30).key("data"), kept)
+    object_retention = Retention(COMPLIANCE, datetime.now(UTC) + timedelta(minutes=10))
+    s3.client().set_object_retention(bucket, capture(30).key("data"), object_retention)
     rule = {"keep_input": "PT1S", "keep_inference": "PT1S"}
     path = f"/models/{MODEL}/retention-policy"
     assert await store.ask("PUT", path, {"rules": [rule]}) in {200, 201}
@@ -465,19 +341,22 @@ async def _delete(store: Store, s3: S3, bucket: str) -> None:
 
 
 async def _halt(store: Store) -> None:
-    """What was stored until now fails; of others alone it would be set aside."""
+    """Make events of a model that worked until now fail; those of others would be set aside."""
     events = [json.loads(capture(number).event) for number in range(500, 540)]
-    broken = [each | {"request_received_at": "yesterday"} for each in events]
-    await store.producer.publish_all([json.dumps(each).encode() for each in broken])
+    broken = [event | {"request_received_at": "yesterday"} for event in events]
+    await store.producer.publish_all([json.dumps(unreadable).encode() for unreadable in broken])
     await store.until_moved("ingester_halted")
 
 
-def _each_shows_its_own(store: Store) -> None:
+def _check_own_metrics(store: Store) -> None:
     for name, service in store.services.items():
-        shown = Scraped()
-        shown.take(service)
+        scraped = Scraped()
+        scraped.take(service)
         owners = {
-            entry.owner for entry in METRICS for sample in entry.samples if sample in shown.highest
+            entry.owner
+            for entry in METRICS
+            for sample in entry.samples
+            if sample in scraped.highest
         }
         assert owners - {"all but proxy"} == {name, "every"}
-        assert "process_resident_memory_bytes" in shown.highest
+        assert "process_resident_memory_bytes" in scraped.highest

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.real_kafka, pytest.mark.real_minio]
 
 
 class SecuredProducer(Producer):
-    """As any producer, to S3 by https. Its events go to Kafka's open listener: it is set-up."""
+    """A producer that reaches S3 by https. Its events go to Kafka's open listener: it is set-up."""
 
     def __init__(self, environment: dict[str, str], topic: str, authority: Authority) -> None:
         self._ca = authority.ca_file.read_bytes()
@@ -61,10 +61,10 @@ def database(secured_postgres: SecuredPostgres) -> str:
 
 @pytest.fixture
 async def engine(secured_postgres: SecuredPostgres, database: str) -> AsyncIterator[AsyncEngine]:
-    """For looking at the tables, as `postgres`."""
-    made = create_engine(secured_postgres.dsn_of(database))
-    yield made
-    await made.dispose()
+    """An engine of the user `postgres`, to look at the tables."""
+    opened_engine = create_engine(secured_postgres.dsn_of(database))
+    yield opened_engine
+    await opened_engine.dispose()
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def environment(
     )
     (tmp_path / "password").write_text(PASSWORD + "\n")
     topic = secured_kafka.create_topic(unique())
-    made = service_environment(
+    service_settings = service_environment(
         dsn,
         Kafka("replaced"),
         secured_minio,
@@ -102,25 +102,25 @@ def environment(
         INGESTER_RETRY_SECONDS="0.2",
         **secured_kafka.login("SCRAM-SHA-512"),
     )
-    made["INFERENCE_STORE_KAFKA_SASL_PASSWORD_FILE"] = str(tmp_path / "password")
-    del made["INFERENCE_STORE_KAFKA_SASL_PASSWORD"]
-    return made
+    service_settings["INFERENCE_STORE_KAFKA_SASL_PASSWORD_FILE"] = str(tmp_path / "password")
+    del service_settings["INFERENCE_STORE_KAFKA_SASL_PASSWORD"]
+    return service_settings
 
 
 async def produce(
     environment: dict[str, str], kafka: SecuredKafka, authority: Authority, *numbers: int
 ) -> None:
-    """Blobs and events of these numbers."""
+    """Store blobs and publish events of these numbers."""
     topic = environment["INFERENCE_STORE_KAFKA_TOPIC"]
     producer = SecuredProducer(environment, topic, authority)
     captures = [capture(number) for number in numbers]
     await producer.put_all(captures)
     async with AIOKafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as sending:
-        for one in captures:
-            await sending.send_and_wait(topic, one.event)
+        for captured in captures:
+            await sending.send_and_wait(topic, captured.event)
 
 
-async def counted(engine: AsyncEngine, table: str = "inference") -> int:
+async def count_rows(engine: AsyncEngine, table: str = "inference") -> int:
     async with engine.connect() as connection:
         return int(await connection.scalar(text(f"SELECT count(*) FROM {table}")) or 0)
 
@@ -143,7 +143,7 @@ async def test_an_event_becomes_a_typed_answer(
         for service in services:
             await asyncio.to_thread(service.wait_ready, 120)
         await produce(environment, secured_kafka, authority, 7)
-        await until(lambda: counted(engine), lambda number: number == 1, seconds=180)
+        await until(lambda: count_rows(engine), lambda number: number == 1, seconds=180)
         body: dict[str, Any] = {
             "metadata_filter": [
                 {"key": "frame_number", "type": "int", "operator": "eq", "value": "7"}
@@ -186,18 +186,18 @@ async def test_a_wrong_authority_makes_the_line_wait_and_loses_nothing(
     name = f"INFERENCE_STORE_{setting}"
     ingester = Service("ingester", environment | {name: str(stranger.ca_file)}, tmp_path)
 
-    async def said() -> str:
+    async def read_health() -> str:
         return str((await asyncio.to_thread(ingester.health))["parts"][part])
 
     try:
-        found = await until(said, lambda text: "certificate" in text.lower(), seconds=180)
-        assert "certificate verify failed" in found
+        result = await until(read_health, lambda text: "certificate" in text.lower(), seconds=180)
+        assert "certificate verify failed" in result
         assert ingester.health()["ready"] is False
-        assert await counted(engine) == 0
+        assert await count_rows(engine) == 0
         await asyncio.to_thread(ingester.stop)
         ingester.restart(**{setting: str(authority.ca_file)})
-        await until(lambda: counted(engine), lambda number: number == 3, seconds=180)
-        assert await counted(engine, "dead_letter") == 0
-        assert await counted(engine, "parked_event") == 0
+        await until(lambda: count_rows(engine), lambda number: number == 3, seconds=180)
+        assert await count_rows(engine, "dead_letter") == 0
+        assert await count_rows(engine, "parked_event") == 0
     finally:
         ingester.stop()

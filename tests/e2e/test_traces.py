@@ -29,7 +29,7 @@ VALUES = ("inference-3", "camera-1", "471147114711", "token-of-this-test", "infe
 # Client-chosen names may: that of the topic and the bucket's are the operator's.
 
 
-async def stored(engine: AsyncEngine) -> int:
+async def count_stored(engine: AsyncEngine) -> int:
     async with engine.connect() as connection:
         return int(await connection.scalar(select(func.count()).select_from(inference)) or 0)
 
@@ -38,8 +38,8 @@ async def publish(producer: Producer, *, sampled: bool = True) -> None:
     captures = [capture(number) for number in range(5)]
     await producer.put_all(captures)
     header = TRACEPARENT if sampled else TRACEPARENT[:-2] + "00"
-    for one in captures:
-        await producer.publish(one.event, headers=[("traceparent", header.encode())])
+    for captured in captures:
+        await producer.publish(captured.event, headers=[("traceparent", header.encode())])
 
 
 async def ask(api: str, method: str, path: str, body: Any = None) -> int:
@@ -65,78 +65,84 @@ async def test_spans_of_all_services_join(
     async with Collector() as collector:
         environment |= collector.environment()
         async with AsyncExitStack() as stopped:
-            for each in ("ingester", "api", "retention"):
-                service = Service(each, environment, tmp_path)
+            for service_name in ("ingester", "api", "retention"):
+                service = Service(service_name, environment, tmp_path)
                 stopped.push_async_callback(asyncio.to_thread, service.stop)
                 await asyncio.to_thread(service.wait_ready)
             async with Producer(environment, name) as producer:
                 await publish(producer)
-            await until(lambda: stored(engine), lambda count: count == 5)
+            await until(lambda: count_stored(engine), lambda count: count == 5)
             api = f"http://127.0.0.1:{port}"
             key = {"key": "frame_number", "type": "int", "operator": "lt", "value": 471147114711}
             question = {"metadata_filter": [key]}
             assert await ask(api, "POST", f"/models/{MODEL}/inferences/query", question) == 200
             assert await ask(api, "GET", f"/models/{MODEL}/inferences/no-such-id") == 404
             assert await ask(api, "DELETE", f"/models/{MODEL}/inferences/inference-3") == 202
-            await until(lambda: stored(engine), lambda count: count == 4)
+            await until(lambda: count_stored(engine), lambda count: count == 4)
         # They have ended, and sent what they had.
-        the_ingester(collector, name)
-        the_api(collector)
-        the_retention(collector)
-        nothing_private(collector)
+        check_ingester_spans(collector, name)
+        check_api_spans(collector)
+        check_retention_spans(collector)
+        check_nothing_private(collector)
 
 
-def the_ingester(collector: Collector, topic: str) -> None:
+def check_ingester_spans(collector: Collector, topic: str) -> None:
     batches = [
-        each for each in collector.named(f"process {topic}") if (TRACE, PARENT) in each.links
+        consumer
+        for consumer in collector.find_spans(f"process {topic}")
+        if (TRACE, PARENT) in consumer.links
     ]
     assert batches, [span.name for span in collector.spans]
     batch = batches[0]
     assert (batch.service, batch.kind) == ("inference-store-ingester", 5)  # CONSUMER
     assert batch.attributes["messaging.system"] == "kafka"
     assert batch.attributes["messaging.batch.message_count"] >= 1
-    names = {span.name for span in collector.below(batch)}
+    names = {span.name for span in collector.find_descendants(batch)}
     assert {"decode", "look_up", "fetch", "parse", "prepare", "transaction", "books"} <= names
     assert "COPY staged" in names
     statements = [
-        each
-        for each in collector.below(batch)
-        if each.attributes.get("db.collection.name") == "kafka_partition"
+        statement
+        for statement in collector.find_descendants(batch)
+        if statement.attributes.get("db.collection.name") == "kafka_partition"
     ]
-    assert {each.attributes["db.system.name"] for each in statements} == {"postgresql"}
-    assert {each.kind for each in statements} == {3}  # CLIENT
+    assert {statement.attributes["db.system.name"] for statement in statements} == {"postgresql"}
+    assert {statement.kind for statement in statements} == {3}  # CLIENT
 
 
-def the_api(collector: Collector) -> None:
-    (asked,) = collector.named("POST /v1/models/{model_id}/inferences/query")
-    assert (asked.service, asked.kind) == ("inference-store-api", 2)  # SERVER
-    assert (asked.trace, asked.parent) == (TRACE, PARENT)
-    assert asked.attributes["http.route"] == "/v1/models/{model_id}/inferences/query"
-    assert asked.attributes["http.response.status_code"] == 200
-    below = collector.below(asked)
-    (query,) = [each for each in below if each.name == "query page"]
+def check_api_spans(collector: Collector) -> None:
+    (request,) = collector.find_spans("POST /v1/models/{model_id}/inferences/query")
+    assert (request.service, request.kind) == ("inference-store-api", 2)  # SERVER
+    assert (request.trace, request.parent) == (TRACE, PARENT)
+    assert request.attributes["http.route"] == "/v1/models/{model_id}/inferences/query"
+    assert request.attributes["http.response.status_code"] == 200
+    below = collector.find_descendants(request)
+    (query,) = [span for span in below if span.name == "query page"]
     assert query.attributes["inference_store.query.form"] == "metadata"
-    assert [each for each in collector.below(query) if each.name.startswith("SELECT")]
-    (missing,) = collector.named("GET /v1/models/{model_id}/inferences/{inference_id}")
+    assert [span for span in collector.find_descendants(query) if span.name.startswith("SELECT")]
+    (missing,) = collector.find_spans("GET /v1/models/{model_id}/inferences/{inference_id}")
     assert missing.attributes["http.response.status_code"] == 404
     assert not missing.failed  # the caller's mistake, not ours
 
 
-def the_retention(collector: Collector) -> None:
-    erasures = [each for each in collector.named("erasure") if collector.below(each)]
-    assert {each.service for each in erasures} == {"inference-store-retention"}
-    names = {span.name for each in erasures for span in collector.below(each)}
+def check_retention_spans(collector: Collector) -> None:
+    erasures = [
+        erasure
+        for erasure in collector.find_spans("erasure")
+        if collector.find_descendants(erasure)
+    ]
+    assert {erasure.service for erasure in erasures} == {"inference-store-retention"}
+    names = {span.name for erasure in erasures for span in collector.find_descendants(erasure)}
     assert {"claim", "delete", "verify", "forget"} <= names
 
 
-def nothing_private(collector: Collector) -> None:
-    said = repr([(span.name, span.attributes) for span in collector.spans])
-    assert not [value for value in VALUES if value in said]
+def check_nothing_private(collector: Collector) -> None:
+    text_of_spans = repr([(span.name, span.attributes) for span in collector.spans])
+    assert not [value for value in VALUES if value in text_of_spans]
     # No exception is recorded: its text may hold anything.
     assert not [span for span in collector.spans if span.events]
 
 
-async def test_what_is_not_sampled_is_not_linked_and_other_names_are_kept(
+async def test_unsampled_traces_are_not_linked_and_custom_names_are_kept(
     service_environment: MakeEnvironment,
     topic: Callable[..., str],
     engine: AsyncEngine,
@@ -150,9 +156,9 @@ async def test_what_is_not_sampled_is_not_linked_and_other_names_are_kept(
         async with Producer(environment, name) as producer:
             await publish(producer, sampled=False)
             await producer.publish(b"{}", headers=[("traceparent", b"\xff not one")])
-        await until(lambda: stored(engine), lambda count: count == 5)
+        await until(lambda: count_stored(engine), lambda count: count == 5)
         await asyncio.to_thread(service.stop)
-        assert collector.named(f"process {name}")
+        assert collector.find_spans(f"process {name}")
         assert not [span for span in collector.spans if span.links]
         assert {span.service for span in collector.spans} == {"my-own-name"}
 
@@ -174,7 +180,7 @@ async def test_a_collector_that_is_away_or_hangs_harms_nothing(
         service = await asyncio.to_thread(Service("ingester", environment, tmp_path).wait_ready)
         async with Producer(environment, name) as producer:
             await producer.produce(*(capture(number) for number in range(300)))
-        await until(lambda: stored(engine), lambda count: count == 300)
+        await until(lambda: count_stored(engine), lambda count: count == 300)
         assert service.health()["ready"]
         if collector == "hangs":
             assert hanging.requests

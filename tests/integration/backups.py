@@ -1,4 +1,4 @@
-"""Backups of Postgres, as an operator makes and restores them: `pg_dump`, `pg_restore`."""
+"""Backups of Postgres made and restored as an operator does it: `pg_dump`, `pg_restore`."""
 
 import asyncio
 import subprocess
@@ -18,7 +18,7 @@ Restore = Callable[[bytes], Awaitable[AsyncEngine]]
 
 @pytest.fixture
 def backup(database: str) -> Backup:
-    """A factory: a dump of the test's database."""
+    """Return a function that dumps the database of the test."""
 
     def dump() -> bytes:
         command = [str(find_postgres() / "pg_dump"), "-Fc", database]
@@ -29,7 +29,7 @@ def backup(database: str) -> Backup:
 
 @pytest.fixture
 async def restore(postgres_server: Postgres) -> AsyncIterator[Restore]:
-    """A factory: a new database made of a dump, and an engine on it."""
+    """Return a function that restores a dump to a new database, and returns an engine on it."""
     async with AsyncExitStack() as stack:
 
         async def make(dump: bytes) -> AsyncEngine:

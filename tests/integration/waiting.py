@@ -1,4 +1,4 @@
-"""Who waits for whom in Postgres."""
+"""Sessions that wait for locks in Postgres."""
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -6,8 +6,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.index.distribution import is_distributed
 
 
-async def lock_waiters(engine: AsyncEngine) -> int:
-    """How many sessions of the database wait for a lock; on Citus those of every node."""
+async def count_lock_waiters(engine: AsyncEngine) -> int:
+    """Return how many sessions of the database wait for a lock, on Citus those of every node."""
     async with engine.connect() as connection:
         everywhere = await is_distributed(connection)
         view = "citus_stat_activity" if everywhere else "pg_stat_activity"

@@ -9,7 +9,7 @@ PACKAGE = Path("services", "inference_store")
 
 
 class NotOnce(Exception):
-    """The text that a mutant replaces does not stand in its file exactly once."""
+    """The text that a mutant replaces is not in its file exactly once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,17 +22,17 @@ class Mutant:
     old: str
     new: str
     command: Literal["unit", "integration", "faults"]
-    """The target of make whose tests must see it."""
+    """The target of make whose tests must detect it."""
     tests: tuple[str, ...]
 
     def apply(self, root: Path) -> None:
-        """Edit the file of the tree that begins at `root`. Raises NotOnce."""
+        """Edit the file of the tree that begins at `root`. Raise NotOnce."""
         path = root / PACKAGE / self.file
-        path.write_text(self.edited(path.read_text()))
+        path.write_text(self.edit(path.read_text()))
 
-    def edited(self, text: str) -> str:
-        """The file's text with the fault in it. Raises NotOnce."""
-        found = text.count(self.old)
-        if found != 1:
-            raise NotOnce(f"{self.name}: {found} times in {self.file}, not once:\n{self.old}")
+    def edit(self, text: str) -> str:
+        """Return the file's text with the fault in it. Raise NotOnce."""
+        count = text.count(self.old)
+        if count != 1:
+            raise NotOnce(f"{self.name}: {count} times in {self.file}, not once:\n{self.old}")
         return text.replace(self.old, self.new)

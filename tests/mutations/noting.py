@@ -11,7 +11,7 @@ FAILED = "INFERENCE_STORE_TEST_MUTATION_FAILED"
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """A fixture that fails is the machine's trouble more often than the mutant's: not noted."""
+    """Note a failed test. A failing fixture is usually the machine's trouble and is not noted."""
     if report.failed and report.when == "call":
         crash = getattr(report.longrepr, "reprcrash", None)
         reason = str(getattr(crash, "message", None) or report.longrepr or "").strip()

@@ -39,7 +39,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of a mutant; `caught` None: no test has seen it, or `problem` says why not."""
+    """The result of a mutant; `caught` None: no test detected it, or `problem` says why not."""
 
     mutant: Mutant
     caught: Failure | None
@@ -48,13 +48,13 @@ class Result:
 
 @contextmanager
 def shared_servers() -> Iterator[None]:
-    """One set of servers for all mutants. No warm process: it would have imported the product."""
+    """Run one set of servers for all mutants. A warm process would have imported the product."""
     with SharedServers({name: start for name, start in STARTS.items() if name != "warm"}):
         yield
 
 
-def tried(mutant: Mutant, *, log: Path) -> Result:
-    """Whether the tests of a mutant see it. Raises NotOnce."""
+def try_mutant(mutant: Mutant, *, log: Path) -> Result:
+    """Run the tests of a mutant. Raise NotOnce if it cannot be put in."""
     with tempfile.TemporaryDirectory(prefix="inference-store-mutant-") as folder:
         root = Path(folder)
         shutil.copytree(
@@ -71,8 +71,8 @@ def tried(mutant: Mutant, *, log: Path) -> Result:
     return Result(mutant, None, f"pytest ended with {code} and no test failed: see {log}")
 
 
-def confirmed(results: Collection[Result], *, log: Path) -> list[Result]:
-    """The results, where what saw a mutant passes without it."""
+def confirm_results(results: Collection[Result], *, log: Path) -> list[Result]:
+    """Return the results whose failing tests pass without the mutant; others get a problem."""
     tests = sorted({result.caught.test for result in results if result.caught})
     failed = _run(ROOT, "--faults", *tests, log=log)[1] if tests else []
     broken = {failure.test for failure in failed}
@@ -86,7 +86,7 @@ def confirmed(results: Collection[Result], *, log: Path) -> list[Result]:
 
 
 def _run(root: Path, *arguments: str, log: Path) -> tuple[int, list[Failure]]:
-    """pytest's exit code, and what failed with the product of this tree."""
+    """Run pytest with the product of this tree. Return its exit code and the failures."""
     with tempfile.NamedTemporaryFile(prefix="inference-store-failed-") as noted:
         environment = {
             **os.environ,

@@ -1,1 +1,1 @@
-"""How a run of the tests is carried out and reported: shared servers, durations, failures."""
+"""Plugins and commands for runs of the tests: groups, durations, failures, steps."""

@@ -1,7 +1,7 @@
 """`python -m tests.runs.citus FOLDER PYTEST...` runs a selection of tests on Citus.
 
-On the cluster that INFERENCE_STORE_TEST_CITUS_DSN names; else on three nodes of the run's own, of
-the Citus that lies beside Postgres here, or that FOLDER/build.sh installs there. FOLDER may be ''.
+It uses the cluster that INFERENCE_STORE_TEST_CITUS_DSN names, or three nodes of this run, with the
+Citus that is installed with Postgres or that FOLDER/build.sh installs. FOLDER may be ''.
 """
 
 import os
@@ -15,8 +15,8 @@ from tests.servers.environment import OWN_CITUS, TEST_CITUS
 from tests.servers.versions import MissingServer
 
 _WHOLE = "tests/integration"
-# What writes to distributed tables, reads several shards or models, locks, or changes partitions,
-# one file or two of each kind; the rest of the integration tests run there by hand: docs/tests.md.
+# One or two files of each kind that write to distributed tables, read several shards or models,
+# lock, or change partitions; docs/how-to/tests.md says how to run the others.
 SELECTED: Mapping[str, str] = {
     f"{_WHOLE}/citus": "what `distribute` does, and that a route of a model asks one shard",
     f"{_WHOLE}/ingester/test_pipeline.py": "Kafka to rows, books and offsets in one transaction",
@@ -39,19 +39,19 @@ SELECTED: Mapping[str, str] = {
 
 
 def main(arguments: Sequence[str], find: Callable[[], Path] = find_citus) -> int:
-    """Run the selected tests where there is a Citus; say why there is none."""
+    """Run the selected tests on Citus; without one, print the reason and return 0."""
     folder, *command = arguments
     try:
-        place = os.environ.get(TEST_CITUS) or _own(folder, find)
+        cluster = os.environ.get(TEST_CITUS) or _prepare_own(folder, find)
     except MissingServer as missing:
         print(f"NOT RUN on Citus: {missing}, and {TEST_CITUS} names no cluster.")
         return 0
-    environment = os.environ | {TEST_CITUS: place}
+    environment = os.environ | {TEST_CITUS: cluster}
     return subprocess.run([*command, *SELECTED], env=environment, check=False).returncode
 
 
-def _own(folder: str, find: Callable[[], Path]) -> str:
-    """Raises MissingServer."""
+def _prepare_own(folder: str, find: Callable[[], Path]) -> str:
+    """Install Citus if FOLDER has a build.sh. Raises MissingServer if there is still none."""
     build = Path(folder) / "build.sh"
     if folder and build.exists():
         subprocess.run([build], check=True)

@@ -1,6 +1,6 @@
-"""pytest: what is imported and collected is no garbage, and is not searched for it again.
+"""pytest: exclude imported and collected objects from garbage collection.
 
-Each full search would walk the objects of all modules and tests, a third of a second at a time.
+Each full collection would visit all of them, for a third of a second.
 """
 
 import gc

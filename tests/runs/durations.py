@@ -1,4 +1,4 @@
-"""pytest: `--durations-by-folder FILE` writes where the time of a run went, folder by folder.
+"""pytest: `--durations-by-folder FILE` writes the time that each folder of tests took.
 
 CPU is that of the pytest process alone; waiting is the rest of a test's seconds, while servers
 and services worked or nothing did.
@@ -15,19 +15,19 @@ import pytest
 
 _CPU = "cpu_seconds"
 _DEPTH = 3
-"""Of `tests/integration/api/access/test_keys.py` the folder `tests/integration/api` is shown."""
+"""The parts of a path that are shown: `tests/integration/api` for a file in `api/access`."""
 
 
 @dataclass
 class Cost:
-    """What some tests took, in seconds."""
+    """The time that some tests took, in seconds."""
 
     tests: int = 0
     wall: float = 0.0
     cpu: float = 0.0
 
     def add(self, other: "Cost") -> None:
-        """Count another one in."""
+        """Add another cost."""
         self.tests += other.tests
         self.wall += other.wall
         self.cpu += other.cpu
@@ -44,7 +44,7 @@ class Durations:
     def pytest_runtest_makereport(
         self,
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Note the CPU of one phase (set-up, call, tear-down) in its report."""
+        """Add the CPU seconds of one phase (set-up, call, tear-down) to its report."""
         report = yield
         now = time.process_time()
         report.user_properties.append((_CPU, now - self._cpu))
@@ -52,7 +52,7 @@ class Durations:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add one phase; under xdist this is the process that shows the results."""
+        """Add one phase; under xdist this runs in the main process."""
         cost = self.by_test[report.nodeid]
         cost.tests = 1
         cost.wall += report.duration
@@ -60,7 +60,7 @@ class Durations:
         cost.cpu += sum(value for value in values if isinstance(value, float))
 
     def by_folder(self) -> dict[str, Cost]:
-        """The sums, dearest folder first."""
+        """Return the sums by folder, the longest time first."""
         sums: dict[str, Cost] = defaultdict(Cost)
         for test, cost in self.by_test.items():
             folders = PurePosixPath(test.partition("::")[0]).parent.parts
@@ -69,7 +69,7 @@ class Durations:
 
 
 def table(costs: dict[str, Cost]) -> Iterable[str]:
-    """Lines of a Markdown table."""
+    """Yield the lines of a Markdown table."""
     total = Cost()
     for cost in costs.values():
         total.add(cost)

@@ -1,4 +1,4 @@
-"""pytest: a red run ends with each failed test, its reason, and the command that repeats it."""
+"""pytest: a failed run ends with each failed test, its reason, and the command to repeat it."""
 
 import os
 import re
@@ -11,7 +11,7 @@ import pytest
 from .groups import GROUP_SUFFIX
 
 FAILURES = "INFERENCE_STORE_TEST_FAILURES"
-"""The variable that names a file to which the same lines are added, for the end of a longer run."""
+"""The variable that names a file to append the same lines to, for the end of a longer run."""
 _LINES = 40
 _WIDTH = 160
 _REPEAT = ".venv/bin/python -m pytest"
@@ -27,15 +27,15 @@ class _Closing:
         self._config = config
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Name a test as it fails: the end of a run of minutes is far."""
+        """Report a test as soon as it fails, since the run may take minutes more."""
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")
         if report.failed and isinstance(terminal, pytest.TerminalReporter):
             terminal.write_line("")
-            terminal.write_line(f"{report.nodeid} failed: {reason_of(report)}")
+            terminal.write_line(f"{report.nodeid} failed: {find_reason(report)}")
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
-        """After pytest's own last line, so that nothing comes below."""
+        """Write the lines after pytest's own last line, at the very end."""
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")
         if not isinstance(terminal, pytest.TerminalReporter):
             return
@@ -51,7 +51,7 @@ class _Closing:
 
 
 def closing_lines(reports: Iterable[pytest.TestReport], *, faults: bool = False) -> list[str]:
-    """At most 40 lines: two for each test that failed, and how many more there are."""
+    """Return at most 40 lines: two for each failed test, and the number of further ones."""
     by_test: dict[str, pytest.TestReport] = {}
     for report in reports:
         by_test.setdefault(report.nodeid, report)
@@ -60,15 +60,15 @@ def closing_lines(reports: Iterable[pytest.TestReport], *, faults: bool = False)
     for nodeid, report in list(by_test.items())[:most]:
         test = nodeid.partition(GROUP_SUFFIX)[0]
         option = "--faults " if faults else ""
-        lines.append(f"  {reason_of(report)}")
+        lines.append(f"  {find_reason(report)}")
         lines.append(f"    {_REPEAT} {option}{shlex.quote(test)}")
     if len(by_test) > most:
         lines.append(f"  and {len(by_test) - most} more, above")
     return lines
 
 
-def reason_of(report: pytest.TestReport) -> str:
-    """The error's own words in one line, without the traceback."""
+def find_reason(report: pytest.TestReport) -> str:
+    """Return the error's message in one line, without the traceback."""
     crash = getattr(report.longrepr, "reprcrash", None)
     text = str(getattr(crash, "message", None) or report.longrepr or "no reason was given")
     when = getattr(report, "when", "collection")

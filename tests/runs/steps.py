@@ -1,6 +1,6 @@
-"""`python -m tests.runs.steps NAME COMMAND...` runs one step and notes its time and its end.
+"""`python -m tests.runs.steps NAME COMMAND...` runs one step and records its time and exit code.
 
-It is noted in the file that INFERENCE_STORE_TEST_STEPS names, if it names one.
+The record is appended to the file that INFERENCE_STORE_TEST_STEPS names, if any.
 `python -m tests.runs.steps --table` prints what the file holds.
 """
 
@@ -28,7 +28,7 @@ class Step(TypedDict):
 
 
 def run(name: str, command: Sequence[str]) -> int:
-    """Run a command, note what it took, and return its exit code."""
+    """Run a command, record the time that it took, and return its exit code."""
     started = time.monotonic()
     code = subprocess.run(command, check=False).returncode
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -45,7 +45,7 @@ def run(name: str, command: Sequence[str]) -> int:
 
 
 def table(steps: Iterable[Step]) -> Iterable[str]:
-    """One line a step, in order."""
+    """Yield one line for each step, in order."""
     yield _FORMAT.format("step", "seconds", "CPU", "")
     for step in steps:
         end = "" if step["code"] == 0 else f"FAILED (exit {step['code']})"
@@ -54,7 +54,7 @@ def table(steps: Iterable[Step]) -> Iterable[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run or print, as the arguments say."""
+    """Run a step or print the table, as the arguments say."""
     if list(arguments) == ["--table"]:
         lines = Path(os.environ[STEPS]).read_text().splitlines()
         print("\n".join(table(json.loads(line) for line in lines)))

@@ -1,4 +1,4 @@
-"""The real servers that the tests talk to: Postgres, Kafka and MinIO, each had without Docker.
+"""The real servers of the tests: Postgres, Kafka and MinIO, each without Docker.
 
 `python -m tests.servers` builds or fetches them into a cache folder outside the clone.
 """

@@ -1,4 +1,4 @@
-"""`python -m tests.servers`: have every real server there before the tests ask for it."""
+"""`python -m tests.servers`: install every real server before the tests need it."""
 
 import sys
 import time
@@ -17,8 +17,8 @@ FINDERS: Mapping[str, Callable[[], Path]] = {
 }
 
 
-def have(finders: Mapping[str, Callable[[], Path]]) -> int:
-    """Say where each server lies. 1 if one is missing where all are required, else 0."""
+def print_locations(finders: Mapping[str, Callable[[], Path]]) -> int:
+    """Print where each server is. Return 1 if one is missing and all are required, else 0."""
     missing = 0
     for name, find in finders.items():
         started = time.monotonic()
@@ -31,4 +31,4 @@ def have(finders: Mapping[str, Callable[[], Path]]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(have(FINDERS))
+    sys.exit(print_locations(FINDERS))

@@ -1,4 +1,4 @@
-"""Put a server into the cache folder: once, whole, and by one process at a time."""
+"""Install a server in the cache folder: once, completely, and by one process at a time."""
 
 import fcntl
 import shutil
@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 def install(folder: Path, build: Callable[[Path], None]) -> Path:
-    """Return `folder`, made by `build` in a folder beside it if it is not there yet.
+    """Return `folder`; if it does not exist, let `build` fill a folder beside it first.
 
-    The finished folder appears by one rename: one that is there is whole, whatever was killed.
+    The finished folder is renamed in one step, so an existing one is always complete.
     """
     if folder.is_dir():
         return folder

@@ -22,37 +22,37 @@ class Pair:
 
 
 class Authority:
-    """Signs certificates for localhost and 127.0.0.1; `ca_file` is what a client must trust."""
+    """Signs certificates for localhost and 127.0.0.1. A client must trust `ca_file`."""
 
     def __init__(self, folder: Path, name: str = "tests") -> None:
         self.folder = folder
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{name} authority")])
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._certificate = self._built(self._name, self._key, ca=True).sign(
+        self._certificate = self._make_builder(self._name, self._key, ca=True).sign(
             self._key, hashes.SHA256()
         )
         self.ca_file = folder / f"{name}-ca.pem"
-        self.ca_file.write_bytes(_pem(self._certificate))
+        self.ca_file.write_bytes(_encode_certificate(self._certificate))
 
     def issue(self, name: str, *, password: str = "", host: str = "localhost") -> Pair:
-        """A certificate for `host` and 127.0.0.1; the key is encrypted if there is a password."""
+        """Issue a certificate for `host` and 127.0.0.1; a password encrypts the key."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         names: list[x509.GeneralName] = [x509.DNSName(host)]
         if host == "localhost":
             names.append(x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
         signed = (
-            self._built(subject, key, ca=False)
+            self._make_builder(subject, key, ca=False)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .sign(self._key, hashes.SHA256())
         )
         pair = Pair(self.folder / f"{name}.crt", self.folder / f"{name}.key")
-        pair.certificate.write_bytes(_pem(signed))
-        pair.key.write_bytes(_private(key, password))
+        pair.certificate.write_bytes(_encode_certificate(signed))
+        pair.key.write_bytes(_encode_key(key, password))
         pair.key.chmod(0o600)
         return pair
 
-    def _built(
+    def _make_builder(
         self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, ca: bool
     ) -> x509.CertificateBuilder:
         now = datetime.now(UTC)
@@ -70,11 +70,11 @@ class Authority:
                 x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
             )
             .add_extension(authority, critical=False)
-            .add_extension(_usage(ca=ca), critical=True)
+            .add_extension(_make_usage(ca=ca), critical=True)
         )
 
 
-def _usage(*, ca: bool) -> x509.KeyUsage:
+def _make_usage(*, ca: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=not ca,
         content_commitment=False,
@@ -88,11 +88,11 @@ def _usage(*, ca: bool) -> x509.KeyUsage:
     )
 
 
-def _pem(certificate: x509.Certificate) -> bytes:
+def _encode_certificate(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def _private(key: ec.EllipticCurvePrivateKey, password: str) -> bytes:
+def _encode_key(key: ec.EllipticCurvePrivateKey, password: str) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,

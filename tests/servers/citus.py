@@ -1,4 +1,4 @@
-"""Citus for the tests: a coordinator, the workers that it knows, and databases on all of them."""
+"""Citus for the tests: a coordinator, its workers, and databases on all of them."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ _DISCONNECTED = (
 
 
 class Citus(Postgres):
-    """A coordinator and its workers, none where it is one node alone.
+    """A coordinator and its workers; a single node has none.
 
     `template` is the name of a database with the newest schema whose tables are distributed.
     """
@@ -41,8 +41,11 @@ class Citus(Postgres):
         return [Postgres(self.dsn), *map(Postgres, self.workers)]
 
     def create_database(self, name: str, *, template: str = "template1") -> str:
-        """Make a database on every node. A copy of `self.template` is one cluster again: a node
-        finds the shards of another in the database of the same name."""
+        """Create a database on every node, and return its address on the coordinator.
+
+        A copy of `self.template` is a cluster too: a node finds the shards of another one in the
+        database of the same name.
+        """
         make = partial(Postgres.create_database, name=name, template=template)
         with ThreadPoolExecutor() as threads:
             addresses = list(threads.map(make, self.nodes))
@@ -57,20 +60,20 @@ class Citus(Postgres):
 
 
 @contextmanager
-def citus_of(dsn: str) -> Iterator[Citus]:
-    """The cluster of a coordinator's database, with a template for this run."""
+def find_cluster(dsn: str) -> Iterator[Citus]:
+    """Yield the cluster of a coordinator's database, with a template for this run."""
     coordinator = Postgres(dsn)
-    joined = coordinator.ask("SELECT to_regclass('pg_dist_node') IS NOT NULL")
-    places = coordinator.ask(_WORKERS) if joined else []
-    with templated(dsn, [_at(dsn, place) for place in places]) as citus:
+    is_citus = coordinator.ask("SELECT to_regclass('pg_dist_node') IS NOT NULL")
+    nodes = coordinator.ask(_WORKERS) if is_citus else []
+    with make_cluster(dsn, [_move_to_node(dsn, node) for node in nodes]) as citus:
         yield citus
 
 
 @contextmanager
-def templated(dsn: str, workers: Sequence[str]) -> Iterator[Citus]:
-    """The cluster of these nodes, with a template that is dropped in the end."""
+def make_cluster(dsn: str, workers: Sequence[str]) -> Iterator[Citus]:
+    """Yield the cluster of these nodes, with a template that is dropped at the end."""
     citus = Citus(dsn, workers, f"template-{uuid4()}")
-    spread(citus.create_database(citus.template))
+    distribute_tables(citus.create_database(citus.template))
     for node in citus.nodes:
         _close(node, citus.template)
     try:
@@ -79,51 +82,51 @@ def templated(dsn: str, workers: Sequence[str]) -> Iterator[Citus]:
         citus.drop_database(citus.template)
 
 
-def spread(dsn: str) -> None:
+def distribute_tables(dsn: str) -> None:
     """Migrate a database of a Citus cluster and distribute its tables, into few shards."""
     from inference_store.index.distributing import distribute  # noqa: PLC0415  (few tests need it)
     from inference_store.index.migration import upgrade  # noqa: PLC0415
 
-    # In a thread of its own: this one may have a loop already.
+    # In its own thread, since this one may have a running loop.
     with ThreadPoolExecutor(1) as thread:
         thread.submit(upgrade, dsn).result()
         work = distribute(dsn, shards=4, say=lambda _: None)
         thread.submit(asyncio.run, work).result()
 
 
-def _at(dsn: str, place: str) -> str:
-    """The address of the same database on another node."""
+def _move_to_node(dsn: str, node: str) -> str:
+    """Return the address of the same database on another node, given as host:port."""
     address = urlsplit(dsn)
     user, at, _ = address.netloc.rpartition("@")
-    return address._replace(netloc=f"{user}{at}{place}").geturl()
+    return address._replace(netloc=f"{user}{at}{node}").geturl()
 
 
 def join(addresses: Sequence[str]) -> None:
-    """Make databases of one name on all nodes a cluster."""
+    """Join the databases of one name on all nodes to a cluster; the first is the coordinator."""
     for address in addresses:
         Postgres(address).execute("CREATE EXTENSION citus")
     if len(addresses) > 1:
-        first, *others = [urlsplit(address) for address in addresses]
+        first, *workers = [urlsplit(address) for address in addresses]
         Postgres(addresses[0]).execute(
             f"SELECT citus_set_coordinator_host('{first.hostname}', {first.port})",
-            *(f"SELECT citus_add_node('{each.hostname}', {each.port})" for each in others),
+            *(f"SELECT citus_add_node('{worker.hostname}', {worker.port})" for worker in workers),
         )
 
 
 def _drop(node: Postgres, name: str) -> None:
-    """Drop a database. Citus' own process of it may just be starting, and take its time to end."""
+    """Drop a database. A process of Citus may just be starting in it, and needs time to end."""
 
-    def dropped() -> bool:
+    def is_dropped() -> bool:
         try:
             node.drop_database(name)
         except asyncpg.ObjectInUseError:
             return False
         return True
 
-    wait_until(dropped, seconds=60, what=f"{name} is dropped")
+    wait_until(is_dropped, seconds=60, what=f"{name} is dropped")
 
 
 def _close(node: Postgres, name: str) -> None:
-    """Let nobody into a database, Citus' own process of it neither: a template must be unused."""
+    """Close a database to all connections, even those of Citus: a template must be unused."""
     node.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false', _DISCONNECTED.format(name))
     wait_until(lambda: node.ask(_CONNECTED.format(name)) == 0, seconds=60, what="nobody is in it")

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from .citus import Citus, templated
+from .citus import Citus, make_cluster
 from .memory import memory_folder
 from .postgres import PostgresServer, installed
 from .versions import MissingServer
@@ -14,7 +14,7 @@ NODE = {
     "shared_preload_libraries": "citus",
     "citus.node_conninfo": "sslmode=disable",
     "citus.local_hostname": "127.0.0.1",
-    # each transaction of a service may hold one on every worker, and prepare there
+    # a transaction of a service may hold a connection on every worker, and be prepared there
     "max_connections": "300",
     "max_prepared_transactions": "300",
     "max_locks_per_transaction": "512",
@@ -22,7 +22,7 @@ NODE = {
 
 
 def find_citus() -> Path:
-    """The binaries of the newest Postgres that has Citus beside it. Raises MissingServer."""
+    """Return the binaries of the newest Postgres with Citus. Raises MissingServer."""
     for version, binaries in installed():
         if Path(f"/usr/share/postgresql/{version}/extension/citus.control").exists():
             return binaries
@@ -33,7 +33,7 @@ def find_citus() -> Path:
 def running_nodes(
     settings: Mapping[str, str], *, parent: str | None
 ) -> Iterator[Sequence[PostgresServer]]:
-    """A coordinator and its workers, which do not know each other yet: databases are joined."""
+    """Yield a coordinator and its workers, which are not joined yet."""
     binaries = find_citus()
     with ExitStack() as stack:
         yield [
@@ -46,9 +46,9 @@ def running_nodes(
 
 @contextmanager
 def own_citus(settings: Mapping[str, str]) -> Iterator[Citus]:
-    """Three nodes for this run, with a template."""
+    """Yield a cluster of three nodes for this run, with a template."""
     with (
         running_nodes(settings, parent=memory_folder()) as (coordinator, *workers),
-        templated(coordinator.dsn, [each.dsn for each in workers]) as citus,
+        make_cluster(coordinator.dsn, [worker.dsn for worker in workers]) as citus,
     ):
         yield citus

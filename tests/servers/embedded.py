@@ -1,4 +1,4 @@
-"""What stands in where the real Kafka or MinIO cannot be had: the servers of the embedded stack."""
+"""Stand-ins for a missing Kafka or MinIO: the servers of the embedded stack."""
 
 import ctypes
 import shutil
@@ -19,22 +19,22 @@ _PRODUCER = 0
 
 
 class EmbeddedKafka(Kafka):
-    """librdkafka's own broker, in this process: it ends with it. Nothing is kept, nothing deleted.
+    """The mock broker of librdkafka, in this process. It stores and deletes nothing.
 
-    It differs from the demo's only in making topics while it runs.
+    It differs from that of the demo only in that it creates topics while it runs.
     """
 
     real = False
 
     def __init__(self) -> None:
-        self._library = _declared(find_library())
+        self._library = _load_library(find_library())
         super().__init__("")
 
     def __enter__(self) -> Self:
-        library, trouble = self._library, ctypes.create_string_buffer(512)
-        handle = library.rd_kafka_new(_PRODUCER, library.rd_kafka_conf_new(), trouble, 512)
+        library, error_text = self._library, ctypes.create_string_buffer(512)
+        handle = library.rd_kafka_new(_PRODUCER, library.rd_kafka_conf_new(), error_text, 512)
         if not handle:
-            raise RuntimeError(trouble.value.decode())
+            raise RuntimeError(error_text.value.decode())
         self._handle = handle
         self._cluster = library.rd_kafka_mock_cluster_new(handle, 1)
         library.rd_kafka_mock_group_initial_rebalance_delay_ms(self._cluster, 0)
@@ -51,16 +51,18 @@ class EmbeddedKafka(Kafka):
     ) -> str:
         if settings:
             raise NotImplementedError("the embedded broker keeps no settings of a topic")
-        made = self._library.rd_kafka_mock_topic_create(self._cluster, name.encode(), partitions, 1)
-        if made != 0:
-            raise RuntimeError(f"topic {name} was not made: error {made}")
+        error = self._library.rd_kafka_mock_topic_create(
+            self._cluster, name.encode(), partitions, 1
+        )
+        if error != 0:
+            raise RuntimeError(f"topic {name} was not made: error {error}")
         return name
 
     def delete_topic(self, name: str) -> None:
         raise NotImplementedError("the embedded broker deletes no topics")
 
 
-def _declared(path: Path) -> ctypes.CDLL:
+def _load_library(path: Path) -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
     pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
     for name, result, arguments in (

@@ -1,4 +1,4 @@
-"""The environment of a real service process that works on given servers."""
+"""The environment of a real service process, for the servers that it uses."""
 
 import os
 
@@ -7,12 +7,12 @@ from .minio import S3
 
 PREFIX = "INFERENCE_STORE_"
 
-# Each points the suite at a server that runs already.
+# Each of these variables names a running server for the tests.
 TEST_POSTGRES_DSN = "INFERENCE_STORE_TEST_POSTGRES_DSN"
 TEST_KAFKA = "INFERENCE_STORE_TEST_KAFKA"
 TEST_S3 = "INFERENCE_STORE_TEST_S3"
-# A database of a Citus coordinator: the suite runs there, in databases that are distributed.
-# "own": on three nodes of this run's own, of the Citus that is installed beside Postgres.
+# A database of a Citus coordinator: the tests run there, in distributed databases.
+# "own": on three nodes of this run, with the Citus that is installed with Postgres.
 TEST_CITUS = "INFERENCE_STORE_TEST_CITUS_DSN"
 OWN_CITUS = "own"
 
@@ -20,7 +20,7 @@ OWN_CITUS = "own"
 def service_environment(
     dsn: str, kafka: Kafka, s3: S3, bucket: str, **changes: str
 ) -> dict[str, str]:
-    """This process's environment without its own settings, and those of the servers.
+    """Return this process's environment, with the settings replaced by those of the servers.
 
     `changes` add to them and replace them; their names are without the prefix.
     """
@@ -37,11 +37,11 @@ def service_environment(
         "API_ADMIN_PORT": "0",
         "RETENTION_ADMIN_PORT": "0",
         "PROXY_ADMIN_PORT": "0",
-        # beside other tests a search is slow: what is asked for is searched whole all the same
+        # beside other tests a query is slow, and still has to complete
         "QUERY_TIMEOUT_SECONDS": "300",
         "QUERY_WAIT_SECONDS": "120",
         "PAGE_SECONDS": "300",
-        # beside other tests, of what nobody else wants there may be nothing
+        # beside other tests there may be no CPU left at the lowest priority
         "PROXY_CAPTURE_PRIORITY": "normal",
         **changes,
     }

@@ -1,4 +1,4 @@
-"""What a test asks for by name: a server, a migrated database, an engine, a topic, a bucket.
+"""The fixtures of every test: servers, a migrated database, an engine, a topic, a bucket.
 
 The servers of a session are shared; `own_postgres`, `own_kafka` and `own_minio` are a module's
 own, for tests that stop, kill and restart them.
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 
 def unique(prefix: str = "test") -> str:
-    """A name that no other test of any run has."""
+    """Return a name that no other test of any run has."""
     return f"{prefix}-{uuid.uuid4()}"
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Postgres]:
-    """A Postgres: the one that INFERENCE_STORE_TEST_POSTGRES_DSN names, else our own.
+    """A Postgres: the one that INFERENCE_STORE_TEST_POSTGRES_DSN names, or our own.
 
-    Before it the one of INFERENCE_STORE_TEST_CITUS_DSN: a coordinator of Citus with its workers.
+    INFERENCE_STORE_TEST_CITUS_DSN comes first: a coordinator of Citus with its workers.
     """
     with running_postgres() as server:
         yield server
@@ -98,7 +98,7 @@ def migrate(database: "str | PostgresSettings") -> None:
     """Bring a database to the newest schema."""
     from inference_store.index.migration import upgrade  # noqa: PLC0415  (a test may not need it)
 
-    # In a thread of its own: migrations may run a loop, and this thread may have one already.
+    # In its own thread: migrations may run a loop, and this thread may have one already.
     with ThreadPoolExecutor(1) as thread:
         thread.submit(upgrade, database).result()
 
@@ -116,9 +116,9 @@ async def engine(database: str) -> "AsyncIterator[AsyncEngine]":
     """The product's engine on a fresh migrated database."""
     from inference_store.index.database import create_engine  # noqa: PLC0415
 
-    made = create_engine(database)
-    yield made
-    await made.dispose()
+    database_engine = create_engine(database)
+    yield database_engine
+    await database_engine.dispose()
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def bucket(minio_server: S3) -> str:
 
 
 class MakeEnvironment(Protocol):
-    """What the fixture `service_environment` gives."""
+    """The function that the fixture `service_environment` returns."""
 
     def __call__(self, **changes: str) -> dict[str, str]: ...
 
@@ -152,7 +152,7 @@ def service_environment(
     `service_environment(KAFKA_TOPIC=topic(3), AUTH="on")`: names without INFERENCE_STORE_.
     """
 
-    group = unique("group")  # in one for all tests each would wait for the others' ingesters
+    group = unique("group")  # in a common group, tests would wait for the ingesters of others
 
     def make(**changes: str) -> dict[str, str]:
         return environment_of(

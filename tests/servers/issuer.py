@@ -17,10 +17,10 @@ CLIENT, SECRET = "inference-store", "s3cret & more"
 
 @dataclass
 class Issuer:
-    """Listens on 127.0.0.1 while its block runs. `asked`: how many tokens were asked for."""
+    """Listens on 127.0.0.1 while its block runs. `token_requests` counts requests for tokens."""
 
     seconds: int = 3600
-    asked: int = 0
+    token_requests: int = 0
     scopes: list[str] = field(default_factory=list)
     _key: rsa.RSAPrivateKey = field(
         default_factory=lambda: rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -40,14 +40,14 @@ class Issuer:
         self._thread.join()
 
     def token(self, *, audience: str = CLIENT, **claims: Any) -> str:
-        """A token of this issuer's."""
+        """Return a token of this issuer."""
         now = int(time.time())
-        said = {"iss": self.url, "sub": CLIENT, "aud": audience, "iat": now}
-        said["exp"] = now + self.seconds
-        return jwt.encode(said | claims, self._key, "RS256", headers={"kid": "tests"})
+        payload = {"iss": self.url, "sub": CLIENT, "aud": audience, "iat": now}
+        payload["exp"] = now + self.seconds
+        return jwt.encode(payload | claims, self._key, "RS256", headers={"kid": "tests"})
 
     def answer(self, path: str) -> dict[str, Any] | None:
-        """What a GET answers."""
+        """Return the answer to a GET; None if there is nothing at the path."""
         if path == "/jwks":
             key = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(self._key.public_key()))
             return {"keys": [{**key, "kid": "tests", "use": "sig", "alg": "RS256"}]}
@@ -63,9 +63,9 @@ class Issuer:
             }
         return None
 
-    def granted(self, authorization: str, form: dict[str, list[str]]) -> dict[str, Any] | None:
-        """What the token endpoint answers; None: another client, or another grant."""
-        self.asked += 1
+    def grant_token(self, authorization: str, form: dict[str, list[str]]) -> dict[str, Any] | None:
+        """Return the answer of the token endpoint; None for another client or grant type."""
+        self.token_requests += 1
         self.scopes += form.get("scope", [])
         client = base64.b64encode(f"{CLIENT}:s3cret%20%26%20more".encode()).decode()
         if authorization != f"Basic {client}" or form["grant_type"] != ["client_credentials"]:
@@ -77,15 +77,15 @@ class _Handler(BaseHTTPRequestHandler):
     issuer: Issuer
 
     def do_GET(self) -> None:
-        found = self.issuer.answer(self.path)
-        self._say(404 if found is None else 200, found or {})
+        answer = self.issuer.answer(self.path)
+        self._send(404 if answer is None else 200, answer or {})
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        found = self.issuer.granted(self.headers.get("Authorization", ""), parse_qs(body))
-        self._say(401 if found is None else 200, found or {"error": "invalid_client"})
+        grant = self.issuer.grant_token(self.headers.get("Authorization", ""), parse_qs(body))
+        self._send(401 if grant is None else 200, grant or {"error": "invalid_client"})
 
-    def _say(self, status: int, body: dict[str, Any]) -> None:
+    def _send(self, status: int, body: dict[str, Any]) -> None:
         content = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")

@@ -42,7 +42,7 @@ _COPY = "org.apache.maven.plugins:maven-dependency-plugin:{}:copy-dependencies"
 
 
 class Kafka:
-    """A Kafka that runs, ours or not."""
+    """A running Kafka, ours or another one."""
 
     real = True
 
@@ -52,18 +52,24 @@ class Kafka:
     def create_topic(
         self, name: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None
     ) -> str:
-        """Make a topic, wait until every partition has a leader, and return its name."""
+        """Create a topic, wait until every partition has a leader, and return its name."""
         admin = self._admin()
         new = NewTopic(name, partitions, 1, config=dict(settings or {}))
         admin.create_topics([new])[name].result(120)
-        wait_until(lambda: self._led(admin, name) == partitions, seconds=120, what=f"topic {name}")
+        wait_until(
+            lambda: self._count_leaders(admin, name) == partitions,
+            seconds=120,
+            what=f"topic {name}",
+        )
         return name
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and wait until the broker no longer knows it."""
         admin = self._admin()
         admin.delete_topics([name])[name].result(120)
-        wait_until(lambda: self._led(admin, name) == 0, seconds=120, what=f"{name} deleted")
+        wait_until(
+            lambda: self._count_leaders(admin, name) == 0, seconds=120, what=f"{name} deleted"
+        )
 
     def delete_records(self, topic: str, partition: int = 0) -> None:
         """Delete every record of a partition, as a log's own retention would."""
@@ -71,11 +77,11 @@ class Kafka:
         admin.delete_records([everything])[everything].result(120)
 
     def _admin(self) -> AdminClient:
-        # log_level 0: a broker that is not up yet is expected here, not worth a line.
+        # log_level 0: a broker that is not up yet is expected here.
         return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
 
     @staticmethod
-    def _led(admin: AdminClient, name: str) -> int:
+    def _count_leaders(admin: AdminClient, name: str) -> int:
         topic = admin.list_topics(timeout=60).topics.get(name)
         partitions = topic.partitions.values() if topic is not None else ()
         return sum(partition.leader >= 0 for partition in partitions)
@@ -96,7 +102,7 @@ class KafkaServer(Server, Kafka):
         self._settings = dict(settings or {})
 
     def properties(self) -> dict[str, str]:
-        """The whole server.properties."""
+        """Return the contents of server.properties."""
         broker, controller = f"127.0.0.1:{self.port}", f"127.0.0.1:{self._controller_port}"
         return {
             "process.roles": "broker,controller",
@@ -150,7 +156,7 @@ class KafkaServer(Server, Kafka):
 
 
 def find_kafka() -> Path:
-    """The folder of Kafka's jars, fetched if it is not there yet. Raises MissingServer."""
+    """Return the folder of Kafka's jars; fetch them first if needed. Raises MissingServer."""
     _check_java()
     folder = cache_folder("kafka", KAFKA_VERSION)
     if not folder.is_dir() and shutil.which("mvn") is None:
@@ -161,10 +167,11 @@ def find_kafka() -> Path:
 def _check_java() -> None:
     if shutil.which("java") is None:
         raise MissingServer(f"Kafka needs Java {OLDEST_JAVA} or newer, which is not installed")
-    said = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
-    found = re.search(r'version "(\d+)', said)
-    if found is None or int(found[1]) < OLDEST_JAVA:
-        raise MissingServer(f"Kafka needs Java {OLDEST_JAVA} or newer; here is: {said.strip()}")
+    process = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False)
+    output = process.stderr
+    version = re.search(r'version "(\d+)', output)
+    if version is None or int(version[1]) < OLDEST_JAVA:
+        raise MissingServer(f"Kafka needs Java {OLDEST_JAVA} or newer; here is: {output.strip()}")
 
 
 def _fetch(folder: Path) -> None:
@@ -172,6 +179,7 @@ def _fetch(folder: Path) -> None:
     (folder / "pom.xml").write_text(pom)
     goal = _COPY.format(MAVEN_DEPENDENCY_PLUGIN_VERSION)
     command = ["mvn", "-q", "-B", goal, f"-DoutputDirectory={folder / 'libs'}"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise MissingServer(f"Maven could not fetch Kafka: {(done.stdout + done.stderr)[-500:]}")
+    process = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if process.returncode:
+        output = process.stdout + process.stderr
+        raise MissingServer(f"Maven could not fetch Kafka: {output[-500:]}")

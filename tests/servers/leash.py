@@ -1,4 +1,4 @@
-"""Run one command and end it when the process that asked for it is gone, however it went.
+"""Run one command, and end it when its owner is gone, for whatever reason.
 
 Run as a script: leash.py SIGNAL FOLDER USER COMMAND... Standard input is a pipe whose other end
 only the owner holds. The kernel closes that end when the owner dies, by `kill -9` too; then the

@@ -23,7 +23,7 @@ _OLDEST_GO_NAME = ".".join(map(str, OLDEST_GO))
 
 
 class S3:
-    """An S3 that runs, ours or not."""
+    """A running S3, ours or another one."""
 
     real = True
     region = "us-east-1"
@@ -34,7 +34,7 @@ class S3:
         self.secret_key = secret_key
 
     def client(self) -> Minio:
-        """A client for set-up and checks; the caller need not close it."""
+        """Return a client for set-up and checks; the caller need not close it."""
         address = urlsplit(self.endpoint)
         return Minio(
             address.netloc,
@@ -45,7 +45,7 @@ class S3:
         )
 
     def create_bucket(self, name: str, *, object_lock: bool = False) -> str:
-        """Make a bucket and return its name."""
+        """Create a bucket and return its name."""
         self.client().make_bucket(name, object_lock=object_lock)
         return name
 
@@ -63,7 +63,7 @@ class MinioServer(Server, S3):
         S3.__init__(self, f"http://127.0.0.1:{self.port}", _USER, _PASSWORD)
 
     def environment(self) -> dict[str, str]:
-        """What is added to the server's environment."""
+        """Return additions to the server's environment."""
         return {}
 
     def _launch(self) -> LeashedProcess:
@@ -90,7 +90,7 @@ class MinioServer(Server, S3):
 
 
 def find_minio() -> Path:
-    """The binary, built if it is not there yet (3 to 5 minutes). Raises MissingServer."""
+    """Return the binary; build it first if needed (3 to 5 minutes). Raises MissingServer."""
     folder = cache_folder("minio", MINIO_VERSION)
     if not folder.is_dir():
         _check_go()
@@ -100,21 +100,21 @@ def find_minio() -> Path:
 def _check_go() -> None:
     if shutil.which("go") is None:
         raise MissingServer(f"MinIO is not in the cache and Go {_OLDEST_GO_NAME} is not installed")
-    said = subprocess.run(
+    output = subprocess.run(
         ["go", "env", "GOVERSION"], capture_output=True, text=True, check=False
     ).stdout.strip()
-    found = re.search(r"go(\d+)\.(\d+)", said)
-    if found is None or (int(found[1]), int(found[2])) < OLDEST_GO:
-        raise MissingServer(f"MinIO needs Go {_OLDEST_GO_NAME} or newer; here is: {said}")
+    version = re.search(r"go(\d+)\.(\d+)", output)
+    if version is None or (int(version[1]), int(version[2])) < OLDEST_GO:
+        raise MissingServer(f"MinIO needs Go {_OLDEST_GO_NAME} or newer; here is: {output}")
 
 
 def _build(folder: Path) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         ["go", "install", MINIO_MODULE],
         env={**os.environ, "GOBIN": str(folder), "CGO_ENABLED": "0"},
         capture_output=True,
         text=True,
         check=False,
     )
-    if done.returncode:
-        raise MissingServer(f"Go could not build MinIO: {done.stderr[-500:]}")
+    if process.returncode:
+        raise MissingServer(f"Go could not build MinIO: {process.stderr[-500:]}")

@@ -1,4 +1,4 @@
-"""Users of MinIO who may do less than its owner."""
+"""Users of MinIO with limited rights."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,13 +13,13 @@ _SECRET = "a-users-secret"
 
 
 def statement(effect: str, actions: Sequence[str], *resources: str) -> dict[str, Any]:
-    """One statement of a policy; resources without `arn:aws:s3:::`."""
+    """Return a statement of a policy; resources are given without `arn:aws:s3:::`."""
     arns = [f"arn:aws:s3:::{resource}" for resource in resources]
-    return {"Effect": effect, "Action": [f"s3:{one}" for one in actions], "Resource": arns}
+    return {"Effect": effect, "Action": [f"s3:{action}" for action in actions], "Resource": arns}
 
 
 class MinioUser:
-    """A user of a MinIO, whose rights are given and changed."""
+    """A user of a MinIO, whose rights can be changed."""
 
     def __init__(self, s3: S3, name: str) -> None:
         self.access_key = name
@@ -31,13 +31,13 @@ class MinioUser:
             secure=address.scheme == "https",
         )
         self._admin.user_add(name, _SECRET)
-        self._given = 0
+        self._policies = 0
 
     def may(self, *statements: dict[str, Any]) -> None:
-        """From now on this and nothing else."""
+        """Set the user's rights to exactly these statements."""
         self._admin.policy_add(
             f"{self.access_key}-policy", policy={"Version": "2012-10-17", "Statement": statements}
         )
-        if not self._given:
+        if not self._policies:
             self._admin.attach_policy([f"{self.access_key}-policy"], user=self.access_key)
-        self._given += 1
+        self._policies += 1

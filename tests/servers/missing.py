@@ -1,4 +1,4 @@
-"""What is not on this machine, and what the run says of it at its end."""
+"""Servers that this machine lacks, and what the end of a run says about them."""
 
 from collections.abc import Callable
 from functools import cache
@@ -9,17 +9,17 @@ import pytest
 from .versions import MissingServer, servers_are_required
 
 MISSING: dict[str, str] = {}
-"""Server name to the sentence that says why it is missing; filled as servers are asked for."""
+"""The sentence that says why a server is missing, by server; filled as servers are needed."""
 
 NOT_RUN: set[str] = set()
 """The ids of the tests that were skipped for a missing server."""
 
 NOTES: list[str] = []
-"""Sentences of tests that could run in more than one way: how they did."""
+"""Sentences of tests that can run in several ways, about how they ran."""
 
 
 def demand(server: str, find: Callable[[], Path]) -> bool:
-    """Whether the real server can be had. Fails the test where servers are required."""
+    """Return whether the real server is available. Fails the test if servers are required."""
     reason = _why_missing(server, find)
     if reason and servers_are_required():
         pytest.fail(f"{server} is required here: {reason}", pytrace=False)
@@ -36,11 +36,11 @@ def _why_missing(server: str, find: Callable[[], Path]) -> str:
 
 
 def sentences() -> list[str]:
-    """One sentence for each missing server, and one for what was not run."""
-    said = [
+    """Return one sentence for each missing server, and one for the tests that did not run."""
+    lines = [
         f"The real {server} was not used: {reason}. What can, ran without it."
         for server, reason in sorted(MISSING.items())
     ]
     if NOT_RUN:
-        said.append(f"{len(NOT_RUN)} tests that need a missing server were not run.")
-    return said
+        lines.append(f"{len(NOT_RUN)} tests that need a missing server were not run.")
+    return lines

@@ -1,4 +1,4 @@
-"""pytest: marks for tests that need a real server, `--faults`, and the sentence at the end."""
+"""pytest: marks for tests that need a real server, `--faults`, and the summary of servers."""
 
 import os
 from pathlib import Path
@@ -16,15 +16,17 @@ from .environment import TEST_KAFKA, TEST_S3
 from .kafka import find_kafka
 from .minio import find_minio
 from .missing import MISSING, NOT_RUN, NOTES, demand, sentences
+from .network_cut import find_network_cut
 from .running import STARTS
 from .sharing import SharedServers
 from .small_disk import find_small_disk
 
-# What a mark asks for, how it is found, and the variable that names one that runs already.
+# Mark: the server that it needs, how to find it, and the variable that names a running one.
 _MARKS = {
     "real_kafka": ("kafka", find_kafka, TEST_KAFKA),
     "real_minio": ("minio", find_minio, TEST_S3),
     "small_disk": ("small disk", find_small_disk, ""),
+    "network_cut": ("network cut", find_network_cut, ""),
     "real_upstreams": ("upstreams", find_upstreams, ""),
     "real_huggingface": ("huggingface", find_huggingface, ""),
     "real_triton": ("triton", find_triton, ""),
@@ -34,7 +36,7 @@ _MARKS = {
 
 
 def faults(value: object) -> pytest.ParameterSet:
-    """A parameter that is tried with --faults alone."""
+    """Return a parameter that only runs with --faults."""
     return pytest.param(value, marks=pytest.mark.faults)
 
 
@@ -56,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what is a fault, and leave it out unless it was asked for."""
+    """Mark the tests of faults, and deselect them unless `--faults` is given."""
     for item in items:
         if not item.get_closest_marker("kills") and _is_fault(item, config.rootpath):
             item.add_marker(pytest.mark.faults)
@@ -67,7 +69,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_fault(item: pytest.Item, root: Path) -> bool:
-    """Whether a test lies among the faults, or has a server of its own: to stop or kill it."""
+    """Return whether a test is among the faults, or has its own server to stop or kill."""
     own = {"own_postgres", "own_kafka", "own_minio"}.intersection(getattr(item, "fixturenames", ()))
     return bool(own) or "faults" in item.path.relative_to(root).parts
 
@@ -83,7 +85,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker tells the process that started it what it could not run."""
+    """Report from a worker to the main process what could not run."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["missing"] = (dict(MISSING), sorted(NOT_RUN), NOTES)
@@ -91,7 +93,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take over what a worker told at its end."""
+    """Collect the report of a worker."""
     missing, not_run, notes = getattr(node, "workeroutput", {}).get("missing", ({}, (), ()))
     MISSING.update(missing)
     NOT_RUN.update(not_run)

@@ -1,4 +1,4 @@
-"""Ports of 127.0.0.1 that stay ours while a server is stopped and started again."""
+"""Ports of 127.0.0.1 that stay reserved while a server is stopped and started again."""
 
 import fcntl
 import random
@@ -8,22 +8,24 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
-# Below the range that Linux and macOS give to outgoing connections (from 32768 and 49152): a port
-# of that range may be taken by any client while its server is down for a moment.
+# Below the range of outgoing connections on Linux and macOS (from 32768 and 49152), in which any
+# client may take the port of a server that is down for a moment.
 _OURS = range(15_000, 32_000)
 _TRIES = 200
-_given: set[int] = set()
+_reserved: set[int] = set()
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that nothing listens on, and that no other process of tests is
-    given while this one lives: a server may start long after it. Raises OSError if none was
-    found."""
-    chance = random.SystemRandom()  # Hypothesis seeds the other, alike in every run
+    """Return a port of 127.0.0.1 that nothing listens on.
+
+    No other process of tests gets it while this one lives, since a server may start much later.
+    Raises OSError if there is no free port.
+    """
+    chance = random.SystemRandom()  # Hypothesis seeds `random` with the same value in every run
     for _ in range(_TRIES):
         port = chance.choice(_OURS)
-        if port not in _given and _is_unused(port) and _reserve(port):
-            _given.add(port)
+        if port not in _reserved and _is_unused(port) and _reserve(port):
+            _reserved.add(port)
             return port
     raise OSError("no free port was found")
 
@@ -48,5 +50,5 @@ def _reserve(port: int) -> bool:
 
 @cache
 def _reservations() -> IO[bytes]:
-    # It stays open: to close any handle of the file would give all locks of the process back.
+    # It stays open: closing any handle of the file would release all locks of the process.
     return (Path(tempfile.gettempdir()) / "inference-store-test-ports").open("ab")

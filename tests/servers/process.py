@@ -1,4 +1,4 @@
-"""A process that cannot outlive the tests: started, stopped, killed, and its CPU's owners named."""
+"""A process that cannot outlive the tests: started, stopped, killed, with the pids of its tree."""
 
 import signal
 import subprocess
@@ -14,7 +14,7 @@ _LOG_LINES = 25
 
 
 class WatchedProcess(ABC):
-    """A process that cannot outlive the tests, whichever way it was started."""
+    """A process that cannot outlive the tests, however it was started."""
 
     pid: int
 
@@ -31,7 +31,7 @@ class WatchedProcess(ABC):
         """Return its exit code, 128 + n after signal n. Raises subprocess.TimeoutExpired."""
 
     def pids(self) -> list[int]:
-        """The command and everything it started that still runs; for CPU accounting."""
+        """Return the pids of the command and its running descendants, for CPU accounting."""
         return [process.pid for process in self._tree()]
 
     def send_signal(self, number: signal.Signals) -> None:
@@ -43,7 +43,7 @@ class WatchedProcess(ABC):
                 return
 
     def stop(self, *, by: signal.Signals = signal.SIGTERM, seconds: float = 90.0) -> int:
-        """Ask it to end; kill it if it has not after `seconds`. Returns its exit code."""
+        """Signal it to end, and kill it after `seconds`. Return its exit code."""
         self.send_signal(by)
         try:
             return self.wait(seconds)
@@ -62,7 +62,7 @@ class WatchedProcess(ABC):
         return self.wait(60)
 
     def last_lines(self) -> str:
-        """The end of its log, for the sentence of a failure."""
+        """Return the end of its log, for error messages."""
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
 
     def _tree(self) -> list[psutil.Process]:

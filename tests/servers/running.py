@@ -1,4 +1,4 @@
-"""The servers that a session works on: given by name, shared by the run's workers, or its own."""
+"""The servers of a session: named by variables, shared by the run's workers, or its own."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from tests.warm.process import running_warm
 
-from .citus import Citus, citus_of
+from .citus import Citus, find_cluster
 from .citus_nodes import own_citus
 from .environment import OWN_CITUS, TEST_CITUS, TEST_KAFKA, TEST_POSTGRES_DSN, TEST_S3
 from .kafka import Kafka, KafkaServer, find_kafka
@@ -20,7 +20,7 @@ from .sharing import Start, ask_for_server
 
 
 def running_postgres() -> AbstractContextManager[Postgres]:
-    """Citus or a Postgres, as INFERENCE_STORE_TEST_* says; else our own."""
+    """Return Citus or a Postgres, as INFERENCE_STORE_TEST_* says, or our own."""
     if os.environ.get(TEST_CITUS):
         return shared_or_own("citus")
     dsn = os.environ.get(TEST_POSTGRES_DSN)
@@ -30,8 +30,7 @@ def running_postgres() -> AbstractContextManager[Postgres]:
     return shared_or_own("postgres")
 
 
-# A test's database lives for a second: nothing of it is worth a checkpoint or a whole page, and it
-# is gone before it would be vacuumed.
+# A test's database lives for a second, so it needs no checkpoints, full pages or vacuum.
 _SHORT_LIVED = {
     "full_page_writes": "off",
     "checkpoint_timeout": "1h",
@@ -48,11 +47,11 @@ def _own_postgres() -> Iterator[Postgres]:
 
 def _citus() -> AbstractContextManager[Citus]:
     dsn = os.environ[TEST_CITUS]
-    return own_citus(_SHORT_LIVED) if dsn == OWN_CITUS else citus_of(dsn)
+    return own_citus(_SHORT_LIVED) if dsn == OWN_CITUS else find_cluster(dsn)
 
 
 def running_kafka() -> AbstractContextManager[Kafka]:
-    """A Kafka: the one that INFERENCE_STORE_TEST_KAFKA names, our own, or the embedded broker."""
+    """Return a Kafka: that of INFERENCE_STORE_TEST_KAFKA, our own, or the embedded broker."""
     address = os.environ.get(TEST_KAFKA)
     if address:
         return nullcontext(Kafka(address))
@@ -65,12 +64,12 @@ def running_kafka() -> AbstractContextManager[Kafka]:
 
 @contextmanager
 def _own_kafka() -> Iterator[Kafka]:
-    with KafkaOfARun() as server:
+    with ShortLivedKafka() as server:
         yield Kafka(server.bootstrap_servers)
 
 
 def running_s3() -> AbstractContextManager[S3]:
-    """An S3: what INFERENCE_STORE_TEST_S3 (http://key:secret@host:port) names, MinIO, or rclone."""
+    """Return an S3: that of INFERENCE_STORE_TEST_S3 (a URL with the keys), MinIO, or rclone."""
     url = os.environ.get(TEST_S3)
     if url:
         address = urlsplit(url)
@@ -85,21 +84,21 @@ def running_s3() -> AbstractContextManager[S3]:
 
 @contextmanager
 def _own_minio() -> Iterator[S3]:
-    with MinioOfARun() as server:
+    with ShortLivedMinio() as server:
         yield S3(server.endpoint, server.access_key, server.secret_key)
 
 
-class KafkaOfARun(KafkaServer):
-    """It runs for minutes: what costs a server CPU in its first minutes is left out."""
+class ShortLivedKafka(KafkaServer):
+    """It runs for minutes only, so options that cost CPU in the first minutes are off."""
 
     java_options = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
-class MinioOfARun(MinioServer):
-    """It has a bucket a test, and memory enough: it need neither scan nor collect garbage often."""
+class ShortLivedMinio(MinioServer):
+    """It has a bucket for each test and enough memory, so it scans and collects garbage rarely."""
 
     def environment(self) -> dict[str, str]:
-        """See the class."""
+        """Return additions to the server's environment."""
         return {"MINIO_SCANNER_SPEED": "slowest", "GOGC": "400"}
 
 
@@ -110,10 +109,10 @@ STARTS: Mapping[str, Start] = {
     "minio": _own_minio,
     "warm": running_warm,
 }
-"""What workers share: by name, how it is started and what is told to them."""
+"""The servers that workers share, by name, with the function that starts each."""
 
 
 def shared_or_own(name: str) -> AbstractContextManager[Any]:
-    """The address of a server: the run's, or of one that is started for this session."""
+    """Return the address of a server: that of the run, or of one started for this session."""
     address = ask_for_server(name)
     return STARTS[name]() if address is None else nullcontext(address)

@@ -1,4 +1,4 @@
-"""The servers as they stand in production: TLS, logins, keys of their own, a standby."""
+"""The servers as in production: TLS, logins, encryption keys, a standby."""
 
 import base64
 import re
@@ -44,15 +44,15 @@ class SecuredKafka(KafkaServer):
         self.java_options = (f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={issuer.url}/jwks",)
 
     def properties(self) -> dict[str, str]:
-        """The whole server.properties."""
+        """Return the contents of server.properties."""
         plain = super().properties()
         pair = self._authority.issue("kafka")
         store = self.folder / "kafka.pem"
         store.write_bytes(pair.key.read_bytes() + pair.certificate.read_bytes())
-        ours = f"TLS://127.0.0.1:{self.tls_port},LOGIN://127.0.0.1:{self.login_port}"
+        listeners = f"TLS://127.0.0.1:{self.tls_port},LOGIN://127.0.0.1:{self.login_port}"
         return plain | {
-            "listeners": f"{plain['listeners']},{ours}",
-            "advertised.listeners": f"{plain['advertised.listeners']},{ours}",
+            "listeners": f"{plain['listeners']},{listeners}",
+            "advertised.listeners": f"{plain['advertised.listeners']},{listeners}",
             "listener.security.protocol.map": (
                 "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,TLS:SSL,LOGIN:SASL_SSL"
             ),
@@ -62,10 +62,10 @@ class SecuredKafka(KafkaServer):
             "ssl.truststore.location": str(self._authority.ca_file),
             "listener.name.tls.ssl.client.auth": "required",
             "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
-            **{f"listener.name.login.{name}": value for name, value in self._logins()},
+            **{f"listener.name.login.{name}": value for name, value in self._list_login_settings()},
         }
 
-    def _logins(self) -> Iterator[tuple[str, str]]:
+    def _list_login_settings(self) -> Iterator[tuple[str, str]]:
         scram = f"{_MODULES}.scram.ScramLoginModule required;"
         plain = f'{_MODULES}.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
         yield "plain.sasl.jaas.config", plain
@@ -80,7 +80,7 @@ class SecuredKafka(KafkaServer):
         yield "oauthbearer.sasl.oauthbearer.expected.audience", CLIENT
 
     def login(self, mechanism: str) -> dict[str, str]:
-        """A service's settings for this listener; `SSL`: by our certificate alone."""
+        """Return a service's settings for a mechanism; `SSL` uses only our certificate."""
         ca = {"KAFKA_CA_FILE": str(self._authority.ca_file)}
         if mechanism == "SSL":
             pair = self._authority.issue("client", password="open sesame")
@@ -95,10 +95,10 @@ class SecuredKafka(KafkaServer):
             "KAFKA_BOOTSTRAP_SERVERS": f"localhost:{self.login_port}",
             "KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
             "KAFKA_SASL_MECHANISM": mechanism,
-            **self._proof(mechanism),
+            **self._make_credentials(mechanism),
         }
 
-    def _proof(self, mechanism: str) -> dict[str, str]:
+    def _make_credentials(self, mechanism: str) -> dict[str, str]:
         if mechanism != "OAUTHBEARER":
             return {"KAFKA_SASL_USERNAME": USER, "KAFKA_SASL_PASSWORD": PASSWORD}
         return {
@@ -110,12 +110,12 @@ class SecuredKafka(KafkaServer):
 
 
 class SecuredPostgres(PostgresServer):
-    """TLS; the user `alice` only over it, with a password; set-up by `postgres`, who is trusted."""
+    """Postgres with TLS, which `alice` needs, with a password; `postgres` is trusted for set-up."""
 
     def __init__(self, authority: Authority) -> None:
         super().__init__({"ssl": "on", "ssl_cert_file": "server.crt", "ssl_key_file": "server.key"})
         self._pair = authority.issue("postgres")
-        # for set-up: where TLS fails while the server starts, asyncpg leaves a socket open
+        # for set-up: if TLS fails while the server starts, asyncpg leaves a socket open
         self.dsn += "?sslmode=disable"
 
     def _initialise(self, data: Path) -> None:
@@ -129,20 +129,20 @@ class SecuredPostgres(PostgresServer):
         )
 
     def present(self, pair: Pair) -> None:
-        """Take this certificate from the next start on."""
+        """Use this certificate from the next start on."""
         for source, name in ((pair.certificate, "server.crt"), (pair.key, "server.key")):
             target = self.folder / "data" / name
             shutil.copyfile(source, target)
             target.chmod(0o600)
-            self._owned(target)
+            self._give_files(target)
 
     def dsn_of_user(self, database: str, host: str = "localhost") -> str:
-        """The address of a database for the user `alice`, without the password."""
+        """Return the address of a database for the user `alice`, without the password."""
         return f"postgresql://{USER}@{host}:{self.port}/{database}"
 
 
 class SecuredMinio(MinioServer):
-    """https, keys for encryption (`tests`), and roles by tokens of `issuer`."""
+    """MinIO with https, an encryption key (`tests`), and roles by tokens of `issuer`."""
 
     def __init__(self, authority: Authority, issuer: Issuer) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ class SecuredMinio(MinioServer):
         shutil.copyfile(pair.key, certificates / "private.key")
 
     def environment(self) -> dict[str, str]:
-        """What is added to the server's environment."""
+        """Return additions to the server's environment."""
         openid = {
             "CONFIG_URL": f"{self._issuer.url}/.well-known/openid-configuration",
             "CLIENT_ID": CLIENT,
@@ -170,15 +170,15 @@ class SecuredMinio(MinioServer):
 
     @property
     def role(self) -> str:
-        """The role that the issuer's tokens may take on, as the server says at its start."""
+        """The role of the issuer's tokens, which the server logs when it starts."""
         log = (self.folder / "minio.log").read_text(errors="replace")
-        found = re.search(r"arn:minio:iam:::role/\S+", log)
-        if found is None:
+        role = re.search(r"arn:minio:iam:::role/\S+", log)
+        if role is None:
             raise RuntimeError(f"MinIO names no role\n{log[-2000:]}")
-        return found[0]
+        return role[0]
 
     def client(self) -> Minio:
-        """A client for set-up and checks; the caller need not close it."""
+        """Return a client for set-up and checks; the caller need not close it."""
         return Minio(
             self.endpoint.removeprefix("https://"),
             access_key=self.access_key,
@@ -198,14 +198,14 @@ class SecuredMinio(MinioServer):
 
 
 class Standby(PostgresServer):
-    """A hot standby of another Postgres of ours: a base backup that follows it."""
+    """A hot standby of another Postgres: a base backup that follows it."""
 
     def __init__(self, primary: PostgresServer) -> None:
         super().__init__()
         self._primary = primary
 
     def _initialise(self, data: Path) -> None:
-        self._owned(self.folder)
+        self._give_files(self.folder)
         tool = str(self._binaries / "pg_basebackup")
         command = [tool, "-D", str(data), "-d", self._primary.dsn, "--write-recovery-conf"]
         process = self._run([*command, "--checkpoint=fast", "--no-sync"], user=self.user)
@@ -214,7 +214,7 @@ class Standby(PostgresServer):
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """It takes nothing in from the primary while the block runs."""
+        """Pause the replay of the primary's changes while the block runs."""
         self.execute("SELECT pg_wal_replay_pause()")
         try:
             yield

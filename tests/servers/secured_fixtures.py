@@ -15,19 +15,19 @@ from .secured import SecuredKafka, SecuredMinio, SecuredPostgres
 
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """Who signs the certificates of the secured servers."""
+    """The authority that signs the certificates of the secured servers."""
     return Authority(tmp_path_factory.mktemp("authority"))
 
 
 @pytest.fixture(scope="session")
 def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """Another authority, who signed none of them."""
+    """Another authority, which signed none of them."""
     return Authority(tmp_path_factory.mktemp("stranger"), "stranger")
 
 
 @pytest.fixture(scope="session")
 def issuer() -> Iterator[Issuer]:
-    """Who issues the tokens that the secured servers take."""
+    """The issuer of the tokens that the secured servers accept."""
     with Issuer() as running:
         yield running
 

@@ -1,4 +1,4 @@
-"""What the three servers have in common: start, stop, kill, restart, on one port and one folder."""
+"""The base of the servers: start, stop, kill and restart, with one port and one folder."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ from typing import Self
 from .process import LeashedProcess
 from .waiting import wait_until
 
-# As root a server may run as another user, to whom the folder of TMPDIR may be closed.
+# Root may run a server as another user, who may have no access to TMPDIR.
 SHARED_TEMPORARY = "/tmp" if os.geteuid() == 0 else None
 
 
@@ -45,13 +45,13 @@ class Server:
             raise RuntimeError(f"{self.name} ended at its start\n{process.last_lines()}")
 
     def stop(self) -> None:
-        """End it in order; its data and port are kept."""
+        """End it in order; it keeps its data and port."""
         if self._process is not None:
             self._process.stop(by=self.stop_signal)
             self._process = None
 
     def kill(self) -> None:
-        """End it and all its children by SIGKILL; its data and port are kept."""
+        """End it and all its children by SIGKILL; it keeps its data and port."""
         if self._process is not None:
             self._process.kill()
             self._process = None
@@ -62,7 +62,7 @@ class Server:
         self.start()
 
     def start_if_ended(self) -> None:
-        """Wait until it answers; started again, as a supervisor does, if it has ended."""
+        """Wait until it answers; start it again, as a supervisor does, if it has ended."""
         process = self._process
         if process is not None:
             wait_until(
@@ -74,7 +74,7 @@ class Server:
             self.restart()
 
     def pids(self) -> list[int]:
-        """Its processes, without the one that watches over it; [] while it is stopped."""
+        """Return the pids of its processes, without the leash; [] while it is stopped."""
         return [] if self._process is None else self._process.pids()
 
     def close(self) -> None:
@@ -95,11 +95,11 @@ class Server:
         self.close()
 
     def _launch(self) -> LeashedProcess:
-        """Start the process, and before the first time whatever its data needs."""
+        """Start the process; before the first start, prepare its data."""
         raise NotImplementedError
 
     def _answers(self) -> bool:
-        """Whether it can be used now; False while it starts."""
+        """Return whether it can be used now; False while it starts."""
         raise NotImplementedError
 
     def _run(

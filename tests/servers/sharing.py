@@ -1,7 +1,7 @@
-"""One set of servers for a run: workers of pytest-xdist ask the process that started them.
+"""One set of servers for a run: the workers of pytest-xdist ask the main process.
 
-The first worker that needs a server has it started; all of them get its address. They end with
-the run. Without workers nothing is shared, and each session starts its own.
+The main process starts a server when the first worker needs it, and gives its address to all.
+The servers end with the run. Without workers each session starts its own.
 """
 
 import os
@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any, Self
 
 SHARED_SERVERS = "INFERENCE_STORE_TEST_SHARED_SERVERS"
-"""The variable that names the socket at which workers ask; only in runs with workers."""
+"""The variable that names the socket of the main process; only in runs with workers."""
 
 Start = Callable[[], AbstractContextManager[Any]]
 
 
 class SharedServers:
-    """Starts each server when it is first asked for, in the process that started the workers.
+    """Starts each server at its first request, in the main process.
 
-    `starts` maps a name to a context manager of something that can be pickled: its address.
+    `starts` maps a name to a context manager of the server's address, which can be pickled.
     """
 
     def __init__(self, starts: Mapping[str, Start]) -> None:
@@ -55,13 +55,13 @@ class SharedServers:
     def _answer(self, connection: Connection) -> None:
         with connection:
             try:
-                connection.send((self._address_of(connection.recv()), ""))
+                connection.send((self._start_or_reuse(connection.recv()), ""))
             except EOFError:  # the worker is gone
                 return
             except BaseException as failed:
                 connection.send((None, f"{failed}" or repr(failed)))
 
-    def _address_of(self, name: str) -> Any:
+    def _start_or_reuse(self, name: str) -> Any:
         with self._locks[name]:
             if name not in self._running:
                 self._running[name] = self._stack.enter_context(self._starts[name]())
@@ -69,7 +69,7 @@ class SharedServers:
 
 
 def ask_for_server(name: str) -> Any:
-    """The address of a server of this run; None where nothing is shared.
+    """Return the address of a server of this run; None if nothing is shared.
 
     Raises RuntimeError with the reason why it could not be started.
     """

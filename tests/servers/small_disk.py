@@ -1,4 +1,4 @@
-"""A disk that a test fills, and gives room again: a tmpfs, whose size can change while in use."""
+"""A disk that a test can fill and enlarge: a tmpfs, whose size can change while in use."""
 
 import os
 import pwd
@@ -31,13 +31,13 @@ class SmallDisk:
         _run("umount", str(self.folder))
 
     def leave(self, free_bytes: int) -> None:
-        """Shrink it until so much is free."""
-        found = os.statvfs(self.folder)
-        used = (found.f_blocks - found.f_bfree) * found.f_frsize
+        """Shrink it until `free_bytes` are free."""
+        stats = os.statvfs(self.folder)
+        used = (stats.f_blocks - stats.f_bfree) * stats.f_frsize
         self._resize(used + free_bytes)
 
     def grow(self) -> None:
-        """Give it its first size again."""
+        """Restore its first size."""
         self._resize(self._size_bytes)
 
     def _resize(self, size_bytes: int) -> None:
@@ -46,16 +46,16 @@ class SmallDisk:
 
 
 def find_small_disk() -> Path:
-    """Where one was mounted for a moment. Raises MissingServer where that is not allowed."""
+    """Return where one was mounted for a moment. Raises MissingServer if that is not allowed."""
     with tempfile.TemporaryDirectory() as path:
         try:
             with SmallDisk(Path(path) / "disk", size_bytes=2**20) as disk:
                 return disk.folder
         except (OSError, subprocess.CalledProcessError) as exc:
-            said = getattr(exc, "stderr", None) or str(exc)
-            raise MissingServer(f"mounting a tmpfs takes root, or sudo: {said.strip()}") from exc
+            reason = getattr(exc, "stderr", None) or str(exc)
+            raise MissingServer(f"mounting a tmpfs takes root, or sudo: {reason.strip()}") from exc
 
 
 def _run(*command: str) -> None:
-    leave_to = [] if os.geteuid() == 0 else ["sudo", "-n"]
-    subprocess.run([*leave_to, *command], check=True, capture_output=True, text=True)
+    prefix = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    subprocess.run([*prefix, *command], check=True, capture_output=True, text=True)

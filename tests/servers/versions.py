@@ -1,4 +1,4 @@
-"""Which servers the tests run against, and where each lies once it is there."""
+"""The versions of the servers of the tests, and the folder of each."""
 
 import os
 from pathlib import Path
@@ -20,15 +20,15 @@ SERVERS_CACHE = "INFERENCE_STORE_SERVERS_CACHE"
 
 
 class MissingServer(Exception):
-    """A real server cannot be had on this machine; the text is a sentence that says why."""
+    """A real server is not available on this machine; the text is a sentence that says why."""
 
 
 def servers_are_required() -> bool:
-    """Whether a missing server fails the run: in CI, and wherever it is asked for."""
+    """Return whether a missing server fails the run: in CI, and if the variable says so."""
     return os.environ.get("CI") == "true" or os.environ.get(REQUIRE_SERVERS) == "1"
 
 
 def cache_folder(server: str, version: str) -> Path:
-    """Where this version of the server lies, or will lie."""
+    """Return the folder for this version of a server, which may not exist yet."""
     default = Path.home() / ".cache" / "inference-store" / "servers"
     return Path(os.environ.get(SERVERS_CACHE) or default) / f"{server}-{version}"

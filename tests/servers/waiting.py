@@ -1,4 +1,4 @@
-"""Wait by asking again until a deadline."""
+"""Wait for a condition until a deadline."""
 
 import time
 from collections.abc import Callable

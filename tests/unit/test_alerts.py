@@ -20,7 +20,7 @@ from inference_store.retention.run import run as run_retention
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "inference-store"
 ALERTS = CHART / "alerts.yaml"
-RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
+RUNBOOK = (ROOT / "docs" / "how-to" / "runbook.md").read_text()
 DASHBOARD = json.loads((CHART / "dashboards" / "inference-store.json").read_text())
 RULES: list[dict[str, Any]] = [
     rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]
@@ -32,7 +32,7 @@ PROCESS = {"process_resident_memory_bytes", "process_cpu_seconds_total", "proces
 ADDED = {"job", "instance", "le", "inference_store"}
 
 
-def queries() -> Iterator[tuple[str, str]]:
+def list_queries() -> Iterator[tuple[str, str]]:
     for panel in DASHBOARD["panels"]:
         for target in panel.get("targets", ()):
             yield panel["title"], target["expr"]
@@ -40,20 +40,20 @@ def queries() -> Iterator[tuple[str, str]]:
         yield rule["alert"], rule["expr"]
 
 
-QUERIES = list(queries())
+QUERIES = list(list_queries())
 ALERTED = {rule["alert"] for rule in RULES}
 # How old a sample is at most when a rule looks at it, at the chart's interval.
 SCRAPED_SECONDS = 30
 
 
-def names_in(expression: str) -> set[str]:
+def find_names(expression: str) -> set[str]:
     return set(re.findall(r"\b(?:inference_store|process)_\w+", expression))
 
 
 def test_a_query_names_metrics_that_exist(subtests: pytest.Subtests) -> None:
     for where, expression in QUERIES:
         with subtests.test(where, expression=expression):
-            names = names_in(expression)
+            names = find_names(expression)
             assert names
             assert not names - set(SAMPLES) - PROCESS
 
@@ -62,16 +62,16 @@ def test_a_query_names_labels_that_its_metric_has(subtests: pytest.Subtests) -> 
     """In `by (…)` and in `{…}`: a misspelt one would match nothing, in silence."""
     for where, expression in QUERIES:
         with subtests.test(where, expression=expression):
-            assert not unknown_labels(expression)
+            assert not find_unknown_labels(expression)
 
 
-def unknown_labels(expression: str) -> set[str]:
-    metrics = [SAMPLES[name] for name in names_in(expression) if name in SAMPLES]
-    known = {label for metric in metrics for label in metric.labels} | ADDED | {"version"}
+def find_unknown_labels(expression: str) -> set[str]:
+    metrics = [SAMPLES[name] for name in find_names(expression) if name in SAMPLES]
+    known_labels = {label for metric in metrics for label in metric.labels} | ADDED | {"version"}
     grouped = re.findall(r"by \(([^)]*)\)", expression)
     matched = re.findall(r'(\w+)\s*(?:=~|!~|!=|=)\s*"', expression)
     used = {label.strip() for group in grouped for label in group.split(",")} | set(matched)
-    return used - known
+    return used - known_labels
 
 
 def test_a_query_looks_at_chosen_installations(subtests: pytest.Subtests) -> None:
@@ -85,41 +85,48 @@ def test_a_query_looks_at_chosen_installations(subtests: pytest.Subtests) -> Non
 
 
 def test_the_dashboard_counts_every_installation_until_one_is_chosen() -> None:
-    (variable,) = (one for one in DASHBOARD["templating"]["list"] if one["name"] == "store")
-    assert variable["allValue"] == ".*"  # also where nothing sets the label
+    (variable,) = (
+        candidate for candidate in DASHBOARD["templating"]["list"] if candidate["name"] == "store"
+    )
+    assert variable["allValue"] == ".*"  # also if nothing sets the label
     assert variable["current"]["value"] == "$__all"
 
 
-def test_a_job_of_somebody_elses_is_not_shown() -> None:
+def test_does_not_show_jobs_of_other_programs() -> None:
     """Any program may have process_… and be called `api`: ours has inference_store_build_info."""
-    shown = [expression for _, expression in QUERIES if "process_" in expression]
-    assert len(shown) == len(PROCESS)
-    assert all(" and on (job, instance) inference_store_build_info" in each for each in shown)
+    expressions = [query for _, query in QUERIES if "process_" in query]
+    assert len(expressions) == len(PROCESS)
+    assert all(
+        " and on (job, instance) inference_store_build_info" in expression
+        for expression in expressions
+    )
 
 
-def test_a_loop_that_stands_is_seen_before_its_pod_is_started_anew() -> None:
+def test_a_stalled_loop_is_reported_before_its_pod_restarts() -> None:
     """The probe ends it soon after the limit. An api's loop is silent: it serves its metrics."""
-    (rule,) = (one for one in RULES if one["alert"] == "InferenceStoreLoopStands")
-    found = re.findall(r"> (\d+) and on \(job, instance\) inference_store_([a-z]+)", rule["expr"])
+    (rule,) = (candidate for candidate in RULES if candidate["alert"] == "InferenceStoreLoopStands")
+    comparisons = re.findall(
+        r"> (\d+) and on \(job, instance\) inference_store_([a-z]+)", rule["expr"]
+    )
     limits: dict[str, Callable[..., object]] = {
         "ingester": run_ingester,
         "retention": run_retention,
     }
-    assert {service for _, service in found} == limits.keys()
-    for seconds, service in found:
+    assert {service for _, service in comparisons} == limits.keys()
+    for seconds, service in comparisons:
         allowed = signature(limits[service]).parameters["live_seconds"].default
         assert int(seconds) + SCRAPED_SECONDS <= allowed
     assert rule["for"] == "0m"
 
 
 def test_process_metrics_are_those_of_the_client() -> None:
-    shown = {sample.name for family in SHOWN["api"].collect() for sample in family.samples}
-    assert shown >= PROCESS
+    sample_names = {sample.name for family in SHOWN["api"].collect() for sample in family.samples}
+    assert sample_names >= PROCESS
 
 
 def test_every_metric_is_on_the_dashboard() -> None:
-    named = {SAMPLES[n] for _, expr in QUERIES for n in names_in(expr) if n in SAMPLES}
-    assert {metric.name for metric in METRICS} == {metric.name for metric in named}
+    shown_metrics = {SAMPLES[n] for _, expr in QUERIES for n in find_names(expr) if n in SAMPLES}
+    assert {metric.name for metric in METRICS} == {metric.name for metric in shown_metrics}
 
 
 def test_every_alert_has_a_runbook_entry_and_the_reverse() -> None:
@@ -138,7 +145,9 @@ def test_an_alert_is_whole(subtests: pytest.Subtests) -> None:
             assert re.fullmatch(r"\d+[mh]", rule["for"])
             assert rule["annotations"]["summary"]
             assert rule["annotations"]["description"]
-            assert rule["annotations"]["runbook"] == f"docs/runbook.md#{rule['alert'].lower()}"
+            assert (
+                rule["annotations"]["runbook"] == f"docs/how-to/runbook.md#{rule['alert'].lower()}"
+            )
 
 
 def test_names_and_places_of_the_dashboard_do_not_collide() -> None:
@@ -163,7 +172,9 @@ def test_promtool_takes_the_rules() -> None:
 
 def test_retention_is_late_after_three_intervals_and_not_before_an_hour() -> None:
     """A fixed hour would always fire at an interval of a day; `> 0` would hide what never ran."""
-    (rule,) = (one for one in RULES if one["alert"] == "InferenceStoreRetentionLate")
+    (rule,) = (
+        candidate for candidate in RULES if candidate["alert"] == "InferenceStoreRetentionLate"
+    )
     interval = re.escape('max(inference_store_retention_interval_seconds{inference_store=~".*"})')
     assert re.search(rf"clamp_min\(3 \* {interval}, 3600\)", rule["expr"])
     assert "last_run_timestamp_seconds > 0" not in rule["expr"]

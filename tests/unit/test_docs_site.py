@@ -15,6 +15,12 @@ from inference_store.api.docs_site import POLICY
 from inference_store.api.problems import list_kinds
 
 ROOT = Path(__file__).parents[2]
+# The pages by need, relative to docs; a folder in such a folder has one page that lists its own.
+PAGES = sorted(
+    str(path.relative_to(ROOT / "docs"))
+    for pattern in ("*/*.md", "*/*/index.md")
+    for path in (ROOT / "docs").glob(pattern)
+)
 _HOST = r"(?:https?:)?//"
 # What a browser loads by itself: links to other sites stay links.
 _LOADED = (
@@ -62,13 +68,28 @@ def test_would_see_another_host(text: str) -> None:
 
 
 def test_every_page_is_reached_by_the_navigation(site: Path) -> None:
-    index = (site / "index.html").read_text()
-    pages = {path.with_suffix(".html").name for path in (ROOT / "docs").glob("*.md")}
-    assert not [page for page in pages - {"index.html"} if f'href="{page}"' not in index]
+    navigation = (site / "index.html").read_text().partition("sidebar-tree")[2]
+    assert PAGES
+    missing = [
+        page for page in PAGES if f'href="{page.removesuffix(".md")}.html"' not in navigation
+    ]
+    assert not missing
+
+
+def test_the_start_page_has_one_line_for_each_page() -> None:
+    lines = (ROOT / "docs" / "index.md").read_text().splitlines()
+    linked = [line.split("](")[1].split("): ")[0] for line in lines if line.startswith("- [")]
+    assert sorted(linked) == PAGES
+
+
+def test_a_page_is_named_once() -> None:
+    """The api finds a page without its folder, since errors link to `/docs/errors`."""
+    names = [path.name for path in (ROOT / "docs").glob("*/*.md")]
+    assert len(set(names)) == len(names)
 
 
 def test_every_type_of_error_has_its_anchor(site: Path) -> None:
-    page = (site / "errors.html").read_text()
+    page = (site / "reference" / "errors.html").read_text()
     assert not [kind.type for kind in list_kinds() if f'id="{kind.type}"' not in page]
 
 

@@ -17,6 +17,7 @@ from tests.integration.retention import test_kills
 ROOT = Path(inference_store.__file__).parent
 LOOKED_AT = [
     *(path for path in sorted((ROOT / "retention").glob("*.py"))),
+    ROOT / "erasure" / "certify" / "list_writer.py",
     ROOT / "erasure" / "ledger" / "ledger.py",
 ]
 # Calls that change what is outside of the process, by their last name.
@@ -35,16 +36,16 @@ NONE = {"traces.begin", "self._certifier.begin", "worker.begin", "erasures.begin
 # Between which failpoints the callers of a function are; or why a kill in it is none of deletion.
 BETWEEN = {
     "certifier._import": ("retention.certify.put.after", "retention.certify.commit.after"),
-    "certifier._put_piece": ("retention.certify.before", "retention.certify.leaves.after"),
-    "eraser._claim": ("retention.claim.before", "retention.claim.after"),
+    "list_writer.write_list": ("retention.certify.before", "retention.certify.leaves.after"),
+    "batch_claim.claim_batch": ("retention.claim.before", "retention.claim.after"),
     "run_executor._drop": ("retention.span_close.after", "retention.partition_drop.after"),
     "dropping.reopen_span": ("retention.span_close.before", "retention.partition_drop.after"),
     "dropping.drop_span": ("retention.partition_drop.before", "retention.partition_drop.after"),
     "run_executor._close": ("retention.span_close.before", "retention.span_close.after"),
-    "orphans._claim": ("orphans.batch.after", "orphans.claim.after"),
-    "orphans._measure_aged": ("orphans.claim.after", "retention.object_delete.before"),
-    "orphans._forget": ("orphans.forget.before", "orphans.forget.after"),
-    "orphans._record_failures": ("orphans.forget.before", "orphans.forget.after"),
+    "orphan_eraser._claim": ("orphans.batch.after", "orphans.claim.after"),
+    "orphan_eraser._measure_aged": ("orphans.claim.after", "retention.object_delete.before"),
+    "orphan_deletion.delete": ("retention.object_delete.before", "orphans.forget.before"),
+    "orphan_deletion._forget": ("orphans.forget.before", "orphans.forget.after"),
     "ledger._put": ("ledger.put.before", "ledger.put.after"),
 }
 ALONE = {
@@ -55,30 +56,30 @@ ALONE = {
     "waiver.waive_held": "what is given up is in the ledger; the next turn says the end again",
     "residual_in_holds.remove_recorded": "noted values: a batch a transaction, by every turn",
     "labels._remove_page": "unused labels: a page a transaction, and again at the next start",
-    "worker._mark_released": "what a hold let go is marked again: a batch a transaction",
+    "erasure_worker._mark_released": "what a hold protected is marked again, batch by batch",
     "marker._unmark": "marks go in batches; what is left of them is taken away by the next turn",
-    "worker.begin": "runs of a dead process are said to begin anew",
-    "worker.run_turn": "a run is asked for, if none is",
-    "worker._do_housekeeping": "our own records: one transaction each, repeated by the next turn",
-    "worker._fold_producers": "our own records: sums of producers",
+    "worker.begin": "runs of a dead process are said to begin again",
+    "run_worker.request_scheduled": "a run is requested, if none is",
+    "housekeeping.delete_idle_records": "our own records, which the next turn deletes",
+    "housekeeping._repeat": "our own records: batch by batch, which the next turn repeats",
     "linking.link_all": "the chain over the audit: one transaction, which goes on where it was",
     "marker._fail": "an erasure's fault is said; it is tried again without it as well",
-    "orphans._gather_names": "names that are gathered anew by the next process",
-    "orphans._name_next": "then the ledger, between orphans.batch.before and after",
-    "orphans._finish": "an erasure of orphans is said to be over; the next turn says it again",
-    "housekeeping._open_transaction": "our own records: one transaction a batch",
+    "orphan_eraser._gather_names": "names that are gathered again by the next process",
+    "orphan_eraser._name_next": "then the ledger, between orphans.batch.before and after",
+    "orphan_eraser._finish": "an erasure of orphans is over; the next turn records it again",
+    "record_deletion._open_transaction": "our own records: one transaction a batch",
     "requests._rewrite": "between the failpoints of objects.erase_objects",
     "size_reader._read_some": "a size that was asked of the bucket, and is asked again",
     "run_executor._find_limit": "counts, which are counted again",
     "ledger._intend": "a note that no entry answers; ledger.intend.after comes next",
     "ledger._turn": "a lock of the session, which a kill gives back",
     "ledger.replay": "reads the head: what takes effect does so in _take_effect",
-    "ledger.begin_anew": "a person's command, which is given again",
+    "ledger.restart": "a person's command, which is given again",
     "ledger._settle": "reads the head: what takes effect does so in _take_effect",
 }
 
 
-def functions() -> Iterator[tuple[str, ast.AST]]:
+def list_functions() -> Iterator[tuple[str, ast.AST]]:
     """Every function that deletion is made of, by module and name."""
     for path in LOOKED_AT:
         for node in ast.walk(ast.parse(path.read_text())):
@@ -86,33 +87,33 @@ def functions() -> Iterator[tuple[str, ast.AST]]:
                 yield f"{path.stem}.{node.name}", node
 
 
-def named(node: ast.AST) -> Iterator[tuple[int, str]]:
+def list_calls(node: ast.AST) -> Iterator[tuple[int, str]]:
     """The calls in a function, and what it hands to a thread: line and last name."""
-    for each in ast.walk(node):
-        if isinstance(each, ast.Call):
-            for one in (each.func, *each.args[:1]):
-                if isinstance(one, ast.Attribute) and ast.unparse(one) not in NONE:
-                    yield one.lineno, one.attr
-                elif isinstance(one, ast.Name):
-                    yield one.lineno, one.id
+    for call in ast.walk(node):
+        if isinstance(call, ast.Call):
+            for called in (call.func, *call.args[:1]):
+                if isinstance(called, ast.Attribute) and ast.unparse(called) not in NONE:
+                    yield called.lineno, called.attr
+                elif isinstance(called, ast.Name):
+                    yield called.lineno, called.id
 
 
 def test_every_effect_lies_between_two_failpoints() -> None:
-    unguarded, seen = [], set()
-    for name, node in functions():
-        calls = list(named(node))
+    unguarded, names_with_effects = [], set()
+    for name, node in list_functions():
+        calls = list(list_calls(node))
         effects = [line for line, called in calls if called in EFFECTS]
         places = [line for line, called in calls if called in PASSED]
         if not effects:
             continue
-        seen.add(name)
+        names_with_effects.add(name)
         if name in BETWEEN or name in ALONE:
             continue
         if not places or not min(places) < min(effects) <= max(effects) < max(places):
             unguarded.append(name)
     assert unguarded == []
-    assert (BETWEEN.keys() | ALONE.keys()) - seen == set(), "no effect there any more"
-    assert {each for pair in BETWEEN.values() for each in pair} <= set(FAILPOINTS)
+    assert (BETWEEN.keys() | ALONE.keys()) - names_with_effects == set(), "no effect there any more"
+    assert {failpoint for pair in BETWEEN.values() for failpoint in pair} <= set(FAILPOINTS)
 
 
 def test_every_failpoint_is_passed_somewhere_and_listed() -> None:
@@ -120,26 +121,30 @@ def test_every_failpoint_is_passed_somewhere_and_listed() -> None:
     for path in ROOT.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") in PASSED:
-                passed |= {one.value for one in node.args if isinstance(one, ast.Constant)}
+                passed |= {
+                    argument.value for argument in node.args if isinstance(argument, ast.Constant)
+                }
     assert passed == set(FAILPOINTS)
 
 
 KILLS = {
-    test_ingester_failpoints.test_killed_at: test_ingester_failpoints.PLACES,
-    test_services.test_a_kill_in_a_write_is_harmless: test_services.PLACES,
-    test_kills.test_a_kill_loses_nothing_and_leaves_nothing: test_kills.PLACES,
-    kills_beside_holds.test_a_kill_loses_nothing_and_leaves_nothing: kills_beside_holds.PLACES,
+    test_ingester_failpoints.test_killed_at: test_ingester_failpoints.INGESTER_FAILPOINTS,
+    test_services.test_a_kill_in_a_write_is_harmless: test_services.LEDGER_FAILPOINTS,
+    test_kills.test_a_kill_loses_nothing_and_leaves_nothing: test_kills.RETENTION_FAILPOINTS,
+    kills_beside_holds.test_a_kill_loses_nothing_and_leaves_nothing: (
+        kills_beside_holds.DELETION_FAILPOINTS
+    ),
     test_edits_and_erasures.test_a_crash_between_blob_and_rows_leaves_no_orphan: (
         test_edits_and_erasures.PLACES
     ),
-    test_rebuild.test_a_rebuild_that_is_killed_goes_on: test_rebuild.PLACES,
-    test_orphans.test_a_kill_leaves_one_true_certificate: test_orphans.PLACES,
+    test_rebuild.test_killed_rebuild_continues: test_rebuild.REBUILD_FAILPOINTS,
+    test_orphans.test_killed_erasure_ends_with_one_certificate: test_orphans.ORPHAN_FAILPOINTS,
 }
 
 
 def test_every_failpoint_is_met_by_a_kill() -> None:
     """In `make test`, and with processes started cold in `make faults`: both run these tests."""
-    assert set(FAILPOINTS) == {place for places in KILLS.values() for place in places}
+    assert set(FAILPOINTS) == {failpoint for places in KILLS.values() for failpoint in places}
     for test in KILLS:
         marks = {mark.name for mark in getattr(test, "pytestmark", ())}
         assert "kills" in marks, f"{test.__module__}.{test.__name__} is not marked `kills`"

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()
+GLOSSARY = (ROOT / "docs" / "reference" / "glossary.md").read_text()
 SOURCES = [ROOT / "services", ROOT / "tests" / "unit"]
 # Routes, schemas and fields; and the types of errors, which the OpenAPI does not list.
 API = (ROOT / "tests" / "unit" / "golden" / "files" / "openapi.json").read_text()
-ERRORS = (ROOT / "docs" / "errors.md").read_text()
+ERRORS = (ROOT / "docs" / "reference" / "errors.md").read_text()
 NONE = "—"
 
 

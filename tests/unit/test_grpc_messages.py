@@ -1,4 +1,4 @@
-"""The messages are as the world sends them, and collide with nobody's."""
+"""The messages are those of the standards, and do not collide with other definitions."""
 
 import pytest
 from google.protobuf import descriptor_pool
@@ -36,11 +36,11 @@ ModelFeatures adversarial_defense=1 batch_size=2 retrainable=3 results_format=4 
 """
 
 
-def lines() -> list[str]:
+def list_lines() -> list[str]:
     return NUMBERS.replace("\n  ", " ").split("\n")[1:-1]
 
 
-@pytest.mark.parametrize("line", lines(), ids=lambda line: line.split()[0])
+@pytest.mark.parametrize("line", list_lines(), ids=lambda line: line.split()[0])
 def test_fields_have_the_numbers_of_the_public_specifications(line: str) -> None:
     name, *fields = line.split()
     described = message(name).DESCRIPTOR.fields
@@ -61,6 +61,6 @@ def test_the_pool_that_everybody_shares_does_not_know_them(name: str) -> None:
         descriptor_pool.Default().FindMessageTypeByName(name)
 
 
-def test_a_name_that_is_not_there_is_a_mistake_of_ours() -> None:
+def test_an_unknown_name_is_a_defect() -> None:
     with pytest.raises(KeyError):
         message("inference.Nothing")

@@ -1,4 +1,4 @@
-"""What contributors and the host's machines run is what the Makefile has."""
+"""Contributors and the host's machines run the targets of the Makefile."""
 
 import json
 import re

@@ -9,7 +9,7 @@ import pytest
 from tests.mutations import MUTANTS, Mutant
 from tests.mutations.mutant import PACKAGE, ROOT, NotOnce
 
-DOCS = ROOT / "docs" / "tests.md"
+DOCS = ROOT / "docs" / "how-to" / "tests.md"
 _LIES_IN = {
     "unit": ("tests/unit/",),
     "integration": ("tests/integration/", "tests/e2e/faults/"),
@@ -17,18 +17,18 @@ _LIES_IN = {
 }
 
 
-def _paths(mutant: Mutant) -> list[Path]:
-    return [Path(each) for each in mutant.tests if each.startswith("tests/")]
+def _list_paths(mutant: Mutant) -> list[Path]:
+    return [Path(target) for target in mutant.tests if target.startswith("tests/")]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_has_its_place_and_its_tests(mutant: Mutant) -> None:
-    edited = mutant.edited((ROOT / PACKAGE / mutant.file).read_text())
+    edited = mutant.edit((ROOT / PACKAGE / mutant.file).read_text())
     ast.parse(edited)
-    for path in _paths(mutant):
+    for path in _list_paths(mutant):
         assert path.as_posix().startswith(_LIES_IN[mutant.command])
         assert (ROOT / path).exists()
-    assert _paths(mutant), "without a path all tests would run"
+    assert _list_paths(mutant), "without a path all tests would run"
 
 
 def test_names_are_there_once() -> None:
@@ -38,17 +38,17 @@ def test_names_are_there_once() -> None:
 
 def test_the_table_of_the_docs_names_mutants_and_tests_that_exist() -> None:
     rows = [line for line in DOCS.read_text().splitlines() if re.match(r"\| `[a-z0-9-]+` \|", line)]
-    known = {mutant.name: mutant for mutant in MUTANTS}
+    mutants_by_name = {mutant.name: mutant for mutant in MUTANTS}
     assert len(rows) >= 12
     for row in rows:
         name, promise, test, command = (cell.strip() for cell in row.strip("|").split(" | "))
-        mutant = known[name.strip("`")]
+        mutant = mutants_by_name[name.strip("`")]
         assert (promise, command) == (mutant.promise, f"`make {mutant.command}`")
         assert (ROOT / test.strip("`").partition("::")[0]).exists(), test
 
 
 def test_a_text_that_is_not_there_once_is_refused(tmp_path: Path) -> None:
-    [mutant] = [each for each in MUTANTS if each.name == "months-of-30-days"]
+    [mutant] = [candidate for candidate in MUTANTS if candidate.name == "months-of-30-days"]
     path = tmp_path / PACKAGE / mutant.file
     path.parent.mkdir(parents=True)
     path.write_text(2 * mutant.old)

@@ -25,45 +25,45 @@ def test_a_new_version_of_a_library_is_looked_at(library: str) -> None:
 
 @pytest.mark.parametrize("library", PRIVATE_PARTS)
 def test_every_part_is_there(library: str) -> None:
-    for place, names in PRIVATE_PARTS[library].names.items():
-        module, _, owner = place.partition(":")
-        found = import_module(module)
-        within = getattr(found, owner) if owner else found
+    for location, names in PRIVATE_PARTS[library].names.items():
+        module, _, owner = location.partition(":")
+        imported = import_module(module)
+        within = getattr(imported, owner) if owner else imported
         for name in names:
-            assert hasattr(within, name) or f"self.{name}" in source_of(within), (place, name)
+            assert hasattr(within, name) or f"self.{name}" in read_source(within), (location, name)
 
 
-def source_of(within: object) -> str:
-    """A class's source with that of its bases: ours may stand in the place of a library's."""
+def read_source(within: object) -> str:
+    """Return a class's source with that of its bases: ours may replace a library's."""
     classes = inspect.getmro(within) if inspect.isclass(within) else ()
-    return "".join(source_of_class(each) for each in classes)
+    return "".join(read_class_source(alias) for alias in classes)
 
 
-def source_of_class(each: type) -> str:
-    """Its source; nothing for a class written in C, as `typing.Generic` is from Python 3.12 on."""
+def read_class_source(class_: type) -> str:
+    """Return its source; "" for a class written in C, as `typing.Generic` is since Python 3.12."""
     try:
-        return inspect.getsource(each)
+        return inspect.getsource(class_)
     except (OSError, TypeError):
         return ""
 
 
 def test_every_private_part_that_is_used_is_listed() -> None:
-    assert set(foreign_names()) - LISTED - PUBLIC == set()
+    assert set(list_foreign_names()) - LISTED - PUBLIC == set()
 
 
-def foreign_names() -> Iterator[str]:
-    """Names with an underscore that none of our modules defines, and private imports."""
-    own = set(defined_names())
+def list_foreign_names() -> Iterator[str]:
+    """Yield names with an underscore that none of our modules defines, and private imports."""
+    own = set(list_defined_names())
     for tree in TREES.values():
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in own:
                 yield node.attr
             if isinstance(node, ast.ImportFrom) and not is_ours(node):
                 hidden = any(map(is_private, (node.module or "").split(".")))
-                yield from (each.name for each in node.names if hidden or is_private(each.name))
+                yield from (alias.name for alias in node.names if hidden or is_private(alias.name))
 
 
-def defined_names() -> Iterator[str]:
+def list_defined_names() -> Iterator[str]:
     for tree in TREES.values():
         for node in ast.walk(tree):
             match node:

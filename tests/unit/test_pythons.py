@@ -21,7 +21,7 @@ def test_the_makefile_has_the_bounds_of_the_package() -> None:
 
 
 @pytest.mark.parametrize("name", ["README.md", "Makefile", "Dockerfile"])
-def test_the_range_is_told(name: str) -> None:
+def test_names_the_supported_range(name: str) -> None:
     assert f"Python 3.{OLDEST} to 3.{NEWEST}" in (ROOT / name).read_text()
 
 
@@ -31,8 +31,16 @@ def test_another_python_is_refused_in_a_sentence(minor: int, tmp_path: Path) -> 
     code = f"import sys; sys.version_info = (3, {minor}, 0); exec(sys.argv[1])"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code}" "$2"\n')
     python.chmod(0o755)
-    made = tmp_path / "bin"
-    command = ["make", "-s", "-C", str(ROOT), f"BIN={made}", f"PYTHON={python}", f"{made}/pip"]
+    bin_folder = tmp_path / "bin"
+    command = [
+        "make",
+        "-s",
+        "-C",
+        str(ROOT),
+        f"BIN={bin_folder}",
+        f"PYTHON={python}",
+        f"{bin_folder}/pip",
+    ]
     done = subprocess.run(
         command, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False
     )

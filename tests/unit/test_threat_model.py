@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "threat-model.md").read_text()
+PAGE = (ROOT / "docs" / "explanation" / "threat-model.md").read_text()
 ROWS = [
     [cell.strip() for cell in line.strip("|").split(" | ")]
     for line in PAGE.splitlines()
@@ -17,7 +17,7 @@ ROWS = [
 
 
 @cache
-def names_in(path: str) -> frozenset[str]:
+def list_names(path: str) -> frozenset[str]:
     """The test functions of a file."""
     functions = ast.FunctionDef | ast.AsyncFunctionDef
     tree = ast.parse((ROOT / path).read_text())
@@ -32,8 +32,8 @@ def test_a_line_names_tests_that_exist(subtests: pytest.Subtests) -> None:
     for row in ROWS:
         with subtests.test(row[0][:40]):
             assert len(row) == 3, row
-            named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row[2])
-            assert named, row
-            for path, name in named:
+            tests = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row[2])
+            assert tests, row
+            for path, name in tests:
                 assert name.startswith("test_")
-                assert name in names_in(path), f"{path} has no {name}"
+                assert name in list_names(path), f"{path} has no {name}"

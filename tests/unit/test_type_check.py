@@ -25,16 +25,20 @@ def configured(monkeypatch: pytest.MonkeyPatch) -> tuple[set[Path], Options]:
     return {Path(source.path) for source in sources if source.path}, options
 
 
-def python_files() -> Iterator[Path]:
+def list_python_files() -> Iterator[Path]:
     """All but those in folders that git ignores: environments, caches and what is built."""
     ignored = [".git/", *(ROOT / ".gitignore").read_text().split()]
     for folder, inner, files in os.walk(ROOT):
-        inner[:] = [one for one in inner if not any(fnmatch(f"{one}/", each) for each in ignored)]
+        inner[:] = [
+            folder_name
+            for folder_name in inner
+            if not any(fnmatch(f"{folder_name}/", pattern) for pattern in ignored)
+        ]
         yield from (Path(folder, name).relative_to(ROOT) for name in files if name.endswith(".py"))
 
 
 def test_every_file_is_checked(configured: tuple[set[Path], Options]) -> None:
-    assert set(python_files()) - configured[0] == UNCHECKED
+    assert set(list_python_files()) - configured[0] == UNCHECKED
 
 
 def test_every_file_is_checked_strictly(configured: tuple[set[Path], Options]) -> None:

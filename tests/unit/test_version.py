@@ -1,4 +1,4 @@
-"""The version stands in pyproject.toml; what repeats it says the same."""
+"""The version is in pyproject.toml; other files repeat it."""
 
 import re
 import subprocess
@@ -15,15 +15,15 @@ VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["versi
 CHART = ROOT / "helm" / "inference-store"
 # An image of ours, as compose, the docs, the examples and the chart name it.
 _IMAGE = re.compile(r"inference-store:(\d+\.\d+[\w.]*)")
-_PLACES = ("*.md", "*.yaml", "*.example", "docs/**/*", "examples/*", "helm/**/*", "Dockerfile")
+_PATTERNS = ("*.md", "*.yaml", "*.example", "docs/**/*", "examples/*", "helm/**/*", "Dockerfile")
 
-# Bytecode lies beside an example once a test has imported it.
-_NO_TEXT = {".png", ".pyc"}
+# Bytecode is beside an example once a test has imported it.
+_NO_TEXT = {".jpg", ".png", ".pyc"}
 
 
-def texts() -> Iterator[tuple[Path, str]]:
+def list_texts() -> Iterator[tuple[Path, str]]:
     """Every file that may name an image, with its text."""
-    for path in sorted({path for place in _PLACES for path in ROOT.glob(place)}):
+    for path in sorted({path for pattern in _PATTERNS for path in ROOT.glob(pattern)}):
         if path.is_file() and path.suffix not in _NO_TEXT:
             yield path, path.read_text()
 
@@ -44,9 +44,9 @@ def test_the_chart_has_it(field: str) -> None:
 
 
 def test_every_name_of_an_image_has_it() -> None:
-    found = [(path, name) for path, text in texts() for name in _IMAGE.findall(text)]
-    assert len(found) > 5
-    assert not [f"{path.relative_to(ROOT)}: {name}" for path, name in found if name != VERSION]
+    names = [(path, name) for path, text in list_texts() for name in _IMAGE.findall(text)]
+    assert len(names) > 5
+    assert not [f"{path.relative_to(ROOT)}: {name}" for path, name in names if name != VERSION]
 
 
 def test_the_image_takes_it_from_make() -> None:
@@ -58,7 +58,7 @@ def test_the_changelog_has_no_newer_one() -> None:
     assert headings[0] in {"Unreleased", VERSION}
 
 
-def test_what_is_unreleased_is_short() -> None:
+def test_the_unreleased_section_is_short() -> None:
     """It is for users: what was fixed before anyone had it says nothing to them."""
     text = (ROOT / "CHANGELOG.md").read_text()
     _, _, section = text.partition("## Unreleased\n")

@@ -2,7 +2,7 @@
 
 import sys
 
-from tests.servers.__main__ import have
+from tests.servers.__main__ import print_locations
 
 from .environment import find_upstreams
 from .huggingface import find_huggingface
@@ -16,4 +16,4 @@ if __name__ == "__main__":
         "triton": find_triton,
         "kserve": find_kserve,
     }
-    sys.exit(have(finders))
+    sys.exit(print_locations(finders))

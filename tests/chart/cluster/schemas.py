@@ -3,7 +3,7 @@
     python3 schemas.py FOLDER < swagger.json
     kubeconform -strict -schema-location 'FOLDER/{{.ResourceKind}}{{.KindSuffix}}.json' ...
 
-The document is k8s.io/kubernetes's own api/openapi-spec/swagger.json.
+The document is api/openapi-spec/swagger.json of k8s.io/kubernetes.
 """
 
 import json
@@ -16,45 +16,45 @@ _REFERENCE = re.compile(r'"\$ref": "#/definitions/([^"]+)"')
 Schemas = dict[str, Any]
 
 
-def strict(schema: Any) -> Any:
-    """The schema with unknown properties refused."""
+def make_strict(schema: Any) -> Any:
+    """Return a schema that refuses unknown properties."""
     if isinstance(schema, list):
-        return [strict(item) for item in schema]
+        return [make_strict(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     if schema.get("format") == "int-or-string":
         return {"type": ["string", "integer"]}
     own = {name: part for name, part in schema.items() if not name.startswith("x-kubernetes")}
-    result = {name: strict(part) for name, part in own.items()}
+    result = {name: make_strict(part) for name, part in own.items()}
     if isinstance(schema.get("properties"), dict) and "additionalProperties" not in schema:
         result["additionalProperties"] = False
     return result
 
 
-def reached(name: str, definitions: Schemas, seen: Schemas) -> Schemas:
-    """The definitions that one needs, itself among them."""
-    if name not in seen:
-        seen[name] = definitions[name]
+def collect_definitions(name: str, definitions: Schemas, collected: Schemas) -> Schemas:
+    """Collect the definitions that a definition needs, with itself."""
+    if name not in collected:
+        collected[name] = definitions[name]
         for other in _REFERENCE.findall(json.dumps(definitions[name])):
-            reached(other, definitions, seen)
-    return seen
+            collect_definitions(other, definitions, collected)
+    return collected
 
 
-def write(source: Schemas, folder: Path) -> None:
-    """One file for each kind of object."""
+def write_schemas(source: Schemas, folder: Path) -> None:
+    """Write a file for each kind of object."""
     folder.mkdir(parents=True, exist_ok=True)
-    definitions = {name: strict(schema) for name, schema in source.items()}
+    definitions = {name: make_strict(schema) for name, schema in source.items()}
     for name, schema in source.items():
         for kind in schema.get("x-kubernetes-group-version-kind", []):
             group = kind["group"].split(".")[0]
             parts = (kind["kind"], group, kind["version"])
             whole = {
                 "$ref": f"#/definitions/{name}",
-                "definitions": reached(name, definitions, {}),
+                "definitions": collect_definitions(name, definitions, {}),
             }
             file = "-".join(filter(None, parts)).lower() + ".json"
             (folder / file).write_text(json.dumps(whole))
 
 
 if __name__ == "__main__":
-    write(json.load(sys.stdin)["definitions"], Path(sys.argv[1]))
+    write_schemas(json.load(sys.stdin)["definitions"], Path(sys.argv[1]))

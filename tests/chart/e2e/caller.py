@@ -1,9 +1,9 @@
-"""Runs in a pod of the product's image: `python - COMMAND …`, below a line that sets PICTURE.
+"""A script for a pod of the product's image: `python - COMMAND …`, after a line that sets PICTURE.
 
-rest URL MODEL ID        send the picture over REST; prints status, answer, its digest
+rest URL MODEL ID        send the picture over REST; print status, answer and digest
 grpc HOST:PORT MODEL ID  the same over gRPC
-calls URL MODEL          call until /tmp/stop appears, at least LEAST; prints what failed
-get URL                  prints what is there
+calls URL MODEL          call until /tmp/stop appears, at least LEAST times; print failures
+get URL                  print the content of a URL
 """
 
 import base64
@@ -27,9 +27,9 @@ STOP = "/tmp/stop"
 CAMERA = json.dumps([{"key": "camera", "type": "string", "value": "door"}])
 
 
-def post(url: str, said: object) -> tuple[int, bytes]:
+def post(url: str, document: object) -> tuple[int, bytes]:
     request = urllib.request.Request(
-        url, data=json.dumps(said).encode(), headers={"Content-Type": "application/json"}
+        url, data=json.dumps(document).encode(), headers={"Content-Type": "application/json"}
     )
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
@@ -40,15 +40,15 @@ def post(url: str, said: object) -> tuple[int, bytes]:
         return 0, str(error).encode()
 
 
-def rest(url: str, model: str, name: str) -> None:
+def call_rest(url: str, model: str, name: str) -> None:
     image = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [PICTURE]}
-    said = {"id": name, "parameters": {"metadata": CAMERA}, "inputs": [image]}
-    status, answer = post(f"{url}/v2/models/{model}/infer", said)
+    request = {"id": name, "parameters": {"metadata": CAMERA}, "inputs": [image]}
+    status, answer = post(f"{url}/v2/models/{model}/infer", request)
     digest = hashlib.sha256(base64.b64decode(PICTURE)).hexdigest()
     print(json.dumps({"status": status, "answer": answer.decode(), "digest": digest}))
 
 
-def over_grpc(target: str, model: str, name: str) -> None:
+def call_grpc(target: str, model: str, name: str) -> None:
     picture = base64.b64decode(PICTURE)
     request = message("inference.ModelInferRequest")(
         model_name=model,
@@ -59,15 +59,15 @@ def over_grpc(target: str, model: str, name: str) -> None:
     with grpc.insecure_channel(target) as channel:
         call: Any = channel.unary_unary(
             "/inference.GRPCInferenceService/ModelInfer",
-            request_serializer=lambda one: one.SerializeToString(),
+            request_serializer=lambda encoded: encoded.SerializeToString(),
             response_deserializer=message("inference.ModelInferResponse").FromString,
         )
         answer = call(request, timeout=60, metadata=[("inference-store-metadata", CAMERA)])
     print(json.dumps({"model": answer.model_name, "id": answer.id}))
 
 
-def calls(url: str, model: str) -> None:
-    """Each on a connection of its own, as callers come and go."""
+def call_repeatedly(url: str, model: str) -> None:
+    """Call repeatedly, each time on a new connection like different callers."""
     tensor = {"name": "pixels", "datatype": "FP64", "shape": [1, 64], "data": [0.0] * 64}
     failed, number = [], 0
     while number < LEAST or not os.path.exists(STOP):
@@ -78,18 +78,18 @@ def calls(url: str, model: str) -> None:
             failed.append((number, status, answer.decode()[:200]))
         number += 1
         time.sleep(0.05)
-    print(json.dumps({"asked": number, "failed": failed}))
+    print(json.dumps({"calls": number, "failed": failed}))
 
 
-def get(url: str) -> None:
+def print_url(url: str) -> None:
     with urllib.request.urlopen(url, timeout=20) as answer:
         print(answer.read().decode())
 
 
 COMMANDS: Mapping[str, Callable[..., None]] = {
-    "rest": rest,
-    "grpc": over_grpc,
-    "calls": calls,
-    "get": get,
+    "rest": call_rest,
+    "grpc": call_grpc,
+    "calls": call_repeatedly,
+    "get": print_url,
 }
 COMMANDS[sys.argv[1]](*sys.argv[2:])

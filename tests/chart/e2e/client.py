@@ -1,9 +1,9 @@
-"""Runs in a pod of the product's image: `python - COMMAND …`, reached through Services alone.
+"""A script for a pod of the product's image: `python - COMMAND …`. It only uses Services.
 
-load MODEL  publish until /tmp/stop appears, at least LEAST; ask the api all the while
-publish MODEL N     publish N inferences
-api METHOD PATH [BODY]  one request; prints {"status", "body"}
-objects PREFIX      how many objects are left
+load MODEL              publish until /tmp/stop appears, at least LEAST; send requests meanwhile
+publish MODEL N         publish N inferences
+api METHOD PATH [BODY]  send a request; print {"status", "body"}
+objects PREFIX          print how many objects are left
 """
 
 import asyncio
@@ -22,25 +22,25 @@ from aiokafka import AIOKafkaProducer
 from obstore.store import S3Store
 
 RATE = 100.0
-# However fast what goes on meanwhile.
+# However fast the change during the load is.
 LEAST = 500
 STOP = "/tmp/stop"
 
 
-def setting(name: str) -> str:
+def read_setting(name: str) -> str:
     return os.environ[f"INFERENCE_STORE_{name}"]
 
 
-def store() -> S3Store:
+def open_store() -> S3Store:
     return S3Store(
-        setting("S3_BUCKET"),
-        endpoint=setting("S3_ENDPOINT"),
-        access_key_id=setting("S3_ACCESS_KEY"),
-        secret_access_key=setting("S3_SECRET_KEY"),
-        region=setting("S3_REGION"),
+        read_setting("S3_BUCKET"),
+        endpoint=read_setting("S3_ENDPOINT"),
+        access_key_id=read_setting("S3_ACCESS_KEY"),
+        secret_access_key=read_setting("S3_SECRET_KEY"),
+        region=read_setting("S3_REGION"),
         virtual_hosted_style_request=False,
         client_options={"allow_http": True},
-        # The release's own server is made anew by an upgrade, on a disk that may be busy.
+        # An upgrade replaces the server of the release, on a disk that may be busy.
         retry_config={
             "max_retries": 200,
             "retry_timeout": timedelta(minutes=3),
@@ -53,22 +53,22 @@ def store() -> S3Store:
     )
 
 
-def now() -> str:
+def format_now() -> str:
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
-async def put(blobs: S3Store, folder: str, number: int) -> None:
+async def put_blobs(blobs: S3Store, folder: str, number: int) -> None:
     metadata = [{"key": "frame_number", "type": "int", "value": str(number)}]
-    found = json.dumps([{"label": "person", "score": (number % 100) / 100}])
-    output = {"name": "predictions", "shape": [1], "datatype": "BYTES", "data": [found]}
+    prediction = json.dumps([{"label": "person", "score": (number % 100) / 100}])
+    output = {"name": "predictions", "shape": [1], "datatype": "BYTES", "data": [prediction]}
     response = {"outputs": [output]}
     await obstore.put_async(blobs, f"{folder}/data", b"datum %d" % number)
     await obstore.put_async(blobs, f"{folder}/metadata", json.dumps(metadata).encode())
     await obstore.put_async(blobs, f"{folder}/response", json.dumps(response).encode())
 
 
-def event(model: str, number: int, folder: str) -> bytes:
-    received = now()
+def make_event(model: str, number: int, folder: str) -> bytes:
+    received = format_now()
     return json.dumps(
         {
             "model_id": model,
@@ -85,14 +85,14 @@ def event(model: str, number: int, folder: str) -> bytes:
     ).encode()
 
 
-def ask(method: str, path: str, body: str | None = None) -> tuple[int, str]:
+def send_request(method: str, path: str, body: str | None = None) -> tuple[int, str]:
     request = urllib.request.Request(
         os.environ["API"] + path,
         method=method,
         data=body.encode() if body else None,
         headers={
             "Content-Type": "application/json",
-            "Authorization": f"Bearer {setting('API_TOKEN')}",
+            "Authorization": f"Bearer {read_setting('API_TOKEN')}",
         },
     )
     try:
@@ -104,44 +104,53 @@ def ask(method: str, path: str, body: str | None = None) -> tuple[int, str]:
         return 0, str(error)
 
 
-class Asking(threading.Thread):
-    """Asks the api all the while."""
+class RequestLoop(threading.Thread):
+    """Sends requests to the api until STOP appears."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self.asked = 0
+        self.requests = 0
         self.failed: list[tuple[str, int, str]] = []
 
     def run(self) -> None:
         while not os.path.exists(STOP):
-            status, text = ask("GET", "/v1/models")
-            self.asked += 1
+            status, text = send_request("GET", "/v1/models")
+            self.requests += 1
             if status != 200:
-                self.failed.append((now(), status, text[:200]))
+                self.failed.append((format_now(), status, text[:200]))
             time.sleep(0.2)
 
 
-async def load(model: str) -> None:
-    asking = Asking()
+async def publish_and_request(model: str) -> None:
+    asking = RequestLoop()
     asking.start()
-    published = await run(model, lambda n: n < LEAST or not os.path.exists(STOP), share=20)
+    published = await publish_while(
+        model, lambda n: n < LEAST or not os.path.exists(STOP), share=20
+    )
     asking.join(30)
-    print(json.dumps({"published": published, "asked": asking.asked, "failed": asking.failed}))
+    print(
+        json.dumps({"published": published, "requests": asking.requests, "failed": asking.failed})
+    )
 
 
-async def run(model: str, more: Callable[[int], bool], *, share: int) -> int:
-    """Publish while there is more; `share` events have their blobs in common."""
+async def publish_while(model: str, more: Callable[[int], bool], *, share: int) -> int:
+    """Publish while `more` holds; `share` events share their blobs. Return the number of events."""
     producer = AIOKafkaProducer(
-        bootstrap_servers=setting("KAFKA_BOOTSTRAP_SERVERS"), acks="all", enable_idempotence=True
+        bootstrap_servers=read_setting("KAFKA_BOOTSTRAP_SERVERS"),
+        acks="all",
+        enable_idempotence=True,
     )
     await producer.start()
-    blobs, number, began = store(), 0, time.monotonic()
+    blobs, number, began = open_store(), 0, time.monotonic()
     try:
         while more(number):
             folder = f"{model}/{number}"
-            await put(blobs, folder, number)
-            events = [event(model, one, folder) for one in range(number, number + share)]
-            sent = [await producer.send(setting("KAFKA_TOPIC"), one) for one in events]
+            await put_blobs(blobs, folder, number)
+            events = [
+                make_event(model, event_number, folder)
+                for event_number in range(number, number + share)
+            ]
+            sent = [await producer.send(read_setting("KAFKA_TOPIC"), message) for message in events]
             await asyncio.gather(*sent)
             number += share
             ahead = number / RATE - (time.monotonic() - began)
@@ -154,15 +163,15 @@ async def run(model: str, more: Callable[[int], bool], *, share: int) -> int:
 
 def main(command: str, *arguments: str) -> None:
     if command == "load":
-        asyncio.run(load(*arguments))
+        asyncio.run(publish_and_request(*arguments))
     elif command == "publish":
-        wanted = int(arguments[1])
-        print(asyncio.run(run(arguments[0], lambda number: number < wanted, share=1)))
+        target = int(arguments[1])
+        print(asyncio.run(publish_while(arguments[0], lambda number: number < target, share=1)))
     elif command == "api":
-        status, text = ask(*arguments)
+        status, text = send_request(*arguments)
         print(json.dumps({"status": status, "body": json.loads(text) if text else None}))
     elif command == "objects":
-        print(sum(len(part) for part in obstore.list(store(), prefix=arguments[0])))
+        print(sum(len(part) for part in obstore.list(open_store(), prefix=arguments[0])))
 
 
 main(*sys.argv[1:])

@@ -1,4 +1,4 @@
-"""A Kubernetes to install into: the one that KUBECONFIG names, else one node of our own."""
+"""A Kubernetes to install into: that of KUBECONFIG, otherwise a node of our own."""
 
 import os
 import subprocess
@@ -8,32 +8,32 @@ from pathlib import Path
 
 import pytest
 
-from .before import Before, built_before
+from .before import Before, build_before
 from .images import (
     CHART,
     MLSERVER_IMAGE,
     OWN_IMAGE,
     ROOT,
-    archive,
-    built_image,
-    mlserver_archive,
-    script,
+    build_image,
+    build_mlserver_archive,
+    run_script,
+    save_archive,
 )
 
 PROGRAM = str(ROOT / "tests" / "chart" / "cluster" / "cluster.sh")
 SERVERS = "localhost/servers:1"
-# `own`: bring one up; `kubeconfig`: the one that KUBECONFIG names.
+# `own`: start one; `kubeconfig`: use that of KUBECONFIG.
 TEST_CLUSTER = "INFERENCE_STORE_TEST_CLUSTER"
 # On another cluster: an image that it can pull.
 TEST_IMAGE = "INFERENCE_STORE_TEST_IMAGE"
 # There too: one image of Postgres, Kafka and MinIO instead of the official ones.
 TEST_SERVERS_IMAGE = "INFERENCE_STORE_TEST_SERVERS_IMAGE"
-# There too: MLServer with the models of tests/upstreams; unset: nothing stands behind a proxy.
+# There too: MLServer with the models of tests/upstreams; unset: the tests of a proxy are skipped.
 TEST_MLSERVER_IMAGE = "INFERENCE_STORE_TEST_MLSERVER_IMAGE"
 
 
 class Cluster:
-    """The cluster of KUBECONFIG, with kubectl and helm of this machine."""
+    """The cluster of KUBECONFIG, with the kubectl and helm of this machine."""
 
     def __init__(self) -> None:
         self.image = os.environ[TEST_IMAGE]
@@ -41,30 +41,30 @@ class Cluster:
 
     @cached_property
     def before(self) -> Before:
-        """No other version's image can be brought there: an upgrade changes settings alone."""
+        """Return this version: other images cannot be loaded, so upgrades change settings."""
         return Before(self.image, CHART, migrates=False)
 
     @cached_property
     def mlserver_image(self) -> str:
-        """A model server's image; without one the test is skipped."""
+        """Return the image of a model server; without one the test is skipped."""
         return os.environ.get(TEST_MLSERVER_IMAGE) or pytest.skip(f"needs {TEST_MLSERVER_IMAGE}")
 
     def start(self) -> None:
-        """It runs already."""
+        """Do nothing: it already runs."""
 
     def stop(self) -> None:
-        """It goes on."""
+        """Do nothing: it keeps running."""
 
     def remove(self, namespace: str, *options: str) -> None:
-        """A namespace with all that is in it."""
+        """Remove a namespace with everything in it."""
         self.run("kubectl", "delete", "namespace", namespace, "--ignore-not-found", *options)
 
     def command(self, *arguments: str) -> list[str]:
-        """How a program is run that reaches the cluster."""
+        """Return the command line of a program that reaches the cluster."""
         return list(arguments)
 
     def run(self, *arguments: str, text: str | None = None, seconds: float = 600) -> str:
-        """A program's output. Raises AssertionError with what it said when it failed."""
+        """Run a program; return its output. Raises AssertionError with its errors."""
         done = subprocess.run(
             self.command(*arguments),
             input=text,
@@ -78,7 +78,7 @@ class Cluster:
 
 
 class OwnCluster(Cluster):
-    """One node in namespaces of its own, with images made from Debian's packages."""
+    """A node in its own namespaces, with images made from Debian packages."""
 
     def __init__(self, folder: Path) -> None:
         self.image, self.server_image = OWN_IMAGE, SERVERS
@@ -86,47 +86,47 @@ class OwnCluster(Cluster):
         self._state = str(folder / "state")
 
     def start(self) -> None:
-        """Start it and load the image; `tests/chart/cluster/build.sh` has made its parts."""
-        built_image()
-        script("cluster.sh", "up", STATE=self._state)
-        self._load(self.image)
+        """Start the node and load the image; `tests/chart/cluster/build.sh` has made its parts."""
+        build_image()
+        run_script("cluster.sh", "up", STATE=self._state)
+        self._load_image(self.image)
 
     @cached_property
     def before(self) -> Before:
-        """The version before, in the cluster once it is asked for."""
-        found = built_before(self._folder / "before")
-        self._load(found.image)
-        return found
+        """Build the version before, and load it into the cluster."""
+        version = build_before(self._folder / "before")
+        self._load_image(version.image)
+        return version
 
     @cached_property
     def mlserver_image(self) -> str:
-        """The same of a real MLServer."""
-        self._take(mlserver_archive())
+        """Build the image of a real MLServer, and load it into the cluster."""
+        self._load_archive(build_mlserver_archive())
         return MLSERVER_IMAGE
 
-    def _load(self, image: str) -> None:
+    def _load_image(self, image: str) -> None:
         file = self._folder / "image.tar"
-        archive(image, file)
-        self._take(file)
+        save_archive(image, file)
+        self._load_archive(file)
         file.unlink()
 
-    def _take(self, file: Path) -> None:
-        script("cluster.sh", "load", str(file), STATE=self._state)
+    def _load_archive(self, file: Path) -> None:
+        run_script("cluster.sh", "load", str(file), STATE=self._state)
 
     def stop(self) -> None:
-        """End every process of it, and remove its data."""
-        script("cluster.sh", "down", STATE=self._state)
+        """End every process of the cluster, and remove its data."""
+        run_script("cluster.sh", "down", STATE=self._state)
 
     def remove(self, namespace: str, *_: str) -> None:
-        """Its end is not waited for: it is the cluster's, too."""
+        """Remove a namespace without waiting: the cluster ends with it."""
         super().remove(namespace, "--wait=false")
 
     def command(self, *arguments: str) -> list[str]:
         return ["env", f"STATE={self._state}", PROGRAM, "exec", *arguments]
 
 
-def values(cluster: Cluster, image: str = "", **changes: str) -> Sequence[str]:
-    """Helm's options for servers in the release, and what a test changes."""
+def list_values(cluster: Cluster, image: str = "", **changes: str) -> Sequence[str]:
+    """Return options of helm for servers in the release, with the changes of a test."""
     repository, _, tag = (image or cluster.image).rpartition(":")
     chosen = {"dev.enabled": "true", "image.repository": repository, "image.tag": tag}
     if cluster.server_image:

@@ -1,4 +1,4 @@
-"""The cluster, the release, and the figures that a run prints at its end."""
+"""Fixtures: the cluster, the release, and the figures that a run prints at its end."""
 
 import os
 from collections.abc import Iterator
@@ -13,40 +13,40 @@ _FIGURES: list[str] = []
 
 @pytest.fixture(scope="session")
 def figures() -> list[str]:
-    """Sentences with numbers, printed at the end."""
+    """Return the sentences with numbers that are printed at the end."""
     return _FIGURES
 
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster that runs."""
-    wanted = os.environ.get(TEST_CLUSTER)
-    if not wanted:
+    """Start a cluster."""
+    kind = os.environ.get(TEST_CLUSTER)
+    if not kind:
         pytest.skip("needs a cluster: `make chart-e2e`")
-    found = OwnCluster(tmp_path_factory.mktemp("cluster")) if wanted == "own" else Cluster()
+    cluster_ = OwnCluster(tmp_path_factory.mktemp("cluster")) if kind == "own" else Cluster()
     try:
-        found.start()
-        yield found
+        cluster_.start()
+        yield cluster_
     finally:
-        found.stop()
+        cluster_.stop()
 
 
 @pytest.fixture(scope="session")
 def release(
     cluster: Cluster, request: pytest.FixtureRequest, figures: list[str]
 ) -> Iterator[Release]:
-    """The version before, installed with servers of its own, and a client beside it."""
-    found = Release(cluster)
-    found.make_namespace()
+    """Install the version before with its own servers, and a client beside it."""
+    installed = Release(cluster)
+    installed.make_namespace()
     ready = False
     try:
-        figures.append(f"helm install --wait, the version before: {found.install():.0f} s")
-        found.start_client()
+        figures.append(f"helm install --wait, the version before: {installed.install():.0f} s")
+        installed.start_client()
         ready = True
-        yield found
+        yield installed
     finally:
         if request.session.testsfailed or not ready:
-            print(found.report())
+            print(installed.report())
         cluster.remove(NAMESPACE)
 
 

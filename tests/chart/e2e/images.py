@@ -1,4 +1,4 @@
-"""The product's image and a model server's, made on this machine."""
+"""The images of the product and of a model server, built on this machine."""
 
 import os
 import subprocess
@@ -13,25 +13,25 @@ _SCRIPTS = Path(__file__).parents[1] / "cluster"
 
 
 @cache
-def built_image() -> str:
-    """Built of this tree on a base made here."""
-    script("build-image.sh", OWN_IMAGE)
+def build_image() -> str:
+    """Build the image of this tree on a base built here; return its name."""
+    run_script("build-image.sh", OWN_IMAGE)
     return OWN_IMAGE
 
 
-def mlserver_archive() -> Path:
-    """MLServer's image as a file that a node takes, built once of all that it is made of."""
-    return Path(script("mlserver-image.sh").splitlines()[-1])
+def build_mlserver_archive() -> Path:
+    """Build the image of MLServer once; return it as a file that a node can load."""
+    return Path(run_script("mlserver-image.sh").splitlines()[-1])
 
 
-def archive(image: str, file: Path) -> None:
-    """The image as a file that a node takes."""
+def save_archive(image: str, file: Path) -> None:
+    """Save an image as a file that a node can load."""
     target = f"docker-archive:{file}:{image}"
     subprocess.run(["buildah", "push", "--quiet", image, target], check=True)
 
 
-def script(name: str, *arguments: str, **environment: str) -> str:
-    """What a script of tests/chart/cluster says. Raises AssertionError with the end of that."""
+def run_script(name: str, *arguments: str, **environment: str) -> str:
+    """Return the output of a script of tests/chart/cluster. Raises AssertionError with its end."""
     done = subprocess.run(
         [str(_SCRIPTS / name), *arguments],
         env=os.environ | environment,

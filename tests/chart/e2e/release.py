@@ -1,4 +1,4 @@
-"""A release of the chart, and a pod beside it that publishes and asks."""
+"""A release of the chart, and a pod beside it that publishes and sends requests."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.servers.waiting import wait_until
 
-from .cluster import Cluster, values
+from .cluster import Cluster, list_values
 from .images import CHART
 
 NAMESPACE = "inference-store-e2e"
@@ -21,22 +21,22 @@ COMPONENTS = ("ingester", "api", "retention")
 
 
 class Release:
-    """One namespace with one release."""
+    """A namespace with a release."""
 
     def __init__(self, cluster: Cluster, namespace: str = NAMESPACE) -> None:
         self.cluster = cluster
         self.namespace = namespace
 
     def kubectl(self, *arguments: str, text: str | None = None) -> str:
-        """kubectl in the namespace."""
+        """Run kubectl in the namespace."""
         return self.cluster.run("kubectl", "--namespace", self.namespace, *arguments, text=text)
 
     def helm(self, command: str, *arguments: str) -> str:
-        """helm in the namespace."""
+        """Run helm in the namespace."""
         return self.cluster.run("helm", command, NAME, "--namespace", self.namespace, *arguments)
 
     def make_namespace(self) -> None:
-        """A namespace that lets only pods of the standard "restricted" in."""
+        """Make a namespace that only admits pods of the standard "restricted"."""
         restricted = {"pod-security.kubernetes.io/enforce": "restricted"}
         namespace = {
             "apiVersion": "v1",
@@ -46,57 +46,57 @@ class Release:
         self.cluster.run("kubectl", "apply", "-f", "-", text=json.dumps(namespace))
 
     def install(self) -> float:
-        """Install the version before, until everything is ready; the seconds that took."""
+        """Install the version before until everything is ready; return the seconds."""
         before = self.cluster.before
-        chosen = values(self.cluster, before.image)
-        return self._waited("install", str(before.chart), "--wait-for-jobs", *chosen)
+        chosen = list_values(self.cluster, before.image)
+        return self._run_and_wait("install", str(before.chart), "--wait-for-jobs", *chosen)
 
     def install_this(self, *options: str) -> float:
-        """Install this version with options of helm; the seconds that took."""
-        chosen = values(self.cluster)
-        return self._waited("install", str(CHART), "--wait-for-jobs", *chosen, *options)
+        """Install this version with options of helm; return the seconds."""
+        chosen = list_values(self.cluster)
+        return self._run_and_wait("install", str(CHART), "--wait-for-jobs", *chosen, *options)
 
     def upgrade(self, **changes: str) -> float:
-        """Upgrade to this version, with changed values; the seconds that took."""
-        chosen = values(self.cluster, **changes)
-        return self._waited("upgrade", str(CHART), "--wait-for-jobs", *chosen)
+        """Upgrade to this version with changed values; return the seconds."""
+        chosen = list_values(self.cluster, **changes)
+        return self._run_and_wait("upgrade", str(CHART), "--wait-for-jobs", *chosen)
 
     def rollback(self, revision: str) -> float:
-        """Go back; the seconds that took."""
-        return self._waited("rollback", revision)
+        """Roll back to a revision; return the seconds."""
+        return self._run_and_wait("rollback", revision)
 
-    def _waited(self, command: str, *arguments: str) -> float:
+    def _run_and_wait(self, command: str, *arguments: str) -> float:
         began = time.monotonic()
         self.helm(command, *arguments, "--wait", "--timeout", "8m")
         return time.monotonic() - began
 
     def start_client(self) -> None:
-        """A pod that reaches the Services as any program of the cluster would."""
+        """Start a pod that reaches the Services like any program of the cluster."""
         self.kubectl("apply", "-f", "-", text=json.dumps(_client(self.cluster.image)))
         self.kubectl("wait", "--for=condition=Ready", "pod/client", "--timeout=120s")
 
     def client(self, *arguments: str, script: str | None = None) -> str:
-        """What client.py, or another script, answers to a command in that pod."""
+        """Return the answer of client.py, or of another script, to a command in that pod."""
         command = ("exec", "-i", "client", "--", "python", "-", *arguments)
         return self.kubectl(*command, text=script or _CLIENT.read_text()).strip()
 
     def api(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
-        """Status and body of one request to the api's Service."""
+        """Send a request to the Service of the api; return status and body."""
         text = [] if body is None else [json.dumps(body)]
         answer = json.loads(self.client("api", method, path, *text))
         return int(answer["status"]), answer["body"]
 
     def count(self, model: str) -> int:
-        """How many inferences of the model are found."""
+        """Return the number of the model's inferences in the store."""
         status, body = self.api("POST", f"/v1/models/{model}/inferences/count", {})
         return int(body["count"]) if status == 200 else 0
 
-    def wait_for_count(self, model: str, wanted: int, *, seconds: float = 120) -> None:
-        """Wait until the api counts so many."""
+    def wait_for_count(self, model: str, expected: int, *, seconds: float = 120) -> None:
+        """Wait until the api counts `expected` inferences."""
         wait_until(
-            lambda: self.count(model) == wanted,
+            lambda: self.count(model) == expected,
             seconds=seconds,
-            what=f"{wanted} inferences of {model}",
+            what=f"{expected} inferences of {model}",
         )
 
     def wait_for_some(self, model: str) -> None:
@@ -104,12 +104,12 @@ class Release:
         wait_until(lambda: self.count(model) > 0, seconds=120, what=f"inferences of {model}")
 
     def load(self, model: str) -> AbstractContextManager[Callable[[], dict[str, Any]]]:
-        """Publishes and asks all the while; what is called then ends it and tells what it did."""
-        return self.meanwhile(_CLIENT.read_text(), "load", model)
+        """Publish and send requests; the yielded function ends it and returns the counts."""
+        return self.run_meanwhile(_CLIENT.read_text(), "load", model)
 
     @contextmanager
-    def meanwhile(self, script: str, *arguments: str) -> Iterator[Callable[[], dict[str, Any]]]:
-        """A script runs in the client's pod until what is called then; what it printed."""
+    def run_meanwhile(self, script: str, *arguments: str) -> Iterator[Callable[[], dict[str, Any]]]:
+        """Run a script in the client's pod; the yielded function ends it and returns its output."""
         namespace = ("--namespace", self.namespace)
         command = ("kubectl", *namespace, "exec", "-i", "client", "--", "python", "-")
         self.kubectl("exec", "client", "--", "rm", "-f", "/tmp/stop")
@@ -124,43 +124,43 @@ class Release:
         process.stdin.close()
         process.stdin = None
 
-        def done() -> dict[str, Any]:
+        def stop_script() -> dict[str, Any]:
             self.kubectl("exec", "client", "--", "touch", "/tmp/stop")
             return dict(json.loads(process.communicate(timeout=120)[0]))
 
         try:
-            yield done
+            yield stop_script
         finally:
             process.kill()
             process.wait()
 
-    def migrated(self) -> str:
-        """What the migration of this revision said."""
+    def read_migration_log(self) -> str:
+        """Return the log of this revision's migration."""
         selected = ("--selector", "app.kubernetes.io/component=migrate")
         return self.kubectl("logs", *selected, "--tail=-1")
 
-    def servers(self) -> str:
-        """Changes when a server for trying out is started anew."""
+    def list_server_uids(self) -> str:
+        """Return the uids of the pods of the servers, which change if one is started again."""
         pods = (f"{FULL}-{name}-0" for name in ("postgres", "kafka", "s3"))
         return self.kubectl("get", "pod", *pods, "-o", "jsonpath={.items[*].metadata.uid}")
 
-    def secret(self, name: str, key: str) -> str:
-        """A Secret's value, base64."""
+    def read_secret(self, name: str, key: str) -> str:
+        """Return a value of a Secret, in base64."""
         return self.kubectl("get", "secret", name, "-o", f"jsonpath={{.data.{key}}}")
 
-    def memory(self) -> dict[str, int]:
-        """MiB that each running pod's first process has in memory."""
-        found = {}
+    def measure_memory(self) -> dict[str, int]:
+        """Return the MiB in memory of the first process of each running pod."""
+        bytes_of_pods = {}
         for pod in self.kubectl(
             "get", "pods", "-o", "name", "--field-selector=status.phase=Running"
         ).split():
             status = self.kubectl("exec", pod, "--", "cat", "/proc/1/status")
             line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
-            found[pod.removeprefix("pod/")] = int(line.split()[1]) // 1024
-        return found
+            bytes_of_pods[pod.removeprefix("pod/")] = int(line.split()[1]) // 1024
+        return bytes_of_pods
 
     def report(self) -> str:
-        """What a failed run leaves to look at."""
+        """Return the logs and objects that explain a failed run."""
         selected = ("--selector", f"app.kubernetes.io/instance={NAME}")
         parts = [
             ("get", "all,pvc", "--output", "wide"),
@@ -171,7 +171,7 @@ class Release:
 
 
 def _client(image: str) -> dict[str, Any]:
-    def secret(name: str, of: str, key: str) -> dict[str, Any]:
+    def refer_to_secret(name: str, of: str, key: str) -> dict[str, Any]:
         return {"name": name, "valueFrom": {"secretKeyRef": {"name": of, "key": key}}}
 
     prefix = "INFERENCE_STORE_"
@@ -187,9 +187,9 @@ def _client(image: str) -> dict[str, Any]:
         "envFrom": [{"configMapRef": {"name": FULL}}],
         "env": [
             {"name": "API", "value": f"http://{FULL}-api:8080"},
-            secret(f"{prefix}API_TOKEN", f"{FULL}-api-token", "api-token"),
-            secret(f"{prefix}S3_ACCESS_KEY", f"{FULL}-dev", "access-key"),
-            secret(f"{prefix}S3_SECRET_KEY", f"{FULL}-dev", "secret-key"),
+            refer_to_secret(f"{prefix}API_TOKEN", f"{FULL}-api-token", "api-token"),
+            refer_to_secret(f"{prefix}S3_ACCESS_KEY", f"{FULL}-dev", "access-key"),
+            refer_to_secret(f"{prefix}S3_SECRET_KEY", f"{FULL}-dev", "secret-key"),
         ],
         "securityContext": closed,
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],

@@ -1,4 +1,4 @@
-"""The proxy on a real cluster, before a real MLServer: a gateway, and a sidecar. In order."""
+"""The proxy on a real cluster in front of a real MLServer: a gateway, and a sidecar. In order."""
 
 import base64
 import json
@@ -48,20 +48,20 @@ VALUES = {
 
 
 @pytest.fixture(scope="module")
-def proxied(
+def gateway(
     cluster: Cluster,
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     figures: list[str],
 ) -> Iterator[Release]:
-    """This version, installed with a gateway before an MLServer, and a client beside it."""
+    """Install this version with a gateway in front of an MLServer, and a client beside it."""
     release = Release(cluster, NAMESPACE)
     file = tmp_path_factory.mktemp("values") / "values.json"
     file.write_text(json.dumps(VALUES))
     release.make_namespace()
     ready = False
     try:
-        model_server(release, "mlserver")
+        install_model_server(release, "mlserver")
         seconds = release.install_this("--values", str(file))
         figures.append(f"helm install --wait with a gateway: {seconds:.0f} s")
         release.start_client()
@@ -74,8 +74,10 @@ def proxied(
         cluster.remove(NAMESPACE)
 
 
-def model_server(release: Release, name: str, rest: str = "http", grpc: str = "grpc") -> None:
-    """An MLServer, and a Service that leads to two named ports of its pod."""
+def install_model_server(
+    release: Release, name: str, rest: str = "http", grpc: str = "grpc"
+) -> None:
+    """Install an MLServer, and a Service for two named ports of its pod."""
     text = (_HERE / "mlserver.yaml").read_text()
     filled = {"NAME": name, "IMAGE": release.cluster.mlserver_image, "REST": rest, "RPC": grpc}
     for word, value in filled.items():
@@ -83,59 +85,61 @@ def model_server(release: Release, name: str, rest: str = "http", grpc: str = "g
     release.kubectl("apply", "-f", "-", text=text)
 
 
-def called(release: Release, *arguments: str) -> Any:
-    """What the caller's script prints."""
+def call_script(release: Release, *arguments: str) -> Any:
+    """Return the output of the caller's script."""
     return json.loads(release.client(*arguments, script=CALLER))
 
 
 def query(release: Release, model: str, filter_: str) -> list[dict[str, Any]]:
-    """The inferences that a filter finds."""
+    """Return the inferences that a filter finds."""
     body = {"filter": filter_, "include": ["metadata", "predictions"]}
-    status, found = release.api("POST", f"/v1/models/{model}/inferences/query", body)
-    assert status == 200, found
-    return list(found["items"])
+    status, answer = release.api("POST", f"/v1/models/{model}/inferences/query", body)
+    assert status == 200, answer
+    return list(answer["items"])
 
 
-def test_from_the_clients_call_to_the_answered_query(proxied: Release, figures: list[str]) -> None:
-    direct = called(proxied, "rest", "http://mlserver:8080", "faces", "picture-1")
-    through = called(proxied, "rest", GATEWAY, "faces", "picture-1")
+def test_stores_a_rest_call_for_queries(gateway: Release, figures: list[str]) -> None:
+    direct = call_script(gateway, "rest", "http://mlserver:8080", "faces", "picture-1")
+    through = call_script(gateway, "rest", GATEWAY, "faces", "picture-1")
     assert direct["status"] == through["status"] == 200
     assert through["answer"] == direct["answer"]
     began = time.monotonic()
-    proxied.wait_for_count("faces", 1)
+    gateway.wait_for_count("faces", 1)
     figures.append(f"a call through the gateway, found: {time.monotonic() - began:.1f} s later")
-    (found,) = query(
-        proxied, "faces", "camera = 'door' AND prediction(label = 'face' AND score > 0.5)"
+    (inference,) = query(
+        gateway, "faces", "camera = 'door' AND prediction(label = 'face' AND score > 0.5)"
     )
-    assert found["inference_id"] == "picture-1"
-    assert found["data_hash"] == through["digest"]
-    assert (found["width"], found["height"]) == (512, 512)
-    answered = json.loads(through["answer"])["outputs"][0]["data"][0]
-    assert found["predictions"][0]["xmin"] == answered["xmin"]
-    assert found["http_status"] == 200
+    assert inference["inference_id"] == "picture-1"
+    assert inference["data_hash"] == through["digest"]
+    assert (inference["width"], inference["height"]) == (512, 512)
+    answer = json.loads(through["answer"])["outputs"][0]["data"][0]
+    assert inference["predictions"][0]["xmin"] == answer["xmin"]
+    assert inference["http_status"] == 200
 
 
-def test_the_same_over_grpc(proxied: Release) -> None:
-    answer = called(proxied, "grpc", f"{FULL}-proxy:8091", "faces-text", "picture-2")
+def test_stores_a_grpc_call_for_queries(gateway: Release) -> None:
+    answer = call_script(gateway, "grpc", f"{FULL}-proxy:8091", "faces-text", "picture-2")
     assert answer == {"model": "faces-text", "id": "picture-2"}
-    proxied.wait_for_count("faces-text", 1)
-    (found,) = query(proxied, "faces-text", "camera = 'door' AND prediction(label = 'face')")
-    assert (found["inference_id"], found["protocol"]) == ("picture-2", "v2-grpc")
-    assert found["width"] == 512
+    gateway.wait_for_count("faces-text", 1)
+    (inference,) = query(gateway, "faces-text", "camera = 'door' AND prediction(label = 'face')")
+    assert (inference["inference_id"], inference["protocol"]) == ("picture-2", "v2-grpc")
+    assert inference["width"] == 512
 
 
-def test_helm_test_sends_an_inference_through_it(proxied: Release, figures: list[str]) -> None:
+def test_helm_test_sends_an_inference_through_the_gateway(
+    gateway: Release, figures: list[str]
+) -> None:
     began = time.monotonic()
-    said = proxied.helm("test", "--logs", "--timeout", "4m")
-    assert "went through the proxy" in said
-    assert "its answer has status 200" in said
-    assert "it is captured and indexed" in said
-    assert "The line works, from the event to the answer." in said
+    output = gateway.helm("test", "--logs", "--timeout", "4m")
+    assert "went through the proxy" in output
+    assert "its answer has status 200" in output
+    assert "it is captured and indexed" in output
+    assert "The line works, from the event to the answer." in output
     figures.append(f"helm test with a call through the gateway: {time.monotonic() - began:.0f} s")
 
 
-def test_it_has_never_heard_of_postgres(proxied: Release) -> None:
-    environment = proxied.kubectl("exec", f"deployment/{FULL}-proxy", "--", "env")
+def test_has_no_settings_of_postgres(gateway: Release) -> None:
+    environment = gateway.kubectl("exec", f"deployment/{FULL}-proxy", "--", "env")
     assert f"{PREFIX}S3_ACCESS_KEY=" in environment
     assert "POSTGRES" not in environment.upper()
     assert "API_TOKEN" not in environment
@@ -154,66 +158,64 @@ def read_metrics(release: Release) -> dict[str, str]:
     }
 
 
-def test_its_metrics_are_read_at_its_admin_port(proxied: Release, figures: list[str]) -> None:
-    assert called(proxied, "rest", GATEWAY, "faces", "picture-3")["status"] == 200
-    proxied.wait_for_count("faces", 2)
+def test_serves_metrics_at_its_admin_port(gateway: Release, figures: list[str]) -> None:
+    assert call_script(gateway, "rest", GATEWAY, "faces", "picture-3")["status"] == 200
+    gateway.wait_for_count("faces", 2)
     address = f"http://{FULL}-proxy-admin:9104/metrics"
-    spoken = proxied.client("get", address, script=CALLER)
+    spoken = gateway.client("get", address, script=CALLER)
     assert "inference_store_proxy_spool_limit_bytes 1.073741824e+09" in spoken
     assert 'inference_store_proxy_captures_total{outcome="seen"}' in spoken
     labels = 'outcome="ok",protocol="v2",upstream="mlserver"'
     counted = f"inference_store_proxy_call_seconds_count{{{labels}}}"
-    metrics = read_metrics(proxied)  # either pod may have had the REST call, so each is asked
+    metrics = read_metrics(gateway)  # either pod may have had the REST call
     figures.append(f"pods of the gateway: {'; '.join(metrics)}")
     assert any(counted in text for text in metrics.values()), json.dumps(metrics, indent=1)
 
 
-def test_without_s3_and_kafka_callers_get_their_answers(
-    proxied: Release, figures: list[str]
-) -> None:
-    before = proxied.count("digits")
+def test_answers_callers_without_s3_and_kafka(gateway: Release, figures: list[str]) -> None:
+    before = gateway.count("digits")
     servers = [f"statefulset/{FULL}-{name}" for name in ("s3", "kafka")]
-    proxied.kubectl("scale", *servers, "--replicas=0")
+    gateway.kubectl("scale", *servers, "--replicas=0")
     for name in ("s3", "kafka"):
-        proxied.kubectl("wait", "--for=delete", f"pod/{FULL}-{name}-0", "--timeout=120s")
-    with proxied.meanwhile(CALLER, "calls", GATEWAY, "digits") as done:
-        did = done()
-    assert not did["failed"]
-    proxied.kubectl("scale", *servers, "--replicas=1")
-    for one in servers:
-        proxied.kubectl("rollout", "status", one, "--timeout=180s")
-    proxied.wait_for_count("digits", before + did["asked"], seconds=300)
-    figures.append(f"without S3 and Kafka: {did['asked']} calls, 0 failed, all captured later")
+        gateway.kubectl("wait", "--for=delete", f"pod/{FULL}-{name}-0", "--timeout=120s")
+    with gateway.run_meanwhile(CALLER, "calls", GATEWAY, "digits") as stop_script:
+        result = stop_script()
+    assert not result["failed"]
+    gateway.kubectl("scale", *servers, "--replicas=1")
+    for server in servers:
+        gateway.kubectl("rollout", "status", server, "--timeout=180s")
+    gateway.wait_for_count("digits", before + result["calls"], seconds=300)
+    figures.append(f"without S3 and Kafka: {result['calls']} calls, 0 failed, all captured later")
 
 
-def test_new_pods_take_over_and_no_call_fails(proxied: Release, figures: list[str]) -> None:
-    before = proxied.count("digits")
+def test_no_call_fails_when_pods_are_replaced(gateway: Release, figures: list[str]) -> None:
+    before = gateway.count("digits")
     deployment = f"deployment/{FULL}-proxy"
 
     def pods() -> set[str]:
         selected = ("--selector", "app.kubernetes.io/component=proxy")
-        return set(proxied.kubectl("get", "pods", *selected, "-o", "name").split())
+        return set(gateway.kubectl("get", "pods", *selected, "-o", "name").split())
 
     old = pods()
-    with proxied.meanwhile(CALLER, "calls", GATEWAY, "digits") as done:
-        proxied.kubectl("rollout", "restart", deployment)
-        proxied.kubectl("rollout", "status", deployment, "--timeout=300s")
+    with gateway.run_meanwhile(CALLER, "calls", GATEWAY, "digits") as stop_script:
+        gateway.kubectl("rollout", "restart", deployment)
+        gateway.kubectl("rollout", "status", deployment, "--timeout=300s")
         wait_until(lambda: not old & pods(), seconds=120, what="the old pods gone")
-        did = done()
-    assert not did["failed"]
-    proxied.wait_for_count("digits", before + did["asked"], seconds=120)
-    figures.append(f"the gateway started anew under load: {did['asked']} calls, 0 failed, 0 lost")
+        result = stop_script()
+    assert not result["failed"]
+    gateway.wait_for_count("digits", before + result["calls"], seconds=120)
+    figures.append(f"the gateway restarted under load: {result['calls']} calls, 0 failed, 0 lost")
 
 
-def test_the_books_of_all_its_pods_close(proxied: Release) -> None:
+def test_books_of_all_pods_close(gateway: Release) -> None:
     producers: list[dict[str, object]] = []
 
     def closed() -> bool:
-        status, books = proxied.api("GET", "/v1/accounting")
+        status, books = gateway.api("GET", "/v1/accounting")
         assert status == 200
         producers[:] = books["producers"]
-        ended = [one for one in producers if one["state"] == "ended"]
-        whole = all(one["closes"] and not one["queued"] for one in producers)
+        ended = [producer for producer in producers if producer["state"] == "ended"]
+        whole = all(producer["closes"] and not producer["queued"] for producer in producers)
         return books["closes"] and whole and len(ended) >= 2
 
     try:
@@ -223,28 +225,32 @@ def test_the_books_of_all_its_pods_close(proxied: Release) -> None:
         raise
 
 
-def test_a_patch_puts_it_beside_a_model_server(proxied: Release, figures: list[str]) -> None:
-    model_server(proxied, "beside", "proxy", "proxy-grpc")
+def test_patches_a_proxy_into_a_deployment(gateway: Release, figures: list[str]) -> None:
+    install_model_server(gateway, "beside", "proxy", "proxy-grpc")
     name = f"{FULL}-proxy-sidecar-patch"
-    patch = proxied.kubectl("get", "configmap", name, "-o", "jsonpath={.data.patch\\.yaml}")
-    proxied.kubectl("patch", "deployment", "beside", "--patch", patch)
-    proxied.kubectl("rollout", "status", "deployment/beside", "--timeout=300s")
-    before = proxied.count("faces")
+    patch = gateway.kubectl("get", "configmap", name, "-o", "jsonpath={.data.patch\\.yaml}")
+    gateway.kubectl("patch", "deployment", "beside", "--patch", patch)
+    gateway.kubectl("rollout", "status", "deployment/beside", "--timeout=300s")
+    before = gateway.count("faces")
 
-    def answered() -> bool:  # the node learns of a Service's new pod a moment after the Deployment
-        sent = called(proxied, "rest", "http://beside:8080", "faces", "picture-4")
-        return bool(sent["status"] == 200)
+    def has_answered() -> (
+        bool
+    ):  # the node sees the new pod of a Service a moment after the Deployment
+        answer = call_script(gateway, "rest", "http://beside:8080", "faces", "picture-4")
+        return bool(answer["status"] == 200)
 
-    wait_until(answered, seconds=30, what="the pod with its proxy answered")
-    called(proxied, "grpc", "beside:8081", "faces-text", "picture-5")
-    proxied.wait_for_count("faces", before + 1)
-    proxied.wait_for_count("faces-text", 2)
-    found = {one["inference_id"] for one in query(proxied, "faces", "camera = 'door'")}
-    assert "picture-4" in found
+    wait_until(has_answered, seconds=30, what="the pod with its proxy answered")
+    call_script(gateway, "grpc", "beside:8081", "faces-text", "picture-5")
+    gateway.wait_for_count("faces", before + 1)
+    gateway.wait_for_count("faces-text", 2)
+    inference_ids = {
+        inference["inference_id"] for inference in query(gateway, "faces", "camera = 'door'")
+    }
+    assert "picture-4" in inference_ids
     figures.append("a proxy patched into a Deployment: its calls over REST and gRPC are captured")
 
 
-def test_the_cluster_takes_the_plain_example_as_it_is_meant(proxied: Release) -> None:
+def test_cluster_accepts_the_plain_example(gateway: Release) -> None:
     file = str(CHART / "examples" / "deployment.yaml")
-    said = proxied.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", file)
-    assert said.count("server dry run") == 2
+    output = gateway.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", file)
+    assert output.count("server dry run") == 2

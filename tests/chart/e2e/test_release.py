@@ -7,15 +7,15 @@ import pytest
 from inference_store.index.schema import newest
 from tests.servers.waiting import wait_until
 
-from .cluster import values
+from .cluster import list_values
 from .images import CHART, ROOT
 from .release import COMPONENTS, FULL, NAME, NAMESPACE, Release
 
 pytestmark = pytest.mark.timeout(1200)
 
 
-def test_the_cluster_takes_every_object_as_it_is_meant(release: Release) -> None:
-    """Strict: an unknown or doubled field is refused, not dropped."""
+def test_cluster_accepts_every_object(release: Release) -> None:
+    """The validation is strict: an unknown or duplicate field is refused, not dropped."""
     everything = {
         "api__autoscaling__enabled": "true",
         "ingester__autoscaling__enabled": "true",
@@ -23,70 +23,72 @@ def test_the_cluster_takes_every_object_as_it_is_meant(release: Release) -> None
         "ingress__hosts[0]": "store.example.com",
         "metrics__dashboard__enabled": "true",
     }
-    # A helm built from its module takes the cluster for an old one.
+    # A helm built from its module assumes that the cluster is old.
     version = ("--kube-version", "1.33.0")
-    objects = release.helm("template", str(CHART), *version, *values(release.cluster, **everything))
-    said = release.kubectl(
+    objects = release.helm(
+        "template", str(CHART), *version, *list_values(release.cluster, **everything)
+    )
+    output = release.kubectl(
         "apply", "--dry-run=server", "--validate=strict", "-f", "-", text=objects
     )
-    assert said.count("server dry run") > 25
+    assert output.count("server dry run") > 25
 
 
-def test_an_upgrade_under_load_loses_nothing(release: Release, figures: list[str]) -> None:
-    """From the version before: its schema is migrated while it works on."""
-    token = release.secret(f"{FULL}-api-token", "api-token")
-    servers = release.servers()
-    with release.load("upgraded") as done:
+def test_upgrade_under_load_loses_nothing(release: Release, figures: list[str]) -> None:
+    """The schema of the version before is migrated while it works."""
+    token = release.read_secret(f"{FULL}-api-token", "api-token")
+    servers = release.list_server_uids()
+    with release.load("upgraded") as stop_script:
         release.wait_for_some("upgraded")
         seconds = release.upgrade(logs__level="warning")
-        did = done()
+        result = stop_script()
     if release.cluster.before.migrates:
-        assert f"The schema is {newest()}." in release.migrated()
-    check_all_there(release, "upgraded", did)
-    assert release.secret(f"{FULL}-api-token", "api-token") == token
+        assert f"The schema is {newest()}." in release.read_migration_log()
+    check_all_stored(release, "upgraded", result)
+    assert release.read_secret(f"{FULL}-api-token", "api-token") == token
     figures.append(
-        f"helm upgrade under load: {seconds:.0f} s, {did['published']} published, 0 lost;"
-        f" {did['asked']} requests to the api, {len(did['failed'])} failed"
+        f"helm upgrade under load: {seconds:.0f} s, {result['published']} published, 0 lost;"
+        f" {result['requests']} requests to the api, {len(result['failed'])} failed"
     )
-    if release.servers() == servers:  # a chart that changes them starts them anew
-        assert not did["failed"]
+    if release.list_server_uids() == servers:  # a chart that changes them starts them again
+        assert not result["failed"]
     else:
-        figures.append("NOT checked that no request failed: the upgrade started the servers anew")
+        figures.append("NOT checked that no request failed: the upgrade started the servers again")
 
 
-def test_a_rollback_under_load_loses_nothing(release: Release, figures: list[str]) -> None:
-    """The version before, on the newer schema."""
-    with release.load("rolled-back") as done:
+def test_rollback_under_load_loses_nothing(release: Release, figures: list[str]) -> None:
+    """The version before runs on the newer schema."""
+    with release.load("rolled-back") as stop_script:
         release.wait_for_some("rolled-back")
         seconds = release.rollback("1")
-        did = done()
-    check_all_there(release, "rolled-back", did)
+        result = stop_script()
+    check_all_stored(release, "rolled-back", result)
     level = release.kubectl("get", "configmap", FULL, "-o", "jsonpath={.data}")
     assert '"INFERENCE_STORE_LOG_LEVEL":"info"' in level
     image = release.kubectl("get", "pods", "-o", "jsonpath={.items[*].spec.containers[0].image}")
     assert release.cluster.before.image in image
     figures.append(
-        f"helm rollback under load: {seconds:.0f} s, {did['published']} published, 0 lost"
+        f"helm rollback under load: {seconds:.0f} s, {result['published']} published, 0 lost"
     )
 
 
-def test_it_is_upgraded_once_more_for_what_follows(release: Release) -> None:
+def test_upgrades_again_for_the_next_tests(release: Release) -> None:
     release.upgrade()
     assert release.count("rolled-back") >= 500
 
 
-def test_an_event_is_stored_found_and_expires(release: Release, figures: list[str]) -> None:
+def test_stores_finds_and_expires_events(release: Release, figures: list[str]) -> None:
     began = time.monotonic()
     assert release.client("publish", "story", "8") == "8"
     release.wait_for_count("story", 8)
     figures.append(f"eight inferences published and found: {time.monotonic() - began:.1f} s")
-    question = {"prediction": {"label": "person", "score": {"lt": 0.02}}}
-    status, body = release.api("POST", "/v1/models/story/inferences/query", question)
+    query = {"prediction": {"label": "person", "score": {"lt": 0.02}}}
+    status, body = release.api("POST", "/v1/models/story/inferences/query", query)
     assert status == 200
-    assert [one["inference_id"] for one in body["items"]] == ["inference-1", "inference-0"]
+    assert [item["inference_id"] for item in body["items"]] == ["inference-1", "inference-0"]
     policy: dict[str, object] = {"rules": [{"keep_input": "PT1S", "keep_inference": "PT1S"}]}
-    _, seen = release.api("POST", "/v1/models/story/retention-policy/preview", policy)
-    policy = {**policy, "effective": "now", "token": seen["token"]}
+    _, preview = release.api("POST", "/v1/models/story/retention-policy/preview", policy)
+    policy = {**policy, "effective": "now", "token": preview["token"]}
     status, body = release.api("PUT", "/v1/models/story/retention-policy", policy)
     assert status in {200, 201}, body
     began = time.monotonic()
@@ -98,71 +100,73 @@ def test_an_event_is_stored_found_and_expires(release: Release, figures: list[st
     figures.append(f"expired, and their objects gone: {time.monotonic() - began:.1f} s")
 
 
-def test_the_notes_warn_and_say_how_to_begin(release: Release) -> None:
-    said = release.helm("status")
-    assert "WARNING: dev.enabled is true" in said
-    assert "auth.enabled is false" not in said
-    assert f"get secret {FULL}-api-token" in said
-    assert '{{index .data "api-token" | base64decode}}' in said
+def test_notes_warn_and_explain_how_to_begin(release: Release) -> None:
+    output = release.helm("status")
+    assert "WARNING: dev.enabled is true" in output
+    assert "auth.enabled is false" not in output
+    assert f"get secret {FULL}-api-token" in output
+    assert '{{index .data "api-token" | base64decode}}' in output
 
 
 def test_helm_test_passes(release: Release, figures: list[str]) -> None:
     began = time.monotonic()
-    said = release.helm("test", "--logs", "--timeout", "4m")
-    assert "The line works, from the event to the answer." in said
-    assert "ok      postgres" in said
-    assert "FAILED" not in said
+    output = release.helm("test", "--logs", "--timeout", "4m")
+    assert "The line works, from the event to the answer." in output
+    assert "ok      postgres" in output
+    assert "FAILED" not in output
     figures.append(f"helm test: {time.monotonic() - began:.0f} s")
 
 
-def test_the_services_are_small_when_idle(release: Release, figures: list[str]) -> None:
-    found = release.memory()
-    each = {name: [m for pod, m in found.items() if f"-{name}-" in pod] for name in COMPONENTS}
-    figures.append(f"MiB resident: {', '.join(f'{pod} {m}' for pod, m in sorted(found.items()))}")
-    one_each = sum(max(sizes) for sizes in each.values())
+def test_idle_services_are_small(release: Release, figures: list[str]) -> None:
+    memory = release.measure_memory()
+    of_components = {
+        name: [m for pod, m in memory.items() if f"-{name}-" in pod] for name in COMPONENTS
+    }
+    figures.append(f"MiB resident: {', '.join(f'{pod} {m}' for pod, m in sorted(memory.items()))}")
+    one_each = sum(max(sizes) for sizes in of_components.values())
     figures.append(f"one ingester, api and retention service together: {one_each} MiB")
     assert one_each < 450
 
 
-def test_whoever_has_no_key_is_refused(release: Release) -> None:
+def test_rejects_requests_without_a_key(release: Release) -> None:
     address = f"http://{FULL}-api:8080/v1/models"
     script = (
         "import urllib.request, urllib.error\n"
         f"try: urllib.request.urlopen({address!r})\n"
         "except urllib.error.HTTPError as error: print(error.code)"
     )
-    said = release.kubectl("exec", "-i", "client", "--", "python", "-", text=script)
-    assert said.strip() == "401"
+    output = release.kubectl("exec", "-i", "client", "--", "python", "-", text=script)
+    assert output.strip() == "401"
 
 
 def test_killed_pods_lose_nothing(release: Release, figures: list[str]) -> None:
     selected = "app.kubernetes.io/component in (ingester, retention)"
-    with release.load("killed") as done:
+    with release.load("killed") as stop_script:
         release.wait_for_some("killed")
         for _ in range(2):
             release.kubectl("delete", "pod", "-l", selected, "--grace-period=0", "--force")
             for name in ("ingester", "retention"):
                 release.kubectl("rollout", "status", f"deployment/{FULL}-{name}", "--timeout=300s")
-        did = done()
-    check_all_there(release, "killed", did)
-    figures.append(f"every ingester killed twice: {did['published']} published, 0 lost")
+        result = stop_script()
+    check_all_stored(release, "killed", result)
+    figures.append(f"every ingester killed twice: {result['published']} published, 0 lost")
 
 
-def check_all_there(release: Release, model: str, did: dict[str, object]) -> None:
-    published = did["published"]
+def check_all_stored(release: Release, model: str, result: dict[str, object]) -> None:
+    published = result["published"]
     assert isinstance(published, int)
     assert published >= 500
     release.wait_for_count(model, published, seconds=300)
     status, books = release.api("GET", "/v1/accounting")
     assert status == 200
     assert books["closes"]
-    assert not sum(each["dead"] + each["lost"] for each in books["partitions"])
+    assert not sum(partition["dead"] + partition["lost"] for partition in books["partitions"])
 
 
-def test_an_uninstall_leaves_what_it_says(release: Release) -> None:
+def test_uninstall_leaves_the_documented_objects(release: Release) -> None:
     release.helm("uninstall", "--wait")
     mine = ("-l", "app.kubernetes.io/instance=store", "-o", "name")
-    # Helm leaves the pods of its test, for their logs.
+    # Helm keeps the pods of its test for their logs.
     tests = {f"pod/{FULL}-{name}" for name in ("doctor", "smoke")}
     wait_until(
         lambda: set(release.kubectl("get", "pods", *mine).split()) == tests,
@@ -170,21 +174,21 @@ def test_an_uninstall_leaves_what_it_says(release: Release) -> None:
         what="every pod gone",
     )
     kinds = "deployments,statefulsets,services,configmaps,secrets,serviceaccounts,jobs,pvc"
-    left = set(release.kubectl("get", f"{kinds},networkpolicies,pdb", *mine).split())
+    remaining = set(release.kubectl("get", f"{kinds},networkpolicies,pdb", *mine).split())
     volumes = {f"data-{FULL}-{name}-0" for name in ("postgres", "kafka", "s3")}
-    assert left == {f"secret/{FULL}-api-token", f"secret/{FULL}-dev"} | {
+    assert remaining == {f"secret/{FULL}-api-token", f"secret/{FULL}-dev"} | {
         f"persistentvolumeclaim/{name}" for name in volumes
     }
 
 
-def test_installed_again_it_finds_its_data(release: Release, figures: list[str]) -> None:
-    """By the script that does what docs/kubernetes.md says."""
-    token = release.secret(f"{FULL}-api-token", "api-token")
+def test_finds_its_data_when_installed_again(release: Release, figures: list[str]) -> None:
+    """The script does what docs/how-to/kubernetes.md says."""
+    token = release.read_secret(f"{FULL}-api-token", "api-token")
     image = release.cluster.image
     names = ("env", f"RELEASE={NAME}", f"NAMESPACE={NAMESPACE}", f"IMAGE={image}")
     script = str(ROOT / "examples" / "first_query_on_a_cluster.sh")
-    said = release.cluster.run(*names, script, *values(release.cluster), seconds=1000)
-    assert '"inference_id"' in said
-    figures += [f"first_query_on_a_cluster.sh: {line.strip()}" for line in said.splitlines()[:-1]]
-    assert release.secret(f"{FULL}-api-token", "api-token") == token
+    output = release.cluster.run(*names, script, *list_values(release.cluster), seconds=1000)
+    assert '"inference_id"' in output
+    figures += [f"first_query_on_a_cluster.sh: {line.strip()}" for line in output.splitlines()[:-1]]
+    assert release.read_secret(f"{FULL}-api-token", "api-token") == token
     assert release.count("upgraded") >= 500

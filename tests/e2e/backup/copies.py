@@ -1,4 +1,4 @@
-"""The two backups that docs/backup.md tells of, and the copy of a bucket."""
+"""The two backups that docs/how-to/backup.md tells of, and the copy of a bucket."""
 
 import getpass
 import io
@@ -12,7 +12,7 @@ from tests.servers.postgres import Postgres, PostgresServer, find_postgres
 
 
 def run(name: str, *arguments: str) -> None:
-    """One of Postgres' own programs."""
+    """Run one of Postgres' own programs."""
     command = [str(find_postgres() / name), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, f"{name}: {done.stderr[-2000:]}"
@@ -49,7 +49,7 @@ class BaseBackup:
         data = server.folder / "data"
         shutil.copytree(self._data, data)
         data.chmod(0o700)
-        server.own(data)
+        server.give_folder(data)
         server.start()
         return server.dsn_of(name)
 
@@ -62,10 +62,10 @@ def mirror(source: S3, target: S3, bucket: str) -> int:
     here, there = source.client(), target.client()
     if not there.bucket_exists(bucket):
         there.make_bucket(bucket)
-    known = {item.object_name for item in there.list_objects(bucket, recursive=True)}
+    copied_names = {item.object_name for item in there.list_objects(bucket, recursive=True)}
     copied = 0
     for item in here.list_objects(bucket, recursive=True):
-        if item.object_name not in known:
+        if item.object_name not in copied_names:
             data = here.get_object(bucket, item.object_name).read()
             there.put_object(bucket, item.object_name, io.BytesIO(data), len(data))
             copied += 1

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure import erasures
+from inference_store.erasure.progress.erasure import FINAL, find_erasure
 from inference_store.index.accounting import Outcome
 from inference_store.index.database import create_engine
 from inference_store.index.tables import metadata_key, registration
@@ -24,8 +24,8 @@ from tests.e2e.faults.books_close import (
     counted,
     uid_of,
 )
-from tests.e2e.faults.traffic import Published, captures
-from tests.integration import by_uids
+from tests.e2e.faults.traffic import Published, make_captures
+from tests.integration import erasure_requests
 from tests.polling import until
 from tests.producer import START, Capture, Producer, capture
 from tests.servers.environment import service_environment as environment_of
@@ -64,32 +64,34 @@ class Site:
 
     async def read_all(self, records: int, **counts: int) -> None:
         """Wait until every record is in the books; so many in each state."""
-        found = await until(
-            lambda: counted(self.engine), lambda found: found.total() >= records, seconds=180
+        result = await until(
+            lambda: counted(self.engine),
+            lambda result: result.total() >= records,
+            seconds=180,
         )
         expected = {Outcome(name): count for name, count in counts.items()}
-        assert {state: n for state, n in found.items() if n} == expected
+        assert {state: n for state, n in result.items() if n} == expected
 
     async def erase(self, some: Iterable[Capture]) -> None:
         """Ask for an erasure, and wait until the retention service has done it."""
-        uids = [uid_of(one, self.bucket) for one in some]
+        uids = [uid_of(captured, self.bucket) for captured in some]
         async with self.engine.begin() as connection:
             query = select(registration.c.model).where(registration.c.model_id == MODEL)
             model = (await connection.execute(query)).scalar_one()
-            asked = await by_uids.request(connection, model=model, uids=uids)
+            erasure = await erasure_requests.request_erasure(connection, model=model, uids=uids)
 
         async def state() -> str:
             async with self.engine.connect() as connection:
-                found = await erasures.find(connection, asked.id)
-            assert found is not None
-            return found.state
+                result = await find_erasure(connection, erasure.id)
+            assert result is not None
+            return result.state
 
-        assert await until(state, lambda now: now in erasures.FINAL, seconds=180) == "deleted"
+        assert await until(state, lambda now: now in FINAL, seconds=180) == "deleted"
 
     async def check(self, some: Iterable[Capture]) -> None:
-        """Exactly these are stored, whole, in partitions that the catalogue knows."""
+        """Check that exactly these are stored, whole, in partitions that the catalogue knows."""
         async with self.engine.connect() as connection:
-            await check_rows(connection, {uid_of(one, self.bucket) for one in some})
+            await check_rows(connection, {uid_of(captured, self.bucket) for captured in some})
             await check_nothing_waits(connection)
             await check_partitions(connection)
 
@@ -101,7 +103,7 @@ async def opened() -> AsyncIterator[AsyncExitStack]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-async def test_what_is_restored_reads_on_and_nothing_is_missing(
+async def test_a_restored_store_reads_on_and_misses_nothing(
     method: str,
     own_postgres: PostgresServer,
     kafka_server: Kafka,
@@ -150,57 +152,59 @@ async def test_what_is_restored_reads_on_and_nothing_is_missing(
 
 
 async def live(old: Site, published: Published, take: Callable[[], Awaitable[None]]) -> None:
-    """Events and erasures, before the backup, while it is taken, and after it."""
-    first = captures(range(200))
+    """Publish events and erase, before the backup, while it is taken, and after it."""
+    first = make_captures(range(200))
     async with AsyncExitStack() as services:
         await old.start(services)
         await published.producer.put_all(first)
         await published.publish(first)
         await old.read_all(200, stored=200)
         await old.erase(first[n] for n in ERASED_BEFORE)
-        load = asyncio.create_task(published.under_load(captures(range(200, 500))))
-        await until(lambda: counted(old.engine), lambda found: found.total() > 250, seconds=180)
+        load = asyncio.create_task(published.under_load(make_captures(range(200, 500))))
+        await until(lambda: counted(old.engine), lambda result: result.total() > 250, seconds=180)
         await take()
         await load
         # what the backup knows nothing of
-        await published.under_load(captures(range(500, 600)))
+        await published.under_load(make_captures(range(500, 600)))
         await old.erase(first[n] for n in ERASED_AFTER)
         await old.read_all(published.records, stored=600, duplicate=80)
     gone = {*ERASED_BEFORE, *ERASED_AFTER}
-    await old.check(one for one in published.captures if one.number not in gone)
+    await old.check(captured for captured in published.captures if captured.number not in gone)
 
 
 async def live_again(new: Site, published: Published, s3: S3) -> None:
-    """Nothing is missing and nothing doubled; erasures that the backup did not know are redone."""
-    before = [one for one in published.captures if one.number in ERASED_BEFORE]
-    gone = [one for one in published.captures if one.number in ERASED_AFTER]
-    kept = [one for one in published.captures if one.number not in ERASED_BEFORE]
+    """Check the restored site: nothing is missing or doubled, and later erasures are repeated."""
+    before = [captured for captured in published.captures if captured.number in ERASED_BEFORE]
+    gone = [captured for captured in published.captures if captured.number in ERASED_AFTER]
+    kept_captures = [
+        captured for captured in published.captures if captured.number not in ERASED_BEFORE
+    ]
     async with AsyncExitStack() as services:
         await new.start(services)
         await new.read_all(published.records, stored=600, duplicate=80)
         # What was erased after the backup is back: its rows, and in the copy its objects.
-        await new.check(kept)
-        assert objects_of(s3, new.bucket, gone) == 3 * len(gone)
+        await new.check(kept_captures)
+        assert count_objects(s3, new.bucket, gone) == 3 * len(gone)
         await new.erase(gone)
-        assert objects_of(s3, new.bucket, gone) == 0
-        kept = [one for one in kept if one not in gone]
-        await new.check(kept)
+        assert count_objects(s3, new.bucket, gone) == 0
+        kept_captures = [captured for captured in kept_captures if captured not in gone]
+        await new.check(kept_captures)
         # What was erased before it does not come back, nor is anything stored twice.
         await published.publish(before)
-        await published.publish(kept[:20])
+        await published.publish(kept_captures[:20])
         # New models, keys and times get numbers and partitions that are free.
-        more = [later(number) for number in range(1000, 1020)]
+        more = [make_later_capture(number) for number in range(1000, 1020)]
         await Producer(new.environment, "").put_all(more)
         await published.publish(more)
         counts = {"stored": 620, "duplicate": 100, "erased_again": len(before)}
         await new.read_all(published.records, **counts)
-    found = await names(new.engine)
-    assert found["models"] == [MODEL, "another-model"]
-    assert "new_key" in found["keys"]
+    result = await list_names(new.engine)
+    assert result["models"] == [MODEL, "another-model"]
+    assert "new_key" in result["keys"]
 
 
-def later(number: int) -> Capture:
-    """Of a new model, with a new key, at a time that has no partition yet."""
+def make_later_capture(number: int) -> Capture:
+    """Make a capture of a new model, with a new key, at a time that has no partition yet."""
     return capture(
         number,
         model_id="another-model",
@@ -209,13 +213,13 @@ def later(number: int) -> Capture:
     )
 
 
-def objects_of(s3: S3, bucket: str, some: Iterable[Capture]) -> int:
-    """How many of their objects there are."""
+def count_objects(s3: S3, bucket: str, some: Iterable[Capture]) -> int:
+    """Return how many of their objects there are."""
     there = {item.object_name for item in s3.client().list_objects(bucket, recursive=True)}
-    return len(there & {key for one in some for key in one.blobs})
+    return len(there & {key for captured in some for key in captured.blobs})
 
 
-async def names(engine: AsyncEngine) -> dict[str, Any]:
+async def list_names(engine: AsyncEngine) -> dict[str, Any]:
     """The models in order of their integers, and every key; each integer once."""
     async with engine.connect() as connection:
         models = (await connection.execute(select(registration).order_by("model"))).all()

@@ -20,7 +20,7 @@ _SMALL = {
 }  # fmt: skip
 
 
-def test_every_part_is_measured_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measures_and_reports_every_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     demand("postgres", find_postgres)
     demand("minio", find_minio)
     results = tmp_path / "results.json"
@@ -28,20 +28,20 @@ def test_every_part_is_measured_and_said(tmp_path: Path, monkeypatch: pytest.Mon
         Path(cache).chmod(0o755)  # Postgres' own user comes to it as well
         monkeypatch.setenv(CACHE, cache)
         main([*(f"--{name}={value}" for name, value in _SMALL.items()), f"--results={results}"])
-    found = json.loads(results.read_text())
-    assert found["rows"]["large"]["inferences"] > 1000
+    document = json.loads(results.read_text())
+    assert document["rows"]["large"]["inferences"] > 1000
     for part in ("objects", "versioned"):
-        large = found[part]["large"]
+        large = document[part]["large"]
         assert (large["inferences"], large["objects"]) == (40, 120)
         assert large["steps"]["delete"] > 0
         assert min(large["resident"]) > 10
-    assert found["whole"][0]["partitions"]
-    assert found["beside"][0]["busy"]["asked"] > 0
-    said = report.section(found)
+    assert document["whole"][0]["partitions"]
+    assert document["beside"][0]["busy"]["asked"] > 0
+    section = report.format_section(document)
     for line in (
         "one by one",
         "versioned: the delete step",
         "40 inferences, 120 objects",
         "look-up",
     ):
-        assert f"| {line}" in said
+        assert f"| {line}" in section

@@ -28,7 +28,7 @@ from .real_line import RealLine
 
 @dataclass
 class Line:
-    """Where a client calls, and where an analyst asks."""
+    """The addresses for clients' calls and for analysts' questions."""
 
     proxy: Service
     ingester: Service
@@ -39,20 +39,20 @@ class Line:
     @property
     def url(self) -> str:
         """The proxy's REST port."""
-        found = re.search(
+        result = re.search(
             r'"port": (\d+)[^\n]*proxy_listening|proxy_listening[^\n]*"port": (\d+)',
             self.proxy.text,
         )
-        assert found is not None, self.proxy.text
-        return f"http://127.0.0.1:{found[1] or found[2]}"
+        assert result is not None, self.proxy.text
+        return f"http://127.0.0.1:{result[1] or result[2]}"
 
     async def ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """What the api answers."""
+        """Return what the api answers."""
         method = "GET" if body is None else "POST"
         async with self.http.request(method, f"{self.api}{path}", json=body) as answer:
-            found = await answer.json()
-            assert answer.status == 200, found
-            return dict(found)
+            result = await answer.json()
+            assert answer.status == 200, result
+            return dict(result)
 
     async def indexed(self, model: str, count: int) -> list[dict[str, Any]]:
         """The inferences of a model, once there are so many."""
@@ -62,9 +62,9 @@ class Line:
             async with self.http.post(f"{self.api}{path}/count", json={}) as answer:
                 return int((await answer.json())["count"]) if answer.status == 200 else 0
 
-        await until(there, lambda found: found >= count)
-        asked = {"limit": 1000, "include": ["metadata", "predictions"]}
-        return list((await self.ask(f"{path}/query", asked))["items"])
+        await until(there, lambda result: result >= count)
+        query = {"limit": 1000, "include": ["metadata", "predictions"]}
+        return list((await self.ask(f"{path}/query", query))["items"])
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ MODELS = [
 
 
 def proxied(servers: Mapping[str, Any]) -> Mapping[str, list[Mapping[str, Any]]]:
-    """The upstreams of each proxy; the first stands before two of them, told apart by model."""
+    """The upstreams of each proxy; the first serves two of them, selected by model."""
     mlserver, kserve, triton = servers["mlserver"], servers["kserve"], servers["triton"]
     huggingface = servers["huggingface"]
     v2 = ("v2", "v2-grpc")
@@ -149,7 +149,7 @@ def real_line(
     minio_server: S3,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[RealLine]:
-    """Proxies before the real servers, and all that is behind them."""
+    """The proxies before the real servers, and all that is behind them."""
     database, api_port = unique(), free_port()
     bucket = minio_server.create_bucket(unique())
     dsn = postgres_server.create_database(database)

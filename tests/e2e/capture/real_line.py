@@ -12,14 +12,14 @@ from tests.proxy_process import Proxy
 from tests.servers.minio import S3
 from tests.servers.waiting import wait_until
 
-from .bucket import Again, requests_in
+from .bucket import RebuiltRequest, list_requests
 
 LIST = json.dumps([{"key": "frame_number", "type": "int", "value": "9001"}])
 
 
 @dataclass(frozen=True)
 class RealLine:
-    """Where a client calls, and where an analyst asks."""
+    """The addresses for clients' calls and for analysts' questions."""
 
     proxies: Mapping[str, Proxy]
     api: str
@@ -30,18 +30,18 @@ class RealLine:
         self, model: str, count: int, *, protocol: str | None = None
     ) -> list[dict[str, Any]]:
         """The inferences of a model, the first one first, once there are so many."""
-        asked: dict[str, Any] = {"limit": 1000, "include": ["metadata", "predictions"]}
+        query: dict[str, Any] = {"limit": 1000, "include": ["metadata", "predictions"]}
         if protocol is not None:
-            asked["filter"] = f"protocol = '{protocol}'"
-        found: list[dict[str, Any]] = []
+            query["filter"] = f"protocol = '{protocol}'"
+        listed: list[dict[str, Any]] = []
 
         def enough() -> bool:
-            found[:] = self._items(model, asked)
-            return len(found) >= count
+            listed[:] = self._items(model, query)
+            return len(listed) >= count
 
         wait_until(enough, seconds=180, what=f"{count} inferences of {model}")
-        assert len(found) == count, [each["inference_id"] for each in found]
-        return sorted(found, key=lambda one: (one["received_at"], one["batch_index"]))
+        assert len(listed) == count, [item["inference_id"] for item in listed]
+        return sorted(listed, key=lambda item: (item["received_at"], item["batch_index"]))
 
     def blob(self, item: Mapping[str, Any], which: str) -> bytes:
         """An inference's `data`, `response` or `metadata`."""
@@ -50,18 +50,18 @@ class RealLine:
         assert answer.status_code == 200, answer.text
         return answer.content
 
-    def again(self, model: str) -> list[Again]:
+    def again(self, model: str) -> list[RebuiltRequest]:
         """The requests to a model, from the bucket alone."""
-        return requests_in(self.s3, self.bucket, model)
+        return list_requests(self.s3, self.bucket, model)
 
     def accounting(self) -> Any:
         """The books."""
         return httpx.get(f"{self.api}/accounting", timeout=120).json()
 
-    def _items(self, model: str, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """None while there is no such model."""
+    def _items(self, model: str, query: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the items of a query; none while there is no such model."""
         answer = httpx.post(
-            f"{self.api}/models/{model}/inferences/query", json=dict(asked), timeout=120
+            f"{self.api}/models/{model}/inferences/query", json=dict(query), timeout=120
         )
         if answer.status_code in (404, 422):  # the model, or its first key, is not there yet
             return []
@@ -69,19 +69,19 @@ class RealLine:
         return list(answer.json()["items"])
 
 
-def metadata_of(item: Mapping[str, Any]) -> dict[str, str]:
+def read_metadata(item: Mapping[str, Any]) -> dict[str, str]:
     """An inference's metadata by key, as they were sent."""
-    return {each["key"]: each["value"] for each in item["metadata"]}
+    return {entry["key"]: entry["value"] for entry in item["metadata"]}
 
 
-def sha256(content: bytes) -> str:
-    """In hex, as the store has it."""
+def hash_content(content: bytes) -> str:
+    """Return the SHA-256 in hexadecimal, as the store has it."""
     return hashlib.sha256(content).hexdigest()
 
 
-def post(url: str, said: Any, **headers: str) -> httpx.Response:
+def post(url: str, content: Any, **headers: str) -> httpx.Response:
     """Send exactly these bytes, or this JSON."""
-    body = said if isinstance(said, bytes) else json.dumps(said).encode()
+    body = content if isinstance(content, bytes) else json.dumps(content).encode()
     sent = {"Content-Type": "application/json", **headers}
     answer = httpx.post(url, content=body, headers=sent, timeout=120)
     assert answer.status_code == 200, answer.text

@@ -57,13 +57,13 @@ def request(clients: Clients, name: str, word: bytes) -> bytes:
     """A request of one word, with metadata about it."""
     about = [{"key": "subject", "type": "string", "value": f"subject of {name}"}]
     contents = {"bytes_contents": [base64.b64encode(word).decode()]}
-    asked = {
+    request_fields = {
         "model_name": "words",
         "id": name,
         "parameters": {"metadata": {"string_param": json.dumps(about)}},
         "inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "contents": contents}],
     }
-    return clients.encode("ModelInferRequest", asked)
+    return clients.encode("ModelInferRequest", request_fields)
 
 
 def find(line: RealLine, name: str) -> httpx.Response:
@@ -72,9 +72,9 @@ def find(line: RealLine, name: str) -> httpx.Response:
 
 def erase(line: RealLine, name: str) -> None:
     """Erase an inference by its id, and wait for the end of the erasure."""
-    asked = httpx.delete(f"{line.api}{INFERENCES}/{name}", timeout=120)
-    assert asked.status_code == 202, asked.text
-    url = f"{line.api}/erasures/{asked.json()['id']}"
+    answer = httpx.delete(f"{line.api}{INFERENCES}/{name}", timeout=120)
+    assert answer.status_code == 202, answer.text
+    url = f"{line.api}/erasures/{answer.json()['id']}"
 
     def is_over() -> bool:
         erasure = httpx.get(url, timeout=120).json()
@@ -84,40 +84,43 @@ def erase(line: RealLine, name: str) -> None:
     wait_until(is_over, seconds=180, what=f"the erasure of {name}")
 
 
-def objects(line: RealLine) -> dict[str, bytes]:
+def read_objects(line: RealLine) -> dict[str, bytes]:
     """All that was captured, by key."""
     client = line.s3.client()
     listed = client.list_objects(line.bucket, prefix="captures/", recursive=True)
-    keys = [str(each.object_name) for each in listed]
+    keys = [str(listed_object.object_name) for listed_object in listed]
     return {key: client.get_object(line.bucket, key).data for key in keys}
 
 
-def keys_of(line: RealLine, item: Mapping[str, Any]) -> set[str]:
+def list_keys(line: RealLine, item: Mapping[str, Any]) -> set[str]:
     prefix = f"s3://{line.bucket}/"
     return {item[f"{kind}_storage_key"].removeprefix(prefix) for kind in KINDS}
 
 
 def test_one_request_of_a_stream_is_erased(line: RealLine, clients: Clients) -> None:
-    messages = [request(clients, *each) for each in WORDS.items()]
+    messages = [request(clients, *word) for word in WORDS.items()]
     called = clients.call(line.proxies["triton"].grpc, f"{V2}/ModelStreamInfer", *messages)
     assert called.code == "OK"
     line.captured("words", len(WORDS))
     items = {name: find(line, name).json() for name in WORDS}
-    named = {name: (item["inference_id"], item["count"]) for name, item in items.items()}
-    assert named == {name: (name, 1) for name in WORDS}
+    ids_and_counts = {name: (item["inference_id"], item["count"]) for name, item in items.items()}
+    assert ids_and_counts == {name: (name, 1) for name in WORDS}
     (again,) = line.again("words")
     assert again.messages == tuple(messages)
-    before = objects(line)
+    before = read_objects(line)
 
     erase(line, "tB")
 
-    gone = keys_of(line, items["tB"])
+    gone = list_keys(line, items["tB"])
     assert len(gone) == len(KINDS)
-    after = objects(line)
+    after = read_objects(line)
     assert after == {key: content for key, content in before.items() if key not in gone}
     assert not [key for key, content in after.items() if b"tB" in content or b"banana" in content]
     assert find(line, "tB").status_code == 404
-    shown = line.captured("words", 2)
-    assert [each["inference_id"] for each in shown] == ["tA", "tC"]
-    assert [line.blob(each, "data") for each in shown] == [WORDS["tA"], WORDS["tC"]]
-    assert "subject of tB" not in json.dumps(shown)
+    remaining = line.captured("words", 2)
+    assert [remaining_item["inference_id"] for remaining_item in remaining] == ["tA", "tC"]
+    assert [line.blob(remaining_item, "data") for remaining_item in remaining] == [
+        WORDS["tA"],
+        WORDS["tC"],
+    ]
+    assert "subject of tB" not in json.dumps(remaining)

@@ -9,7 +9,7 @@ import pytest
 from tests.upstreams.clients import Clients, tensor
 from tests.upstreams.huggingface import HuggingFace
 
-from .real_line import LIST, RealLine, metadata_of, post, sha256
+from .real_line import LIST, RealLine, hash_content, post, read_metadata
 
 pytestmark = [
     pytest.mark.real_upstreams,
@@ -21,7 +21,7 @@ PROMPT = "once upon a time"
 ARGUMENTS = {"max_new_tokens": ("INT64", 5), "do_sample": ("INT8", False)}
 
 
-def arguments() -> list[Any]:
+def make_arguments() -> list[Any]:
     """A tensor each, as the runtime wants them."""
     return [
         {
@@ -37,22 +37,22 @@ def arguments() -> list[Any]:
 
 def test_a_generated_text(real_line: RealLine, huggingface: HuggingFace) -> None:
     text = {"name": "args", "datatype": "BYTES", "shape": [1], "data": [PROMPT]}
-    said = {"id": "story-1", "parameters": {"metadata": LIST}, "inputs": [text, *arguments()]}
-    answer = post(f"{real_line.proxies['huggingface'].url}/v2/models/story/infer", said)
+    body = {"id": "story-1", "parameters": {"metadata": LIST}, "inputs": [text, *make_arguments()]}
+    answer = post(f"{real_line.proxies['huggingface'].url}/v2/models/story/infer", body)
     generated = json.loads(answer.json()["outputs"][0]["data"][0])["generated_text"]
     assert generated.startswith(PROMPT)
 
     (item,) = real_line.captured("story", 1)
     assert (item["inference_id"], item["ok"], item["batch_size"]) == ("story-1", True, 1)
     assert real_line.blob(item, "data") == PROMPT.encode()
-    assert item["data_hash"] == sha256(PROMPT.encode())
-    assert [one["text"] for one in item["predictions"]] == [generated]
-    metadata = metadata_of(item)
+    assert item["data_hash"] == hash_content(PROMPT.encode())
+    assert [prediction["text"] for prediction in item["predictions"]] == [generated]
+    metadata = read_metadata(item)
     assert metadata["frame_number"] == "9001"
     assert json.loads(metadata["arguments"]) == {name: v for name, (_, v) in ARGUMENTS.items()}
 
     (again,) = real_line.again("story")
-    assert again.messages == (json.dumps(said).encode(),)
+    assert again.messages == (json.dumps(body).encode(),)
     url = huggingface.url + again.path
     sent = httpx.post(url, content=again.messages[0], headers=again.headers, timeout=120)
     assert sent.content == answer.content
@@ -62,8 +62,8 @@ def test_classified_texts(real_line: RealLine, clients: Clients) -> None:
     proxy = real_line.proxies["huggingface"]
     text = {"name": "args", "datatype": "BYTES", "shape": [1], "data": ["a good day"]}
     post(f"{proxy.url}/v2/models/sentiment/infer", {"id": "good", "inputs": [text]})
-    asked = [tensor("args", "BYTES", [1], [b"a bad day"])]
-    clients.infer("grpc", proxy.grpc, "sentiment", asked, id="bad")
+    tensors = [tensor("args", "BYTES", [1], [b"a bad day"])]
+    clients.infer("grpc", proxy.grpc, "sentiment", tensors, id="bad")
     two = {"name": "args", "datatype": "BYTES", "shape": [2], "data": ["one", "two"]}
     failed = httpx.post(
         f"{proxy.url}/v2/models/sentiment/infer",
@@ -73,9 +73,12 @@ def test_classified_texts(real_line: RealLine, clients: Clients) -> None:
     assert (failed.status_code, failed.text) == (500, "Internal Server Error")
 
     items = real_line.captured("sentiment", 3)
-    assert [one["inference_id"] for one in items] == ["good", "bad", "failed"]
-    assert [one["ok"] for one in items] == [True, True, False]
-    assert [one["top_label"] for one in items] == ["POSITIVE", "NEGATIVE", None]
-    assert min(one["top_score"] for one in items[:2]) > 0.9
-    assert [real_line.blob(one, "data") for one in items[:2]] == [b"a good day", b"a bad day"]
+    assert [item["inference_id"] for item in items] == ["good", "bad", "failed"]
+    assert [item["ok"] for item in items] == [True, True, False]
+    assert [item["top_label"] for item in items] == ["POSITIVE", "NEGATIVE", None]
+    assert min(classified["top_score"] for classified in items[:2]) > 0.9
+    assert [real_line.blob(classified, "data") for classified in items[:2]] == [
+        b"a good day",
+        b"a bad day",
+    ]
     assert (items[2]["http_status"], items[2]["error"]) == (500, "Internal Server Error")

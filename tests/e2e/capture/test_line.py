@@ -14,7 +14,7 @@ PNG = base64.b64decode(
 )
 
 
-def _input(name: str, content: bytes, **metadata: str) -> dict[str, object]:
+def _make_input(name: str, content: bytes, **metadata: str) -> dict[str, object]:
     listed = [{"key": key, "type": "int", "value": value} for key, value in metadata.items()]
     return {
         "name": name,
@@ -26,10 +26,10 @@ def _input(name: str, content: bytes, **metadata: str) -> dict[str, object]:
 
 
 async def test_a_call_becomes_an_answer(line: Line) -> None:
-    body = {"id": "frame/7", "inputs": [_input("image", PNG, frame_number="9001")]}
+    body = {"id": "frame/7", "inputs": [_make_input("image", PNG, frame_number="9001")]}
     async with line.http.post(f"{line.url}/v2/models/faces/infer", json=body) as answer:
         assert answer.status == 200
-        told = answer.headers["inference-store-id"]
+        inference_id = answer.headers["inference-store-id"]
         assert (await answer.json())["outputs"][0]["name"] == "image"
     (item,) = await line.indexed("faces", 1)
     assert item["inference_id"] == "frame/7"
@@ -37,31 +37,34 @@ async def test_a_call_becomes_an_answer(line: Line) -> None:
     assert (item["width"], item["height"], item["data_size_bytes"]) == (1, 1, len(PNG))
     assert item["data_hash"] == hashlib.sha256(PNG).hexdigest()
     assert item["model_version"] == "3"
-    metadata = {each["key"]: each["value"] for each in item["metadata"]}
+    metadata = {entry["key"]: entry["value"] for entry in item["metadata"]}
     assert metadata["frame_number"] == "9001"
     # an id of the answer's header finds it, too
-    found = await line.ask(f"/models/faces/inferences/{told}")
-    assert found["uid"] == item["uid"]
+    result = await line.ask(f"/models/faces/inferences/{inference_id}")
+    assert result["uid"] == item["uid"]
     async with line.http.get(f"{line.api}/models/faces/inferences/frame%2F7/data") as data:
         assert await data.read() == PNG
 
 
 async def test_the_first_query_of_the_readme(line: Line) -> None:
     model = f"{line.api}/models/people"
-    async with line.http.put(model, json={"task_type": "Object Detection"}) as made:
-        assert made.status in {200, 201}, await made.text()
+    async with line.http.put(model, json={"task_type": "Object Detection"}) as registered:
+        assert registered.status in {200, 201}, await registered.text()
     for number in range(3):
-        body = {"inputs": [_input("image", PNG, frame_number=str(9000 + number))]}
+        body = {"inputs": [_make_input("image", PNG, frame_number=str(9000 + number))]}
         async with line.http.post(f"{line.url}/v2/models/people/infer", json=body) as answer:
             assert answer.status == 200
     await line.indexed("people", 3)
-    asked = {"filter": "frame_number > 9000 AND prediction(label = 'car' AND score < 0.4)"}
-    found = await line.ask("/models/people/inferences/query", asked)
-    assert len(found["items"]) == 2
+    query = {"filter": "frame_number > 9000 AND prediction(label = 'car' AND score < 0.4)"}
+    result = await line.ask("/models/people/inferences/query", query)
+    assert len(result["items"]) == 2
 
 
 async def test_several_images_are_several_inferences(line: Line) -> None:
-    inputs = [_input("one", PNG, frame_number="1"), _input("two", PNG + b"2", frame_number="2")]
+    inputs = [
+        _make_input("one", PNG, frame_number="1"),
+        _make_input("two", PNG + b"2", frame_number="2"),
+    ]
     async with line.http.post(
         f"{line.url}/v2/models/faces/infer", json={"id": "batch", "inputs": inputs}
     ) as answer:
@@ -71,8 +74,8 @@ async def test_several_images_are_several_inferences(line: Line) -> None:
     assert {(item["batch_index"], item["batch_size"]) for item in items} == {(0, 2), (1, 2)}
 
 
-async def test_what_fails_is_captured_too(line: Line) -> None:
-    body = {"inputs": [_input("image", PNG)]}
+async def test_captures_failed_calls(line: Line) -> None:
+    body = {"inputs": [_make_input("image", PNG)]}
     async with line.http.post(f"{line.url}/v2/models/broken/infer", json=body) as answer:
         assert (answer.status, await answer.json()) == (500, {"error": "out of memory"})
     (item,) = await line.indexed("broken", 1)
@@ -80,7 +83,7 @@ async def test_what_fails_is_captured_too(line: Line) -> None:
 
 
 async def test_the_proxy_ends_with_its_books_closed(line: Line) -> None:
-    body = {"inputs": [_input("image", PNG)]}
+    body = {"inputs": [_make_input("image", PNG)]}
     for _ in range(20):
         async with line.http.post(f"{line.url}/v2/models/faces/infer", json=body) as answer:
             await answer.read()
@@ -90,6 +93,6 @@ async def test_the_proxy_ends_with_its_books_closed(line: Line) -> None:
 
     async def published() -> int:
         books = await line.ask("/accounting")
-        return max((each.get("published") or 0 for each in books["producers"]), default=0)
+        return max((producer.get("published") or 0 for producer in books["producers"]), default=0)
 
-    await until(published, lambda found: found == 20)
+    await until(published, lambda result: result == 20)

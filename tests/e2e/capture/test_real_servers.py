@@ -1,4 +1,4 @@
-"""Of each protocol, before a real server: from the call to the answered query, and back again."""
+"""Each protocol with a real server: from the call to the answered query, and back again."""
 
 import base64
 import json
@@ -15,7 +15,7 @@ from tests.upstreams.pictures import COINS, photograph, pictures
 from tests.upstreams.triton import Triton
 from tests.upstreams.written import ChariotEngine, OmiContainer, Stub
 
-from .real_line import LIST, RealLine, metadata_of, post, sha256
+from .real_line import LIST, RealLine, hash_content, post, read_metadata
 
 pytestmark = [
     pytest.mark.real_upstreams,
@@ -32,8 +32,10 @@ def test_digits_over_rest_and_grpc(
     pixels = images[0].tolist()
     proxy = real_line.proxies["mlserver"]
     inputs = [{"name": "pixels", "datatype": "FP64", "shape": [1, 64], "data": pixels}]
-    asked = {"id": "digit-1", "inputs": inputs, "parameters": {"metadata": LIST}}
-    answer = post(f"{proxy.url}/v2/models/digits/versions/v1/infer", asked, **{"X-Request-ID": "r"})
+    request = {"id": "digit-1", "inputs": inputs, "parameters": {"metadata": LIST}}
+    answer = post(
+        f"{proxy.url}/v2/models/digits/versions/v1/infer", request, **{"X-Request-ID": "r"}
+    )
     tensors = [tensor("pixels", "FP64", [1, 64], pixels)]
     headers = {"inference-store-metadata": LIST, "traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
     clients.infer("grpc", proxy.grpc, "digits", tensors, id="digit-2", headers=headers)
@@ -44,16 +46,16 @@ def test_digits_over_rest_and_grpc(
     assert {"r", answer.headers["inference-store-id"]} & {*rest["aliases"]}
     assert (rest["http_status"], over_grpc["grpc_code"]) == (200, 0)
     assert over_grpc["trace_id"] == "a" * 32
-    for each in (rest, over_grpc):
-        assert metadata_of(each)["frame_number"] == "9001"
-        assert (each["ok"], each["model_version"]) == (True, "v1")
-        assert [one["value"] for one in each["predictions"]] == [0]
-        data = real_line.blob(each, "data")
-        assert (each["data_hash"], each["data_size_bytes"]) == (sha256(data), len(data))
+    for item in (rest, over_grpc):
+        assert read_metadata(item)["frame_number"] == "9001"
+        assert (item["ok"], item["model_version"]) == (True, "v1")
+        assert [prediction["value"] for prediction in item["predictions"]] == [0]
+        data = real_line.blob(item, "data")
+        assert (item["data_hash"], item["data_size_bytes"]) == (hash_content(data), len(data))
     assert json.loads(real_line.blob(rest, "response")) == answer.json()
 
     first, second = real_line.again("digits")
-    assert first.messages == (json.dumps(asked).encode(),)
+    assert first.messages == (json.dumps(request).encode(),)
     sent = httpx.post(
         mlserver.url + first.path, content=first.messages[0], headers=first.headers, timeout=120
     )
@@ -64,50 +66,52 @@ def test_digits_over_rest_and_grpc(
 
 def test_two_images_are_two_inferences(real_line: RealLine, clients: Clients) -> None:
     images = [photograph(), photograph(COINS)]
-    asked = pictures(*images)
-    for number, one in enumerate(asked["inputs"]):
+    request = pictures(*images)
+    for number, input_tensor in enumerate(request["inputs"]):
         camera = [{"key": "camera", "type": "string", "value": f"c{number}"}]
-        one["parameters"]["metadata"] = json.dumps(camera)
+        input_tensor["parameters"]["metadata"] = json.dumps(camera)
     proxy = real_line.proxies["mlserver"]
-    answer = post(f"{proxy.url}/v2/models/faces/infer", asked).json()
+    answer = post(f"{proxy.url}/v2/models/faces/infer", request).json()
     items = real_line.captured("faces", 2)
-    assert [one["inference_id"] for one in items] == ["pictures-0", "pictures-1"]
-    assert [one["data_hash"] for one in items] == [sha256(each) for each in images]
-    assert [(one["width"], one["height"]) for one in items] == [(512, 512), (384, 303)]
-    assert [metadata_of(one)["camera"] for one in items] == ["c0", "c1"]
-    assert {(one["task_type"], one["action"]) for one in items} == {("object_detection", "predict")}
+    assert [item["inference_id"] for item in items] == ["pictures-0", "pictures-1"]
+    assert [item["data_hash"] for item in items] == [hash_content(image) for image in images]
+    assert [(item["width"], item["height"]) for item in items] == [(512, 512), (384, 303)]
+    assert [read_metadata(item)["camera"] for item in items] == ["c0", "c1"]
+    assert {(item["task_type"], item["action"]) for item in items} == {
+        ("object_detection", "predict")
+    }
     assert items[0]["top_label"] == "face"
     assert items[0]["predictions"][0]["xmin"] == answer["outputs"][0]["data"][0]["xmin"]
-    assert [one["prediction_count"] for one in items] == [
-        len(each["data"]) for each in answer["outputs"]
+    assert [item["prediction_count"] for item in items] == [
+        len(output["data"]) for output in answer["outputs"]
     ]
     assert real_line.blob(items[1], "data") == images[1]
     (again,) = real_line.again("faces")
-    assert again.messages == (json.dumps(asked).encode(),)
+    assert again.messages == (json.dumps(request).encode(),)
 
-    inputs = [tensor(f"image-{at}", "BYTES", [1], [each]) for at, each in enumerate(images)]
+    inputs = [tensor(f"image-{at}", "BYTES", [1], [content]) for at, content in enumerate(images)]
     clients.infer("grpc", proxy.grpc, "faces-text", inputs, id="g")
     over_grpc = real_line.captured("faces-text", 2)
-    assert [one["inference_id"] for one in over_grpc] == ["g-0", "g-1"]
-    assert [one["data_hash"] for one in over_grpc] == [sha256(each) for each in images]
+    assert [item["inference_id"] for item in over_grpc] == ["g-0", "g-1"]
+    assert [item["data_hash"] for item in over_grpc] == [hash_content(image) for image in images]
     assert over_grpc[0]["top_score"] == items[0]["top_score"]
     (again,) = real_line.again("faces-text")
     sent = clients.decode("ModelInferRequest", again.messages[0])
-    assert [base64.b64decode(one) for one in sent["raw_input_contents"]] == [
-        len(each).to_bytes(4, "little") + each for each in images
+    assert [base64.b64decode(content) for content in sent["raw_input_contents"]] == [
+        len(image).to_bytes(4, "little") + image for image in images
     ]
 
 
 def test_a_stream_over_rest_is_one_inference(real_line: RealLine) -> None:
     text = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["one two three"]}
-    asked = {"id": "streamed", "inputs": [text]}
-    answer = post(f"{real_line.proxies['mlserver'].url}/v2/models/words/infer_stream", asked)
+    request = {"id": "streamed", "inputs": [text]}
+    answer = post(f"{real_line.proxies['mlserver'].url}/v2/models/words/infer_stream", request)
     assert answer.text.count("data: ") == 3
     (item,) = real_line.captured("words", 1, protocol="v2")
     assert (item["inference_id"], item["ok"], item["batch_size"]) == ("streamed", True, 1)
-    kept = (real_line.blob(item, "response")).decode()
-    assert [kept.index(word) for word in ("one", "two", "three")] == sorted(
-        kept.index(word) for word in ("one", "two", "three")
+    response = (real_line.blob(item, "response")).decode()
+    assert [response.index(word) for word in ("one", "two", "three")] == sorted(
+        response.index(word) for word in ("one", "two", "three")
     )
     assert real_line.blob(item, "data") == b"one two three"
 
@@ -115,20 +119,20 @@ def test_a_stream_over_rest_is_one_inference(real_line: RealLine) -> None:
 def test_binary_tensors_of_triton(real_line: RealLine, clients: Clients, triton: Triton) -> None:
     proxy = real_line.proxies["triton"]
     x = [tensor("x", "FP32", [1, 3], [1, 2.5, -0.0])]
-    asked: Any = {"outputs": ["y"], "parameters": {"metadata": LIST}}
-    direct = clients.infer("http", triton.http, "twice", x, id="b", **asked)
-    assert clients.infer("http", proxy.http, "twice", x, id="b", **asked) == direct
-    clients.infer("grpc", proxy.grpc, "twice", x, id="g", **asked)
+    options: Any = {"outputs": ["y"], "parameters": {"metadata": LIST}}
+    direct = clients.infer("http", triton.http, "twice", x, id="b", **options)
+    assert clients.infer("http", proxy.http, "twice", x, id="b", **options) == direct
+    clients.infer("grpc", proxy.grpc, "twice", x, id="g", **options)
     failed = clients.infer("http", proxy.http, "twice", [tensor("x", "FP32", [1, 1], [-1])], id="f")
     assert failed["status"] == "500"
     items = real_line.captured("twice", 3)
-    assert [one["inference_id"] for one in items] == ["b", "g", "f"]
-    assert [one["ok"] for one in items] == [True, True, False]
+    assert [item["inference_id"] for item in items] == ["b", "g", "f"]
+    assert [item["ok"] for item in items] == [True, True, False]
     assert items[2]["error"] == failed["error"]
-    for each in items[:2]:
-        assert metadata_of(each)["frame_number"] == "9001"
-        assert each["data_hash"] == sha256(real_line.blob(each, "data"))
-        answer = json.loads(real_line.blob(each, "response"))
+    for answered in items[:2]:
+        assert read_metadata(answered)["frame_number"] == "9001"
+        assert answered["data_hash"] == hash_content(real_line.blob(answered, "data"))
+        answer = json.loads(real_line.blob(answered, "response"))
         assert answer["outputs"][0]["data"] == [2, 5, 0]
     binary, message, _ = real_line.again("twice")
     assert "inference-header-content-length" in binary.headers
@@ -141,15 +145,15 @@ def test_binary_tensors_of_triton(real_line: RealLine, clients: Clients, triton:
 
 
 def test_a_stream_of_triton_is_one_inference(real_line: RealLine, clients: Clients) -> None:
-    proxy, said = real_line.proxies["triton"], tensor("text", "BYTES", [1], [b"one two"])
-    answers = clients.stream(proxy.grpc, "words", [said], id="s")
+    proxy, text_tensor = real_line.proxies["triton"], tensor("text", "BYTES", [1], [b"one two"])
+    answers = clients.stream(proxy.grpc, "words", [text_tensor], id="s")
     (item,) = real_line.captured("words", 1, protocol="v2-grpc")
     assert (item["inference_id"], item["grpc_code"], item["ok"]) == ("s", 0, True)
-    kept = json.loads(real_line.blob(item, "response"))
-    words = [base64.b64decode(one["outputs"]["word"][0]).decode() for one in answers]
+    response = json.loads(real_line.blob(item, "response"))
+    words = [base64.b64decode(answer["outputs"]["word"][0]).decode() for answer in answers]
     assert words == ["one", "two"]
-    found = json.dumps(kept)
-    assert 0 < found.index("one") < found.index("two")
+    result = json.dumps(response)
+    assert 0 < result.index("one") < result.index("two")
 
 
 def test_json_lines_of_chariot(real_line: RealLine, chariot_engine: ChariotEngine) -> None:
@@ -165,10 +169,10 @@ def test_json_lines_of_chariot(real_line: RealLine, chariot_engine: ChariotEngin
     url = f"{real_line.proxies['chariot'].url}/infer"
     answer = post(url, body, **{"Content-Type": "application/jsonl", "X-Request-ID": "lines"})
     items = real_line.captured("detector", 2)
-    assert [one["inference_id"] for one in items] == ["lines-0", "lines-1"]
-    assert [one["data_hash"] for one in items] == [sha256(each) for each in images]
-    assert {metadata_of(one)["frame_number"] for one in items} == {"9001"}
-    assert {(one["protocol"], one["action"]) for one in items} == {("chariot-v2", "detect")}
+    assert [item["inference_id"] for item in items] == ["lines-0", "lines-1"]
+    assert [item["data_hash"] for item in items] == [hash_content(image) for image in images]
+    assert {read_metadata(item)["frame_number"] for item in items} == {"9001"}
+    assert {(item["protocol"], item["action"]) for item in items} == {("chariot-v2", "detect")}
     assert (items[0]["top_label"], items[0]["width"]) == ("face", 512)
     (again,) = real_line.again("detector")
     assert again.messages == (body,)
@@ -197,7 +201,7 @@ def test_items_of_omi(real_line: RealLine, clients: Clients, omi_container: OmiC
     assert real_line.blob(good, "data") == b"great thanks"
     assert b"wordImportances" in real_line.blob(good, "response")
     assert (failed["ok"], failed["error"]) == (False, "input.txt is missing or empty")
-    assert metadata_of(failed)["frame_number"] == "9001"
+    assert read_metadata(failed)["frame_number"] == "9001"
     (again,) = real_line.again("friendly")
     assert again.messages == (message,)
     sent = clients.call(omi_container.address, again.path, *again.messages)
@@ -205,26 +209,26 @@ def test_items_of_omi(real_line: RealLine, clients: Clients, omi_container: OmiC
 
 
 def test_a_chat_that_is_streamed(real_line: RealLine, stub: Stub) -> None:
-    asked = {
+    request = {
         "model": "chat",
         "stream": True,
         "stream_options": {"include_usage": True},
         "messages": [{"role": "user", "content": "c b a"}],
     }
     url = f"{real_line.proxies['stub'].url}/v1/chat/completions"
-    answer = post(url, asked, **{"inference-store-metadata": LIST})
+    answer = post(url, request, **{"inference-store-metadata": LIST})
     (item,) = real_line.captured("chat", 1)
     assert (item["protocol"], item["action"], item["ok"]) == ("openai", "chat", True)
     assert item["inference_id"] == "stub-1"
     assert answer.headers["inference-store-id"] in item["aliases"]
-    assert [one["text"] for one in item["predictions"]] == ["abc"]
-    metadata = metadata_of(item)
+    assert [prediction["text"] for prediction in item["predictions"]] == ["abc"]
+    metadata = read_metadata(item)
     assert (metadata["frame_number"], metadata["completion_tokens"]) == ("9001", "3")
     data = real_line.blob(item, "data")
     assert b"c b a" in data
-    assert item["data_hash"] == sha256(data)
+    assert item["data_hash"] == hash_content(data)
     (again,) = real_line.again("chat")
-    assert again.messages == (json.dumps(asked).encode(),)
+    assert again.messages == (json.dumps(request).encode(),)
     sent = httpx.post(
         stub.url + again.path, content=again.messages[0], headers=again.headers, timeout=120
     )
@@ -236,9 +240,9 @@ def test_kserves_own_protocols(real_line: RealLine) -> None:
     rows: list[list[float]] = [[1, 2.5], [3, 4]]
     assert ask("v1", proxy.http, "sums", rows)["values"] == [3.5, 7]
     items = real_line.captured("sums", 2, protocol="kserve-v1")
-    assert [one["batch_index"] for one in items] == [0, 1]
-    assert [json.loads(real_line.blob(one, "data")) for one in items] == rows
-    assert [b"3.5" in real_line.blob(one, "response") for one in items] == [True, False]
+    assert [item["batch_index"] for item in items] == [0, 1]
+    assert [json.loads(real_line.blob(item, "data")) for item in items] == rows
+    assert [b"3.5" in real_line.blob(item, "response") for item in items] == [True, False]
     ways: list[tuple[Literal["v2", "grpc"], str, str]] = [
         ("v2", "v2", proxy.http),
         ("grpc", "v2-grpc", proxy.grpc),
@@ -250,20 +254,20 @@ def test_kserves_own_protocols(real_line: RealLine) -> None:
     assert len(real_line.again("sums")) == 3
 
 
-def test_what_only_passes_is_not_captured(real_line: RealLine, clients: Clients) -> None:
+def test_does_not_capture_other_calls(real_line: RealLine, clients: Clients) -> None:
     proxy = real_line.proxies["mlserver"]
-    seen = proxy.metrics("captures_total")
+    count = proxy.metrics("captures_total")
     assert httpx.get(f"{proxy.url}/v2/models/digits", timeout=120).status_code == 200
     assert httpx.post(f"{proxy.url}/v2/repository/index", json={}, timeout=120).status_code == 200
     assert clients.call(proxy.grpc, f"{V2}/ServerLive", b"").code == "OK"
-    assert proxy.metrics("captures_total") == seen
+    assert proxy.metrics("captures_total") == count
 
 
 def test_the_books_close(real_line: RealLine) -> None:
     books = real_line.accounting()
     assert books["closes"]
     assert len(books["producers"]) == len(real_line.proxies)
-    for each in books["producers"]:
-        assert each["closes"], each
-        assert not any(each["dropped"].values()), each
-        assert each["holes"]["unexplained"] == 0
+    for producer in books["producers"]:
+        assert producer["closes"], producer
+        assert not any(producer["dropped"].values()), producer
+        assert producer["holes"]["unexplained"] == 0

@@ -1,4 +1,4 @@
-"""What an ingester says while a server is away, and how much it may say."""
+"""Messages of an ingester while a server is unavailable, and their limit."""
 
 import asyncio
 
@@ -9,14 +9,14 @@ AWAY_SECONDS = 4.0
 MOST_TROUBLE = 60
 
 
-async def said_to_be_away(service: Service) -> dict[str, str]:
-    """What /health/ready says is not ready, and why."""
+async def read_unready_parts(service: Service) -> dict[str, str]:
+    """Return the parts that /health/ready reports as not ready, with the reason of each."""
     assert service.process.running, service.text[-4000:]
     parts = (await asyncio.to_thread(service.health))["parts"]
     return {part: reason for part, reason in parts.items() if reason != "ready"}
 
 
 def check_it_did_not_spin(service: Service) -> None:
-    """Trouble is counted and logged at each try, and tries are further and further apart."""
+    """Check that each try counts and logs its trouble, and that tries are ever further apart."""
     assert service.metrics("ingester_trouble_total") <= MOST_TROUBLE
     assert service.text.count("\n") < 5 * MOST_TROUBLE

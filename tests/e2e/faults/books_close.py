@@ -1,4 +1,4 @@
-"""What must hold after any fault: every published event stored exactly once, and no remains."""
+"""Checks after any fault: every published event is stored exactly once, and nothing remains."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -52,20 +52,22 @@ async def counted(engine: AsyncEngine) -> Counter[Outcome]:
     return sum((Counter(account.counts) for account in accounts), Counter())
 
 
-async def drained(engine: AsyncEngine, *, records: int, seconds: float = 180) -> Counter[Outcome]:
+async def wait_until_drained(
+    engine: AsyncEngine, *, records: int, seconds: float = 180
+) -> Counter[Outcome]:
     """The books, once every published record has its final state."""
 
-    def done(found: Counter[Outcome]) -> bool:
-        return found.total() >= records and not found[Outcome.PARKED]
+    def done(counts: Counter[Outcome]) -> bool:
+        return counts.total() >= records and not counts[Outcome.PARKED]
 
     try:
         return await until(lambda: counted(engine), done, seconds=seconds)
     except AssertionError as error:
-        error.add_note(await waiting(engine))
+        error.add_note(await describe_parked(engine))
         raise
 
 
-async def waiting(engine: AsyncEngine) -> str:
+async def describe_parked(engine: AsyncEngine) -> str:
     """Return why the first parked events wait, and until when, for the message of a failed test."""
     here = parked_event.c
     query = select(here.detail, here.attempts, here.next_attempt_at).order_by(here.id).limit(3)
@@ -85,10 +87,10 @@ async def check_ingested(
 
     With `sidecars` each points to a fourth object.
     """
-    found = await drained(engine, records=records)
+    result = await wait_until_drained(engine, records=records)
     distinct = {uid_of(capture, bucket) for capture in captures}
     expected = {Outcome.STORED: len(distinct), Outcome.DUPLICATE: records - len(distinct)}
-    assert {k: v for k, v in found.items() if v} == {k: v for k, v in expected.items() if v}
+    assert {k: v for k, v in result.items() if v} == {k: v for k, v in expected.items() if v}
     async with engine.connect() as connection:
         await check_rows(connection, distinct, referenced=4 if sidecars else 3)
         await check_nothing_waits(connection)
@@ -103,34 +105,34 @@ async def check_rows(
     without_input: Collection[UUID] = (),
     referenced: int = ROWS["blob_reference"],
 ) -> None:
-    """Exactly the rows of these inferences: none missing, none twice, none without a parent.
+    """Check the rows of these inferences: none missing, none twice, none without a parent.
 
     Those `without_input` point to their two other objects only.
     """
     for table in _TABLES:
-        wanted = dict.fromkeys(uids, ROWS[table.name]) if table.name in ROWS else {}
+        expected = dict.fromkeys(uids, ROWS[table.name]) if table.name in ROWS else {}
         if table is blob_reference:
-            wanted = dict.fromkeys(uids, referenced)
-            wanted |= dict.fromkeys(without_input, referenced - 1)
-        assert_same(await _rows(connection, table), wanted, table.name)
+            expected = dict.fromkeys(uids, referenced)
+            expected |= dict.fromkeys(without_input, referenced - 1)
+        check_same(await _count_rows(connection, table), expected, table.name)
 
 
-async def _rows(connection: AsyncConnection, table: Table) -> dict[UUID, int]:
+async def _count_rows(connection: AsyncConnection, table: Table) -> dict[UUID, int]:
     query = select(table.c.uid, func.count()).group_by(table.c.uid)
     return {row[0]: row[1] for row in await connection.execute(query)}
 
 
-def assert_same(found: Mapping[UUID, int], wanted: Mapping[UUID, int], what: str) -> None:
+def check_same(actual: Mapping[UUID, int], expected: Mapping[UUID, int], what: str) -> None:
     """Say what differs, not the whole of both."""
-    missing = {uid: n for uid, n in wanted.items() if found.get(uid) != n}
-    strange = [uid for uid in found if uid not in wanted]
-    sample = [(uid, found.get(uid), n) for uid, n in list(missing.items())[:3]]
+    missing = {uid: n for uid, n in expected.items() if actual.get(uid) != n}
+    strange = [uid for uid in actual if uid not in expected]
+    sample = [(uid, actual.get(uid), n) for uid, n in list(missing.items())[:3]]
     assert not missing, f"{what}: {len(missing)} wrong: (uid, found, wanted) {sample}"
     assert not strange, f"{what}: {len(strange)} that should not be there: {strange[:3]}"
 
 
 async def check_nothing_waits(connection: AsyncConnection) -> None:
-    """No open dead letter, nothing parked, no mark of erasure."""
+    """Check that there is no open dead letter, no parked event and no mark of an erasure."""
     states = await connection.execute(select(dead_letter.c.state, dead_letter.c.reason))
     assert [row for row in states if row[0] in {"open", "redrive"}] == []
     assert await _count(connection, parked_event) == 0
@@ -152,8 +154,8 @@ async def check_partitions(connection: AsyncConnection) -> None:
     spans = await connection.execute(select(partition_span.c.name))
     names = {f"{table.name}_{span}" for span in spans.scalars() for table in PARTITIONED}
     query = "SELECT relname FROM pg_class WHERE relispartition AND relkind = 'r'"
-    found = await connection.exec_driver_sql(query)
-    assert set(found.scalars()) == names
+    result = await connection.exec_driver_sql(query)
+    assert set(result.scalars()) == names
 
 
 async def _count(connection: AsyncConnection, table: Table) -> int:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from tests.e2e.faults.traffic import Published, captures
+from tests.e2e.faults.traffic import Published, make_captures
 from tests.producer import Capture, Producer
 from tests.servers.environment import service_environment as environment_of
 from tests.servers.fixtures import unique
@@ -25,14 +25,14 @@ def shared_bucket(minio_server: S3) -> str:
         "INFERENCE_STORE_S3_ACCESS_KEY": minio_server.access_key,
         "INFERENCE_STORE_S3_SECRET_KEY": minio_server.secret_key,
     }
-    asyncio.run(Producer(environment, "").put_all(captures(NUMBERS)))
+    asyncio.run(Producer(environment, "").put_all(make_captures(NUMBERS)))
     return bucket
 
 
 @pytest.fixture
 def many(shared_bucket: str) -> list[Capture]:  # noqa: ARG001  (their blobs are in it)
     """Captures whose blobs are in the shared bucket."""
-    return captures(NUMBERS)
+    return make_captures(NUMBERS)
 
 
 @pytest.fixture

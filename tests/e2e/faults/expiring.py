@@ -31,7 +31,7 @@ POLICIES = {"expires": ("P2DT12H", "P2DT12H"), "loses-inputs": ("P1DT12H", "P100
 MODELS = (*POLICIES, "kept")
 
 
-def received(numbers: range) -> list[Capture]:
+def make_captures(numbers: range) -> list[Capture]:
     """Captures of all models, each from 0 to 4 days old."""
     return [
         capture(
@@ -45,63 +45,63 @@ def received(numbers: range) -> list[Capture]:
     ]
 
 
-def age_days(one: Capture) -> int:
-    return one.number // len(MODELS) % DAYS
+def find_age_days(item: Capture) -> int:
+    return item.number // len(MODELS) % DAYS
 
 
-def survives(one: Capture) -> bool:
-    return one.model_id != "expires" or age_days(one) <= 2
+def survives(item: Capture) -> bool:
+    return item.model_id != "expires" or find_age_days(item) <= 2
 
 
-def input_is_gone(one: Capture) -> bool:
-    return one.model_id == "loses-inputs" and age_days(one) >= 2
+def is_input_gone(item: Capture) -> bool:
+    return item.model_id == "loses-inputs" and find_age_days(item) >= 2
 
 
 async def set_policies(engine: AsyncEngine) -> None:
     async with engine.begin() as connection:
         for model_id, (keep_input, keep_inference) in POLICIES.items():
-            made, _ = await registrations.put(connection, model_id, Details())
+            registered, _ = await registrations.put(connection, model_id, Details())
             rule = {"keep_input": keep_input, "keep_inference": keep_inference}
             policy = RetentionPolicy.model_validate({"rules": [rule]})
-            await policies.put(connection, made.model, policy)
+            await policies.set_policy(connection, registered.model, policy)
 
 
-def objects_of(captures: Collection[Capture]) -> set[str]:
+def list_expected_objects(captures: Collection[Capture]) -> set[str]:
     """The objects that must be there in the end; all others must be gone."""
-    kept = [one for one in captures if survives(one)]
-    return keys_of(kept) - {one.key("data") for one in kept if input_is_gone(one)}
+    survivors = [item for item in captures if survives(item)]
+    return keys_of(survivors) - {item.key("data") for item in survivors if is_input_gone(item)}
 
 
-async def unfinished(engine: AsyncEngine) -> int:
+async def count_unfinished(engine: AsyncEngine) -> int:
     async with engine.connect() as connection:
         marks = await connection.scalar(select(func.count()).select_from(erasing))
         query = select(func.count()).where(erasure.c.finished_at.is_(None))
         return int(marks or 0) + int(await connection.scalar(query) or 0)
 
 
-def listed(minio_server: S3, bucket: str) -> set[str]:
+def list_objects(minio_server: S3, bucket: str) -> set[str]:
     """Every object but the ledger's."""
-    found = minio_server.client().list_objects(bucket, recursive=True)
-    names = {one.object_name or "" for one in found}
+    result = minio_server.client().list_objects(bucket, recursive=True)
+    names = {item.object_name or "" for item in result}
     return {name for name in names if not name.startswith("ledger/")}
 
 
 async def check(engine: AsyncEngine, captures: Sequence[Capture], bucket: str) -> None:
-    """What had to go is gone, all else is there, whole and once."""
-    inputs_gone = {uid_of(one, bucket) for one in captures if input_is_gone(one)}
-    found = await counted(engine)
-    assert (found[Outcome.DEAD], found[Outcome.PARKED], found[Outcome.LOST]) == (0, 0, 0)
+    """Check that everything due is gone and all else is there, whole and once."""
+    inputs_gone = {uid_of(item, bucket) for item in captures if is_input_gone(item)}
+    result = await counted(engine)
+    assert (result[Outcome.DEAD], result[Outcome.PARKED], result[Outcome.LOST]) == (0, 0, 0)
     async with engine.connect() as connection:
         await check_nothing_waits(connection)
         await check_partitions(connection)
-        survivors = {uid_of(one, bucket) for one in captures if survives(one)}
+        survivors = {uid_of(item, bucket) for item in captures if survives(item)}
         await check_rows(connection, survivors, without_input=inputs_gone)
         query = select(inference.c.uid).where(inference.c.data_deleted_at.is_not(None))
         assert set((await connection.execute(query)).scalars()) == inputs_gone
 
 
-def quick_retention(environment: dict[str, str], bucket: str) -> dict[str, str]:
-    """Small batches of erasure, run after run, over the objects of this bucket."""
+def make_quick_environment(environment: dict[str, str], bucket: str) -> dict[str, str]:
+    """Return settings for small batches of erasure, run after run, over this bucket."""
     changes = {
         "S3_BUCKET": bucket,
         "RETENTION_INTERVAL_SECONDS": "1",
@@ -116,9 +116,9 @@ async def check_in_the_end(
 ) -> None:
     """Wait until retention has done its work; then what it left is exactly what had to stay."""
     await until(
-        lambda: asyncio.to_thread(listed, minio_server, bucket),
-        lambda found: found == objects_of(captures),
+        lambda: asyncio.to_thread(list_objects, minio_server, bucket),
+        lambda result: result == list_expected_objects(captures),
         seconds=120,
     )
-    await until(lambda: unfinished(engine), lambda left: left == 0, seconds=180)
+    await until(lambda: count_unfinished(engine), lambda count: count == 0, seconds=180)
     await check(engine, captures, bucket)

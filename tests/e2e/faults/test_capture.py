@@ -14,7 +14,7 @@ import aiohttp
 import psutil
 import pytest
 
-from tests.e2e.faults.capture_line import MODEL, Calls, CaptureLine, half_a_call
+from tests.e2e.faults.capture_line import MODEL, Calls, CaptureLine, send_half_a_call
 from tests.polling import until
 from tests.proxy_process import Proxy, upstream
 from tests.servers.environment import service_environment as environment_of
@@ -94,7 +94,7 @@ async def test_a_server_is_away(
         try:
             await calls.going_on(asyncio.to_thread(server.kill))
             await calls.make(200)
-            await until(lambda: _waits_for(line.proxy), lambda waits: away in waits, seconds=30)
+            await until(lambda: _list_waits(line.proxy), lambda waits: away in waits, seconds=30)
             await calls.make(50)
         finally:
             await calls.going_on(asyncio.to_thread(server.start))
@@ -103,8 +103,8 @@ async def test_a_server_is_away(
         await line.check_all(calls)
 
 
-async def _waits_for(proxy: Proxy) -> list[str]:
-    """What captures wait for; the proxy itself is ready all the while."""
+async def _list_waits(proxy: Proxy) -> list[str]:
+    """Return what captures wait for; the proxy itself is ready all the while."""
     health = await asyncio.to_thread(proxy.health)
     assert health["ready"], health
     return [name for name, reason in health["parts"].items() if reason != "ready"]
@@ -125,29 +125,29 @@ async def test_the_model_server_is_killed_in_the_middle_of_calls(capture_line: S
     async with capture_line() as line:
         calls, waiting = Calls(line.proxy.url), Calls(line.proxy.url, _number=1000)
         await calls.make(20)
-        asked = asyncio.create_task(waiting.make(4, **{"stub-wait": "20"}))
-        await until(lambda: _under_way(line.stub), lambda count: count >= 4)
+        task = asyncio.create_task(waiting.make(4, **{"stub-wait": "20"}))
+        await until(lambda: _count_open_connections(line.stub), lambda count: count >= 4)
         await asyncio.to_thread(line.stub.kill)
-        await asked
-        # what the caller is told in place of a connection that breaks
-        assert [told[:4] for told in waiting.failed.values()] == ["502:"] * 4, waiting.failed
+        await task
+        # the answer in place of a broken connection
+        assert [error[:4] for error in waiting.failed.values()] == ["502:"] * 4, waiting.failed
         await waiting.make(1)
         assert "502:" in list(waiting.failed.values())[-1]
         await asyncio.to_thread(line.stub.start)
         await calls.make(20)
         calls.failed |= waiting.failed
         await line.check_all(calls, failed=5)
-        failed = [each for each in await line.items() if each["inference_id"] in waiting.failed]
+        failed = [item for item in await line.items() if item["inference_id"] in waiting.failed]
         # the status is the model server's, which gave none
-        assert {(each["ok"], each["http_status"]) for each in failed} == {(False, None)}
-        assert all("cannot be reached" in each["error"] for each in failed), failed
+        assert {(item["ok"], item["http_status"]) for item in failed} == {(False, None)}
+        assert all("cannot be reached" in item["error"] for item in failed), failed
 
 
-async def _under_way(stub: Stub) -> int:
-    """Connections to a model server that are open."""
-    found = [psutil.Process(pid) for pid in stub.pids()]
-    open_ones = [each for one in found for each in one.net_connections("tcp")]
-    return sum(each.status == psutil.CONN_ESTABLISHED for each in open_ones)
+async def _count_open_connections(stub: Stub) -> int:
+    """Count the open connections to a model server."""
+    listed = [psutil.Process(pid) for pid in stub.pids()]
+    open_ones = [connection for process in listed for connection in process.net_connections("tcp")]
+    return sum(connection.status == psutil.CONN_ESTABLISHED for connection in open_ones)
 
 
 async def test_callers_go_in_the_middle_of_calls(capture_line: Started) -> None:
@@ -156,11 +156,11 @@ async def test_callers_go_in_the_middle_of_calls(capture_line: Started) -> None:
         length = f"Content-Length: {len(BODY)}"
         waiting = f"{PREDICT}\r\nstub-wait: 20\r\n{length}"
         gone = [
-            await half_a_call(line.proxy, f"{waiting}\r\nX-Request-ID: whole-{number}", BODY)
+            await send_half_a_call(line.proxy, f"{waiting}\r\nX-Request-ID: whole-{number}", BODY)
             for number in range(5)
         ]
         torn = f"{PREDICT}\r\nContent-Length: 1000\r\nX-Request-ID: torn"
-        gone.append(await half_a_call(line.proxy, torn, BODY))
+        gone.append(await send_half_a_call(line.proxy, torn, BODY))
         await calls.make(20)
         for writer in gone:
             writer.close()
@@ -168,7 +168,7 @@ async def test_callers_go_in_the_middle_of_calls(capture_line: Started) -> None:
         names = [*(f"whole-{number}" for number in range(5)), "torn"]
         calls.failed = dict.fromkeys(names, "gone")
         await line.check_all(calls, failed=6)
-        items = {each["inference_id"]: each for each in await line.items()}
+        items = {item["inference_id"]: item for item in await line.items()}
         for name in names:
             assert items[name]["ok"] is False
             assert items[name]["http_status"] is None
@@ -201,7 +201,7 @@ async def test_the_proxy_is_killed_with_its_spool_on(
             if server is not None:
                 await asyncio.to_thread(server.start)
         before = dict(calls.answered)
-        calls.failed.clear()  # they had nobody to call
+        calls.failed.clear()  # there was no proxy to call
         line.proxy.restart()
         await asyncio.to_thread(line.proxy.wait_ready)
         await calls.make(50)
@@ -217,10 +217,10 @@ async def _check_after_a_kill(
     after = len(calls.answered) - len(before)
 
     def both_have_ended(accounts: list[dict[str, Any]]) -> bool:
-        states = sorted(each["state"] for each in accounts)
-        heir = [each["published"] for each in accounts if each["state"] == "running"]
+        states = sorted(account["state"] for account in accounts)
+        heir = [account["published"] for account in accounts if account["state"] == "running"]
         # while the ingester is behind, what was published and not read yet has no other name
-        unexplained = any(each["holes"]["unexplained"] for each in accounts)
+        unexplained = any(account["holes"]["unexplained"] for account in accounts)
         return states == ["dead", "running"] and heir == [after] and not unexplained
 
     accounts = await line.settled(both_have_ended, seconds=150)
@@ -229,7 +229,7 @@ async def _check_after_a_kill(
     missing = [name for name in calls.answered if name not in stored]
     late = [name for name in missing if calls.answered[name] < killed_at - 1]
     assert late == [], (len(missing), accounts)
-    dead = next(each for each in accounts if each["state"] == "dead")
-    # exchanges that were reported and did not come are named; of later ones nobody knows
-    named = dead["unsettled"] + dead["holes"]["unknown_tail"] + sum(dead["dropped"].values())
-    print(f"{len(before)} answered, {len(missing)} not stored, {named} named")
+    dead = next(account for account in accounts if account["state"] == "dead")
+    # reported exchanges that did not arrive are counted; later ones are unknown
+    accounted = dead["unsettled"] + dead["holes"]["unknown_tail"] + sum(dead["dropped"].values())
+    print(f"{len(before)} answered, {len(missing)} not stored, {accounted} named")

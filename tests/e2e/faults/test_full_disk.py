@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index.database import create_engine
-from tests.e2e.faults.away import AWAY_SECONDS, check_it_did_not_spin, said_to_be_away
-from tests.e2e.faults.books_close import check_ingested, drained
-from tests.e2e.faults.traffic import Published, captures
+from tests.e2e.faults.away import AWAY_SECONDS, check_it_did_not_spin, read_unready_parts
+from tests.e2e.faults.books_close import check_ingested, wait_until_drained
+from tests.e2e.faults.traffic import Published, make_captures
 from tests.polling import until
 from tests.producer import Capture
 from tests.servers.fixtures import migrate, unique
@@ -29,8 +29,8 @@ _SETTINGS = {"max_wal_size": "1GB", "min_wal_size": "2MB", "checkpoint_timeout":
 
 
 @dataclass(frozen=True)
-class Place:
-    """What is on the small disk (a folder of the server's), and what then becomes of Postgres."""
+class DiskCase:
+    """The folder of the server that is on the small disk, and what then becomes of Postgres."""
 
     folder: str
     log_apart: bool
@@ -38,44 +38,46 @@ class Place:
     leave_bytes: int = 64 * 1024
 
 
-PLACES = {
-    "everything": Place("data", log_apart=False, panics=None),
-    "tables": Place("data", log_apart=True, panics=False),
-    "write-ahead log": Place("log", log_apart=True, panics=True),
+DISKS = {
+    "everything": DiskCase("data", log_apart=False, panics=None),
+    "tables": DiskCase("data", log_apart=True, panics=False),
+    "write-ahead log": DiskCase("log", log_apart=True, panics=True),
     # Less than one page of a table: what a small batch writes would fit into more.
-    "temporary tables": Place("temporary", log_apart=False, panics=False, leave_bytes=4096),
+    "temporary tables": DiskCase("temporary", log_apart=False, panics=False, leave_bytes=4096),
 }
 
 
-@pytest.fixture(params=PLACES)
-def place(request: pytest.FixtureRequest) -> Place:
-    return PLACES[request.param]
+@pytest.fixture(params=DISKS)
+def disk_case(request: pytest.FixtureRequest) -> DiskCase:
+    return DISKS[request.param]
 
 
 @pytest.fixture
-def server(place: Place) -> Iterator[tuple[PostgresServer, SmallDisk]]:
+def server(disk_case: DiskCase) -> Iterator[tuple[PostgresServer, SmallDisk]]:
     """A Postgres of which a part is on a small disk, which has room at first."""
     initdb = list(_SMALL_SEGMENTS)
-    made = PostgresServer(_SETTINGS, initdb=initdb)
-    if place.log_apart:
-        initdb.append(f"--waldir={made.folder / 'log'}")
+    postgres = PostgresServer(_SETTINGS, initdb=initdb)
+    if disk_case.log_apart:
+        initdb.append(f"--waldir={postgres.folder / 'log'}")
     with ExitStack() as stack:
-        stack.callback(made.close)
-        disk = stack.enter_context(SmallDisk(made.folder / place.folder, user=made.user))
-        stack.callback(made.stop)
-        made.start()
-        yield made, disk
+        stack.callback(postgres.close)
+        disk = stack.enter_context(
+            SmallDisk(postgres.folder / disk_case.folder, user=postgres.user)
+        )
+        stack.callback(postgres.stop)
+        postgres.start()
+        yield postgres, disk
 
 
 @pytest.fixture
 def full_environment(
-    environment: dict[str, str], server: tuple[PostgresServer, SmallDisk], place: Place
+    environment: dict[str, str], server: tuple[PostgresServer, SmallDisk], disk_case: DiskCase
 ) -> dict[str, str]:
     """The ingester's environment with a migrated database of that server."""
     postgres, disk = server
     name = unique()
     dsn = postgres.create_database(name)
-    if place.folder == "temporary":
+    if disk_case.folder == "temporary":
         postgres.execute(
             f"CREATE TABLESPACE small LOCATION '{disk.folder}'",
             f"ALTER DATABASE \"{name}\" SET temp_tablespaces = 'small'",
@@ -86,13 +88,13 @@ def full_environment(
 
 @pytest.fixture
 async def own_engine(full_environment: dict[str, str]) -> AsyncIterator[AsyncEngine]:
-    made = create_engine(full_environment["INFERENCE_STORE_POSTGRES_DSN"])
-    yield made
-    await made.dispose()
+    opened_engine = create_engine(full_environment["INFERENCE_STORE_POSTGRES_DSN"])
+    yield opened_engine
+    await opened_engine.dispose()
 
 
 async def test_a_full_disk(
-    place: Place,
+    disk_case: DiskCase,
     server: tuple[PostgresServer, SmallDisk],
     full_environment: dict[str, str],
     published: Published,
@@ -106,15 +108,17 @@ async def test_a_full_disk(
     try:
         await asyncio.to_thread(service.wait_ready)
         await published.publish(many[:100], again=20)
-        await drained(own_engine, records=published.records)
+        await wait_until_drained(own_engine, records=published.records)
         await own_engine.dispose()  # its connections may not outlive a crash
-        disk.leave(place.leave_bytes)
-        coming = [*many[100:], *captures(range(20_000, 20_600), prefix=unique())]
+        disk.leave(disk_case.leave_bytes)
+        coming = [*many[100:], *make_captures(range(20_000, 20_600), prefix=unique())]
         load = asyncio.create_task(published.under_load(coming, chunk=100))
-        await until(lambda: said_to_be_away(service), lambda away: "postgres" in away, seconds=180)
+        await until(
+            lambda: read_unready_parts(service), lambda away: "postgres" in away, seconds=180
+        )
         await asyncio.sleep(AWAY_SECONDS)
-        away = await until(lambda: said_to_be_away(service), lambda away: "postgres" in away)
-        check_how_it_failed(place, postgres, away["postgres"])
+        away = await until(lambda: read_unready_parts(service), lambda away: "postgres" in away)
+        check_how_it_failed(disk_case, postgres, away["postgres"])
         disk.grow()
         await asyncio.to_thread(postgres.start_if_ended)
         await load
@@ -128,11 +132,11 @@ async def test_a_full_disk(
         service.stop()
 
 
-def check_how_it_failed(place: Place, postgres: PostgresServer, reason: str) -> None:
+def check_how_it_failed(case: DiskCase, postgres: PostgresServer, reason: str) -> None:
     """The disk was the reason, and Postgres said so itself."""
     log = (postgres.folder / "postgres.log").read_text(errors="replace")
-    assert any(said in log for said in _NO_SPACE)
-    if place.panics is not None:
-        assert ("PANIC" in log) == place.panics
-    if place.panics is False:
-        assert any(said in reason for said in _NO_SPACE)
+    assert any(message in log for message in _NO_SPACE)
+    if case.panics is not None:
+        assert ("PANIC" in log) == case.panics
+    if case.panics is False:
+        assert any(message in reason for message in _NO_SPACE)

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tests.e2e.faults.books_close import check_ingested
-from tests.e2e.faults.traffic import Published, captures
+from tests.e2e.faults.traffic import Published, make_captures
 from tests.servers.fixtures import unique
 from tests.service_process import Service
 
@@ -25,7 +25,7 @@ async def test_killed_at_random_moments(
     tmp_path: Path,
 ) -> None:
     moments = random.Random(seed)
-    coming = captures(range(10_000 * seed, 10_000 * seed + 1500))
+    coming = make_captures(range(10_000 * seed, 10_000 * seed + 1500))
     service = Service("ingester", environment, tmp_path)
     try:
         load = asyncio.create_task(published.under_load(coming, pause=0.6))

@@ -11,8 +11,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index.database import create_engine
 from inference_store.index.tables import erasing, erasure, retention_run
-from tests.e2e.faults.books_close import counted, drained
-from tests.e2e.faults.expiring import check_in_the_end, quick_retention, received, set_policies
+from tests.e2e.faults.books_close import counted, wait_until_drained
+from tests.e2e.faults.expiring import (
+    check_in_the_end,
+    make_captures,
+    make_quick_environment,
+    set_policies,
+)
 from tests.e2e.faults.traffic import Published
 from tests.polling import until
 from tests.producer import Capture
@@ -32,14 +37,14 @@ def own_environment(
 ) -> dict[str, str]:
     dsn = own_postgres.create_database(unique())
     migrate(dsn)
-    return quick_retention(environment | {"INFERENCE_STORE_POSTGRES_DSN": dsn}, bucket)
+    return make_quick_environment(environment | {"INFERENCE_STORE_POSTGRES_DSN": dsn}, bucket)
 
 
 @pytest.fixture
 async def own_engine(own_environment: dict[str, str]) -> AsyncIterator[AsyncEngine]:
-    made = create_engine(own_environment["INFERENCE_STORE_POSTGRES_DSN"])
-    yield made
-    await made.dispose()
+    opened_engine = create_engine(own_environment["INFERENCE_STORE_POSTGRES_DSN"])
+    yield opened_engine
+    await opened_engine.dispose()
 
 
 async def test_erasures_outlive_postgres(
@@ -51,12 +56,12 @@ async def test_erasures_outlive_postgres(
     bucket: str,
     tmp_path: Path,
 ) -> None:
-    published.producer = published.producer.of_bucket(bucket)
-    stored = received(range(450))
+    published.producer = published.producer.use_bucket(bucket)
+    stored = make_captures(range(450))
     services = [Service("ingester", own_environment, tmp_path)]
     try:
         await published.under_load(stored, chunk=150)
-        await until(lambda: counted(own_engine), lambda found: found.total() == published.records)
+        await until(lambda: counted(own_engine), lambda result: result.total() == published.records)
         await set_policies(own_engine)
         services.append(Service("retention", own_environment, tmp_path))
         over = asyncio.Event()
@@ -66,7 +71,7 @@ async def test_erasures_outlive_postgres(
         coming = await load
         # Late redeliveries of everything do not bring back what was erased.
         await published.publish(stored)
-        await drained(own_engine, records=published.records)
+        await wait_until_drained(own_engine, records=published.records)
         await check_in_the_end(own_engine, [*stored, *coming], minio_server, bucket)
         await check_states(own_engine)
         for service in services:
@@ -79,11 +84,11 @@ async def test_erasures_outlive_postgres(
 
 
 async def publish_until(over: asyncio.Event, published: Published) -> list[Capture]:
-    """Traffic until it is over, so that each round finds something to erase, on any machine."""
+    """Publish until it is over, so that each round finds something to erase, on any machine."""
     coming: list[Capture] = []
     while not over.is_set():
         start = 450 + len(coming)
-        some = received(range(start, start + 30))
+        some = make_captures(range(start, start + 30))
         await published.under_load(some, chunk=30, pause=1.0)
         coming += some
     return coming
@@ -92,24 +97,24 @@ async def publish_until(over: asyncio.Event, published: Published) -> list[Captu
 async def go_and_come_back(
     postgres: PostgresServer, engine: AsyncEngine, moments: random.Random
 ) -> None:
-    """Each time while something is marked and not yet erased."""
+    """Stop Postgres and start it again, each time while something is marked and not yet erased."""
     for how in ROUNDS:
-        await until(lambda: marks(engine), lambda left: left > 0)
+        await until(lambda: count_marks(engine), lambda count: count > 0)
         await asyncio.sleep(moments.uniform(0.0, 0.1))
         await asyncio.to_thread(getattr(postgres, how))
         await asyncio.sleep(moments.uniform(0.0, _LONGEST_AWAY_SECONDS))
         await asyncio.to_thread(postgres.start)
 
 
-async def marks(engine: AsyncEngine) -> int:
+async def count_marks(engine: AsyncEngine) -> int:
     async with engine.connect() as connection:
         return int(await connection.scalar(select(func.count()).select_from(erasing)) or 0)
 
 
 async def check_states(engine: AsyncEngine) -> None:
-    """No erasure and no run was left on its way: only the newest run may be at work."""
+    """Check that no erasure or run was left unfinished: only the newest run may be at work."""
     # One run may have gone through all that Postgres did: the next one shows that it ended.
-    states = await until(lambda: run_states(engine), lambda found: len(found) > 1)
+    states = await until(lambda: run_states(engine), lambda states_now: len(states_now) > 1)
     assert set(states[1:]) == {"done"}
     async with engine.connect() as connection:
         assert set((await connection.execute(select(erasure.c.state))).scalars()) == {"deleted"}

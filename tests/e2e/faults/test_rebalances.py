@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tests.e2e.faults.books_close import check_ingested, counted
-from tests.e2e.faults.traffic import Published, captures
+from tests.e2e.faults.traffic import Published, make_captures
 from tests.polling import until
 from tests.service_process import Service
 
@@ -19,14 +19,18 @@ pytestmark = pytest.mark.real_kafka
 FROZEN_SECONDS = 13.0
 
 
-def two(environment: dict[str, str], folder: Path) -> list[Service]:
-    """Two ingesters of one group."""
+def make_two_ingesters(environment: dict[str, str], folder: Path) -> list[Service]:
+    """Make two ingesters of one group."""
     folders = [folder / name for name in ("first", "second")]
-    for one in folders:
-        one.mkdir()
+    for own_folder in folders:
+        own_folder.mkdir()
     return [
-        Service("ingester", environment | {"INFERENCE_STORE_INGESTER_INSTANCE": one.name}, one)
-        for one in folders
+        Service(
+            "ingester",
+            environment | {"INFERENCE_STORE_INGESTER_INSTANCE": own_folder.name},
+            own_folder,
+        )
+        for own_folder in folders
     ]
 
 
@@ -38,11 +42,13 @@ async def test_ingesters_join_leave_and_are_killed(
     tmp_path: Path,
 ) -> None:
     order = random.Random(3)
-    services = two(environment, tmp_path)
+    services = make_two_ingesters(environment, tmp_path)
     try:
         for service in services:
             await asyncio.to_thread(service.wait_ready)
-        load = asyncio.create_task(published.under_load(captures(range(50_000, 52_000)), pause=0.7))
+        load = asyncio.create_task(
+            published.under_load(make_captures(range(50_000, 52_000)), pause=0.7)
+        )
         for turn in range(6):
             service = services[turn % 2]
             await asyncio.sleep(order.uniform(0.5, 2.0))
@@ -65,12 +71,12 @@ async def test_an_ingester_that_was_fenced_comes_back(
     shared_bucket: str,
     tmp_path: Path,
 ) -> None:
-    services = two(environment, tmp_path)
+    services = make_two_ingesters(environment, tmp_path)
     frozen = services[0]
     try:
         for service in services:
             await asyncio.to_thread(service.wait_ready)
-        some = captures(range(60_000, 61_200))
+        some = make_captures(range(60_000, 61_200))
         await published.under_load(some[:300], pause=0.1)
         load = asyncio.create_task(published.under_load(some[300:900], pause=0.2))
         await asyncio.sleep(0.4)
@@ -80,7 +86,7 @@ async def test_an_ingester_that_was_fenced_comes_back(
             await asyncio.sleep(FROZEN_SECONDS)
             # The other has taken over everything.
             records = published.records
-            await until(lambda: counted(engine), lambda found: found.total() == records)
+            await until(lambda: counted(engine), lambda result: result.total() == records)
         finally:
             frozen.process.send_signal(signal.SIGCONT)
         await published.under_load(some[900:], pause=0.2)
@@ -95,22 +101,22 @@ async def test_an_ingester_that_was_fenced_comes_back(
 
 # The rows of a batch, and the books of its partitions, are written and locked; or Postgres waits
 # for the rest of a COPY.
-@pytest.mark.parametrize("place", ["ingester.write.books:3", "ingester.write.copy:9"])
-async def test_an_ingester_that_is_frozen_amid_a_transaction_holds_nobody_up(
-    place: str,
+@pytest.mark.parametrize("failpoint", ["ingester.write.books:3", "ingester.write.copy:9"])
+async def test_an_ingester_frozen_amid_a_transaction_does_not_block_others(
+    failpoint: str,
     environment: dict[str, str],
     published: Published,
     engine: AsyncEngine,
     shared_bucket: str,
     tmp_path: Path,
 ) -> None:
-    first, second = two(environment, tmp_path)
+    first, second = make_two_ingesters(environment, tmp_path)
     second.stop()
     first.stop()
-    first.restart(FAILPOINT=f"{place}:stop")
+    first.restart(FAILPOINT=f"{failpoint}:stop")
     try:
         await asyncio.to_thread(first.wait_ready)
-        await published.under_load(captures(range(70_000, 70_600)), pause=0.05)
+        await published.under_load(make_captures(range(70_000, 70_600)), pause=0.05)
 
         process = psutil.Process(first.process.pid)
 
@@ -120,7 +126,7 @@ async def test_an_ingester_that_is_frozen_amid_a_transaction_holds_nobody_up(
         await until(is_frozen, bool)
         second.restart()
         records = published.records
-        await until(lambda: counted(engine), lambda found: found.total() == records)
+        await until(lambda: counted(engine), lambda result: result.total() == records)
         first.process.send_signal(signal.SIGCONT)
         await check_ingested(engine, published.captures, shared_bucket, records=published.records)
         for service in (first, second):

@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index.database import create_engine
-from tests.e2e.faults.away import AWAY_SECONDS, check_it_did_not_spin, said_to_be_away
+from tests.e2e.faults.away import AWAY_SECONDS, check_it_did_not_spin, read_unready_parts
 from tests.e2e.faults.books_close import check_ingested, counted
-from tests.e2e.faults.traffic import Published, captures
+from tests.e2e.faults.traffic import Published, make_captures
 from tests.polling import until
 from tests.producer import Producer
 from tests.servers.environment import service_environment as environment_of
@@ -53,9 +53,9 @@ def own_environment(
 
 @pytest.fixture
 async def own_engine(own_environment: dict[str, str]) -> AsyncIterator[AsyncEngine]:
-    made = create_engine(own_environment["INFERENCE_STORE_POSTGRES_DSN"])
-    yield made
-    await made.dispose()
+    opened_engine = create_engine(own_environment["INFERENCE_STORE_POSTGRES_DSN"])
+    yield opened_engine
+    await opened_engine.dispose()
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
@@ -69,7 +69,7 @@ async def test_a_server_goes_and_comes_back(
     tmp_path: Path,
 ) -> None:
     server, bucket = servers[name], own_environment["INFERENCE_STORE_S3_BUCKET"]
-    some = captures(range(600))
+    some = make_captures(range(600))
     topic = own_environment["INFERENCE_STORE_KAFKA_TOPIC"]
     service = Service("ingester", own_environment, tmp_path)
     try:
@@ -78,12 +78,12 @@ async def test_a_server_goes_and_comes_back(
             await producer.put_all(some)
             published = Published(producer)
             await published.publish(some[:200], again=20)
-            await until(lambda: counted(own_engine), lambda found: found.total() > 0)
+            await until(lambda: counted(own_engine), lambda counts: counts.total() > 0)
             await asyncio.to_thread(getattr(server, how))
             later = asyncio.create_task(published.publish(some[200:], again=100))
-            await until(lambda: said_to_be_away(service), lambda away: PARTS[name] in away)
+            await until(lambda: read_unready_parts(service), lambda away: PARTS[name] in away)
             await asyncio.sleep(AWAY_SECONDS)
-            assert PARTS[name] in await said_to_be_away(service)
+            assert PARTS[name] in await read_unready_parts(service)
             await asyncio.to_thread(server.start)
             await later
             await check_ingested(own_engine, published.captures, bucket, records=published.records)

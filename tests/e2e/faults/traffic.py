@@ -8,7 +8,7 @@ from datetime import timedelta
 from tests.producer import START, Capture, Producer, capture
 
 
-def captures(numbers: range, *, days: int = 3, **changes: object) -> list[Capture]:
+def make_captures(numbers: range, *, days: int = 3, **changes: object) -> list[Capture]:
     """Captures spread over so many days, so that several partitions are made."""
     return [
         capture(
@@ -22,7 +22,7 @@ def captures(numbers: range, *, days: int = 3, **changes: object) -> list[Captur
 
 @dataclass
 class Published:
-    """What a producer published: the captures, and how many records they were."""
+    """The captures that a producer has published, and the number of their records."""
 
     producer: Producer
     captures: list[Capture] = field(default_factory=list)
@@ -30,14 +30,14 @@ class Published:
 
     async def publish(self, some: Sequence[Capture], *, again: int = 0) -> None:
         """Publish events, the first `again` of them twice; their blobs are there already."""
-        await self.producer.publish_all(one.event for one in (*some, *some[:again]))
+        await self.producer.publish_all(captured.event for captured in (*some, *some[:again]))
         self.captures += some
         self.records += len(some) + again
 
     async def under_load(
         self, some: Sequence[Capture], *, chunk: int = 50, pause: float = 0.1
     ) -> None:
-        """Blobs and events bit by bit, a fifth of the events twice; through Kafka's absence."""
+        """Publish blobs and events bit by bit, a fifth of the events twice; Kafka may be away."""
         for start in range(0, len(some), chunk):
             piece = some[start : start + chunk]
             await self.producer.put_all(piece)

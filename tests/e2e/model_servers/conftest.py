@@ -48,8 +48,8 @@ def proxy_before(
             proxy.wait_ready()
             yield proxy
             assert proxy.process.running, proxy.text[-4000:]
-        assert proxy.said("capture_failed") == []
-        assert [each["lost"] for each in proxy.said("capture_stopped")] == [0]
+        assert proxy.read_log("capture_failed") == []
+        assert [stopped["lost"] for stopped in proxy.read_log("capture_stopped")] == [0]
 
     return start
 

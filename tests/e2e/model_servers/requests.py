@@ -23,21 +23,23 @@ def get(path: str, *headers: tuple[str, str], method: str = "GET") -> Asked:
     return Asked(method, path, headers)
 
 
-def post(path: str, said: Any, *headers: tuple[str, str]) -> Asked:
+def post(path: str, body: Any, *headers: tuple[str, str]) -> Asked:
     """A request with a body: JSON, or bytes as they are."""
-    if isinstance(said, bytes):
-        return Asked("POST", path, headers, said)
-    return Asked("POST", path, (JSON, *headers), json.dumps(said).encode())
+    if isinstance(body, bytes):
+        return Asked("POST", path, headers, body)
+    return Asked("POST", path, (JSON, *headers), json.dumps(body).encode())
 
 
-def infer(name: str, datatype: str, shape: list[int], data: list[Any], **more: Any) -> Any:
+def make_infer_request(
+    name: str, datatype: str, shape: list[int], data: list[Any], **more: Any
+) -> Any:
     """A V2 request of one tensor."""
     tensor = {"name": name, "datatype": datatype, "shape": shape, "data": data}
     return {"id": "known", "inputs": [tensor], **more}
 
 
-PIXELS = infer("pixels", "FP64", [1, 64], [0.0] * 64)
-WORDS = infer("text", "BYTES", [1], ["one two three"])
+PIXELS = make_infer_request("pixels", "FP64", [1, 64], [0.0] * 64)
+WORDS = make_infer_request("text", "BYTES", [1], ["one two three"])
 _DIGITS = "/v2/models/digits"
 _OF_V2 = {
     "server": get("/v2"),
@@ -58,7 +60,7 @@ _MLSERVER = {
     "escaped": post("/v2/models/%64igits/infer", PIXELS),
     "trailing slash": post(f"{_DIGITS}/infer/", PIXELS),
     "no such version": post(f"{_DIGITS}/versions/7/infer", PIXELS),
-    "wrong shape": post(f"{_DIGITS}/infer", infer("pixels", "FP64", [1, 2], [1, 2])),
+    "wrong shape": post(f"{_DIGITS}/infer", make_infer_request("pixels", "FP64", [1, 2], [1, 2])),
     "no json": post(f"{_DIGITS}/infer", b'{"inputs": [', JSON),
     "no body": get(f"{_DIGITS}/infer", method="POST"),
     "compressed": post(
@@ -75,7 +77,9 @@ _MLSERVER = {
     "generate stream": post("/v2/models/words/generate_stream", WORDS),
     "infer with odd headers": post(
         "/v2/models/echo/infer",
-        infer("x", "INT64", [2], [1, -(2**60)], parameters={"metadata": '[{"key": "é"}]'}),
+        make_infer_request(
+            "x", "INT64", [2], [1, -(2**60)], parameters={"metadata": '[{"key": "é"}]'}
+        ),
         ("X-Request-ID", "from-outside"),
         ("Authorization", "Bearer secret"),
         ("Cookie", "a=1"),
@@ -83,52 +87,56 @@ _MLSERVER = {
 }
 # What it compresses says when that was.
 MLSERVER: Mapping[str, Asked] = {
-    name: replace(asked, headers=[*asked.headers, ("Accept-Encoding", "identity")])
-    for name, asked in _MLSERVER.items()
+    name: replace(request, headers=[*request.headers, ("Accept-Encoding", "identity")])
+    for name, request in _MLSERVER.items()
 }
 
 _SENTIMENT, _STORY = "/v2/models/sentiment/infer", "/v2/models/story/infer"
 _TEXT = {"name": "args", "datatype": "BYTES", "shape": [1], "data": ["once upon a time"]}
 
 
-def argument(name: str, datatype: str, value: Any) -> Any:
+def make_argument(name: str, datatype: str, value: Any) -> Any:
     """A named argument of a Hugging Face pipeline, as a tensor."""
-    said = {"name": name, "datatype": datatype, "shape": [1], "data": [value]}
-    return {**said, "parameters": {"content_type": "raw"}}
+    tensor = {"name": name, "datatype": datatype, "shape": [1], "data": [value]}
+    return {**tensor, "parameters": {"content_type": "raw"}}
 
 
 GENERATED = [
     _TEXT,
-    argument("max_new_tokens", "INT64", 5),
-    argument("do_sample", "INT8", False),
-    argument("repetition_penalty", "FP64", 1.5),
+    make_argument("max_new_tokens", "INT64", 5),
+    make_argument("do_sample", "INT8", False),
+    make_argument("repetition_penalty", "FP64", 1.5),
 ]
 HUGGINGFACE: Mapping[str, Asked] = {
     "ready": get("/v2/models/sentiment/ready"),
-    "classified": post(_SENTIMENT, infer("args", "BYTES", [1], ["a good day"])),
-    "several": post(_SENTIMENT, infer("array_inputs", "BYTES", [2], ["a good day", "bad"])),
-    "two arguments": post(_SENTIMENT, infer("args", "BYTES", [2], ["a", "b"])),
+    "classified": post(_SENTIMENT, make_infer_request("args", "BYTES", [1], ["a good day"])),
+    "several": post(
+        _SENTIMENT, make_infer_request("array_inputs", "BYTES", [2], ["a good day", "bad"])
+    ),
+    "two arguments": post(_SENTIMENT, make_infer_request("args", "BYTES", [2], ["a", "b"])),
     "generated": post(_STORY, {"id": "g", "inputs": GENERATED}),
-    "no such argument": post(_STORY, {"inputs": [_TEXT, argument("odd", "INT64", 1)]}),
+    "no such argument": post(_STORY, {"inputs": [_TEXT, make_argument("odd", "INT64", 1)]}),
 }
 
 
-def _binary(rows: list[float], header: Any = None, *, length: int | None = None) -> Asked:
+def _make_binary_request(
+    rows: list[float], header: Any = None, *, length: int | None = None
+) -> Asked:
     """A request of the binary data extension to the model `twice`, which doubles."""
     raw = struct.pack(f"<{len(rows)}f", *rows)
     tensor: dict[str, object] = {"name": "x", "datatype": "FP32", "shape": [1, len(rows)]}
     tensor |= {"parameters": {"binary_data_size": len(raw)}}
     outputs = [{"name": "y", "parameters": {"binary_data": True}}]
-    said = json.dumps(header or {"id": "b", "inputs": [tensor], "outputs": outputs}).encode()
-    size = str(len(said) if length is None else length)
+    head = json.dumps(header or {"id": "b", "inputs": [tensor], "outputs": outputs}).encode()
+    size = str(len(head) if length is None else length)
     headers = [
         ("Inference-Header-Content-Length", size),
         ("Content-Type", "application/octet-stream"),
     ]
-    return Asked("POST", "/v2/models/twice/infer", headers, said + raw)
+    return Asked("POST", "/v2/models/twice/infer", headers, head + raw)
 
 
-_TWICE = infer("x", "FP32", [1, 2], [1, 2.5])
+_TWICE = make_infer_request("x", "FP32", [1, 2], [1, 2.5])
 _TWICE_WRITTEN = json.dumps(_TWICE).encode()
 
 TRITON: Mapping[str, Asked] = {
@@ -141,13 +149,13 @@ TRITON: Mapping[str, Asked] = {
     "infer with parameters": post(
         "/v2/models/twice/infer", {**_TWICE, "parameters": {"a": "b", "c": 1, "d": True}}
     ),
-    "failed": post("/v2/models/twice/infer", infer("x", "FP32", [1, 1], [-1])),
+    "failed": post("/v2/models/twice/infer", make_infer_request("x", "FP32", [1, 1], [-1])),
     "no json": post("/v2/models/twice/infer", b'{"inputs": [', JSON),
-    "binary": _binary([1, 2.5, 1e9]),
-    "binary, empty": _binary([]),
-    "binary, header too long": _binary([1], length=4000),
-    "binary, header too short": _binary([1], length=3),
-    "binary, header of nothing": _binary([1], length=0),
+    "binary": _make_binary_request([1, 2.5, 1e9]),
+    "binary, empty": _make_binary_request([]),
+    "binary, header too long": _make_binary_request([1], length=4000),
+    "binary, header too short": _make_binary_request([1], length=3),
+    "binary, header of nothing": _make_binary_request([1], length=0),
     "binary, no number": post(
         "/v2/models/twice/infer", b"{}", ("Inference-Header-Content-Length", "two")
     ),
@@ -183,7 +191,9 @@ KSERVE: Mapping[str, Asked] = {
     "v1 no instances": post("/v1/models/sums:predict", {"instances": "none"}),
     "v1 no model": post("/v1/models/nobodys:predict", {"instances": []}),
     "v1 no json": post("/v1/models/sums:predict", b"{", JSON),
-    "v2 infer": post("/v2/models/sums/infer", infer("rows", "FP64", [2, 2], [1, 2.5, 3, 4])),
+    "v2 infer": post(
+        "/v2/models/sums/infer", make_infer_request("rows", "FP64", [2, 2], [1, 2.5, 3, 4])
+    ),
     "v2 no inputs": post("/v2/models/sums/infer", {"id": "known"}),
 }
 
@@ -244,4 +254,4 @@ REFUSED = frozenset(
     | {"v1 no json", "v2 no inputs", "binary, header too long"}
     | {"binary, header too short", "binary, header of nothing", "binary, no number"}
 )
-"""What the real servers refuse; all else they answer."""
+"""The requests that the real servers refuse; they answer all others."""

@@ -41,19 +41,19 @@ EVERY_DATATYPE = [
 ]
 
 
-async def over_http(server: Any, proxy: Proxy, asks: Callable[[str], Any]) -> Any:
-    """What a client said of the server, where nothing differed through the proxy."""
-    said, answers = [], []
+async def compare_over_http(server: Any, proxy: Proxy, asks: Callable[[str], Any]) -> Any:
+    """Return the client's result. Raise AssertionError if it differs through the proxy."""
+    results, answers = [], []
     for address in (server.http, proxy.http):
         async with recorded(address) as recording:
-            said.append(await asyncio.to_thread(asks, recording.address))
+            results.append(await asyncio.to_thread(asks, recording.address))
         # some ask for several at once
-        answers.append(sorted(recording.answers, key=lambda one: one.body))
+        answers.append(sorted(recording.answers, key=lambda answer: answer.body))
     assert len(answers[0]) == len(answers[1]) > 0
     pairs = zip(*answers, strict=True)
     assert [differences(*pair, besides={ID_HEADER}) for pair in pairs] == [[]] * len(answers[0])
-    assert said[0] == said[1]
-    return said[0]
+    assert results[0] == results[1]
+    return results[0]
 
 
 @pytest.mark.real_triton
@@ -63,19 +63,23 @@ async def test_tritonclient_over_http(
     triton: Triton, before_triton: Proxy, clients: Clients, binary: bool, compression: str | None
 ) -> None:
     # What is neither text nor a number of JSON travels in binary alone.
-    tensors = EVERY_DATATYPE if binary else [each for each in EVERY_DATATYPE if _in_json(each)]
-    said: Any = {"request_compression": compression, "response_compression": compression}
-    asked: Any = {"id": "e", "binary": binary, **said}
+    tensors = (
+        EVERY_DATATYPE
+        if binary
+        else [candidate for candidate in EVERY_DATATYPE if _fits_json(candidate)]
+    )
+    coding: Any = {"request_compression": compression, "response_compression": compression}
+    options: Any = {"id": "e", "binary": binary, **coding}
 
     def asks(address: str) -> Any:
-        return clients.infer("http", address, "echo", tensors, **asked)
+        return clients.infer("http", address, "echo", tensors, **options)
 
-    said = await over_http(triton, before_triton, asks)
-    assert said["outputs"].keys() == {each["name"] for each in tensors}
+    result = await compare_over_http(triton, before_triton, asks)
+    assert result["outputs"].keys() == {candidate["name"] for candidate in tensors}
 
 
-def _in_json(one: Any) -> bool:
-    return one["datatype"] not in {"BYTES", "FP16"}
+def _fits_json(tensor_fields: Any) -> bool:
+    return tensor_fields["datatype"] not in {"BYTES", "FP16"}
 
 
 @pytest.mark.real_triton
@@ -83,52 +87,52 @@ def _in_json(one: Any) -> bool:
 def test_tritonclient_over_grpc(
     triton: Triton, before_triton: Proxy, clients: Clients, compression: str | None
 ) -> None:
-    asked: Any = {"id": "e", "request_compression": compression, "headers": {"x-tenant": "a"}}
-    direct = clients.infer("grpc", triton.grpc, "echo", EVERY_DATATYPE, **asked)
+    options: Any = {"id": "e", "request_compression": compression, "headers": {"x-tenant": "a"}}
+    direct = clients.infer("grpc", triton.grpc, "echo", EVERY_DATATYPE, **options)
     assert "error" not in direct, direct
-    assert clients.infer("grpc", before_triton.grpc, "echo", EVERY_DATATYPE, **asked) == direct
+    assert clients.infer("grpc", before_triton.grpc, "echo", EVERY_DATATYPE, **options) == direct
 
 
 @pytest.mark.real_triton
 def test_tritonclient_streams(triton: Triton, before_triton: Proxy, clients: Clients) -> None:
-    said = [tensor("text", "BYTES", [1], [b"one two three"])]
-    direct = clients.stream(triton.grpc, "words", said)
+    tensors = [tensor("text", "BYTES", [1], [b"one two three"])]
+    direct = clients.stream(triton.grpc, "words", tensors)
     assert len(direct) >= 3
-    assert clients.stream(before_triton.grpc, "words", said) == direct
+    assert clients.stream(before_triton.grpc, "words", tensors) == direct
 
 
 @pytest.mark.real_triton
-async def test_tritonclient_is_told_what_failed(
+async def test_tritonclient_gets_the_error(
     triton: Triton, before_triton: Proxy, clients: Clients
 ) -> None:
-    asked = [tensor("x", "FP32", [1, 1], [-1])]
+    tensors = [tensor("x", "FP32", [1, 1], [-1])]
 
     def asks(address: str) -> Any:
-        return clients.infer("http", address, "twice", asked)
+        return clients.infer("http", address, "twice", tensors)
 
-    assert "error" in await over_http(triton, before_triton, asks)
-    direct = clients.infer("grpc", triton.grpc, "twice", asked)
+    assert "error" in await compare_over_http(triton, before_triton, asks)
+    direct = clients.infer("grpc", triton.grpc, "twice", tensors)
     assert "error" in direct
-    assert clients.infer("grpc", before_triton.grpc, "twice", asked) == direct
+    assert clients.infer("grpc", before_triton.grpc, "twice", tensors) == direct
 
 
 @pytest.mark.real_huggingface
 async def test_tritonclient_has_a_text_classified(
     huggingface: HuggingFace, before_huggingface: Proxy, clients: Clients
 ) -> None:
-    asked = [tensor("args", "BYTES", [1], [b"a good day"])]
+    tensors = [tensor("args", "BYTES", [1], [b"a good day"])]
 
     def asks(address: str) -> Any:
         # which it does not send of itself, and MLServer wants
-        said = {"Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json"}
         return clients.infer(
-            "http", address, "sentiment", asked, id="s", binary=False, headers=said
+            "http", address, "sentiment", tensors, id="s", binary=False, headers=headers
         )
 
-    assert "error" not in await over_http(huggingface, before_huggingface, asks)
-    direct = clients.infer("grpc", huggingface.grpc, "sentiment", asked, id="s")
+    assert "error" not in await compare_over_http(huggingface, before_huggingface, asks)
+    direct = clients.infer("grpc", huggingface.grpc, "sentiment", tensors, id="s")
     assert "error" not in direct, direct
-    assert clients.infer("grpc", before_huggingface.grpc, "sentiment", asked, id="s") == direct
+    assert clients.infer("grpc", before_huggingface.grpc, "sentiment", tensors, id="s") == direct
 
 
 @pytest.mark.real_kserve
@@ -137,7 +141,7 @@ async def test_kserves_own_clients(kserve: KServe, before_kserve: Proxy, protoco
     def asks(address: str) -> Any:
         return ask(protocol, address, "sums", [[1, 2.5], [3, 4]], request_id="k-1")
 
-    assert (await over_http(kserve, before_kserve, asks))["values"] == [3.5, 7]
+    assert (await compare_over_http(kserve, before_kserve, asks))["values"] == [3.5, 7]
 
 
 @pytest.mark.real_kserve
@@ -156,9 +160,9 @@ async def test_mlservers_own_client(mlserver: MLServer, before_mlserver: Proxy) 
     requests = [{"id": str(at), "inputs": [text | {"data": [t]}]} for at, t in enumerate(texts)]
 
     def asks(address: str) -> Any:
-        return sorted(batch(address, "echo", requests), key=lambda one: str(one["id"]))
+        return sorted(batch(address, "echo", requests), key=lambda answer: str(answer["id"]))
 
-    assert len(await over_http(mlserver, before_mlserver, asks)) == 2
+    assert len(await compare_over_http(mlserver, before_mlserver, asks)) == 2
 
 
 def test_models_are_unloaded_and_loaded_over_rest(
@@ -185,16 +189,18 @@ def test_models_are_unloaded_and_loaded_over_grpc(
         assert httpx.get(ready, timeout=120).status_code == status
 
 
-def test_tritonclient_asks_an_omi_container(before_bridge: Proxy, clients: Clients) -> None:
+def test_tritonclient_calls_an_omi_container(before_bridge: Proxy, clients: Clients) -> None:
     texts = [tensor("input.txt", "BYTES", [2], [b"great thanks", b"awful"])]
     over_grpc = clients.infer("grpc", before_bridge.grpc, "friendly", texts, id="o")
     over_http = clients.infer("http", before_bridge.http, "friendly", texts, id="o", binary=False)
     assert over_grpc == over_http
     assert over_grpc["id"] == "o"
-    results = [json.loads(base64.b64decode(one)) for one in over_grpc["outputs"]["results.json"]]
-    found = [one["result"]["classPredictions"][0]["class"] for one in results]
-    assert found == ["friendly", "unfriendly"]
+    results = [
+        json.loads(base64.b64decode(output)) for output in over_grpc["outputs"]["results.json"]
+    ]
+    listed = [result["result"]["classPredictions"][0]["class"] for result in results]
+    assert listed == ["friendly", "unfriendly"]
     model = httpx.get(f"{before_bridge.url}/v2/models/friendly", timeout=120).json()
-    assert [one["name"] for one in model["inputs"]] == ["input.txt"]
+    assert [model_input["name"] for model_input in model["inputs"]] == ["input.txt"]
     refused = clients.infer("grpc", before_bridge.grpc, "friendly", [tensor("x", "FP32", [1], [1])])
     assert refused["status"] == "StatusCode.INVALID_ARGUMENT"

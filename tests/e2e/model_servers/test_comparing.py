@@ -1,4 +1,4 @@
-"""What compares answers: a server beside itself differs in nothing, beside another it does."""
+"""The comparison of answers: a server does not differ from itself, but from another one."""
 
 import json
 
@@ -23,21 +23,21 @@ async def test_the_same_server(mlserver: MLServer, way: str) -> None:
         "/v2/models/nobody/infer",
         "/v2/models/faces/infer/",
     ):
-        asked = Asked("POST", path, [JSON, ("Accept-Encoding", "gzip")], body)
-        assert await compared(way, mlserver.http, mlserver.http, asked) == []
+        request = Asked("POST", path, [JSON, ("Accept-Encoding", "gzip")], body)
+        assert await compared(way, mlserver.http, mlserver.http, request) == []
 
 
 async def test_another_server(mlserver: MLServer, stub: Stub) -> None:
-    found = await compared("socket", mlserver.http, stub.address, Asked("GET", "/v2"))
-    assert any(one.startswith("body: ") for one in found)
+    result = await compared("socket", mlserver.http, stub.address, Asked("GET", "/v2"))
+    assert any(difference.startswith("body: ") for difference in result)
 
 
 def test_the_same_server_over_grpc(mlserver: MLServer, clients: Clients) -> None:
-    asked = {"model_name": "nobody"}
-    for method, request in (
+    fields = {"model_name": "nobody"}
+    for method, message in (
         ("ServerMetadata", b""),
-        ("ModelInfer", clients.encode("ModelInferRequest", asked)),
+        ("ModelInfer", clients.encode("ModelInferRequest", fields)),
         ("Nothing", b""),
     ):
         address = mlserver.grpc
-        assert compared_calls(clients, address, address, f"{V2}/{method}", request) == []
+        assert compared_calls(clients, address, address, f"{V2}/{method}", message) == []

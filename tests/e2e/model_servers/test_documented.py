@@ -1,4 +1,4 @@
-"""The commands of docs/capture.md, as they stand there."""
+"""The commands of docs/how-to/capture.md, unchanged."""
 
 import json
 import re
@@ -12,13 +12,13 @@ from tests.upstreams.mlserver import MLServer
 from tests.upstreams.pictures import photograph
 
 pytestmark = [pytest.mark.real_upstreams, pytest.mark.real_curl]
-CAPTURE = (Path(__file__).parents[3] / "docs" / "capture.md").read_text()
+CAPTURE = (Path(__file__).parents[3] / "docs" / "how-to" / "capture.md").read_text()
 
 
 def test_a_picture_is_sent(mlserver: MLServer, before_mlserver: Proxy, tmp_path: Path) -> None:
     (tmp_path / "photo.jpg").write_bytes(photograph())
     commands = re.findall(r"^```\n(.*?)^```", CAPTURE, re.DOTALL | re.MULTILINE)
-    (command,) = [each for each in commands if "photo.jpg" in each]
+    (command,) = [candidate for candidate in commands if "photo.jpg" in candidate]
     assert "127.0.0.1:8090" in command
     direct, proxied = (
         subprocess.run(

@@ -22,7 +22,7 @@ from tests.upstreams.asking import Asked, by_socket
 from tests.upstreams.written import Stub
 
 from .conftest import Start
-from .test_rest import mirrored
+from .test_rest import find_mirrored
 
 pytestmark = pytest.mark.real_upstreams
 # Other work on the machine must not fail a test; a fixture's server is the same for all examples.
@@ -50,11 +50,11 @@ _DOCUMENT = st.fixed_dictionaries(
 @st.composite
 def _written(draw: st.DrawFn) -> tuple[bytes, list[tuple[str, str]]]:
     """A body, and the headers about it: a document, maybe with tensors behind it, maybe torn."""
-    said = json.dumps(draw(_DOCUMENT)).encode()
-    body = said + draw(st.binary(max_size=40))
+    head = json.dumps(draw(_DOCUMENT)).encode()
+    body = head + draw(st.binary(max_size=40))
     cut = draw(st.none() | st.integers(0, len(body)))
     length = draw(
-        st.just(str(len(said)))
+        st.just(str(len(head)))
         | st.integers(-3, 400).map(str)
         | st.sampled_from(["", "x", "1e3", "0x10", "9" * 40, "1 2"])
     )
@@ -64,8 +64,13 @@ def _written(draw: st.DrawFn) -> tuple[bytes, list[tuple[str, str]]]:
 _PLAIN = st.characters(min_codepoint=0x21, max_codepoint=0x7E)
 _SIGNS = st.characters(min_codepoint=0x20, max_codepoint=0x2FF, exclude_characters="\x7f")
 _VALUE = st.text(_SIGNS, max_size=20).map(
-    # as its bytes stand on the wire; HTTP takes away the blanks around a value
-    lambda text: "".join(each for each in text if each >= " ").strip().encode().decode("latin-1")
+    # its bytes as they are sent; HTTP strips the blanks around a value
+    lambda text: (
+        "".join(character for character in text if character >= " ")
+        .strip()
+        .encode()
+        .decode("latin-1")
+    )
 )
 _ENCODING = st.sampled_from(["gzip", "deflate", "br", "identity", "gzip, gzip", "x"])
 _HEADERS = st.lists(
@@ -100,9 +105,9 @@ def test_requests_reach_the_server_as_they_are(
     written: tuple[bytes, list[tuple[str, str]]],
 ) -> None:
     body, about_it = written
-    asked = Asked(method, path + query, [("Host", "models"), *headers, *about_it], body)
-    direct = asyncio.run(mirrored("socket", stub.address, asked))
-    assert asyncio.run(mirrored("socket", before_stub.http, asked)) == direct
+    request = Asked(method, path + query, [("Host", "models"), *headers, *about_it], body)
+    direct = asyncio.run(find_mirrored("socket", stub.address, request))
+    assert asyncio.run(find_mirrored("socket", before_stub.http, request)) == direct
 
 
 _BROKEN = st.binary(max_size=60) | st.sampled_from(
@@ -123,31 +128,31 @@ _BROKEN = st.binary(max_size=60) | st.sampled_from(
 
 @given(st.lists(_BROKEN, min_size=1, max_size=3))
 @settings(_UNHURRIED, max_examples=examples(100))
-def test_what_is_no_http_is_no_fault_of_ours(before_stub: Proxy, pieces: list[bytes]) -> None:
-    said = asyncio.run(_sent(before_stub.http, pieces))
+def test_malformed_http_causes_no_internal_error(before_stub: Proxy, pieces: list[bytes]) -> None:
+    answer = asyncio.run(_send(before_stub.http, pieces))
     # several requests may have come of it
-    statuses = [int(part[:3]) for part in said.split(b"HTTP/1.1 ")[1:] if part[:3].isdigit()]
-    assert all(status < 500 for status in statuses), said[:500]
-    asked = Asked("GET", "/after", [("Host", "models")])
-    assert asyncio.run(by_socket(before_stub.http, asked)).status == 200
+    statuses = [int(part[:3]) for part in answer.split(b"HTTP/1.1 ")[1:] if part[:3].isdigit()]
+    assert all(status < 500 for status in statuses), answer[:500]
+    request = Asked("GET", "/after", [("Host", "models")])
+    assert asyncio.run(by_socket(before_stub.http, request)).status == 200
 
 
-async def _sent(address: str, pieces: Sequence[bytes]) -> bytes:
-    """What a server says to these bytes, until it or we have nothing more to say."""
+async def _send(address: str, pieces: Sequence[bytes]) -> bytes:
+    """Return all that a server answers to these bytes."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    said = b""
+    answer = b""
     with suppress(OSError, TimeoutError):
         for piece in pieces:
             writer.write(piece)
             await writer.drain()
         writer.write_eof()
         async with asyncio.timeout(5):
-            said = await reader.read()
+            answer = await reader.read()
     writer.close()
     with suppress(OSError):
         await writer.wait_closed()
-    return said
+    return answer
 
 
 class _Mirror(grpc.GenericRpcHandler):
@@ -169,19 +174,21 @@ def before_mirror(proxy_before: Start) -> Iterator[Proxy]:
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
-        with proxy_before("mirror", "v2-grpc", "omi", "raw-grpc", grpc=f"127.0.0.1:{port}") as one:
-            yield one
+        with proxy_before(
+            "mirror", "v2-grpc", "omi", "raw-grpc", grpc=f"127.0.0.1:{port}"
+        ) as opened:
+            yield opened
     finally:
         server.stop(0).wait()
 
 
 @pytest.fixture(scope="module")
 def channel(before_mirror: Proxy) -> Iterator[grpc.Channel]:
-    with grpc.insecure_channel(before_mirror.grpc) as one:
-        yield one
+    with grpc.insecure_channel(before_mirror.grpc) as opened:
+        yield opened
 
 
-_ASKED = message("inference.ModelInferRequest")(
+_REQUEST = message("inference.ModelInferRequest")(
     model_name="m",
     id="1",
     inputs=[{"name": "x", "datatype": "BYTES", "shape": [2]}],
@@ -193,10 +200,10 @@ _RUN = message("RunRequest")(inputs=[{"input": {"a": b"b"}}], explain=True).Seri
 @st.composite
 def _torn(draw: st.DrawFn) -> bytes:
     """A message with bytes changed, left out, and added."""
-    found = bytearray(draw(st.sampled_from([_ASKED, _RUN])))
-    for at in draw(st.lists(st.integers(0, len(found) - 1), max_size=4)):
-        found[at] = draw(st.integers(0, 255))
-    return bytes(found[: draw(st.none() | st.integers(0, len(found)))]) + draw(
+    result = bytearray(draw(st.sampled_from([_REQUEST, _RUN])))
+    for at in draw(st.lists(st.integers(0, len(result) - 1), max_size=4)):
+        result[at] = draw(st.integers(0, 255))
+    return bytes(result[: draw(st.none() | st.integers(0, len(result)))]) + draw(
         st.binary(max_size=9)
     )
 
@@ -234,9 +241,9 @@ def test_messages_reach_the_server_as_they_are(
 
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=3))
 @settings(_UNHURRIED, max_examples=examples(50))
-def test_what_is_no_http2_is_no_fault_of_ours(
+def test_malformed_http2_causes_no_internal_error(
     before_mirror: Proxy, channel: grpc.Channel, pieces: list[bytes]
 ) -> None:
-    asyncio.run(_sent(before_mirror.grpc, [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", *pieces]))
+    asyncio.run(_send(before_mirror.grpc, [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", *pieces]))
     ask: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/other.Service/Method")
     assert ask(b"after", timeout=120) == b"after"

@@ -22,7 +22,7 @@ from tests.upstreams.asking import Asked, by_socket
 from tests.upstreams.compare import differences
 from tests.upstreams.written import Stub
 
-from .test_rest import mirrored
+from .test_rest import find_mirrored
 
 pytestmark = pytest.mark.real_upstreams
 # Other work on the machine must not fail a test; a fixture's server is the same for all examples.
@@ -40,8 +40,8 @@ _PATHS = st.sampled_from(
 )
 
 
-def _tensors(sizes: list[int]) -> Any:
-    """Of the binary extension: sizes that may lie."""
+def _make_tensors(sizes: list[int]) -> Any:
+    """Draw tensors of the binary extension, whose sizes may lie."""
     return [
         {
             "name": f"x{at}",
@@ -56,12 +56,12 @@ def _tensors(sizes: list[int]) -> Any:
 _ELEMENTS = st.lists(st.binary(max_size=9), max_size=3).map(
     lambda parts: b"".join(struct.pack("<I", len(part)) + part for part in parts)
 )
-_SAID = st.builds(
+_DOCUMENTS = st.builds(
     lambda where, tensors: json.dumps({where: tensors, "id": "i"}).encode(),
     st.sampled_from(["inputs", "outputs"]),
-    st.lists(_SIZES, max_size=3).map(_tensors),
+    st.lists(_SIZES, max_size=3).map(_make_tensors),
 )
-_EVENTS = st.lists(_SAID | st.binary(max_size=9), max_size=3).map(
+_EVENTS = st.lists(_DOCUMENTS | st.binary(max_size=9), max_size=3).map(
     lambda events: b"".join(b"data: " + event + b"\n\n" for event in events)
 )
 _CODED: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress}
@@ -70,10 +70,10 @@ _CODED: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate":
 @st.composite
 def _bodies(draw: st.DrawFn) -> tuple[bytes, list[tuple[str, str]]]:
     """A body, whole or torn, with the headers that tell of it, right or wrong."""
-    said = draw(_SAID | _EVENTS)
-    length = draw(st.just(len(said)) | st.integers(-2, len(said) + 40) | _SIZES)
+    content = draw(_DOCUMENTS | _EVENTS)
+    length = draw(st.just(len(content)) | st.integers(-2, len(content) + 40) | _SIZES)
     headers = [(_LENGTH, str(length))] if draw(st.booleans()) else []
-    body = said + draw(_ELEMENTS | st.binary(max_size=40))
+    body = content + draw(_ELEMENTS | st.binary(max_size=40))
     coding = draw(st.sampled_from(["", "gzip", "deflate"]))
     if coding:
         body = _CODED[coding](body)
@@ -91,7 +91,7 @@ def _bodies(draw: st.DrawFn) -> tuple[bytes, list[tuple[str, str]]]:
 _CUTS = st.lists(st.integers(1, 60), max_size=6)
 
 
-def chunked(body: bytes, cuts: Sequence[int], extension: str) -> bytes:
+def chunk(body: bytes, cuts: Sequence[int], extension: str) -> bytes:
     """A body in chunks of these sizes, and the rest in one."""
     wire = b""
     for cut in cuts:
@@ -114,10 +114,10 @@ def test_requests_in_any_chunks(
 ) -> None:
     body, headers = written
     if cuts is not None:
-        headers, body = [*headers, ("Transfer-Encoding", "chunked")], chunked(body, cuts, extension)
-    asked = Asked("POST", path, [("Host", "models"), *headers], body)
+        headers, body = [*headers, ("Transfer-Encoding", "chunked")], chunk(body, cuts, extension)
+    request = Asked("POST", path, [("Host", "models"), *headers], body)
     direct, proxied = (
-        asyncio.run(mirrored("socket", address, asked))
+        asyncio.run(find_mirrored("socket", address, request))
         for address in (stub.address, before_stub.http)
     )
     if cuts is not None:  # how it is framed is each connection's own
@@ -138,11 +138,11 @@ def test_answers_in_any_chunks(
     body, headers = written
     echo = [("stub-echo", "content-type,content-encoding,inference-header-content-length")]
     echo += [("stub-echo-parts", str(parts)), ("stub-echo-status", status)]
-    asked = Asked("POST", path, [("Host", "models"), *headers, *echo], body)
-    direct, proxied = asyncio.run(_both(asked, stub.address, before_stub.http))
+    request = Asked("POST", path, [("Host", "models"), *headers, *echo], body)
+    direct, proxied = asyncio.run(_send_to_both(request, stub.address, before_stub.http))
     assert (direct.body, direct.status) == (body, int(status))
     assert differences(direct, proxied, besides={ID_HEADER}) == []
 
 
-async def _both(asked: Asked, *addresses: str) -> Any:
-    return [await by_socket(address, asked) for address in addresses]
+async def _send_to_both(call: Asked, *addresses: str) -> Any:
+    return [await by_socket(address, call) for address in addresses]

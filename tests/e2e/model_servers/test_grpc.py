@@ -1,4 +1,4 @@
-"""What a client gets over gRPC, with the proxy and without it."""
+"""Answers over gRPC are the same with the proxy and without it."""
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -32,23 +32,23 @@ class Call:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def of_v2(method: str, *messages: Any, **options: Any) -> Call:
-    """Of V2, whose requests are called after their methods."""
+def make_v2_call(method: str, *messages: Any, **options: Any) -> Call:
+    """Make a call of V2, whose requests are named after their methods."""
     kind = f"{method.replace('Stream', '')}Request"
     return Call(f"{V2}/{method}", messages or ({},), kind, options)
 
 
-def tensor(name: str, datatype: str, shape: Sequence[int], **contents: Any) -> Any:
+def make_tensor(name: str, datatype: str, shape: Sequence[int], **contents: Any) -> Any:
     return {"name": name, "datatype": datatype, "shape": list(shape), "contents": contents}
 
 
 METADATA = [("x-tenant", "a"), ("x-tenant", "b"), ("x-b-bin-not", "c"), ("authorization", "d")]
 _OF_V2 = {
-    "live": of_v2("ServerLive"),
-    "ready": of_v2("ServerReady", metadata=METADATA),
-    "server": of_v2("ServerMetadata"),
-    "no such model": of_v2("ModelInfer", {"model_name": "nobodys", "id": "n"}),
-    "no model ready": of_v2("ModelReady", {"name": "nobodys"}),
+    "live": make_v2_call("ServerLive"),
+    "ready": make_v2_call("ServerReady", metadata=METADATA),
+    "server": make_v2_call("ServerMetadata"),
+    "no such model": make_v2_call("ModelInfer", {"model_name": "nobodys", "id": "n"}),
+    "no model ready": make_v2_call("ModelReady", {"name": "nobodys"}),
     "no such method": Call(f"{V2}/Nothing", (b"\x0a\x01a",)),
     "no such service": Call("/nothing.Service/Nothing", (b"",)),
     "no message of it": Call(f"{V2}/ModelInfer", (b"\xff\xff\xff",)),
@@ -56,41 +56,49 @@ _OF_V2 = {
 _PIXELS = {
     "model_name": "digits",
     "id": "p",
-    "inputs": [tensor("pixels", "FP64", [1, 64], fp64_contents=[0.0] * 64)],
+    "inputs": [make_tensor("pixels", "FP64", [1, 64], fp64_contents=[0.0] * 64)],
 }
 
 
-def text(model: str, name: str, *values: str) -> Any:
-    """A request of one text; base64 of each."""
+def make_text_request(model: str, name: str, *values: str) -> Any:
+    """Make a request of one text in base64."""
     return {
         "model_name": model,
         "id": "t",
-        "inputs": [tensor(name, "BYTES", [len(values)], bytes_contents=list(values))],
+        "inputs": [make_tensor(name, "BYTES", [len(values)], bytes_contents=list(values))],
     }
 
 
 MLSERVER = {
     **_OF_V2,
-    "model": of_v2("ModelMetadata", {"name": "digits"}),
-    "model ready": of_v2("ModelReady", {"name": "digits"}),
-    "infer": of_v2("ModelInfer", _PIXELS),
-    "compressed": of_v2("ModelInfer", _PIXELS, compression="gzip"),
-    "deadline": of_v2("ModelInfer", {**text("words", "text", "YQ=="), "parameters": {
-        "pause": {"string_param": "5"}}}, timeout=0.5),
-    "wrong shape": of_v2(
+    "model": make_v2_call("ModelMetadata", {"name": "digits"}),
+    "model ready": make_v2_call("ModelReady", {"name": "digits"}),
+    "infer": make_v2_call("ModelInfer", _PIXELS),
+    "compressed": make_v2_call("ModelInfer", _PIXELS, compression="gzip"),
+    "deadline": make_v2_call(
         "ModelInfer",
-        {**_PIXELS, "inputs": [tensor("pixels", "FP64", [1, 2], fp64_contents=[1, 2])]},
+        {
+            **make_text_request("words", "text", "YQ=="),
+            "parameters": {"pause": {"string_param": "5"}},
+        },
+        timeout=0.5,
     ),
-    "no image": of_v2("ModelInfer", text("faces-text", "i", "LQ==")),
-    "stream": of_v2("ModelStreamInfer", text("words", "text", "YSBiIGM=")),
-    "stream of two": of_v2("ModelStreamInfer", *[text("words", "text", "YSBi")] * 2),
-    "index": of_v2("RepositoryIndex"),
-}  # fmt: skip
+    "wrong shape": make_v2_call(
+        "ModelInfer",
+        {**_PIXELS, "inputs": [make_tensor("pixels", "FP64", [1, 2], fp64_contents=[1, 2])]},
+    ),
+    "no image": make_v2_call("ModelInfer", make_text_request("faces-text", "i", "LQ==")),
+    "stream": make_v2_call("ModelStreamInfer", make_text_request("words", "text", "YSBiIGM=")),
+    "stream of two": make_v2_call(
+        "ModelStreamInfer", *[make_text_request("words", "text", "YSBi")] * 2
+    ),
+    "index": make_v2_call("RepositoryIndex"),
+}
 TRITON = {
     **_OF_V2,
-    "model": of_v2("ModelMetadata", {"name": "twice"}),
-    "configuration": of_v2("ModelConfig", {"name": "twice"}),
-    "infer": of_v2(
+    "model": make_v2_call("ModelMetadata", {"name": "twice"}),
+    "configuration": make_v2_call("ModelConfig", {"name": "twice"}),
+    "infer": make_v2_call(
         "ModelInfer",
         {
             "model_name": "twice",
@@ -100,43 +108,49 @@ TRITON = {
             "raw_input_contents": ["AACAPwAAIEA="],
         },
     ),
-    "failed": of_v2(
+    "failed": make_v2_call(
         "ModelInfer",
-        {"model_name": "twice", "inputs": [tensor("x", "FP32", [1, 1], fp32_contents=[-1])]},
+        {"model_name": "twice", "inputs": [make_tensor("x", "FP32", [1, 1], fp32_contents=[-1])]},
     ),
-    "not streamed": of_v2("ModelInfer", text("words", "text", "YSBi")),
-    "stream": of_v2("ModelStreamInfer", text("words", "text", "YSBiIGM=")),
-    "stream that fails": of_v2("ModelStreamInfer", text("nobodys", "text", "YSBi")),
-    "index": of_v2("RepositoryIndex"),
+    "not streamed": make_v2_call("ModelInfer", make_text_request("words", "text", "YSBi")),
+    "stream": make_v2_call("ModelStreamInfer", make_text_request("words", "text", "YSBiIGM=")),
+    "stream that fails": make_v2_call(
+        "ModelStreamInfer", make_text_request("nobodys", "text", "YSBi")
+    ),
+    "index": make_v2_call("RepositoryIndex"),
 }
-_TIME = text("story", "args", "b25jZSB1cG9uIGEgdGltZQ==")
+_TIME = make_text_request("story", "args", "b25jZSB1cG9uIGEgdGltZQ==")
 _TOKENS = {
-    **tensor("max_new_tokens", "INT64", [1], int64_contents=["5"]),
+    **make_tensor("max_new_tokens", "INT64", [1], int64_contents=["5"]),
     "parameters": {"content_type": {"string_param": "raw"}},
 }
 HUGGINGFACE = {
-    "classified": of_v2("ModelInfer", text("sentiment", "args", "YSBnb29kIGRheQ==")),
-    "generated": of_v2("ModelInfer", {**_TIME, "inputs": [*_TIME["inputs"], _TOKENS]}),
-    "two arguments": of_v2("ModelInfer", text("sentiment", "args", "YQ==", "Yg==")),
+    "classified": make_v2_call(
+        "ModelInfer", make_text_request("sentiment", "args", "YSBnb29kIGRheQ==")
+    ),
+    "generated": make_v2_call("ModelInfer", {**_TIME, "inputs": [*_TIME["inputs"], _TOKENS]}),
+    "two arguments": make_v2_call(
+        "ModelInfer", make_text_request("sentiment", "args", "YQ==", "Yg==")
+    ),
 }
 KSERVE = {
     **_OF_V2,
-    "model": of_v2("ModelMetadata", {"name": "sums"}),
-    "infer": of_v2(
+    "model": make_v2_call("ModelMetadata", {"name": "sums"}),
+    "infer": make_v2_call(
         "ModelInfer",
         {
             "model_name": "sums",
             "id": "k",
-            "inputs": [tensor("rows", "FP64", [1, 2], fp64_contents=[1, 2.5])],
+            "inputs": [make_tensor("rows", "FP64", [1, 2], fp64_contents=[1, 2.5])],
         },
     ),
 }
 
 
-def run(*texts: str, **asked: Any) -> Call:
-    """OMI's Run; base64 of each text."""
-    inputs = [{"input": {"input.txt": each}} for each in texts]
-    return Call(f"{OMI}/Run", ({"inputs": inputs, **asked},), "RunRequest")
+def run(*texts: str, **fields: Any) -> Call:
+    """Make OMI's Run; base64 of each text."""
+    inputs = [{"input": {"input.txt": content}} for content in texts]
+    return Call(f"{OMI}/Run", ({"inputs": inputs, **fields},), "RunRequest")
 
 
 OMI_RUNS = {
@@ -148,59 +162,59 @@ OMI_RUNS = {
     "no message of it": Call(f"{OMI}/Run", (b"\xff\xff\xff",)),
 }
 
-# What the servers refuse; all else they answer.
+# The calls that the servers refuse; they answer all others.
 REFUSED = frozenset(
     {"no such model", "no model ready", "no such method", "no such service", "no message of it"}
     | {"deadline", "wrong shape", "no image", "failed", "not streamed", "two arguments"}
 )
 
 
-def differing(
+def find_differences(
     clients: Clients,
     direct: str,
     proxy: Proxy,
     calls: Mapping[str, Call],
     refused: Collection[str] = REFUSED,
 ) -> Any:
-    """What differs, by the name of the call."""
-    found = {}
+    """Return the differences, by the name of the call."""
+    collected = {}
     for name, call in calls.items():
         messages = [
-            each if isinstance(each, bytes) else clients.encode(call.kind, each)
-            for each in call.messages
+            message if isinstance(message, bytes) else clients.encode(call.kind, message)
+            for message in call.messages
         ]
         first, second = (
             clients.call(address, call.method, *messages, **call.options)
             for address in (direct, proxy.grpc)
         )
-        found[name] = differences_of_calls(first, second, besides={ID_HEADER})
+        collected[name] = differences_of_calls(first, second, besides={ID_HEADER})
         if (first.code == "OK") == (name in refused):
-            found[name].append(f"the server itself answers {first.code}: {first.details}")
-    return {name: sentences for name, sentences in found.items() if sentences}
+            collected[name].append(f"the server itself answers {first.code}: {first.details}")
+    return {name: sentences for name, sentences in collected.items() if sentences}
 
 
 def test_mlserver(mlserver: MLServer, before_mlserver: Proxy, clients: Clients) -> None:
-    assert differing(clients, mlserver.grpc, before_mlserver, MLSERVER) == {}
+    assert find_differences(clients, mlserver.grpc, before_mlserver, MLSERVER) == {}
 
 
 @pytest.mark.real_huggingface
 def test_huggingface(huggingface: HuggingFace, before_huggingface: Proxy, clients: Clients) -> None:
-    assert differing(clients, huggingface.grpc, before_huggingface, HUGGINGFACE) == {}
+    assert find_differences(clients, huggingface.grpc, before_huggingface, HUGGINGFACE) == {}
 
 
 @pytest.mark.real_triton
 def test_triton(triton: Triton, before_triton: Proxy, clients: Clients) -> None:
     refused = REFUSED - {"no model ready"}
-    assert differing(clients, triton.grpc, before_triton, TRITON, refused) == {}
+    assert find_differences(clients, triton.grpc, before_triton, TRITON, refused) == {}
 
 
 @pytest.mark.real_kserve
 def test_kserve(kserve: KServe, before_kserve: Proxy, clients: Clients) -> None:
-    assert differing(clients, kserve.grpc, before_kserve, KSERVE) == {}
+    assert find_differences(clients, kserve.grpc, before_kserve, KSERVE) == {}
 
 
 def test_omi(omi_container: OmiContainer, before_omi: Proxy, clients: Clients) -> None:
-    assert differing(clients, omi_container.address, before_omi, OMI_RUNS) == {}
+    assert find_differences(clients, omi_container.address, before_omi, OMI_RUNS) == {}
 
 
 def test_a_shutdown_is_refused(before_omi: Proxy, clients: Clients) -> None:
@@ -209,17 +223,17 @@ def test_a_shutdown_is_refused(before_omi: Proxy, clients: Clients) -> None:
 
 
 def test_answers_arrive_as_they_are_made(before_mlserver: Proxy, clients: Clients) -> None:
-    asked = text("words", "text", "YSBiIGM=")
-    asked["parameters"] = {"pause": {"string_param": "0.3"}}
-    message = clients.encode("ModelInferRequest", asked)
-    times = list(_arrivals(before_mlserver.grpc, message))
+    request = make_text_request("words", "text", "YSBiIGM=")
+    request["parameters"] = {"pause": {"string_param": "0.3"}}
+    message = clients.encode("ModelInferRequest", request)
+    times = list(_list_arrivals(before_mlserver.grpc, message))
     waits = [later - sooner for sooner, later in pairwise(times)]
     assert len(waits) == 2
     assert min(waits) > 0.15, times
 
 
-def _arrivals(address: str, message: bytes) -> Iterator[float]:
-    """When each answer of a stream came."""
+def _list_arrivals(address: str, message: bytes) -> Iterator[float]:
+    """Yield the time at which each answer of a stream came."""
     with grpc.insecure_channel(address) as channel:
         ask: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(
             f"{V2}/ModelStreamInfer"

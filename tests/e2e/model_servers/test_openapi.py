@@ -35,43 +35,43 @@ BOTH = pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.
 
 @BOTH
 def test_mlserver(mlserver: MLServer, before_mlserver: Proxy, mode: GenerationMode) -> None:
-    found = f"{before_mlserver.url}/v2/docs/dataplane.json"
-    operations = answer_alike(found, mlserver.http, before_mlserver, ["echo", "digits"], mode)
+    url = f"{before_mlserver.url}/v2/docs/dataplane.json"
+    operations = check_answers_alike(url, mlserver.http, before_mlserver, ["echo", "digits"], mode)
     assert operations == 15
 
 
 @pytest.mark.real_kserve
 @BOTH
 def test_kserve(kserve: KServe, before_kserve: Proxy, mode: GenerationMode) -> None:
-    found = f"{before_kserve.url}/openapi.json"
-    assert answer_alike(found, kserve.http, before_kserve, ["sums"], mode) >= 10
+    url = f"{before_kserve.url}/openapi.json"
+    assert check_answers_alike(url, kserve.http, before_kserve, ["sums"], mode) >= 10
 
 
-def answer_alike(
+def check_answers_alike(
     document: str, direct: str, proxy: Proxy, models: list[str], mode: GenerationMode
 ) -> int:
     """Ask both, an operation of the document after the other; how many there were."""
-    schema = schemathesis.openapi.from_dict(_mended(httpx.get(document, timeout=120).json()))
+    schema = schemathesis.openapi.from_dict(_repair(httpx.get(document, timeout=120).json()))
     operations = list(read_operations(schema))
     for operation in operations:
         # nothing can be wrong in a request without a body
         if mode is GenerationMode.POSITIVE or operation.body:
-            _asked(operation, direct, proxy.http, models, mode)
+            _compare_operation(operation, direct, proxy.http, models, mode)
     assert httpx.get(f"{proxy.url}/v2/health/ready", timeout=120).status_code == 200
     return len(operations)
 
 
-def _mended(document: Any) -> Any:
-    """Without MLServer's type `bytes`, which JSON has not, and what changes the next answer."""
+def _repair(document: Any) -> Any:
+    """Remove MLServer's type `bytes`, which JSON has not, and what changes the next answer."""
     if isinstance(document, list):
-        return [_mended(each) for each in document if each != {"type": "bytes"}]
+        return [_repair(child) for child in document if child != {"type": "bytes"}]
     if isinstance(document, dict):
-        kept = {name: each for name, each in document.items() if not _CHANGES.match(name)}
-        return {name: _mended(each) for name, each in kept.items()}
+        members = {name: child for name, child in document.items() if not _CHANGES.match(name)}
+        return {name: _repair(child) for name, child in members.items()}
     return document
 
 
-def _asked(
+def _compare_operation(
     operation: Operation, direct: str, proxied: str, models: list[str], mode: GenerationMode
 ) -> None:
     @settings(max_examples=examples(15), deadline=None, suppress_health_check=list(HealthCheck))
@@ -81,9 +81,9 @@ def _asked(
             case.path_parameters["model_name"] = model
         if isinstance(case.body, dict) and not case.body.get("id"):
             case.body["id"] = _ID
-        asked = written(case)
-        served, passed = asyncio.run(_both(asked, direct, proxied))
-        assert passed is not None, asked
+        request = write_request(case)
+        served, passed = asyncio.run(_send_to_both(request, direct, proxied))
+        assert passed is not None, request
         # it dropped the connection, or repeats an id in a header that HTTP cannot write
         if served is None or any(_UNWRITABLE.search(value) for _, value in served.headers):
             assert passed.status == 502
@@ -93,26 +93,26 @@ def _asked(
     ask()
 
 
-async def _both(asked: Asked, *addresses: str) -> list[Answered | None]:
-    return [await _answered(address, asked) for address in addresses]
+async def _send_to_both(call: Asked, *addresses: str) -> list[Answered | None]:
+    return [await _find_answer(address, call) for address in addresses]
 
 
-async def _answered(address: str, asked: Asked) -> Answered | None:
+async def _find_answer(address: str, call: Asked) -> Answered | None:
     try:
-        return await by_socket(address, asked)
+        return await by_socket(address, call)
     except ConnectionError:
         return None
 
 
-def written(case: Case) -> Asked:
-    """The case as it is to stand on the wire."""
-    said = case.as_transport_kwargs(base_url="http://models", headers=_PLAIN)
-    known = {"method", "url", "params", "headers", "cookies", "data", "json", "files"}
-    ready = requests.Request(**{k: v for k, v in said.items() if k in known}).prepare()
+def write_request(case: Case) -> Asked:
+    """Return the case as it is to be sent."""
+    arguments = case.as_transport_kwargs(base_url="http://models", headers=_PLAIN)
+    names = {"method", "url", "params", "headers", "cookies", "data", "json", "files"}
+    ready = requests.Request(**{k: v for k, v in arguments.items() if k in names}).prepare()
     body = ready.body or b""
     sent = body.encode() if isinstance(body, str) else body
     assert isinstance(sent, bytes)  # neither a file nor an iterator
-    headers = [(name, _text(value)) for name, value in ready.headers.items()]
+    headers = [(name, _decode(value)) for name, value in ready.headers.items()]
     return Asked(
         str(ready.method),
         ready.path_url,
@@ -121,5 +121,5 @@ def written(case: Case) -> Asked:
     )
 
 
-def _text(value: str | bytes) -> str:
+def _decode(value: str | bytes) -> str:
     return value.decode("latin-1") if isinstance(value, bytes) else value

@@ -1,4 +1,4 @@
-"""What a client gets over REST, with the proxy and without it."""
+"""Answers over REST are the same with the proxy and without it."""
 
 import json
 import re
@@ -23,51 +23,54 @@ from . import requests
 from .requests import get, post
 
 pytestmark = pytest.mark.real_upstreams
-# Answers differ in it alone, and only where they are captured.
+# Answers differ in it only, and only if they are captured.
 OURS = {ID_HEADER}
 CLOSE = ("Connection", "close")
 
 
-async def differing(
+async def find_differences(
     way: str,
     direct: str,
     proxy: Proxy,
-    asked: Mapping[str, Asked],
+    sent_requests: Mapping[str, Asked],
     refused: Collection[str] = requests.REFUSED,
 ) -> Any:
-    """What differs, by the name of the request. Hosts are given: redirects answer them."""
-    send, found = WAYS[way], {}
-    for name, each in asked.items():
-        first, second = await send(direct, to_models(each)), await send(proxy.http, to_models(each))
-        found[name] = differences(first, second, besides=OURS)
+    """Return the differences by the name of the request. Hosts are fixed: redirects repeat them."""
+    send, result = WAYS[way], {}
+    for name, request in sent_requests.items():
+        first, second = (
+            await send(direct, to_models(request)),
+            await send(proxy.http, to_models(request)),
+        )
+        result[name] = differences(first, second, besides=OURS)
         if (first.status >= 400) != (name in refused):
-            found[name].append(f"the server itself answers {first.status}")
-    return {name: sentences for name, sentences in found.items() if sentences}
+            result[name].append(f"the server itself answers {first.status}")
+    return {name: sentences for name, sentences in result.items() if sentences}
 
 
-def to_models(asked: Asked) -> Asked:
-    return replace(asked, headers=[("Host", "models"), *asked.headers])
+def to_models(call: Asked) -> Asked:
+    return replace(call, headers=[("Host", "models"), *call.headers])
 
 
 async def test_mlserver(mlserver: MLServer, before_mlserver: Proxy, way: str) -> None:
-    assert await differing(way, mlserver.http, before_mlserver, requests.MLSERVER) == {}
+    assert await find_differences(way, mlserver.http, before_mlserver, requests.MLSERVER) == {}
 
 
 @pytest.mark.real_huggingface
 async def test_huggingface(huggingface: HuggingFace, before_huggingface: Proxy, way: str) -> None:
-    asked = requests.HUGGINGFACE
-    assert await differing(way, huggingface.http, before_huggingface, asked) == {}
+    sent_requests = requests.HUGGINGFACE
+    assert await find_differences(way, huggingface.http, before_huggingface, sent_requests) == {}
 
 
 @pytest.mark.real_triton
 async def test_triton(triton: Triton, before_triton: Proxy, way: str) -> None:
-    assert await differing(way, triton.http, before_triton, requests.TRITON) == {}
+    assert await find_differences(way, triton.http, before_triton, requests.TRITON) == {}
 
 
 @pytest.mark.real_kserve
 async def test_kserve(kserve: KServe, before_kserve: Proxy, way: str) -> None:
     refused = requests.REFUSED | {"index"}
-    assert await differing(way, kserve.http, before_kserve, requests.KSERVE, refused) == {}
+    assert await find_differences(way, kserve.http, before_kserve, requests.KSERVE, refused) == {}
 
 
 async def test_a_caller_that_closes_its_half(
@@ -79,28 +82,30 @@ async def test_a_caller_that_closes_its_half(
         (mlserver, before_mlserver, requests.MLSERVER),
         (kserve, before_kserve, requests.KSERVE),
     )
-    for server, proxy, asked in pairs:
-        for name, each in asked.items():
-            whole = await by_socket(server.http, to_models(each))
-            half = await by_half_closed(proxy.http, to_models(each))
+    for server, proxy, sent_requests in pairs:
+        for name, request in sent_requests.items():
+            whole = await by_socket(server.http, to_models(request))
+            half = await by_half_closed(proxy.http, to_models(request))
             assert differences(whole, half, besides=OURS) == [], name
 
 
 async def test_chariot(chariot_engine: ChariotEngine, before_chariot: Proxy, way: str) -> None:
-    assert await differing(way, chariot_engine.address, before_chariot, requests.CHARIOT) == {}
+    assert (
+        await find_differences(way, chariot_engine.address, before_chariot, requests.CHARIOT) == {}
+    )
 
 
 async def test_stub(stub: Stub, before_stub: Proxy, way: str) -> None:
     refused = [name for name in requests.STUB if re.fullmatch(r"status [45]\d\d", name)]
-    assert await differing(way, stub.address, before_stub, requests.STUB, refused) == {}
+    assert await find_differences(way, stub.address, before_stub, requests.STUB, refused) == {}
 
 
 async def test_answers_that_break_off(stub: Stub, before_stub: Proxy) -> None:
-    assert await differing("socket", stub.address, before_stub, requests.BREAKS) == {}
+    assert await find_differences("socket", stub.address, before_stub, requests.BREAKS) == {}
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "call",
     [
         get("/%41/../b%2fc?d=%20&d=&e", ("X-Twice", "1"), ("x-twice", "2"), ("X-Empty", "")),
         get("/v2/models/a", method="PATCH"),
@@ -111,46 +116,53 @@ async def test_answers_that_break_off(stub: Stub, before_stub: Proxy) -> None:
     ],
     ids=["path and headers", "method", "bytes", "large", "coded", "utf-8"],
 )
-async def test_what_reaches_the_server(
-    stub: Stub, before_stub: Proxy, asked: Asked, way: str
+async def test_the_request_reaches_the_server_unchanged(
+    stub: Stub, before_stub: Proxy, call: Asked, way: str
 ) -> None:
-    if way != "socket" and any(ord(sign) > 127 for _, value in asked.headers for sign in value):
+    if way != "socket" and any(ord(sign) > 127 for _, value in call.headers for sign in value):
         pytest.skip("this client writes such headers in its own way")
-    sent = to_models(asked)
-    assert await mirrored(way, before_stub.http, sent) == await mirrored(way, stub.address, sent)
+    sent = to_models(call)
+    assert await find_mirrored(way, before_stub.http, sent) == await find_mirrored(
+        way, stub.address, sent
+    )
 
 
-async def mirrored(way: str, address: str, asked: Asked) -> Any:
-    """What the mirror says came, or the status where it says nothing: names of headers in lower
-    case, hop-by-hop ones left out, and so what says that there is no body."""
-    answer = await WAYS[way](address, asked)
+async def find_mirrored(way: str, address: str, call: Asked) -> Any:
+    """Return the request that the mirror received, or its status if that is not 200.
+
+    Names of headers are in lower case. Hop-by-hop headers, and those that say that there is no
+    body, are left out.
+    """
+    answer = await WAYS[way](address, call)
     if answer.status != 200:
         return answer.status
-    said = json.loads(answer.body)
-    named = [(name.lower(), value) for name, value in said["headers"]]
-    # who waits before a large body is told to go on by the next on the way, not by the last
+    mirror = json.loads(answer.body)
+    lower_case = [(name.lower(), value) for name, value in mirror["headers"]]
+    # 100-continue is answered by the next hop, not by the last
     left_out = HOP_BY_HOP | {"expect"}
-    shown = [pair for pair in named if pair[0] not in left_out and pair != ("content-length", "0")]
-    return said | {"headers": shown}
+    headers = [
+        pair for pair in lower_case if pair[0] not in left_out and pair != ("content-length", "0")
+    ]
+    return mirror | {"headers": headers}
 
 
 async def test_chunks_arrive_as_they_are_made(stub: Stub, before_stub: Proxy) -> None:
-    said = {"stream": True, "prompt": "d c b a"}
-    asked = post("/v1/completions", said, ("stub-wait", "0.3"), CLOSE)
-    direct, came = await arrivals(stub.address, asked), await arrivals(before_stub.http, asked)
+    body = {"stream": True, "prompt": "d c b a"}
+    request = post("/v1/completions", body, ("stub-wait", "0.3"), CLOSE)
+    direct, came = await arrivals(stub.address, request), await arrivals(before_stub.http, request)
     times = [next(at for at, part in came if f'"{word}"'.encode() in part) for word in "abcd"]
     waits = [later - sooner for sooner, later in pairwise(times)]
     assert min(waits) > 0.15, times
-    events = [_events(each) for each in (direct, came)]
+    events = [_list_events(answer) for answer in (direct, came)]
     assert events[0] == events[1]
 
 
-def _events(came: list[tuple[float, bytes]]) -> list[bytes]:
+def _list_events(came: list[tuple[float, bytes]]) -> list[bytes]:
     wire = b"".join(part for _, part in came)
     return [line for line in wire.split(b"\r\n") if line.startswith(b"data: ")]
 
 
-async def test_a_server_without_rest_is_said_to_have_none(
+async def test_answers_that_an_upstream_has_no_rest(
     omi_container: OmiContainer, before_omi: Proxy
 ) -> None:
     assert omi_container.address

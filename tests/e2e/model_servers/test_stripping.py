@@ -18,14 +18,14 @@ from tests.upstreams.mlserver import MLServer
 from tests.upstreams.written import Stub
 
 from .conftest import V2, Start
-from .requests import JSON, PIXELS, WORDS, infer, post
+from .requests import JSON, PIXELS, WORDS, make_infer_request, post
 
 pytestmark = pytest.mark.real_upstreams
 ITEMS = [{"key": "camera", "type": "string", "value": "hall, é"}]
 STRIPS = {"strip_metadata": True}
 PLAIN = ("Accept-Encoding", "identity")
-NUMBERS = infer("x", "INT64", [2], [1, -(2**60)], parameters={"kept": 1.0})
-ASKED: dict[str, tuple[str, Any]] = {
+NUMBERS = make_infer_request("x", "INT64", [2], [1, -(2**60)], parameters={"kept": 1.0})
+REQUESTS: dict[str, tuple[str, Any]] = {
     "digits": ("/v2/models/digits/infer", PIXELS),
     "echo": ("/v2/models/echo/infer", NUMBERS),
     "stream": ("/v2/models/words/generate_stream", WORDS),
@@ -45,32 +45,32 @@ def stripping_stub(stub: Stub, proxy_before: Start) -> Iterator[Proxy]:
         yield proxy
 
 
-def with_metadata(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the request and of each input, as a list and as a text."""
+def with_metadata(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Add metadata to the request and to each input, as a list and as a text."""
     text = json.dumps(ITEMS)
-    inputs = [each | {"parameters": {"metadata": text}} for each in said["inputs"]]
-    return {**said, "parameters": {**said.get("parameters", {}), "metadata": ITEMS}} | {
+    inputs = [tensor | {"parameters": {"metadata": text}} for tensor in body["inputs"]]
+    return {**body, "parameters": {**body.get("parameters", {}), "metadata": ITEMS}} | {
         "inputs": inputs
     }
 
 
-def without_metadata(said: Mapping[str, Any]) -> dict[str, Any]:
-    """As `with_metadata`, with the parameters that are left."""
-    inputs = [each | {"parameters": {}} for each in said["inputs"]]
-    return {**said, "parameters": said.get("parameters", {}), "inputs": inputs}
+def without_metadata(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same with the parameters that `with_metadata` leaves."""
+    inputs = [tensor | {"parameters": {}} for tensor in body["inputs"]]
+    return {**body, "parameters": body.get("parameters", {}), "inputs": inputs}
 
 
-def plainly(path: str, said: Any) -> Asked:
-    return post(path, said, PLAIN)
+def post_plain(path: str, body: Any) -> Asked:
+    return post(path, body, PLAIN)
 
 
-def packed(path: str, said: Any) -> Asked:
-    body = gzip.compress(json.dumps(said).encode(), mtime=0)
+def post_compressed(path: str, document: Any) -> Asked:
+    body = gzip.compress(json.dumps(document).encode(), mtime=0)
     return post(path, body, JSON, PLAIN, ("Content-Encoding", "gzip"))
 
 
-@pytest.mark.parametrize("write", [plainly, packed])
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("write", [post_plain, post_compressed])
+@pytest.mark.parametrize("name", REQUESTS)
 async def test_mlserver_answers_as_to_one_without(
     name: str,
     write: Callable[[str, Any], Asked],
@@ -78,25 +78,25 @@ async def test_mlserver_answers_as_to_one_without(
     mlserver: MLServer,
     stripping_mlserver: Proxy,
 ) -> None:
-    path, said = ASKED[name]
+    path, body = REQUESTS[name]
     send = WAYS[way]
-    direct = await send(mlserver.http, to_models(write(path, without_metadata(said))))
-    stripped = await send(stripping_mlserver.http, to_models(write(path, with_metadata(said))))
+    direct = await send(mlserver.http, to_models(write(path, without_metadata(body))))
+    stripped = await send(stripping_mlserver.http, to_models(write(path, with_metadata(body))))
     assert direct.status == 200
     assert differences(direct, stripped, besides={ID_HEADER}) == []
 
 
-def to_models(asked: Asked) -> Asked:
-    return replace(asked, headers=[("Host", "models"), *asked.headers])
+def to_models(call: Asked) -> Asked:
+    return replace(call, headers=[("Host", "models"), *call.headers])
 
 
-async def came(proxy: Proxy, asked: Asked) -> tuple[dict[str, str], bytes]:
-    """What reached the mirror: its headers, in lower case, and its body."""
-    answer = await by_socket(proxy.http, asked)
+async def find_received(proxy: Proxy, call: Asked) -> tuple[dict[str, str], bytes]:
+    """Return the headers, in lower case, and the body that reached the mirror."""
+    answer = await by_socket(proxy.http, call)
     assert answer.status == 200, answer
-    said = json.loads(answer.body)
-    headers = {name.lower(): value for name, value in said["headers"]}
-    body = base64.b64decode(said["body"])
+    mirror = json.loads(answer.body)
+    headers = {name.lower(): value for name, value in mirror["headers"]}
+    body = base64.b64decode(mirror["body"])
     if "transfer-encoding" not in headers:
         assert headers["content-length"] == str(len(body))
     return headers, body
@@ -112,10 +112,12 @@ async def test_the_lengths_of_a_binary_request_are_right(
     head = json.dumps({"id": "é", "inputs": [sized]}).encode()
     body = gzip.compress(head + tail) if coding == "gzip" else head + tail
     headers = ("Inference-Header-Content-Length", str(len(head))), ("Content-Encoding", coding)
-    found, sent = await came(stripping_stub, post("/v2/models/m/infer", body, *headers))
-    assert found["content-encoding"] == coding
+    received_headers, sent = await find_received(
+        stripping_stub, post("/v2/models/m/infer", body, *headers)
+    )
+    assert received_headers["content-encoding"] == coding
     plain = gzip.decompress(sent) if coding == "gzip" else sent
-    length = int(found["inference-header-content-length"])
+    length = int(received_headers["inference-header-content-length"])
     assert json.loads(plain[:length]) == {
         "id": "é",
         "inputs": [{**tensor, "parameters": {"binary_data_size": len(tail)}}],
@@ -127,16 +129,16 @@ async def test_chunks_are_stripped_too(stripping_stub: Proxy) -> None:
     body = json.dumps(with_metadata(NUMBERS)).encode()
     parts = (body[:20], body[20:], b"")
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts)
-    asked = post("/v2/models/m/infer", chunks, JSON, ("Transfer-Encoding", "chunked"))
-    _, sent = await came(stripping_stub, asked)
+    request = post("/v2/models/m/infer", chunks, JSON, ("Transfer-Encoding", "chunked"))
+    _, sent = await find_received(stripping_stub, request)
     assert json.loads(sent) == without_metadata(NUMBERS)
 
 
 @pytest.mark.parametrize("coding", ["br", "zstd"])
-async def test_what_cannot_be_read_reaches_the_server_as_it_came(
+async def test_an_unreadable_body_reaches_the_server_unchanged(
     coding: str, stripping_stub: Proxy
 ) -> None:
     body = b"(\xb5/\xfd" + json.dumps(with_metadata(NUMBERS)).encode()
-    asked = post("/v2/models/m/infer", body, JSON, ("Content-Encoding", coding))
-    headers, sent = await came(stripping_stub, asked)
+    request = post("/v2/models/m/infer", body, JSON, ("Content-Encoding", coding))
+    headers, sent = await find_received(stripping_stub, request)
     assert (sent, headers["content-encoding"]) == (body, coding)

@@ -1,4 +1,4 @@
-"""What the proxy is to stand before, without it: real servers answer real clients."""
+"""Upstreams without the proxy: real servers answer real clients."""
 
 import base64
 import json
@@ -24,8 +24,8 @@ JSON = ("Content-Type", "application/json")
 UNSEEN = slice(0, 500, 5)
 
 
-def post(url: str, said: Any) -> Any:
-    answer = httpx.post(url, json=said, timeout=120)
+def post(url: str, body: Any) -> Any:
+    answer = httpx.post(url, json=body, timeout=120)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -36,7 +36,7 @@ def test_it_reads_digits_over_rest_and_grpc(mlserver: MLServer, clients: Clients
     pixels = tensor("pixels", "FP64", unseen.shape, unseen.ravel().tolist())
     answer = post(f"{mlserver.url}/v2/models/digits/infer", {"id": "x", "inputs": [pixels]})
     read = answer["outputs"][0]["data"]
-    right = sum(one == other for one, other in zip(read, true, strict=True))
+    right = sum(predicted == actual for predicted, actual in zip(read, true, strict=True))
     assert right > 0.9 * len(true)
     assert answer["id"] == "x"
 
@@ -47,9 +47,9 @@ def test_it_reads_digits_over_rest_and_grpc(mlserver: MLServer, clients: Clients
 
 
 def test_it_finds_faces_in_two_pictures(mlserver: MLServer, clients: Clients) -> None:
-    asked = pictures(photograph(), photograph(COINS), metadata='{"a": 1}')
-    answer = post(f"{mlserver.url}/v2/models/faces/infer", asked)
-    names = [one["name"] for one in answer["outputs"]]
+    request = pictures(photograph(), photograph(COINS), metadata='{"a": 1}')
+    answer = post(f"{mlserver.url}/v2/models/faces/infer", request)
+    names = [output["name"] for output in answer["outputs"]]
     assert names == ["image-0", "image-1"]
     best = answer["outputs"][0]["data"][0]
     assert best["label"] == "face"
@@ -64,7 +64,7 @@ def test_it_finds_faces_in_two_pictures(mlserver: MLServer, clients: Clients) ->
     assert best not in answer["outputs"][1]["data"]
 
 
-def test_what_is_no_picture_is_refused(mlserver: MLServer, clients: Clients) -> None:
+def test_rejects_data_that_is_no_picture(mlserver: MLServer, clients: Clients) -> None:
     answer = httpx.post(
         f"{mlserver.url}/v2/models/faces/infer", json=pictures(b"none"), timeout=120
     )
@@ -84,8 +84,8 @@ def test_mlserver_does_not_know_the_binary_extension(mlserver: MLServer, clients
 
 async def test_mlserver_streams(mlserver: MLServer, clients: Clients) -> None:
     text = {"name": "text", "datatype": "BYTES", "shape": [1]}
-    asked = {"inputs": [text | {"data": ["one two"]}], "parameters": {"pause": 0.5}}
-    body = json.dumps(asked).encode()
+    document = {"inputs": [text | {"data": ["one two"]}], "parameters": {"pause": 0.5}}
+    body = json.dumps(document).encode()
     came = await arrivals(
         mlserver.http, Asked("POST", "/v2/models/words/infer_stream", [JSON, CLOSE], body)
     )
@@ -96,29 +96,29 @@ async def test_mlserver_streams(mlserver: MLServer, clients: Clients) -> None:
     inputs = [text | {"contents": {"bytes_contents": ["YSBi"]}}]
     message = clients.encode("ModelInferRequest", {"model_name": "words", "inputs": inputs})
     streamed = clients.call(mlserver.grpc, f"{V2}/ModelStreamInfer", message)
-    read = [clients.decode("ModelInferResponse", one) for one in streamed.responses]
-    said = [one["outputs"][0]["contents"]["bytes_contents"] for one in read]
-    assert said == [["YQ=="], ["Yg=="]]
+    read = [clients.decode("ModelInferResponse", response) for response in streamed.responses]
+    contents = [part["outputs"][0]["contents"]["bytes_contents"] for part in read]
+    assert contents == [["YQ=="], ["Yg=="]]
 
 
-def test_its_own_client_asks_too(mlserver: MLServer) -> None:
+def test_its_own_client_works(mlserver: MLServer) -> None:
     text = {"name": "args", "datatype": "BYTES", "shape": [1]}
     texts = ("a good day", "a day")
     requests = [{"id": str(at), "inputs": [text | {"data": [t]}]} for at, t in enumerate(texts)]
     answers = batch(mlserver.http, "echo", requests)
-    assert {one["id"]: one["outputs"][0]["data"] for one in answers} == {
+    assert {answer["id"]: answer["outputs"][0]["data"] for answer in answers} == {
         str(at): [text] for at, text in enumerate(texts)
     }
 
 
 @pytest.mark.real_huggingface
-def test_it_tells_good_from_bad(huggingface: HuggingFace) -> None:
+def test_it_distinguishes_good_from_bad(huggingface: HuggingFace) -> None:
     texts = {"name": "array_inputs", "datatype": "BYTES", "shape": [2]}
-    asked = {"inputs": [texts | {"data": ["a good day", "a bad day"]}]}
-    answer = post(f"{huggingface.url}/v2/models/sentiment/infer", asked)
+    body = {"inputs": [texts | {"data": ["a good day", "a bad day"]}]}
+    answer = post(f"{huggingface.url}/v2/models/sentiment/infer", body)
     (output,) = answer["outputs"]
     assert output["parameters"]["content_type"] == "hg_jsonlist"
-    assert [json.loads(one)["label"] for one in output["data"]] == ["POSITIVE", "NEGATIVE"]
+    assert [json.loads(datum)["label"] for datum in output["data"]] == ["POSITIVE", "NEGATIVE"]
 
 
 def test_models_are_unloaded_and_loaded(mlserver: MLServer) -> None:
@@ -130,7 +130,7 @@ def test_models_are_unloaded_and_loaded(mlserver: MLServer) -> None:
     assert httpx.post(f"{models}/echo/load", timeout=120).status_code == 200
     assert httpx.get(ready, timeout=120).status_code == 200
     index = post(f"{mlserver.url}/v2/repository/index", {})
-    assert {one["state"] for one in index} == {"READY"}
+    assert {model["state"] for model in index} == {"READY"}
 
 
 @pytest.mark.real_triton
@@ -147,7 +147,9 @@ def test_tensors_come_back_in_binary(triton: Triton, clients: Clients, transport
     ]
     answer = clients.infer(transport, address, "echo", inputs, id="e")
     assert answer["id"] == "e"
-    assert answer["outputs"] == {one["name"]: one["data"] for one in inputs}
+    assert answer["outputs"] == {
+        input_tensor["name"]: input_tensor["data"] for input_tensor in inputs
+    }
 
 
 @pytest.mark.real_triton
@@ -165,7 +167,7 @@ def test_boxes_are_numbers(triton: Triton, clients: Clients) -> None:
 def test_triton_streams(triton: Triton, clients: Clients) -> None:
     text = [tensor("text", "BYTES", [1], [b"one two three"])]
     answers = clients.stream(triton.grpc, "words", text)
-    words = [base64.b64decode(one["outputs"]["word"][0]) for one in answers]
+    words = [base64.b64decode(answer["outputs"]["word"][0]) for answer in answers]
     assert words == [b"one", b"two", b"three"]
     events = httpx.post(
         f"{triton.url}/v2/models/words/generate_stream", json={"text": "a b"}, timeout=120
@@ -175,9 +177,9 @@ def test_triton_streams(triton: Triton, clients: Clients) -> None:
 
 @pytest.mark.real_triton
 def test_an_error_is_one(triton: Triton, clients: Clients) -> None:
-    asked = [tensor("x", "FP32", [1, 1], [-1])]
-    assert clients.infer("http", triton.http, "twice", asked)["status"] == "500"
-    assert clients.infer("grpc", triton.grpc, "twice", asked)["error"] == "x is negative"
+    tensors = [tensor("x", "FP32", [1, 1], [-1])]
+    assert clients.infer("http", triton.http, "twice", tensors)["status"] == "500"
+    assert clients.infer("grpc", triton.grpc, "twice", tensors)["error"] == "x is negative"
 
 
 @pytest.mark.real_kserve

@@ -15,29 +15,29 @@ from tests.upstreams.written import ChariotEngine, OmiContainer, Stub
 pytestmark = pytest.mark.real_upstreams
 
 
-def post(url: str, said: Any) -> Any:
-    answer = httpx.post(url, json=said, timeout=120)
+def post(url: str, body: Any) -> Any:
+    answer = httpx.post(url, json=body, timeout=120)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
 def test_json_lines_and_raw(chariot_engine: ChariotEngine) -> None:
     url, image = f"{chariot_engine.url}/infer", photograph()
-    one = {"input": base64.b64encode(image).decode(), "parameters": {}}
-    found = post(url, one)["output"]
-    assert found[0]["label"] == "face"
-    lines = f"{json.dumps(one)}\n{json.dumps(one)}\n"
+    record = {"input": base64.b64encode(image).decode(), "parameters": {}}
+    result = post(url, record)["output"]
+    assert result[0]["label"] == "face"
+    lines = f"{json.dumps(record)}\n{json.dumps(record)}\n"
     answer = httpx.post(
         url, content=lines, headers={"Content-Type": "application/jsonl"}, timeout=120
     )
-    assert [json.loads(line) for line in answer.text.splitlines()] == [{"output": found}] * 2
+    assert [json.loads(line) for line in answer.text.splitlines()] == [{"output": result}] * 2
     headers = {"Content-Type": "image/png", "chariot-inference-parameters": '{"threshold": 1}'}
     assert httpx.post(url, content=image, headers=headers, timeout=120).json() == {"output": []}
 
 
-def run(clients: Clients, container: OmiContainer, *texts: str, **asked: Any) -> Any:
+def run(clients: Clients, container: OmiContainer, *texts: str, **fields: Any) -> Any:
     inputs = [{"input": {"input.txt": base64.b64encode(t.encode()).decode()}} for t in texts]
-    request = clients.encode("RunRequest", {"inputs": inputs, **asked})
+    request = clients.encode("RunRequest", {"inputs": inputs, **fields})
     called = clients.call(container.address, f"{OMI}/Run", request)
     assert called.code == "OK"
     return clients.decode("RunResponse", called.responses[0])
@@ -68,11 +68,11 @@ def test_it_ends_by_shutdown(clients: Clients, drops: dict[str, str], code: str)
 
 
 def test_a_chat_is_streamed(stub: Stub) -> None:
-    asked = {"stream": True, "messages": [{"role": "user", "content": "a b"}]}
-    events = httpx.post(f"{stub.url}/v1/chat/completions", json=asked, timeout=120).text.split(
+    body = {"stream": True, "messages": [{"role": "user", "content": "a b"}]}
+    events = httpx.post(f"{stub.url}/v1/chat/completions", json=body, timeout=120).text.split(
         "\n\n"
     )
-    assert [json.loads(one[6:])["choices"][0]["delta"] for one in events[:-2]] == [
+    assert [json.loads(event[6:])["choices"][0]["delta"] for event in events[:-2]] == [
         {"content": "b"},
         {"content": "a"},
         {},
@@ -86,16 +86,16 @@ def test_instances_become_predictions(stub: Stub) -> None:
 
 
 async def test_the_mirror_shows_what_came(stub: Stub, way: str) -> None:
-    asked = Asked("POST", "/%41?b=%20", [("X-Odd", "é"), ("Content-Encoding", "gzip")], b"\x1f")
-    answer = json.loads((await WAYS[way](stub.address, asked)).body)
+    request = Asked("POST", "/%41?b=%20", [("X-Odd", "é"), ("Content-Encoding", "gzip")], b"\x1f")
+    answer = json.loads((await WAYS[way](stub.address, request)).body)
     assert (answer["method"], answer["path"]) == ("POST", "/%41?b=%20")
     assert base64.b64decode(answer["body"]) == b"\x1f"
     assert ["Content-Encoding", "gzip"] in answer["headers"]
 
 
 async def test_it_breaks_off_as_asked(stub: Stub) -> None:
-    asked = json.dumps({"stream": True, "prompt": "a b"}).encode()
-    cut = Asked("POST", "/v1/completions", [("stub-cut", "part")], asked)
+    body = json.dumps({"stream": True, "prompt": "a b"}).encode()
+    cut = Asked("POST", "/v1/completions", [("stub-cut", "part")], body)
     assert (await by_socket(stub.address, cut)).cut
     with pytest.raises(ConnectionError):
         await by_socket(stub.address, Asked("GET", "/", [("stub-cut", "1")]))

@@ -58,7 +58,7 @@ def test_kafka_keeps_its_data(end: str) -> None:
         producer.produce("kept", b"kept", partition=2)
         assert producer.flush(30) == 0
         _end_and_start(server, end)
-        assert _first_record(server, "kept", 2) == b"kept"
+        assert _read_first_record(server, "kept", 2) == b"kept"
 
 
 @NEEDS_MINIO
@@ -106,7 +106,7 @@ def _end_and_start(server: Server, end: str) -> None:
     assert server.pids()
 
 
-def _first_record(server: KafkaServer, topic: str, partition: int) -> bytes | None:
+def _read_first_record(server: KafkaServer, topic: str, partition: int) -> bytes | None:
     consumer = Consumer(
         {"bootstrap.servers": server.bootstrap_servers, "group.id": "test", "log_level": 0}
     )

@@ -1,4 +1,4 @@
-"""A migration while events are written and questions asked: nothing is lost, nobody waits long."""
+"""A migration while events are written and queries run: nothing is lost, nothing waits long."""
 
 import asyncio
 import time
@@ -11,12 +11,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index.migration import upgrade
 from tests.e2e.faults.books_close import check_ingested
-from tests.e2e.faults.traffic import Published, captures
+from tests.e2e.faults.traffic import Published, make_captures
 from tests.producer import Producer
 from tests.servers.fixtures import MakeEnvironment, unique
 from tests.servers.waiting import wait_until
 from tests.service_process import Service
-from tests.synthetic_migration import NEXT, migrations_with_one_more
+from tests.synthetic_migration import NEXT, copy_migrations_with_one_more
 
 # A reader that the migration has to wait for holds everybody up for its lock_timeout of 2 s, on a
 # busy machine a little longer; without that timeout for as long as it reads.
@@ -24,8 +24,8 @@ LONGEST_SECONDS = 15.0
 READER_SECONDS = 40.0
 
 
-async def slowest(database: str, stop: asyncio.Event) -> float:
-    """The longest that a small question had to wait."""
+async def measure_slowest(database: str, stop: asyncio.Event) -> float:
+    """Return the longest wait of a small question, in seconds."""
     connection = await asyncpg.connect(database)
     longest = 0.0
     try:
@@ -54,10 +54,10 @@ async def read_long(database: str, reading: asyncio.Event, in_the_way: asyncio.E
 
 
 async def publish_until(stop: asyncio.Event, published: Published) -> None:
-    """Traffic until `stop`, however fast the machine is."""
+    """Publish until `stop`, however fast the machine is."""
     start = 0
     while not stop.is_set():
-        await published.under_load(captures(range(start, start + 50)))
+        await published.under_load(make_captures(range(start, start + 50)))
         start += 50
 
 
@@ -75,14 +75,14 @@ async def test_nothing_is_lost_and_no_lock_is_held_long(
         INGESTER_BATCH_EVENTS="50",
         INGESTER_POLL_SECONDS="0.1",
     )
-    said: list[str] = []
+    sentences: list[str] = []
     stop = asyncio.Event()
     migrated = asyncio.Event()
     reading, in_the_way = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def say(sentence: str) -> None:
-        said.append(sentence)
+        sentences.append(sentence)
         if "hold a lock" in sentence:
             loop.call_soon_threadsafe(in_the_way.set)
 
@@ -93,7 +93,7 @@ async def test_nothing_is_lost_and_no_lock_is_held_long(
             published = Published(producer)
             async with asyncio.TaskGroup() as tasks:
                 load = tasks.create_task(publish_until(migrated, published))
-                waited = tasks.create_task(slowest(database, stop))
+                waited = tasks.create_task(measure_slowest(database, stop))
                 await asyncio.to_thread(
                     wait_until,
                     lambda: ingester.metrics("ingester_events_total") > 200,
@@ -107,7 +107,7 @@ async def test_nothing_is_lost_and_no_lock_is_held_long(
                     upgrade,
                     database,
                     say=say,
-                    migrations=migrations_with_one_more(tmp_path),
+                    migrations=copy_migrations_with_one_more(tmp_path),
                 )
                 assert len(published.captures) > before, "the migration was not under load"
                 migrated.set()
@@ -116,6 +116,6 @@ async def test_nothing_is_lost_and_no_lock_is_held_long(
             await check_ingested(engine, published.captures, bucket, records=published.records)
     finally:
         ingester.stop()
-    assert in_the_way.is_set(), said
-    assert said[-1] == f"The schema is {NEXT}."
+    assert in_the_way.is_set(), sentences
+    assert sentences[-1] == f"The schema is {NEXT}."
     assert waited.result() < LONGEST_SECONDS

@@ -17,8 +17,8 @@ from inference_store.index.database import create_engine
 from inference_store.index.migration import upgrade
 from inference_store.index.schema import MIGRATIONS
 from tests.e2e.faults.books_close import check_ingested
-from tests.e2e.faults.traffic import Published, captures
-from tests.e2e.upgrade.version import ROOT, Version, before_this_schema
+from tests.e2e.faults.traffic import Published, make_captures
+from tests.e2e.upgrade.version import ROOT, Version, find_version_before
 from tests.producer import Producer
 from tests.servers.environment import service_environment as environment_of
 from tests.servers.fixtures import unique
@@ -28,7 +28,7 @@ from tests.servers.missing import NOTES
 from tests.servers.ports import free_port
 from tests.servers.postgres import Postgres
 from tests.service_process import Service
-from tests.synthetic_migration import migrations_with_one_more
+from tests.synthetic_migration import copy_migrations_with_one_more
 
 EVENTS = 100
 
@@ -43,16 +43,16 @@ class Step:
 
 @pytest.fixture
 def step(tmp_path: Path) -> Step:
-    """Out of git; without a version of another schema there, a made-up migration on this one."""
-    found = before_this_schema(tmp_path / "before")
-    if found is not None:
-        NOTES.append(f"The upgrade was tested from {found.name}.")
-        return Step(found, MIGRATIONS)
+    """The version from git; if none has another schema, a made-up migration on this one."""
+    result = find_version_before(tmp_path / "before")
+    if result is not None:
+        NOTES.append(f"The upgrade was tested from {result.name}.")
+        return Step(result, MIGRATIONS)
     NOTES.append(
         "Git knows no version with another schema: the upgrade was tested with this version"
         " on a made-up migration."
     )
-    return Step(Version(ROOT, "this version"), migrations_with_one_more(tmp_path))
+    return Step(Version(ROOT, "this version"), copy_migrations_with_one_more(tmp_path))
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ class Line:
             await asyncio.to_thread(service.stop)
 
     async def check(self, events: int) -> None:
-        """Its api finds all of them, by what is typed in them too, and shows the newest."""
+        """Check that its api finds all of them, also by typed values, and shows the newest."""
         async with aiohttp.ClientSession() as http:
             assert (await ask(http, f"{self.url}/count", {}))["count"] == events
             greater = {"key": "frame_number", "type": "int", "operator": "gte", "value": "50"}
@@ -115,16 +115,16 @@ class Line:
         assert all(len(item["predictions"]) == 2 for item in page["items"])
 
 
-def made(folder: Path, name: str) -> Path:
+def make_folder(folder: Path, name: str) -> Path:
     (folder / name).mkdir()
     return folder / name
 
 
 async def ask(http: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> dict[str, Any]:
     async with http.post(url, json=body) as answer:
-        found = await answer.json()
-        assert answer.status == 200, found
-        return dict(found)
+        result = await answer.json()
+        assert answer.status == 200, result
+        return dict(result)
 
 
 async def test_the_version_before_runs_on_the_new_schema(
@@ -150,7 +150,7 @@ async def test_the_version_before_runs_on_the_new_schema(
     before = step.before.environment(settings)
 
     async def send_and_check(number: int, line: Line) -> None:
-        more = captures(range(number * EVENTS, (number + 1) * EVENTS))
+        more = make_captures(range(number * EVENTS, (number + 1) * EVENTS))
         await producer.put_all(more)
         await published.publish(more, again=10)
         await check_ingested(old_engine, published.captures, bucket, records=published.records)
@@ -161,15 +161,15 @@ async def test_the_version_before_runs_on_the_new_schema(
             Producer(settings, settings["INFERENCE_STORE_KAFKA_TOPIC"])
         )
         published = Published(producer)
-        old = await Line.start(before, made(tmp_path, "old"), opened)
+        old = await Line.start(before, make_folder(tmp_path, "old"), opened)
         await send_and_check(0, old)
         await asyncio.to_thread(upgrade, old_database, migrations=step.migrations)
         await send_and_check(1, old)
         # what a rollback does: it starts on the newer schema
         await old.stop()
-        again = await Line.start(before, made(tmp_path, "again"), opened)
+        again = await Line.start(before, make_folder(tmp_path, "again"), opened)
         await send_and_check(2, again)
         # beside it the new one takes over
-        new = await Line.start(settings, made(tmp_path, "new"), opened)
+        new = await Line.start(settings, make_folder(tmp_path, "new"), opened)
         await again.stop()
         await send_and_check(3, new)

@@ -21,7 +21,7 @@ class Version:
     source: Path
     name: str
 
-    def known(self) -> set[str]:
+    def find_settings(self) -> set[str]:
         """The names of its settings: it refuses any other."""
         path = {**os.environ, "PYTHONPATH": str(self.source / "services")}
         print_names = (
@@ -38,39 +38,39 @@ class Version:
             check=True,
             text=True,
         )
-        file, *known = json.loads(printed.stdout)
+        file, *names = json.loads(printed.stdout)
         assert Path(file).is_relative_to(self.source), f"{file} is not of {self.source}"
-        return set(known)
+        return set(names)
 
     def environment(self, settings: Mapping[str, str]) -> dict[str, str]:
-        """Settings for its processes: those that it knows, and where its source is."""
-        known = self.known()
-        kept = {
+        """Return the settings for its processes: those it knows, and the path of its source."""
+        names = self.find_settings()
+        known_settings = {
             name: value
             for name, value in settings.items()
-            if not name.startswith(_PREFIX) or name in known
+            if not name.startswith(_PREFIX) or name in names
         }
-        return {**kept, "PYTHONPATH": str(self.source / "services")}
+        return {**known_settings, "PYTHONPATH": str(self.source / "services")}
 
 
-def before_this_schema(folder: Path, *, root: Path = ROOT) -> Version | None:
+def find_version_before(folder: Path, *, root: Path = ROOT) -> Version | None:
     """Find the newest version of the first-parent history with an older schema.
 
     Its source is put into `folder`. None if there is no such version, or no history at all. A
     higher number is of the time before the migrations were numbered again.
     """
     own = newest(root / "migrations")
-    for commit in _git(root, "rev-list", "--first-parent", "HEAD").split():
-        files = _git(root, "ls-tree", "--name-only", commit, "migrations/versions/").split()
+    for commit in _run_git(root, "rev-list", "--first-parent", "HEAD").split():
+        files = _run_git(root, "ls-tree", "--name-only", commit, "migrations/versions/").split()
         heads = [Path(name).name.split("_")[0] for name in files if name.endswith(".py")]
         if heads and max(heads) < own:
-            _lay(root, commit, folder)
+            _extract(root, commit, folder)
             return Version(folder, f"{commit[:12]} (schema {max(heads)})")
     return None
 
 
-def _git(root: Path, *arguments: str) -> str:
-    """What git prints; nothing where there is no git, or no history of this project."""
+def _run_git(root: Path, *arguments: str) -> str:
+    """Return what git prints; "" if there is no git, or no history of this project."""
     command = ["git", "-C", str(root), *arguments]
     try:
         top = subprocess.run(
@@ -86,7 +86,7 @@ def _git(root: Path, *arguments: str) -> str:
         return ""
 
 
-def _lay(root: Path, commit: str, folder: Path) -> None:
+def _extract(root: Path, commit: str, folder: Path) -> None:
     archive = ["git", "-C", str(root), "archive", commit]
     packed = subprocess.run(archive, capture_output=True, check=True)
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The api on a real database and a real object store, asked in this process."""
+"""The api on a real database and a real object store, in the process of the tests."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import _lru_cache_wrapper
@@ -17,7 +17,7 @@ from tests.servers.minio import S3
 from tests.settings import make_settings
 
 MakeApp = Callable[..., FastAPI]
-# What a test asks for is searched whole, however busy the machine is.
+# Long enough that a query always completes, however busy the machine is.
 _UNHURRIED = {
     "page_seconds": 300.0,
     "query_timeout_seconds": 300.0,
@@ -27,12 +27,12 @@ _UNHURRIED = {
 
 
 @pytest.fixture(autouse=True)
-def forgotten_apps() -> Iterator[None]:
-    """After a test nothing holds its apps: FastAPI remembers their functions, thousands of them."""
+def forget_apps() -> Iterator[None]:
+    """Release the apps of each test: FastAPI caches their functions, thousands of them."""
     yield
-    for remembered in vars(dependants).values():
-        if isinstance(remembered, _lru_cache_wrapper):
-            remembered.cache_clear()
+    for value in vars(dependants).values():
+        if isinstance(value, _lru_cache_wrapper):
+            value.cache_clear()
 
 
 @pytest.fixture
@@ -56,8 +56,8 @@ def settings(database: str, minio_server: S3, bucket: str) -> Callable[..., ApiS
 @pytest.fixture
 async def blobs(settings: Callable[..., ApiSettings]) -> AsyncIterator[Blobs]:
     """The object store."""
-    with Blobs(settings()) as made:
-        yield made
+    with Blobs(settings()) as blob_store:
+        yield blob_store
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def make_app(settings: Callable[..., ApiSettings], engine: AsyncEngine, blobs: B
     return make
 
 
-def client_of(app: FastAPI) -> httpx.AsyncClient:
+def make_client(app: FastAPI) -> httpx.AsyncClient:
     """A client of an app in this process."""
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1")
@@ -79,5 +79,5 @@ def client_of(app: FastAPI) -> httpx.AsyncClient:
 @pytest.fixture
 async def client(make_app: MakeApp) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the api."""
-    async with client_of(make_app()) as made:
-        yield made
+    async with make_client(make_app()) as http_client:
+        yield http_client

@@ -1,21 +1,21 @@
-"""The hundred frames that docs/query.md asks about: one each six hours, from two cameras."""
+"""The 100 inferences of docs/reference/filters.md: one every six hours, from two cameras."""
 
 from datetime import timedelta
 
 from inference_store.inference.events.event import Extras
 from inference_store.inference.task_types import Prediction
-from tests.integration.stored import Made, at
+from tests.integration.stored_inferences import NewInference, at
 
 MODEL = "hallway-detector"
 _OPERATORS = ("Zoë", "ZOË", "José", "jose", "Straße")
 
 
-def frames() -> list[Made]:
-    """All of them, the oldest first."""
-    return [_frame(n) for n in range(100)]
+def make_frames() -> list[NewInference]:
+    """Return all of them, the oldest first."""
+    return [_make_frame(n) for n in range(100)]
 
 
-def _frame(n: int) -> Made:
+def _make_frame(n: int) -> NewInference:
     received = at(n * 6 * 3600)
     forwarded = received + timedelta(milliseconds=2)
     responded = forwarded + timedelta(milliseconds=20 + n)
@@ -26,11 +26,11 @@ def _frame(n: int) -> Made:
         error="the model timed out" if failed else None,
         model_version="1.0" if n < 60 else "1.1",
     )
-    return Made(
+    return NewInference(
         f"frame-{n:03d}",
         received,
-        _metadata(n),
-        None if failed else _predictions(n),
+        _make_metadata(n),
+        None if failed else _make_predictions(n),
         aliases=(f"req/{n}",),
         extras=extras,
         model_id=MODEL,
@@ -38,7 +38,7 @@ def _frame(n: int) -> Made:
     )
 
 
-def _metadata(n: int) -> list[tuple[str, str, str]]:
+def _make_metadata(n: int) -> list[tuple[str, str, str]]:
     night = n % 4 in {0, 3}
     tags = ["night" if night else "day", *["rain"] * (n % 7 == 0), *["snow"] * (n % 25 == 0)]
     items = [
@@ -61,12 +61,12 @@ def _metadata(n: int) -> list[tuple[str, str, str]]:
     return items
 
 
-def _predictions(n: int) -> list[Prediction]:
-    """Up to three persons, and now and then a car."""
-    found = [("person", (950 - 300 * k - n) / 1000, 1000.0 * (k + 1)) for k in range(n % 4)]
-    found += [("car", 0.3, 500.0)] if n % 6 == 0 else []
-    ranked = enumerate(sorted(found, key=lambda each: -each[1]))
+def _make_predictions(n: int) -> list[Prediction]:
+    """Return up to three persons, and in every sixth frame a car."""
+    detections = [("person", (950 - 300 * k - n) / 1000, 1000.0 * (k + 1)) for k in range(n % 4)]
+    detections += [("car", 0.3, 500.0)] if n % 6 == 0 else []
+    ranked = enumerate(sorted(detections, key=lambda detection: -detection[1]))
     return [
-        Prediction(place, place + 1, 0, label=label, score=score, area=area)
-        for place, (label, score, area) in ranked
+        Prediction(ordinal, ordinal + 1, 0, label=label, score=score, area=area)
+        for ordinal, (label, score, area) in ranked
     ]

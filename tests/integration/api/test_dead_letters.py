@@ -1,4 +1,4 @@
-"""Dead letters and the books over HTTP."""
+"""Dead letters and accounting over HTTP."""
 
 import base64
 
@@ -7,37 +7,37 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import accounting, dead_letters
 from inference_store.index.accounting import Outcome, PartitionId
-from inference_store.index.records import Record, Trouble
-from tests.integration.stored import at
+from inference_store.index.records import Record, Rejection
+from tests.integration.stored_inferences import at
 
-_PLACE = PartitionId("default", "inference-events", 1, 0)
+_PARTITION = PartitionId("default", "inference-events", 1, 0)
 
 
-async def _add(engine: AsyncEngine, number: int) -> None:
+async def _add_letters(engine: AsyncEngine, number: int) -> None:
     async with engine.begin() as connection:
-        await accounting.open_partition(connection, _PLACE, first=0, began="first")
+        await accounting.open_partition(connection, _PARTITION, first=0, began="first")
         letters = [
             (
-                Record(_PLACE, n, at(n), b"key", b'{"n": "\xff"}' if n == 0 else b"{}"),
-                Trouble("not_json" if n % 2 else "missing_field", "why", "m", "i"),
+                Record(_PARTITION, n, at(n), b"key", b'{"n": "\xff"}' if n == 0 else b"{}"),
+                Rejection("not_json" if n % 2 else "missing_field", "why", "m", "i"),
             )
             for n in range(number)
         ]
         await dead_letters.add(connection, letters)
         counts = {Outcome.DEAD: number}
         await accounting.move_offsets(
-            connection, _PLACE, lo=0, hi=number, outcomes=counts, last=None
+            connection, _PARTITION, lo=0, hi=number, outcomes=counts, last=None
         )
 
 
 async def test_dead_letters(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
-    await _add(engine, 5)
+    await _add_letters(engine, 5)
     page = (await client.get("/v1/dead-letters", params={"limit": 3})).json()
-    assert [each["offset"] for each in page["items"]] == [4, 3, 2]
+    assert [item["offset"] for item in page["items"]] == [4, 3, 2]
     rest = await client.get("/v1/dead-letters", params={"limit": 3, "cursor": page["next"]})
-    assert [each["offset"] for each in rest.json()["items"]] == [1, 0]
-    chosen = (await client.get("/v1/dead-letters", params={"reason": "not_json"})).json()
-    assert [each["offset"] for each in chosen["items"]] == [3, 1]
+    assert [item["offset"] for item in rest.json()["items"]] == [1, 0]
+    filtered = (await client.get("/v1/dead-letters", params={"reason": "not_json"})).json()
+    assert [item["offset"] for item in filtered["items"]] == [3, 1]
     first = rest.json()["items"][-1]
     path = f"/v1/dead-letters/{first['id']}"
     whole = (await client.get(path)).json()
@@ -55,8 +55,8 @@ async def test_dead_letters(client: httpx.AsyncClient, engine: AsyncEngine) -> N
     assert (redriven.status_code, redriven.json()) == (202, {"redriven": 1})
 
 
-async def test_the_books(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
-    await _add(engine, 3)
+async def test_accounting(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
+    await _add_letters(engine, 3)
     answer = (await client.get("/v1/accounting")).json()
     assert answer["closes"] is True
     [account] = answer["partitions"]

@@ -1,4 +1,4 @@
-"""Pages sorted by distance: each item says how far away it is."""
+"""Pages sorted by distance: each item has its distance."""
 
 import json
 from typing import Any
@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index.tables import metadata_number
-from tests.integration.api.conftest import MakeApp, client_of
-from tests.integration.query.held_partition import held
-from tests.integration.stored import Made, at, store
+from tests.integration.api.conftest import MakeApp, make_client
+from tests.integration.query.held_partition import hold_partition
+from tests.integration.stored_inferences import NewInference, at, store
 
 _PATH = "/v1/models/model/inferences"
 _SORT = "distance(location, POINT(13.4 52.5))"
@@ -18,49 +18,49 @@ _DEGREE = 111_195.08  # metres, along the meridian
 
 
 @pytest.fixture(autouse=True)
-async def _stored(engine: AsyncEngine) -> None:
-    """Ten to the north of the point, each a degree farther than the one before; and two nowhere."""
+async def _store_inferences(engine: AsyncEngine) -> None:
+    """Store ten north of the point, each a degree farther, and two without a location."""
     located = [
-        Made(
+        NewInference(
             f"id-{n}",
             at(n * 7000.0),
             [("longitude", "float", "13.4"), ("latitude", "float", f"{52.5 + n}")],
         )
         for n in range(10)
     ]
-    nowhere = [Made(f"nowhere-{n}", at(n * 5000.0), [("n", "int", "1")]) for n in range(2)]
+    nowhere = [NewInference(f"nowhere-{n}", at(n * 5000.0), [("n", "int", "1")]) for n in range(2)]
     await store(engine, *located, *nowhere)
 
 
-async def _pages(client: httpx.AsyncClient, path: str, **body: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+async def _read_pages(client: httpx.AsyncClient, path: str, **body: Any) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = []
     cursor = None
-    while not found or cursor is not None:
+    while not items or cursor is not None:
         answer = await client.post(path, json={**body, "cursor": cursor})
         assert answer.status_code == 200, answer.text
-        found += answer.json()["items"]
+        items += answer.json()["items"]
         cursor = answer.json()["next"]
-    return found
+    return items
 
 
 @pytest.mark.parametrize("path", [f"{_PATH}/query", "/v1/inferences/query"])
 async def test_the_nearest_come_first(client: httpx.AsyncClient, path: str) -> None:
-    found = await _pages(client, path, sort=_SORT, limit=5)
-    ids = [item["inference_id"] for item in found]
+    items = await _read_pages(client, path, sort=_SORT, limit=5)
+    ids = [item["inference_id"] for item in items]
     assert ids == [*(f"id-{n}" for n in range(10)), "nowhere-0", "nowhere-1"]
-    *metres, last_but_one, last = [item["distance_metres"] for item in found]
+    *metres, last_but_one, last = [item["distance_metres"] for item in items]
     assert metres == pytest.approx([n * _DEGREE for n in range(10)], rel=1e-6)
     assert (last_but_one, last) == (None, None)
-    farthest = await _pages(client, path, sort=f"-{_SORT}", limit=5)
+    farthest = await _read_pages(client, path, sort=f"-{_SORT}", limit=5)
     ids = [item["inference_id"] for item in farthest]
     assert ids == [*(f"id-{n}" for n in reversed(range(10))), "nowhere-1", "nowhere-0"]
 
 
-async def test_a_page_says_what_a_filter_means(client: httpx.AsyncClient) -> None:
+async def test_distances_equal_those_of_filters(client: httpx.AsyncClient) -> None:
     body = {"filter": f"{_SORT} < 250000", "sort": _SORT, "fields": ["distance_metres"]}
-    found = await _pages(client, f"{_PATH}/query", **body)
-    assert [list(item) for item in found] == [["distance_metres"]] * 3
-    for item in found:
+    items = await _read_pages(client, f"{_PATH}/query", **body)
+    assert [list(item) for item in items] == [["distance_metres"]] * 3
+    for item in items:
         exact = f"{_SORT} = {item['distance_metres']!r}"
         answer = await client.post(f"{_PATH}/count", json={"filter": exact})
         assert answer.json()["count"] == 1
@@ -76,20 +76,20 @@ async def test_as_a_link_and_as_a_stream(client: httpx.AsyncClient) -> None:
     assert items[0]["distance_metres"] == 0
 
 
-async def test_of_another_sort_there_is_no_distance(client: httpx.AsyncClient) -> None:
-    [item, *_] = await _pages(client, f"{_PATH}/query", limit=1000)
+async def test_other_sorts_have_no_distance(client: httpx.AsyncClient) -> None:
+    [item, *_] = await _read_pages(client, f"{_PATH}/query", limit=1000)
     assert "distance_metres" not in item
 
 
-async def test_time_that_runs_out_is_a_503(make_app: MakeApp, engine: AsyncEngine) -> None:
-    async with client_of(make_app()) as client, held(engine, metadata_number, at(0)):
+async def test_timeout_is_a_503(make_app: MakeApp, engine: AsyncEngine) -> None:
+    async with make_client(make_app()) as client, hold_partition(engine, metadata_number, at(0)):
         body = {"sort": _SORT, "timeout_seconds": 0.5}
         answer = await client.post(f"{_PATH}/query", json=body)
     assert (answer.status_code, answer.json()["type"]) == (503, "/docs/errors#query-timeout")
 
 
 @pytest.mark.parametrize(
-    ("body", "path", "told"),
+    ("body", "path", "words"),
     [
         ({"sort": "distance(location, POINT(52.5 131.4))"}, "sort", "lies off the map"),
         ({"sort": "-distance(location, POINT(13.4 52.5)"}, "sort", "the sort ends too early"),
@@ -106,13 +106,13 @@ async def test_time_that_runs_out_is_a_503(make_app: MakeApp, engine: AsyncEngin
     ],
 )
 async def test_refusals(
-    client: httpx.AsyncClient, body: dict[str, Any], path: str, told: str
+    client: httpx.AsyncClient, body: dict[str, Any], path: str, words: str
 ) -> None:
     answer = await client.post(f"{_PATH}/query", json=body)
     assert answer.status_code == 422
     [fault] = answer.json()["errors"]
     assert fault["path"] == path
-    assert told in fault["message"]
+    assert words in fault["message"]
     if body.get("sort") in {"distance", "location"}:
         assert fault["known"][0] == _SORT
 

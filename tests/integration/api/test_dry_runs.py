@@ -1,4 +1,4 @@
-"""Dry runs of erasures count what goes, and apart from it what holds keep, as previews do."""
+"""Dry runs of erasures count what would be erased and, separately, what holds keep."""
 
 from typing import Any
 
@@ -11,98 +11,111 @@ from inference_store.index.tables import dead_letter, inference, registration
 from inference_store.inference.events import decode
 from inference_store.objects import Blobs
 from tests.builders import NOW
-from tests.integration.retention.holding import place
-from tests.integration.stored import at
+from tests.integration.retention.holding import place_hold
+from tests.integration.stored_inferences import at
 
-from .test_erased_asides import SUBJECT, of_offset, payload, set_aside
-from .test_erasures import ERASURES, Serve, asked, followed, person, serve, stored
+from .test_erased_asides import SUBJECT, is_at_offset, letters_and_parked, make_event
+from .test_erasures import (
+    ERASURES,
+    RunRetention,
+    make_person,
+    read_erasure,
+    request_erasure,
+    run_retention,
+    stored,
+)
 
-__all__ = ["serve", "set_aside", "stored"]
-pytestmark = pytest.mark.usefixtures("stored", "set_aside")
+__all__ = ["letters_and_parked", "run_retention", "stored"]
+pytestmark = pytest.mark.usefixtures("stored", "letters_and_parked")
 _FILTER = "person = 'ann'"
-# ann's are i0, i2 and i4
-_ASKED: list[dict[str, Any]] = [
+# the inferences of ann are i0, i2 and i4
+_BODIES: list[dict[str, Any]] = [
     {"filter": _FILTER},
     {"inference_ids": ["i0", "i2", "i4"]},
     SUBJECT,
 ]
 
 
-async def told(
+async def count_erasure(
     client: httpx.AsyncClient, body: dict[str, Any], path: str = ERASURES
 ) -> dict[str, Any]:
     answer = await client.post(path, json={**body, "dry_run": True})
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    counts: dict[str, Any] = answer.json()
+    return counts
 
 
-async def hold(engine: AsyncEngine, filter: str) -> None:
+async def hold_on_model(engine: AsyncEngine, filter: str) -> None:
     query = select(registration.c.model).where(registration.c.model_id == "model")
     async with engine.connect() as connection:
         model = int(await connection.scalar(query) or 0)
-    await place(engine, model, filter)
+    await place_hold(engine, model, filter)
 
 
-@pytest.mark.parametrize("body", _ASKED, ids=str)
-async def test_what_holds_keep_is_counted_apart(
-    client: httpx.AsyncClient, engine: AsyncEngine, serve: Serve, body: dict[str, Any]
+@pytest.mark.parametrize("body", _BODIES, ids=str)
+async def test_counts_held_inferences_separately(
+    client: httpx.AsyncClient,
+    engine: AsyncEngine,
+    run_retention: RunRetention,
+    body: dict[str, Any],
 ) -> None:
-    await hold(engine, "inference_ids = 'i2'")
-    dry = await told(client, body)
-    one = await asked(client, body)
-    await serve()
-    one = await followed(client, one)
-    # of an event that is set aside, and can be decoded, the inference is named as erased too
+    await hold_on_model(engine, "inference_ids = 'i2'")
+    dry = await count_erasure(client, body)
+    erasure = await request_erasure(client, body)
+    await run_retention()
+    erasure = await read_erasure(client, erasure)
+    # a dead letter or parked event that can be decoded counts as an erased inference too
     aside = dry["dead_letters"] + dry["parked_events"]
     assert (dry["inferences"] + aside, dry["held"]) == (
-        one["inferences"],
-        one["progress"]["held"],
+        erasure["inferences"],
+        erasure["progress"]["held"],
     )
-    # the dead letter that cannot be decoded may be held
+    # the dead letter that cannot be decoded may be held as well
     expected = (2, 2, 2) if body == SUBJECT else (2, 2, 1)
     assert (dry["inferences"], dry["objects"], dry["held"]) == expected
 
 
 @pytest.mark.parametrize("held", [False, True])
-async def test_dead_letters_and_parked_events_are_counted_as_they_go(
-    client: httpx.AsyncClient, engine: AsyncEngine, serve: Serve, held: bool
+async def test_counts_letters_and_parked_events_as_the_erasure_does(
+    client: httpx.AsyncClient, engine: AsyncEngine, run_retention: RunRetention, held: bool
 ) -> None:
     if held:
-        await hold(engine, "received_at > TIMESTAMP('2000-01-01T00:00:00Z')")
-    dry = await told(client, SUBJECT)
-    one = await asked(client, SUBJECT)
-    await serve()
-    one = await followed(client, one)
-    rows = one["rows"]
-    went = (rows.get("dead_letter", 0), rows.get("parked_event", 0), one["progress"]["held"])
-    assert (dry["dead_letters"], dry["parked_events"], dry["held"]) == went
-    assert went == ((0, 0, 6) if held else (2, 1, 0))
+        await hold_on_model(engine, "received_at > TIMESTAMP('2000-01-01T00:00:00Z')")
+    dry = await count_erasure(client, SUBJECT)
+    erasure = await request_erasure(client, SUBJECT)
+    await run_retention()
+    erasure = await read_erasure(client, erasure)
+    rows = erasure["rows"]
+    counts = (rows.get("dead_letter", 0), rows.get("parked_event", 0), erasure["progress"]["held"])
+    assert (dry["dead_letters"], dry["parked_events"], dry["held"]) == counts
+    assert counts == ((0, 0, 6) if held else (2, 1, 0))
 
 
-async def test_events_of_the_inferences_that_match_are_counted(
-    client: httpx.AsyncClient, engine: AsyncEngine, blobs: Blobs, serve: Serve
+async def test_counts_letters_of_matching_inferences(
+    client: httpx.AsyncClient, engine: AsyncEngine, blobs: Blobs, run_retention: RunRetention
 ) -> None:
-    event = payload(0, received_at=at(0)).replace(b'"late-0"', b'"i0"')
+    event = make_event(0, received_at=at(0)).replace(b'"late-0"', b'"i0"')
     uid = decode(event, record_time=NOW, buckets=blobs.buckets).uid
     async with engine.begin() as connection:
-        await connection.execute(dead_letter.update().values(payload=event).where(of_offset(0)))
-        same = inference.update().where(inference.c.inference_id == "i0")
-        await connection.execute(same.values(uid=uid))
+        await connection.execute(dead_letter.update().values(payload=event).where(is_at_offset(0)))
+        target = inference.update().where(inference.c.inference_id == "i0")
+        await connection.execute(target.values(uid=uid))
     body = {"filter": "inference_id = 'i0'"}
-    dry = await told(client, body)
+    dry = await count_erasure(client, body)
     assert (dry["inferences"], dry["dead_letters"], dry["parked_events"]) == (1, 1, 0)
-    one = await asked(client, body)
-    await serve()
-    assert (await followed(client, one))["rows"]["dead_letter"] == 1
+    erasure = await request_erasure(client, body)
+    await run_retention()
+    assert (await read_erasure(client, erasure))["rows"]["dead_letter"] == 1
 
 
-async def test_a_preview_counts_the_same(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
-    await hold(engine, "inference_ids = 'i2'")
+async def test_counts_equal_those_of_a_preview(
+    client: httpx.AsyncClient, engine: AsyncEngine
+) -> None:
+    await hold_on_model(engine, "inference_ids = 'i2'")
     rules = {"rules": [{"filter": _FILTER, "keep_inference": "P1D"}]}
     answer = await client.post("/v1/models/model/retention-policy/preview", json=rules)
     expired = answer.json()["would_delete"]["inferences"]
-    dry = await told(client, {"filter": _FILTER})
+    dry = await count_erasure(client, {"filter": _FILTER})
     same = ("held", "oldest", "newest")
     assert (expired["count"], *(expired[name] for name in same)) == (
         dry["inferences"],
@@ -112,28 +125,30 @@ async def test_a_preview_counts_the_same(client: httpx.AsyncClient, engine: Asyn
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 1000])
-async def test_the_uids_that_would_go_are_listed_page_by_page(
+async def test_lists_uids_in_pages(
     client: httpx.AsyncClient, engine: AsyncEngine, limit: int
 ) -> None:
-    await hold(engine, "inference_ids = 'i2'")
+    await hold_on_model(engine, "inference_ids = 'i2'")
     body = {**SUBJECT, "uids": True, "limit": limit}
-    found: list[tuple[str, str]] = []
+    uids: list[tuple[str, str]] = []
     cursor: str | None = None
     while True:
-        dry = await told(client, body | ({"cursor": cursor} if cursor else {}), "/v1/erasures")
+        dry = await count_erasure(
+            client, body | ({"cursor": cursor} if cursor else {}), "/v1/erasures"
+        )
         assert (dry["inferences"], dry["held"]) == (3, 2)
         assert len(dry["uids"]) <= limit
-        found += [(each["model_id"], each["uid"]) for each in dry["uids"]]
+        uids += [(item["model_id"], item["uid"]) for item in dry["uids"]]
         cursor = dry["next"]
         if cursor is None:
             break
-    going = [("model", person(0, "ann")), ("model", person(4, "ann"))]
-    going += [("other", person(9, "ann", model_id="other"))]
-    assert found == [(model_id, str(each.uid)) for model_id, each in going]
+    expected = [("model", make_person(0, "ann")), ("model", make_person(4, "ann"))]
+    expected += [("other", make_person(9, "ann", model_id="other"))]
+    assert uids == [(model_id, str(target.uid)) for model_id, target in expected]
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "words"),
     [
         ({"uids": True}, "give `dry_run` as well"),
         ({"dry_run": True, "limit": 5}, "give `uids` as well"),
@@ -142,9 +157,9 @@ async def test_the_uids_that_would_go_are_listed_page_by_page(
     ],
     ids=str,
 )
-async def test_a_list_that_makes_no_sense_is_refused(
-    client: httpx.AsyncClient, body: dict[str, Any], said: str
+async def test_rejects_invalid_list_options(
+    client: httpx.AsyncClient, body: dict[str, Any], words: str
 ) -> None:
     answer = await client.post(ERASURES, json={**SUBJECT, **body})
     assert answer.status_code in (400, 422)
-    assert said in answer.text
+    assert words in answer.text

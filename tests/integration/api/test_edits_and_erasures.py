@@ -1,4 +1,4 @@
-"""An edit that crashes, and one that meets an erasure: nothing is left over, nothing comes back."""
+"""Edits that crash, and edits during an erasure, leave nothing over and restore nothing."""
 
 import asyncio
 import json
@@ -15,23 +15,23 @@ from obstore.exceptions import PermissionDeniedError
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure import erasures
-from inference_store.erasure.erasures import Erasure
-from inference_store.erasure.policies import Scope
+from inference_store.erasure.mark.arrivals import enqueue_arrivals
+from inference_store.erasure.policies import ErasureScope
+from inference_store.erasure.progress.erasure import Erasure, list_unfinished
 from inference_store.index.tables import blob_reference, inference
 from inference_store.inference.events import StorageKey
 from inference_store.inference.events.event import Extras
 from inference_store.inference.layout import key_of
 from inference_store.objects import Blobs
-from inference_store.objects.reading import translated
+from inference_store.objects.many_reads import translate_error
 from inference_store.platform.failpoints import FAILPOINTS
 from inference_store.platform.settings import ApiSettings
 from inference_store.retention.eraser import Eraser
 from inference_store.retention.leadership_check import LeadershipCheck
-from tests.integration import by_uids
-from tests.integration.api.conftest import MakeApp, client_of
-from tests.integration.stored import Made, at, store
-from tests.integration.waiting import lock_waiters
+from tests.integration import erasure_requests
+from tests.integration.api.conftest import MakeApp, make_client
+from tests.integration.stored_inferences import NewInference, at, store
+from tests.integration.waiting import count_lock_waiters
 from tests.polling import until
 from tests.servers.fixtures import MakeEnvironment
 from tests.servers.minio import S3
@@ -43,8 +43,8 @@ _BLOB = b'[{"key": "k", "type": "int", "value": "5"}]'
 _EDIT = {"metadata": [{"key": "k", "type": "int", "value": "6"}]}
 
 
-class NoPace(LeadershipCheck):
-    """Never stopped, always the leader."""
+class AlwaysLeader(LeadershipCheck):
+    """A check that always passes: never stopped, always the leader."""
 
     def __init__(self) -> None: ...
 
@@ -52,52 +52,56 @@ class NoPace(LeadershipCheck):
 
 
 class Trial:
-    """Two inferences of a model, and what is done to them."""
+    """Two inferences of a model, with the actions of the tests on them."""
 
     def __init__(self, engine: AsyncEngine, blobs: Blobs, server: S3, bucket: str) -> None:
         self.engine = engine
         self.bucket = bucket
         self._blobs = blobs
         self._server = server
-        self._eraser = Eraser(engine, blobs, NoPace(), batch=10)
-        self.one = Made("one", at(0), _ITEMS, keys=(None, None, f"{bucket}/shared"))
-        self.two = Made("two", at(1), _ITEMS, keys=(None, None, f"{bucket}/shared"))
+        self._eraser = Eraser(engine, blobs, AlwaysLeader(), batch=10)
+        self.first = NewInference("one", at(0), _ITEMS, keys=(None, None, f"{bucket}/shared"))
+        self.second = NewInference("two", at(1), _ITEMS, keys=(None, None, f"{bucket}/shared"))
 
-    async def begin(self, *made: Made) -> "Trial":
+    async def begin(self, *inferences: NewInference) -> "Trial":
         self.put("shared")
-        self.model = await store(self.engine, *(made or (self.one, self.two)))
+        self.model = await store(self.engine, *(inferences or (self.first, self.second)))
         return self
 
     def put(self, key: str, blob: bytes = _BLOB) -> None:
         self._blobs.put(StorageKey(self.bucket, key), blob, content_type="application/json")
 
-    async def mark(self, made: Made, scope: Scope = "inference") -> Erasure:
+    async def request_erasure(
+        self, target: NewInference, scope: ErasureScope = "inference"
+    ) -> Erasure:
         async with self.engine.begin() as connection:
-            return await by_uids.request(connection, model=self.model, uids=[made.uid], scope=scope)
+            return await erasure_requests.request_erasure(
+                connection, model=self.model, uids=[target.uid], scope=scope
+            )
 
-    async def finish(self, one: Erasure) -> None:
-        assert await self._eraser.finish(one) == "deleted"
+    async def finish_erasure(self, erasure: Erasure) -> None:
+        assert await self._eraser.finish(erasure) == "deleted"
 
-    async def erase(self, made: Made) -> None:
-        await self.finish(await self.mark(made))
+    async def erase(self, target: NewInference) -> None:
+        await self.finish_erasure(await self.request_erasure(target))
 
     @property
-    def objects(self) -> list[str]:
+    def object_names(self) -> list[str]:
         listed = self._server.client().list_objects(
             self.bucket, recursive=True, include_version=True
         )
         names = (str(item.object_name) for item in listed)
         return sorted(name for name in names if not name.startswith("ledger/"))
 
-    async def references(self) -> set[tuple[str, Any]]:
+    async def list_references(self) -> set[tuple[str, Any]]:
         async with self.engine.connect() as connection:
             query = select(blob_reference.c.storage_key, blob_reference.c.uid)
             rows = await connection.execute(query)
             return {(key.rsplit("/", 1)[1], uid) for key, uid in rows}
 
-    async def metadata_key(self, made: Made) -> str:
+    async def read_metadata_key(self, target: NewInference) -> str:
         async with self.engine.connect() as connection:
-            query = select(inference.c.metadata_storage_key).where(inference.c.uid == made.uid)
+            query = select(inference.c.metadata_storage_key).where(inference.c.uid == target.uid)
             return str(await connection.scalar(query)).removeprefix(f"s3://{self.bucket}/")
 
 
@@ -106,12 +110,12 @@ def trial(engine: AsyncEngine, blobs: Blobs, minio_server: S3, bucket: str) -> T
     return Trial(engine, blobs, minio_server, bucket)
 
 
-def own(made: Made) -> str:
-    return f"metadata/model/{made.uid}"
+def own_key(target: NewInference) -> str:
+    return f"metadata/model/{target.uid}"
 
 
 class SlowBlobs(Blobs):
-    """Waits with a write until it is let go."""
+    """Holds back each write until `go` is set."""
 
     def __init__(self, settings: ApiSettings) -> None:
         super().__init__(settings)
@@ -125,57 +129,57 @@ class SlowBlobs(Blobs):
 
 @pytest.fixture
 async def slow(settings: Callable[..., ApiSettings]) -> AsyncIterator[SlowBlobs]:
-    with SlowBlobs(settings()) as made:
-        yield made
-        made.go.set()
+    with SlowBlobs(settings()) as slow_blobs:
+        yield slow_blobs
+        slow_blobs.go.set()
 
 
 @pytest.fixture
 async def slow_client(make_app: MakeApp, slow: SlowBlobs) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of an api whose object store takes its time."""
+    """A client of an api whose object store is slow."""
     app = make_app()
     app.state.blobs = slow
-    async with client_of(app) as made:
-        yield made
+    async with make_client(app) as http_client:
+        yield http_client
 
 
-async def edit(client: httpx.AsyncClient, made: Made) -> httpx.Response:
-    return await client.post(f"/v1/models/model/inferences/uid:{made.uid}/metadata", json=_EDIT)
+async def edit(client: httpx.AsyncClient, target: NewInference) -> httpx.Response:
+    return await client.post(f"/v1/models/model/inferences/uid:{target.uid}/metadata", json=_EDIT)
 
 
 @pytest.mark.kills
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("failpoint", PLACES)
 @pytest.mark.parametrize("repeated", [False, True], ids=["then_erased", "then_repeated"])
 async def test_a_crash_between_blob_and_rows_leaves_no_orphan(
     trial: Trial,
     service_environment: MakeEnvironment,
     client: httpx.AsyncClient,
     tmp_path: Path,
-    place: str,
+    failpoint: str,
     repeated: bool,
 ) -> None:
     await trial.begin()
-    environment = service_environment(API_PORT="0", FAILPOINT=place)
+    environment = service_environment(API_PORT="0", FAILPOINT=failpoint)
     service = Service("api", environment, tmp_path)
     try:
         await asyncio.to_thread(service.wait_ready)
         async with httpx.AsyncClient(base_url=address_of(service), timeout=120) as killing:
             with pytest.raises(httpx.TransportError):
-                await edit(killing, trial.one)
+                await edit(killing, trial.first)
         assert await asyncio.to_thread(service.process.wait, 180) == 128 + SIGKILL
     finally:
         service.stop()
-    assert (own(trial.one) in trial.objects) == place.endswith("after")
-    assert await trial.metadata_key(trial.one) == "shared"
+    assert (own_key(trial.first) in trial.object_names) == failpoint.endswith("after")
+    assert await trial.read_metadata_key(trial.first) == "shared"
     if repeated:
-        answer = await edit(client, trial.one)
+        answer = await edit(client, trial.first)
         assert (answer.status_code, answer.json()["revision"]) == (200, 2)
-        assert await trial.metadata_key(trial.one) == own(trial.one)
-    await trial.erase(trial.one)
-    assert trial.objects == ["shared"]
-    assert await trial.references() == {("shared", trial.two.uid)}
-    await trial.erase(trial.two)
-    assert trial.objects == []
+        assert await trial.read_metadata_key(trial.first) == own_key(trial.first)
+    await trial.erase(trial.first)
+    assert trial.object_names == ["shared"]
+    assert await trial.list_references() == {("shared", trial.second.uid)}
+    await trial.erase(trial.second)
+    assert trial.object_names == []
 
 
 def address_of(service: Service) -> str:
@@ -186,29 +190,29 @@ def address_of(service: Service) -> str:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-async def test_an_erasure_waits_for_the_edit_before_it(
+async def test_erasure_waits_for_running_edit(
     trial: Trial, slow: SlowBlobs, slow_client: httpx.AsyncClient, shared: bool
 ) -> None:
-    await trial.begin(*([trial.one, trial.two] if shared else [trial.one]))
-    editing = asyncio.create_task(edit(slow_client, trial.one))
+    await trial.begin(*([trial.first, trial.second] if shared else [trial.first]))
+    editing = asyncio.create_task(edit(slow_client, trial.first))
     assert await asyncio.to_thread(slow.arrived.wait, 180)
-    erasing = asyncio.create_task(trial.erase(trial.one))
-    await until(lambda: lock_waiters(trial.engine), lambda count: count == 1)
+    erasing = asyncio.create_task(trial.erase(trial.first))
+    await until(lambda: count_lock_waiters(trial.engine), lambda count: count == 1)
     slow.go.set()
     assert (await editing).status_code == 200
     await erasing
-    assert trial.objects == (["shared"] if shared else [])
-    assert await trial.references() == ({("shared", trial.two.uid)} if shared else set())
+    assert trial.object_names == (["shared"] if shared else [])
+    assert await trial.list_references() == ({("shared", trial.second.uid)} if shared else set())
 
 
-async def test_what_came_again_is_erased_after_the_edit_that_did_not_see_it_come(
+async def test_erases_redelivered_input_after_a_concurrent_edit(
     trial: Trial, slow: SlowBlobs, slow_client: httpx.AsyncClient
 ) -> None:
-    """The ingester marks without the row's lock; the edit writes what it read, the request too."""
+    """The ingester marks without the row's lock; the edit writes what it read, with the request."""
     capture = uuid4()
     key = key_of("captures", "model", at(0), capture, "metadata")
     extras, keys = Extras(capture_id=capture), (None, None, f"{trial.bucket}/{key}")
-    captured = Made("captured", at(0), _ITEMS, extras=extras, keys=keys)
+    captured = NewInference("captured", at(0), _ITEMS, extras=extras, keys=keys)
     trial.put(key, b'{"metadata": %b, "request": {"prompt": "secret"}}' % _BLOB)
     await trial.begin(captured)
     editing = asyncio.create_task(edit(slow_client, captured))
@@ -216,105 +220,109 @@ async def test_what_came_again_is_erased_after_the_edit_that_did_not_see_it_come
     async with trial.engine.begin() as connection:
         storage_key = str(StorageKey(trial.bucket, key))
         arrival = (trial.model, captured.uid, "input", None, None, storage_key, None)
-        await erasures.enqueue_arrivals(connection, [arrival], cause="erased_again")
-        (again,) = await erasures.unfinished(connection, failed=False)
-    erasing = asyncio.create_task(trial.finish(again))
-    await until(lambda: lock_waiters(trial.engine), lambda count: count == 1 or erasing.done())
+        await enqueue_arrivals(connection, [arrival], cause="erased_again")
+        (erasure,) = await list_unfinished(connection, failed=False)
+    erasing = asyncio.create_task(trial.finish_erasure(erasure))
+    await until(
+        lambda: count_lock_waiters(trial.engine), lambda count: count == 1 or erasing.done()
+    )
     slow.go.set()
     assert (await editing).status_code == 200
     await erasing
-    left = json.loads(slow.get(StorageKey(trial.bucket, key), limit=1000))
-    assert left == {"metadata": _EDIT["metadata"]}
+    stored = json.loads(slow.get(StorageKey(trial.bucket, key), limit=1000))
+    assert stored == {"metadata": _EDIT["metadata"]}
 
 
-async def test_an_edit_behind_an_erasure_writes_nothing(
+async def test_edit_after_an_erasure_writes_nothing(
     trial: Trial, client: httpx.AsyncClient
 ) -> None:
     await trial.begin()
-    asked = await trial.mark(trial.one)
-    assert (await edit(client, trial.one)).status_code == 404
-    await trial.finish(asked)
-    assert (await edit(client, trial.one)).status_code == 404
-    assert trial.objects == ["shared"]
-    assert await trial.references() == {("shared", trial.two.uid)}
+    erasure = await trial.request_erasure(trial.first)
+    assert (await edit(client, trial.first)).status_code == 404
+    await trial.finish_erasure(erasure)
+    assert (await edit(client, trial.first)).status_code == 404
+    assert trial.object_names == ["shared"]
+    assert await trial.list_references() == {("shared", trial.second.uid)}
 
 
-async def test_an_edit_waits_until_the_input_has_gone(
+async def test_edit_is_refused_until_the_input_is_erased(
     trial: Trial, client: httpx.AsyncClient
 ) -> None:
     await trial.begin()
-    asked = await trial.mark(trial.one, "input")
-    refused = await edit(client, trial.one)
+    erasure = await trial.request_erasure(trial.first, "input")
+    refused = await edit(client, trial.first)
     assert (refused.status_code, "input" in refused.json()["detail"]) == (409, True)
-    assert trial.objects == ["shared"]
-    await trial.finish(asked)
-    assert (await edit(client, trial.one)).status_code == 200
-    assert trial.objects == [own(trial.one), "shared"]
+    assert trial.object_names == ["shared"]
+    await trial.finish_erasure(erasure)
+    assert (await edit(client, trial.first)).status_code == 200
+    assert trial.object_names == [own_key(trial.first), "shared"]
 
 
-async def test_a_blob_is_left_to_others_only_if_they_stay(
+async def test_edit_deletes_blob_whose_other_users_are_erased(
     trial: Trial, slow: SlowBlobs, slow_client: httpx.AsyncClient
 ) -> None:
-    """The other one is erased while the edit is on its way: who deletes the blob they shared?"""
+    """The other inference of a shared blob is erased during the edit: who deletes the blob?"""
     await trial.begin()
-    editing = asyncio.create_task(edit(slow_client, trial.one))
+    editing = asyncio.create_task(edit(slow_client, trial.first))
     assert await asyncio.to_thread(slow.arrived.wait, 180)
-    await trial.erase(trial.two)
-    assert trial.objects == ["shared"]
+    await trial.erase(trial.second)
+    assert trial.object_names == ["shared"]
     slow.go.set()
     assert (await editing).status_code == 200
-    assert await trial.metadata_key(trial.one) == own(trial.one)
-    assert trial.objects == [own(trial.one), "shared"]
-    await trial.erase(trial.one)
-    assert trial.objects == []
-    assert await trial.references() == set()
+    assert await trial.read_metadata_key(trial.first) == own_key(trial.first)
+    assert trial.object_names == [own_key(trial.first), "shared"]
+    await trial.erase(trial.first)
+    assert trial.object_names == []
+    assert await trial.list_references() == set()
 
 
-async def test_the_last_that_shares_deletes_the_blob(
+async def test_last_user_of_a_shared_blob_deletes_it(
     trial: Trial, client: httpx.AsyncClient
 ) -> None:
     await trial.begin()
-    assert (await edit(client, trial.one)).status_code == 200
-    await trial.erase(trial.two)
-    assert trial.objects == [own(trial.one)]
-    await trial.erase(trial.one)
-    assert trial.objects == []
+    assert (await edit(client, trial.first)).status_code == 200
+    await trial.erase(trial.second)
+    assert trial.object_names == [own_key(trial.first)]
+    await trial.erase(trial.first)
+    assert trial.object_names == []
 
 
-async def test_a_key_that_is_being_deleted_is_not_written(
+async def test_does_not_write_a_key_that_is_being_deleted(
     trial: Trial, client: httpx.AsyncClient
 ) -> None:
-    """A stranger's event named the key that the edit would make, and is being erased."""
-    alone = Made("alone", at(5), _ITEMS)
-    stranger = Made("stranger", at(9), _ITEMS, keys=(None, None, f"{trial.bucket}/{own(alone)}"))
-    trial.put(own(alone))
+    """Another event used the key that the edit would write, and is being erased."""
+    alone = NewInference("alone", at(5), _ITEMS)
+    stranger = NewInference(
+        "stranger", at(9), _ITEMS, keys=(None, None, f"{trial.bucket}/{own_key(alone)}")
+    )
+    trial.put(own_key(alone))
     await trial.begin(alone, stranger)
-    asked = await trial.mark(stranger)
+    erasure = await trial.request_erasure(stranger)
     assert (await edit(client, alone)).status_code == 409
-    await trial.finish(asked)
-    assert trial.objects == ["shared"]
+    await trial.finish_erasure(erasure)
+    assert trial.object_names == ["shared"]
     assert (await edit(client, alone)).status_code == 200
-    assert trial.objects == [own(alone), "shared"]
+    assert trial.object_names == [own_key(alone), "shared"]
 
 
-class Archived(Blobs):
-    """Has put every object away, as S3 does: it lists them, and does not give them."""
+class ArchivedBlobs(Blobs):
+    """Has archived every object, as S3 does: it lists them but does not return them."""
 
     def get(self, key: StorageKey, *, limit: int) -> bytes:
         assert super().get(key, limit=limit)
-        raise translated(key, PermissionDeniedError("403 <Code>InvalidObjectState</Code>"))
+        raise translate_error(key, PermissionDeniedError("403 <Code>InvalidObjectState</Code>"))
 
 
-async def test_an_archived_blob_is_not_written_over(
+async def test_does_not_overwrite_an_archived_blob(
     trial: Trial, make_app: MakeApp, settings: Callable[..., ApiSettings], blobs: Blobs
 ) -> None:
-    alone = Made("alone", at(5), _ITEMS, keys=(None, None, f"{trial.bucket}/archived"))
+    alone = NewInference("alone", at(5), _ITEMS, keys=(None, None, f"{trial.bucket}/archived"))
     trial.put("archived")
     await trial.begin(alone)
     app = make_app()
-    with Archived(settings()) as archived:
+    with ArchivedBlobs(settings()) as archived:
         app.state.blobs = archived
-        async with client_of(app) as client:
+        async with make_client(app) as client:
             refused = await edit(client, alone)
     assert (refused.status_code, "InvalidObjectState" in refused.text) == (409, True)
     assert blobs.get(StorageKey(trial.bucket, "archived"), limit=1000) == _BLOB

@@ -1,4 +1,4 @@
-"""Erasures by a filter, ids or a subject: asked for through the api, carried out by the service."""
+"""Erasures by filter, ids or subject: requested through the api, carried out by the service."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,15 +15,15 @@ from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings, RetentionSettings
 from inference_store.retention.leadership_check import LeadershipCheck
 from inference_store.retention.worker import RetentionWorker
-from tests.integration.stored import Made, at, store
+from tests.integration.stored_inferences import NewInference, at, store
 
 ERASURES = "/v1/models/model/erasures"
-Serve = Callable[[], Awaitable[None]]
+RunRetention = Callable[[], Awaitable[None]]
 pytestmark = pytest.mark.usefixtures("stored")
 
 
-class NoPace(LeadershipCheck):
-    """Never stopped, always the leader."""
+class AlwaysLeader(LeadershipCheck):
+    """A check that always passes: never stopped, always the leader."""
 
     def __init__(self) -> None: ...
 
@@ -34,56 +34,66 @@ class NoPace(LeadershipCheck):
 
 
 @pytest.fixture
-def serve(engine: AsyncEngine, blobs: Blobs, settings: Callable[..., ApiSettings]) -> Serve:
-    """One turn of the retention service."""
-    return serving(engine, blobs, settings())
+def run_retention(
+    engine: AsyncEngine, blobs: Blobs, settings: Callable[..., ApiSettings]
+) -> RunRetention:
+    """A function that runs one turn of the retention service."""
+    return make_run_retention(engine, blobs, settings())
 
 
-def serving(engine: AsyncEngine, blobs: Blobs, settings: ApiSettings, **more: Any) -> Serve:
-    """One turn of a retention service with the api's settings, and some of its own."""
-    known = RetentionSettings.model_fields.keys()
-    here = {name: value for name, value in settings if name in known} | more
+def make_run_retention(
+    engine: AsyncEngine, blobs: Blobs, settings: ApiSettings, **more: Any
+) -> RunRetention:
+    """Return a function that runs one turn of retention, with the api's settings and `more`."""
+    names = RetentionSettings.model_fields.keys()
+    values = {name: value for name, value in settings if name in names} | more
 
-    async def turn() -> None:
-        to = RetentionSettings.model_validate(here)
-        await RetentionWorker(to, engine, blobs, NoPace(), asyncio.Event()).run_turn()
+    async def run_turn() -> None:
+        own_settings = RetentionSettings.model_validate(values)
+        await RetentionWorker(
+            own_settings, engine, blobs, AlwaysLeader(), asyncio.Event()
+        ).run_turn()
 
-    return turn
+    return run_turn
 
 
-def person(number: int, who: str, **more: Any) -> Made:
+def make_person(number: int, who: str, **more: Any) -> NewInference:
     items = [("person", "string", who), ("n", "int", number)]
-    return Made(f"i{number}", at(number), items, **more)
+    return NewInference(f"i{number}", at(number), items, **more)
 
 
 @pytest.fixture
 async def stored(engine: AsyncEngine, blobs: Blobs, bucket: str) -> None:
-    """Six inferences of `model`, of ann and bob by turns, each with an object; one of `other`."""
-    made = [person(n, ("ann", "bob")[n % 2], keys=(f"{bucket}/d{n}", None, None)) for n in range(6)]
+    """Six inferences of `model`, of ann and bob in turn, each with an object; one of `other`."""
+    inferences = [
+        make_person(n, ("ann", "bob")[n % 2], keys=(f"{bucket}/d{n}", None, None)) for n in range(6)
+    ]
     for n in range(6):
         blobs.put(StorageKey(bucket, f"d{n}"), b"x", content_type="text/plain")
-    await store(engine, *made)
-    await store(engine, person(9, "ann", model_id="other"))
+    await store(engine, *inferences)
+    await store(engine, make_person(9, "ann", model_id="other"))
 
 
-async def left(engine: AsyncEngine) -> set[str]:
+async def list_inference_ids(engine: AsyncEngine) -> set[str]:
     async with engine.connect() as connection:
         return set((await connection.execute(select(inference.c.inference_id))).scalars())
 
 
-async def asked(client: httpx.AsyncClient, body: Any, path: str = ERASURES) -> dict[str, Any]:
+async def request_erasure(
+    client: httpx.AsyncClient, body: Any, path: str = ERASURES
+) -> dict[str, Any]:
     answer = await client.post(path, json=body)
     assert answer.status_code == 202, answer.text
-    found: dict[str, Any] = answer.json()
-    assert answer.headers["Location"] == f"/v1/erasures/{found['id']}"
-    return found
+    erasure: dict[str, Any] = answer.json()
+    assert answer.headers["Location"] == f"/v1/erasures/{erasure['id']}"
+    return erasure
 
 
-async def followed(client: httpx.AsyncClient, one: dict[str, Any]) -> dict[str, Any]:
-    answer = await client.get(f"/v1/erasures/{one['id']}")
+async def read_erasure(client: httpx.AsyncClient, requested: dict[str, Any]) -> dict[str, Any]:
+    answer = await client.get(f"/v1/erasures/{requested['id']}")
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    erasure: dict[str, Any] = answer.json()
+    return erasure
 
 
 @pytest.mark.parametrize(
@@ -97,155 +107,159 @@ async def followed(client: httpx.AsyncClient, one: dict[str, Any]) -> dict[str, 
     ],
     ids=str,
 )
-async def test_what_matches_goes_and_nothing_else(
+async def test_erases_only_what_matches(
     client: httpx.AsyncClient,
     engine: AsyncEngine,
-    serve: Serve,
+    run_retention: RunRetention,
     body: Any,
     gone: list[str],
 ) -> None:
-    everything = await left(engine)
-    told = (await client.post(ERASURES, json={**body, "dry_run": True})).json()
-    assert (told["inferences"], told["objects"]) == (len(gone), len(gone))
-    one = await asked(client, body)
-    assert (one["state"], one["inferences"]) == ("pending", 0)
-    await serve()
-    one = await followed(client, one)
-    assert one["state"] == "deleted", one
-    assert (one["inferences"], one["objects"], one["progress"]["marked"]) == (len(gone),) * 3
-    assert one["progress"]["left"] == 0
-    assert await left(engine) == everything - set(gone)
+    everything = await list_inference_ids(engine)
+    counts = (await client.post(ERASURES, json={**body, "dry_run": True})).json()
+    assert (counts["inferences"], counts["objects"]) == (len(gone), len(gone))
+    erasure = await request_erasure(client, body)
+    assert (erasure["state"], erasure["inferences"]) == ("pending", 0)
+    await run_retention()
+    erasure = await read_erasure(client, erasure)
+    assert erasure["state"] == "deleted", erasure
+    assert (erasure["inferences"], erasure["objects"], erasure["progress"]["marked"]) == (
+        len(gone),
+    ) * 3
+    assert erasure["progress"]["left"] == 0
+    assert await list_inference_ids(engine) == everything - set(gone)
 
 
-async def test_what_the_index_lacks_takes_nothing_with_it(
-    client: httpx.AsyncClient, engine: AsyncEngine, serve: Serve
+async def test_keeps_inferences_whose_keys_are_not_all_indexed(
+    client: httpx.AsyncClient, engine: AsyncEngine, run_retention: RunRetention
 ) -> None:
-    """Which keys it has is not known of i0 and i1: that none is there is not certain of them."""
+    """The index does not know all keys of i0 and i1, so it cannot tell that `n` is missing."""
     capped = inference.update().where(inference.c.inference_id.in_(["i0", "i1"]))
     async with engine.begin() as connection:
         await connection.execute(capped.values(flags=["metadata_keys_capped"]))
         await connection.execute(metadata_number.delete())
-    told = (await client.post(ERASURES, json={"filter": "n IS NULL", "dry_run": True})).json()
-    assert (told["inferences"], told["undecided"]) == (4, 2)
-    assert [each["undecided"] for each in told["models"]] == [2]
-    known = {"filter": "NOT (person = 'bob')", "dry_run": True}
-    told = (await client.post(ERASURES, json=known)).json()
-    assert (told["inferences"], told["undecided"]) == (3, 0)
-    await asked(client, {"filter": "n IS NULL"})
-    await serve()
-    assert await left(engine) == {"i0", "i1", "i9"}
+    counts = (await client.post(ERASURES, json={"filter": "n IS NULL", "dry_run": True})).json()
+    assert (counts["inferences"], counts["undecided"]) == (4, 2)
+    assert [model["undecided"] for model in counts["models"]] == [2]
+    body = {"filter": "NOT (person = 'bob')", "dry_run": True}
+    counts = (await client.post(ERASURES, json=body)).json()
+    assert (counts["inferences"], counts["undecided"]) == (3, 0)
+    await request_erasure(client, {"filter": "n IS NULL"})
+    await run_retention()
+    assert await list_inference_ids(engine) == {"i0", "i1", "i9"}
 
 
-async def test_a_subject_goes_from_every_model_by_one_erasure(
-    client: httpx.AsyncClient, engine: AsyncEngine, serve: Serve
+async def test_erases_subject_from_every_model(
+    client: httpx.AsyncClient, engine: AsyncEngine, run_retention: RunRetention
 ) -> None:
-    one = await asked(client, {"subject": {"key": "person", "value": "ann"}}, "/v1/erasures")
-    assert one["model_ids"] == ["model", "other"]
-    assert one["model_id"] is None
-    await serve()
-    assert (await followed(client, one))["inferences"] == 4
-    assert await left(engine) == {"i1", "i3", "i5"}
+    erasure = await request_erasure(
+        client, {"subject": {"key": "person", "value": "ann"}}, "/v1/erasures"
+    )
+    assert erasure["model_ids"] == ["model", "other"]
+    assert erasure["model_id"] is None
+    await run_retention()
+    assert (await read_erasure(client, erasure))["inferences"] == 4
+    assert await list_inference_ids(engine) == {"i1", "i3", "i5"}
 
 
-async def test_what_does_not_exist_is_said(client: httpx.AsyncClient, serve: Serve) -> None:
+async def test_reports_unknown_ids(client: httpx.AsyncClient, run_retention: RunRetention) -> None:
     none = await client.post(ERASURES, json={"inference_ids": ["nobody", "no one"]})
     assert none.status_code == 404
-    some = await asked(client, {"inference_ids": ["i1", "nobody"]})
+    some = await request_erasure(client, {"inference_ids": ["i1", "nobody"]})
     assert some["not_found"] == ["nobody"]
     slip = await client.post(ERASURES, json={"filter": "persn = 'ann'"})
     assert slip.status_code == 422
     assert "person" in slip.text
-    nothing = await asked(client, {"subject": {"key": "person", "value": "nobody"}})
-    await serve()
-    nothing = await followed(client, nothing)
+    nothing = await request_erasure(client, {"subject": {"key": "person", "value": "nobody"}})
+    await run_retention()
+    nothing = await read_erasure(client, nothing)
     assert (nothing["state"], nothing["inferences"]) == ("deleted", 0)
     assert "Nothing that is stored matched" in nothing["message"]
 
 
-async def test_what_another_erasure_hides_is_there_to_be_erased(
-    client: httpx.AsyncClient, engine: AsyncEngine, serve: Serve
+async def test_finds_inferences_hidden_by_another_erasure(
+    client: httpx.AsyncClient, engine: AsyncEngine, run_retention: RunRetention
 ) -> None:
-    """The other is cancelled, and what it had hidden goes all the same."""
+    """The first erasure is cancelled, and the second erases what the first had hidden."""
     other = (await client.delete("/v1/models/model/inferences/i1")).json()
-    body: dict[str, Any] = {"inference_ids": ["i1", f"uid:{person(1, 'bob').uid}", "nobody"]}
-    told = (await client.post(ERASURES, json={**body, "dry_run": True})).json()
-    assert (told["inferences"], told["not_found"]) == (1, ["nobody"])
-    one = await asked(client, body)
-    assert one["not_found"] == ["nobody"]
+    body: dict[str, Any] = {"inference_ids": ["i1", f"uid:{make_person(1, 'bob').uid}", "nobody"]}
+    counts = (await client.post(ERASURES, json={**body, "dry_run": True})).json()
+    assert (counts["inferences"], counts["not_found"]) == (1, ["nobody"])
+    erasure = await request_erasure(client, body)
+    assert erasure["not_found"] == ["nobody"]
     assert (await client.post(f"/v1/erasures/{other['id']}/cancel")).status_code == 202
-    await serve()
-    assert (await followed(client, other))["state"] == "cancelled"
-    assert (await followed(client, one))["inferences"] == 1
-    assert "i1" not in await left(engine)
+    await run_retention()
+    assert (await read_erasure(client, other))["state"] == "cancelled"
+    assert (await read_erasure(client, erasure))["inferences"] == 1
+    assert "i1" not in await list_inference_ids(engine)
 
 
-@pytest.mark.parametrize("id", ["i1", f"uid:{person(1, 'bob').uid}"])
-async def test_what_another_erasure_hides_is_erased_by_its_id(
-    client: httpx.AsyncClient, engine: AsyncEngine, serve: Serve, id: str
+@pytest.mark.parametrize("id", ["i1", f"uid:{make_person(1, 'bob').uid}"])
+async def test_erases_hidden_inference_by_id(
+    client: httpx.AsyncClient, engine: AsyncEngine, run_retention: RunRetention, id: str
 ) -> None:
-    """Asked twice: the first is cancelled, and what it had hidden goes by the second."""
+    """Of two erasures the first is cancelled, and the second erases what the first had hidden."""
     first = (await client.delete("/v1/models/model/inferences/i1")).json()
     again = await client.delete(f"/v1/models/model/inferences/{id}")
     assert again.status_code == 202, again.text
     assert (await client.post(f"/v1/erasures/{first['id']}/cancel")).status_code == 202
-    await serve()
-    assert (await followed(client, again.json()))["inferences"] == 1
-    assert "i1" not in await left(engine)
+    await run_retention()
+    assert (await read_erasure(client, again.json()))["inferences"] == 1
+    assert "i1" not in await list_inference_ids(engine)
     assert (await client.delete("/v1/models/model/inferences/i1")).status_code == 404
 
 
 @pytest.mark.parametrize("body", [{}, {"filter": "n > 1", "inference_ids": ["i1"]}], ids=str)
-async def test_exactly_one_question_is_asked(client: httpx.AsyncClient, body: Any) -> None:
+async def test_requires_exactly_one_selection(client: httpx.AsyncClient, body: Any) -> None:
     answer = await client.post(ERASURES, json=body)
     assert answer.status_code == 422
     assert "exactly one of filter, inference_ids, subject" in answer.text
 
 
-async def test_cancelled_before_it_began_nothing_is_erased(
-    client: httpx.AsyncClient, engine: AsyncEngine, serve: Serve
+async def test_erasure_cancelled_in_time_erases_nothing(
+    client: httpx.AsyncClient, engine: AsyncEngine, run_retention: RunRetention
 ) -> None:
-    everything = await left(engine)
-    one = (await client.delete("/v1/models/model/inferences/i1")).json()
+    everything = await list_inference_ids(engine)
+    erasure = (await client.delete("/v1/models/model/inferences/i1")).json()
     hidden = await client.get("/v1/models/model/inferences/i1")
     assert hidden.status_code == 404
-    answer = await client.post(f"/v1/erasures/{one['id']}/cancel")
+    answer = await client.post(f"/v1/erasures/{erasure['id']}/cancel")
     assert (answer.status_code, answer.json()["state"]) == (202, "cancelling")
-    await serve()
-    assert (await followed(client, one))["state"] == "cancelled"
-    assert await left(engine) == everything
+    await run_retention()
+    assert (await read_erasure(client, erasure))["state"] == "cancelled"
+    assert await list_inference_ids(engine) == everything
     assert (await client.get("/v1/models/model/inferences/i1")).status_code == 200
-    again = await client.post(f"/v1/erasures/{one['id']}/cancel")
+    again = await client.post(f"/v1/erasures/{erasure['id']}/cancel")
     assert (again.status_code, again.json()["state"]) == (202, "cancelled")
 
 
-async def test_what_has_begun_to_delete_cannot_be_cancelled(
-    client: httpx.AsyncClient, serve: Serve
+async def test_cannot_cancel_after_deletion_began(
+    client: httpx.AsyncClient, run_retention: RunRetention
 ) -> None:
-    one = await asked(client, {"inference_ids": ["i1"]})
-    await serve()
-    answer = await client.post(f"/v1/erasures/{one['id']}/cancel")
+    erasure = await request_erasure(client, {"inference_ids": ["i1"]})
+    await run_retention()
+    answer = await client.post(f"/v1/erasures/{erasure['id']}/cancel")
     assert answer.status_code == 409
     assert "begun to delete" in answer.json()["detail"]
 
 
-async def test_what_holds_keep_is_given_up(
-    client: httpx.AsyncClient, engine: AsyncEngine, serve: Serve
+async def test_gives_up_held_inferences(
+    client: httpx.AsyncClient, engine: AsyncEngine, run_retention: RunRetention
 ) -> None:
     hold = {"name": "case 7", "reason": "x", "model_id": "model", "inference_ids": ["i1"]}
     placed = (await client.post("/v1/holds", json=hold)).json()
-    one = await asked(client, {"inference_ids": ["i1", "i3"]})
-    path = f"/v1/erasures/{one['id']}/give-up"
+    erasure = await request_erasure(client, {"inference_ids": ["i1", "i3"]})
+    path = f"/v1/erasures/{erasure['id']}/give-up"
     assert (await client.post(path, json={})).status_code == 422
     assert (await client.post(path, json={"reason": "long"})).status_code == 409
-    await serve()
+    await run_retention()
     answer = await client.post(path, json={"reason": "long"})
     assert (answer.status_code, answer.json()["state"]) == (202, "giving_up")
     assert answer.json()["given_up"] == {"by": "anyone", "held": []}
     await client.delete(f"/v1/holds/{placed['id']}", params={"reason": "over"})
-    await serve()
-    ended = await followed(client, one)
+    await run_retention()
+    ended = await read_erasure(client, erasure)
     assert (ended["state"], ended["inferences"], ended["progress"]["held"]) == ("deleted", 1, 0)
     assert ended["given_up"]["held"] == [{"hold": placed["id"], "inferences": 1}]
-    assert "i1" in await left(engine)
+    assert "i1" in await list_inference_ids(engine)
     audited = await client.get("/v1/audit", params={"action": "erasure_rest_given_up"})
-    assert [each["detail"]["reason"] for each in audited.json()["items"]] == ["long"]
+    assert [entry["detail"]["reason"] for entry in audited.json()["items"]] == ["long"]

@@ -1,4 +1,4 @@
-"""Which fields come back: those that were asked for, of what has several parts those."""
+"""Answers contain only the requested fields, and only the requested parts of them."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import httpx
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from tests.integration.stored import Made, at, store
+from tests.integration.stored_inferences import NewInference, at, store
 
 _QUERY = "/v1/models/model/inferences/query"
 _ITEMS = [
@@ -16,7 +16,7 @@ _ITEMS = [
 ]
 
 
-async def _one(client: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
+async def _read_item(client: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
     answer = await client.post(_QUERY, json=body)
     assert answer.status_code == 200, answer.text
     [item] = answer.json()["items"]
@@ -24,22 +24,22 @@ async def _one(client: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(autouse=True)
-async def _stored(engine: AsyncEngine) -> None:
-    await store(engine, Made("one", at(1), _ITEMS, [("person", 0.5), ("dog", 0.25)]))
+async def _store_inferences(engine: AsyncEngine) -> None:
+    await store(engine, NewInference("one", at(1), _ITEMS, [("person", 0.5), ("dog", 0.25)]))
 
 
-async def test_the_fields_that_were_asked_for(client: httpx.AsyncClient) -> None:
-    assert await _one(client, fields=["inference_id", "top_label"]) == {
+async def test_returns_requested_fields(client: httpx.AsyncClient) -> None:
+    assert await _read_item(client, fields=["inference_id", "top_label"]) == {
         "inference_id": "one",
         "top_label": "person",
     }
-    both = await _one(client, fields=["predictions.label", "predictions.score"])
+    both = await _read_item(client, fields=["predictions.label", "predictions.score"])
     assert both == {
         "predictions": [{"label": "person", "score": 0.5}, {"label": "dog", "score": 0.25}]
     }
-    assert set(await _one(client, fields=["ok"], include=["metadata"])) == {"ok", "metadata"}
-    assert set(await _one(client, fields=["urls.data"])) == {"urls"}
-    assert (await _one(client, fields=["urls.data"]))["urls"] == {"data": None}
+    assert set(await _read_item(client, fields=["ok"], include=["metadata"])) == {"ok", "metadata"}
+    assert set(await _read_item(client, fields=["urls.data"])) == {"urls"}
+    assert (await _read_item(client, fields=["urls.data"]))["urls"] == {"data": None}
 
 
 @pytest.mark.parametrize(
@@ -56,16 +56,16 @@ async def test_the_fields_that_were_asked_for(client: httpx.AsyncClient) -> None
 async def test_metadata_by_key(
     client: httpx.AsyncClient, chosen: list[str], keys: list[str]
 ) -> None:
-    found = await _one(client, fields=chosen)
-    assert [entry["key"] for entry in found["metadata"]] == keys
+    item = await _read_item(client, fields=chosen)
+    assert [entry["key"] for entry in item["metadata"]] == keys
 
 
-async def test_a_key_that_is_not_there_is_told(client: httpx.AsyncClient) -> None:
+async def test_warns_about_unknown_key(client: httpx.AsyncClient) -> None:
     answer = (await client.post(_QUERY, json={"fields": ["metadata.frame_numer"]})).json()
     assert "'frame_numer'" in answer["warnings"][0]
     assert "frame_number" in answer["warnings"][0]
-    known = (await client.post(_QUERY, json={"fields": ["metadata.camera"]})).json()
-    assert known["warnings"] == []
+    exact = (await client.post(_QUERY, json={"fields": ["metadata.camera"]})).json()
+    assert exact["warnings"] == []
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ async def test_a_key_that_is_not_there_is_told(client: httpx.AsyncClient) -> Non
         ("metadata.", "metadata"),
     ],
 )
-async def test_a_field_that_does_not_exist(client: httpx.AsyncClient, name: str, near: str) -> None:
+async def test_rejects_unknown_field(client: httpx.AsyncClient, name: str, near: str) -> None:
     answer = await client.post(_QUERY, json={"fields": ["uid", name]})
     assert answer.status_code == 422
     [fault] = answer.json()["errors"]
@@ -89,7 +89,7 @@ async def test_a_field_that_does_not_exist(client: httpx.AsyncClient, name: str,
 async def test_fields_of_a_link_and_a_cursor_of_other_fields(
     client: httpx.AsyncClient, engine: AsyncEngine
 ) -> None:
-    await store(engine, Made("two", at(2)))
+    await store(engine, NewInference("two", at(2)))
     link: dict[str, Any] = {"fields": ["inference_id", "ok"], "limit": 1}
     first = (await client.get("/v1/models/model/inferences", params=link)).json()
     assert first["items"] == [{"inference_id": "two", "ok": None}]
@@ -99,13 +99,13 @@ async def test_fields_of_a_link_and_a_cursor_of_other_fields(
 
 async def test_metadata_as_an_object(client: httpx.AsyncClient) -> None:
     camera = {"name": "hallway", "angle": 10}
-    shown = {"frame_number": 7, "camera": camera, "a.b": "dotted"}
-    asked = {"include": ["metadata"], "metadata_as": "object"}
-    assert (await _one(client, **asked))["metadata"] == shown
-    chosen = await _one(client, fields=["metadata.camera.angle"], metadata_as="object")
+    metadata = {"frame_number": 7, "camera": camera, "a.b": "dotted"}
+    body = {"include": ["metadata"], "metadata_as": "object"}
+    assert (await _read_item(client, **body))["metadata"] == metadata
+    chosen = await _read_item(client, fields=["metadata.camera.angle"], metadata_as="object")
     assert chosen == {"metadata": {"camera": camera}}
     query = "include=metadata&metadata_as=object"
     page = (await client.get(f"/v1/models/model/inferences?{query}")).json()
-    assert page["items"][0]["metadata"] == shown
+    assert page["items"][0]["metadata"] == metadata
     item = (await client.get(f"/v1/models/model/inferences/one?{query}")).json()
-    assert item["metadata"] == shown
+    assert item["metadata"] == metadata

@@ -1,4 +1,4 @@
-"""Filters over HTTP: text, JSON and links; refusals point at the place; cursors are bound."""
+"""Filters over HTTP as text, JSON and links; refusals with positions; cursors of one filter."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import httpx
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from tests.integration.stored import Made, at, store
+from tests.integration.stored_inferences import NewInference, at, store
 
 _PATH = "/v1/models/model/inferences"
 _QUERY = f"{_PATH}/query"
@@ -14,21 +14,23 @@ _BIG = "12345678901234567890"
 
 
 @pytest.fixture(autouse=True)
-async def _stored(engine: AsyncEngine) -> None:
-    made = [
-        Made(f"id-{n}", at(n), [("frame_number", "int", str(n)), ("camera-id", "string", "c")])
+async def _store_inferences(engine: AsyncEngine) -> None:
+    inferences = [
+        NewInference(
+            f"id-{n}", at(n), [("frame_number", "int", str(n)), ("camera-id", "string", "c")]
+        )
         for n in range(6)
     ]
-    await store(engine, *made, Made("big", at(9), [("frame_number", "int", _BIG)]))
+    await store(engine, *inferences, NewInference("big", at(9), [("frame_number", "int", _BIG)]))
 
 
-async def _ask(client: httpx.AsyncClient, raw: str) -> httpx.Response:
+async def _query(client: httpx.AsyncClient, raw: str) -> httpx.Response:
     headers = {"Content-Type": "application/json"}
     return await client.post(_QUERY, content=raw, headers=headers)
 
 
-async def _ids(client: httpx.AsyncClient, raw: str) -> list[str]:
-    answer = await _ask(client, raw)
+async def _find_ids(client: httpx.AsyncClient, raw: str) -> list[str]:
+    answer = await _query(client, raw)
     assert answer.status_code == 200, answer.text
     return [item["inference_id"] for item in answer.json()["items"]]
 
@@ -47,7 +49,7 @@ async def _ids(client: httpx.AsyncClient, raw: str) -> list[str]:
     ],
 )
 async def test_every_spelling(client: httpx.AsyncClient, raw: str) -> None:
-    assert await _ids(client, raw) == ["big"]
+    assert await _find_ids(client, raw) == ["big"]
 
 
 async def test_links(client: httpx.AsyncClient) -> None:
@@ -61,7 +63,7 @@ async def test_links(client: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize(
-    ("filter", "kind", "said"),
+    ("filter", "kind", "words"),
     [
         ("frame_number == 3", "invalid-filter", ["line 1, column 15", "^", "="]),
         ("camera-id = 3", "unknown-metadata-key", ["camera-id"]),
@@ -73,8 +75,8 @@ async def test_links(client: httpx.AsyncClient) -> None:
         (17, "invalid-filter", []),
     ],
 )
-async def test_what_is_refused_and_where(
-    client: httpx.AsyncClient, filter: Any, kind: str, said: list[str]
+async def test_refusals_point_to_the_fault(
+    client: httpx.AsyncClient, filter: Any, kind: str, words: list[str]
 ) -> None:
     answer = await client.post(_QUERY, json={"filter": filter})
     problem = answer.json()
@@ -82,21 +84,21 @@ async def test_what_is_refused_and_where(
     assert answer.status_code == (501 if "not-kept" in kind else 422)
     assert answer.headers["content-type"] == "application/problem+json"
     assert problem["errors"][0]["path"].startswith("filter")
-    for each in said:
-        assert each in answer.text
+    for word in words:
+        assert word in answer.text
     count = await client.post(f"{_PATH}/count", json={"filter": filter})
     assert count.json() == problem
 
 
-async def test_an_unknown_key_may_be_empty(client: httpx.AsyncClient) -> None:
+async def test_unknown_keys_may_count_as_empty(client: httpx.AsyncClient) -> None:
     body = '{"filter": "nothing = 1 OR frame_number = 3", "unknown_keys": "empty"}'
-    assert await _ids(client, body) == ["id-3"]
+    assert await _find_ids(client, body) == ["id-3"]
 
 
-async def test_a_cursor_is_bound_to_the_filter_and_not_to_its_spelling(
+async def test_cursor_depends_on_the_filter_but_not_its_spelling(
     client: httpx.AsyncClient,
 ) -> None:
-    first = (await _ask(client, '{"filter": "frame_number > 1", "limit": 1}')).json()
+    first = (await _query(client, '{"filter": "frame_number > 1", "limit": 1}')).json()
     cursor = first["next"]
     again = {"op": ">", "args": [{"property": "frame_number"}, 1]}
     rest = await client.post(_QUERY, json={"filter": again, "cursor": cursor})

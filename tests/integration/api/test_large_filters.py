@@ -1,4 +1,4 @@
-"""The largest filters over many partitions: whoever asks something else is answered meanwhile."""
+"""The largest filters over many partitions do not block other requests."""
 
 import asyncio
 import gc
@@ -11,19 +11,19 @@ import httpx
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from tests.integration.api.conftest import MakeApp, client_of
-from tests.integration.stored import Made, at, store
+from tests.integration.api.conftest import MakeApp, make_client
+from tests.integration.stored_inferences import NewInference, at, store
 
 _MODEL = "/v1/models/model/inferences"
 _DAYS = 64
-# A second, and room for a busy machine: without care it is five to nine.
+# One second, with room for a busy machine; a request that blocks the others takes five to nine.
 _MOST_SECONDS = 3.0
 
 
-def _made() -> list[Made]:
-    """Three a day, each day a partition."""
+def _make_inferences() -> list[NewInference]:
+    """Return three inferences a day, each day in its own partition."""
     return [
-        Made(
+        NewInference(
             f"id-{n}",
             at(-n * 86_400 / 3),
             [("n", "int", str(n)), ("m", "int", str(n % 7)), ("s", "string", f"s{n}")],
@@ -33,7 +33,7 @@ def _made() -> list[Made]:
     ]
 
 
-# Nearly as many words as a filter may have; what few have or all have, so that all is searched.
+# Nearly the longest filters, matched by nearly all or by none, so that everything is searched.
 FILTERS = {
     "all of many": " AND ".join(f"n <> {k + 500}" for k in range(500)),
     "predictions": " OR ".join(
@@ -42,8 +42,8 @@ FILTERS = {
 }
 
 
-async def _slowest_alone(client: httpx.AsyncClient) -> float:
-    """The longest that a small request waits while this api does nothing else, in seconds."""
+async def _measure_alone(client: httpx.AsyncClient) -> float:
+    """Return the longest time of a small request while the api is idle, in seconds."""
     slowest = 0.0
     for _ in range(5):
         began = time.monotonic()
@@ -52,23 +52,25 @@ async def _slowest_alone(client: httpx.AsyncClient) -> float:
     return slowest
 
 
-async def _slowest_beside(asked: asyncio.Task[httpx.Response], client: httpx.AsyncClient) -> float:
-    """The longest that a small request waited while the other was being answered, in seconds."""
+async def _measure_beside(
+    request: asyncio.Task[httpx.Response], client: httpx.AsyncClient
+) -> float:
+    """Return the longest time of a small request while the other one runs, in seconds."""
     slowest = 0.0
-    while not asked.done():
+    while not request.done():
         began = time.monotonic()
         answer = await client.post(f"{_MODEL}/query", json={"limit": 1})
         slowest = max(slowest, time.monotonic() - began)
         assert answer.status_code == 200, answer.text
         assert [item["inference_id"] for item in answer.json()["items"]] == ["id-0"]
         with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(asked), 0.02)
+            await asyncio.wait_for(asyncio.shield(request), 0.02)
     return slowest
 
 
 @pytest.fixture(autouse=True)
-def settled() -> Iterator[None]:
-    """What is in memory stays there, as the api says when it starts: it is not searched."""
+def freeze_memory() -> Iterator[None]:
+    """Exclude existing objects from garbage collection, as the api does when it starts."""
     gc.collect()
     gc.freeze()
     yield
@@ -76,21 +78,21 @@ def settled() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("what", ["query", "count", "aggregate"])
-async def test_others_are_answered_beside_it(
+async def test_other_requests_are_not_blocked(
     make_app: MakeApp, engine: AsyncEngine, what: str
 ) -> None:
-    await store(engine, *_made())
-    async with client_of(make_app(query_timeout_seconds=4)) as client:
-        # the first one makes connections, and the grammar's parser
+    await store(engine, *_make_inferences())
+    async with make_client(make_app(query_timeout_seconds=4)) as client:
+        # the first request opens connections and creates the parser
         await client.post(f"{_MODEL}/query", json={"filter": "n = 3"})
-        # a machine that is slow is no fault of the large one
-        most = max(_MOST_SECONDS, 20 * await _slowest_alone(client))
+        # allow for a slow machine
+        most = max(_MOST_SECONDS, 20 * await _measure_alone(client))
         for name, text in FILTERS.items():
             body: dict[str, Any] = {"filter": text, "explain": what == "count"}
             if what == "aggregate":
                 body["measures"] = [{"function": "count"}]
-            asked = asyncio.ensure_future(client.post(f"{_MODEL}/{what}", json=body))
-            slowest = await _slowest_beside(asked, client)
-            # an answer, or that time ran out
-            assert asked.result().status_code in {200, 503}, asked.result().text
+            request = asyncio.ensure_future(client.post(f"{_MODEL}/{what}", json=body))
+            slowest = await _measure_beside(request, client)
+            # an answer, or a timeout
+            assert request.result().status_code in {200, 503}, request.result().text
             assert slowest < most, name

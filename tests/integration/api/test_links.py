@@ -1,4 +1,4 @@
-"""Links to blobs: of this inference's objects, for a while; or none, and the api's own routes."""
+"""Links to the blobs of an inference expire; without links, the api's own routes serve blobs."""
 
 from urllib.parse import parse_qs, urlsplit
 
@@ -7,33 +7,33 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
-from tests.integration.stored import Made, store
+from tests.integration.stored_inferences import NewInference, store
 from tests.polling import until
 from tests.settings import TOKEN
 
-from .conftest import MakeApp, client_of
+from .conftest import MakeApp, make_client
 
 PATH = "/v1/models/model/inferences/one"
 
 
-async def _store(engine: AsyncEngine, blobs: Blobs, bucket: str) -> None:
+async def _store_inference(engine: AsyncEngine, blobs: Blobs, bucket: str) -> None:
     for name in ("d", "secret"):
         blobs.put(StorageKey(bucket, name), b"<script>", content_type="text/html")
-    await store(engine, Made("one", keys=(f"{bucket}/d", None, "strangers/m")))
+    await store(engine, NewInference("one", keys=(f"{bucket}/d", None, "strangers/m")))
 
 
-async def test_a_link_is_for_one_object_and_a_while(
+async def test_link_opens_one_object_until_it_expires(
     make_app: MakeApp, engine: AsyncEngine, blobs: Blobs, bucket: str
 ) -> None:
-    await _store(engine, blobs, bucket)
-    async with client_of(make_app(presigned_url_seconds=600)) as client:
+    await _store_inference(engine, blobs, bucket)
+    async with make_client(make_app(presigned_url_seconds=600)) as client:
         urls = (await client.get(PATH)).json()["urls"]
-    async with client_of(make_app(presigned_url_seconds=1)) as client:
+    async with make_client(make_app(presigned_url_seconds=1)) as client:
         brief = (await client.get(PATH)).json()["urls"]["data"]
     link = urlsplit(urls["data"])
     assert link.path == f"/{bucket}/d"
     assert parse_qs(link.query)["X-Amz-Expires"] == ["600"]
-    # nothing was stored of the second, and the third's bucket is not on the list of today
+    # there is no response, and the bucket of the metadata is not an allowed one
     assert (urls["response"], urls["metadata"]) == (None, None)
     async with httpx.AsyncClient(timeout=120) as anyone:
         assert (await anyone.get(urls["data"])).content == b"<script>"
@@ -44,28 +44,30 @@ async def test_a_link_is_for_one_object_and_a_while(
         assert (await anyone.get(longer)).status_code == 403
         assert (await anyone.delete(urls["data"])).status_code in {400, 403}
 
-        async def status() -> int:
+        async def read_status() -> int:
             return (await anyone.get(brief)).status_code
 
-        assert await until(status, lambda found: found != 200) == 403
+        assert await until(read_status, lambda status: status != 200) == 403
 
 
-async def test_without_links_blobs_are_read_through_the_api(
+async def test_serves_blobs_through_the_api_without_links(
     make_app: MakeApp, engine: AsyncEngine, blobs: Blobs, bucket: str
 ) -> None:
-    await _store(engine, blobs, bucket)
-    async with client_of(make_app(presigned_urls="off", auth="on", api_token=TOKEN)) as client:
-        right = {"Authorization": f"Bearer {TOKEN}"}
-        one = (await client.get(PATH, headers=right)).json()
+    await _store_inference(engine, blobs, bucket)
+    async with make_client(make_app(presigned_urls="off", auth="on", api_token=TOKEN)) as client:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        inference = (await client.get(PATH, headers=headers)).json()
         page = await client.post(
-            "/v1/models/model/inferences/query", json={"include": ["urls"]}, headers=right
+            "/v1/models/model/inferences/query", json={"include": ["urls"]}, headers=headers
         )
-        assert page.json()["items"][0]["urls"] == one["urls"]
-        assert one["urls"]["data"] == f"/v1/models/model/inferences/uid:{one['uid']}/data"
-        assert one["urls"]["response"] is None
-        answer = await client.get(one["urls"]["data"], headers=right)
+        assert page.json()["items"][0]["urls"] == inference["urls"]
+        assert (
+            inference["urls"]["data"] == f"/v1/models/model/inferences/uid:{inference['uid']}/data"
+        )
+        assert inference["urls"]["response"] is None
+        answer = await client.get(inference["urls"]["data"], headers=headers)
         assert answer.content == b"<script>"
-        # a page that a stranger stored is never run as one of ours
+        # a stored page must not run as a page of the api
         assert answer.headers["content-security-policy"] == "sandbox"
         assert answer.headers["x-content-type-options"] == "nosniff"
-        assert (await client.get(one["urls"]["data"])).status_code == 401
+        assert (await client.get(inference["urls"]["data"])).status_code == 401

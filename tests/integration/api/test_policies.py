@@ -1,4 +1,4 @@
-"""Retention policies over HTTP: three levels, what they would delete, grace, history, override."""
+"""Retention policies over HTTP: levels, previews, grace periods, history, overrides."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -12,8 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.erasure import policies
 from inference_store.index.tables import inference
 from inference_store.inference.events.event import Extras
-from tests.integration.api.conftest import MakeApp, client_of
-from tests.integration.stored import Made, store
+from tests.integration.api.conftest import MakeApp, make_client
+from tests.integration.stored_inferences import NewInference, store
 from tests.settings import TOKEN
 
 _NOW = datetime.now(UTC).replace(microsecond=0)
@@ -26,9 +26,9 @@ LOW = {"name": "low", "filter": "top_score < 0.4", "keep_input": "P1D", "keep_in
 REST = {"name": "rest", "keep_input": "P30D", "keep_response": "P60D", "keep_inference": "P2Y"}
 
 
-def made(number: int, score: float, days: float) -> Made:
-    """One of the model `hall`, so many days old."""
-    return Made(
+def make_inference(number: int, score: float, days: float) -> NewInference:
+    """Return an inference of the model `hall` that is `days` old."""
+    return NewInference(
         f"id-{number}",
         _NOW - timedelta(days=days),
         predictions=[("person", score)],
@@ -42,17 +42,17 @@ def made(number: int, score: float, days: float) -> Made:
 async def client(make_app: MakeApp, engine: AsyncEngine) -> AsyncIterator[httpx.AsyncClient]:
     await store(
         engine,
-        *(made(n, 0.1, 10) for n in range(30)),
-        *(made(n, 0.2, 2) for n in range(30, 35)),
-        *(made(n, 0.9, 40) for n in range(35, 42)),
-        *(made(n, 0.9, 5) for n in range(42, 45)),
+        *(make_inference(n, 0.1, 10) for n in range(30)),
+        *(make_inference(n, 0.2, 2) for n in range(30, 35)),
+        *(make_inference(n, 0.9, 40) for n in range(35, 42)),
+        *(make_inference(n, 0.9, 5) for n in range(42, 45)),
     )
-    async with client_of(make_app()) as made_client:
-        await made_client.put("/v1/models/hall", json={"project_id": "building"})
-        yield made_client
+    async with make_client(make_app()) as http_client:
+        await http_client.put("/v1/models/hall", json={"project_id": "building"})
+        yield http_client
 
 
-async def ask(
+async def send(
     client: httpx.AsyncClient, method: str, path: str, body: Any = None, **more: Any
 ) -> Any:
     answer = await client.request(method, path, json=body, **more)
@@ -60,8 +60,8 @@ async def ask(
     return answer.json() if answer.content else None
 
 
-async def test_a_policy_says_what_it_would_delete_today(client: httpx.AsyncClient) -> None:
-    answer = await ask(client, "PUT", _PATHS["model"], {"rules": [LOW, REST]})
+async def test_policy_reports_what_it_would_delete(client: httpx.AsyncClient) -> None:
+    answer = await send(client, "PUT", _PATHS["model"], {"rules": [LOW, REST]})
     lost = answer["would_delete"]
     assert lost["inferences"]["count"] == 30
     assert lost["inferences"]["unknown_sizes"] == 30
@@ -78,139 +78,143 @@ async def test_a_policy_says_what_it_would_delete_today(client: httpx.AsyncClien
     }
 
 
-async def test_what_would_delete_something_begins_after_a_grace_and_can_be_taken_back(
+async def test_deleting_policy_waits_for_grace_and_can_be_revoked(
     client: httpx.AsyncClient,
 ) -> None:
     path = _PATHS["model"]
-    kept = await ask(client, "PUT", path, {"rules": [{**REST, "keep_input": "P1Y"}]})
-    assert (kept["state"], kept["would_delete"]["more_than_now"]) == ("in_force", 0)
-    waiting = await ask(client, "PUT", path, {"rules": [LOW, REST]})
-    assert (waiting["state"], waiting["revision"]) == ("pending", 2)
-    begins = datetime.fromisoformat(waiting["effective_at"])
-    assert timedelta(minutes=59) < begins - datetime.now(UTC) <= timedelta(hours=1)
-    shown = await ask(client, "GET", path)
-    assert (shown["revision"], shown["pending"]["revision"]) == (1, 2)
-    assert shown["pending"]["rules"][0]["filter"] == LOW["filter"]
+    first = await send(client, "PUT", path, {"rules": [{**REST, "keep_input": "P1Y"}]})
+    assert (first["state"], first["would_delete"]["more_than_now"]) == ("in_force", 0)
+    pending = await send(client, "PUT", path, {"rules": [LOW, REST]})
+    assert (pending["state"], pending["revision"]) == ("pending", 2)
+    effective_at = datetime.fromisoformat(pending["effective_at"])
+    assert timedelta(minutes=59) < effective_at - datetime.now(UTC) <= timedelta(hours=1)
+    current = await send(client, "GET", path)
+    assert (current["revision"], current["pending"]["revision"]) == (1, 2)
+    assert current["pending"]["rules"][0]["filter"] == LOW["filter"]
     refused = await client.delete(f"{path}/pending", headers={"If-Match": '"1"'})
     assert refused.status_code == 412
-    await ask(client, "DELETE", f"{path}/pending", headers={"If-Match": '"2"'})
+    await send(client, "DELETE", f"{path}/pending", headers={"If-Match": '"2"'})
     assert (await client.delete(f"{path}/pending")).status_code == 404
-    history = (await ask(client, "GET", f"{path}/history"))["items"]
-    assert [(each["revision"], each["state"]) for each in history] == [
+    history = (await send(client, "GET", f"{path}/history"))["items"]
+    assert [(version["revision"], version["state"]) for version in history] == [
         (2, "revoked"),
         (1, "in_force"),
     ]
 
 
-async def test_a_longer_policy_begins_at_once_though_something_is_overdue(
+async def test_longer_policy_takes_effect_at_once(
     client: httpx.AsyncClient,
 ) -> None:
     path = _PATHS["project"]
-    token = (await ask(client, "POST", f"{path}/preview", {"rules": [LOW, REST]}))["token"]
+    token = (await send(client, "POST", f"{path}/preview", {"rules": [LOW, REST]}))["token"]
     body = {"rules": [LOW, REST], "effective": "now", "token": token}
-    assert (await ask(client, "PUT", path, body))["state"] == "in_force"
+    assert (await send(client, "PUT", path, body))["state"] == "in_force"
     longer = {"rules": [{**LOW, "keep_inference": "P5D"}, REST]}
-    answer = await ask(client, "PUT", path, longer)
+    answer = await send(client, "PUT", path, longer)
     assert (answer["state"], answer["would_delete"]["inferences"]["count"]) == ("in_force", 30)
 
 
-async def test_an_inference_says_which_rule_decides_and_when_it_goes(
+async def test_inference_shows_its_rule_and_deletion_times(
     client: httpx.AsyncClient,
 ) -> None:
-    await ask(client, "PUT", _PATHS["project"], {"minimum_age": "P20D", "max_inferences": 99})
+    await send(client, "PUT", _PATHS["project"], {"minimum_age": "P20D", "max_inferences": 99})
     keep = {"rules": [{**LOW, "keep_inference": "P1Y"}]}
-    await ask(client, "PUT", _PATHS["default"], {"rules": [{**REST, "keep_input": "P2Y"}]})
-    await ask(client, "PUT", _PATHS["model"], keep)
+    await send(client, "PUT", _PATHS["default"], {"rules": [{**REST, "keep_input": "P2Y"}]})
+    await send(client, "PUT", _PATHS["model"], keep)
     path = "/v1/models/hall/inferences"
-    low = await ask(client, "GET", f"{path}/id-30/retention")
+    low = await send(client, "GET", f"{path}/id-30/retention")
     assert low["decided_by"]["name"] == "low"
-    assert low["input_goes_at"] == _shown(_NOW + timedelta(days=18))  # the minimum age
+    assert low["input_goes_at"] == _format_time(_NOW + timedelta(days=18))  # the minimum age
     assert low["limits"] == [{"name": "max_inferences", "most": 99, "level": "project"}]
-    high = await ask(client, "GET", f"{path}/id-42/retention")
+    high = await send(client, "GET", f"{path}/id-42/retention")
     assert (high["decided_by"]["level"], high["decided_by"]["name"]) == ("default", "rest")
-    assert high["response_goes_at"] == _shown(_NOW + timedelta(days=55))
+    assert high["response_goes_at"] == _format_time(_NOW + timedelta(days=55))
     hold = {"name": "case 7", "reason": "x", "model_id": "hall", "filter": "top_score > 0.8"}
-    await ask(client, "POST", "/v1/holds", hold)
-    assert (await ask(client, "GET", f"{path}/id-42/retention"))["held_by"]["name"] == "case 7"
-    assert (await ask(client, "GET", f"{path}/id-30/retention"))["held_by"] is None
-    lost = (await ask(client, "PUT", _PATHS["default"], {"rules": [REST]}))["would_delete"]
+    await send(client, "POST", "/v1/holds", hold)
+    assert (await send(client, "GET", f"{path}/id-42/retention"))["held_by"]["name"] == "case 7"
+    assert (await send(client, "GET", f"{path}/id-30/retention"))["held_by"] is None
+    lost = (await send(client, "PUT", _PATHS["default"], {"rules": [REST]}))["would_delete"]
     assert (lost["inputs"]["count"], lost["inputs"]["held"]) == (0, 7)
 
 
 async def test_a_limit_is_previewed(client: httpx.AsyncClient) -> None:
-    answer = await ask(client, "PUT", _PATHS["model"], {"max_inferences": 10})
+    answer = await send(client, "PUT", _PATHS["model"], {"max_inferences": 10})
     lost = answer["would_delete"]
     assert (answer["state"], lost["inferences"]["count"]) == ("pending", 35)
     assert lost["examples"][0]["decided_by"] is None
 
 
-def _shown(at: datetime) -> str:
+def _format_time(at: datetime) -> str:
     return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-async def test_now_needs_the_token_of_this_very_policy(client: httpx.AsyncClient) -> None:
+async def test_immediate_effect_requires_the_token_of_the_preview(
+    client: httpx.AsyncClient,
+) -> None:
     path = _PATHS["default"]
     body = {"rules": [LOW]}
-    preview = await ask(client, "POST", f"{path}/preview", body)
+    preview = await send(client, "POST", f"{path}/preview", body)
     assert (preview["grace_seconds"], preview["would_delete"]["inferences"]["count"]) == (3600, 30)
     assert (await client.get(path)).status_code == 404  # nothing was set
     now = {"effective": "now"}
     assert (await client.put(path, json={**body, **now})).status_code == 422
     wrong = {"token": "00000000-0000-4000-8000-000000000000"}
     assert (await client.put(path, json={**body, **now, **wrong})).status_code == 412
-    given = {**now, "token": preview["token"]}
+    with_token = {**now, "token": preview["token"]}
     other = {"rules": [{**LOW, "keep_input": "PT1H"}]}
-    assert (await client.put(path, json={**other, **given})).status_code == 412
-    answer = await ask(client, "PUT", path, {**body, **given, "reason": "agreed"})
+    assert (await client.put(path, json={**other, **with_token})).status_code == 412
+    answer = await send(client, "PUT", path, {**body, **with_token, "reason": "agreed"})
     assert (answer["state"], answer["reason"]) == ("in_force", "agreed")
-    # it has been set since
-    assert (await client.put(path, json={**body, **given})).status_code == 412
+    # the token was used
+    assert (await client.put(path, json={**body, **with_token})).status_code == 412
 
 
-async def test_the_wider_policy_is_looked_at_when_the_nearer_goes(
+async def test_removing_a_policy_applies_the_wider_one_after_grace(
     client: httpx.AsyncClient, engine: AsyncEngine
 ) -> None:
     keep = {"rules": [{"keep_input": "forever", "keep_inference": "forever"}]}
-    await ask(client, "PUT", _PATHS["model"], keep)
-    answer = await ask(client, "PUT", _PATHS["default"], {"rules": [LOW, REST]})
+    await send(client, "PUT", _PATHS["model"], keep)
+    answer = await send(client, "PUT", _PATHS["default"], {"rules": [LOW, REST]})
     assert (answer["state"], answer["would_delete"]["examples"]) == ("in_force", [])
-    await ask(client, "DELETE", _PATHS["model"])
-    shown = await ask(client, "GET", _PATHS["model"])
-    assert (shown["state"], shown["pending"]["removed"]) == ("in_force", True)
+    await send(client, "DELETE", _PATHS["model"])
+    current = await send(client, "GET", _PATHS["model"])
+    assert (current["state"], current["pending"]["removed"]) == ("in_force", True)
     async with engine.connect() as connection:
-        [chain] = (await policies.by_model(connection)).values()
-    assert [str(each.of) for each in chain.rules] == ["model 'hall'"]
+        [chain] = (await policies.find_effective_policies(connection)).values()
+    assert [str(rule.of) for rule in chain.rules] == ["model 'hall'"]
 
 
-async def test_a_minimum_age_is_gone_against_with_the_right_and_a_reason(
+async def test_undercutting_a_minimum_age_requires_right_and_reason(
     make_app: MakeApp, client: httpx.AsyncClient
 ) -> None:
     path = _PATHS["project"]
-    await ask(client, "PUT", path, {"minimum_age": "P30D"})
-    answer = await ask(client, "PUT", _PATHS["model"], {"rules": [LOW]})
+    await send(client, "PUT", path, {"minimum_age": "P30D"})
+    answer = await send(client, "PUT", _PATHS["model"], {"rules": [LOW]})
     assert answer["would_delete"]["inferences"]["count"] == 0
     undercut = {"rules": [LOW], "undercuts_minimum_age": True}
     assert (await client.put(_PATHS["model"], json=undercut)).status_code == 422
-    answer = await ask(client, "PUT", _PATHS["model"], {**undercut, "reason": "court order"})
+    answer = await send(client, "PUT", _PATHS["model"], {**undercut, "reason": "court order"})
     assert (answer["state"], answer["would_delete"]["inferences"]["count"]) == ("pending", 30)
     for shorter in ({"minimum_age": "P29D"}, {"max_inferences": 100}):
         assert (await client.put(path, json=shorter)).status_code == 422
     assert (await client.delete(path)).status_code == 422
-    await ask(client, "PUT", path, {"minimum_age": "P31D"})
-    async with client_of(make_app(auth="on", api_token=TOKEN)) as guarded:
+    await send(client, "PUT", path, {"minimum_age": "P31D"})
+    async with make_client(make_app(auth="on", api_token=TOKEN)) as guarded:
         headers = {"Authorization": f"Bearer {TOKEN}"}
         grants = [{"rights": ["read", "admin"]}]
-        made = await guarded.post("/v1/keys", json={"name": "x", "grants": grants}, headers=headers)
-        assert made.is_success, made.text
-        key = {"Authorization": f"Bearer {made.json()['key']}"}
+        created = await guarded.post(
+            "/v1/keys", json={"name": "x", "grants": grants}, headers=headers
+        )
+        assert created.is_success, created.text
+        key = {"Authorization": f"Bearer {created.json()['key']}"}
         body = {"minimum_age": "P1D", "reason": "why"}
         assert (await guarded.put(path, json=body, headers=key)).status_code == 403
         assert (await guarded.put(path, json=body, headers=headers)).status_code == 200
-    await ask(client, "DELETE", path, params={"reason": "moved"})
+    await send(client, "DELETE", path, params={"reason": "moved"})
 
 
 @pytest.mark.parametrize(
-    ("body", "place"),
+    ("body", "words"),
     [
         ({"rules": [{"keep_input": "P2D", "keep_inference": "P1D"}]}, "keep_input"),
         (
@@ -225,30 +229,28 @@ async def test_a_minimum_age_is_gone_against_with_the_right_and_a_reason(
         ({"max_bytes": 0}, "max_bytes"),
     ],
 )
-async def test_what_makes_no_sense_is_refused_by_name(
-    client: httpx.AsyncClient, body: Any, place: str
-) -> None:
+async def test_rejects_invalid_policies(client: httpx.AsyncClient, body: Any, words: str) -> None:
     for path in _PATHS.values():
         for method, more in (("PUT", ""), ("POST", "/preview")):
             answer = await client.request(method, path + more, json=body)
             assert answer.status_code == 422
-            assert place in answer.text
+            assert words in answer.text
 
 
-async def test_a_key_that_nothing_has_yet_is_told(client: httpx.AsyncClient) -> None:
+async def test_warns_about_unknown_key(client: httpx.AsyncClient) -> None:
     rule = {**LOW, "filter": "reviewed = TRUE", "types": {"reviewed": "bool"}}
-    answer = await ask(client, "PUT", _PATHS["model"], {"rules": [rule]})
+    answer = await send(client, "PUT", _PATHS["model"], {"rules": [rule]})
     assert "reviewed" in " ".join(answer["warnings"])
     wrong = {"rules": [{**rule, "types": {"reviewed": "boat"}}]}
     assert "boat" in (await client.put(_PATHS["model"], json=wrong)).text
 
 
-async def test_a_limit_by_bytes_over_unknown_sizes_waits(
+async def test_byte_limit_waits_for_unknown_sizes(
     client: httpx.AsyncClient, engine: AsyncEngine
 ) -> None:
-    """A size that is not known counts nothing: what would go can only be said once all are."""
+    """An unknown size counts as nothing, so a preview is exact only when all sizes are known."""
     path, limit = _PATHS["model"], {"max_bytes": 1000}
-    previewed = await ask(client, "POST", f"{path}/preview", limit)
+    previewed = await send(client, "POST", f"{path}/preview", limit)
     lost = previewed["would_delete"]
     assert (lost["inferences"]["count"], lost["inferences"]["unknown_sizes"]) == (0, 45)
     assert (lost["partial"], previewed["grace_seconds"]) == (True, 3600)
@@ -258,14 +260,14 @@ async def test_a_limit_by_bytes_over_unknown_sizes_waits(
     [fault] = refused.json()["errors"]
     assert fault["path"] == "effective"
     assert "the sizes of 45 inferences are not known yet" in fault["message"]
-    assert (await ask(client, "PUT", path, limit))["state"] == "pending"
+    assert (await send(client, "PUT", path, limit))["state"] == "pending"
     async with engine.begin() as connection:
         await connection.execute(update(inference).values(stored_bytes=100))
-    again = await ask(client, "POST", f"{path}/preview", limit)
+    again = await send(client, "POST", f"{path}/preview", limit)
     assert again["would_delete"]["inferences"] | {"oldest": None, "newest": None} == {
         **{"count": 35, "bytes": 3500, "unknown_sizes": 0, "held": 0},
         **{"oldest": None, "newest": None},
     }
     assert not again["would_delete"]["partial"]
     at_once["token"] = again["token"]
-    assert (await ask(client, "PUT", path, at_once))["state"] == "in_force"
+    assert (await send(client, "PUT", path, at_once))["state"] == "in_force"

@@ -1,4 +1,4 @@
-"""docs/query.md is true: each of its examples is asked, as text, as JSON and as a link."""
+"""The examples in the pages on queries and filters work, as text, as JSON and as a link."""
 
 import json
 import re
@@ -11,11 +11,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api.answer import encode_json
 from inference_store.query.cql2 import parse_text, to_json
-from tests.integration.stored import store
+from tests.integration.stored_inferences import store
 
-from .hallway import MODEL, frames
+from .hallway import MODEL, make_frames
 
-_PAGE = (Path(__file__).parents[3] / "docs" / "query.md").read_text()
+_DOCS = Path(__file__).parents[3] / "docs"
+_PAGES = (_DOCS / "reference" / "filters.md", _DOCS / "how-to" / "query.md")
+_PAGE = "\n".join(page.read_text() for page in _PAGES)
 _EXAMPLES = [
     (kind, example.strip(), int(number))
     for kind, example, number in re.findall(
@@ -34,29 +36,36 @@ def test_every_example_has_its_number() -> None:
     assert len(_EXAMPLES) == len(filters) + 3
 
 
-async def test_every_example_finds_what_the_page_says(
+async def test_examples_find_as_many_as_the_page_says(
     client: httpx.AsyncClient, engine: AsyncEngine
 ) -> None:
-    await store(engine, *frames())
-    found = [await _counts(client, kind, example) for kind, example, _ in _EXAMPLES]
-    told = [[number] * len(counts) for (_, _, number), counts in zip(_EXAMPLES, found, strict=True)]
-    assert dict(zip([e for _, e, _ in _EXAMPLES], found, strict=True)) == dict(
-        zip([e for _, e, _ in _EXAMPLES], told, strict=True)
+    await store(engine, *make_frames())
+    counts_by_example = [
+        await _count_each_way(client, kind, example) for kind, example, _ in _EXAMPLES
+    ]
+    expected = [
+        [number] * len(counts)
+        for (_, _, number), counts in zip(_EXAMPLES, counts_by_example, strict=True)
+    ]
+    assert dict(zip([e for _, e, _ in _EXAMPLES], counts_by_example, strict=True)) == dict(
+        zip([e for _, e, _ in _EXAMPLES], expected, strict=True)
     )
 
 
-async def test_every_relative_time_is_one(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
-    await store(engine, *frames())
+async def test_resolves_relative_times_of_the_page(
+    client: httpx.AsyncClient, engine: AsyncEngine
+) -> None:
+    await store(engine, *make_frames())
     assert len(_RELATIVE) == 3
     for example in _RELATIVE:
         answer = await client.get(_BASE, params={"filter": example})
         assert answer.status_code == 200, answer.text
-        for each in answer.json()["resolved"]:
-            assert each["expression"] in example
+        for resolved in answer.json()["resolved"]:
+            assert resolved["expression"] in example
 
 
-async def _counts(client: httpx.AsyncClient, kind: str, example: str) -> list[Any]:
-    """What is counted by each way to ask."""
+async def _count_each_way(client: httpx.AsyncClient, kind: str, example: str) -> list[Any]:
+    """Return the count of an example by each way to send it."""
     if kind == "json":
         return [await _count(client, example.encode())]
     tree = encode_json({"filter": to_json(parse_text(example))})
@@ -74,9 +83,9 @@ async def _count(client: httpx.AsyncClient, body: bytes) -> Any:
 
 
 @pytest.mark.parametrize("name", ["location", "frame_number", "metadata.frame_number"])
-async def test_a_filter_may_name_what_queryables_list(
+async def test_filter_accepts_queryables(
     client: httpx.AsyncClient, engine: AsyncEngine, name: str
 ) -> None:
-    await store(engine, *frames()[:1])
+    await store(engine, *make_frames()[:1])
     body = json.dumps({"filter": f"{name} IS NOT NULL"}).encode()
     assert await _count(client, body) == 1

@@ -1,4 +1,4 @@
-"""One shape for every refusal, which names what is wrong and what would be right."""
+"""Every refusal has the same form, which names the fault and the valid values."""
 
 import base64
 import json
@@ -12,10 +12,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from inference_store.api.app import create_app
 from inference_store.objects import Blobs
 from inference_store.platform.metrics import SHOWN
-from tests.integration.stored import Made, store
+from tests.integration.stored_inferences import NewInference, store
 from tests.settings import TOKEN
 
-from .conftest import MakeApp, client_of
+from .conftest import MakeApp, make_client
 
 _QUERY = "/v1/models/model/inferences/query"
 _JSON = {"Content-Type": "application/json"}
@@ -81,7 +81,7 @@ REFUSED: dict[str, tuple[str | bytes, int, str, str]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 async def test_bodies(client: httpx.AsyncClient, engine: AsyncEngine, name: str) -> None:
-    await store(engine, Made(metadata=[("k", "int", "1")]))
+    await store(engine, NewInference(metadata=[("k", "int", "1")]))
     body, status, kind, path = REFUSED[name]
     answer = await client.post(_QUERY, content=body, headers=_JSON)
     problem = answer.json()
@@ -92,20 +92,23 @@ async def test_bodies(client: httpx.AsyncClient, engine: AsyncEngine, name: str)
         assert problem["errors"][0]["path"].startswith(path.split(".function")[0]), problem
 
 
-async def test_the_known_fields_are_named(client: httpx.AsyncClient) -> None:
+async def test_names_known_fields(client: httpx.AsyncClient) -> None:
     body = {"prediction": {"score": {"less": 1}}}
     fault = (await client.post(_QUERY, json=body)).json()["errors"][0]
     assert fault["path"] == "prediction.score.less"
     answer = (await client.post(_QUERY, json={"limt": 3})).json()
     assert answer["detail"] == "limt: unknown field; the nearest is 'limit'."
     assert fault["known"] == ["gt", "gte", "lt", "lte", "eq"]
-    assert (await client.get("/v1/models?x=1")).json()["errors"][0]["known"] == ["cursor", "limit"]
+    assert (await client.get("/v1/projects?x=1")).json()["errors"][0]["known"] == [
+        "cursor",
+        "limit",
+    ]
 
 
-async def test_a_link_whose_span_holds_no_time_is_refused_by_name(
+async def test_rejects_link_with_empty_time_span(
     client: httpx.AsyncClient, engine: AsyncEngine
 ) -> None:
-    await store(engine, Made())
+    await store(engine, NewInference())
     link = {"received_from": "2026-11-02T00:00:00Z", "received_to": "2026-11-02T00:00:00Z"}
     answer = await client.get(_QUERY.removesuffix("/query"), params=link)
     assert answer.status_code == 422
@@ -146,7 +149,7 @@ async def test_paths(client: httpx.AsyncClient, method: str, path: str, status: 
         ("erasures", ["9999-12-31T23:59:59-14:00", str(UUID(int=1))]),
     ],
 )
-async def test_cursors_that_name_nothing(
+async def test_rejects_cursors_out_of_range(
     client: httpx.AsyncClient, path: str, key: list[Any]
 ) -> None:
     raw = json.dumps(key).encode()
@@ -157,7 +160,7 @@ async def test_cursors_that_name_nothing(
 
 @pytest.mark.parametrize("name", ["a\\u0000", "\\ud800"])
 @pytest.mark.parametrize(
-    ("place", "body", "field"),
+    ("suffix", "body", "field"),
     [
         ("", '{"output_mapping": {"boxes": "%s"}}', "output_mapping.boxes"),
         (
@@ -168,15 +171,15 @@ async def test_cursors_that_name_nothing(
     ],
 )
 async def test_names_that_cannot_be_stored(
-    client: httpx.AsyncClient, engine: AsyncEngine, place: str, body: str, field: str, name: str
+    client: httpx.AsyncClient, engine: AsyncEngine, suffix: str, body: str, field: str, name: str
 ) -> None:
-    await store(engine, Made())
-    answer = await client.put(f"/v1/models/model{place}", content=body % name, headers=_JSON)
+    await store(engine, NewInference())
+    answer = await client.put(f"/v1/models/model{suffix}", content=body % name, headers=_JSON)
     assert (answer.status_code, answer.json()["errors"][0]["path"]) == (422, field), answer.text
 
 
 async def test_the_token(make_app: MakeApp) -> None:
-    async with client_of(make_app(auth="on", api_token=TOKEN)) as client:
+    async with make_client(make_app(auth="on", api_token=TOKEN)) as client:
         refused = await client.get("/v1/models")
         assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
         wrong = {"Authorization": f"Bearer {TOKEN[:-1]}"}
@@ -186,10 +189,10 @@ async def test_the_token(make_app: MakeApp) -> None:
         assert (await client.get("/openapi.json")).status_code == 200
 
 
-async def test_postgres_away(make_app: MakeApp, blobs: Blobs) -> None:
+async def test_postgres_is_unavailable(make_app: MakeApp, blobs: Blobs) -> None:
     settings = make_app().state.settings
     away = create_async_engine("postgresql+asyncpg://nobody@127.0.0.1:1/nothing")
-    async with client_of(create_app(settings, away, blobs)) as client:
+    async with make_client(create_app(settings, away, blobs)) as client:
         answer = await client.get("/v1/models")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     await away.dispose()
@@ -201,10 +204,10 @@ async def test_requests_are_counted_by_route(client: httpx.AsyncClient) -> None:
     assert (SHOWN["api"].get_sample_value("inference_store_api_requests_total", labels) or 0) >= 1
 
 
-async def test_the_place_in_a_filter_is_numbers(
+async def test_fault_in_a_filter_has_line_and_column(
     client: httpx.AsyncClient, engine: AsyncEngine
 ) -> None:
-    await store(engine, Made(metadata=[("k", "int", "1")]))
+    await store(engine, NewInference(metadata=[("k", "int", "1")]))
     answer = await client.post(_QUERY, json={"filter": "ok AND\n  frame_no > 9000"})
     [fault] = answer.json()["errors"]
     assert (fault["line"], fault["column"], fault["length"]) == (2, 3, 8)
@@ -214,7 +217,7 @@ async def test_the_place_in_a_filter_is_numbers(
 
 
 @pytest.mark.parametrize(
-    ("route", "body", "words", "known"),
+    ("route", "body", "words", "nearest"),
     [
         (
             "query",
@@ -234,20 +237,20 @@ async def test_the_place_in_a_filter_is_numbers(
         ("query", {"sort": "nothing like it"}, "unknown name", "model_id"),
     ],
 )
-async def test_a_name_that_there_is_not_is_answered_with_those_that_are(
+async def test_unknown_name_suggests_known_ones(
     client: httpx.AsyncClient,
     engine: AsyncEngine,
     route: str,
     body: dict[str, Any],
     words: str,
-    known: str,
+    nearest: str,
 ) -> None:
-    await store(engine, Made(metadata=[("k", "int", "1")]))
+    await store(engine, NewInference(metadata=[("k", "int", "1")]))
     answer = (await client.post(f"/v1/models/model/inferences/{route}", json=body)).json()
     [fault] = answer["errors"]
     assert words in fault["message"]
-    assert fault["known"][0] == known
-    assert set(fault["known"]) >= {"query": {known}, "aggregate": {"count"}}[route]
+    assert fault["known"][0] == nearest
+    assert set(fault["known"]) >= {"query": {nearest}, "aggregate": {"count"}}[route]
     if "sort" in body:
         assert "The properties are model_id, " in answer["detail"]
         assert {"model_ms", "received_at", "top_label"} <= set(fault["known"])

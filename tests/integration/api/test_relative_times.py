@@ -1,4 +1,4 @@
-"""Relative times in filters: resolved once a question, shown, kept by its cursors, or refused."""
+"""Relative times in filters: resolved once for each query, shown, kept by cursors, or refused."""
 
 import json
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index.tables import erasure
-from tests.integration.stored import Made, store
+from tests.integration.stored_inferences import NewInference, store
 
 _MODEL = "/v1/models/model/inferences"
 _LINES = {"Accept": "application/x-ndjson"}
@@ -27,30 +27,30 @@ _AS_JSON = {
 
 
 @pytest.fixture(autouse=True)
-async def _stored(engine: AsyncEngine) -> None:
-    """Twenty, one each twenty minutes, the newest ten minutes old: three of the last hour."""
+async def _store_inferences(engine: AsyncEngine) -> None:
+    """Store twenty, one every twenty minutes; three are of the last hour."""
     now = datetime.now(UTC)
-    made = [
-        Made(
+    inferences = [
+        NewInference(
             f"id-{n}",
             now - timedelta(minutes=10 + 20 * n),
             [("n", "int", str(n)), ("seen", "timestamp", (now - timedelta(days=n)).isoformat())],
         )
         for n in range(20)
     ]
-    await store(engine, *made)
+    await store(engine, *inferences)
 
 
-async def _asked(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> dict[str, Any]:
+async def _send(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> dict[str, Any]:
     answer = await client.post(path, json=body)
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    answered: dict[str, Any] = answer.json()
+    return answered
 
 
-def _ago(found: dict[str, Any]) -> timedelta:
-    """How long before the present a single relative time was."""
-    [resolved] = found["resolved"]
+def _measure_age(answer: dict[str, Any]) -> timedelta:
+    """Return how long ago the instant of a single relative time was."""
+    [resolved] = answer["resolved"]
     return datetime.now(UTC) - datetime.fromisoformat(resolved["instant"])
 
 
@@ -69,49 +69,49 @@ def _ago(found: dict[str, Any]) -> timedelta:
         ("seen IN (now(), DATE('2026-11-01')) OR n = 4", 1),
     ],
 )
-async def test_wherever_an_instant_may_stand(
+async def test_accepts_relative_time_for_any_instant(
     client: httpx.AsyncClient, filter: Any, count: int
 ) -> None:
     body = {"filter": filter, "explain": True}
     for path in (_MODEL, "/v1/inferences"):
-        counted = await _asked(client, f"{path}/count", body)
+        counted = await _send(client, f"{path}/count", body)
         assert counted["count"] == count
-        page = await _asked(client, f"{path}/query", body)
+        page = await _send(client, f"{path}/query", body)
         assert len(page["items"]) == count
-        aggregated = await _asked(client, f"{path}/aggregate", body)
+        aggregated = await _send(client, f"{path}/aggregate", body)
         assert aggregated["groups"][0]["measures"] == {"count": count}
-        for found in (counted, page, aggregated):
-            assert {each["expression"][:5] for each in found["resolved"]} == {"now()"}
-            assert found["explain"]["steps"]
+        for answer in (counted, page, aggregated):
+            assert {resolved["expression"][:5] for resolved in answer["resolved"]} == {"now()"}
+            assert answer["explain"]["steps"]
 
 
-async def test_the_answer_says_what_was_resolved(client: httpx.AsyncClient) -> None:
-    found = await _asked(client, f"{_MODEL}/query", {"filter": f"{_RECENT} OR {_RECENT}"})
-    assert found["resolved"][0]["expression"] == _HOUR_AGO
-    assert found["resolved"][0]["instant"].endswith("Z")
-    assert timedelta(hours=1) < _ago(found) < timedelta(hours=1, minutes=2)
+async def test_answer_shows_resolved_times(client: httpx.AsyncClient) -> None:
+    page = await _send(client, f"{_MODEL}/query", {"filter": f"{_RECENT} OR {_RECENT}"})
+    assert page["resolved"][0]["expression"] == _HOUR_AGO
+    assert page["resolved"][0]["instant"].endswith("Z")
+    assert timedelta(hours=1) < _measure_age(page) < timedelta(hours=1, minutes=2)
     link = await client.get(_MODEL, params={"filter": _RECENT, "limit": 2})
     assert link.json()["resolved"][0]["expression"] == _HOUR_AGO
-    without = await _asked(client, f"{_MODEL}/query", {"filter": "n = 1"})
+    without = await _send(client, f"{_MODEL}/query", {"filter": "n = 1"})
     assert "resolved" not in without
 
 
-async def _pages(
+async def _read_pages(
     client: httpx.AsyncClient, path: str, body: dict[str, Any]
 ) -> Sequence[dict[str, Any]]:
-    found = [await _asked(client, path, body)]
-    while (after := found[-1]["next"]) is not None:
-        found.append(await _asked(client, path, body | {"cursor": after}))
-    return found
+    pages = [await _send(client, path, body)]
+    while (cursor := pages[-1]["next"]) is not None:
+        pages.append(await _send(client, path, body | {"cursor": cursor}))
+    return pages
 
 
 @pytest.mark.parametrize("path", [_MODEL, "/v1/inferences"])
 @pytest.mark.parametrize("sort", ["-received_at", "n"])
-async def test_the_pages_that_follow_are_of_the_same_instant(
+async def test_following_pages_use_the_same_instant(
     client: httpx.AsyncClient, path: str, sort: str
 ) -> None:
     body = {"filter": "received_at > now() - duration('PT4H')", "limit": 3, "sort": sort}
-    pages = await _pages(client, f"{path}/query", body)
+    pages = await _read_pages(client, f"{path}/query", body)
     assert [len(page["items"]) for page in pages] == [3, 3, 3, 3]
     assert len({page["resolved"][0]["instant"] for page in pages}) == 1
     if path == _MODEL:
@@ -121,12 +121,12 @@ async def test_the_pages_that_follow_are_of_the_same_instant(
         assert link.json()["resolved"] == pages[0]["resolved"]
 
 
-async def test_a_cursor_belongs_to_its_instant_and_its_question(client: httpx.AsyncClient) -> None:
+async def test_cursor_belongs_to_its_instant_and_query(client: httpx.AsyncClient) -> None:
     body = {"filter": "received_at > now() - duration('PT4H')", "limit": 3}
-    after = (await _asked(client, f"{_MODEL}/query", body))["next"]
+    after = (await _send(client, f"{_MODEL}/query", body))["next"]
     other = {**body, "filter": "received_at > now() - duration('PT3H')"}
     plain, _, instant = after.partition(".")
-    for asked, cursor in (
+    for question, cursor in (
         (other, after),
         ({"filter": "n = 1"}, after),
         (body, plain),
@@ -134,11 +134,11 @@ async def test_a_cursor_belongs_to_its_instant_and_its_question(client: httpx.As
         (body, f"{plain}.{instant}{instant}{instant}"),
         (body, f"{plain}.€"),
     ):
-        answer = await client.post(f"{_MODEL}/query", json={**asked, "cursor": cursor})
+        answer = await client.post(f"{_MODEL}/query", json={**question, "cursor": cursor})
         assert (answer.status_code, answer.json()["type"]) == (422, "/docs/errors#invalid-cursor")
 
 
-async def test_a_stream_is_of_one_instant(
+async def test_stream_uses_one_instant(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("inference_store.api.streams._PAGE", 2)
@@ -147,15 +147,15 @@ async def test_a_stream_is_of_one_instant(
     *lines, end = [json.loads(line) for line in answer.text.splitlines()]
     assert len(lines) == end["count"] == 12
     assert end["resolved"][0]["expression"] == "now() - duration('PT4H')"
-    # A line's cursor goes on, in a stream or a page, with the same instant.
-    again = await _asked(client, f"{_MODEL}/query", body | {"cursor": lines[9]["cursor"]})
+    # A line's cursor continues with the same instant, in a stream or a page.
+    again = await _send(client, f"{_MODEL}/query", body | {"cursor": lines[9]["cursor"]})
     assert [item["inference_id"] for item in again["items"]] == [
         line["inference_id"] for line in lines[10:]
     ]
     assert again["resolved"] == end["resolved"]
 
 
-async def test_what_makes_no_time_is_pointed_at(client: httpx.AsyncClient) -> None:
+async def test_points_to_invalid_duration(client: httpx.AsyncClient) -> None:
     body = {"filter": "received_at > now() - duration('abc')"}
     for kind in ("query", "count", "aggregate"):
         answer = await client.post(f"{_MODEL}/{kind}", json=body)
@@ -165,39 +165,41 @@ async def test_what_makes_no_time_is_pointed_at(client: httpx.AsyncClient) -> No
         assert "'abc' is not an ISO 8601 duration" in fault["message"]
 
 
-async def test_an_erasure_keeps_the_instant(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
+async def test_erasure_stores_the_instant(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
     body = {"filter": "received_at < now() - duration('PT6H')"}
-    dry = await _asked(client, "/v1/models/model/erasures", {**body, "dry_run": True})
+    dry = await _send(client, "/v1/models/model/erasures", {**body, "dry_run": True})
     assert dry["inferences"] == 2
     assert dry["resolved"][0]["expression"] == "now() - duration('PT6H')"
     before = datetime.now(UTC) - timedelta(hours=6)
-    for asked in (body, {"filter": {**_AS_JSON, "op": "<"}}):
-        answer = await client.post("/v1/models/model/erasures", json=asked)
+    for question in (body, {"filter": {**_AS_JSON, "op": "<"}}):
+        answer = await client.post("/v1/models/model/erasures", json=question)
         assert answer.status_code == 202, answer.text
-        told = answer.json()["asked"]["filter"]
-        assert "now" not in told
-        assert "duration" not in told
+        filter_text = answer.json()["asked"]["filter"]
+        assert "now" not in filter_text
+        assert "duration" not in filter_text
     async with engine.connect() as connection:
         saved = (await connection.execute(select(erasure.c.asked))).scalars().all()
-    assert all("now" not in each["saved"] for each in saved)
-    first = next(each["filter"] for each in saved if each["filter"].startswith("received_at < "))
+    assert all("now" not in request["saved"] for request in saved)
+    first = next(
+        request["filter"] for request in saved if request["filter"].startswith("received_at < ")
+    )
     written = first.removeprefix("received_at < TIMESTAMP('").removesuffix("')")
     assert before <= datetime.fromisoformat(written) < datetime.now(UTC) - timedelta(hours=6)
 
 
-async def test_a_list_of_a_dry_run_is_of_one_instant(client: httpx.AsyncClient) -> None:
+async def test_pages_of_a_dry_run_use_one_instant(client: httpx.AsyncClient) -> None:
     body = {
         "filter": "received_at < now() - duration('PT1H')",
         "dry_run": True,
         "uids": True,
         "limit": 10,
     }
-    pages = await _pages(client, "/v1/models/model/erasures", body)
+    pages = await _read_pages(client, "/v1/models/model/erasures", body)
     assert [len(page["uids"]) for page in pages] == [10, 7]
     assert pages[0]["resolved"] == pages[1]["resolved"]
 
 
-async def test_a_hold_refuses_it_by_name(client: httpx.AsyncClient) -> None:
+async def test_hold_rejects_relative_times(client: httpx.AsyncClient) -> None:
     hold = {"name": "a", "reason": "b", "model_id": "model", "filter": _RECENT}
     answer = await client.post("/v1/holds", json=hold)
     assert answer.status_code == 422
@@ -207,7 +209,7 @@ async def test_a_hold_refuses_it_by_name(client: httpx.AsyncClient) -> None:
     assert "`until`" in fault["message"]
 
 
-async def test_a_policy_refuses_it_by_name(client: httpx.AsyncClient) -> None:
+async def test_policy_rejects_relative_times(client: httpx.AsyncClient) -> None:
     rules = [{"keep_inference": "P1D", "filter": filter} for filter in ("ok", _RECENT)]
     path = "/v1/models/model/retention-policy"
     for answer in (

@@ -1,4 +1,4 @@
-"""A read replica: questions are asked there, changes go to the first Postgres."""
+"""A read replica answers reads; changes go to the primary Postgres."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from inference_store.api.replica import Replica
 from inference_store.index.database import create_engine
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
-from tests.integration.stored import Made, store
+from tests.integration.stored_inferences import NewInference, store
 from tests.polling import until
 from tests.servers.environment import service_environment
 from tests.servers.fixtures import migrate, unique
@@ -30,7 +30,7 @@ from tests.servers.waiting import wait_until
 from tests.service_process import Service
 from tests.settings import TOKEN
 
-from .conftest import client_of
+from .conftest import make_client
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def standby(own_postgres: PostgresServer) -> Iterator[Standby]:
 
 @pytest.fixture
 def pair(own_postgres: PostgresServer, standby: Standby) -> tuple[str, str]:
-    """One migrated database, on both."""
+    """The addresses of one migrated database, on the primary and on the standby."""
     name = unique()
     dsn = own_postgres.create_database(name)
     migrate(dsn)
@@ -54,10 +54,10 @@ def pair(own_postgres: PostgresServer, standby: Standby) -> tuple[str, str]:
 
 @pytest.fixture
 async def engines(pair: tuple[str, str]) -> AsyncIterator[tuple[AsyncEngine, AsyncEngine]]:
-    made = create_engine(pair[0]), create_engine(pair[1])
-    yield made
-    for each in made:
-        await each.dispose()
+    both = create_engine(pair[0]), create_engine(pair[1])
+    yield both
+    for engine in both:
+        await engine.dispose()
 
 
 @pytest.fixture
@@ -66,11 +66,11 @@ async def client(
     settings: Callable[..., ApiSettings],
     blobs: Blobs,
 ) -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(create_app(settings(), engines[0], blobs, engines[1])) as made:
-        yield made
+    async with make_client(create_app(settings(), engines[0], blobs, engines[1])) as http_client:
+        yield http_client
 
 
-async def _models(client: httpx.AsyncClient) -> list[str]:
+async def _list_models(client: httpx.AsyncClient) -> list[str]:
     answer = await client.get("/v1/models")
     assert answer.status_code == 200, answer.text
     return [item["model_id"] for item in answer.json()["items"]]
@@ -81,18 +81,18 @@ async def test_questions_read_there_and_changes_go_here(
 ) -> None:
     with standby.paused():
         answer = await client.put("/v1/models/model", json={"name": "first"})
-        # the change's own answer is read where it was made
+        # the answer to a change is read from the primary
         assert (answer.status_code, answer.json()["name"]) == (201, "first")
-        await store(engines[0], Made(metadata=[("frame", "int", "7")]))
-        assert await _models(client) == []
-    assert await until(lambda: _models(client), bool) == ["model"]
+        await store(engines[0], NewInference(metadata=[("frame", "int", "7")]))
+        assert await _list_models(client) == []
+    assert await until(lambda: _list_models(client), bool) == ["model"]
     body = {"metadata_filter": [{"key": "frame", "type": "int", "operator": "eq", "value": "7"}]}
     path = "/v1/models/model/inferences"
 
-    async def counted() -> int:
+    async def count_matches() -> int:
         return int((await client.post(f"{path}/count", json=body)).json().get("count", 0))
 
-    assert await until(counted, bool) == 1
+    assert await until(count_matches, bool) == 1
     page = (await client.post(f"{path}/query", json=body)).json()
     assert [item["inference_id"] for item in page["items"]] == ["one"]
     changed = await client.post(
@@ -100,7 +100,7 @@ async def test_questions_read_there_and_changes_go_here(
     )
     assert changed.status_code == 200, changed.text
     assert "seen" in changed.text
-    # a read that the audit records is recorded here, whoever answered it
+    # the audit of a read is written to the primary, whichever server answered
     links = await client.post(f"{path}/query", json=body | {"include": ["urls"]})
     assert links.json()["items"][0]["urls"], links.text
     async with engines[0].connect() as connection:
@@ -114,42 +114,42 @@ async def guarded(
     settings: Callable[..., ApiSettings],
     blobs: Blobs,
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """With access control: a client without a key."""
+    """A client without a key, of an api with access control."""
     access = settings(auth="on", api_token=TOKEN)
-    async with client_of(create_app(access, engines[0], blobs, engines[1])) as made:
-        yield made
+    async with make_client(create_app(access, engines[0], blobs, engines[1])) as http_client:
+        yield http_client
 
 
-async def test_rights_do_not_follow_its_lag(guarded: httpx.AsyncClient, standby: Standby) -> None:
-    """A key that is revoked, and a model that left the key's project: at once."""
+async def test_rights_do_not_lag_behind(guarded: httpx.AsyncClient, standby: Standby) -> None:
+    """A revoked key, and a model that left the key's project, take effect at once."""
 
     async def ask(key: str, method: str, path: str, body: Any = None) -> httpx.Response:
         headers = {"Authorization": f"Bearer {key}"}
         return await guarded.request(method, f"/v1{path}", json=body, headers=headers)
 
-    async def seen(key: str) -> list[str]:
+    async def list_models(key: str) -> list[str]:
         return [item["model_id"] for item in (await ask(key, "GET", "/models")).json()["items"]]
 
     for model_id in ("moved", "stays"):
         answer = await ask(TOKEN, "PUT", f"/models/{model_id}", {"project_id": "theirs"})
         assert answer.status_code == 201, answer.text
     body = {"name": "theirs", "grants": [{"role": "reader", "project_id": "theirs"}]}
-    made = (await ask(TOKEN, "POST", "/keys", body)).json()
-    key = made["key"]
-    await until(lambda: seen(key), lambda found: found == ["moved", "stays"])
+    created = (await ask(TOKEN, "POST", "/keys", body)).json()
+    key = created["key"]
+    await until(lambda: list_models(key), lambda models: models == ["moved", "stays"])
     with standby.paused():
         await ask(TOKEN, "PUT", "/models/moved", {"project_id": "another"})
-        assert await seen(TOKEN) == ["moved", "stays"]  # it is behind
-        assert await seen(key) == ["stays"]
+        assert await list_models(TOKEN) == ["moved", "stays"]  # it is behind
+        assert await list_models(key) == ["stays"]
         assert (await ask(key, "GET", "/models/moved")).status_code == 404
         count = await ask(key, "POST", "/models/moved/inferences/count", {})
         assert count.status_code == 404
         assert (await ask(key, "GET", "/models/stays")).status_code == 200
-        assert (await ask(TOKEN, "POST", f"/keys/{made['id']}/revoke")).status_code == 200
+        assert (await ask(TOKEN, "POST", f"/keys/{created['id']}/revoke")).status_code == 200
         assert (await ask(key, "GET", "/models")).status_code == 401
 
 
-async def test_without_a_replica_the_first_is_read(
+async def test_reads_the_primary_without_a_replica(
     engines: tuple[AsyncEngine, AsyncEngine],
 ) -> None:
     async with Replica(*engines).connect() as connection:
@@ -163,7 +163,7 @@ def _get(url: str) -> Any:
         return json.load(answer)
 
 
-async def test_while_it_is_away_the_first_answers_and_health_says_so(
+async def test_primary_answers_while_the_replica_is_down(
     pair: tuple[str, str], minio_server: S3, bucket: str, tmp_path: Path, standby: Standby
 ) -> None:
     port = free_port()
@@ -189,16 +189,16 @@ async def test_while_it_is_away_the_first_answers_and_health_says_so(
         assert "POSTGRES_DSN answers the questions" in health["parts"]["read replica"]
         await asyncio.to_thread(standby.start)
 
-        async def ready() -> str:
+        async def read_state() -> str:
             return str((await asyncio.to_thread(api.health))["parts"]["read replica"])
 
-        await until(ready, lambda said: said == "ready")
+        await until(read_state, lambda state: state == "ready")
 
-        async def answered_there() -> bool:
+        async def is_answered_by_replica() -> bool:
             before = api.metrics("api_replica_away_total")
             await asyncio.to_thread(_get, f"http://127.0.0.1:{port}/v1/models")
             return api.metrics("api_replica_away_total") == before
 
-        await until(answered_there, bool)
+        await until(is_answered_by_replica, bool)
     finally:
         api.stop()

@@ -1,13 +1,13 @@
-"""How often a request asks Postgres: each time costs more than most of what it is answered from."""
+"""The number of Postgres statements for each request, which dominate its cost."""
 
 from typing import Any
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from tests.integration.api.conftest import MakeApp, client_of
-from tests.integration.sent import statements_of
-from tests.integration.stored import Made, at, store
+from tests.integration.api.conftest import MakeApp, make_client
+from tests.integration.statements import record_statements
+from tests.integration.stored_inferences import NewInference, at, store
 
 TOKEN = "a-token-of-the-tests"
 _ONE = "/v1/models/model/inferences/id-1"
@@ -21,7 +21,7 @@ _ALL = {"include": ["metadata", "predictions"]}
         # the model with its extent, the look-up, the row, the audit
         (("GET", _ONE, None), 4),
         (("GET", f"{_ONE}?include=predictions", None), 3),
-        # the model with its extent, the page, which is read as it is found
+        # the model with its extent, and the page
         (("POST", _QUERY, {}), 2),
         (("POST", _QUERY, _ALL), 2),
     ],
@@ -29,13 +29,13 @@ _ALL = {"include": ["metadata", "predictions"]}
 async def test_round_trips(
     make_app: MakeApp, engine: AsyncEngine, ask: tuple[str, str, Any], most: int
 ) -> None:
-    await store(engine, *(Made(f"id-{n}", at(n), [("n", "int", str(n))]) for n in range(3)))
-    async with client_of(make_app(auth="on", api_token=TOKEN)) as client:
+    await store(engine, *(NewInference(f"id-{n}", at(n), [("n", "int", str(n))]) for n in range(3)))
+    async with make_client(make_app(auth="on", api_token=TOKEN)) as client:
         method, path, body = ask
         head = {"Authorization": f"Bearer {TOKEN}"}
-        for _ in range(2):  # at first the key is looked up, and whether this is Citus
-            with statements_of(engine) as sent:
+        for _ in range(2):  # the first request also looks up the key, and whether this is Citus
+            with record_statements(engine) as statements:
                 answer = await client.request(method, path, json=body, headers=head)
             assert answer.status_code == 200
-    assert len(sent) <= most, sent
-    assert not any("COMMIT" in each.text for each in sent)
+    assert len(statements) <= most, statements
+    assert not any("COMMIT" in statement.text for statement in statements)

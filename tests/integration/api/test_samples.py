@@ -1,4 +1,4 @@
-"""Random samples: uniform over the matches, the same again for a seed."""
+"""Random samples: uniform over the matches, and repeatable with a seed."""
 
 import json
 from collections import Counter
@@ -8,7 +8,7 @@ import httpx
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from tests.integration.stored import Made, at, store
+from tests.integration.stored_inferences import NewInference, at, store
 
 _QUERY = "/v1/models/model/inferences/query"
 _ACROSS = "/v1/inferences/query"
@@ -16,9 +16,11 @@ _LINES = {"Accept": "application/x-ndjson"}
 
 
 @pytest.fixture(autouse=True)
-async def _stored(engine: AsyncEngine) -> None:
-    made = [Made(f"id-{n}", at(n * 7000.0), [("n", "int", str(n))]) for n in range(60)]
-    await store(engine, *made)
+async def _store_inferences(engine: AsyncEngine) -> None:
+    inferences = [
+        NewInference(f"id-{n}", at(n * 7000.0), [("n", "int", str(n))]) for n in range(60)
+    ]
+    await store(engine, *inferences)
 
 
 async def _sample(client: httpx.AsyncClient, path: str = _QUERY, **body: Any) -> list[str]:
@@ -28,7 +30,7 @@ async def _sample(client: httpx.AsyncClient, path: str = _QUERY, **body: Any) ->
     return [item["inference_id"] for item in answer.json()["items"]]
 
 
-async def test_a_seed_takes_the_same_sample(client: httpx.AsyncClient) -> None:
+async def test_seed_repeats_the_sample(client: httpx.AsyncClient) -> None:
     first = await _sample(client, sample={"size": 10, "seed": 7})
     assert len(set(first)) == 10
     assert await _sample(client, sample={"size": 10, "seed": 7}) == first
@@ -38,22 +40,22 @@ async def test_a_seed_takes_the_same_sample(client: httpx.AsyncClient) -> None:
     assert (await _sample(client, sample={"size": 30, "seed": 7}))[:10] == first
 
 
-async def test_only_what_matches_is_sampled(client: httpx.AsyncClient) -> None:
-    found = await _sample(client, filter="n >= 50", sample={"size": 1000})
-    assert sorted(found) == sorted(f"id-{n}" for n in range(50, 60))
+async def test_samples_only_matches(client: httpx.AsyncClient) -> None:
+    ids = await _sample(client, filter="n >= 50", sample={"size": 1000})
+    assert sorted(ids) == sorted(f"id-{n}" for n in range(50, 60))
     few = await _sample(client, filter="n >= 50", sample={"size": 3})
-    assert found[:3] == few
+    assert ids[:3] == few
 
 
 async def test_a_sample_is_uniform(client: httpx.AsyncClient) -> None:
-    taken = Counter[str]()
+    counts = Counter[str]()
     for seed in range(120):
-        taken.update(
+        counts.update(
             await _sample(client, sample={"size": 20, "seed": seed}, fields=["inference_id"])
         )
     # Each is expected 40 times, with a standard deviation of 5.2.
-    assert set(taken) == {f"id-{n}" for n in range(60)}
-    assert all(18 <= count <= 62 for count in taken.values())
+    assert set(counts) == {f"id-{n}" for n in range(60)}
+    assert all(18 <= count <= 62 for count in counts.values())
 
 
 async def test_a_stream_has_a_larger_sample(
@@ -69,7 +71,7 @@ async def test_a_stream_has_a_larger_sample(
 
 
 @pytest.mark.parametrize(
-    ("body", "path", "told"),
+    ("body", "path", "words"),
     [
         ({"sample": {"size": 5}, "sort": "n"}, "body", "`sort` cannot stand beside `sample`"),
         ({"sample": {"size": 5}, "limit": 5}, "body", "`limit` cannot stand beside `sample`"),
@@ -79,10 +81,10 @@ async def test_a_stream_has_a_larger_sample(
     ],
 )
 async def test_refusals(
-    client: httpx.AsyncClient, body: dict[str, Any], path: str, told: str
+    client: httpx.AsyncClient, body: dict[str, Any], path: str, words: str
 ) -> None:
     answer = await client.post(_QUERY, json=body)
     assert answer.status_code == 422
     [fault] = answer.json()["errors"]
     assert fault["path"] == path
-    assert told in fault["message"]
+    assert words in fault["message"]

@@ -1,7 +1,7 @@
-"""What of Citus `distribute` talks to, on a plain Postgres: its catalogue and two functions.
+"""A stand-in for Citus on a plain Postgres: the catalogue and two functions that `distribute` uses.
 
-It shows the steps, their order and that they can be repeated; what Citus makes of them only Citus
-shows (INFERENCE_STORE_TEST_CITUS_DSN).
+It shows the steps, their order and that they can be repeated. Their effect only Citus itself shows
+(INFERENCE_STORE_TEST_CITUS_DSN).
 """
 
 from sqlalchemy import text
@@ -18,8 +18,8 @@ CREATE FUNCTION create_distributed_table(
 """
 
 
-async def stand_in(engine: AsyncEngine) -> None:
-    """Put it into a database."""
+async def install_stand_in(engine: AsyncEngine) -> None:
+    """Install the stand-in in a database."""
     async with engine.begin() as connection:
         for statement in _STAND_IN.split(";\n"):
             await connection.execute(text(statement))

@@ -1,4 +1,4 @@
-"""`inference-store distribute`: what it refuses, and what it does to the tables."""
+"""`inference-store distribute`: what it refuses, and how it changes the tables."""
 
 import subprocess
 from datetime import UTC, datetime
@@ -14,23 +14,23 @@ from inference_store.index.distributing import spread
 from inference_store.index.distribution import CannotDistribute, is_distributed, steps
 from inference_store.index.tables import metadata_key, partition_count, registration
 from inference_store.query.counting import count_ended
-from tests.integration.citus.stand_in import stand_in
-from tests.integration.stored import START, Made, store
+from tests.integration.citus.stand_in import install_stand_in
+from tests.integration.stored_inferences import START, NewInference, store
 from tests.servers.marks import plain_postgres
 from tests.servers.postgres import Postgres
 from tests.warm.process import run_command
 
 
-def command(dsn: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_distribute(dsn: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {"INFERENCE_STORE_POSTGRES_DSN": dsn, "PATH": ""}
     return run_command("distribute", *arguments, environment=environment)
 
 
 @plain_postgres
-def test_a_plain_postgres_is_refused_with_the_remedy(database: str) -> None:
+def test_refuses_a_plain_postgres_with_the_remedy(database: str) -> None:
     available = "SELECT count(*) FROM pg_available_extensions WHERE name = 'citus'"
     because = "is installed but not loaded" if Postgres(database).ask(available) else "has no Citus"
-    refused = command(database)
+    refused = run_distribute(database)
     assert refused.returncode == 1
     assert because in refused.stderr
     assert "nothing was changed" in refused.stderr
@@ -38,35 +38,35 @@ def test_a_plain_postgres_is_refused_with_the_remedy(database: str) -> None:
 
 
 @pytest.mark.parametrize("shards", ["0", "1025", "many"])
-def test_a_number_of_shards_that_makes_no_sense(database: str, shards: str) -> None:
-    refused = command(database, "--shards", shards)
+def test_rejects_an_invalid_number_of_shards(database: str, shards: str) -> None:
+    refused = run_distribute(database, "--shards", shards)
     assert refused.returncode == 2
     assert "is not a whole number from 1 to 1024" in refused.stderr
 
 
 @plain_postgres
-async def test_every_table_comes_to_its_place_once(engine: AsyncEngine) -> None:
-    await stand_in(engine)
-    said: list[str] = []
-    await spread(engine, shards=32, say=said.append)
-    assert len(said) == len(steps(set(), shards=32)) + 1
-    assert said[-1].startswith("The tables are distributed.")
+async def test_distributes_every_table_once(engine: AsyncEngine) -> None:
+    await install_stand_in(engine)
+    messages: list[str] = []
+    await spread(engine, shards=32, say=messages.append)
+    assert len(messages) == len(steps(set(), shards=32)) + 1
+    assert messages[-1].startswith("The tables are distributed.")
     async with engine.connect() as connection:
         assert await is_distributed(connection)
-    await spread(engine, shards=32, say=said.append)
-    assert said[-1].startswith("The tables are distributed already.")
+    await spread(engine, shards=32, say=messages.append)
+    assert messages[-1].startswith("The tables are distributed already.")
 
 
 @plain_postgres
-async def test_counts_and_their_triggers_go_first(engine: AsyncEngine) -> None:
-    await store(engine, Made("a"))
+async def test_drops_counts_and_their_triggers_first(engine: AsyncEngine) -> None:
+    await store(engine, NewInference("a"))
     later = datetime(2100, 1, 1, tzinfo=UTC)
     await count_ended(engine, seconds=60, before=later)
     triggers = text("SELECT count(*) FROM pg_trigger WHERE tgname = 'outdate_counts'")
     counts = select(func.count()).select_from(partition_count)
     async with engine.connect() as connection:
         assert (await connection.scalar(triggers), await connection.scalar(counts)) == (1, 1)
-    await stand_in(engine)
+    await install_stand_in(engine)
     await spread(engine, shards=32, say=lambda _: None)
     await count_ended(engine, seconds=60, before=later)
     async with engine.connect() as connection:
@@ -74,8 +74,8 @@ async def test_counts_and_their_triggers_go_first(engine: AsyncEngine) -> None:
 
 
 @plain_postgres
-async def test_after_a_crash_it_goes_on(engine: AsyncEngine) -> None:
-    await stand_in(engine)
+async def test_continues_after_a_crash(engine: AsyncEngine) -> None:
+    await install_stand_in(engine)
 
     def crash(sentence: str) -> None:
         if sentence.startswith("label"):
@@ -83,14 +83,14 @@ async def test_after_a_crash_it_goes_on(engine: AsyncEngine) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         await spread(engine, shards=32, say=crash)
-    said: list[str] = []
-    await spread(engine, shards=32, say=said.append)
-    assert said[0].startswith("model_key")
+    messages: list[str] = []
+    await spread(engine, shards=32, say=messages.append)
+    assert messages[0].startswith("model_key")
 
 
 @plain_postgres
-async def test_running_services_are_named(engine: AsyncEngine, database: str) -> None:
-    await stand_in(engine)
+async def test_refuses_while_services_run(engine: AsyncEngine, database: str) -> None:
+    await install_stand_in(engine)
     service = create_engine(database, application="inference-store-ingester")
     try:
         async with service.connect() as connection:
@@ -104,11 +104,11 @@ async def test_running_services_are_named(engine: AsyncEngine, database: str) ->
 
 
 @plain_postgres
-async def test_numbers_go_on_where_they_were(engine: AsyncEngine) -> None:
-    first = await store(engine, Made("a", model_id="one", metadata=[("k", "int", "1")]))
-    await stand_in(engine)
+async def test_numbers_continue_where_they_were(engine: AsyncEngine) -> None:
+    first = await store(engine, NewInference("a", model_id="one", metadata=[("k", "int", "1")]))
+    await install_stand_in(engine)
     await spread(engine, shards=32, say=lambda _: None)
-    second = await store(engine, Made("a", model_id="two", metadata=[("l", "int", "1")]))
+    second = await store(engine, NewInference("a", model_id="two", metadata=[("l", "int", "1")]))
     async with engine.connect() as connection:
         models = (await connection.execute(select(registration.c.model))).scalars().all()
         keys = (await connection.execute(select(metadata_key.c.key))).scalars().all()
@@ -120,12 +120,12 @@ async def test_numbers_go_on_where_they_were(engine: AsyncEngine) -> None:
 
 
 @plain_postgres
-async def test_the_place_for_late_events_is_still_made_and_dropped(engine: AsyncEngine) -> None:
-    await stand_in(engine)
+async def test_still_makes_and_drops_partitions(engine: AsyncEngine) -> None:
+    await install_stand_in(engine)
     await spread(engine, shards=32, say=lambda _: None)
-    known = await partitions.make_missing(engine, [START], target=1000)
-    span = known.find(START)
+    known_partitions = await partitions.make_missing(engine, [START], target=1000)
+    span = known_partitions.find(START)
     assert span is not None
     await partitions.drop(engine, span)
     async with engine.connect() as connection:
-        assert await partitions.spans(connection) == []
+        assert await partitions.list_partitions(connection) == []

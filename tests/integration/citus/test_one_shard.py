@@ -1,7 +1,7 @@
-"""Every route that is scoped by a model asks for one model's rows alone.
+"""Every route of one model reads only the rows of that model.
 
-On plain Postgres: each scan of what would be distributed is bound to the model. On Citus: each
-statement is one task.
+On plain Postgres each scan of a table that would be distributed has the model in its condition. On
+Citus each statement is one task.
 """
 
 import re
@@ -15,24 +15,24 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.index.database import driver_of
 from inference_store.index.distribution import DISTRIBUTED, is_distributed
 from tests.integration.api.conftest import *  # noqa: F403  (the api's fixtures)
-from tests.integration.sent import Sent, statements_of
-from tests.integration.stored import Made, at, store
+from tests.integration.statements import SentStatement, record_statements
+from tests.integration.stored_inferences import NewInference, at, store
 
 MODEL = "/v1/models/model"
 NAMES = tuple(table.name for table in DISTRIBUTED)
-# Not as a part of another name: `partition_count.inferences` is of a table of the coordinator.
-NAMED = re.compile(rf"\b({'|'.join(NAMES)})\b")
-EQUAL = {"key": "frame", "type": "int", "operator": "gte", "value": "3"}
+# Only whole names: `partition_count.inferences` belongs to a table of the coordinator.
+TABLE_NAME = re.compile(rf"\b({'|'.join(NAMES)})\b")
+AT_LEAST = {"key": "frame", "type": "int", "operator": "gte", "value": "3"}
 UNLIKE = {"key": "place", "type": "string", "operator": "neq", "value": "hall"}
 MISSING = {"key": "place", "operator": "missing"}
 CHANGE = {"metadata": [{"key": "seen", "type": "bool", "value": "true"}]}
-SAW = {"label": "person", "score": {"lt": 0.4}}
+PREDICTION = {"label": "person", "score": {"lt": 0.4}}
 BODIES: list[dict[str, Any]] = [
     {},
-    {"metadata_filter": [EQUAL]},
-    {"metadata_filter": [EQUAL, UNLIKE], "prediction": SAW},
+    {"metadata_filter": [AT_LEAST]},
+    {"metadata_filter": [AT_LEAST, UNLIKE], "prediction": PREDICTION},
     {"metadata_filter": [MISSING], "ok": True, "sort": "received_at"},
-    {"prediction": SAW, "include": ["metadata", "predictions"]},
+    {"prediction": PREDICTION, "include": ["metadata", "predictions"]},
     {"inference_ids": ["a1", "b7"]},
     {"data_hash": "0" * 64},
     {"received_at": {"from": at(2).isoformat()}},
@@ -54,26 +54,26 @@ ROUTES: list[tuple[str, str, Any]] = [
 
 
 @pytest.fixture
-def asked(engine: AsyncEngine) -> Iterator[list[Sent]]:
-    """What is sent to Postgres."""
-    with statements_of(engine) as sent:
+def sent_statements(engine: AsyncEngine) -> Iterator[list[SentStatement]]:
+    """Record the statements sent to Postgres."""
+    with record_statements(engine) as sent:
         yield sent
 
 
-def of_inferences(sent: Sequence[Sent]) -> list[Sent]:
-    """What of it names a distributed table."""
+def select_distributed(sent: Sequence[SentStatement]) -> list[SentStatement]:
+    """Return the statements that name a distributed table."""
     kinds = ("SELECT", "WITH", "UPDATE", "DELETE")
     return [
-        each
-        for each in sent
-        if each.text.lstrip("( ").startswith(kinds) and NAMED.search(each.text)
+        statement
+        for statement in sent
+        if statement.text.lstrip("( ").startswith(kinds) and TABLE_NAME.search(statement.text)
     ]
 
 
-async def stored(engine: AsyncEngine) -> None:
+async def store_models(engine: AsyncEngine) -> None:
     for model_id in ("model", "other"):
-        made = [
-            Made(
+        inferences = [
+            NewInference(
                 f"a{n}",
                 at(n),
                 [("frame", "int", str(n)), ("place", "string", f"p{n}")],
@@ -83,33 +83,33 @@ async def stored(engine: AsyncEngine) -> None:
             )
             for n in range(10)
         ]
-        await store(engine, *made)
+        await store(engine, *inferences)
 
 
-async def test_every_route_of_a_model_stays_with_it(
-    client: httpx.AsyncClient, engine: AsyncEngine, asked: list[Sent]
+async def test_every_route_of_a_model_reads_one_shard(
+    client: httpx.AsyncClient, engine: AsyncEngine, sent_statements: list[SentStatement]
 ) -> None:
-    await stored(engine)
+    await store_models(engine)
     for method, path, body in ROUTES:
-        asked.clear()
+        sent_statements.clear()
         answer = await client.request(method, path, json=body)
         assert answer.status_code < 300 or answer.status_code == 409, (path, answer.text)
-        sent = of_inferences(asked)
+        sent = select_distributed(sent_statements)
         assert sent or "metadata-keys" in path, path
         for statement, parameters in sent:
-            if path.endswith("/metadata") and asks_who_claims(statement):
+            if path.endswith("/metadata") and is_claim_check(statement):
                 continue
             await check_statement(engine, statement, parameters)
 
 
-def asks_who_claims(statement: str) -> bool:
-    """An edit asks of every model whether an erasure claims its blob: blobs may be shared."""
+def is_claim_check(statement: str) -> bool:
+    """Check whether an edit asks if any erasure claims its blob: blobs may be shared by models."""
     tables = {name for name in NAMES if re.search(rf"(FROM|JOIN) {name}\b", statement)}
     return tables == {"erasing"} and "erasing.model =" not in statement
 
 
 async def check_statement(engine: AsyncEngine, statement: str, parameters: tuple[Any, ...]) -> None:
-    """One task on Citus; on plain Postgres scans of one model's rows alone."""
+    """Check that a statement is one task on Citus, or scans rows of one model on plain Postgres."""
     async with engine.connect() as connection:
         distributed = await is_distributed(connection)
         driver = await driver_of(connection)
@@ -117,16 +117,18 @@ async def check_statement(engine: AsyncEngine, statement: str, parameters: tuple
             plan = [row[0] for row in await driver.fetch(f"EXPLAIN {statement}", *parameters)]
             assert any("Task Count: 1" in line for line in plan), (statement, plan)
         else:
-            found = await driver.fetchval(f"EXPLAIN (FORMAT JSON) {statement}", *parameters)
-            check(found[0]["Plan"], statement)
+            explanation = await driver.fetchval(f"EXPLAIN (FORMAT JSON) {statement}", *parameters)
+            check_plan(explanation[0]["Plan"], statement)
 
 
-def check(node: dict[str, Any], statement: str) -> None:
-    """Every scan of a partition of a distributed table has the model in its condition."""
+def check_plan(node: dict[str, Any], statement: str) -> None:
+    """Check that every scan of a distributed table has the model in its condition."""
     relation = node.get("Relation Name", "")
     if any(relation == name or relation.startswith(f"{name}_p2") for name in NAMES):
-        said = " ".join(str(node.get(key, "")) for key in ("Index Cond", "Filter", "Recheck Cond"))
-        said += str([each.get("Index Cond", "") for each in node.get("Plans", [])])
-        assert "model = " in said, f"{relation}: {said!r} in {statement}"
+        conditions = " ".join(
+            str(node.get(key, "")) for key in ("Index Cond", "Filter", "Recheck Cond")
+        )
+        conditions += str([plan.get("Index Cond", "") for plan in node.get("Plans", [])])
+        assert "model = " in conditions, f"{relation}: {conditions!r} in {statement}"
     for inner in node.get("Plans", []):
-        check(inner, statement)
+        check_plan(inner, statement)

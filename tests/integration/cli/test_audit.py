@@ -1,4 +1,4 @@
-"""`inference-store audit verify`: says what is wrong, and its exit code too."""
+"""`inference-store audit verify` lists faults, and shows them by its exit code."""
 
 import subprocess
 from pathlib import Path
@@ -17,8 +17,8 @@ from tests.servers.fixtures import MakeEnvironment
 from tests.warm.process import run_command
 
 
-class _Everything(PostgresSettings, BlobSettings):
-    """What a ledger needs."""
+class _LedgerSettings(PostgresSettings, BlobSettings):
+    """The settings that a ledger needs."""
 
 
 _TABLES = ("audit", "audit_link", "audit_checkpoint")
@@ -37,7 +37,7 @@ async def test_verify_from_the_command_line(
     async with engine.begin() as connection:
         uids = [UUID(int=number) for number in range(5)]
         await note(connection, Who("key:ada", None), Action.DATA_READ, uids=uids)
-        assert await audit_chain.link(connection, limit=4) == 4
+        assert await audit_chain.link_entries(connection, limit=4) == 4
     good = _verify(environment, tmp_path)
     assert (good.returncode, good.stdout) == (0, "")
     assert "4 entries (1 to 4)" in good.stderr
@@ -51,11 +51,11 @@ async def test_verify_from_the_command_line(
     assert "1 fault." in bad.stderr
 
 
-async def test_a_tail_cut_with_all_that_names_it_is_found_by_the_ledger(
+async def test_ledger_shows_a_truncated_audit(
     service_environment: MakeEnvironment, engine: AsyncEngine, bucket: str, tmp_path: Path
 ) -> None:
     environment = service_environment(S3_BUCKET=bucket)
-    settings = _Everything.model_validate(
+    settings = _LedgerSettings.model_validate(
         {
             name.removeprefix("INFERENCE_STORE_").lower(): value
             for name, value in environment.items()
@@ -68,8 +68,8 @@ async def test_a_tail_cut_with_all_that_names_it_is_found_by_the_ledger(
             async with engine.begin() as connection:
                 uids = [UUID(int=number) for number in range(count)]
                 await note(connection, Who("key:ada", None), Action.DATA_READ, uids=uids)
-                await audit_chain.link(connection, limit=100)
-                body = await audit_chain.due(connection)
+                await audit_chain.link_entries(connection, limit=100)
+                body = await audit_chain.make_checkpoint(connection)
             assert body is not None
             await ledger.write("audit_checkpoint", body, actor="retention")
     assert _verify(environment, tmp_path, "--ledger").returncode == 0
@@ -84,6 +84,6 @@ async def test_a_tail_cut_with_all_that_names_it_is_found_by_the_ledger(
         ):
             await connection.execute(text(statement))
     assert _verify(environment, tmp_path).returncode == 0
-    found = _verify(environment, tmp_path, "--ledger")
-    assert found.returncode == 1
-    assert found.stdout.startswith("7: a checkpoint stands beyond the chain's end")
+    result = _verify(environment, tmp_path, "--ledger")
+    assert result.returncode == 1
+    assert result.stdout.startswith("7: a checkpoint stands beyond the chain's end")

@@ -1,4 +1,4 @@
-"""Keys from the command line, used at a real api process, whose log holds none of them."""
+"""Keys made on the command line and used with a real api process, whose log has none of them."""
 
 import json
 import re
@@ -31,7 +31,7 @@ class Shell:
         return run_command("keys", *arguments, environment=self._environment, folder=self._folder)
 
 
-def _status(address: str, key: str, path: str = "/v1/models") -> int:
+def _fetch_status(address: str, key: str, path: str = "/v1/models") -> int:
     request = urllib.request.Request(address + path, headers={"Authorization": f"Bearer {key}"})
     try:
         with urllib.request.urlopen(request, timeout=120) as answer:
@@ -41,7 +41,7 @@ def _status(address: str, key: str, path: str = "/v1/models") -> int:
             return error.code
 
 
-def _address(api: Service) -> str:
+def _find_address(api: Service) -> str:
     [line] = [line for line in api.text.splitlines() if '"api_listening"' in line]
     return f"http://127.0.0.1:{json.loads(line)['port']}"
 
@@ -59,29 +59,31 @@ async def test_keys_from_the_command_line(
         OIDC_AUDIENCE="x",
     )
     keys = Shell(environment, tmp_path)
-    made = keys("create", "--name", "first", "--role", "owner", "--everything")
-    assert made.returncode == 0, made.stderr
-    first = made.stdout.strip()
+    created = keys("create", "--name", "first", "--role", "owner", "--everything")
+    assert created.returncode == 0, created.stderr
+    first = created.stdout.strip()
     id = first.split("_")[1]
     assert re.fullmatch(rf"isk_{id}_\S{{43}}", first)
-    assert first not in made.stderr
+    assert first not in created.stderr
     api = Service("api", environment, tmp_path).wait_ready()
     try:
         wait_until(lambda: "api_listening" in api.text, seconds=180, what="the api")
-        address = _address(api)
-        assert _status(address, first) == 200
-        assert _status(address, _TOKEN) == 200
+        address = _find_address(api)
+        assert _fetch_status(address, first) == 200
+        assert _fetch_status(address, _TOKEN) == 200
         second = keys("rotate", id, "--old-works", "PT1H").stdout.strip()
         third = keys("rotate", id).stdout.strip()
-        wait_until(lambda: _status(address, second) == 401, seconds=180, what="the old key's end")
-        assert [_status(address, each) for each in (first, third)] == [401, 200]
-        assert _status(address, _JWT) == 503
-        assert _status(address, third, "/v1/audit?actor=cli:x") == 200
+        wait_until(
+            lambda: _fetch_status(address, second) == 401, seconds=180, what="the old key's end"
+        )
+        assert [_fetch_status(address, secret) for secret in (first, third)] == [401, 200]
+        assert _fetch_status(address, _JWT) == 503
+        assert _fetch_status(address, third, "/v1/audit?actor=cli:x") == 200
         listed = keys("list").stdout
         assert f"{id}  works" in listed
         assert "over everything" in listed
         assert keys("revoke", id).returncode == 0
-        wait_until(lambda: _status(address, third) == 401, seconds=180, what="the revocation")
+        wait_until(lambda: _fetch_status(address, third) == 401, seconds=180, what="the revocation")
         assert f"{id}  revoked" in keys("list").stdout
     finally:
         api.stop()
@@ -98,9 +100,7 @@ async def test_keys_from_the_command_line(
     assert all(row.actor.startswith("cli:") and row.client is None for row in rows)
 
 
-def test_what_the_command_line_refuses(
-    service_environment: MakeEnvironment, tmp_path: Path
-) -> None:
+def test_rejects_invalid_arguments(service_environment: MakeEnvironment, tmp_path: Path) -> None:
     keys = Shell(service_environment(), tmp_path)
     for arguments, words in {
         ("create", "--name", "x", "--role", "owner"): "--everything",

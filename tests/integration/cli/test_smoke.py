@@ -1,4 +1,4 @@
-"""The smoke test against real services: it succeeds where they run, and says what does not."""
+"""The smoke test against real services: it succeeds if they run, and reports what fails."""
 
 import subprocess
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from tests.settings import TOKEN
 from tests.warm.process import run_command
 
 
-def smoke(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
+def run_smoke(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
     return run_command("smoke", *arguments, environment=environment)
 
 
@@ -30,15 +30,15 @@ def api(
     service.stop()
 
 
-def address(environment: dict[str, str]) -> str:
+def find_address(environment: dict[str, str]) -> str:
     return f"http://127.0.0.1:{environment['INFERENCE_STORE_API_PORT']}"
 
 
-def test_an_inference_goes_the_whole_way(api: dict[str, str], tmp_path: Path) -> None:
+def test_stores_and_erases_an_inference(api: dict[str, str], tmp_path: Path) -> None:
     refusing = api | {"INFERENCE_STORE_INGESTER_UNKNOWN_MODELS": "refuse"}
     ingester = Service("ingester", refusing, tmp_path).wait_ready()
     try:
-        done = smoke(api, "--api", address(api))
+        done = run_smoke(api, "--api", find_address(api))
     finally:
         ingester.stop()
     assert done.returncode == 0, done
@@ -46,16 +46,16 @@ def test_an_inference_goes_the_whole_way(api: dict[str, str], tmp_path: Path) ->
     assert TOKEN not in done.stdout + done.stderr
 
 
-def test_it_says_that_no_ingester_came(api: dict[str, str]) -> None:
-    done = smoke(api, "--api", address(api), "--seconds", "0.5")
+def test_reports_a_missing_ingester(api: dict[str, str]) -> None:
+    done = run_smoke(api, "--api", find_address(api), "--seconds", "0.5")
     assert done.returncode == 1
     assert "was not indexed within 0.5 s: look at the ingester's /health/ready" in done.stderr
     assert "once it is indexed, erase it: DELETE /v1/models/inference-store-smoke/" in done.stdout
 
 
-def test_without_kafka_nothing_is_left_in_the_bucket(api: dict[str, str], minio_server: S3) -> None:
+def test_deletes_its_blobs_without_kafka(api: dict[str, str], minio_server: S3) -> None:
     away = api | {"INFERENCE_STORE_KAFKA_BOOTSTRAP_SERVERS": f"127.0.0.1:{free_port()}"}
-    done = smoke(away, "--api", address(api))
+    done = run_smoke(away, "--api", find_address(api))
     assert done.returncode == 1
     assert "three blobs are in the bucket" in done.stdout
     assert "what was stored is deleted again" in done.stdout
@@ -63,14 +63,14 @@ def test_without_kafka_nothing_is_left_in_the_bucket(api: dict[str, str], minio_
     assert list(minio_server.client().list_objects(bucket, recursive=True)) == []
 
 
-def test_it_says_that_the_token_is_wrong(api: dict[str, str]) -> None:
+def test_reports_a_wrong_token(api: dict[str, str]) -> None:
     wrong = api | {"INFERENCE_STORE_API_TOKEN": "another"}
-    done = smoke(wrong, "--api", address(api))
+    done = run_smoke(wrong, "--api", find_address(api))
     assert done.returncode == 1
     assert "answered 401" in done.stderr
 
 
-def test_it_says_that_nobody_answers(service_environment: MakeEnvironment) -> None:
-    done = smoke(service_environment(), "--api", f"http://127.0.0.1:{free_port()}")
+def test_reports_a_missing_api(service_environment: MakeEnvironment) -> None:
+    done = run_smoke(service_environment(), "--api", f"http://127.0.0.1:{free_port()}")
     assert done.returncode == 1
     assert "does not answer" in done.stderr

@@ -1,4 +1,4 @@
-"""The api and the admin ports over https, and nothing in the clear beside it."""
+"""The api and the admin ports over https, without any port over plain http."""
 
 import json
 import ssl
@@ -43,7 +43,7 @@ def test_the_ports_speak_tls(
         service.stop()
 
 
-def test_a_key_of_another_certificate_ends_the_service(
+def test_service_ends_if_the_key_is_of_another_certificate(
     service_environment: MakeEnvironment, authority: Authority, tmp_path: Path
 ) -> None:
     environment = service_environment(

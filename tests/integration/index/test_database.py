@@ -1,4 +1,4 @@
-"""Connections that the server has closed are replaced; a transaction that stands idle ends."""
+"""Connections that the server has closed are replaced; an idle transaction ends."""
 
 from contextlib import AsyncExitStack
 from typing import Any
@@ -8,7 +8,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.index.database import create_engine, is_trouble
+from inference_store.index.database import create_engine, is_transient
 from tests.polling import until
 from tests.servers.postgres import Postgres
 
@@ -16,29 +16,31 @@ _CONNECTIONS = 3
 _LOCK = text("SELECT pg_advisory_xact_lock(1)")
 
 
-async def _pid(connection: AsyncConnection) -> int:
+async def _find_pid(connection: AsyncConnection) -> int:
     return int(await connection.scalar(text("SELECT pg_backend_pid()")) or 0)
 
 
 async def _open_all(engine: AsyncEngine) -> tuple[set[int], list[Any]]:
-    """The processes behind every connection of the pool, and the driver's connections."""
+    """Open every connection of the pool; return their server processes and drivers."""
     async with AsyncExitStack() as stack:
         opened = [await stack.enter_async_context(engine.connect()) for _ in range(_CONNECTIONS)]
-        drivers = [(await each.get_raw_connection()).driver_connection for each in opened]
-        return {await _pid(each) for each in opened}, drivers
+        drivers = [
+            (await connection.get_raw_connection()).driver_connection for connection in opened
+        ]
+        return {await _find_pid(connection) for connection in opened}, drivers
 
 
-async def test_connections_that_postgres_closed_are_made_anew(database: str) -> None:
+async def test_replaces_connections_that_postgres_closed(database: str) -> None:
     engine = create_engine(database, pool_size=_CONNECTIONS)
     try:
         before, drivers = await _open_all(engine)
         ended = ", ".join(f"pg_terminate_backend({pid})" for pid in before)
         Postgres(database).ask(f"SELECT ARRAY[{ended}]")
 
-        async def closed() -> bool:
-            return all(each.is_closed() for each in drivers)
+        async def are_closed() -> bool:
+            return all(driver.is_closed() for driver in drivers)
 
-        await until(closed, bool)
+        await until(are_closed, bool)
         after, _ = await _open_all(engine)
         assert len(after) == _CONNECTIONS
         assert not after & before
@@ -46,7 +48,7 @@ async def test_connections_that_postgres_closed_are_made_anew(database: str) -> 
         await engine.dispose()
 
 
-async def test_a_transaction_that_stands_idle_loses_its_locks(database: str) -> None:
+async def test_idle_transaction_loses_its_locks(database: str) -> None:
     frozen = create_engine(database, pool_size=1, idle_transaction_seconds=1)
     other = create_engine(database, pool_size=1)
     try:
@@ -56,14 +58,14 @@ async def test_a_transaction_that_stands_idle_loses_its_locks(database: str) -> 
                 await waiting.execute(_LOCK)
             with pytest.raises(DBAPIError) as caught:
                 await connection.execute(text("SELECT 1"))
-            assert is_trouble(caught.value)
+            assert is_transient(caught.value)
     finally:
         await frozen.dispose()
         await other.dispose()
 
 
-async def test_types_are_learned_in_a_moment_on_citus(engine: AsyncEngine) -> None:
-    """Of every row of pg_class that the driver joins Citus would ask whether it is a shard."""
+async def test_citus_does_not_check_visibility_of_types(engine: AsyncEngine) -> None:
+    """Otherwise Citus checks for every row of pg_class that the driver joins if it is a shard."""
     async with engine.connect() as connection:
-        shown = await connection.scalar(text("SHOW citus.override_table_visibility"))
-        assert shown == "off"
+        visibility = await connection.scalar(text("SHOW citus.override_table_visibility"))
+        assert visibility == "off"

@@ -1,4 +1,4 @@
-"""What a dead letter becomes when a redrive parks it."""
+"""The states of a dead letter that a redrive parks."""
 
 from datetime import UTC, datetime
 
@@ -8,47 +8,47 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from inference_store.index import accounting, dead_letters
 from inference_store.index.accounting import PartitionId
 from inference_store.index.dead_letters import DeadLetter, Selection
-from inference_store.index.records import Record, Trouble
+from inference_store.index.records import Record, Rejection
 
-PLACE = PartitionId("default", "events", 0, 0)
-RECORD = Record(PLACE, 7, datetime.now(UTC), None, b"{}")
-FIRST = Trouble("unknown_model", "not registered")
-LATER = Trouble("blob_missing", "it did not come", "model", "one")
+PARTITION = PartitionId("default", "events", 0, 0)
+RECORD = Record(PARTITION, 7, datetime.now(UTC), None, b"{}")
+FIRST = Rejection("unknown_model", "not registered")
+LATER = Rejection("blob_missing", "it did not come", "model", "one")
 
 
-async def _letter(connection: AsyncConnection, state: str) -> DeadLetter:
-    await accounting.open_partition(connection, PLACE, first=0, began="first")
+async def _add_letter(connection: AsyncConnection, state: str) -> DeadLetter:
+    await accounting.open_partition(connection, PARTITION, first=0, began="first")
     await dead_letters.add(connection, [(RECORD, FIRST)])
-    letter = await _only(connection)
+    letter = await _find_letter(connection)
     await dead_letters.settle(connection, letter.id, state)
     return letter
 
 
-async def _only(connection: AsyncConnection) -> DeadLetter:
-    (found,) = await dead_letters.find(connection, Selection(), limit=10)
-    return found
+async def _find_letter(connection: AsyncConnection) -> DeadLetter:
+    (letter,) = await dead_letters.find(connection, Selection(), limit=10)
+    return letter
 
 
-async def test_a_parked_letter_that_gives_up_is_open_again(engine: AsyncEngine) -> None:
+async def test_parked_letter_is_open_again_after_giving_up(engine: AsyncEngine) -> None:
     async with engine.begin() as connection:
-        letter = await _letter(connection, "parked")
+        letter = await _add_letter(connection, "parked")
         await dead_letters.add(connection, [(RECORD, LATER)])
-        again = await _only(connection)
-    assert (again.id, again.state, again.trouble) == (letter.id, "open", LATER)
+        again = await _find_letter(connection)
+    assert (again.id, again.state, again.rejection) == (letter.id, "open", LATER)
 
 
 @pytest.mark.parametrize("state", ["redrive", "discarded", "stored"])
-async def test_any_other_letter_stays_as_it_is(engine: AsyncEngine, state: str) -> None:
+async def test_other_letters_stay_unchanged(engine: AsyncEngine, state: str) -> None:
     async with engine.begin() as connection:
-        await _letter(connection, state)
+        await _add_letter(connection, state)
         await dead_letters.add(connection, [(RECORD, LATER)])
         await dead_letters.settle_parked(connection, RECORD, "expired")
-        again = await _only(connection)
-    assert (again.state, again.trouble) == (state, FIRST)
+        again = await _find_letter(connection)
+    assert (again.state, again.rejection) == (state, FIRST)
 
 
-async def test_a_parked_letter_is_settled_with_its_event(engine: AsyncEngine) -> None:
+async def test_parked_letter_is_settled_with_its_event(engine: AsyncEngine) -> None:
     async with engine.begin() as connection:
-        await _letter(connection, "parked")
+        await _add_letter(connection, "parked")
         await dead_letters.settle_parked(connection, RECORD, "stored")
-        assert (await _only(connection)).state == "stored"
+        assert (await _find_letter(connection)).state == "stored"

@@ -1,4 +1,4 @@
-"""Texts around the lengths at which an index stops having them whole, each against each."""
+"""Comparisons of texts around the length up to which an index holds them whole."""
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -8,12 +8,12 @@ from inference_store.query.conditions import Names, compile_condition
 from inference_store.query.filters.check import check
 from inference_store.query.filters.evaluate import evaluate
 from inference_store.query.filters.facts import Facts
-from inference_store.query.filters.from_conditions import Asked, metadata_node
-from inference_store.query.filters.known import known
+from inference_store.query.filters.from_conditions import MetadataEntry, metadata_node
+from inference_store.query.filters.known_keys import find_known_keys
 from inference_store.query.matching import Query, match_by_index
 from inference_store.query.operators import OPERATORS
 from inference_store.query.scan_range import range_of_time
-from tests.integration.stored import Made, at, store
+from tests.integration.stored_inferences import NewInference, at, store
 
 _LENGTHS = (444, 445, 446, 447, 448, 449, 480, 512, 513)
 _ENDINGS = ("", "\x01", "b", "\ud7ff", "\ue000", "😀", "\U0010ffff", "\U0010ffff\U0010ffff")
@@ -27,23 +27,29 @@ def _texts(character: str) -> list[str]:
 
 
 @pytest.mark.parametrize("character", ["a", "é", "€", "😀", "\ud7ff", "\U0010ffff"])
-async def test_every_comparison_of_long_texts(engine: AsyncEngine, character: str) -> None:
+async def test_compares_long_texts(engine: AsyncEngine, character: str) -> None:
     texts = _texts(character)
-    made = [Made(str(n), at(n), [("k", "string", text)]) for n, text in enumerate(texts)]
-    model = await store(engine, *made)
-    facts = {each.uid: Facts(metadata=each.read) for each in made}
+    inferences = [
+        NewInference(str(n), at(n), [("k", "string", text)]) for n, text in enumerate(texts)
+    ]
+    model = await store(engine, *inferences)
+    facts = {inference.uid: Facts(metadata=inference.read) for inference in inferences}
     async with engine.connect() as connection:
-        keys = await known(connection, model, {"k"})
+        keys = await find_known_keys(connection, model, {"k"})
         for name in ("eq", "gt", "gte", "lt", "lte", "between", "in", "like"):
             for text in texts[:: 1 if name in {"gt", "lte", "eq"} else 4]:
                 value = {"between": [text, text + "b"], "in": [text, "b"], "like": text + "%"}
-                asked = Asked("", "k", "string", OPERATORS[name], value.get(name, text))
-                predicate = check(metadata_node(asked, keys), keys).predicate
+                entry = MetadataEntry("", "k", "string", OPERATORS[name], value.get(name, text))
+                predicate = check(metadata_node(entry, keys), keys).predicate
                 query = Query(
                     range_of_time(model, None, None), (compile_condition(predicate, Names()),)
                 )
                 assert query.is_driven
-                found = set(
+                uids = set(
                     (await connection.execute(match_by_index(query, query.scan_range)[0])).scalars()
                 )
-                assert found == {uid for uid, each in facts.items() if evaluate(predicate, each)}
+                assert uids == {
+                    uid
+                    for uid, inference_facts in facts.items()
+                    if evaluate(predicate, inference_facts)
+                }

@@ -11,23 +11,23 @@ from inference_store.index import partitions
 from inference_store.index.database import create_engine
 from inference_store.index.migration import upgrade
 from inference_store.index.tables import METADATA
-from tests.integration.stored import START
+from tests.integration.stored_inferences import START
 from tests.servers.fixtures import migrate, unique
 from tests.servers.postgres import Postgres
-from tests.synthetic_migration import COLUMNS, INDEX, migrations_with_an_index
+from tests.synthetic_migration import COLUMNS, INDEX, copy_migrations_with_an_index
 
 
-def differences(connection: Connection) -> list[object]:
+def find_differences(connection: Connection) -> list[object]:
     context = MigrationContext.configure(connection, opts={"compare_server_default": False})
     return list(compare_metadata(context, METADATA))
 
 
-async def test_the_migrations_make_the_tables_that_the_code_knows(engine: AsyncEngine) -> None:
+async def test_migrations_create_the_tables_of_the_code(engine: AsyncEngine) -> None:
     async with engine.connect() as connection:
-        assert await connection.run_sync(differences) == []
+        assert await connection.run_sync(find_differences) == []
 
 
-def test_a_second_run_changes_nothing(postgres_server: Postgres) -> None:
+def test_second_run_changes_nothing(postgres_server: Postgres) -> None:
     name = unique()
     dsn = postgres_server.create_database(name)
     migrate(dsn)
@@ -35,17 +35,17 @@ def test_a_second_run_changes_nothing(postgres_server: Postgres) -> None:
     postgres_server.drop_database(name)
 
 
-async def test_an_index_is_built_beside_writers_in_every_partition(
+async def test_builds_an_index_in_every_partition_beside_writers(
     postgres_server: Postgres, tmp_path: Path
 ) -> None:
-    """Also after an attempt that was cut off: amid a build, or before it was attached."""
+    """An earlier attempt was cut off during a build, and before an index was attached."""
     name = unique()
     dsn = postgres_server.create_database(name)
     migrate(dsn)
     engine = create_engine(dsn)
     days = [START + timedelta(days=day) for day in range(3)]
-    made = await partitions.make_missing(engine, days, target=5_000_000)
-    spans = [span for day in days if (span := made.find(day)) is not None]
+    known_partitions = await partitions.make_missing(engine, days, target=5_000_000)
+    spans = [span for day in days if (span := known_partitions.find(day)) is not None]
     cut_off, unattached, _ = [f"inference_{span.name}" for span in spans]
     async with engine.begin() as connection:
         await connection.execute(text(f"CREATE INDEX {INDEX} ON ONLY inference {COLUMNS}"))
@@ -57,7 +57,7 @@ async def test_an_index_is_built_beside_writers_in_every_partition(
             f" WHERE indexrelid = '{cut_off}_{INDEX}'::regclass"
         )
         await connection.execute(invalid)
-    migrations = migrations_with_an_index(tmp_path)
+    migrations = copy_migrations_with_an_index(tmp_path)
     await asyncio.to_thread(upgrade, dsn, migrations=migrations)
     await partitions.make_missing(engine, [days[-1] + timedelta(days=1)], target=5_000_000)
     query = text(

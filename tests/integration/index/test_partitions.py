@@ -14,7 +14,7 @@ from tests.servers.marks import merged_partitions
 NOW = datetime.now(UTC)
 
 
-async def leaves(engine: AsyncEngine) -> int:
+async def count_leaves(engine: AsyncEngine) -> int:
     query = text(
         "SELECT count(*) FROM pg_inherits JOIN pg_class ON oid = inhrelid WHERE relkind = 'r'"
     )
@@ -22,57 +22,59 @@ async def leaves(engine: AsyncEngine) -> int:
         return int(await connection.scalar(query) or 0)
 
 
-async def test_a_missing_span_is_made_once_however_many_ask(engine: AsyncEngine) -> None:
+async def test_concurrent_calls_make_a_span_once(engine: AsyncEngine) -> None:
     instants = [NOW, NOW - timedelta(days=400), NOW - timedelta(days=1)]
-    made = await asyncio.gather(
+    results = await asyncio.gather(
         *(partitions.make_missing(engine, instants, target=5_000_000) for _ in range(4))
     )
-    assert all(spans.find(at) is not None for spans in made for at in instants)
-    assert await leaves(engine) == 3 * len(PARTITIONED)
+    assert all(spans.find(at) is not None for spans in results for at in instants)
+    assert await count_leaves(engine) == 3 * len(PARTITIONED)
 
 
 async def test_spans_never_overlap(engine: AsyncEngine) -> None:
     for days in (0, 90, 3, 61, 62, 1, 60, 89):
-        known = await partitions.make_missing(engine, [NOW - timedelta(days=days)], target=1000)
-        assert known.find(NOW - timedelta(days=days)) is not None
+        known_partitions = await partitions.make_missing(
+            engine, [NOW - timedelta(days=days)], target=1000
+        )
+        assert known_partitions.find(NOW - timedelta(days=days)) is not None
     async with engine.connect() as connection:
-        spans = await partitions.spans(connection)
+        spans = await partitions.list_partitions(connection)
     assert spans == sorted(spans, reverse=True)
     assert all(older.hi <= newer.lo for newer, older in pairwise(spans))
 
 
-async def test_the_bounds_of_an_old_span_are_those_of_its_gap(engine: AsyncEngine) -> None:
+async def test_old_span_fills_its_gap(engine: AsyncEngine) -> None:
     old = NOW - timedelta(days=100)
     await partitions.make_missing(engine, [old], target=1000)
-    known = await partitions.make_missing(engine, [old], target=1000)
-    span = known.find(old)
+    known_partitions = await partitions.make_missing(engine, [old], target=1000)
+    span = known_partitions.find(old)
     assert span is not None
     assert span.hi - span.lo == timedelta(days=28)
 
 
-async def test_a_dropped_span_is_gone_and_dropping_again_is_harmless(engine: AsyncEngine) -> None:
-    known = await partitions.make_missing(engine, [NOW], target=1000)
-    span = known.find(NOW)
+async def test_dropping_a_span_twice_is_harmless(engine: AsyncEngine) -> None:
+    known_partitions = await partitions.make_missing(engine, [NOW], target=1000)
+    span = known_partitions.find(NOW)
     assert span is not None
     await partitions.drop(engine, span)
     await partitions.drop(engine, span)
-    assert await leaves(engine) == 0
+    assert await count_leaves(engine) == 0
     async with engine.connect() as connection:
-        assert await partitions.spans(connection) == []
+        assert await partitions.list_partitions(connection) == []
 
 
 @pytest.mark.parametrize(
     "at", [NOW, datetime(2000, 1, 1, tzinfo=UTC), datetime(2199, 1, 1, tzinfo=UTC)]
 )
-async def test_any_time_that_an_event_may_have_has_a_place(
+async def test_makes_a_partition_for_any_time_of_an_event(
     engine: AsyncEngine, at: datetime
 ) -> None:
-    known = await partitions.make_missing(engine, [at], target=5_000_000)
-    assert known.find(at) is not None
+    known_partitions = await partitions.make_missing(engine, [at], target=5_000_000)
+    assert known_partitions.find(at) is not None
 
 
 @merged_partitions
-async def test_small_old_spans_become_one_with_all_rows_and_indexes(engine: AsyncEngine) -> None:
+async def test_merges_small_old_spans_with_rows_and_indexes(engine: AsyncEngine) -> None:
     instants = [NOW - timedelta(days=70 + 28 * n) for n in range(3)]
     await partitions.make_missing(engine, [*instants, NOW], target=5_000_000)
     async with engine.begin() as connection:
@@ -81,19 +83,19 @@ async def test_small_old_spans_become_one_with_all_rows_and_indexes(engine: Asyn
             await connection.execute(inference.insert().values(inference_id="x", **values))
     merged = await partitions.merge(engine, target=1000, older_than=timedelta(days=2))
     assert merged == 2
-    assert await leaves(engine) == 2 * len(PARTITIONED)
+    assert await count_leaves(engine) == 2 * len(PARTITIONED)
     async with engine.connect() as connection:
-        assert len(await partitions.spans(connection)) == 2
+        assert len(await partitions.list_partitions(connection)) == 2
         assert len((await connection.execute(select(inference.c.uid))).all()) == 3
         attached = "SELECT count(*) FROM pg_index WHERE NOT indisvalid"
         assert await connection.scalar(text(attached)) == 0
     assert await partitions.merge(engine, target=1000, older_than=timedelta(days=2)) == 0
-    # the place is still there for late events
-    known = await partitions.make_missing(engine, instants, target=5_000_000)
-    assert len({known.find(at) for at in instants}) == 1
+    # There is still a partition for late events.
+    known_partitions = await partitions.make_missing(engine, instants, target=5_000_000)
+    assert len({known_partitions.find(at) for at in instants}) == 1
 
 
-async def test_a_new_span_has_every_index_of_its_parents(engine: AsyncEngine) -> None:
+async def test_new_span_has_every_index_of_its_parents(engine: AsyncEngine) -> None:
     await partitions.make_missing(engine, [NOW], target=1000)
     names = [table.name for table in PARTITIONED]
     own = text(
@@ -109,8 +111,8 @@ async def test_a_new_span_has_every_index_of_its_parents(engine: AsyncEngine) ->
         " JOIN pg_class tables ON tables.oid = parents.indrelid GROUP BY tables.relname"
     )
     async with engine.connect() as connection:
-        wanted = {tuple(row) for row in await connection.execute(own, {"names": names})}
-        found = {tuple(row) for row in await connection.execute(attached)}
+        expected = {tuple(row) for row in await connection.execute(own, {"names": names})}
+        rows = {tuple(row) for row in await connection.execute(attached)}
         leaf_indexes = await connection.scalar(
             text(
                 "SELECT count(*) FROM pg_index JOIN pg_inherits ON inhrelid = indrelid"
@@ -118,28 +120,28 @@ async def test_a_new_span_has_every_index_of_its_parents(engine: AsyncEngine) ->
             ),
             {"names": names},
         )
-    assert found == wanted
-    assert {row[0] for row in wanted} == set(names)
-    assert all(row[2] == 1 for row in wanted)
-    assert leaf_indexes == sum(row[1] for row in wanted)
+    assert rows == expected
+    assert {row[0] for row in expected} == set(names)
+    assert all(row[2] == 1 for row in expected)
+    assert leaf_indexes == sum(row[1] for row in expected)
 
 
-async def test_a_span_is_made_while_others_read(engine: AsyncEngine) -> None:
+async def test_makes_a_span_while_others_read(engine: AsyncEngine) -> None:
     await partitions.make_missing(engine, [NOW], target=1000)
     async with engine.begin() as reader:
         for table in PARTITIONED:
             await reader.execute(select(table))
         old = NOW - timedelta(days=100)
-        known = await partitions.make_missing(engine, [old], target=1000)
-    assert known.find(old) is not None
+        known_partitions = await partitions.make_missing(engine, [old], target=1000)
+    assert known_partitions.find(old) is not None
 
 
-async def test_statistics_leave_out_spans_that_are_closed_dropped_or_busy(
+async def test_analyses_no_spans_that_are_closed_dropped_or_busy(
     engine: AsyncEngine,
 ) -> None:
     instants = [NOW - timedelta(days=days) for days in (300, 200, 100, 0)]
-    known = await partitions.make_missing(engine, instants, target=5_000_000)
-    closed, dropped, busy, sound = (known.find(at) for at in instants)
+    known_partitions = await partitions.make_missing(engine, instants, target=5_000_000)
+    closed, dropped, busy, sound = (known_partitions.find(at) for at in instants)
     assert closed is not None
     assert dropped is not None
     assert busy is not None
@@ -167,28 +169,28 @@ async def test_statistics_leave_out_spans_that_are_closed_dropped_or_busy(
     assert names == {sound.name, busy.name}
 
 
-async def test_every_partition_is_vacuumed_before_a_tenth_of_it_is_new(
+async def test_sets_vacuum_options_of_every_partition(
     engine: AsyncEngine,
 ) -> None:
-    known = await partitions.make_missing(engine, [NOW], target=1000)
-    span = known.find(NOW)
+    known_partitions = await partitions.make_missing(engine, [NOW], target=1000)
+    span = known_partitions.find(NOW)
     assert span is not None
-    told = text("SELECT reloptions FROM pg_class WHERE relname = :name")
+    query = text("SELECT reloptions FROM pg_class WHERE relname = :name")
     async with engine.connect() as connection:
         for name in span.tables:
-            options = await connection.scalar(told, {"name": name})
+            options = await connection.scalar(query, {"name": name})
             assert "autovacuum_vacuum_insert_scale_factor=0.05" in options, name
             assert "autovacuum_vacuum_scale_factor=0.05" in options, name
 
 
-async def test_partitions_of_an_older_version_are_told_of_vacuum(engine: AsyncEngine) -> None:
-    known = await partitions.make_missing(engine, [NOW], target=1000)
-    span = known.find(NOW)
+async def test_sets_vacuum_options_of_older_partitions(engine: AsyncEngine) -> None:
+    known_partitions = await partitions.make_missing(engine, [NOW], target=1000)
+    span = known_partitions.find(NOW)
     assert span is not None
     older = span.tables[0]
     async with engine.begin() as connection:
         await connection.execute(
             text(f"ALTER TABLE {older} RESET (autovacuum_vacuum_scale_factor)")
         )
-    assert await partitions.tell(engine) == 1
-    assert await partitions.tell(engine) == 0
+    assert await partitions.tune_vacuum(engine) == 1
+    assert await partitions.tune_vacuum(engine) == 0

@@ -1,4 +1,4 @@
-"""Postgres over TLS, with the password apart; what is wrong is said, and is worth a wait."""
+"""Postgres over TLS, with a separate password; errors are named, and are transient."""
 
 import asyncio
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from inference_store.index.database import PostgresAway, engine_of, is_trouble
+from inference_store.index.database import PostgresUnavailable, engine_of, is_transient
 from inference_store.index.migration import MigrationBusy, upgrade
 from inference_store.platform.settings import PostgresSettings
 from tests.servers.certificates import Authority
@@ -18,7 +18,7 @@ _ENCRYPTED = text("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
 
 @pytest.fixture
 def database(secured_postgres: SecuredPostgres) -> str:
-    """The name of a database that the user `alice` owns."""
+    """Create a database that the user `alice` owns; return its name."""
     secured_postgres.execute(
         f"DO $$ BEGIN CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}';"
         " EXCEPTION WHEN duplicate_object THEN NULL; END $$"
@@ -28,13 +28,15 @@ def database(secured_postgres: SecuredPostgres) -> str:
     return name
 
 
-def settings_of(server: SecuredPostgres, database: str, **changes: Any) -> PostgresSettings:
+def make_postgres_settings(
+    server: SecuredPostgres, database: str, **changes: Any
+) -> PostgresSettings:
     host = changes.pop("host", "localhost")
-    given = {"postgres_dsn": server.dsn_of_user(database, host), "postgres_password": PASSWORD}
-    return PostgresSettings.model_validate(given | changes)
+    settings = {"postgres_dsn": server.dsn_of_user(database, host), "postgres_password": PASSWORD}
+    return PostgresSettings.model_validate(settings | changes)
 
 
-async def encrypted(settings: PostgresSettings) -> bool:
+async def is_encrypted(settings: PostgresSettings) -> bool:
     engine = engine_of(settings, application="test")
     try:
         async with engine.connect() as connection:
@@ -43,44 +45,46 @@ async def encrypted(settings: PostgresSettings) -> bool:
         await engine.dispose()
 
 
-async def refused(settings: PostgresSettings) -> str:
-    with pytest.raises(PostgresAway) as said:
-        await encrypted(settings)
-    assert is_trouble(said.value)
-    await asyncio.sleep(0)  # a turn of the loop: asyncpg's transport closes in the next one
-    return str(said.value)
+async def connect_and_fail(settings: PostgresSettings) -> str:
+    with pytest.raises(PostgresUnavailable) as error:
+        await is_encrypted(settings)
+    assert is_transient(error.value)
+    await asyncio.sleep(0)  # the transport of asyncpg closes in the next turn of the loop
+    return str(error.value)
 
 
 @pytest.mark.parametrize("mode", ["prefer", "require"])
-async def test_it_is_encrypted(secured_postgres: SecuredPostgres, database: str, mode: str) -> None:
-    assert await encrypted(settings_of(secured_postgres, database, postgres_tls=mode))
+async def test_connection_is_encrypted(
+    secured_postgres: SecuredPostgres, database: str, mode: str
+) -> None:
+    assert await is_encrypted(make_postgres_settings(secured_postgres, database, postgres_tls=mode))
 
 
-async def test_a_checked_certificate(
+async def test_accepts_a_checked_certificate(
     secured_postgres: SecuredPostgres, database: str, authority: Authority
 ) -> None:
     checked = {"postgres_tls": "verify-full", "postgres_ca_file": authority.ca_file}
-    settings = settings_of(secured_postgres, database, **checked)
-    assert await encrypted(settings)
+    settings = make_postgres_settings(secured_postgres, database, **checked)
+    assert await is_encrypted(settings)
     migrate(settings)
 
 
 async def test_a_strange_certificate_is_named(
     secured_postgres: SecuredPostgres, database: str, stranger: Authority
 ) -> None:
-    settings = settings_of(
+    settings = make_postgres_settings(
         secured_postgres, database, postgres_tls="verify-full", postgres_ca_file=stranger.ca_file
     )
-    assert "certificate verify failed" in await refused(settings)
+    assert "certificate verify failed" in await connect_and_fail(settings)
     with pytest.raises(MigrationBusy, match="certificate verify failed"):
         await asyncio.to_thread(upgrade, settings, wait_seconds=0.0)
 
 
-async def test_without_an_authority_the_systems_count(
+async def test_uses_the_authorities_of_the_system_by_default(
     secured_postgres: SecuredPostgres, database: str
 ) -> None:
-    settings = settings_of(secured_postgres, database, postgres_tls="verify-full")
-    assert "certificate verify failed" in await refused(settings)
+    settings = make_postgres_settings(secured_postgres, database, postgres_tls="verify-full")
+    assert "certificate verify failed" in await connect_and_fail(settings)
 
 
 async def test_the_name_is_checked(
@@ -91,31 +95,35 @@ async def test_the_name_is_checked(
     secured_postgres.restart()
     try:
         checked = {"postgres_tls": "verify-full", "postgres_ca_file": authority.ca_file}
-        assert "localhost" in await refused(settings_of(secured_postgres, database, **checked))
-        assert await encrypted(settings_of(secured_postgres, database, postgres_tls="require"))
+        assert "localhost" in await connect_and_fail(
+            make_postgres_settings(secured_postgres, database, **checked)
+        )
+        assert await is_encrypted(
+            make_postgres_settings(secured_postgres, database, postgres_tls="require")
+        )
     finally:
         secured_postgres.present(authority.issue("postgres"))
         secured_postgres.restart()
 
 
-async def test_an_unencrypted_login_is_refused_by_the_server(
+async def test_server_refuses_an_unencrypted_login(
     secured_postgres: SecuredPostgres, database: str
 ) -> None:
-    settings = settings_of(secured_postgres, database, postgres_tls="disable")
-    assert "no encryption" in await refused(settings)
+    settings = make_postgres_settings(secured_postgres, database, postgres_tls="disable")
+    assert "no encryption" in await connect_and_fail(settings)
 
 
-async def test_a_wrong_password_is_worth_a_wait(
+async def test_wrong_password_is_transient(
     secured_postgres: SecuredPostgres, database: str
 ) -> None:
-    settings = settings_of(secured_postgres, database, postgres_password="wrong")
-    said = await refused(settings)
-    assert "password authentication failed" in said
-    assert "localhost" in said
-    assert "wrong" not in said
+    settings = make_postgres_settings(secured_postgres, database, postgres_password="wrong")
+    message = await connect_and_fail(settings)
+    assert "password authentication failed" in message
+    assert "localhost" in message
+    assert "wrong" not in message
 
 
-async def test_the_dsn_may_say_it_all(secured_postgres: SecuredPostgres, database: str) -> None:
+async def test_dsn_may_hold_all_settings(secured_postgres: SecuredPostgres, database: str) -> None:
     dsn = f"{secured_postgres.dsn_of_user(database)}?sslmode=require"
     dsn = dsn.replace(f"{USER}@", f"{USER}:{PASSWORD}@")
-    assert await encrypted(PostgresSettings.model_validate({"postgres_dsn": dsn}))
+    assert await is_encrypted(PostgresSettings.model_validate({"postgres_dsn": dsn}))

@@ -1,4 +1,4 @@
-"""Sessions whose client stands amid a COPY are ended; those that work, or are another's, stay."""
+"""Sessions stalled in a COPY are ended; those that work, or belong to others, are kept."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,7 +8,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index.database import create_engine, driver_of, is_trouble
+from inference_store.index.database import create_engine, driver_of, is_transient
 from inference_store.index.stalled_sessions import end_stalled_sessions
 from tests.polling import until
 
@@ -38,7 +38,7 @@ async def sleep_in_postgres(engine: AsyncEngine) -> None:
 
 
 async def count_ended(database: str, application: str) -> int:
-    """End what has stood for 0.1 s, as an ingester of this name would."""
+    """End sessions stalled for 0.1 s, as an ingester of this name does; return their number."""
     engine = create_engine(database, application=application)
     try:
         async with engine.connect() as connection:
@@ -47,7 +47,7 @@ async def count_ended(database: str, application: str) -> int:
         await engine.dispose()
 
 
-async def test_a_session_that_stands_amid_a_copy_is_ended(database: str) -> None:
+async def test_ends_a_session_stalled_in_a_copy(database: str) -> None:
     engine = create_engine(database, application="ingester")
     woken = asyncio.Event()
     copying = asyncio.create_task(copy_until(engine, woken))
@@ -64,7 +64,7 @@ async def test_a_session_that_stands_amid_a_copy_is_ended(database: str) -> None
         woken.set()
         with pytest.raises(DBAPIError) as caught:
             await copying
-        assert is_trouble(caught.value)
+        assert is_transient(caught.value)
         assert await count_ended(database, "ingester") == 0
         assert not working.done()
     finally:

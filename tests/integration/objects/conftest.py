@@ -1,4 +1,4 @@
-"""The same tests over every S3 that the store is known to work with."""
+"""Fixtures that run the same tests with every S3 server that the store is known to work with."""
 
 from collections.abc import Iterator
 
@@ -19,11 +19,11 @@ def rclone_server() -> Iterator[S3]:
 
 @pytest.fixture(params=["minio_server", "rclone_server"])
 def s3(request: pytest.FixtureRequest) -> S3:
-    found: S3 = request.getfixturevalue(request.param)
-    return found
+    server: S3 = request.getfixturevalue(request.param)
+    return server
 
 
-def settings_of(s3: S3, bucket: str, **changes: object) -> BlobSettings:
+def make_blob_settings(s3: S3, bucket: str, **changes: object) -> BlobSettings:
     return BlobSettings.model_validate(
         {
             "s3_endpoint": s3.endpoint,
@@ -37,5 +37,5 @@ def settings_of(s3: S3, bucket: str, **changes: object) -> BlobSettings:
 
 @pytest.fixture
 def blobs(s3: S3) -> Iterator[Blobs]:
-    with Blobs(settings_of(s3, s3.create_bucket(unique()))) as made:
-        yield made
+    with Blobs(make_blob_settings(s3, s3.create_bucket(unique()))) as opened:
+        yield opened

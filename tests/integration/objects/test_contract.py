@@ -1,44 +1,44 @@
-"""What every S3 server must do for us."""
+"""The contract that every S3 server must fulfil."""
 
 from urllib.request import urlopen
 
 import pytest
 
-from inference_store.inference.errors import BlobMissing, BlobsAway, BlobTooLarge
+from inference_store.inference.errors import BlobMissing, BlobTooLarge, ObjectStoreUnavailable
 from inference_store.objects import Blobs
 from tests.servers.minio import S3
 
-from .conftest import settings_of
+from .conftest import make_blob_settings
 
 TEXT = "text/plain"
 
 
-def test_what_is_put_can_be_got(blobs: Blobs) -> None:
+def test_gets_what_was_put(blobs: Blobs) -> None:
     key = blobs.parse("a/b")
     blobs.put(key, b"hello", content_type=TEXT)
     assert blobs.get(key, limit=5) == b"hello"
     assert blobs.head(key) == 5
 
 
-def test_an_empty_object_is_an_object(blobs: Blobs) -> None:
+def test_gets_an_empty_object(blobs: Blobs) -> None:
     key = blobs.parse("empty")
     blobs.put(key, b"", content_type=TEXT)
     assert blobs.get(key, limit=1) == b""
     assert blobs.get_many([key], limit=1) == [b""]
 
 
-def test_a_missing_object_is_told_from_a_missing_bucket(s3: S3, blobs: Blobs) -> None:
+def test_distinguishes_a_missing_object_from_a_missing_bucket(s3: S3, blobs: Blobs) -> None:
     with pytest.raises(BlobMissing):
         blobs.get(blobs.parse("nothing"), limit=1)
     with pytest.raises(BlobMissing):
         blobs.head(blobs.parse("nothing"))
-    with Blobs(settings_of(s3, "no-such-bucket")) as lost:
+    with Blobs(make_blob_settings(s3, "no-such-bucket")) as lost:
         key = lost.parse("nothing")
-        with pytest.raises(BlobsAway):
+        with pytest.raises(ObjectStoreUnavailable):
             lost.get(key, limit=1)
-        with pytest.raises(BlobsAway):
+        with pytest.raises(ObjectStoreUnavailable):
             lost.head(key)
-        with pytest.raises(BlobsAway):
+        with pytest.raises(ObjectStoreUnavailable):
             lost.check()
     blobs.check()
 
@@ -50,12 +50,12 @@ def test_a_large_object_is_refused_before_it_is_read(blobs: Blobs) -> None:
         blobs.get(key, limit=999)
 
 
-def test_many_at_once(blobs: Blobs) -> None:
+def test_gets_many_at_once(blobs: Blobs) -> None:
     keys = [blobs.parse(f"many/{number}") for number in range(40)]
     for key in keys[:-1]:
         blobs.put(key, key.key.encode(), content_type=TEXT)
-    *found, missing = blobs.get_many([*keys[:-1], keys[-1]], limit=100, threads=16)
-    assert found == [key.key.encode() for key in keys[:-1]]
+    *contents, missing = blobs.get_many([*keys[:-1], keys[-1]], limit=100, threads=16)
+    assert contents == [key.key.encode() for key in keys[:-1]]
     assert isinstance(missing, BlobMissing)
 
 
@@ -72,7 +72,7 @@ def test_keys_are_taken_as_they_are_written(blobs: Blobs, s3: S3, name: str) -> 
         blobs.get(key, limit=10)
 
 
-async def test_a_stream_has_its_size_and_type_before_its_pieces(blobs: Blobs) -> None:
+async def test_stream_has_its_size_and_type_before_its_pieces(blobs: Blobs) -> None:
     key = blobs.parse("picture")
     blobs.put(key, b"x" * 1_000_000, content_type="image/png")
     stream = await blobs.stream(key)
@@ -82,43 +82,45 @@ async def test_a_stream_has_its_size_and_type_before_its_pieces(blobs: Blobs) ->
         await blobs.stream(blobs.parse("nothing"))
 
 
-def test_a_link_can_be_opened_without_a_key(blobs: Blobs) -> None:
+def test_link_can_be_opened_without_a_key(blobs: Blobs) -> None:
     key = blobs.parse("a b/ü")
     blobs.put(key, b"linked", content_type=TEXT)
     with urlopen(blobs.presign(key, 60), timeout=60) as answer:
         assert answer.read() == b"linked"
 
 
-def test_deleting_is_proved_and_may_be_repeated(blobs: Blobs) -> None:
+def test_deleting_is_verified_and_repeatable(blobs: Blobs) -> None:
     keys = [blobs.parse(f"delete/{number:04}") for number in range(30)]
     for key in keys:
         blobs.put(key, b"x", content_type=TEXT)
-    doomed, kept = keys[::2], keys[1::2]
+    doomed, remaining = keys[::2], keys[1::2]
     assert blobs.delete_objects(doomed) == []
-    assert blobs.still_there(keys) == kept
+    assert blobs.still_there(keys) == remaining
     assert blobs.delete_objects(doomed) == []
     assert blobs.delete_objects(keys) == []
     assert blobs.still_there(keys) == []
 
 
-def test_a_neighbour_of_the_same_spelling_is_no_survivor(blobs: Blobs) -> None:
+def test_key_with_a_longer_name_is_no_survivor(blobs: Blobs) -> None:
     blobs.put(blobs.parse("abc"), b"x", content_type=TEXT)
     blobs.put(blobs.parse("abd/e"), b"x", content_type=TEXT)
     assert blobs.still_there([blobs.parse("ab"), blobs.parse("abd")]) == []
 
 
-def test_a_bucket_that_is_no_longer_allowed_is_not_touched(s3: S3, blobs: Blobs) -> None:
+def test_does_not_touch_a_bucket_that_is_not_allowed(s3: S3, blobs: Blobs) -> None:
     key = blobs.parse("kept")
     blobs.put(key, b"x", content_type=TEXT)
-    with Blobs(settings_of(s3, "another-bucket")) as stranger:
+    with Blobs(make_blob_settings(s3, "another-bucket")) as stranger:
         faults = stranger.delete_objects([key])
         assert [fault.code for fault in faults] == ["BucketNotAllowed"]
         assert stranger.still_there([key]) == [key]
     assert blobs.get(key, limit=1) == b"x"
 
 
-def test_a_server_that_is_away_is_said_quickly(s3: S3) -> None:
-    gone = settings_of(s3, "any-bucket", s3_endpoint="http://127.0.0.1:1", s3_timeout_seconds=1)
+def test_unavailable_server_fails_quickly(s3: S3) -> None:
+    gone = make_blob_settings(
+        s3, "any-bucket", s3_endpoint="http://127.0.0.1:1", s3_timeout_seconds=1
+    )
     with Blobs(gone) as blobs:
         key = blobs.parse("a")
         for ask in (
@@ -129,15 +131,15 @@ def test_a_server_that_is_away_is_said_quickly(s3: S3) -> None:
             lambda: blobs.still_there([key]),
             blobs.check,
         ):
-            with pytest.raises(BlobsAway):
+            with pytest.raises(ObjectStoreUnavailable):
                 ask()
 
 
-def test_a_wrong_secret_is_no_missing_blob(s3: S3, blobs: Blobs) -> None:
+def test_wrong_secret_is_not_a_missing_blob(s3: S3, blobs: Blobs) -> None:
     key = blobs.parse("a")
     blobs.put(key, b"x", content_type=TEXT)
     with (
-        Blobs(settings_of(s3, key.bucket, s3_secret_key="wrong")) as locked_out,
-        pytest.raises(BlobsAway),
+        Blobs(make_blob_settings(s3, key.bucket, s3_secret_key="wrong")) as locked_out,
+        pytest.raises(ObjectStoreUnavailable),
     ):
         locked_out.get(key, limit=1)

@@ -1,4 +1,4 @@
-"""An object that says it is compressed is read as it is stored: nothing is unpacked."""
+"""An object with a Content-Encoding is read as it is stored, without unpacking."""
 
 import gzip
 from io import BytesIO
@@ -10,12 +10,12 @@ from inference_store.objects import Blobs
 from tests.servers.fixtures import unique
 from tests.servers.minio import S3
 
-from .conftest import settings_of
+from .conftest import make_blob_settings
 
 BOMB = gzip.compress(b"\0" * 20_000_000)
 
 
-# The second name is carried by the other client.
+# The other client sends the second name.
 @pytest.mark.real_minio
 @pytest.mark.parametrize("name", ["plain", "a\tb"])
 async def test_nothing_is_unpacked(minio_server: S3, name: str) -> None:
@@ -23,7 +23,7 @@ async def test_nothing_is_unpacked(minio_server: S3, name: str) -> None:
     minio_server.client().put_object(
         bucket, name, BytesIO(BOMB), len(BOMB), metadata={"Content-Encoding": "gzip"}
     )
-    with Blobs(settings_of(minio_server, bucket)) as blobs:
+    with Blobs(make_blob_settings(minio_server, bucket)) as blobs:
         key = blobs.parse(name)
         assert blobs.get(key, limit=len(BOMB)) == BOMB
         stream = await blobs.stream(key)

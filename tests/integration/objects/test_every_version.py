@@ -1,4 +1,4 @@
-"""What looks at every version does so where a server knows none, too."""
+"""Listing every version also works with a server without versioning."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -8,12 +8,12 @@ from inference_store.objects.inventory import inventory
 from tests.servers.fixtures import unique
 from tests.servers.minio import S3
 
-from .conftest import settings_of
+from .conftest import make_blob_settings
 
 
-def test_all_that_lies_there_is_found(s3: S3) -> None:
+def test_lists_versions_without_versioning(s3: S3) -> None:
     bucket = s3.create_bucket(unique())
-    settings = settings_of(s3, bucket)
+    settings = make_blob_settings(s3, bucket)
     key = StorageKey(bucket, "a/head")
     written = LockedObject(settings, key)
     assert list(written.versions(limit=10)) == []
@@ -22,4 +22,4 @@ def test_all_that_lies_there_is_found(s3: S3) -> None:
         assert not written.put(data, content_type="text/plain", until=until)
     assert list(written.versions(limit=10)) == [b"two"]
     assert not written.is_locked()
-    assert [each.key for each in inventory(settings)] == [key]
+    assert [entry.key for entry in inventory(settings)] == [key]

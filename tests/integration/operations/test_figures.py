@@ -1,4 +1,4 @@
-"""The figures of the gauges are those of the tables; books that do not close are seen."""
+"""The figures of the gauges agree with the tables, and show books that do not close."""
 
 from datetime import UTC, datetime, time, timedelta
 from functools import partial
@@ -9,54 +9,61 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import accounting, partitions
 from inference_store.index.accounting import Outcome, PartitionId
-from inference_store.index.partitions import Span, lock_catalogue
+from inference_store.index.partitions import TimePartition, lock_catalogue
 from inference_store.operations import figures
 
-PLACE = PartitionId("default", "events", 0, 0)
+PARTITION = PartitionId("default", "events", 0, 0)
 
 
-async def test_books_that_do_not_close_are_counted(engine: AsyncEngine) -> None:
+async def test_counts_books_that_do_not_close(engine: AsyncEngine) -> None:
     async with engine.begin() as connection:
-        await accounting.open_partition(connection, PLACE, first=0, began="first")
+        await accounting.open_partition(connection, PARTITION, first=0, began="first")
         outcomes = {Outcome.STORED: 7, Outcome.DEAD: 3}
         await accounting.move_offsets(
-            connection, PLACE, lo=0, hi=10, outcomes=outcomes, last=(9, b"x")
+            connection, PARTITION, lo=0, hi=10, outcomes=outcomes, last=(9, b"x")
         )
-        found = await figures.read_accounting(connection)
-        assert (found.counts[Outcome.STORED], found.counts[Outcome.DEAD]) == (7, 3)
-        assert (found.open_partitions, found.parked, found.parked_oldest_seconds) == (0, 0, 0.0)
+        accounting_figures = await figures.read_accounting(connection)
+        assert (
+            accounting_figures.counts[Outcome.STORED],
+            accounting_figures.counts[Outcome.DEAD],
+        ) == (7, 3)
+        assert (
+            accounting_figures.open_partitions,
+            accounting_figures.parked,
+            accounting_figures.parked_oldest_seconds,
+        ) == (0, 0, 0.0)
         await connection.execute(text("UPDATE kafka_partition SET stored = 8"))
         assert (await figures.read_accounting(connection)).open_partitions == 1
 
 
 @pytest.mark.parametrize("gap", [False, True])
-async def test_time_without_partitions_ends_what_is_ahead(engine: AsyncEngine, gap: bool) -> None:
+async def test_seconds_ahead_end_at_a_gap(engine: AsyncEngine, gap: bool) -> None:
     hour, now = timedelta(hours=1), datetime.now(UTC)
     second = now + (2 if gap else 1) * hour
     async with engine.begin() as connection:
-        assert await figures.read_spans(connection) == figures.SpanFigures(0, 0.0)
+        assert await figures.read_partitions(connection) == figures.PartitionFigures(0, 0.0)
         await lock_catalogue(connection)
         for lo in (now - hour, second):
             hi = now + hour if lo < now else lo + hour
-            await partitions.create(connection, Span.between(lo, hi))
-        found = await figures.read_spans(connection)
-    assert found.spans == 2
-    assert found.ahead_seconds == pytest.approx(3600 if gap else 7200, abs=60)
+            await partitions.create(connection, TimePartition.between(lo, hi))
+        partition_figures = await figures.read_partitions(connection)
+    assert partition_figures.count == 2
+    assert partition_figures.ahead_seconds == pytest.approx(3600 if gap else 7200, abs=60)
 
 
-@pytest.mark.parametrize(("clock", "spans"), [("12:00", 2), ("23:25", 3)])
-async def test_the_next_span_is_made_an_hour_ahead_and_not_before(
-    engine: AsyncEngine, clock: str, spans: int
+@pytest.mark.parametrize(("clock", "count"), [("12:00", 2), ("23:25", 3)])
+async def test_makes_the_next_span_an_hour_ahead(
+    engine: AsyncEngine, clock: str, count: int
 ) -> None:
-    """A span ends at midnight at the latest: where that is near, one more is made."""
+    """A span ends at midnight at the latest: close to it one more is made."""
     now = datetime.combine(datetime.now(UTC), time.fromisoformat(clock), UTC)
     make_ahead = partial(partitions.make_ahead, engine, target=1000, at=now)
     assert not await make_ahead()  # nothing is in use
     async with engine.begin() as connection:
         await lock_catalogue(connection)
-        span = Span.between(now - timedelta(hours=20), now + timedelta(minutes=30))
+        span = TimePartition.between(now - timedelta(hours=20), now + timedelta(minutes=30))
         await partitions.create(connection, span)
     assert await make_ahead()
     assert not await make_ahead()  # it is there
     async with engine.connect() as connection:
-        assert (await figures.read_spans(connection)).spans == spans
+        assert (await figures.read_partitions(connection)).count == count

@@ -1,4 +1,4 @@
-"""A service whose loop stands is not live, and says so; one that waits for a server is live."""
+"""A service with a stalled loop is not live; one that waits for a server is live."""
 
 import asyncio
 import signal
@@ -25,8 +25,8 @@ from tests.servers.ports import free_port
 from tests.servers.process import LeashedProcess
 
 
-async def live(port: int) -> int:
-    """The status of /health/live; 0 where nobody answers."""
+async def fetch_live_status(port: int) -> int:
+    """Return the status of /health/live, 0 if there is no answer."""
     timeout = aiohttp.ClientTimeout(total=2)
     with suppress(aiohttp.ClientError, TimeoutError):
         async with (
@@ -37,14 +37,14 @@ async def live(port: int) -> int:
     return 0
 
 
-def settings_of(kind: type[Any], environment: dict[str, str]) -> Any:
+def make_settings_of(kind: type[Any], environment: dict[str, str]) -> Any:
     prefix = "INFERENCE_STORE_"
-    given = {name.removeprefix(prefix).lower(): v for name, v in environment.items()}
-    return kind.model_validate({n: v for n, v in given.items() if n in kind.model_fields})
+    values = {name.removeprefix(prefix).lower(): v for name, v in environment.items()}
+    return kind.model_validate({n: v for n, v in values.items() if n in kind.model_fields})
 
 
 @asynccontextmanager
-async def running(work: Any, stop: asyncio.Event) -> AsyncIterator[None]:
+async def run_in_background(work: Any, stop: asyncio.Event) -> AsyncIterator[None]:
     task = asyncio.create_task(work)
     try:
         yield
@@ -55,34 +55,34 @@ async def running(work: Any, stop: asyncio.Event) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def locked(engine: AsyncEngine, table: str) -> AsyncIterator[None]:
-    """Nobody gets at the table: whoever asks for it stands."""
+async def lock_table(engine: AsyncEngine, table: str) -> AsyncIterator[None]:
+    """Lock a table, so that everybody who needs it waits."""
     async with engine.begin() as connection:
         await connection.execute(text(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE"))
         yield
 
 
-async def test_an_ingester_whose_writer_stands_is_not_live(
+async def test_ingester_with_a_stalled_writer_is_not_live(
     service_environment: MakeEnvironment, topic: Callable[..., str], engine: AsyncEngine
 ) -> None:
     port, name = free_port(), topic(1)
     environment = service_environment(
         KAFKA_TOPIC=name, INGESTER_ADMIN_PORT=str(port), INGESTER_POLL_SECONDS="0.1"
     )
-    settings, stop = settings_of(IngesterSettings, environment), asyncio.Event()
+    settings, stop = make_settings_of(IngesterSettings, environment), asyncio.Event()
     async with (
-        running(ingester.run(settings, stop, live_seconds=4.0), stop),
+        run_in_background(ingester.run(settings, stop, live_seconds=4.0), stop),
         Producer(environment, name) as producer,
     ):
-        await until(lambda: live(port), lambda status: status == 200)
-        async with locked(engine, "inference"):
-            # The reader goes on polling an empty topic: that alone must not keep it alive.
+        await until(lambda: fetch_live_status(port), lambda status: status == 200)
+        async with lock_table(engine, "inference"):
+            # The reader continues to poll an empty topic: that alone must not keep it alive.
             await producer.produce(capture(1))
-            await until(lambda: live(port), lambda status: status == 503)
-        await until(lambda: live(port), lambda status: status == 200)
+            await until(lambda: fetch_live_status(port), lambda status: status == 503)
+        await until(lambda: fetch_live_status(port), lambda status: status == 200)
 
 
-async def test_an_ingester_that_waits_for_a_server_is_live(
+async def test_ingester_that_waits_for_a_server_is_live(
     service_environment: MakeEnvironment,
 ) -> None:
     port = free_port()
@@ -91,31 +91,31 @@ async def test_an_ingester_that_waits_for_a_server_is_live(
         INGESTER_ADMIN_PORT=str(port),
         INGESTER_RETRY_SECONDS="0.1",
     )
-    settings, stop = settings_of(IngesterSettings, environment), asyncio.Event()
-    async with running(ingester.run(settings, stop, live_seconds=8.0), stop):
-        await until(lambda: live(port), lambda status: status == 200)
-        seen: list[int] = []
+    settings, stop = make_settings_of(IngesterSettings, environment), asyncio.Event()
+    async with run_in_background(ingester.run(settings, stop, live_seconds=8.0), stop):
+        await until(lambda: fetch_live_status(port), lambda status: status == 200)
+        statuses: list[int] = []
 
-        async def look() -> int:
-            seen.append(await live(port))
-            return len(seen)
+        async def add_status() -> int:
+            statuses.append(await fetch_live_status(port))
+            return len(statuses)
 
-        await until(look, lambda count: count > 60)
-        assert set(seen) <= {200, 0}  # 0: the machine was too slow to answer in time
-        assert seen.count(200) > 30
+        await until(add_status, lambda count: count > 60)
+        assert set(statuses) <= {200, 0}  # 0: the machine was too slow to answer in time
+        assert statuses.count(200) > 30
 
 
-async def test_a_retention_service_that_stands_is_not_live(
+async def test_stalled_retention_service_is_not_live(
     service_environment: MakeEnvironment, engine: AsyncEngine
 ) -> None:
     port = free_port()
     environment = service_environment(RETENTION_ADMIN_PORT=str(port))
-    settings, stop = settings_of(RetentionSettings, environment), asyncio.Event()
-    async with running(retention.run(settings, stop, live_seconds=4.0), stop):
-        await until(lambda: live(port), lambda status: status == 200)
-        async with locked(engine, "erasure"):
-            await until(lambda: live(port), lambda status: status == 503)
-        await until(lambda: live(port), lambda status: status == 200)
+    settings, stop = make_settings_of(RetentionSettings, environment), asyncio.Event()
+    async with run_in_background(retention.run(settings, stop, live_seconds=4.0), stop):
+        await until(lambda: fetch_live_status(port), lambda status: status == 200)
+        async with lock_table(engine, "erasure"):
+            await until(lambda: fetch_live_status(port), lambda status: status == 503)
+        await until(lambda: fetch_live_status(port), lambda status: status == 200)
 
 
 _API = """
@@ -131,25 +131,25 @@ asyncio.run(main())
 """
 
 
-async def test_an_api_whose_loop_stands_is_not_live(
+async def test_api_with_a_blocked_loop_is_not_live(
     service_environment: MakeEnvironment, tmp_path: Path
 ) -> None:
-    """Its loop is the one that answers: while it stands nobody does, which a probe takes for no."""
+    """The blocked loop is the one that answers: no answer counts as not live."""
     port = free_port()
     environment = service_environment(API_ADMIN_PORT=str(port), API_PORT="0")
     command = [sys.executable, "-c", _API]
     process = LeashedProcess(command, log=tmp_path / "api.log", environment=environment)
     try:
-        await until(lambda: live(port), lambda status: status == 200, seconds=180)
+        await until(lambda: fetch_live_status(port), lambda status: status == 200, seconds=180)
         process.send_signal(signal.SIGUSR1)
-        await until(lambda: live(port), lambda status: status == 0)
-        await until(lambda: live(port), lambda status: status == 200)
+        await until(lambda: fetch_live_status(port), lambda status: status == 0)
+        await until(lambda: fetch_live_status(port), lambda status: status == 200)
     finally:
         await asyncio.to_thread(process.stop)
 
 
 @pytest.mark.parametrize(("rests", "is_old"), [(False, True), (True, False)])
-def test_a_loop_that_rests_need_not_turn(rests: bool, is_old: bool) -> None:
+def test_resting_loop_need_not_beat(rests: bool, is_old: bool) -> None:
     heartbeat = Heartbeat(limit_seconds=1.0)
     heartbeat.beat("write")
     if rests:

@@ -1,4 +1,4 @@
-"""Filters with a relative time, and what they mean of an inference, by plain comparisons."""
+"""Filters with a relative time, and their meaning in plain comparisons."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ _FORMS: Final[Mapping[str, Callable[[datetime, datetime], bool]]] = {
 
 @dataclass(frozen=True)
 class Relative:
-    """One filter. `at`: the instant that its relative time comes to."""
+    """A filter. `at`: the instant that its relative time stands for."""
 
     text: str
     clock: Clock
@@ -44,13 +44,13 @@ class Relative:
     test: Callable[[datetime, datetime], bool]
 
     def holds(self, facts: Facts) -> bool:
-        """Whether some value satisfies it."""
+        """Check whether some value satisfies the filter."""
         values = facts.properties.get(self.name) or facts.metadata_values(self.name, "timestamp")
         return any(self.test(value, self.at) for value in values if isinstance(value, datetime))
 
 
-def relative_time(draw: Callable[[st.SearchStrategy[Any]], Any]) -> Relative:
-    """A filter by chance: the present lies so that the time comes to one that is stored."""
+def draw_relative_time(draw: Callable[[st.SearchStrategy[Any]], Any]) -> Relative:
+    """Draw a filter. Its clock is set so that the relative time equals a stored one."""
     name, form = draw(st.sampled_from(["received_at", "when"])), draw(st.sampled_from([*_FORMS]))
     at, sign = draw(st.sampled_from(INSTANTS)), draw(st.sampled_from("+-"))
     duration = draw(st.sampled_from([*_DURATIONS]))

@@ -1,5 +1,5 @@
-"""A span that is being dropped: nobody sees its rows, though they have no marks of their own, and
-though what is read as one lies on both sides of it."""
+"""A span that is being dropped: no query shows its rows, which have no marks of their own, even if
+it reads the spans on both sides of it."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from inference_store.index import registrations
 from inference_store.index.tables import inference, partition_span
 from inference_store.inference.events.event import Extras
-from inference_store.query.across import build_queries, count_across, find_across
+from inference_store.query.across_models import build_queries, count_across, find_across
 from inference_store.query.aggregates import (
     AGGREGATES,
     Aggregation,
@@ -20,22 +20,22 @@ from inference_store.query.aggregates import (
     Name,
     aggregate,
 )
-from inference_store.query.aggregates.choose import targets
-from inference_store.query.ask import QueryRequest, prepare
-from inference_store.query.bounded import Deadline
+from inference_store.query.aggregates.targets import build_targets
 from inference_store.query.count import count
 from inference_store.query.cql2 import parse_text
+from inference_store.query.deadline import Deadline
 from inference_store.query.page import find_page
-from tests.integration.stored import Made, at, store
+from inference_store.query.preparation import QueryRequest, prepare
+from tests.integration.stored_inferences import NewInference, at, store
 
 _DAY = 86_400
 _MODELS = ("one", "other")
 
 
-def _made(model_id: str) -> list[Made]:
-    """Two a day for three days, each a span."""
+def _make_inferences(model_id: str) -> list[NewInference]:
+    """Make two inferences a day for three days, each a span."""
     return [
-        Made(
+        NewInference(
             str(n),
             at(n * _DAY / 2),
             [("n", "int", str(n))],
@@ -46,9 +46,9 @@ def _made(model_id: str) -> list[Made]:
     ]
 
 
-async def _stored(engine: AsyncEngine) -> list[int]:
-    """Two models; the second of three spans is closed, as where one of them has expired in it."""
-    models = [await store(engine, *_made(each)) for each in _MODELS]
+async def _store_models(engine: AsyncEngine) -> list[int]:
+    """Store two models, and close the second of three spans, as if one had expired in it."""
+    models = [await store(engine, *_make_inferences(model_id)) for model_id in _MODELS]
     async with engine.begin() as connection:
         here = partition_span.c
         middle = (here.lo <= at(_DAY)) & (here.hi > at(_DAY))
@@ -65,23 +65,24 @@ def _question(filter: str | None) -> QueryRequest:
 
 @pytest.mark.parametrize("filter", [None, "ok = TRUE", "n >= 0", "n <> 9 AND ok = TRUE"])
 async def test_pages_and_counts_agree(engine: AsyncEngine, filter: str | None) -> None:
-    models = await _stored(engine)
+    models = await _store_models(engine)
     expected = [
-        [each for each in _made(model) if each.inference_id not in "23"] for model in _MODELS
+        [inference for inference in _make_inferences(model) if inference.inference_id not in "23"]
+        for model in _MODELS
     ]
     async with engine.connect() as connection:
-        for model, there in zip(models, expected, strict=True):
+        for model, inferences in zip(models, expected, strict=True):
             query = (await prepare(connection, model, _question(filter))).query
-            uids = [each.uid for each in there]
+            uids = [inference.uid for inference in inferences]
             assert await count(connection, query, deadline=Deadline.after(60)) == 4
             for scan in (1, 4_000):
                 deadline = Deadline.after(60)
-                found = await find_page(connection, query, limit=9, deadline=deadline, scan=scan)
-                assert found.uids == uids[::-1]
+                page = await find_page(connection, query, limit=9, deadline=deadline, scan=scan)
+                assert page.uids == uids[::-1]
                 oldest = query.in_order()
-                found = await find_page(connection, oldest, limit=9, deadline=deadline, scan=scan)
-                assert found.uids == uids
-        everything = sorted(each.uid for there in expected for each in there)
+                page = await find_page(connection, oldest, limit=9, deadline=deadline, scan=scan)
+                assert page.uids == uids
+        everything = sorted(inference.uid for inferences in expected for inference in inferences)
         query = (await prepare(connection, models, _question(filter))).query
         queries = await build_queries(connection, query, models)
         assert await count_across(connection, queries, deadline=Deadline.after(60)) == 8
@@ -93,40 +94,46 @@ async def test_pages_and_counts_agree(engine: AsyncEngine, filter: str | None) -
 
 @pytest.mark.parametrize("filter", [None, "ok = TRUE"])
 async def test_aggregates_agree(engine: AsyncEngine, filter: str | None) -> None:
-    await _stored(engine)
+    await _store_models(engine)
     by_key = ByName("n", "group_by[0]", Name("n", None, "group_by[0]"))
     by_day = ByTime("day", "group_by[0]", "day", "UTC")
     async with engine.connect() as connection:
-        assert await _counted(connection, filter, ()) == {(): 4}
-        keys = await _counted(connection, filter, (by_key,))
+        assert await _count_groups(connection, filter, ()) == {(): 4}
+        keys = await _count_groups(connection, filter, (by_key,))
         assert {int(n): count for (n,), count in keys.items()} == {0: 1, 1: 1, 4: 1, 5: 1}
-        days = await _counted(connection, filter, (by_day,))
+        days = await _count_groups(connection, filter, (by_day,))
         assert sorted(days.values()) == [2, 2]
         values = Measure(
             function=AGGREGATES["distinct"], of=Name("n", None, "of"), name="all", path=""
         )
-        [distinct] = (await _measured(connection, filter, (), values)).values()
+        [distinct] = (await _measure_groups(connection, filter, (), values)).values()
         assert set(map(int, distinct["values"])) == {0, 1, 4, 5}
 
 
-async def _counted(
+async def _count_groups(
     connection: AsyncConnection, filter: str | None, by: tuple[ByName | ByTime, ...]
 ) -> dict[tuple[Any, ...], Any]:
-    """The number of inferences of one model, by these."""
+    """Return the number of inferences of one model in each group."""
     everything = Measure(function=AGGREGATES["count"], of=None, name="all", path="")
-    return {key: n for key, n in (await _measured(connection, filter, by, everything)).items() if n}
+    return {
+        key: n
+        for key, n in (await _measure_groups(connection, filter, by, everything)).items()
+        if n
+    }
 
 
-async def _measured(
+async def _measure_groups(
     connection: AsyncConnection,
     filter: str | None,
     by: tuple[ByName | ByTime, ...],
     measure: Measure,
 ) -> dict[tuple[Any, ...], Any]:
-    known = await registrations.known(connection, [_MODELS[0]])
-    found, _ = await targets(connection, list(known.values()), _question(filter))
-    asked = Aggregation(measures=(measure,), group_by=by, limit=100)
-    answer = await aggregate(connection, found, asked, deadline=Deadline.after(60))
+    known_registrations = await registrations.find_by_ids(connection, [_MODELS[0]])
+    targets, _ = await build_targets(
+        connection, list(known_registrations.values()), _question(filter)
+    )
+    aggregation = Aggregation(measures=(measure,), group_by=by, limit=100)
+    answer = await aggregate(connection, targets, aggregation, deadline=Deadline.after(60))
     return {
         tuple(group["key"].values()): group["measures"][measure.name] for group in answer.groups
     }

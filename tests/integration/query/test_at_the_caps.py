@@ -1,4 +1,4 @@
-"""The largest filters that are let through: planned in bounded time, and right."""
+"""The largest filters that are accepted: planned in bounded time, with the right answer."""
 
 from dataclasses import fields, is_dataclass, replace
 from decimal import Decimal
@@ -8,9 +8,8 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index.tables import metadata_key
-from inference_store.query.ask import build_query
-from inference_store.query.bounded import Deadline
 from inference_store.query.count import count
+from inference_store.query.deadline import Deadline
 from inference_store.query.filters.evaluate import evaluate
 from inference_store.query.filters.typed import (
     And,
@@ -34,12 +33,13 @@ from inference_store.query.filters.typed import (
     Value,
 )
 from inference_store.query.page import find_page
+from inference_store.query.preparation import build_query
 from inference_store.query.scan_range import range_of_time
-from tests.integration.query.typed_rows import Maker, facts_of
-from tests.integration.stored import store
+from tests.integration.query.typed_rows import InferenceMaker, derive_facts
+from tests.integration.stored_inferences import store
 
 _DEPTH, _PARTS = 62, 600
-# rewritten with the keys' integers once the rows are there
+# Replaced by the integers of the keys once the rows are stored.
 _KEY = Metadata("n", -1, "number", False)
 _TEXT = Metadata("s", -2, "string", False)
 
@@ -49,7 +49,7 @@ def _number(value: int) -> Constant:
 
 
 def _comparisons() -> tuple[Predicate, ...]:
-    """Of the same and of other values, so that they are not one list."""
+    """Return comparisons of equal and of different values, so that they are not one list."""
     return tuple(
         Compared("<" if n % 2 else ">", Calculated("+", _KEY, _number(n % 3)), _number(n))
         for n in range(_PARTS)
@@ -57,17 +57,17 @@ def _comparisons() -> tuple[Predicate, ...]:
 
 
 def _deep() -> Predicate:
-    found: Predicate = Compared(">", _KEY, _number(1))
+    predicate: Predicate = Compared(">", _KEY, _number(1))
     for n in range(_DEPTH):
-        found = (And if n % 2 else Or)((found, Compared(">", _KEY, _number(n))))
-    return found
+        predicate = (And if n % 2 else Or)((predicate, Compared(">", _KEY, _number(n))))
+    return predicate
 
 
 def _negated() -> Predicate:
-    found: Predicate = Compared(">", _KEY, _number(1))
+    predicate: Predicate = Compared(">", _KEY, _number(1))
     for n in range(8):
-        found = Unknown(found) if n % 2 else Not(found)
-    return found
+        predicate = Unknown(predicate) if n % 2 else Not(predicate)
+    return predicate
 
 
 def _calculated() -> Predicate:
@@ -130,27 +130,33 @@ FILTERS: dict[str, Predicate] = {
 }
 
 
-def _with_keys(node: Any, keys: dict[str, int]) -> Any:
-    """The same filter, of the keys' integers."""
+def _replace_keys(node: Any, keys: dict[str, int]) -> Any:
+    """Return the same filter with the integers of the keys."""
     if isinstance(node, tuple):
-        return tuple(_with_keys(each, keys) for each in node)
+        return tuple(_replace_keys(part, keys) for part in node)
     if isinstance(node, Metadata):
         return replace(node, key=keys[node.name])
     if not is_dataclass(node) or isinstance(node, type):
         return node
-    return replace(node, **{f.name: _with_keys(getattr(node, f.name), keys) for f in fields(node)})
+    return replace(
+        node, **{f.name: _replace_keys(getattr(node, f.name), keys) for f in fields(node)}
+    )
 
 
 async def test_the_largest_filters(engine: AsyncEngine) -> None:
-    made = Maker(7).made("model", 40)
-    model = await store(engine, *made)
-    facts = {each.uid: facts_of(each) for each in made}
+    inferences = InferenceMaker(7).make_inferences("model", 40)
+    model = await store(engine, *inferences)
+    facts = {inference.uid: derive_facts(inference) for inference in inferences}
     async with engine.connect() as connection:
         rows = await connection.execute(select(metadata_key.c.name, metadata_key.c.key))
         keys = {row.name: row.key for row in rows}
         for name, unkeyed in FILTERS.items():
-            predicate = _with_keys(unkeyed, keys)
-            expected = {uid for uid, each in facts.items() if evaluate(predicate, each)}
+            predicate = _replace_keys(unkeyed, keys)
+            expected = {
+                uid
+                for uid, inference_facts in facts.items()
+                if evaluate(predicate, inference_facts)
+            }
             query = await build_query(connection, range_of_time(model, None, None), [predicate])
             deadline = Deadline.after(120)
             page = await find_page(connection, query, limit=100, deadline=deadline)

@@ -10,28 +10,28 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from inference_store.index.tables import erasing
 from inference_store.inference.errors import ImpossibleComparison, UnknownKey
 from inference_store.inference.events.event import Extras
-from inference_store.query.ask import QueryRequest, prepare
-from inference_store.query.bounded import Deadline, OutOfTime
 from inference_store.query.count import count
+from inference_store.query.deadline import Deadline, OutOfTime
 from inference_store.query.explain import recording
-from inference_store.query.filters.from_conditions import Asked
+from inference_store.query.filters.from_conditions import MetadataEntry
 from inference_store.query.matching import Query
 from inference_store.query.operators import OPERATORS
 from inference_store.query.page import find_page
-from tests.integration.stored import Made, at, store
+from inference_store.query.preparation import QueryRequest, prepare
+from tests.integration.stored_inferences import NewInference, at, store
 
 _DAY = 86_400
 _DAYS = 20
 
 
-def _asked(key: str, operator: str, value: object, kind: str | None = None) -> Asked:
-    return Asked("metadata_filter[0]", key, kind, OPERATORS[operator], value)
+def _make_entry(key: str, operator: str, value: object, kind: str | None = None) -> MetadataEntry:
+    return MetadataEntry("metadata_filter[0]", key, kind, OPERATORS[operator], value)
 
 
-def _made() -> list[Made]:
-    """Three a day for twenty days; the label is `person` every fifth time."""
+def _make_inferences() -> list[NewInference]:
+    """Make three inferences a day for twenty days; every fifth has the label `person`."""
     return [
-        Made(
+        NewInference(
             f"id-{n % 10}",
             at(n * _DAY / 3),
             [
@@ -49,14 +49,17 @@ def _made() -> list[Made]:
 
 QUESTIONS: dict[str, tuple[QueryRequest, Callable[[int], bool]]] = {
     "everything": (QueryRequest(), lambda _: True),
-    "one comparison": (QueryRequest(metadata=[_asked("n", "gte", "30")]), lambda n: n >= 30),
-    "a rare one": (QueryRequest(metadata=[_asked("rare", "eq", "yes")]), lambda n: n in {2, 31}),
+    "one comparison": (QueryRequest(metadata=[_make_entry("n", "gte", "30")]), lambda n: n >= 30),
+    "a rare one": (
+        QueryRequest(metadata=[_make_entry("rare", "eq", "yes")]),
+        lambda n: n in {2, 31},
+    ),
     "two comparisons": (
-        QueryRequest(metadata=[_asked("n", "lt", 40), _asked("even", "eq", True)]),
+        QueryRequest(metadata=[_make_entry("n", "lt", 40), _make_entry("even", "eq", True)]),
         lambda n: n < 40 and n % 2 == 0,
     ),
     "missing": (
-        QueryRequest(metadata=[_asked("rare", "missing", None)]),
+        QueryRequest(metadata=[_make_entry("rare", "missing", None)]),
         lambda n: n not in {2, 31},
     ),
     "ok": (QueryRequest(ok=True), lambda n: n % 3 == 0),
@@ -73,64 +76,68 @@ QUESTIONS: dict[str, tuple[QueryRequest, Callable[[int], bool]]] = {
 
 @pytest.mark.parametrize("walk", [1, 7, 4_000])
 async def test_pages_and_counts(engine: AsyncEngine, walk: int) -> None:
-    made = _made()
-    model = await store(engine, *made)
+    inferences = _make_inferences()
+    model = await store(engine, *inferences)
     async with engine.connect() as connection:
-        for name, (question, wanted) in QUESTIONS.items():
-            expected = [each.uid for n, each in enumerate(made) if wanted(n)]
+        for name, (question, matches) in QUESTIONS.items():
+            expected = [inference.uid for n, inference in enumerate(inferences) if matches(n)]
             query = (await prepare(connection, model, question)).query
             counted = await count(connection, query, deadline=Deadline.after(120))
             assert counted == len(expected), name
-            assert await _paged(connection, query, walk) == sorted(expected, reverse=True), name
-            assert await _paged(connection, query.in_order(), walk) == sorted(expected), name
+            assert await _fetch_pages(connection, query, walk) == sorted(expected, reverse=True), (
+                name
+            )
+            assert await _fetch_pages(connection, query.in_order(), walk) == sorted(expected), name
 
 
-async def _paged(connection: AsyncConnection, query: Query, walk: int) -> list[UUID]:
-    found: list[UUID] = []
+async def _fetch_pages(connection: AsyncConnection, query: Query, walk: int) -> list[UUID]:
+    uids: list[UUID] = []
     while True:
         page = await find_page(connection, query, limit=7, deadline=Deadline.after(120), scan=walk)
-        found += page.uids
+        uids += page.uids
         if len(page.uids) < 7:
-            return found
+            return uids
         query = query.after(page.uids[-1])
 
 
 @pytest.mark.parametrize(("key", "number"), [("n", 0), ("rare", 58)])
-async def test_what_lacks_a_key_is_explained(engine: AsyncEngine, key: str, number: int) -> None:
-    model = await store(engine, *_made())
-    question = QueryRequest(metadata=[_asked(key, "missing", None)])
+async def test_explains_a_query_for_a_missing_key(
+    engine: AsyncEngine, key: str, number: int
+) -> None:
+    model = await store(engine, *_make_inferences())
+    question = QueryRequest(metadata=[_make_entry(key, "missing", None)])
     async with engine.connect() as connection:
         query = (await prepare(connection, model, question)).query
-        with recording(True) as said:
-            found = await find_page(
+        with recording(True) as explanation:
+            page = await find_page(
                 connection, query, limit=100, deadline=Deadline.after(60), scan=3
             )
             assert await count(connection, query, deadline=Deadline.after(60)) == number
-    assert len(found.uids) == number
-    assert said is not None
-    told = sum(step.actual_rows or 0 for step in said.steps if "count" not in step.what)
-    assert told >= number
+    assert len(page.uids) == number
+    assert explanation is not None
+    rows = sum(step.actual_rows or 0 for step in explanation.steps if "count" not in step.what)
+    assert rows >= number
 
 
-async def test_what_is_marked_is_not_shown(engine: AsyncEngine) -> None:
-    made = _made()
-    model = await store(engine, *made)
-    gone = made[31]
+async def test_hides_marked_inferences(engine: AsyncEngine) -> None:
+    inferences = _make_inferences()
+    model = await store(engine, *inferences)
+    marked = inferences[31]
     async with engine.begin() as connection:
-        mark = {"model": model, "uid": gone.uid, "scope": "inference", "erasure": uuid4()}
+        mark = {"model": model, "uid": marked.uid, "scope": "inference", "erasure": uuid4()}
         await connection.execute(insert(erasing).values(mark))
     async with engine.connect() as connection:
-        for question in (QueryRequest(), QueryRequest(metadata=[_asked("rare", "eq", "yes")])):
+        for question in (QueryRequest(), QueryRequest(metadata=[_make_entry("rare", "eq", "yes")])):
             query = (await prepare(connection, model, question)).query
             page = await find_page(connection, query, limit=100, deadline=Deadline.after(120))
-            assert gone.uid not in page.uids
+            assert marked.uid not in page.uids
             number = await count(connection, query, deadline=Deadline.after(120))
             assert number == len(page.uids) > 0
 
 
-async def test_out_of_time_says_how_far_it_came(engine: AsyncEngine) -> None:
-    made = _made()
-    model = await store(engine, *made)
+async def test_raises_when_time_runs_out(engine: AsyncEngine) -> None:
+    inferences = _make_inferences()
+    model = await store(engine, *inferences)
     async with engine.connect() as connection:
         query = (await prepare(connection, model, QueryRequest(ok=False))).query
         with pytest.raises(OutOfTime):
@@ -139,17 +146,17 @@ async def test_out_of_time_says_how_far_it_came(engine: AsyncEngine) -> None:
             await count(connection, query, deadline=Deadline.after(0))
 
 
-async def test_unknown_and_impossible_are_refused(engine: AsyncEngine) -> None:
-    model = await store(engine, *_made())
+async def test_rejects_unknown_keys_and_impossible_comparisons(engine: AsyncEngine) -> None:
+    model = await store(engine, *_make_inferences())
     async with engine.connect() as connection:
         with pytest.raises(UnknownKey) as unknown:
-            await prepare(connection, model, QueryRequest(metadata=[_asked("rar", "eq", "x")]))
+            await prepare(connection, model, QueryRequest(metadata=[_make_entry("rar", "eq", "x")]))
         assert unknown.value.faults[0].known[0] == "rare"
         with pytest.raises(ImpossibleComparison) as impossible:
-            await prepare(connection, model, QueryRequest(metadata=[_asked("n", "gt", "abc")]))
+            await prepare(connection, model, QueryRequest(metadata=[_make_entry("n", "gt", "abc")]))
         assert impossible.value.faults[0].known == ["int"]
-        asked = [_asked("rar", "eq", "x")]
-        lenient = QueryRequest(metadata=asked, unknown_keys="empty")
+        conditions = [_make_entry("rar", "eq", "x")]
+        lenient = QueryRequest(metadata=conditions, unknown_keys="empty")
         assert (await prepare(connection, model, lenient)).query.nothing
         warned = await prepare(connection, model, QueryRequest(predicted=True, labels=["persn"]))
         assert "person" in warned.warnings[0]

@@ -1,4 +1,4 @@
-"""The condition on predictions and the time window agree with their plain reading in Python."""
+"""The conditions on predictions and time agree with their meaning in Python."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -9,17 +9,17 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.query.ask import QueryRequest, prepare
-from inference_store.query.bounded import Deadline
 from inference_store.query.count import count
+from inference_store.query.deadline import Deadline
 from inference_store.query.matching import match_by_index, match_by_scan
 from inference_store.query.operators import OPERATORS
 from inference_store.query.page import find_page
-from tests.integration.stored import START, Made, store
+from inference_store.query.preparation import QueryRequest, prepare
+from tests.integration.stored_inferences import START, NewInference, store
 from tests.properties import examples
 
 _Prediction = tuple[str | None, float | None]
-# Close to each other: a comparison that is rounded, or open where it is closed, is seen.
+# Close to each other: they show a comparison that rounds, or leaves out its bound.
 _SCORES = st.sampled_from([0.0, 0.1, 0.1 + 2**-50, 0.5, 0.5, 1.0])
 _PREDICTIONS = st.lists(
     st.tuples(st.sampled_from(["person", "car", None]), st.one_of(_SCORES, st.none())), max_size=3
@@ -43,25 +43,25 @@ _QUESTIONS = st.builds(
 )
 
 
-def in_window(question: QueryRequest, at: datetime) -> bool:
-    """From the one instant on, up to the other, which is not in it."""
+def is_in_window(question: QueryRequest, at: datetime) -> bool:
+    """Check whether an instant is in the window, whose end is not part of it."""
     return (question.since is None or question.since <= at) and (
         question.until is None or at < question.until
     )
 
 
-def satisfies(question: QueryRequest, predictions: Sequence[_Prediction]) -> bool:
-    """One and the same prediction has a label that was asked for, and a score in the bounds."""
+def has_prediction(question: QueryRequest, predictions: Sequence[_Prediction]) -> bool:
+    """Check whether one prediction has both a requested label and a score within the bounds."""
     if not question.predicted:
         return True
     return any(
-        (question.labels is None or label in question.labels) and within(question.scores, score)
+        (question.labels is None or label in question.labels) and is_within(question.scores, score)
         for label, score in predictions
     )
 
 
-def within(bounds: Mapping[str, float], score: float | None) -> bool:
-    """An unknown score is in no bounds."""
+def is_within(bounds: Mapping[str, float], score: float | None) -> bool:
+    """Check whether a score is within the bounds; an unknown one never is."""
     return not bounds or (
         score is not None
         and all(OPERATORS[name].test(score, bound) for name, bound in bounds.items())
@@ -73,32 +73,38 @@ def within(bounds: Mapping[str, float], score: float | None) -> bool:
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(inferences=_INFERENCES, questions=st.lists(_QUESTIONS, min_size=8, max_size=8))
+@given(rows=_INFERENCES, questions=st.lists(_QUESTIONS, min_size=8, max_size=8))
 async def test_sql_agrees_with_python(
     engine: AsyncEngine,
-    inferences: Sequence[tuple[datetime, Sequence[_Prediction]]],
+    rows: Sequence[tuple[datetime, Sequence[_Prediction]]],
     questions: Sequence[QueryRequest],
 ) -> None:
     mine, other = str(uuid.uuid4()), str(uuid.uuid4())
-    made = [
-        Made(str(n), at, predictions=predictions, model_id=mine)
-        for n, (at, predictions) in enumerate(inferences)
+    inferences = [
+        NewInference(str(n), at, predictions=predictions, model_id=mine)
+        for n, (at, predictions) in enumerate(rows)
     ]
-    model = await store(engine, *made)
-    # Another model has its own of the same times, which no answer may show.
+    model = await store(engine, *inferences)
+    # Another model has inferences at the same times, which no answer may show.
     everything = [("person", 0.1), ("car", 0.5)]
     others = [
-        replace(each, model_id=other, predictions=everything, inference_id=f"other-{n}")
-        for n, each in enumerate(made)
+        replace(inference, model_id=other, predictions=everything, inference_id=f"other-{n}")
+        for n, inference in enumerate(inferences)
     ]
     await store(engine, *others)
     for question in questions:
         expected = sorted(
             (
-                each.uid
-                for each in made
-                if in_window(question, each.received_at)
-                and satisfies(question, [(one.label, one.score) for one in each.predicted or ()])
+                inference.uid
+                for inference in inferences
+                if is_in_window(question, inference.received_at)
+                and has_prediction(
+                    question,
+                    [
+                        (prediction.label, prediction.score)
+                        for prediction in inference.predicted or ()
+                    ],
+                )
             ),
             reverse=question.newest_first,
         )

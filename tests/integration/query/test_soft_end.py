@@ -1,4 +1,4 @@
-"""Pages that end early with what they have: together they hold everything, each of it once."""
+"""Pages that end early with what they have: together they hold every inference once."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -10,19 +10,19 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.inference.events.event import Extras
-from inference_store.query.across import build_queries, find_across
-from inference_store.query.ask import QueryRequest, prepare
-from inference_store.query.bounded import Deadline
+from inference_store.query.across_models import build_queries, find_across
 from inference_store.query.cql2 import parse_text
+from inference_store.query.deadline import Deadline
 from inference_store.query.matching import Query
 from inference_store.query.page import find_page
+from inference_store.query.preparation import QueryRequest, prepare
 from inference_store.query.progress import Progress
-from tests.integration.stored import Made, at, store
+from tests.integration.stored_inferences import NewInference, at, store
 
 _DAY = 86_400
 _DAYS = 20
 _MODELS = ("one", "other")
-# Led by one index, by several, by none; what lacks a key; and nothing asked.
+# Led by one index, several or none; for a missing key; without any condition.
 FILTERS = {
     "everything": None,
     "one index": "n >= 6",
@@ -36,10 +36,10 @@ FILTERS = {
 }
 
 
-def _made(model_id: str) -> list[Made]:
-    """Three a day for twenty days, each day a partition."""
+def _make_inferences(model_id: str) -> list[NewInference]:
+    """Make three inferences a day for twenty days, each day a partition."""
     return [
-        Made(
+        NewInference(
             f"id-{n}",
             at(n * _DAY / 3),
             [
@@ -55,7 +55,7 @@ def _made(model_id: str) -> list[Made]:
     ]
 
 
-async def _queries(
+async def _build_queries(
     connection: AsyncConnection, models: Sequence[int], filter: str | None, *, newest_first: bool
 ) -> Sequence[Query]:
     question = QueryRequest(
@@ -65,7 +65,7 @@ async def _queries(
     return await build_queries(connection, query, models)
 
 
-async def _page(
+async def _fetch_page(
     connection: AsyncConnection,
     queries: Sequence[Query],
     limit: int,
@@ -73,33 +73,40 @@ async def _page(
     scan: int,
     goes_on: bool,
 ) -> tuple[Progress, list[UUID]]:
-    how: dict[str, Any] = {"limit": limit, "deadline": deadline, "scan": scan, "goes_on": goes_on}
+    options: dict[str, Any] = {
+        "limit": limit,
+        "deadline": deadline,
+        "scan": scan,
+        "goes_on": goes_on,
+    }
     if len(queries) == 1:
-        alone = await find_page(connection, queries[0], **how)
+        alone = await find_page(connection, queries[0], **options)
         return alone, alone.uids
-    found = await find_across(connection, queries, **how)
-    return found, [hit.uid for hit in found.hits]
+    page = await find_across(connection, queries, **options)
+    return page, [hit.uid for hit in page.hits]
 
 
-async def _everything(
+async def _fetch_everything(
     connection: AsyncConnection, queries: Sequence[Query], random: Random, scan: int
 ) -> tuple[list[UUID], list[UUID]]:
-    """All uids, page by page as a client follows cursors; and how far each page came."""
-    found: list[UUID] = []
+    """Return all uids, page by page as a client follows cursors, and where each page ended."""
+    uids: list[UUID] = []
     reached: list[UUID] = []
     while True:
-        # most end at once, some in the middle of a statement
+        # Most end at once, some in the middle of a statement.
         seconds = random.choice([0, 0, 0, 0.01 * random.random()])
         deadline, limit = Deadline.after(300).softly(seconds), random.randrange(1, 30)
-        far, uids = await _page(connection, queries, limit, deadline, scan, bool(reached))
-        found += uids
-        if len(uids) == limit:
-            reached.append(uids[-1])
+        far, page_uids = await _fetch_page(
+            connection, queries, limit, deadline, scan, bool(reached)
+        )
+        uids += page_uids
+        if len(page_uids) == limit:
+            reached.append(page_uids[-1])
         elif far.out_of_time:
             assert far.searched is not None
             reached.append(far.searched)
         else:
-            return found, reached
+            return uids, reached
         queries = [query.after(reached[-1]) for query in queries]
 
 
@@ -108,20 +115,24 @@ async def _everything(
 async def test_pages_together_hold_everything_once(
     engine: AsyncEngine, count: int, newest_first: bool
 ) -> None:
-    models = [await store(engine, *_made(each)) for each in _MODELS[:count]]
+    models = [await store(engine, *_make_inferences(model_id)) for model_id in _MODELS[:count]]
     ended_early = 0
     async with engine.connect() as connection:
         for name, filter in FILTERS.items():
-            queries = await _queries(connection, models, filter, newest_first=newest_first)
-            whole, uids = await _page(connection, queries, 500, Deadline.after(300), 4_000, False)
+            queries = await _build_queries(connection, models, filter, newest_first=newest_first)
+            whole, uids = await _fetch_page(
+                connection, queries, 500, Deadline.after(300), 4_000, False
+            )
             assert not whole.out_of_time
             assert uids == sorted(uids, reverse=newest_first)
             for scan in (1, 5, 4_000) if count == 1 else (5,):
                 random = Random(f"{name} {scan} {count} {newest_first}")
-                found, reached = await _everything(connection, queries, random, scan)
-                assert found == uids, (name, scan)
-                assert all((one > next) == newest_first for one, next in pairwise(reached)), name
-                # through a partition at least where an index leads; else through a walk
+                all_uids, reached = await _fetch_everything(connection, queries, random, scan)
+                assert all_uids == uids, (name, scan)
+                assert all(
+                    (first > second) == newest_first for first, second in pairwise(reached)
+                ), name
+                # Each page reads a partition at least if an index leads, otherwise one scan.
                 at_most = len(uids) if queries[0].is_driven else 3 * _DAYS * count
                 assert len(reached) <= at_most + _DAYS + 1, (name, scan)
                 ended_early += len(reached)
@@ -129,28 +140,28 @@ async def test_pages_together_hold_everything_once(
 
 
 async def test_a_first_page_answers_after_a_short_walk(engine: AsyncEngine) -> None:
-    [model] = [await store(engine, *_made("one"))]
+    [model] = [await store(engine, *_make_inferences("one"))]
     async with engine.connect() as connection:
-        queries = await _queries(connection, [model], "n >= 6", newest_first=True)
+        queries = await _build_queries(connection, [model], "n >= 6", newest_first=True)
         soft = Deadline.after(300).softly(0)
-        first, uids = await _page(connection, queries, 100, soft, 2, False)
+        first, uids = await _fetch_page(connection, queries, 100, soft, 2, False)
         assert first.out_of_time
         assert len(uids) == 2
         assert first.searched == uids[-1]
         on = [query.after(uids[-1]) for query in queries]
-        second, more = await _page(connection, on, 100, soft, 2, True)
-        # two of the walk, and what is left of that day's or the next one's partition
+        second, more = await _fetch_page(connection, on, 100, soft, 2, True)
+        # Two of the scan, and the rest of the partition of that day or the next.
         assert second.out_of_time
         assert 2 < len(more) <= 5
 
 
-async def test_nothing_at_all_waits_for_the_whole_time(engine: AsyncEngine) -> None:
-    """A soft end is none before there is anything to say."""
-    [model] = [await store(engine, *_made("one"))]
+async def test_empty_page_waits_for_the_whole_time(engine: AsyncEngine) -> None:
+    """A soft end has no effect before there is a result."""
+    [model] = [await store(engine, *_make_inferences("one"))]
     async with engine.connect() as connection:
-        queries = await _queries(connection, [model], None, newest_first=True)
-        found, uids = await _page(
+        queries = await _build_queries(connection, [model], None, newest_first=True)
+        page, uids = await _fetch_page(
             connection, queries, 100, Deadline.after(300).softly(0), 4_000, False
         )
-        assert found.searched is not None
+        assert page.searched is not None
         assert len(uids) >= 1

@@ -1,4 +1,4 @@
-"""Pages of any sort, followed by their cursor, are every match exactly once, in order."""
+"""Sorted pages, followed by their cursors, hold every match once and in order."""
 
 import uuid
 from collections.abc import Callable, Sequence
@@ -17,18 +17,18 @@ from inference_store.index.long_text import encode
 from inference_store.index.tables import erasing, inference, metadata_number
 from inference_store.inference.errors import ImpossibleComparison, Invalid, UnknownKey
 from inference_store.inference.events.event import Extras
-from inference_store.query.across import build_queries
-from inference_store.query.ask import QueryRequest, prepare
-from inference_store.query.bounded import Deadline, OutOfTime
-from inference_store.query.filters.from_conditions import Asked
+from inference_store.query.across_models import build_queries
+from inference_store.query.deadline import Deadline, OutOfTime
+from inference_store.query.filters.from_conditions import MetadataEntry
 from inference_store.query.operators import OPERATORS
 from inference_store.query.order import SORTABLE, ByKey, ByProperty
+from inference_store.query.preparation import QueryRequest, prepare
 from inference_store.query.properties import PROPERTIES
 from inference_store.query.sort import resolve_sort
 from inference_store.query.sorted_page import find_sorted
-from tests.integration.query.asked import in_order, pages
-from tests.integration.query.held_partition import held
-from tests.integration.stored import Made, at, store
+from tests.integration.query.held_partition import hold_partition
+from tests.integration.query.paging import fetch_pages, sort_uids
+from tests.integration.stored_inferences import NewInference, at, store
 from tests.properties import examples
 
 _DAY = 86_400
@@ -50,9 +50,11 @@ _INFERENCES = st.lists(
 )
 
 
-def _stored(model_id: str, found: Sequence[tuple[int, Any, list[str]]]) -> list[Made]:
+def _make_inferences(
+    model_id: str, rows: Sequence[tuple[int, Any, list[str]]]
+) -> list[NewInference]:
     return [
-        Made(
+        NewInference(
             str(n),
             at(day * _DAY),
             [
@@ -62,12 +64,14 @@ def _stored(model_id: str, found: Sequence[tuple[int, Any, list[str]]]) -> list[
             ],
             model_id=model_id,
         )
-        for n, (day, item, tags) in enumerate(found)
+        for n, (day, item, tags) in enumerate(rows)
     ]
 
 
-def _value(made: Made, key: str, family: str, *, descending: bool) -> Any:
-    values = [leaf.value for leaf in made.read.leaves if leaf.name == key and leaf.family == family]
+def _value(entry: NewInference, key: str, family: str, *, descending: bool) -> Any:
+    values = [
+        leaf.value for leaf in entry.read.leaves if leaf.name == key and leaf.family == family
+    ]
     if family == "string":
         values = [encode(str(value))[0] for value in values]
     if not values:
@@ -78,42 +82,42 @@ def _value(made: Made, key: str, family: str, *, descending: bool) -> Any:
 @settings(
     max_examples=examples(30),
     deadline=None,
-    # what traces every line to explain a failure takes minutes here
+    # The explain phase traces every line, which takes minutes here.
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @example([(0, ("float", _LONGEST_NUMBER), []), (0, ("float", _LONGEST_NUMBER), [])], [], 2)
 @example([(0, ("timestamp", "0001-01-01"), []), (1, ("timestamp", "9999-12-31"), [])] * 3, [], 2)
 @given(mine=_INFERENCES, theirs=_INFERENCES | st.just([]), limit=st.sampled_from([2, 5, 9]))
-async def test_a_key(
+async def test_sorts_by_a_key(
     engine: AsyncEngine,
     mine: Sequence[tuple[int, Any, list[str]]],
     theirs: Sequence[tuple[int, Any, list[str]]],
     limit: int,
 ) -> None:
-    made, models = [], []
-    for found in (mine, theirs):
-        if found:
-            some = _stored(str(uuid.uuid4()), found)
-            models.append(await store(engine, *some))
-            made += some
+    entries, models = [], []
+    for rows in (mine, theirs):
+        if rows:
+            new_entries = _make_inferences(str(uuid.uuid4()), rows)
+            models.append(await store(engine, *new_entries))
+            entries += new_entries
     sorts = {
         (leaf.name, leaf.family)
-        for each in made
-        for leaf in each.read.leaves
+        for entry in entries
+        for leaf in entry.read.leaves
         if leaf.name in {"k", "tags[]"}
     }
-    least = Asked("metadata_filter[0]", "n", None, OPERATORS["gte"], 3)
+    least = MetadataEntry("metadata_filter[0]", "n", None, OPERATORS["gte"], 3)
     questions = [
-        (QueryRequest(), made),
+        (QueryRequest(), entries),
         (
             QueryRequest(metadata=[least]),
-            [each for each in made if int(each.inference_id) >= 3],
+            [entry for entry in entries if int(entry.inference_id) >= 3],
         ),
         (QueryRequest(ok=True), []),
         (
             QueryRequest(since=at(0), until=at(6 * _DAY)),
-            [each for each in made if each.received_at < at(6 * _DAY)],
+            [entry for entry in entries if entry.received_at < at(6 * _DAY)],
         ),
     ]
     async with engine.connect() as connection:
@@ -121,25 +125,25 @@ async def test_a_key(
             event(f"{key} {family}")
             for descending in (False, True):
                 sort = f"{'-' if descending else ''}{key}:{family}"
-                # every question comes with every sort in time, and not with each at once
-                turn = (len(sort) + limit + len(made)) % len(questions)
+                # Over many examples every question meets every sort; not all of them in each.
+                turn = (len(sort) + limit + len(entries)) % len(questions)
                 for question, matches in (questions[turn], questions[turn - 2]):
-                    expected = in_order(
+                    expected = sort_uids(
                         [
-                            (each.uid, _value(each, key, family, descending=descending))
-                            for each in matches
+                            (entry.uid, _value(entry, key, family, descending=descending))
+                            for entry in matches
                         ],
                         descending=descending,
                     )
-                    found_pages = await pages(connection, models, sort, question, limit=limit)
+                    found_pages = await fetch_pages(connection, models, sort, question, limit=limit)
                     assert [uid for page in found_pages for uid in page] == expected
                     assert all(len(page) == limit for page in found_pages[:-1])
 
 
-def _rows() -> list[Made]:
-    """Twenty over ten days, with ties and gaps."""
+def _make_rows() -> list[NewInference]:
+    """Make twenty inferences over ten days, with ties and gaps."""
     return [
-        Made(
+        NewInference(
             f"id-{n * 7 % 20}",
             at(n * _DAY / 2),
             [("n", "int", str(n)), *([("rare", "string", "yes")] if n % 6 == 0 else [])],
@@ -161,119 +165,122 @@ def _rows() -> list[Made]:
 _PROPERTIES = [name for name in SORTABLE if name not in {"uid", "received_at"}]
 
 
-async def _properties(engine: AsyncEngine) -> dict[UUID, Any]:
-    """What the database says of them, read another way."""
+async def _read_rows(engine: AsyncEngine) -> dict[UUID, Any]:
+    """Return the rows of the database by uid, read without the query code."""
     async with engine.connect() as connection:
         rows = (await connection.execute(inference.select())).mappings()
         return {row["uid"]: dict(row) for row in rows}
 
 
-def _expected(name: str, made: Made, row: dict[str, Any], *, descending: bool) -> Any:
-    """The property of one inference, in plain Python."""
+def _expect_value(name: str, entry: NewInference, row: dict[str, Any], *, descending: bool) -> Any:
+    """Return a property of an inference, calculated in Python."""
 
-    def lasted(start: str, end: str) -> Any:
-        if row[start] is None or row[end] is None:
+    def lasted(begin: str, end: str) -> Any:
+        if row[begin] is None or row[end] is None:
             return None
-        return Decimal((row[end] - row[start]) // timedelta(microseconds=1)) / 1000
+        return Decimal((row[end] - row[begin]) // timedelta(microseconds=1)) / 1000
 
     end = max if descending else min
-    made_of: dict[str, Callable[[], Any]] = {
-        "model_id": lambda: made.model_id,
+    readers: dict[str, Callable[[], Any]] = {
+        "model_id": lambda: entry.model_id,
         "project_id": lambda: None,
-        "inference_ids": lambda: end([made.inference_id, *made.aliases]),
-        "top_label": lambda: made.predictions[0][0] if made.predictions else None,
-        "request_problem": lambda: "over_cap" if made.flags else None,
+        "inference_ids": lambda: end([entry.inference_id, *entry.aliases]),
+        "top_label": lambda: entry.predictions[0][0] if entry.predictions else None,
+        "request_problem": lambda: "over_cap" if entry.flags else None,
         "response_problem": lambda: None,
         "pre_ms": lambda: lasted("received_at", "forwarded_at"),
         "model_ms": lambda: lasted("forwarded_at", "responded_at"),
         "post_ms": lambda: lasted("responded_at", "published_at"),
     }
-    if name in made_of:
-        return made_of[name]()
+    if name in readers:
+        return readers[name]()
     value = row[name]
     return value[:256] if isinstance(value, str) else value
 
 
-async def _give_times(engine: AsyncEngine, made: Sequence[Made]) -> None:
+async def _give_times(engine: AsyncEngine, entries: Sequence[NewInference]) -> None:
     async with engine.begin() as connection:
-        for n, each in enumerate(made):
+        for n, entry in enumerate(entries):
             late = timedelta(microseconds=n * 37 % 11)
             times: dict[str, datetime | None] = {
-                "forwarded_at": each.received_at + late,
-                "responded_at": each.received_at + 2 * late if n % 3 else None,
-                "published_at": each.received_at + 3 * late,
+                "forwarded_at": entry.received_at + late,
+                "responded_at": entry.received_at + 2 * late if n % 3 else None,
+                "published_at": entry.received_at + 3 * late,
             }
             await connection.execute(
-                update(inference).where(inference.c.uid == each.uid).values(times)
+                update(inference).where(inference.c.uid == entry.uid).values(times)
             )
 
 
-async def test_every_property(engine: AsyncEngine) -> None:
-    made = _rows()
-    other = [Made(f"o-{n}", at(n * _DAY), model_id="another") for n in range(3)]
-    models = [await store(engine, *made), await store(engine, *other)]
-    await _give_times(engine, made)
-    rows = await _properties(engine)
+async def test_sorts_by_every_property(engine: AsyncEngine) -> None:
+    entries = _make_rows()
+    other = [NewInference(f"o-{n}", at(n * _DAY), model_id="another") for n in range(3)]
+    models = [await store(engine, *entries), await store(engine, *other)]
+    await _give_times(engine, entries)
+    rows = await _read_rows(engine)
     rare = QueryRequest(
-        metadata=[Asked("metadata_filter[0]", "rare", None, OPERATORS["eq"], "yes")]
+        metadata=[MetadataEntry("metadata_filter[0]", "rare", None, OPERATORS["eq"], "yes")]
     )
     questions = [
-        (QueryRequest(), [*made, *other]),
-        (rare, [each for n, each in enumerate(made) if n % 6 == 0]),
-        (QueryRequest(ok=True), [each for each in made if each.extras.ok]),
+        (QueryRequest(), [*entries, *other]),
+        (rare, [entry for n, entry in enumerate(entries) if n % 6 == 0]),
+        (QueryRequest(ok=True), [entry for entry in entries if entry.extras.ok]),
     ]
     async with engine.connect() as connection:
         for turn, name in enumerate(_PROPERTIES):
             for descending in (False, True):
-                # every property over everything; the other questions by turns
+                # Every property sorts everything; the other questions take turns.
                 for question, matches in (questions[0], questions[1 + (turn + descending) % 2]):
                     values = [
-                        (each.uid, _expected(name, each, rows[each.uid], descending=descending))
-                        for each in matches
+                        (
+                            entry.uid,
+                            _expect_value(name, entry, rows[entry.uid], descending=descending),
+                        )
+                        for entry in matches
                     ]
-                    expected = in_order(values, descending=descending)
+                    expected = sort_uids(values, descending=descending)
                     sort = f"{'-' if descending else ''}{name}"
-                    found = await pages(connection, models, sort, question, limit=8)
-                    assert [uid for page in found for uid in page] == expected, sort
+                    found_pages = await fetch_pages(connection, models, sort, question, limit=8)
+                    assert [uid for page in found_pages for uid in page] == expected, sort
     assert {name for name in PROPERTIES if name not in SORTABLE} == {"location"}
 
 
 @pytest.mark.parametrize("few", [0, 3, 4_000])
-async def test_every_form_is_the_same_page(engine: AsyncEngine, few: int) -> None:
-    made = _rows()
-    model = await store(engine, *made)
-    gone = made[12]
+async def test_every_form_of_a_query_gives_the_same_page(engine: AsyncEngine, few: int) -> None:
+    entries = _make_rows()
+    model = await store(engine, *entries)
+    marked = entries[12]
     async with engine.begin() as connection:
-        mark = {"model": model, "uid": gone.uid, "scope": "inference", "erasure": uuid4()}
+        mark = {"model": model, "uid": marked.uid, "scope": "inference", "erasure": uuid4()}
         await connection.execute(insert(erasing).values(mark))
     rare = QueryRequest(
-        metadata=[Asked("metadata_filter[0]", "rare", None, OPERATORS["eq"], "yes")]
+        metadata=[MetadataEntry("metadata_filter[0]", "rare", None, OPERATORS["eq"], "yes")]
     )
     some = QueryRequest(predicted=True, labels=["dog", "cat"])
     async with engine.connect() as connection:
-        for question, wanted in (
+        for question, matches in (
             (rare, lambda n: n % 6 == 0),
             (some, lambda n: n % 5 != 0),
             (QueryRequest(), lambda _: True),
         ):
-            asked = (await prepare(connection, model, question)).query
-            [query] = await build_queries(connection, asked, [model])
-            expected = [each.uid for n, each in enumerate(made) if wanted(n) and n != 12]
+            base = (await prepare(connection, model, question)).query
+            [query] = await build_queries(connection, base, [model])
+            expected = [entry.uid for n, entry in enumerate(entries) if matches(n) and n != 12]
             for sort in ("n", "inference_id", "data_size"):
                 order = (await resolve_sort(connection, model, sort)).order
                 assert order is not None
                 hits = await find_sorted(
                     connection, [query], order, limit=50, deadline=Deadline.after(120), few=few
                 )
-                found = [hit.uid for hit in hits]
+                uids = [hit.uid for hit in hits]
                 if sort == "inference_id":
-                    assert sorted(found) == expected
+                    assert sorted(uids) == expected
                     assert [hit.value for hit in hits] == sorted(hit.value for hit in hits)
                 else:
-                    assert found == expected
+                    assert uids == expected
 
 
-async def test_what_a_name_means(engine: AsyncEngine) -> None:
+async def test_resolves_the_names_of_sorts(engine: AsyncEngine) -> None:
     items = [
         ("n", "int", "1"),
         ("width", "int", "5"),
@@ -283,7 +290,9 @@ async def test_what_a_name_means(engine: AsyncEngine) -> None:
         ("metadata.x", "int", "1"),
         ("tags", "json", '["1", 2]'),
     ]
-    model = await store(engine, Made("1", at(0), items), Made("2", at(1), [("n", "string", "x")]))
+    model = await store(
+        engine, NewInference("1", at(0), items), NewInference("2", at(1), [("n", "string", "x")])
+    )
     async with engine.connect() as connection:
 
         async def order(sort: str) -> Any:
@@ -303,8 +312,8 @@ async def test_what_a_name_means(engine: AsyncEngine) -> None:
             ("tags[]", "number"),
             ("tags[]:str", "string"),
         ):
-            found = await order(sort)
-            assert (type(found), found.kind) == (ByKey, kind), sort
+            resolved = await order(sort)
+            assert (type(resolved), resolved.kind) == (ByKey, kind), sort
         assert (await order("--dash")).descending
         assert type(await order("inference.width")) is ByProperty
         warned = await resolve_sort(connection, [model], "n")
@@ -312,7 +321,7 @@ async def test_what_a_name_means(engine: AsyncEngine) -> None:
         again = (await resolve_sort(connection, [model], "n", kind="string")).order
         assert again is not None
         assert again.kind == "string"
-        for sort, error, known in (
+        for sort, error, suggestion in (
             ("width", Invalid, ["inference.width", "metadata.width"]),
             ("widht", UnknownKey, "width"),
             ("inference.widht", UnknownKey, "width"),
@@ -324,13 +333,13 @@ async def test_what_a_name_means(engine: AsyncEngine) -> None:
             with pytest.raises(error) as refused:
                 await order(sort)
             names = refused.value.faults[0].known
-            assert known is None or known in (names, *names), sort
+            assert suggestion is None or suggestion in (names, *names), sort
 
 
-async def test_no_part_of_a_sorted_page(engine: AsyncEngine) -> None:
-    made = [Made(str(n), at(n * _DAY), [("n", "int", str(n))]) for n in range(12)]
-    model = await store(engine, *made)
+async def test_raises_when_time_runs_out(engine: AsyncEngine) -> None:
+    entries = [NewInference(str(n), at(n * _DAY), [("n", "int", str(n))]) for n in range(12)]
+    model = await store(engine, *entries)
     async with engine.connect() as connection:
         with pytest.raises(OutOfTime):
-            async with held(engine, metadata_number, at(5 * _DAY)):
-                await pages(connection, [model], "-n", QueryRequest(), limit=3, seconds=0.5)
+            async with hold_partition(engine, metadata_number, at(5 * _DAY)):
+                await fetch_pages(connection, [model], "-n", QueryRequest(), limit=3, seconds=0.5)

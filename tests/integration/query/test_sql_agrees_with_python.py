@@ -1,4 +1,4 @@
-"""The meaning of a metadata filter stands twice, in SQL and in Python: here they must agree."""
+"""Metadata filters are implemented twice, in SQL and in Python: the two must agree."""
 
 import json
 import uuid
@@ -18,15 +18,15 @@ from inference_store.query.filters import typed
 from inference_store.query.filters.check import check
 from inference_store.query.filters.evaluate import evaluate
 from inference_store.query.filters.facts import Facts
-from inference_store.query.filters.from_conditions import Asked, metadata_node
-from inference_store.query.filters.known import known
+from inference_store.query.filters.from_conditions import MetadataEntry, metadata_node
+from inference_store.query.filters.known_keys import find_known_keys
 from inference_store.query.matching import Query, count_matches, match_by_index, match_by_scan
 from inference_store.query.operators import OPERATORS, Takes
 from inference_store.query.scan_range import range_of_time
-from tests.integration.stored import Made, at, store
+from tests.integration.stored_inferences import NewInference, at, store
 from tests.properties import examples
 
-# Texts that share what an index keeps of them, in characters of one to four bytes.
+# Texts with equal index prefixes, in characters of one to four bytes.
 _PREFIXES = [c * (n // len(c.encode())) for c in "a€" for n in (445, 448, 513)]
 _LONG = st.builds(
     lambda prefix, rest: prefix + rest,
@@ -78,85 +78,101 @@ _TYPES = st.sampled_from([None, None, None, "string", "int", "float", "bool", "t
 _Items = list[dict[str, tuple[str, Any]]]
 
 
-def _stored(made: list[Made], key: str) -> list[Any]:
-    """The key's values, as they would be asked for."""
-    values = [leaf.value for each in made for leaf in each.read.leaves if leaf.name == key]
+def _list_values(inferences: list[NewInference], key: str) -> list[Any]:
+    """Return the values of a key in the form of a filter."""
+    values = [
+        leaf.value for inference in inferences for leaf in inference.read.leaves if leaf.name == key
+    ]
     return [v.isoformat() if isinstance(v, datetime) else v for v in values] or ["nothing"]
 
 
-def _near(shown: list[Any]) -> st.SearchStrategy[Any]:
-    """Values that are stored, and texts a little beside them: comparisons that are close."""
-    near = st.sampled_from(shown)
-    texts = [value for value in shown if isinstance(value, str)] or [""]
+def _draw_near(stored_values: list[Any]) -> st.SearchStrategy[Any]:
+    """Return a strategy of stored values, and of texts close to them."""
+    near = st.sampled_from(stored_values)
+    texts = [value for value in stored_values if isinstance(value, str)] or [""]
     beside = st.one_of(
         st.builds(
             lambda text, more: text + more, st.sampled_from(texts), st.sampled_from("a%_\x01")
         ),
         st.builds(
-            lambda text, kept: text[:kept] + "%", st.sampled_from(texts), st.integers(0, 520)
+            lambda text, length: text[:length] + "%", st.sampled_from(texts), st.integers(0, 520)
         ),
-        st.builds(lambda text, kept: text[:kept], st.sampled_from(texts), st.integers(0, 520)),
+        st.builds(lambda text, length: text[:length], st.sampled_from(texts), st.integers(0, 520)),
     )
-    # What LIKE leads its index by is the text before `_`: the case of the rest is its own to see.
+    # LIKE leads its index by the text before `_`: the case of the rest it must check itself.
     other_case = st.sampled_from(texts).map(lambda text: "_" + text[1:].swapcase())
     return st.one_of(near, near, beside, other_case, _OPERANDS)
 
 
-def _lists(shown: list[Any], least: int, most: int) -> st.SearchStrategy[list[Any]]:
-    """Lists of anything, which are mostly refused, and of what is stored and comparable."""
+def _draw_lists(stored_values: list[Any], least: int, most: int) -> st.SearchStrategy[list[Any]]:
+    """Return a strategy of lists: of anything, mostly refused, and of comparable stored values."""
     kinds = [
-        [each for each in shown if isinstance(each, kind)] for kind in (str, bool, (Decimal, int))
+        [value for value in stored_values if isinstance(value, kind)]
+        for kind in (str, bool, (Decimal, int))
     ]
     numbers = st.one_of(st.sampled_from(kinds[2] or [Decimal(0)]), _NUMBERS)
     texts = st.one_of(st.sampled_from(kinds[0] or [""]), _TEXTS)
-    alike = [each for each, kind in zip((texts, _BOOLS, numbers), kinds, strict=True) if kind]
-    mixed = st.lists(_near(shown), min_size=least, max_size=most)
-    return st.one_of(mixed, *(st.lists(each, min_size=least, max_size=most) for each in alike))
+    alike = [
+        strategy for strategy, kind in zip((texts, _BOOLS, numbers), kinds, strict=True) if kind
+    ]
+    mixed = st.lists(_draw_near(stored_values), min_size=least, max_size=most)
+    return st.one_of(
+        mixed, *(st.lists(strategy, min_size=least, max_size=most) for strategy in alike)
+    )
 
 
-def _ask(data: st.DataObject, made: list[Made]) -> Asked:
-    names = sorted({leaf.name for each in made for leaf in each.read.leaves} | {"k"})
+def _draw_entry(data: st.DataObject, inferences: list[NewInference]) -> MetadataEntry:
+    names = sorted(
+        {leaf.name for inference in inferences for leaf in inference.read.leaves} | {"k"}
+    )
     key = data.draw(st.sampled_from(names))
     operator = OPERATORS[data.draw(st.sampled_from(sorted(OPERATORS)))]
-    shown = _stored(made, key)
+    stored_values = _list_values(inferences, key)
     match operator.takes:
         case Takes.ONE:
-            value: Any = data.draw(_near(shown))
+            value: Any = data.draw(_draw_near(stored_values))
         case Takes.NONE:
             value = None
         case Takes.PAIR:
-            value = data.draw(_lists(shown, 2, 2))
+            value = data.draw(_draw_lists(stored_values, 2, 2))
         case _:
-            value = data.draw(_lists(shown, 1, 3))
-    return Asked("metadata_filter[0]", key, data.draw(_TYPES), operator, value)
+            value = data.draw(_draw_lists(stored_values, 1, 3))
+    return MetadataEntry("metadata_filter[0]", key, data.draw(_TYPES), operator, value)
 
 
-def _refused_rightly(asked: Asked, made: list[Made]) -> None:
-    """What is compared with a value that it has is no mistake."""
+def _check_refusal(entry: MetadataEntry, inferences: list[NewInference]) -> None:
+    """Check that no comparison with a value that the key has is refused."""
     event("refused")
-    comparable = asked.operator.name in {"eq", "neq"} and asked.type is None
-    if comparable and isinstance(asked.value, str):
-        leaves = [leaf for each in made for leaf in each.read.leaves if leaf.name == asked.key]
-        assert all(leaf.value != asked.value for leaf in leaves), asked
+    comparable = entry.operator.name in {"eq", "neq"} and entry.type is None
+    if comparable and isinstance(entry.value, str):
+        leaves = [
+            leaf
+            for inference in inferences
+            for leaf in inference.read.leaves
+            if leaf.name == entry.key
+        ]
+        assert all(leaf.value != entry.value for leaf in leaves), entry
 
 
-def _holds(asked: Asked, predicate: typed.Predicate, metadata: Metadata) -> bool:
-    """What the table of operators says of the values that are there."""
+def _holds(entry: MetadataEntry, predicate: typed.Predicate, metadata: Metadata) -> bool:
+    """Check whether the values satisfy an entry, by the table of operators."""
     inner = predicate.of if isinstance(predicate, typed.Not) else predicate
     if isinstance(inner, typed.Sent):
         rows: list[Leaf | Presence] = [*metadata.leaves, *metadata.presences]
-        return asked.operator.holds([row for row in rows if row.name == asked.key], None)
+        return entry.operator.holds([row for row in rows if row.name == entry.key], None)
     of, *constants = (getattr(inner, name) for name in inner.__dataclass_fields__ if name != "op")
     values = [
         leaf.value for leaf in metadata.leaves if (leaf.name, leaf.family) == (of.name, of.kind)
     ]
     flat = constants[0] if isinstance(inner, typed.Among) else constants
-    typed_values = [each.value if isinstance(each, typed.Constant) else each for each in flat]
-    several = asked.operator.takes in {Takes.LIST, Takes.PAIR}
-    return asked.operator.holds(values, typed_values if several else typed_values[0])
+    typed_values = [
+        constant.value if isinstance(constant, typed.Constant) else constant for constant in flat
+    ]
+    several = entry.operator.takes in {Takes.LIST, Takes.PAIR}
+    return entry.operator.holds(values, typed_values if several else typed_values[0])
 
 
-async def _selected(engine: AsyncEngine, query: Query) -> tuple[set[Any], set[Any], int]:
+async def _select_uids(engine: AsyncEngine, query: Query) -> tuple[set[Any], set[Any], int]:
     async with engine.connect() as connection:
         by_walk = await connection.execute(match_by_scan(query, query.scan_range))
         by_index = await connection.execute(match_by_index(query, query.scan_range)[0])
@@ -178,30 +194,36 @@ async def test_sql_agrees_with_python(
     engine: AsyncEngine, stored: _Items, data: st.DataObject
 ) -> None:
     model_id = str(uuid.uuid4())
-    made = [
-        Made(str(n), at(n), [(k, t, v) for k, (t, v) in items.items()], model_id=model_id)
+    inferences = [
+        NewInference(str(n), at(n), [(k, t, v) for k, (t, v) in items.items()], model_id=model_id)
         for n, items in enumerate(stored)
     ]
-    model = await store(engine, *made)
+    model = await store(engine, *inferences)
     async with engine.connect() as connection:
-        names = {leaf.name for each in made for leaf in each.read.leaves}
-        keys = await known(connection, model, names | {"k"})
+        names = {leaf.name for inference in inferences for leaf in inference.read.leaves}
+        keys = await find_known_keys(connection, model, names | {"k"})
     for _ in range(12):
-        asked = _ask(data, made)
-        if asked.key not in keys.keys:
+        entry = _draw_entry(data, inferences)
+        if entry.key not in keys.keys:
             continue
         try:
-            predicate = check(metadata_node(asked, keys), keys).predicate
+            predicate = check(metadata_node(entry, keys), keys).predicate
         except Invalid:
-            _refused_rightly(asked, made)
+            _check_refusal(entry, inferences)
             continue
-        expected = {each.uid for each in made if _holds(asked, predicate, each.read)}
-        agreeing = {each.uid for each in made if evaluate(predicate, Facts(metadata=each.read))}
+        expected = {
+            inference.uid for inference in inferences if _holds(entry, predicate, inference.read)
+        }
+        agreeing = {
+            inference.uid
+            for inference in inferences
+            if evaluate(predicate, Facts(metadata=inference.read))
+        }
         assert agreeing == expected
         condition = compile_condition(predicate, Names())
-        event(f"{asked.operator.name}: {'some' if expected else 'none'}")
+        event(f"{entry.operator.name}: {'some' if expected else 'none'}")
         scope = range_of_time(model, None, None)
-        by_walk, by_index, number = await _selected(engine, Query(scope, (condition,)))
+        by_walk, by_index, number = await _select_uids(engine, Query(scope, (condition,)))
         assert by_walk == expected
         assert by_index == expected
         assert number == len(expected)

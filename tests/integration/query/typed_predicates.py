@@ -1,4 +1,4 @@
-"""Typed predicates of every sort, near to what the rows hold."""
+"""Typed predicates of every sort, close to the values of the rows."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -58,7 +58,7 @@ from tests.integration.query.typed_rows import (
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 _MICRO = timedelta(microseconds=1)
 _NUMBERS = [*NUMBERS, *(Decimal(repr(score)) for score in SCORES), Decimal("0.30000000000000003")]
-_NUMBERS += [Decimal(each) for each in (200, 480, 640, 641, 1500, "1.5", "1234.567", "20.25")]
+_NUMBERS += [Decimal(number) for number in (200, 480, 640, 641, 1500, "1.5", "1234.567", "20.25")]
 _NUMBERS += [
     Decimal("0.1000000000000000055511151231257827021181583404541015625"),
     Decimal("1e999"),
@@ -84,33 +84,33 @@ _INSTANTS: st.SearchStrategy[datetime] = st.one_of(
     ),
 )
 CONSTANTS: Mapping[Kind, st.SearchStrategy[Constant]] = {
-    "number": st.sampled_from(_NUMBERS).map(lambda each: Constant("number", each)),
-    "string": _TEXTS.map(lambda each: Constant("string", each)),
-    "bool": st.booleans().map(lambda each: Constant("bool", each)),
-    "timestamp": _INSTANTS.map(lambda each: Constant("timestamp", each)),
+    "number": st.sampled_from(_NUMBERS).map(lambda value: Constant("number", value)),
+    "string": _TEXTS.map(lambda value: Constant("string", value)),
+    "bool": st.booleans().map(lambda value: Constant("bool", value)),
+    "timestamp": _INSTANTS.map(lambda value: Constant("timestamp", value)),
 }
 KINDS: tuple[Kind, ...] = ("number", "string", "bool", "timestamp")
 _EXPONENTS = st.sampled_from(
     ["0", "-0", "2", "0.5", "-1", "-2.5", "17", "1e-301", "1e9", "3.0"]
-).map(lambda each: Constant("number", Decimal(each)))
+).map(lambda text: Constant("number", Decimal(text)))
 _ORDERS = st.sampled_from(["=", "<>", "<", "<=", ">", ">="])
-_COUNTED = st.sampled_from([Decimal(each) for each in ("0", "1", "2", "0.5")]).map(
-    lambda each: Constant("number", each)
+_COUNTED = st.sampled_from([Decimal(text) for text in ("0", "1", "2", "0.5")]).map(
+    lambda value: Constant("number", value)
 )
 
 
 @dataclass(frozen=True)
 class PredicateMaker:
-    """Predicates over keys with these integers; `inside`: of one prediction."""
+    """Draws predicates over keys with these integers; `inside`: of one prediction."""
 
     keys: Mapping[str, int]
     draw: Draw
     inside: bool = False
     twice: int = 0
-    """Conditions around that are values."""
+    """The number of enclosing conditions that are values."""
 
     def predicate(self, depth: int) -> Predicate:
-        """A predicate of so many levels at most."""
+        """Draw a predicate of at most `depth` levels."""
         shape = self.draw(st.integers(0, 9)) if depth else 0
         if shape <= 3:
             return self._leaf()
@@ -126,9 +126,9 @@ class PredicateMaker:
                 return Unknown(parts[0])
 
     def _leaf(self) -> Predicate:
-        named = ["_compared", "_compared", "_compared", "_between", "_among", "_like", "_missing"]
+        methods = ["_compared", "_compared", "_compared", "_between", "_among", "_like", "_missing"]
         if not self.inside:
-            named += [
+            methods += [
                 "_holds",
                 "_sent",
                 "_predicted",
@@ -140,8 +140,8 @@ class PredicateMaker:
                 "_equals",
                 "_first",
             ]
-        made: Predicate = getattr(self, self.draw(st.sampled_from(named)))()
-        return made
+        predicate: Predicate = getattr(self, self.draw(st.sampled_from(methods)))()
+        return predicate
 
     def _compared(self) -> Predicate:
         kind = self._kind()
@@ -164,18 +164,18 @@ class PredicateMaker:
         return self._constant(kind_of(value))
 
     def _equals(self) -> Predicate:
-        """Equalities joined by OR: one list in SQL."""
+        """Draw equalities joined by OR: one list in SQL."""
         value = self._value(kind := self._kind())
         return Or(tuple(Compared("=", value, self._constant(kind)) for _ in range(3)))
 
     def _first(self) -> Predicate:
-        """What is asked of the first prediction's label and of its score: one list in SQL."""
+        """Draw a condition on the label and the score of the first prediction: one list in SQL."""
         label = Constant("string", self.draw(st.sampled_from([*LABELS, "nobody"])))
-        named = Compared("=", Property("top_label", "string"), label)
+        labelled = Compared("=", Property("top_label", "string"), label)
         score, low = Property("top_score", "number"), self._constant("number")
         scored = Compared(self.draw(_ORDERS), score, low)
         between = Between(score, low, self._constant("number"))
-        return And((self.draw(st.sampled_from([scored, between])), named))
+        return And((self.draw(st.sampled_from([scored, between])), labelled))
 
     def _between(self) -> Predicate:
         kind = self._kind()
@@ -189,12 +189,14 @@ class PredicateMaker:
         return Among(self._value(kind), items)
 
     def _of_several_kinds(self) -> Predicate:
-        """IN with a list of several kinds."""
+        """Draw an IN with a list of several kinds."""
         name = self._name()
         kinds = self.draw(st.lists(st.sampled_from(KINDS), min_size=2, max_size=3, unique=True))
         lists = {kind: (self._constant(kind), self._constant(kind)) for kind in kinds}
-        found = some_of_kinds([Among(self._metadata(k, name), each) for k, each in lists.items()])
-        return Not(found) if self.draw(st.booleans()) else found
+        predicate = some_of_kinds(
+            [Among(self._metadata(k, name), constants) for k, constants in lists.items()]
+        )
+        return Not(predicate) if self.draw(st.booleans()) else predicate
 
     def _like(self) -> Predicate:
         return Like(self._value("string"), self.draw(_PATTERNS))
@@ -203,16 +205,18 @@ class PredicateMaker:
         return Missing(self._value(self._kind()))
 
     def lacking(self, most: int) -> Predicate:
-        """So many keys at most that are lacking, or were not sent."""
+        """Draw a condition that at most `most` keys are missing or were not sent."""
         names = [self._name() for _ in range(self.draw(st.integers(1, most)))]
         missing = [Missing(self._metadata("string", name)) for name in names]
         unsent = [Not(Sent(name, self.keys.get(name))) for name in names]
         return And(
-            tuple(self.draw(st.sampled_from(each)) for each in zip(missing, unsent, strict=True))
+            tuple(
+                self.draw(st.sampled_from(choices)) for choices in zip(missing, unsent, strict=True)
+            )
         )
 
     def several(self, most: int) -> Predicate:
-        """Comparisons that each have a list of their own, mostly long ones."""
+        """Draw comparisons that each have a list of their own, mostly a long one."""
         kinds: tuple[Kind, ...] = ("number", "string", "number")
         sides = [self._metadata(kind, name) for kind, name in zip(kinds, "nsk", strict=True)]
         return And(
@@ -240,8 +244,8 @@ class PredicateMaker:
         if self.draw(st.booleans()):
             return rest
         label = self.draw(st.sampled_from([*LABELS, "nobody"]))
-        named = Compared("=", Column("label", "string"), Constant("string", label))
-        return named if self.draw(st.booleans()) else And((named, rest))
+        labelled = Compared("=", Column("label", "string"), Constant("string", label))
+        return labelled if self.draw(st.booleans()) else And((labelled, rest))
 
     def _located(self) -> Predicate:
         relation = self.draw(st.sampled_from(["intersects", "within"]))
@@ -278,10 +282,10 @@ class PredicateMaker:
         return Array(relation, of, tuple(items))
 
     def _sets(self) -> Predicate:
-        """Two sets of several elements, of any kinds."""
+        """Draw a comparison of two sets of several elements, of any kinds."""
         relation = self.draw(st.sampled_from(["equals", "contains", "containedby", "overlaps"]))
-        one, other = ([self._element() for _ in range(self._upto(2))] for _ in range(2))
-        return Sets(relation, tuple(one), tuple(other))
+        first, second = ([self._element() for _ in range(self._upto(2))] for _ in range(2))
+        return Sets(relation, tuple(first), tuple(second))
 
     def _element(self) -> Element:
         shape = self._upto(5)
@@ -308,8 +312,8 @@ class PredicateMaker:
         return self._constant_of(CONSTANTS[kind])
 
     def _constant_of(self, some: st.SearchStrategy[Constant]) -> Constant:
-        found: Constant = self.draw(some)
-        return found
+        constant: Constant = self.draw(some)
+        return constant
 
     def _value(self, kind: Kind, depth: int = 2) -> Value:
         shape = self.draw(st.integers(0, 9))
@@ -365,5 +369,5 @@ class PredicateMaker:
 
 
 def fixed() -> st.SearchStrategy[Predicate]:
-    """What is always so."""
+    """Return a strategy of predicates with a fixed result."""
     return st.sampled_from([Fixed(True), Fixed(False), Fixed(None)])

@@ -1,18 +1,20 @@
-"""Inferences of every sort, and what is known of each: the same seed makes the same ones."""
+"""Inferences of every sort, and the facts of each: the same seed makes the same ones."""
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, get_type_hints
 
 from inference_store.inference.events.event import Extras
 from inference_store.inference.task_types import Prediction
 from inference_store.query.filters.facts import Facts, milliseconds
-from tests.integration.stored import START, Made
+from inference_store.query.properties import PROPERTIES
+from tests.integration.stored_inferences import START, NewInference
 
-# Texts that share what an index keeps of them, in characters of one to four bytes.
+# Texts with equal index prefixes, in characters of one to four bytes.
 _PREFIXES = [c * (n // len(c.encode())) for c in "a€" for n in (444, 445, 448, 512, 513)]
 _ENDINGS = ("", "a", "\x01", "é", "\ud7ff", "😀", "\U0010ffff")
 LONG = [prefix + ending for prefix in _PREFIXES for ending in _ENDINGS]
@@ -22,8 +24,8 @@ SHORT = [
     *("1", "0.1", "true", "2026-11-01", "ΌΣΟΣ", "όσος", "οσος", "Ångström", "angstrom", "a\nb"),
 ]
 NUMBERS = [
-    Decimal(each)
-    for each in (
+    Decimal(text)
+    for text in (
         *("0", "-0", "1", "1.0", "-1", "2", "3", "7", "0.1", "0.10", "-0.5", "2.5", "100"),
         *("1e400", "-1E-400", "9007199254740993", "9007199254740992", "98765432109876543210"),
         *("98765432109876543211", "0.1000000000000000001", "123456.789", "99999999999999.99"),
@@ -37,8 +39,8 @@ INSTANTS = [
     for micros in (-1, 0, 1, 999, 1000, 86_399_999_999)
 ]
 DEGREES = [
-    Decimal(each)
-    for each in (
+    Decimal(text)
+    for text in (
         "-180",
         "-1",
         "0",
@@ -53,31 +55,46 @@ DEGREES = [
         "180",
     )
 ]
-LATITUDES = [Decimal(each) for each in ("-90", "-1", "0", "0.5", "1", "2", "10", "89.9", "90")]
+LATITUDES = [Decimal(text) for text in ("-90", "-1", "0", "0.5", "1", "2", "10", "89.9", "90")]
 FLAGS = ("capture_request_over_cap", "capture_response_not_json", "standard_from_client")
 KEYS = ("k", "n", "s", "when", "flag", "tags[]", "deep.er", "deep.list[]")
 """Metadata keys; `k` is of any type."""
+_PROPERTIES = {
+    name: kind
+    for name, kind in get_type_hints(Extras).items()
+    if name in PROPERTIES and name != "project_id"
+}
+"""The fields of an event that are properties of their own, and their types."""
+_DRAWN = {
+    *("ok", "http_status", "error", "model_version"),
+    *("data_hash", "data_size", "width", "height"),
+}
+_BY_TYPE: Mapping[Any, Sequence[Any]] = {
+    str | None: (None, "x", "é"),
+    int | None: (None, 0, 7),
+    bool | None: (None, True, False),
+}
 
 
-class Maker:
-    """Makes inferences by chance."""
+class InferenceMaker:
+    """Makes random inferences."""
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
 
-    def made(self, model_id: str, count: int) -> list[Made]:
-        """So many inferences of a model."""
-        return [self._one(model_id, number) for number in range(count)]
+    def make_inferences(self, model_id: str, count: int) -> list[NewInference]:
+        """Make `count` inferences of a model."""
+        return [self._make_inference(model_id, number) for number in range(count)]
 
-    def _one(self, model_id: str, number: int) -> Made:
+    def _make_inference(self, model_id: str, number: int) -> NewInference:
         received = self._pick(INSTANTS)
-        return Made(
+        return NewInference(
             self._pick(["a", "b", f"id-{number}"]) + "." * number,
             received,
             self._metadata(),
             self._predictions(),
             aliases=tuple({self._pick(["a", "b", "é"]) for _ in range(self._upto(2))}),
-            extras=self._extras(),
+            extras=self._extras(number),
             model_id=model_id,
             flags=tuple(flag for flag in FLAGS if self._upto(3) == 0),
             times=self._times(received),
@@ -94,14 +111,14 @@ class Maker:
 
     def _times(self, at: datetime) -> tuple[datetime | None, datetime | None, datetime | None]:
         micros = [None, 0, 1, 1500, 2_000_000, 1_234_567]
-        later = [self._pick(micros) for _ in range(3)]
+        delays = [self._pick(micros) for _ in range(3)]
         first, second, third = (
-            None if each is None else at + timedelta(microseconds=each) for each in later
+            None if delay is None else at + timedelta(microseconds=delay) for delay in delays
         )
         return first, second, third
 
-    def _extras(self) -> Extras:
-        return Extras(
+    def _extras(self, number: int) -> Extras:
+        drawn = Extras(
             ok=self._maybe([True, False]),
             http_status=self._maybe([200, 404]),
             error=self._maybe(["boom", "Boom é", "a" * 600]),
@@ -111,6 +128,7 @@ class Maker:
             width=self._maybe([0, 640, 641]),
             height=self._maybe([0, 480]),
         )
+        return replace(drawn, **_other_extras(number))
 
     def _metadata(self) -> list[tuple[str, str, Any]]:
         items = {
@@ -127,7 +145,7 @@ class Maker:
         return [(key, *item) for key, item in items.items() if self._upto(9) > 2]
 
     def _anything(self) -> tuple[str, Any]:
-        found: tuple[str, Any] = self._pick(
+        item: tuple[str, Any] = self._pick(
             [
                 ("string", self._text()),
                 ("string", None),
@@ -142,7 +160,7 @@ class Maker:
                 ("json", "{}"),
             ]
         )
-        return found
+        return item
 
     def _text(self) -> str:
         return str(self._pick(SHORT if self._upto(3) else LONG))
@@ -155,7 +173,7 @@ class Maker:
         return self._json([self._pick([*few, self._scalar()]) for _ in range(self._upto(4))])
 
     def _json(self, value: Any) -> str:
-        """JSON text with numbers as they are."""
+        """Return JSON text with numbers as they are."""
         if isinstance(value, Decimal):
             return str(value)
         if isinstance(value, list):
@@ -167,10 +185,10 @@ class Maker:
     def _predictions(self) -> list[Prediction] | None:
         return None if self._upto(6) == 0 else [self._prediction(n) for n in range(self._upto(4))]
 
-    def _prediction(self, place: int) -> Prediction:
+    def _prediction(self, ordinal: int) -> Prediction:
         return Prediction(
-            ordinal=place,
-            rank=place + 1,
+            ordinal=ordinal,
+            rank=ordinal + 1,
             output=self._upto(1),
             output_name=self._maybe(["out", "é"]),
             label=self._maybe(LABELS),
@@ -184,36 +202,40 @@ class Maker:
         )
 
 
-def facts_of(made: Made) -> Facts:
-    """What is known of it."""
-    forwarded, responded, published = made.times
-    items, extras = made.predicted, made.extras
+def _other_extras(number: int) -> dict[str, Any]:
+    """Return values by type for the fields that are not drawn: a new field is among them."""
+    others = {name: kind for name, kind in _PROPERTIES.items() if name not in _DRAWN}
+    return {name: _BY_TYPE[kind][number % 3] for name, kind in others.items()}
+
+
+def derive_facts(inference: NewInference) -> Facts:
+    """Return the facts of an inference."""
+    forwarded, responded, published = inference.times
+    items, extras = inference.predicted, inference.extras
     first = next((item for item in items or () if item.rank == 1), None)
     single = {
-        "model_id": made.model_id,
-        "inference_id": made.inference_id,
-        "uid": str(made.uid),
-        "received_at": made.received_at,
+        "model_id": inference.model_id,
+        "inference_id": inference.inference_id,
+        "uid": str(inference.uid),
+        "received_at": inference.received_at,
         "forwarded_at": forwarded,
         "responded_at": responded,
         "published_at": published,
         "indexed_at": START,
-        **{name: getattr(extras, name) for name in ("ok", "http_status", "error", "data_hash")},
-        **{name: getattr(extras, name) for name in ("model_version", "data_size", "width")},
-        "height": extras.height,
+        **{name: getattr(extras, name) for name in _PROPERTIES},
         "top_label": first.label if first else None,
         "top_score": first.score if first else None,
         "prediction_count": None if items is None else len(items),
-        "problem": made.read.problem,
-        "request_problem": "over_cap" if FLAGS[0] in made.flags else None,
-        "response_problem": "not_json" if FLAGS[1] in made.flags else None,
+        "problem": inference.read.problem,
+        "request_problem": "over_cap" if FLAGS[0] in inference.flags else None,
+        "response_problem": "not_json" if FLAGS[1] in inference.flags else None,
         "revision": 1,
     }
     properties: dict[str, tuple[Any, ...]]
     properties = {name: (value,) for name, value in single.items() if value is not None}
-    properties["inference_ids"] = tuple({made.inference_id, *made.aliases})
-    properties["pre_ms"] = milliseconds(made.received_at, forwarded)
+    properties["inference_ids"] = tuple({inference.inference_id, *inference.aliases})
+    properties["pre_ms"] = milliseconds(inference.received_at, forwarded)
     properties["model_ms"] = milliseconds(forwarded, responded)
     properties["post_ms"] = milliseconds(responded, published)
     predictions = None if items is None else [item._asdict() for item in items]
-    return Facts(properties, made.read, predictions)
+    return Facts(properties, inference.read, predictions)

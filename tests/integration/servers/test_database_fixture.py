@@ -18,6 +18,6 @@ async def test_each_test_has_its_own_database(database: str, run: int) -> None:
         await connection.close()
 
 
-async def test_the_engine_is_on_it(engine: AsyncEngine) -> None:
+async def test_engine_uses_that_database(engine: AsyncEngine) -> None:
     async with engine.connect() as connection:
         assert await connection.scalar(text("SELECT count(*) FROM alembic_version")) == 1

@@ -1,4 +1,4 @@
-"""What stands in for a missing server answers as far as the tests need it to."""
+"""Embedded servers that replace missing ones answer as far as the tests need it."""
 
 import io
 

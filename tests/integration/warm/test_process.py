@@ -1,4 +1,4 @@
-"""A process forked from the warm one starts, speaks, ends and is ended as a cold one does."""
+"""A process forked from the warm one starts, prints, ends and is stopped like a cold one."""
 
 import gc
 import os
@@ -17,45 +17,51 @@ _WAITS = "tests.integration.warm.waiting"
 
 
 @pytest.fixture(scope="module")
-def warm() -> Iterator[str]:
+def warm_process() -> Iterator[str]:
     with running_warm() as path:
         yield path
 
 
-def start(warm: str, folder: Path, *arguments: str) -> WarmProcess:
+def start(warm_process: str, folder: Path, *arguments: str) -> WarmProcess:
     log = folder / "log"
     environment = {**os.environ, "GIVEN": "to it"}
     return WarmProcess(
-        _WAITS, arguments, warm=warm, output=log, error=log, environment=environment, folder=folder
+        _WAITS,
+        arguments,
+        warm=warm_process,
+        output=log,
+        error=log,
+        environment=environment,
+        folder=folder,
     )
 
 
-def test_its_code_and_what_it_said_are_told(warm: str, tmp_path: Path) -> None:
-    process = start(warm, tmp_path, "end", "3")
+def test_has_exit_code_and_output(warm_process: str, tmp_path: Path) -> None:
+    process = start(warm_process, tmp_path, "end", "3")
     assert process.wait(60) == 3
     assert not process.running
     assert process.last_lines().split() == ["to", "it", str(tmp_path)]
 
 
-def test_a_process_is_killed_or_told_to_end(warm: str, tmp_path: Path) -> None:
-    assert start(warm, tmp_path, "loop").kill() == 128 + signal.SIGKILL
-    assert start(warm, tmp_path, "loop").stop() == 128 + signal.SIGTERM
+def test_kills_or_stops_a_process(warm_process: str, tmp_path: Path) -> None:
+    assert start(warm_process, tmp_path, "loop").kill() == 128 + signal.SIGKILL
+    assert start(warm_process, tmp_path, "loop").stop() == 128 + signal.SIGTERM
 
 
-def test_a_process_that_is_forgotten_ends(warm: str, tmp_path: Path) -> None:
-    pid = start(warm, tmp_path, "loop").pid
+def test_unreferenced_process_ends(warm_process: str, tmp_path: Path) -> None:
+    pid = start(warm_process, tmp_path, "loop").pid
     gc.collect()
     wait_until(lambda: not psutil.pid_exists(pid), seconds=60, what="it ends")
 
 
-def test_with_the_warm_one_all_end(tmp_path: Path) -> None:
+def test_all_processes_end_with_the_warm_one(tmp_path: Path) -> None:
     with running_warm() as path:
         process = start(path, tmp_path, "loop")
     wait_until(lambda: not psutil.pid_exists(process.pid), seconds=60, what="it ends")
 
 
-def test_other_code_is_never_run_by_the_warm_one(tmp_path: Path) -> None:
-    """As the upgrade test asks for the version before."""
+def test_warm_process_never_runs_other_code(tmp_path: Path) -> None:
+    """The upgrade test, for example, runs the code of the version before."""
     other = {**os.environ, "PYTHONPATH": f"{Path.cwd()}:{tmp_path}", "GIVEN": "to it"}
     assert find_warm(other) is None
     process = start_module(_WAITS, "end", "4", log=tmp_path / "log", environment=other)

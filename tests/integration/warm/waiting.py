@@ -1,4 +1,4 @@
-"""What the tests of warm processes run: say where it is, then end with a code, or wait."""
+"""A program for the tests of warm processes: it prints its folder, then exits or waits."""
 
 import os
 import signal

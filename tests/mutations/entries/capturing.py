@@ -16,8 +16,8 @@ CAPTURING = (
         name="hop-header-passed",
         promise="headers of one connection stay there",
         file="proxy/rest/headers.py",
-        old="if name not in _HOP_BY_HOP and name not in named]",
-        new="if name not in _HOP_BY_HOP]",
+        old="if name not in _HOP_BY_HOP and name not in connection_headers",
+        new="if name not in _HOP_BY_HOP",
         command="integration",
         tests=("tests/integration/proxy/test_rest_forwarding.py",),
     ),
@@ -43,7 +43,7 @@ CAPTURING = (
         name="refusal-not-counted",
         promise="a capture that is refused is counted",
         file="proxy/capture/counts.py",
-        old="        self.cells[Cell.REFUSED + REASONS.index(reason)] += 1\n",
+        old="        self.values[CounterId.REFUSED + REASONS.index(reason)] += 1\n",
         new="",
         command="unit",
         tests=("tests/unit/proxy/capture/test_counts.py",),
@@ -62,11 +62,11 @@ CAPTURING = (
         promise="blobs are written before the event",
         file="proxy/capture/deliveries.py",
         old="""\
-            self._put_one(blob)
+            self._put_blob(blob)
         return prepared
 """,
         new="""\
-            self._threads.submit(self._put_one, blob)
+            self._threads.submit(self._put_blob, blob)
         return prepared
 """,
         command="faults",

@@ -21,30 +21,26 @@ DELETING = (
         name="not-listed-again",
         promise="what is deleted is listed again to see that it is gone",
         file="retention/objects.py",
-        old="        left = await asyncio.to_thread(blobs.still_there, keys)\n",
-        new="        left = []\n",
+        old="        remaining = await asyncio.to_thread(blobs.still_there, keys)\n",
+        new="        remaining = []\n",
         command="integration",
         tests=("tests/integration/retention/test_locked_objects.py",),
     ),
     Mutant(
         name="rows-before-objects",
         promise="a crash leaves no object without a row that names it",
-        file="retention/eraser.py",
+        file="retention/batch_eraser.py",
         old="""\
-            async with self._list_objects(batch) as listed:
-                deleted, faults = await erase_objects(
-                    self._engine, self._blobs, erasure, batch, listed
-                )
-            async with self._rows:
-                await self._end_batch(erasure, batch, deleted, faults, whole_span=whole_span)
+        async with self._list_objects(batch) as listed:
+            deleted, faults = await erase_objects(self._engine, self._blobs, erasure, batch, listed)
+        async with self._rows:
+            await self._end_batch(erasure, batch, deleted, faults, whole_span=whole_span)
 """,
         new="""\
-            async with self._rows:
-                await self._end_batch(erasure, batch, Deleted(), [], whole_span=whole_span)
-            async with self._list_objects(batch) as listed:
-                deleted, faults = await erase_objects(
-                    self._engine, self._blobs, erasure, batch, listed
-                )
+        async with self._rows:
+            await self._end_batch(erasure, batch, Deleted(), [], whole_span=whole_span)
+        async with self._list_objects(batch) as listed:
+            deleted, faults = await erase_objects(self._engine, self._blobs, erasure, batch, listed)
 """,
         command="integration",
         tests=("tests/integration/retention/test_kills.py",),
@@ -52,29 +48,29 @@ DELETING = (
     Mutant(
         name="hold-ignored",
         promise="nothing deletes what a hold keeps",
-        file="erasure/holds/kept.py",
+        file="erasure/mark/held_deletions.py",
         old="""\
-    if not found:
+    if not holds:
         return list(page)
 """,
         new="""\
-    if not going:
+    if not in_progress:
         return list(page)
 """,
         command="integration",
         tests=("tests/integration/retention/test_holds.py",),
     ),
     Mutant(
-        name="holds-asked-before-the-gate",
+        name="holds-asked-before-the-fence",
         promise="a hold is placed before a claim or after it, never in between",
-        file="retention/eraser.py",
-        old="            await marks.gate_exclusive(connection)\n",
+        file="retention/batch_claim.py",
+        old="        await fence_exclusive(connection)\n",
         new="",
         command="integration",
         tests=(
             "tests/integration/retention/test_holds.py",
             "tests/integration/retention/test_holds_and_kills.py",
-            "tests/integration/erasure/mark/test_gate.py",
+            "tests/integration/erasure/mark/test_fence.py",
         ),
     ),
     Mutant(
@@ -90,8 +86,8 @@ DELETING = (
         name="shared-object-goes",
         promise="an object that others point to stays",
         file="erasure/mark/claims.py",
-        old="frozenset(key for key in wanted if key not in shared and key not in owned)",
-        new="frozenset(key for key in wanted if key not in owned)",
+        old="frozenset(key for key in doomed if key not in shared and key not in owned)",
+        new="frozenset(key for key in doomed if key not in owned)",
         command="integration",
         tests=("tests/integration/retention/test_erasures.py",),
     ),
@@ -99,8 +95,8 @@ DELETING = (
         name="no-tombstone",
         promise="what was erased does not come back with a late event",
         file="erasure/delete/rows.py",
-        old='    elif one.cause != "expired_arrival":\n',
-        new='    elif one.cause == "expired_arrival":\n',
+        old='    elif stored_erasure.cause != "expired_arrival":\n',
+        new='    elif stored_erasure.cause == "expired_arrival":\n',
         command="integration",
         tests=("tests/integration/ingester", "-k", "erased_again or expired"),
     ),
@@ -108,8 +104,8 @@ DELETING = (
         name="dropped-span-forgotten",
         promise="what went with a whole partition does not come back either",
         file="erasure/mark/tombstones.py",
-        old="            gone |= await _listed(connection, model, row.lo, left)\n",
-        new="            gone |= set() if left else gone\n",
+        old="            erased |= await _find_listed(connection, model, row.lo, unknown)\n",
+        new="            erased |= set() if unknown else erased\n",
         command="integration",
         tests=("tests/integration/retention/test_runs.py",),
     ),
@@ -126,7 +122,7 @@ DELETING = (
         name="prompts-survive-their-input",
         promise="prompts go with the input",
         file="erasure/delete/rows.py",
-        old="    await connection.execute(asked.values(prompt=None))\n",
+        old="    await connection.execute(prompts.values(prompt=None))\n",
         new="",
         command="integration",
         tests=("tests/integration/retention", "-k", "input"),
@@ -152,16 +148,16 @@ DELETING = (
     Mutant(
         name="minimum-age-undercut",
         promise="no rule takes what is younger than the minimum age",
-        file="erasure/policies/chain.py",
+        file="erasure/policies/effective_policy.py",
         old="    return None if duration is None else min([duration.before(now), *least])\n",
         new="    return None if duration is None else max([duration.before(now), *least])\n",
         command="unit",
-        tests=("tests/unit/erasure/policies/test_chain.py",),
+        tests=("tests/unit/erasure/policies/test_effective_policy.py",),
     ),
     Mutant(
         name="cancelled-too-late",
         promise="an erasure that has begun to delete is not cancelled",
-        file="erasure/erasures/cancelling.py",
+        file="erasure/request/cancellation.py",
         old="here.deleting_since.is_(None), here.state.in_(_NOT_YET))",
         new='here.state.in_((*_NOT_YET, "deleting_objects")))',
         command="integration",
@@ -170,7 +166,7 @@ DELETING = (
     Mutant(
         name="edit-ends-a-hold",
         promise="an edit does not end a hold's match",
-        file="api/metadata_edits/held.py",
+        file="api/metadata_edits/hold_check.py",
         old="    if ended:\n",
         new="    if ended and not keeping:\n",
         command="integration",

@@ -39,7 +39,7 @@ INDEXING = (
     Mutant(
         name="first-duplicate-wins",
         promise="of a key that comes twice the last value wins",
-        file="inference/metadata/reading.py",
+        file="inference/metadata/metadata_reading.py",
         old='by_name[name] = item._replace(flags=(*item.flags, "duplicate_key"))',
         new='by_name[name] = by_name[name]._replace(flags=(*item.flags, "duplicate_key"))',
         command="unit",

@@ -16,8 +16,8 @@ INGESTING = (
         name="twice-in-a-batch",
         promise="an event that Kafka repeats is stored once, and a duplicate in the books",
         file="ingester/arrivals.py",
-        old="        if item.identity in seen:\n",
-        new="        if item.identity in seen and gone:\n",
+        old="        if item.identity in identities_in_batch:\n",
+        new="        if item.identity in identities_in_batch and gone:\n",
         command="integration",
         tests=("tests/e2e/faults/test_ingester_failpoints.py",),
     ),
@@ -88,7 +88,7 @@ INGESTING = (
     Mutant(
         name="reads-aborted",
         promise="what a producer has aborted is not read",
-        file="ingester/consumer.py",
+        file="ingester/kafka_consumer.py",
         old='isolation_level="read_committed"',
         new='isolation_level="read_uncommitted"',
         command="integration",
@@ -96,13 +96,13 @@ INGESTING = (
     ),
     Mutant(
         name="new-topic-unnoticed",
-        promise="a topic made anew is a new epoch",
+        promise="a recreated topic is a new epoch",
         file="ingester/positions.py",
         old="        if hash_record(_build_record(partition_id, record)) != hash:\n",
         new="        if not hash:\n",
         command="integration",
         tests=(
-            "tests/integration/ingester/test_topic_anew.py",
+            "tests/integration/ingester/test_recreated_topic.py",
             "tests/integration/ingester/test_odd_traffic.py",
         ),
     ),
@@ -110,10 +110,14 @@ INGESTING = (
         name="dead-letter-without-payload",
         promise="a dead letter keeps its bytes",
         file="index/dead_letters.py",
-        old="        rows = [{**record.values, **trouble.values} for record, trouble in letters]\n",
+        old=(
+            "        rows = [{**record.values, **rejection.values}"
+            " for record, rejection in letters]\n"
+        ),
         new="""\
         rows = [
-            {**record.values, **trouble.values, "payload": b""} for record, trouble in letters
+            {**record.values, **rejection.values, "payload": b""}
+            for record, rejection in letters
         ]
 """,
         command="integration",

@@ -1,4 +1,4 @@
-"""What grants add up to."""
+"""The rights of a caller are the sum of the grants."""
 
 import pytest
 from pydantic import ValidationError
@@ -11,37 +11,39 @@ READ_P = Grant(rights=(Right.READ,), project_id="p")
 DELETE_A = Grant(rights=(Right.DELETE,), model_id="a")
 
 
-def _may(caller: Caller, right: Right, model_id: str, project_id: str | None = None) -> bool:
-    return (caller.reach(Right.READ) & caller.reach(right)).has(model_id, project_id)
+def has_right_on(
+    caller: Caller, right: Right, model_id: str, project_id: str | None = None
+) -> bool:
+    return (caller.scope(Right.READ) & caller.scope(right)).has(model_id, project_id)
 
 
 def test_grants_add_up() -> None:
     caller = Caller("x", (READ_A, READ_P, DELETE_A))
-    assert _may(caller, Right.READ, "a")
-    assert _may(caller, Right.READ, "b", "p")
-    assert not _may(caller, Right.READ, "b", "q")
-    assert not _may(caller, Right.READ, "p")
-    assert not _may(caller, Right.READ, "b", "a")
-    assert _may(caller, Right.DELETE, "a", "q")
-    assert not _may(caller, Right.DELETE, "b", "p")
+    assert has_right_on(caller, Right.READ, "a")
+    assert has_right_on(caller, Right.READ, "b", "p")
+    assert not has_right_on(caller, Right.READ, "b", "q")
+    assert not has_right_on(caller, Right.READ, "p")
+    assert not has_right_on(caller, Right.READ, "b", "a")
+    assert has_right_on(caller, Right.DELETE, "a", "q")
+    assert not has_right_on(caller, Right.DELETE, "b", "p")
 
 
 def test_a_model_that_is_not_read_cannot_be_changed() -> None:
     everywhere = Grant(rights=tuple(right for right in Right if right is not Right.READ))
-    assert not _may(Caller("x", (everywhere,)), Right.DELETE, "a", "p")
-    assert _may(Caller("x", (everywhere, READ_P)), Right.DELETE, "a", "p")
-    assert not _may(Caller("x", (everywhere, READ_P)), Right.DELETE, "a", "q")
+    assert not has_right_on(Caller("x", (everywhere,)), Right.DELETE, "a", "p")
+    assert has_right_on(Caller("x", (everywhere, READ_P)), Right.DELETE, "a", "p")
+    assert not has_right_on(Caller("x", (everywhere, READ_P)), Right.DELETE, "a", "q")
 
 
-def test_everything_is_also_what_belongs_to_no_model() -> None:
-    assert Caller("x", OWNER).reach(Right.ADMIN) == EVERYTHING
+def test_only_everything_includes_data_of_no_model() -> None:
+    assert Caller("x", OWNER).scope(Right.ADMIN) == EVERYTHING
     assert EVERYTHING.has("a", None)
     assert EVERYTHING.has_project(None)
-    nobody = Caller("x", ()).reach(Right.READ)
+    nobody = Caller("x", ()).scope(Right.READ)
     assert nobody.is_nothing
     assert not nobody.has("a", None)
     assert not nobody.has_project(None)
-    some = Caller("x", (READ_P,)).reach(Right.READ)
+    some = Caller("x", (READ_P,)).scope(Right.READ)
     assert not some.is_everything
     assert not some.is_nothing
     assert some.has_project("p")
@@ -64,7 +66,7 @@ def test_everything_is_also_what_belongs_to_no_model() -> None:
         ),
     ],
 )
-def test_what_somebody_may_not_give(
+def test_refuses_to_grant_rights_that_the_caller_lacks(
     mine: tuple[Grant, ...], theirs: tuple[Grant, ...], lacking: list[Right]
 ) -> None:
     assert Caller("x", mine).lacks(theirs) == lacking

@@ -18,15 +18,15 @@ def test_reads_roles_from_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("grants", "said"),
+    ("grants", "sentence"),
     [
         ([{"role": "king"}], "ops.0.role: Input should be 'reader', 'analyst' or 'owner'."),
         ([{}], "ops.0: it gives nothing: name a role or rights."),
         ("owner", "ops: Input should be a valid tuple."),
     ],
 )
-def test_refuses_what_gives_no_rights(grants: Any, said: str) -> None:
+def test_refuses_what_gives_no_rights(grants: Any, sentence: str) -> None:
     settings = make_settings(RoleSettings, oidc_roles={"ops": grants})
     with pytest.raises(WrongSetting) as refused:
         read_roles(settings)
-    assert str(refused.value) == f"INFERENCE_STORE_OIDC_ROLES: {said}"
+    assert str(refused.value) == f"INFERENCE_STORE_OIDC_ROLES: {sentence}"

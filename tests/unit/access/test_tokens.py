@@ -80,11 +80,11 @@ def issuer(public: Counted) -> OneKey:
 
 @pytest.fixture
 def tokens(issuer: OneKey) -> Tokens:
-    given = {"oidc_issuer": _URL, "oidc_audience": "store", "oidc_clock_skew_seconds": 0}
-    return Tokens(make_settings(ApiSettings, **given), issuer)
+    fields = {"oidc_issuer": _URL, "oidc_audience": "store", "oidc_clock_skew_seconds": 0}
+    return Tokens(make_settings(ApiSettings, **fields), issuer)
 
 
-def _token(private: Ed25519PrivateKey, *, lasts: float = 300, subject: str = "ada") -> str:
+def _make_token(private: Ed25519PrivateKey, *, lasts: float = 300, subject: str = "ada") -> str:
     claims = {"iss": _URL, "aud": "store", "sub": subject, "exp": time.time() + lasts}
     return jwt.encode(claims, private, algorithm="EdDSA")
 
@@ -92,20 +92,20 @@ def _token(private: Ed25519PrivateKey, *, lasts: float = 300, subject: str = "ad
 async def test_a_signature_is_verified_once(
     tokens: Tokens, private: Ed25519PrivateKey, public: Counted
 ) -> None:
-    token = _token(private)
+    token = _make_token(private)
     assert not tokens.is_in_use(token)
     for _ in range(3):
         assert (await tokens.caller(token)).name == "oidc:ada"
         assert tokens.is_in_use(token)
     assert public.verified == 1
-    assert (await tokens.caller(_token(private, subject="bob"))).name == "oidc:bob"
+    assert (await tokens.caller(_make_token(private, subject="bob"))).name == "oidc:bob"
     assert public.verified == 2
 
 
 async def test_a_token_that_was_verified_expires(
     tokens: Tokens, private: Ed25519PrivateKey
 ) -> None:
-    token = _token(private, lasts=1.2)
+    token = _make_token(private, lasts=1.2)
     await tokens.caller(token)
 
     async def is_refused() -> bool:
@@ -122,7 +122,7 @@ async def test_a_token_that_was_verified_expires(
 async def test_a_key_that_is_withdrawn_or_replaced_verifies_no_more(
     tokens: Tokens, private: Ed25519PrivateKey, public: Counted, issuer: OneKey
 ) -> None:
-    token = _token(private)
+    token = _make_token(private)
     await tokens.caller(token)
     issuer.public = Counted(Ed25519PrivateKey.generate().public_key())
     with pytest.raises(Unauthorized, match="Signature"):

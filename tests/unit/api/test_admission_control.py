@@ -11,21 +11,21 @@ from inference_store.inference.errors import TooManyQueries
 from inference_store.platform.metrics import SHOWN
 
 
-def _taken() -> float:
+def _read_turns_taken() -> float:
     return SHOWN["api"].get_sample_value("inference_store_api_turns_taken", {"kind": "query"}) or 0
 
 
 @asynccontextmanager
-async def _held(admission: AdmissionControl, *callers: str) -> AsyncIterator[AsyncExitStack]:
+async def _hold_turns(admission: AdmissionControl, *callers: str) -> AsyncIterator[AsyncExitStack]:
     async with AsyncExitStack() as stack:
         for caller in callers:
             await stack.enter_async_context(admission.admit(caller))
         yield stack
 
 
-async def test_one_caller_has_its_share_and_the_rest_is_for_others() -> None:
+async def test_one_caller_cannot_take_more_than_its_share() -> None:
     admission = AdmissionControl("query", 3, 2, wait_seconds=0.01)
-    async with _held(admission, "a", "a"):
+    async with _hold_turns(admission, "a", "a"):
         with pytest.raises(TooManyQueries, match="QUERIES_AT_ONCE_PER_CALLER") as refused:
             async with admission.admit("a"):
                 pass
@@ -34,11 +34,11 @@ async def test_one_caller_has_its_share_and_the_rest_is_for_others() -> None:
             with pytest.raises(TooManyQueries, match=r"\(INFERENCE_STORE_QUERIES_AT_ONCE\)"):
                 async with admission.admit("c"):
                     pass
-    async with _held(admission, "a", "a", "c"):
+    async with _hold_turns(admission, "a", "a", "c"):
         pass
 
 
-async def test_who_has_fewest_running_is_next_and_then_who_came_first() -> None:
+async def test_admits_the_caller_with_fewest_running_then_the_first_to_arrive() -> None:
     admission = AdmissionControl("query", 2, 2, wait_seconds=30)
     order: list[str] = []
 
@@ -47,18 +47,18 @@ async def test_who_has_fewest_running_is_next_and_then_who_came_first() -> None:
             order.append(name)
             await asyncio.sleep(0)
 
-    async with _held(admission, "a") as mine:
+    async with _hold_turns(admission, "a") as mine:
         await mine.enter_async_context(admission.admit("a"))
-        asked = [asyncio.create_task(ask(name)) for name in ("a1", "a2", "b1", "b2")]
+        requests = [asyncio.create_task(ask(name)) for name in ("a1", "a2", "b1", "b2")]
         await asyncio.sleep(0.01)
         assert order == []
-    await asyncio.gather(*asked)
+    await asyncio.gather(*requests)
     assert order[:2] == ["b1", "a1"]
     assert sorted(order) == ["a1", "a2", "b1", "b2"]
 
 
-async def test_who_leaves_while_waiting_takes_no_turn_along() -> None:
-    admission, before = AdmissionControl("query", 1, 1, wait_seconds=30), _taken()
+async def test_a_caller_that_leaves_while_waiting_takes_no_turn() -> None:
+    admission, before = AdmissionControl("query", 1, 1, wait_seconds=30), _read_turns_taken()
 
     async def ask() -> None:
         async with admission.admit("a"):
@@ -73,13 +73,13 @@ async def test_who_leaves_while_waiting_takes_no_turn_along() -> None:
     await asyncio.wait([leaving])
     await asyncio.wait_for(staying, 5)
     assert leaving.cancelled()
-    assert _taken() == before
+    assert _read_turns_taken() == before
     async with admission.admit("c", wait_seconds=0):
-        assert _taken() == before + 1
+        assert _read_turns_taken() == before + 1
 
 
 async def test_let_in_and_cancelled_at_once() -> None:
-    admission, before = AdmissionControl("query", 1, 1, wait_seconds=30), _taken()
+    admission, before = AdmissionControl("query", 1, 1, wait_seconds=30), _read_turns_taken()
 
     async def ask() -> None:
         async with admission.admit("a"):
@@ -90,7 +90,7 @@ async def test_let_in_and_cancelled_at_once() -> None:
         await asyncio.sleep(0.01)
     leaving.cancel()
     await asyncio.wait([leaving])
-    assert _taken() == before
+    assert _read_turns_taken() == before
 
 
 async def test_a_crowd_does_not_wait() -> None:

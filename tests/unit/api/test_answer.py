@@ -6,11 +6,11 @@ from decimal import Decimal
 
 import pytest
 
-from inference_store.api.answer import Answer, encode_json, escape_text, fit_times
+from inference_store.api.answer import JsonAnswer, encode_json, escape_text, fit_times
 
 
 def test_times_numbers_and_odd_text() -> None:
-    answer = Answer(
+    answer = JsonAnswer(
         {
             "at": datetime(2026, 11, 1, tzinfo=UTC),
             "number": Decimal("1E+400"),
@@ -37,9 +37,9 @@ def test_times_numbers_and_odd_text() -> None:
     ],
 )
 def test_times_that_the_encoder_writes_are_the_same(at: datetime | None) -> None:
-    found = {"at": at, "text": "\ud800"}
-    expected = encode_json(found)
-    fit_times(found, ["at"])
-    assert encode_json(found, times_fit=True) == expected
-    found["text"] = "plain"
-    assert encode_json(found, times_fit=True) == encode_json({"at": at, "text": "plain"})
+    document = {"at": at, "text": "\ud800"}
+    expected = encode_json(document)
+    fit_times(document, ["at"])
+    assert encode_json(document, times_fit=True) == expected
+    document["text"] = "plain"
+    assert encode_json(document, times_fit=True) == encode_json({"at": at, "text": "plain"})

@@ -17,7 +17,7 @@ DECOMPRESS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-async def answered(
+async def compress_answer(
     pieces: list[bytes],
     *,
     accept: str,
@@ -48,7 +48,7 @@ async def answered(
     await Compression(app)(scope, receive, send)
     start, *bodies = messages
     headers = {name.decode().lower(): value.decode() for name, value in start["headers"]}
-    return headers, [each["body"] for each in bodies]
+    return headers, [body["body"] for body in bodies]
 
 
 def test_every_coding_is_made() -> None:
@@ -57,7 +57,7 @@ def test_every_coding_is_made() -> None:
 
 @pytest.mark.parametrize("coding", CODINGS)
 async def test_an_answer_is_compressed(coding: str) -> None:
-    headers, [body] = await answered([LARGE], accept=coding)
+    headers, [body] = await compress_answer([LARGE], accept=coding)
     assert headers["content-encoding"] == coding
     assert headers["vary"] == "Accept-Encoding"
     assert "content-length" not in headers
@@ -68,7 +68,7 @@ async def test_an_answer_is_compressed(coding: str) -> None:
 @pytest.mark.parametrize("coding", CODINGS)
 async def test_each_piece_of_a_stream_can_be_read_as_it_comes(coding: str) -> None:
     lines = [b'{"cursor": "a"}\n', LARGE, b"", b'{"count": 2}\n']
-    headers, pieces = await answered(lines, accept=coding, kind="application/x-ndjson")
+    headers, pieces = await compress_answer(lines, accept=coding, kind="application/x-ndjson")
     assert headers["content-encoding"] == coding
     first, *_ = pieces
     if coding == "gzip":
@@ -90,10 +90,12 @@ async def test_each_piece_of_a_stream_can_be_read_as_it_comes(coding: str) -> No
         ([LARGE], "gzip", "application/json", 200, {"content-encoding": "br"}),
     ],
 )
-async def test_what_is_sent_as_it_is(
+async def test_sends_some_answers_uncompressed(
     pieces: list[bytes], accept: str, kind: str, status: int, more: dict[str, str]
 ) -> None:
-    headers, sent = await answered(pieces, accept=accept, kind=kind, status=status, more=more)
+    headers, sent = await compress_answer(
+        pieces, accept=accept, kind=kind, status=status, more=more
+    )
     assert headers.get("content-encoding") == more.get("content-encoding")
     assert headers["content-length"] == str(sum(map(len, pieces)))
     assert sent == pieces

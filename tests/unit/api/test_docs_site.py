@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Final
 
 import httpx
 import pytest
@@ -24,10 +25,17 @@ def make_client(site: Path) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://api")
 
 
+PAGES: Final = (
+    *("index.html", "search.html", "reference/errors.html", "reference/search.html"),
+    *("how-to/twice.html", "reference/twice.html", "explanation/decisions/index.html"),
+    "_static/a.css",
+)
+
+
 @pytest.fixture
 async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     site = tmp_path / "site"
-    for name in ("index.html", "errors.html", "decisions/index.html", "_static/a.css"):
+    for name in PAGES:
         (site / name).parent.mkdir(parents=True, exist_ok=True)
         (site / name).write_text(f"this is {name}")
     (tmp_path / "secret.html").write_text("secret")
@@ -41,9 +49,10 @@ async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     [
         ("/docs/", "index.html"),
         ("/docs/index.html", "index.html"),
-        ("/docs/errors", "errors.html"),
-        ("/docs/errors.html", "errors.html"),
-        ("/docs/decisions/", "decisions/index.html"),
+        ("/docs/reference/errors", "reference/errors.html"),
+        ("/docs/reference/errors.html", "reference/errors.html"),
+        ("/docs/search.html", "search.html"),
+        ("/docs/explanation/decisions/", "explanation/decisions/index.html"),
         ("/docs/_static/a.css", "_static/a.css"),
     ],
 )
@@ -55,7 +64,7 @@ async def test_serves_files_of_the_site(client: httpx.AsyncClient, path: str, na
     assert again.status_code == 304
 
 
-@pytest.mark.parametrize("path", ["/docs", "/docs/decisions"])
+@pytest.mark.parametrize("path", ["/docs", "/docs/explanation/decisions"])
 async def test_leads_to_a_folder(client: httpx.AsyncClient, path: str) -> None:
     answer = await client.get(path, headers={"Host": "elsewhere.example"})
     assert answer.status_code == 307
@@ -63,12 +72,19 @@ async def test_leads_to_a_folder(client: httpx.AsyncClient, path: str) -> None:
     assert answer.headers["location"] == f"{path.rsplit('/', maxsplit=1)[-1]}/"
 
 
+@pytest.mark.parametrize("path", ["/docs/errors", "/docs/errors.html"])
+async def test_leads_to_a_page_without_its_folder(client: httpx.AsyncClient, path: str) -> None:
+    answer = await client.get(path)
+    # relative, and without a fragment: a browser keeps that of the link
+    assert (answer.status_code, answer.headers["location"]) == (307, "reference/errors.html")
+
+
 @pytest.mark.parametrize(
     "path",
     [
         "/docs/../secret.html",
         "/docs/../secret",
-        "/docs/decisions/../../secret.html",
+        "/docs/explanation/../../secret.html",
         "/docs/%2e%2e/secret.html",
         "/docs/..%2fsecret.html",
         "/docs/%2e%2e%2fsecret",
@@ -78,6 +94,8 @@ async def test_leads_to_a_folder(client: httpx.AsyncClient, path: str) -> None:
         "/docs/link.html",
         "/docs/link",
         "/docs/nowhere",
+        "/docs/twice",
+        "/docs/a",
         "/docs/%00",
         f"/docs/{'x' * 5000}",
     ],

@@ -1,4 +1,4 @@
-"""What an error that no route names is to the caller."""
+"""Answers to errors that no route names."""
 
 import json
 
@@ -9,7 +9,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from inference_store.api.problems import build_problem, find_refusal
 from inference_store.inference.errors import QueryTimeout
 from inference_store.platform.metrics import REFUSED
-from inference_store.query.bounded import OutOfTime, Overloaded
+from inference_store.query.deadline import OutOfTime, Overloaded
 
 
 @pytest.mark.parametrize(
@@ -21,16 +21,16 @@ from inference_store.query.bounded import OutOfTime, Overloaded
         (OSError("Connection refused"), "unavailable"),
     ],
 )
-def test_errors_of_load_and_of_time_are_told_apart(error: Exception, kind: str) -> None:
+def test_distinguishes_overload_from_timeouts(error: Exception, kind: str) -> None:
     answer = build_problem(find_refusal(error))
     body = json.loads(bytes(answer.body))
     assert (answer.status_code, body["type"]) == (503, f"/docs/errors#{kind}")
     assert int(answer.headers["Retry-After"]) > 0
-    # narrowing a question that did not run helps nobody
+    # narrowing a question that did not run does not help
     assert ("narrow" in body["detail"]) == (kind == "query-timeout")
 
 
-def test_a_look_up_that_took_too_long_is_not_told_to_narrow_its_window() -> None:
+def test_a_slow_look_up_gets_no_advice_to_narrow_its_window() -> None:
     error = DBAPIError("SELECT", {}, Exception("canceling statement due to statement timeout"))
     refused = find_refusal(error)
     assert isinstance(refused, QueryTimeout)
@@ -38,7 +38,7 @@ def test_a_look_up_that_took_too_long_is_not_told_to_narrow_its_window() -> None
     assert "again" in refused.detail
 
 
-def test_who_is_turned_away_for_load_is_counted() -> None:
+def test_counts_callers_refused_for_load() -> None:
     busy = REFUSED.labels("busy")
     before = busy._value.get()
     build_problem(find_refusal(Overloaded()))

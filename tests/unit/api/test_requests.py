@@ -17,8 +17,8 @@ from inference_store.inference.errors import TooLarge
 
 
 def test_numbers_are_exact() -> None:
-    found = exact_json(b'[0.1, 98765432109876543210, 1e400, -0.0, 7, "0.1"]')
-    assert found == [
+    numbers = exact_json(b'[0.1, 98765432109876543210, 1e400, -0.0, 7, "0.1"]')
+    assert numbers == [
         Decimal("0.1"),
         98765432109876543210,
         Decimal("1e400"),
@@ -26,17 +26,17 @@ def test_numbers_are_exact() -> None:
         7,
         "0.1",
     ]
-    assert isinstance(found[4], int)
+    assert isinstance(numbers[4], int)
 
 
 @pytest.mark.parametrize("wrong", [b"{", b"\xff", b"NaN", b"[" * 100_000, b"", b"1 2"])
-def test_what_is_not_json_is_refused(wrong: bytes) -> None:
+def test_rejects_bodies_that_are_not_json(wrong: bytes) -> None:
     with pytest.raises(json.JSONDecodeError):
         exact_json(wrong)
 
 
 def _request(pieces: list[bytes]) -> ExactRequest:
-    """One whose body comes in these pieces, each taken from the list as it is read."""
+    """Make a request whose body comes in these pieces, each taken from the list as it is read."""
 
     async def receive() -> Any:
         return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
@@ -64,7 +64,7 @@ async def test_a_large_body_is_parsed_beside_the_loop() -> None:
     let_go = threading.Event()
     busy = asyncio.create_task(read_in_thread(let_go.wait, 60))
     small, large = (json.dumps(" " * size).encode() for size in (60_000, 70_000))
-    parsing = [asyncio.create_task(_parsed(body)) for body in (small, large)]
+    parsing = [asyncio.create_task(_parse_body(body)) for body in (small, large)]
     await parsing[0]
     assert not parsing[1].done(), "it waits for the thread that reads"
     let_go.set()
@@ -72,13 +72,13 @@ async def test_a_large_body_is_parsed_beside_the_loop() -> None:
     assert await parsing[1] == " " * 70_000
 
 
-async def _parsed(body: bytes) -> Any:
+async def _parse_body(body: bytes) -> Any:
     request = _request([body])
     await request.load(1_000_000)
     return await request.json()
 
 
-async def test_one_thread_reads_what_is_large() -> None:
+async def test_reads_large_bodies_in_one_thread() -> None:
     def name(_: int) -> str:
         return threading.current_thread().name
 

@@ -22,13 +22,13 @@ def test_each_path_of_the_openapi_has_its_methods() -> None:
     with Blobs(settings) as blobs:
         app = create_app(settings, engine, blobs)
     templates: Templates = app.state.templates
-    told = app.openapi()["paths"]
-    assert len(told) > 50
-    for path, item in told.items():
-        one = path.replace("{", "a-").replace("}", "")
+    paths = app.openapi()["paths"]
+    assert len(paths) > 50
+    for path, item in paths.items():
+        filled_path = path.replace("{", "a-").replace("}", "")
         assert templates.of(path) == path
-        assert templates.of(one) != OTHER
-        assert set(templates.methods(one)) >= {method.upper() for method in item}
+        assert templates.of(filled_path) != OTHER
+        assert set(templates.methods(filled_path)) >= {method.upper() for method in item}
     assert templates.of("/v1/nowhere") == OTHER
     assert templates.methods("/v1/nowhere") == []
 
@@ -38,9 +38,9 @@ def test_apps_share_their_routes() -> None:
     settings = ApiSettings.model_validate(_SETTINGS | {"auth": "off"})
     engine = create_engine(settings.postgres_dsn.get_secret_value())
     with Blobs(settings) as blobs:
-        one, other = (create_app(settings, engine, blobs).routes for _ in range(2))
-    shared = {id(route) for route in one} & {id(route) for route in other}
-    guarded = [route for route in one if isinstance(route, GuardedRoute)]
+        routes, other_routes = (create_app(settings, engine, blobs).routes for _ in range(2))
+    shared = {id(route) for route in routes} & {id(route) for route in other_routes}
+    guarded = [route for route in routes if isinstance(route, GuardedRoute)]
     assert len(guarded) > 75
     assert shared == {id(route) for route in guarded}
 
@@ -49,10 +49,10 @@ def test_a_route_that_streams_says_that_it_needs_the_right_export() -> None:
     settings = ApiSettings.model_validate(_SETTINGS | {"auth": "off"})
     engine = create_engine(settings.postgres_dsn.get_secret_value())
     with Blobs(settings) as blobs:
-        told = create_app(settings, engine, blobs).openapi()["paths"]
+        paths = create_app(settings, engine, blobs).openapi()["paths"]
     streaming = {
         (path, method)
-        for path, item in told.items()
+        for path, item in paths.items()
         for method, operation in item.items()
         if "A stream needs `export` as well" in operation["description"]
     }

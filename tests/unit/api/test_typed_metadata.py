@@ -11,7 +11,7 @@ from inference_store.inference.metadata import Entry
 
 
 @pytest.mark.parametrize(
-    ("declared", "value", "shown"),
+    ("declared", "value", "expected"),
     [
         ("int", "239", "239"),
         ("int", "987.0", "987"),
@@ -36,10 +36,10 @@ from inference_store.inference.metadata import Entry
         ("int", None, "null"),
     ],
 )
-def test_a_value_is_shown_as_its_type(declared: str, value: str | None, shown: str) -> None:
-    found = encode_json(convert_metadata([Entry("key", declared, value, "extended")])).decode()
-    assert found == f'{{"key":{shown}}}'
-    assert json.loads(found, parse_float=Decimal) is not None
+def test_a_value_is_shown_as_its_type(declared: str, value: str | None, expected: str) -> None:
+    text = encode_json(convert_metadata([Entry("key", declared, value, "extended")])).decode()
+    assert text == f'{{"key":{expected}}}'
+    assert json.loads(text, parse_float=Decimal) is not None
 
 
 def test_every_text_can_be_shown() -> None:
@@ -49,5 +49,5 @@ def test_every_text_can_be_shown() -> None:
         Entry("twice", "int", "1", "standard"),
         Entry("twice", "int", "2", "extended"),
     ]
-    shown = json.loads(encode_json(convert_metadata(entries)))
-    assert shown == {"\\ud800": "\udc00", "twice": 2}
+    document = json.loads(encode_json(convert_metadata(entries)))
+    assert document == {"\\ud800": "\udc00", "twice": 2}

@@ -21,11 +21,11 @@ printf '%s\\n' "${COMPREPLY[@]}"
 @pytest.fixture
 def bash_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     path = tmp_path / "completion"
-    path.write_text(script("bash", capsys))
+    path.write_text(print_script("bash", capsys))
     return path
 
 
-def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
+def print_script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
     assert main(["completion", shell]) == 0
     return capsys.readouterr().out
 
@@ -49,13 +49,13 @@ def test_bash_completes(typed: list[str], completed: set[str], bash_script: Path
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_every_command_is_there(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    said = script(shell, capsys)
-    assert [name for name in COMMANDS if name not in said] == []
+    output = print_script(shell, capsys)
+    assert [name for name in COMMANDS if name not in output] == []
 
 
 @pytest.mark.parametrize("shell", [name for name in ("bash", "zsh", "fish") if shutil.which(name)])
 def test_the_shell_can_read_it(
     shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "script").write_text(script(shell, capsys))
+    (tmp_path / "script").write_text(print_script(shell, capsys))
     subprocess.run([shell, "-n", str(tmp_path / "script")], check=True)

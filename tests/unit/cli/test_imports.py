@@ -1,4 +1,4 @@
-"""What a start does not import: each package costs every start, and nobody has asked for it yet."""
+"""A start does not import packages that it does not need: each one makes every start slower."""
 
 import json
 import os
@@ -62,7 +62,7 @@ NEVER: dict[str, dict[str, str]] = {
 
 
 @cache
-def imported(module: str) -> frozenset[str]:
+def list_imports(module: str) -> frozenset[str]:
     """All modules of a fresh interpreter that imports one of the command line's."""
     code = f"import inference_store.cli.{module}, json, sys; print(json.dumps(list(sys.modules)))"
     done = subprocess.run(
@@ -79,10 +79,10 @@ def imported(module: str) -> frozenset[str]:
     ("module", "name"), [(module, name) for module, names in NEVER.items() for name in names]
 )
 def test_a_start_does_without(module: str, name: str) -> None:
-    assert name not in imported(module), NEVER[module][name]
+    assert name not in list_imports(module), NEVER[module][name]
 
 
-def test_pydantic_reads_no_source_of_ours() -> None:
+def test_pydantic_does_not_read_our_source() -> None:
     """It would, for each model, when it is imported: `Documented` reads it when it is asked."""
     reading = [
         path.relative_to(SERVICES)

@@ -1,4 +1,4 @@
-"""`inference-store <command>` imports a command's parts, and nothing else of them happens."""
+"""`inference-store <command>` imports the parts of that command only."""
 
 import gc
 import os
@@ -26,7 +26,7 @@ def test_garbage_is_collected_after_the_import(command: str, status: int) -> Non
     assert gc.isenabled()
 
 
-def test_it_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_prints_its_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["--version"])
     assert end.value.code == 0
@@ -49,16 +49,16 @@ def test_a_reader_that_has_enough_ends_a_command_without_a_traceback() -> None:
     assert (ended.returncode, ended.stderr) == (1, "")
 
 
-@pytest.mark.parametrize("given", ["15s", "PT15S", "inf", "-1", ""])
+@pytest.mark.parametrize("text", ["15s", "PT15S", "inf", "-1", ""])
 @pytest.mark.parametrize(
     ("command", "option"),
     [("doctor", "--deadline"), ("smoke", "--seconds"), ("migrate", "--wait-seconds")],
 )
 def test_seconds_are_refused_with_the_unit_and_an_example(
-    command: str, option: str, given: str, capsys: pytest.CaptureFixture[str]
+    command: str, option: str, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:
-        main([command, f"{option}={given}"])
+        main([command, f"{option}={text}"])
     assert end.value.code == 2
-    said = f"{given!r} is no number of seconds: write a plain number, such as 15"
-    assert said in capsys.readouterr().err
+    sentence = f"{text!r} is no number of seconds: write a plain number, such as 15"
+    assert sentence in capsys.readouterr().err

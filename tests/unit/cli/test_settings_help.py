@@ -8,8 +8,8 @@ import pytest
 
 from inference_store.cli.main import COMMANDS
 from inference_store.cli.settings_help import list_settings
-from inference_store.inference.documented import field_docs
-from inference_store.platform.settings import GROUPS, PREFIX, Group, ProxySettings
+from inference_store.inference.field_docs import field_docs
+from inference_store.platform.settings import GROUPS, PREFIX, ProxySettings, SettingsGroup
 
 
 @pytest.fixture(autouse=True)
@@ -18,11 +18,11 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_every_setting_is_told_with_its_line(group: type[Group]) -> None:
-    told = list_settings(group)
-    names = re.findall(rf"^  {PREFIX}([A-Z0-9_]+)", told, re.MULTILINE)
+def test_lists_every_setting_with_its_sentence(group: type[SettingsGroup]) -> None:
+    text = list_settings(group)
+    names = re.findall(rf"^  {PREFIX}([A-Z0-9_]+)", text, re.MULTILINE)
     assert sorted(names) == sorted(name.upper() for name in group.model_fields)
-    words = " ".join(told.split())
+    words = " ".join(text.split())
     assert all(doc in words for doc in field_docs(group).values())
 
 
@@ -36,7 +36,7 @@ def test_every_setting_is_told_with_its_line(group: type[Group]) -> None:
         "LOG_LEVEL (default: info)",
     ],
 )
-def test_defaults_are_told(line: str) -> None:
+def test_lists_defaults(line: str) -> None:
     assert f"  {PREFIX}{line}\n" in list_settings(ProxySettings)
 
 
@@ -46,7 +46,7 @@ def test_the_commands_own_come_first() -> None:
     )
 
 
-def reading() -> Iterator[str]:
+def list_commands_with_settings() -> Iterator[str]:
     """The commands that read settings."""
     for name in COMMANDS:
         module = import_module(f"inference_store.cli.{name}")
@@ -55,7 +55,9 @@ def reading() -> Iterator[str]:
 
 
 def test_every_command_that_reads_settings_lists_them() -> None:
-    found = list(reading())
-    assert {"proxy", "ingester", "api", "retention", "migrate"} <= set(found)
-    for name in found:
-        assert issubclass(import_module(f"inference_store.cli.{name}").SETTINGS, Group), name
+    commands = list(list_commands_with_settings())
+    assert {"proxy", "ingester", "api", "retention", "migrate"} <= set(commands)
+    for name in commands:
+        assert issubclass(import_module(f"inference_store.cli.{name}").SETTINGS, SettingsGroup), (
+            name
+        )

@@ -23,7 +23,7 @@ class Both(IngesterSettings, ApiSettings):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("environment", "sentence"),
     [
         ({"KAFKA_SASL_PASSWORD": "hunter2"}, "INFERENCE_STORE_KAFKA_SASL_PASSWORD is set, but"),
         ({"POSTGRES_POOL_SIZE": "none"}, "INFERENCE_STORE_POSTGRES_POOL_SIZE: "),
@@ -50,21 +50,21 @@ class Both(IngesterSettings, ApiSettings):
     ],
 )
 def test_it_ends_with_a_sentence(
-    given: dict[str, str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    environment: dict[str, str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert ending(Both, given, tmp_path, monkeypatch).startswith(said)
+    assert start_in_vain(Both, environment, tmp_path, monkeypatch).startswith(sentence)
 
 
-def ending(
+def start_in_vain(
     settings: type[LogSettings],
-    given: dict[str, str],
+    environment: dict[str, str],
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     checks: Checks | None = None,
 ) -> str:
-    """What a start says that ends; never the secret hunter2."""
+    """Return the message of a start that ends; it never has the secret hunter2."""
     monkeypatch.chdir(folder)
-    for name, value in given.items():
+    for name, value in environment.items():
         monkeypatch.setenv(f"INFERENCE_STORE_{name}", value)
     with pytest.raises(SystemExit) as end:
         start_service(settings, "ingester", checks)
@@ -72,8 +72,8 @@ def ending(
     return str(end.value)
 
 
-def test_all_that_is_wrong_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {
+def test_reports_all_mistakes_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = {
         "LOG_LEVEL": "loud",
         "OIDC_ROLES": '{"hunter2"',
         "POSTGRES_DSN": "hunter2",
@@ -90,9 +90,9 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path, monkeypatch: pytest.M
         "KAFKA_SASL_MECHANISM": "PLAIN",
         "KAFKA_OAUTH_TOKEN_URL": "issuer",
     }
-    lines = ending(Both, given, tmp_path, monkeypatch).splitlines()
-    told = [line.replace("INFERENCE_STORE_", "$") for line in lines]
-    for said in (
+    lines = start_in_vain(Both, environment, tmp_path, monkeypatch).splitlines()
+    shortened = [line.replace("INFERENCE_STORE_", "$") for line in lines]
+    for sentence in (
         "There is no setting $S3_KMS_KEY_FILE. ",
         "There is no setting $POSTGRESS_TLS. ",
         "$LOG_LEVEL: Input should be 'debug', 'info', 'warning' or 'error'.",
@@ -109,13 +109,13 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path, monkeypatch: pytest.M
         "$KAFKA_OAUTH_TOKEN_URL is set, but $KAFKA_SASL_MECHANISM=PLAIN does not use it",
         "$KAFKA_OAUTH_TOKEN_URL must begin with",
     ):
-        assert [line for line in told if line.startswith(said)], said
-    # of a setting that is wrong itself, nothing else is told
-    assert len(told) == 15
+        assert [line for line in shortened if line.startswith(sentence)], sentence
+    # a setting that is wrong itself is reported once
+    assert len(shortened) == 15
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("environment", "sentence"),
     [
         (
             {"TOMBSTONE_SECONDS": "30d"},
@@ -143,44 +143,52 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path, monkeypatch: pytest.M
     ],
 )
 def test_a_duration_says_its_unit_with_an_example(
-    given: dict[str, str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    environment: dict[str, str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert ending(RetentionSettings, given, tmp_path, monkeypatch).endswith(said)
+    assert start_in_vain(RetentionSettings, environment, tmp_path, monkeypatch).endswith(sentence)
 
 
 def test_a_size_says_its_unit_with_an_example(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = ending(ApiSettings, {"API_MAX_BODY_BYTES": "3M"}, tmp_path, monkeypatch)
-    assert told.endswith("; write bytes as a plain number, such as 2097152 (2 MiB, the default).")
+    output = start_in_vain(ApiSettings, {"API_MAX_BODY_BYTES": "3M"}, tmp_path, monkeypatch)
+    assert output.endswith("; write bytes as a plain number, such as 2097152 (2 MiB, the default).")
 
 
-def test_checks_are_told_with_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("AWS_WEB_IDENTITY_TOKEN_FILE", raising=False)
-    given = {"CERTIFICATE_KEY": "hunter2", "S3_ROLE_ARN": "role", "RETENTION_ADMIN_PORT": "70000"}
-    told = ending(RetentionSettings, given, tmp_path, monkeypatch, RETENTION_CHECKS)
-    assert "INFERENCE_STORE_RETENTION_ADMIN_PORT: " in told
-    assert "INFERENCE_STORE_CERTIFICATE_KEY: it has no private key" in told
-    assert "INFERENCE_STORE_S3_WEB_IDENTITY_TOKEN_FILE" in told
-
-
-def test_unknown_roles_are_told_with_the_rest(
+def test_reports_failed_checks_with_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = {"API_TOKEN": "hunter2", "OIDC_ROLES": '{"ops": [{"role": "hunter2"}]}'}
-    told = ending(ApiSettings, given, tmp_path, monkeypatch, API_CHECKS).splitlines()
-    assert [line.split(" it ")[0].split(" Input ")[0] for line in told] == [
+    monkeypatch.delenv("AWS_WEB_IDENTITY_TOKEN_FILE", raising=False)
+    environment = {
+        "CERTIFICATE_KEY": "hunter2",
+        "S3_ROLE_ARN": "role",
+        "RETENTION_ADMIN_PORT": "70000",
+    }
+    output = start_in_vain(RetentionSettings, environment, tmp_path, monkeypatch, RETENTION_CHECKS)
+    assert "INFERENCE_STORE_RETENTION_ADMIN_PORT: " in output
+    assert "INFERENCE_STORE_CERTIFICATE_KEY: it has no private key" in output
+    assert "INFERENCE_STORE_S3_WEB_IDENTITY_TOKEN_FILE" in output
+
+
+def test_reports_unknown_roles_with_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = {"API_TOKEN": "hunter2", "OIDC_ROLES": '{"ops": [{"role": "hunter2"}]}'}
+    lines = start_in_vain(ApiSettings, environment, tmp_path, monkeypatch, API_CHECKS).splitlines()
+    assert [line.split(" it ")[0].split(" Input ")[0] for line in lines] == [
         "INFERENCE_STORE_API_TOKEN:",
         "INFERENCE_STORE_OIDC_ROLES: ops.0.role:",
     ]
 
 
-def test_what_the_proxy_stands_before_is_told_with_the_rest(
+def test_reports_wrong_upstreams_and_protocols_with_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = {"PROXY_UPSTREAM": "models", "PROXY_PROTOCOLS": "v2,v3,v4", "PROXY_PORT": "x"}
-    told = ending(ProxySettings, given, tmp_path, monkeypatch, PROXY_CHECKS).splitlines()
-    assert [line.split(" ")[0] for line in told] == [
+    environment = {"PROXY_UPSTREAM": "models", "PROXY_PROTOCOLS": "v2,v3,v4", "PROXY_PORT": "x"}
+    lines = start_in_vain(
+        ProxySettings, environment, tmp_path, monkeypatch, PROXY_CHECKS
+    ).splitlines()
+    assert [line.split(" ")[0] for line in lines] == [
         "INFERENCE_STORE_PROXY_PORT:",
         "INFERENCE_STORE_PROXY_PROTOCOLS:",
         "INFERENCE_STORE_PROXY_PROTOCOLS:",

@@ -1,1 +1,1 @@
-"""What others have stored or wired up stays as it is: files hold it, byte for byte."""
+"""Formats that others have stored or wired up do not change: files hold them, byte for byte."""

@@ -1,4 +1,4 @@
-"""What the proxy writes of an exchange: object keys, the bytes of blobs, of events, of a spool's
+"""The proxy's output for an exchange: object keys, the bytes of blobs, of events, of a spool's
 file, of a report. Ids and times that are made on the way are replaced with fixed ones."""
 
 from collections.abc import Callable
@@ -10,18 +10,18 @@ import pytest
 
 from inference_store.inference import producer_reports
 from inference_store.platform.settings import ProxySettings
-from inference_store.proxy.capture import prepared as spool_file
+from inference_store.proxy.capture import prepared_capture as spool_file
 from inference_store.proxy.capture.prepare import Preparation
-from inference_store.proxy.capture.prepared import Prepared
+from inference_store.proxy.capture.prepared_capture import PreparedCapture
 from inference_store.proxy.capture.work import Work
 from inference_store.proxy.exchange import Body, Exchange
-from inference_store.proxy.protocols import PROTOCOLS, recognised
+from inference_store.proxy.protocols import PROTOCOLS, recognise_call
 from inference_store.proxy.rules import Redaction, Rules
 from tests.exchanges import exchange
 from tests.settings import make_settings
 from tests.unit.proxy.protocols.v2_grpc import calls
 
-from .golden import check, written_bytes
+from .golden import check, format_bytes
 
 AT = datetime(2026, 11, 22, 4, 5, 6, 7, tzinfo=UTC)
 PUBLISHED = "2026-11-22T04:05:07.000007Z"
@@ -41,42 +41,47 @@ RULES = Rules(
 )
 
 
-def timed(body: bytes, answer: bytes, /, **changes: Any) -> Exchange:
+def make_exchange(body: bytes, answer: bytes, /, **changes: Any) -> Exchange:
     times = [AT + timedelta(milliseconds=ms) for ms in (0, 1, 21, 22)]
     names = ("received_at", "forwarded_at", "responded_at", "finished_at")
     return exchange(body, answer, **(dict(zip(names, times, strict=True)) | changes))
 
 
-def v2() -> Exchange:
+def make_v2() -> Exchange:
     """Return a call with a text, metadata, a trace, an id."""
     parameters = {"metadata": METADATA}
-    one = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["héllo"]}
-    body = orjson.dumps({"id": "frame-7", "inputs": [one | {"parameters": parameters}]})
+    tensor = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["héllo"]}
+    body = orjson.dumps({"id": "frame-7", "inputs": [tensor | {"parameters": parameters}]})
     data = [{"label": "cat", "score": 0.9}]
     out = {"name": "predictions", "datatype": "BYTES", "shape": [1], "data": data}
     headers = [("content-type", "application/json"), ("traceparent", TRACE), ("x-camera", "north")]
-    return timed(body, orjson.dumps({"outputs": [out]}), request_headers=headers)
+    return make_exchange(body, orjson.dumps({"outputs": [out]}), request_headers=headers)
 
 
-def v2_batch() -> Exchange:
+def make_v2_batch() -> Exchange:
     """Return a call with two inferences in one tensor."""
-    one = {"name": "x", "datatype": "FP32", "shape": [2, 2], "data": [1, 2.5, 3, 4]}
+    tensor = {"name": "x", "datatype": "FP32", "shape": [2, 2], "data": [1, 2.5, 3, 4]}
     out = {"name": "y", "datatype": "FP32", "shape": [2, 1], "data": [0.25, 0.75]}
-    body, answer = ({"inputs": [one], "id": "batch"}, {"outputs": [out], "model_version": "3"})
-    return timed(orjson.dumps(body), orjson.dumps(answer))
+    body, answer = ({"inputs": [tensor], "id": "batch"}, {"outputs": [out], "model_version": "3"})
+    return make_exchange(orjson.dumps(body), orjson.dumps(answer))
 
 
-def v2_grpc() -> Exchange:
+def make_v2_grpc() -> Exchange:
     """Return a call over gRPC with an image."""
-    asked = calls.request(IMAGE, id="g-1").SerializeToString(deterministic=True)
-    answered = calls.response("cat", id="g-1").SerializeToString(deterministic=True)
+    request_bytes = calls.make_request(IMAGE, id="g-1").SerializeToString(deterministic=True)
+    response_bytes = calls.make_response("cat", id="g-1").SerializeToString(deterministic=True)
     changes = {"transport": "grpc", "path": calls.INFER, "method": calls.INFER, "grpc_code": 0}
-    return timed(
-        asked, answered, http_status=None, request_headers=[], response_headers=[], **changes
+    return make_exchange(
+        request_bytes,
+        response_bytes,
+        http_status=None,
+        request_headers=[],
+        response_headers=[],
+        **changes,
     )
 
 
-def chat() -> Exchange:
+def make_chat() -> Exchange:
     """Return a chat."""
     messages = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Hi"}]
     body = {"model": "gpt", "messages": messages, "metadata": {"user": "u-1"}}
@@ -84,23 +89,26 @@ def chat() -> Exchange:
     choice["finish_reason"] = "stop"
     answer = {"id": "chat-1", "choices": [choice], "usage": {"prompt_tokens": 3}}
     path = "/v1/chat/completions"
-    return timed(orjson.dumps(body), orjson.dumps(answer), path=path)
+    return make_exchange(orjson.dumps(body), orjson.dumps(answer), path=path)
 
 
-def failed() -> Exchange:
+def make_failed() -> Exchange:
     """Return a call whose answer is an error, and whose request cannot be read."""
     answer = b'{"error": "no such model"}'
-    return timed(b"\xffno json", answer, http_status=500, request_headers=[("x-request-id", "r")])
+    return make_exchange(
+        b"\xffno json", answer, http_status=500, request_headers=[("x-request-id", "r")]
+    )
 
 
 CAPTURES: dict[str, Callable[[], Exchange]] = {
-    each.__name__: each for each in (v2, v2_batch, v2_grpc, chat, failed)
+    make.__name__.removeprefix("make_"): make
+    for make in (make_v2, make_v2_batch, make_v2_grpc, make_chat, make_failed)
 }
 
 
-def captured(made: Exchange) -> Prepared:
+def capture_exchange(sample: Exchange) -> PreparedCapture:
     names = PROTOCOLS.keys() - {"raw", "raw-grpc"}
-    call = recognised(names, made.transport, made.method, made.path)
+    call = recognise_call(names, sample.transport, sample.method, sample.path)
     assert call is not None
     settings = make_settings(
         ProxySettings,
@@ -109,17 +117,17 @@ def captured(made: Exchange) -> Prepared:
         proxy_redaction_key="k",
     )
     preparation = Preparation(settings)
-    chosen = preparation.choose(Work(made, call, RULES, "detector/é"))
+    chosen = preparation.choose(Work(sample, call, RULES, "detector/é"))
     assert chosen is not None
     return preparation.prepare(chosen, PRODUCER, 7)
 
 
-def with_fixed(one: Prepared, data: bytes) -> bytes:
+def fix_ids(prepared: PreparedCapture, data: bytes) -> bytes:
     """Return bytes with fixed capture ids, and a fixed time of publication, of the same length."""
-    for number, message in enumerate(one.messages):
+    for number, message in enumerate(prepared.messages):
         event = orjson.loads(message.value)
-        capture = f"01900000-0000-7000-8000-{number:012}"
-        data = data.replace(event["capture_id"].encode(), capture.encode())
+        capture_id = f"01900000-0000-7000-8000-{number:012}"
+        data = data.replace(event["capture_id"].encode(), capture_id.encode())
         if not event["inference_id"].startswith(("frame", "batch", "g-", "chat", "r")):
             data = data.replace(event["inference_id"].encode(), b"made-here")
         data = data.replace(event["event_published_at"].encode(), PUBLISHED.encode())
@@ -128,22 +136,22 @@ def with_fixed(one: Prepared, data: bytes) -> bytes:
 
 @pytest.mark.parametrize("name", CAPTURES)
 def test_capture(name: str) -> None:
-    one = captured(CAPTURES[name]())
-    found = ""
-    for blob in one.blobs:
-        key = with_fixed(one, blob.key.encode()).decode()
-        found += written_bytes(f"blob {key} {blob.content_type}", with_fixed(one, blob.data))
-    for message in one.messages:
-        key = with_fixed(one, message.key).decode()
-        found += written_bytes(f"event {key}", with_fixed(one, message.value))
-    check(f"capture_{name}.txt", found)
+    capture = capture_exchange(CAPTURES[name]())
+    text = ""
+    for blob in capture.blobs:
+        key = fix_ids(capture, blob.key.encode()).decode()
+        text += format_bytes(f"blob {key} {blob.content_type}", fix_ids(capture, blob.data))
+    for message in capture.messages:
+        key = fix_ids(capture, message.key).decode()
+        text += format_bytes(f"event {key}", fix_ids(capture, message.value))
+    check(f"capture_{name}.txt", text)
 
 
 def test_file_of_a_spool() -> None:
     messages = (spool_file.Message(b"m/1", b'{"model_id":"m"}'),)
     blobs = (spool_file.Blob("a/data", "text/plain", b"hello"),)
-    one = Prepared(producer=PRODUCER, sequence=7, blobs=blobs, messages=messages)
-    check("spool_file.txt", written_bytes("file", spool_file.encode(one)))
+    capture = PreparedCapture(producer=PRODUCER, sequence=7, blobs=blobs, messages=messages)
+    check("spool_file.txt", format_bytes("file", spool_file.encode(capture)))
 
 
 def test_report() -> None:
@@ -162,11 +170,13 @@ def test_report() -> None:
         events=6,
         highest_sequence=8,
     )
-    check("report.txt", written_bytes(report.producer, producer_reports.encode(report)))
+    check("report.txt", format_bytes(report.producer, producer_reports.encode(report)))
 
 
 def test_capture_of_a_cut_body() -> None:
-    made = timed(b"", b"{}", request=Body(parts=(b'{"inputs": [',), size=10_000, whole=False))
-    one = captured(made)
-    found = [written_bytes("event", with_fixed(one, each.value)) for each in one.messages]
-    check("capture_cut.txt", "".join(found))
+    cut = make_exchange(
+        b"", b"{}", request=Body(parts=(b'{"inputs": [',), size=10_000, whole=False)
+    )
+    capture = capture_exchange(cut)
+    texts = [format_bytes("event", fix_ids(capture, message.value)) for message in capture.messages]
+    check("capture_cut.txt", "".join(texts))

@@ -19,7 +19,7 @@ from inference_store.inference.task_types import TASK_TYPES
 from inference_store.operations.doctor import CHECKS
 from inference_store.platform.metrics import METRICS
 from inference_store.platform.settings import GROUPS, PREFIX, secrets_of
-from inference_store.platform.settings.group import Group
+from inference_store.platform.settings.group import SettingsGroup
 from inference_store.proxy.protocols import PROTOCOLS
 from inference_store.query.aggregates import AGGREGATES
 from inference_store.query.operators import OPERATORS
@@ -28,55 +28,56 @@ from .golden import check
 
 
 def test_settings() -> None:
-    check("settings.txt", lines(line for group in GROUPS for line in settings_of(group)))
+    check("settings.txt", join_lines(line for group in GROUPS for line in list_settings(group)))
 
 
 def test_metrics() -> None:
-    found = (
-        f"{one.kind} {one.name}{{{','.join(one.labels)}}} {one.owner}"
-        for one in sorted(METRICS, key=lambda one: one.name)
+    descriptions = (
+        f"{metric.kind} {metric.name}{{{','.join(metric.labels)}}} {metric.owner}"
+        for metric in sorted(METRICS, key=lambda metric: metric.name)
     )
-    check("metrics.txt", lines(found))
+    check("metrics.txt", join_lines(descriptions))
 
 
 def test_commands() -> None:
-    found = [*options_of("inference-store", build_root_parser())]
+    options = [*list_options("inference-store", build_root_parser())]
     for name in COMMANDS:
         parser = argparse.ArgumentParser()
         import_module(f"inference_store.cli.{name}").add_arguments(parser)
-        found += options_of(f"inference-store {name}", parser)
-    check("commands.txt", lines(found))
+        options += list_options(f"inference-store {name}", parser)
+    check("commands.txt", join_lines(options))
 
 
 def test_lists() -> None:
     refusals = [kind for kind in vars(errors).values() if isinstance(kind, type)]
-    found = {
-        "aggregate": [each.name for each in AGGREGATES.values()],
-        "audit action": [each.value for each in Action],
-        "check of the doctor": [each.name for each in CHECKS],
+    lists_by_name = {
+        "aggregate": [aggregate.name for aggregate in AGGREGATES.values()],
+        "audit action": [action.value for action in Action],
+        "check of the doctor": [doctor_check.name for doctor_check in CHECKS],
         "dead letter": DEAD_LETTER_REASONS,
         "drop": DROP_REASONS,
         "error": [f"{x.status} {x.type}" for x in refusals if issubclass(x, StoreError)],
         "field of an event": FIELDS,
-        "kind of the ledger": [each.name for each in KINDS],
+        "kind of the ledger": [ledger_kind.name for ledger_kind in KINDS],
         "metadata type": TYPE_NAMES,
         "operator": OPERATORS,
         "protocol": PROTOCOLS,
-        "right": [each.value for each in Right],
+        "right": [right.value for right in Right],
         "role": [f"{role}: {' '.join(sorted(ROLES[role]))}" for role in ROLES],
         "task type": TASK_TYPES,
     }
     check(
-        "lists.txt", lines(sorted(f"{what}: {n}" for what, names in found.items() for n in names))
+        "lists.txt",
+        join_lines(sorted(f"{what}: {n}" for what, names in lists_by_name.items() for n in names)),
     )
 
 
-def lines(found: Iterator[str] | list[str]) -> str:
-    return "".join(f"{line}\n" for line in found)
+def join_lines(texts: Iterator[str] | list[str]) -> str:
+    return "".join(f"{line}\n" for line in texts)
 
 
-def settings_of(group: type[Group]) -> Iterator[str]:
-    """Yield each setting of a service with its default; `!` stands before a secret."""
+def list_settings(group: type[SettingsGroup]) -> Iterator[str]:
+    """Yield each setting of a service with its default; `!` marks a secret."""
     yield f"# {group.__name__.removesuffix('Settings').lower()}"
     for name, field in sorted(group.model_fields.items()):
         secret = "!" if name in secrets_of(group) else ""
@@ -84,13 +85,13 @@ def settings_of(group: type[Group]) -> Iterator[str]:
         yield f"{secret}{PREFIX}{name.upper()} {default}"
 
 
-def options_of(program: str, parser: argparse.ArgumentParser) -> Iterator[str]:
+def list_options(program: str, parser: argparse.ArgumentParser) -> Iterator[str]:
     """Yield a command and each of its options, then those of the commands below it."""
     yield program
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, below in action.choices.items():
-                yield from options_of(f"{program} {name}", below)
+                yield from list_options(f"{program} {name}", below)
         elif not isinstance(action, argparse._HelpAction):
             names = ", ".join(action.option_strings) or action.dest
             choices = "" if action.choices is None else f" {list(action.choices)}"

@@ -13,7 +13,7 @@ from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
 from tests.settings import make_settings
 
-from .golden import check, written_json
+from .golden import check, format_json
 
 NOWHERE = {
     "postgres_dsn": "postgresql://nobody@127.0.0.1:1/nothing",
@@ -32,50 +32,54 @@ def document() -> dict[str, Any]:
     settings = make_settings(ApiSettings, **NOWHERE)
     engine = create_engine(settings.postgres_dsn.get_secret_value())
     with Blobs(settings) as blobs:
-        made: dict[str, Any] = create_app(settings, engine, blobs).openapi()
-    return made | {"info": made["info"] | {"version": "0"}}
+        app_document: dict[str, Any] = create_app(settings, engine, blobs).openapi()
+    return app_document | {"info": app_document["info"] | {"version": "0"}}
 
 
 def test_contract(document: dict[str, Any]) -> None:
-    contract = without_sentences(document)
-    operations = [one for path in contract["paths"].values() for one in path.values()]
-    written = Counter(written_json([*one]) for each in operations for one in responses(each))
+    contract = remove_sentences(document)
+    operations = [operation for path in contract["paths"].values() for operation in path.values()]
+    written = Counter(
+        format_json([*answer]) for checked in operations for answer in list_responses(checked)
+    )
     common = {text for text, count in written.items() if count > 10}
-    for each in operations:
-        for status, response in responses(each):
-            if written_json([status, response]) in common:
-                each["responses"][status] = "common"
-    found = contract | {"common": [json.loads(text) for text in sorted(common)]}
-    check("openapi.json", written_json(found) + "\n")
+    for checked in operations:
+        for status, response in list_responses(checked):
+            if format_json([status, response]) in common:
+                checked["responses"][status] = "common"
+    compact = contract | {"common": [json.loads(text) for text in sorted(common)]}
+    check("openapi.json", format_json(compact) + "\n")
 
 
 def test_sentences(document: dict[str, Any]) -> None:
-    found = sorted(set(sentences(document)))
-    check("openapi_sentences.txt", "".join(f"{written_json(each)}\n" for each in found))
+    texts = sorted(set(list_sentences(document)))
+    check("openapi_sentences.txt", "".join(f"{format_json(text)}\n" for text in texts))
 
 
-def responses(operation: dict[str, Any]) -> list[tuple[str, Any]]:
+def list_responses(operation: dict[str, Any]) -> list[tuple[str, Any]]:
     return list(operation["responses"].items())
 
 
-def without_sentences(node: Any) -> Any:
+def remove_sentences(node: Any) -> Any:
     """Return the same without its descriptions and summaries."""
     if isinstance(node, list):
-        return [without_sentences(each) for each in node]
+        return [remove_sentences(child) for child in node]
     if not isinstance(node, dict):
         return node
-    return {name: without_sentences(each) for name, each in node.items() if not is_one(name, each)}
+    return {
+        name: remove_sentences(child) for name, child in node.items() if not is_one(name, child)
+    }
 
 
-def sentences(node: Any) -> Iterator[str]:
+def list_sentences(node: Any) -> Iterator[str]:
     """Yield each description and summary."""
-    for name, each in node.items() if isinstance(node, dict) else ():
-        if is_one(name, each):
-            yield each
+    for name, child in node.items() if isinstance(node, dict) else ():
+        if is_one(name, child):
+            yield child
         else:
-            yield from sentences(each)
-    for each in node if isinstance(node, list) else ():
-        yield from sentences(each)
+            yield from list_sentences(child)
+    for child in node if isinstance(node, list) else ():
+        yield from list_sentences(child)
 
 
 def is_one(name: str, value: Any) -> bool:

@@ -8,16 +8,20 @@ from uuid import UUID
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from inference_store.erasure.audit_chain import hashes
-from inference_store.erasure.certificates import anew, audit_checkpoints, documents, entries, head
-from inference_store.erasure.certificates.chain import CERTIFICATE, KEY, Link
-from inference_store.erasure.certificates.erased import Erased
-from inference_store.erasure.certificates.keys import SigningKey
-from inference_store.erasure.certificates.merkle import Tree, root_of
-from inference_store.erasure.certificates.signed import Signed, canonical, signed
-from inference_store.erasure.ledger.entry import Entry, Note, Said
+from inference_store.erasure.certify import audit_checkpoints, documents, list_entries
+from inference_store.erasure.certify.chain import CERTIFICATE
+from inference_store.erasure.certify.erased_lists import Erased
+from inference_store.erasure.certify.merkle import MerkleTree, compute_root
+from inference_store.erasure.ledger.entry import Content, Entry, Note
+from inference_store.erasure.log import chain_head, key_documents
+from inference_store.erasure.log.canonical import canonical, format_instant
+from inference_store.erasure.log.hash_chain import Link
+from inference_store.erasure.log.key_documents import RESTART, make_key_document
+from inference_store.erasure.log.keys import SigningKey
+from inference_store.erasure.log.signed_document import SignedDocument, sign_document
 from inference_store.inference.events import StorageKey
 
-from .golden import check, written_bytes
+from .golden import check, format_bytes
 
 SIGNS = SigningKey(Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
 NEXT = SigningKey(Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33))))
@@ -27,33 +31,33 @@ ERASURE, HOLD, RUN = (UUID(int=number) for number in (1, 2, 3))
 UIDS = [UUID("01900000-0000-7000-8000-000000000001"), UUID("01900000-0000-7000-8000-000000000002")]
 
 
-def ledger_entries() -> list[Entry]:
+def make_ledger_entries() -> list[Entry]:
     """Return a chain of two entries."""
     note = Note("policy_set", "a/b", {"rules": [1, ODD]})
     body = {"model_id": "a/b", "n": 10**400, "share": 0.25, "text": f"\ud800{ODD}", "none": None}
-    said = [Said(body, note, "10.0.0.1", "00" * 16), Said({}, None, None, "11" * 16)]
-    first = Entry(1, "policy_set", AT, "key:ops", "0" * 64, said[0].hash, said[0])
-    return [first, Entry(2, "begun_anew", AT, "ledger", first.hash, said[1].hash, said[1])]
+    contents = [Content(body, note, "10.0.0.1", "00" * 16), Content({}, None, None, "11" * 16)]
+    first = Entry(1, "policy_set", AT, "key:ops", "0" * 64, contents[0].hash, contents[0])
+    return [first, Entry(2, "begun_anew", AT, "ledger", first.hash, contents[1].hash, contents[1])]
 
 
 def test_ledger() -> None:
-    found = ""
-    for entry in ledger_entries():
-        found += written_bytes(f"entry {entry.number} {entry.hash}", entry.encoded())
-        found += written_bytes(f"entry {entry.number}, forgotten", entry.forgotten().encoded())
-    check("ledger.txt", found)
+    text = ""
+    for entry in make_ledger_entries():
+        text += format_bytes(f"entry {entry.number} {entry.hash}", entry.encode())
+        text += format_bytes(f"entry {entry.number}, forgotten", entry.redact().encode())
+    check("ledger.txt", text)
 
 
-def list_of_entries() -> list[bytes]:
+def make_entries() -> list[bytes]:
     """Return a certificate's list: each scope, and objects."""
     keys = [StorageKey("bucket", "a/data"), StorageKey("bucket", "\udcff")]
-    scopes = [entries.of_inference(SIGNS, scope, UIDS[0]) for scope in entries.LETTERS]
-    return scopes + [entries.of_object(SIGNS, key) for key in keys]
+    scopes = [list_entries.hash_inference(SIGNS, scope, UIDS[0]) for scope in list_entries.LETTERS]
+    return scopes + [list_entries.hash_object(SIGNS, key) for key in keys]
 
 
-def certificate(place: Link) -> dict[str, Any]:
+def make_certificate_document(previous: Link) -> dict[str, Any]:
     """Return the document of an erasure's certificate, issued at a fixed time."""
-    asked = documents.Asked(
+    certified = documents.CertifiedRequest(
         id=ERASURE,
         model_ids=["a/b", ODD],
         cause="request",
@@ -62,7 +66,7 @@ def certificate(place: Link) -> dict[str, Any]:
         requested_by="key:ops",
         run=RUN,
         held={HOLD: 2},
-        by=documents.without_values(SIGNS, {"filter": ODD, "inference_ids": ["1", "2"]}),
+        by=documents.hash_values(SIGNS, {"filter": ODD, "inference_ids": ["1", "2"]}),
         decided_by=[{"policy": str(HOLD), "rule": 1}],
         given_up={"by": "key:ops", "holds": {str(HOLD): 1}},
     )
@@ -70,40 +74,48 @@ def certificate(place: Link) -> dict[str, Any]:
     erased = Erased([1], 3, 2, AT, later, [SIGNS.id], AT, later)
     counts = {"versions": 4, "bytes": 5, "rows": {"inference": 3}}
     remains = [{"where": "somewhere", "clear_at": None}]
-    root = root_of(list_of_entries())
-    return fixed(
-        documents.certificate_of(asked, erased, counts, root, place=place, remains=remains)
+    root = compute_root(make_entries())
+    return fix_time(
+        documents.make_certificate(
+            certified, erased, counts, root, previous=previous, remains=remains
+        )
     )
 
 
-def fixed(document: dict[str, Any]) -> dict[str, Any]:
-    return document | {"issued_at": documents.instant(AT)}
+def fix_time(document: dict[str, Any]) -> dict[str, Any]:
+    return document | {"issued_at": format_instant(AT)}
 
 
-def chain() -> list[Signed]:
+def make_chain() -> list[SignedDocument]:
     """Return a chain: a key, a certificate, and a key that restarts the chain."""
-    key = signed(SIGNS, KEY, fixed(documents.key_of(SIGNS.public, place=Link(0, b""))))
-    one = signed(SIGNS, CERTIFICATE, certificate(Link(1, key.hash)))
-    again = documents.key_of(NEXT.public, place=Link(2, one.hash))
-    said = {"by": "ops", "instead_of": SIGNS.id, "reason": ODD}
-    return [key, one, signed(NEXT, KEY, fixed(again) | {anew.MEMBER: said})]
+    key = sign_document(
+        SIGNS, key_documents.KIND, fix_time(make_key_document(SIGNS.public, after=Link(0, b"")))
+    )
+    document = sign_document(SIGNS, CERTIFICATE, make_certificate_document(Link(1, key.hash)))
+    again = make_key_document(NEXT.public, after=Link(2, document.hash))
+    restart = {"by": "ops", "instead_of": SIGNS.id, "reason": ODD}
+    return [
+        key,
+        document,
+        sign_document(NEXT, key_documents.KIND, fix_time(again) | {RESTART: restart}),
+    ]
 
 
 def test_certificates() -> None:
-    found = "".join(
-        written_bytes(f"{one.kind} {number} {one.hash.hex()}", one.text.encode())
-        for number, one in enumerate(chain(), 1)
+    text = "".join(
+        format_bytes(f"{document.kind} {number} {document.hash.hex()}", document.text.encode())
+        for number, document in enumerate(make_chain(), 1)
     )
-    for number, entry in enumerate(list_of_entries()):
-        tree = Tree(proving=number)
-        for each in list_of_entries():
-            tree.add(each)
-        proof = " ".join(each.hex() for each in tree.proof())
-        found += written_bytes(f"entry {number}, proved by {proof}", entry)
-    found += written_bytes("root", root_of(list_of_entries()))
-    found += written_bytes("public key", SIGNS.public.pem.encode())
-    found += f"{head.KEY}\n{head.AUDIT_KEY}\n"
-    check("certificates.txt", found)
+    for number, entry in enumerate(make_entries()):
+        tree = MerkleTree(proving=number)
+        for leaf in make_entries():
+            tree.add(leaf)
+        proof = " ".join(sibling.hex() for sibling in tree.proof())
+        text += format_bytes(f"entry {number}, proved by {proof}", entry)
+    text += format_bytes("root", compute_root(make_entries()))
+    text += format_bytes("public key", SIGNS.public.pem.encode())
+    text += f"{chain_head.CERTIFICATES_HEAD}\n{chain_head.AUDIT_HEAD}\n"
+    check("certificates.txt", text)
 
 
 def test_audit() -> None:
@@ -116,19 +128,19 @@ def test_audit() -> None:
         model=3,
         model_id=ODD,
     )
-    values = hashes.of_values(bytes(16), UIDS[0], '{"a": 1, "é": null}')
-    link = hashes.of_link(hashes.GENESIS, 1, row, values)
+    values = hashes.hash_values(bytes(16), UIDS[0], '{"a": 1, "é": null}')
+    link = hashes.hash_link(Link(0, hashes.GENESIS_HASH), row, values)
     document = {"reason": "head", "number": 1, "hash": link.hex(), "at": AT.isoformat()}
     document |= {"cut": 0, "previous": ""}
-    point = signed(SIGNS, audit_checkpoints.KIND, document)
-    found = {
+    point = sign_document(SIGNS, audit_checkpoints.KIND, document)
+    texts = {
         "values": values.hex(),
-        "values without a uid": hashes.of_values(b"salt", None, "{}").hex(),
+        "values without a uid": hashes.hash_values(b"salt", None, "{}").hex(),
         "link": link.hex(),
         "checkpoint": point.text,
-        "hash of the checkpoint": hashes.of_checkpoint(
+        "hash of the checkpoint": hashes.hash_checkpoint(
             {"document": document, "kind": point.kind}
         ).hex(),
         "canonical": canonical(document),
     }
-    check("audit.txt", "".join(written_bytes(name, each.encode()) for name, each in found.items()))
+    check("audit.txt", "".join(format_bytes(name, text.encode()) for name, text in texts.items()))

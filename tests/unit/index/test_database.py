@@ -1,4 +1,5 @@
-"""Which errors of the driver mean that the database is away, and which that we are at fault."""
+"""Which errors of the driver mean that the database is unavailable, and which that we are at
+fault."""
 
 import pytest
 from asyncpg.exceptions import (
@@ -8,14 +9,14 @@ from asyncpg.exceptions import (
     UndefinedColumnError,
 )
 
-from inference_store.index.database import is_trouble
+from inference_store.index.database import is_transient
 
 
 @pytest.mark.parametrize(
-    ("error", "trouble"),
+    ("error", "transient"),
     [
         (InterfaceError("connection is closed"), True),
-        # what the rollback says where a connection was cut amid an operation
+        # the error of a rollback after a connection was cut amid an operation
         (InterfaceError("cannot perform operation: another operation is in progress"), True),
         (InterfaceError("cannot use a cursor outside of a transaction"), False),
         (ConnectionDoesNotExistError("connection was closed in the middle of operation"), True),
@@ -23,5 +24,5 @@ from inference_store.index.database import is_trouble
         (UndefinedColumnError("column does not exist"), False),
     ],
 )
-def test_trouble_is_told_from_a_fault_of_ours(error: Exception, trouble: bool) -> None:
-    assert is_trouble(error) is trouble
+def test_distinguishes_transient_errors_from_defects(error: Exception, transient: bool) -> None:
+    assert is_transient(error) is transient

@@ -1,4 +1,4 @@
-"""Where each table lives under Citus: every one is decided, and what is said of it can be done."""
+"""The placement of tables under Citus: each table has one, and Citus can carry it out."""
 
 from sqlalchemy import Table, UniqueConstraint
 
@@ -54,25 +54,25 @@ def test_the_statements() -> None:
     assert written == GOLDEN.strip().splitlines()
 
 
-def test_what_is_in_its_place_is_left_alone() -> None:
+def test_leaves_distributed_tables_alone() -> None:
     assert steps(SPREAD, shards=32) == []
     assert [step.table for step in steps(SPREAD - {"tombstone"}, shards=8)] == ["tombstone"]
 
 
-def unique_columns(table: Table) -> list[set[str]]:
-    found = [{column.name for column in table.primary_key.columns}]
-    found += [{c.name for c in index.columns} for index in table.indexes if index.unique]
-    found += [
-        {c.name for c in one.columns}
-        for one in table.constraints
-        if isinstance(one, UniqueConstraint)
+def list_unique_columns(table: Table) -> list[set[str]]:
+    columns = [{column.name for column in table.primary_key.columns}]
+    columns += [{c.name for c in index.columns} for index in table.indexes if index.unique]
+    columns += [
+        {c.name for c in constraint.columns}
+        for constraint in table.constraints
+        if isinstance(constraint, UniqueConstraint)
     ]
-    return found
+    return columns
 
 
-def test_what_is_unique_in_a_distributed_table_is_so_within_a_model() -> None:
+def test_unique_keys_of_distributed_tables_include_the_model() -> None:
     for table in DISTRIBUTED:
-        assert all("model" in columns for columns in unique_columns(table)), table.name
+        assert all("model" in columns for columns in list_unique_columns(table)), table.name
         assert not any(column.identity for column in table.columns), table.name
 
 

@@ -1,4 +1,4 @@
-"""What an index has of a long text."""
+"""The part of a long text that an index holds."""
 
 from hypothesis import given
 from hypothesis import strategies as st

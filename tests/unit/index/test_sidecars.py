@@ -13,17 +13,17 @@ from inference_store.inference.events import FIELDS
 from inference_store.inference.layout import edited_key, segment_of, sidecar_key
 
 AT = datetime(2026, 11, 1, 23, 59, tzinfo=UTC)
-PLACE = PartitionId("default", "events", 0, 3)
+PARTITION = PartitionId("default", "events", 0, 3)
 
 
-def record(payload: bytes, key: bytes | None = b"k") -> Record:
-    return Record(PLACE, 7, AT, key, payload, (("producer", "p"),))
+def make_record(payload: bytes, key: bytes | None = b"k") -> Record:
+    return Record(PARTITION, 7, AT, key, payload, (("producer", "p"),))
 
 
 @given(st.binary(max_size=40), st.none() | st.binary(max_size=40), st.none() | st.binary())
 def test_every_byte_comes_back(event: bytes, metadata: bytes | None, key: bytes | None) -> None:
-    made = sidecars.contents_of(record(event, key), metadata)
-    assert sidecars.decode(sidecars.encode(made)) == made
+    contents = sidecars.contents_of(make_record(event, key), metadata)
+    assert sidecars.decode(sidecars.encode(contents)) == contents
 
 
 @pytest.mark.parametrize("blob", [b"", b"[]", b"{}", b'{"sidecar": 2}', b'{"sidecar": 1}', b"\xff"])
@@ -37,12 +37,14 @@ def test_without_its_input_it_keeps_what_is_known_of_the_event(as_text: bool) ->
     blob = {"metadata": [1.50], "request": {"prompt": "secret"}}
     event = {"model_id": "m", "ok": True, "prompt": "secret", "inputs": ["secret"]}
     event["metadata"] = json.dumps(blob) if as_text else blob
-    contents = sidecars.contents_of(record(json.dumps(event).encode()), json.dumps(blob).encode())
+    contents = sidecars.contents_of(
+        make_record(json.dumps(event).encode()), json.dumps(blob).encode()
+    )
     rest = sidecars.without_input(contents, known=FIELDS)
     assert rest.input_deleted
     assert b"secret" not in sidecars.encode(rest)
-    kept = json.loads(rest.event)
-    assert kept.keys() == {"model_id", "ok", "metadata"}
+    event_left = json.loads(rest.event)
+    assert event_left.keys() == {"model_id", "ok", "metadata"}
     assert json.loads(rest.metadata or b"") == {"metadata": [1.5]}
     assert sidecars.without_input(rest, known=FIELDS) == rest
 

@@ -24,35 +24,35 @@ from inference_store.local.demo.requests import (
 from inference_store.local.demo.sending import grpc_message, rest_body
 
 
-@pytest.mark.parametrize("photograph", PHOTOGRAPHS, ids=lambda one: one.name)
+@pytest.mark.parametrize("photograph", PHOTOGRAPHS, ids=lambda photograph: photograph.name)
 def test_the_wheels_carry_every_photograph(photograph: Photograph) -> None:
     image = photograph.read()
     assert image.dtype == np.uint8
     assert image.ndim == 3
 
 
-def test_every_photograph_is_seen_and_frames_repeat() -> None:
-    seen = [take_frame(number) for number in range(0, FRAMES, 3)]
-    assert {frame.photograph for frame in seen} == {one.name for one in PHOTOGRAPHS}
-    assert all(frame.image.shape == (HEIGHT, WIDTH, 3) for frame in seen)
+def test_shows_every_photograph_and_repeats_frames() -> None:
+    frames = [take_frame(number) for number in range(0, FRAMES, 3)]
+    assert {frame.photograph for frame in frames} == {photograph.name for photograph in PHOTOGRAPHS}
+    assert all(frame.image.shape == (HEIGHT, WIDTH, 3) for frame in frames)
     assert np.array_equal(take_frame(17).image, take_frame(17).image)
 
 
-def frames_of(photograph: str) -> list[Frame]:
-    return [one for one in map(take_frame, range(FRAMES)) if one.photograph == photograph]
+def list_frames(photograph: str) -> list[Frame]:
+    return [frame for frame in map(take_frame, range(FRAMES)) if frame.photograph == photograph]
 
 
 def test_the_face_of_the_astronaut_is_found_inside_the_frame() -> None:
     detector = FaceDetector()
-    found = [one for frame in frames_of("astronaut") for one in detector.detect(frame.image)]
-    assert max(one["score"] for one in found) > 0.9
-    assert all(0 <= one["xmin"] < one["xmax"] <= WIDTH for one in found)
-    assert all(0 <= one["ymin"] < one["ymax"] <= HEIGHT for one in found)
+    faces = [face for frame in list_frames("astronaut") for face in detector.detect(frame.image)]
+    assert max(face["score"] for face in faces) > 0.9
+    assert all(0 <= face["xmin"] < face["xmax"] <= WIDTH for face in faces)
+    assert all(0 <= face["ymin"] < face["ymax"] <= HEIGHT for face in faces)
 
 
-def test_the_people_detector_sees_somebody_in_the_rocket() -> None:
+def test_the_people_detector_finds_a_person_in_the_rocket() -> None:
     detector = PeopleDetector()
-    assert any(detector.detect(frame.image) for frame in frames_of("rocket"))
+    assert any(detector.detect(frame.image) for frame in list_frames("rocket"))
 
 
 def test_a_score_is_the_logistic_of_the_weight() -> None:
@@ -62,26 +62,26 @@ def test_a_score_is_the_logistic_of_the_weight() -> None:
 
 def test_most_held_out_digits_are_classified_right_from_their_pictures() -> None:
     classifier = DigitClassifier()
-    answers = [(one.true_label, classifier.classify(one.image)) for one in held_out_digits()]
+    answers = [(digit.true_label, classifier.classify(digit.image)) for digit in held_out_digits()]
     assert len(answers) == HELD_OUT
-    assert sum(label == found[0]["label"] for label, found in answers) > 0.9 * HELD_OUT
-    assert all({one["label"] for one in found} == set(LABELS) for _, found in answers)
+    assert sum(label == findings[0]["label"] for label, findings in answers) > 0.9 * HELD_OUT
+    assert all({finding["label"] for finding in findings} == set(LABELS) for _, findings in answers)
 
 
-def test_a_frame_is_asked_about_with_what_the_camera_knows() -> None:
+def test_a_frame_has_the_metadata_of_its_camera() -> None:
     (request,) = frame_requests("face-detector", [7])
     assert (request.model_id, request.request_id) == ("face-detector", "frame-00007")
     assert request.picture.startswith(b"\xff\xd8")
-    metadata = {one["key"]: one for one in orjson.loads(request.metadata)}
+    metadata = {entry["key"]: entry for entry in orjson.loads(request.metadata)}
     assert metadata["frame_number"] == {"key": "frame_number", "type": "int", "value": "7"}
-    assert all(isinstance(one["value"], str) for one in metadata.values())
+    assert all(isinstance(entry["value"], str) for entry in metadata.values())
 
 
-def test_a_digit_is_asked_about_with_its_true_label() -> None:
+def test_a_digit_has_its_true_label_as_metadata() -> None:
     digit, *_ = held_out_digits()
     (request,) = digit_requests("digit-classifier", [digit])
     assert request.picture.startswith(b"\x89PNG")
-    assert {one["key"]: one["value"] for one in orjson.loads(request.metadata)} == {
+    assert {entry["key"]: entry["value"] for entry in orjson.loads(request.metadata)} == {
         "true_label": digit.true_label,
         "sample": str(digit.sample),
     }

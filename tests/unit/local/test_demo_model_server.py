@@ -34,7 +34,7 @@ def serving() -> Serving:
 
 @pytest.fixture
 async def address(serving: Serving) -> AsyncIterator[tuple[str, str]]:
-    """Of REST and of gRPC."""
+    """Yield the addresses of REST and of gRPC."""
     # outside the range from which the system gives ports to whoever connects
     rest = over_grpc = free_port()
     while over_grpc == rest:
@@ -58,45 +58,47 @@ async def channel(address: tuple[str, str]) -> AsyncIterator[grpc.aio.Channel]:
         yield open_channel
 
 
-async def call(channel: grpc.aio.Channel, method: str, asked: Any) -> Any:
-    one: Any = channel.unary_unary(
+async def call(channel: grpc.aio.Channel, method: str, request: Any) -> Any:
+    stub: Any = channel.unary_unary(
         f"/inference.GRPCInferenceService/{method}",
         request_serializer=lambda written: written.SerializeToString(),
         response_deserializer=message(f"inference.{method}Response").FromString,
     )
-    return await one(asked)
+    return await stub(request)
 
 
-def a_face() -> Request:
+def make_face_request() -> Request:
     """The astronaut's, from nearby."""
     (request,) = frame_requests("face-detector", [180])
     return request
 
 
-async def test_one_picture_has_one_output_over_rest_and_the_same_over_grpc(
+async def test_a_picture_has_the_same_output_over_rest_and_grpc(
     session: aiohttp.ClientSession, channel: grpc.aio.Channel
 ) -> None:
-    async with session.post("/v2/models/face-detector/infer", json=rest_body(a_face())) as answer:
+    async with session.post(
+        "/v2/models/face-detector/infer", json=rest_body(make_face_request())
+    ) as answer:
         over_rest = await answer.json()
-    over_grpc = await call(channel, "ModelInfer", grpc_message(a_face()))
+    over_grpc = await call(channel, "ModelInfer", grpc_message(make_face_request()))
     (output,), (tensor,) = over_rest["outputs"], over_grpc.outputs
     assert over_rest["id"] == over_grpc.id == "frame-00180"
     assert over_rest["model_name"] == over_grpc.model_name == "face-detector"
     assert output["name"] == tensor.name == "image"
     assert output["shape"] == [len(output["data"])] == [*tensor.shape]
     assert output["data"][0]["label"] == "face"
-    assert output["data"] == [orjson.loads(one) for one in tensor.contents.bytes_contents]
+    assert output["data"] == [orjson.loads(finding) for finding in tensor.contents.bytes_contents]
 
 
 async def test_two_pictures_have_two_outputs(serving: Serving) -> None:
-    picture = a_face().picture
+    picture = make_face_request().picture
     outputs = await serving.answer("face-detector", "", [Input("a", picture), Input("b", picture)])
-    assert [one.name for one in outputs] == ["a", "b"]
+    assert [output.name for output in outputs] == ["a", "b"]
     assert outputs[0].findings == outputs[1].findings
 
 
 @pytest.mark.parametrize("content", [b"", b"no picture"])
-async def test_what_is_no_picture_is_refused(serving: Serving, content: bytes) -> None:
+async def test_rejects_data_that_is_no_picture(serving: Serving, content: bytes) -> None:
     with pytest.raises(BadRequest, match="'a' is no picture"):
         await serving.answer("face-detector", "", [Input("a", content)])
     with pytest.raises(NoSuchModel, match="served are face-detector"):
@@ -118,7 +120,7 @@ async def test_what_is_no_picture_is_refused(serving: Serving, content: bytes) -
         ("/v3", 404),
     ],
 )
-async def test_what_is_served_can_be_asked(
+async def test_answers_each_path_with_its_status(
     session: aiohttp.ClientSession, path: str, status: int
 ) -> None:
     async with session.get(path) as answer:
@@ -148,14 +150,14 @@ async def test_a_bad_body_is_refused_as_the_protocol_has_it(
         assert (await answer.json())["error"]
 
 
-async def test_grpc_tells_what_it_serves(channel: grpc.aio.Channel) -> None:
-    asked = message("inference.ModelMetadataRequest")(name="digit-classifier")
-    assert [*(await call(channel, "ModelMetadata", asked)).versions] == ["1"]
+async def test_lists_its_models_over_grpc(channel: grpc.aio.Channel) -> None:
+    request = message("inference.ModelMetadataRequest")(name="digit-classifier")
+    assert [*(await call(channel, "ModelMetadata", request)).versions] == ["1"]
     for server in ("ServerLive", "ServerReady"):
         answer = await call(channel, server, message(f"inference.{server}Request")())
         assert answer.live if server == "ServerLive" else answer.ready
-    asked = message("inference.ServerMetadataRequest")()
-    assert (await call(channel, "ServerMetadata", asked)).name == "inference-store-demo"
+    request = message("inference.ServerMetadataRequest")()
+    assert (await call(channel, "ServerMetadata", request)).name == "inference-store-demo"
 
 
 async def test_grpc_refuses_with_the_status_of_the_case(channel: grpc.aio.Channel) -> None:
@@ -173,16 +175,18 @@ async def test_grpc_refuses_with_the_status_of_the_case(channel: grpc.aio.Channe
 
 async def test_the_client_sends_all_and_stops_at_a_refusal(address: tuple[str, str]) -> None:
     rest, target = address
-    told: list[int] = []
+    answered: list[int] = []
 
     def send(*requests: Request) -> None:
-        send_all([iter(requests)], rest=rest, grpc_target=target, told=lambda: told.append(1))
+        send_all(
+            [iter(requests)], rest=rest, grpc_target=target, on_answer=lambda: answered.append(1)
+        )
 
     await asyncio.to_thread(send, *frame_requests("face-detector", range(3)))
-    assert len(told) == 3
+    assert len(answered) == 3
     strange = Request("cars", "one", b"", "[]")
     with pytest.raises(LocalStackError, match=r"answered 404: .*no model 'cars'"):
         await asyncio.to_thread(send, strange)
     with pytest.raises(LocalStackError, match="NOT_FOUND: no model 'cars'"):
-        await asyncio.to_thread(send, a_face(), strange)
-    assert len(told) == 4
+        await asyncio.to_thread(send, make_face_request(), strange)
+    assert len(answered) == 4

@@ -1,4 +1,4 @@
-"""What the demo prints can be read and pasted."""
+"""The output of the demo is readable, and its commands can be pasted."""
 
 import base64
 import io
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from inference_store.local.demo.models import FACES
-from inference_store.local.demo.queries import QUERIES, short, told_incomplete
+from inference_store.local.demo.queries import QUERIES, describe_incomplete, short
 from inference_store.local.demo.rest import Rest
 from inference_store.local.demo.screen import Screen
 from inference_store.local.demo.story import own_picture
@@ -48,7 +48,7 @@ def test_an_answer_is_shown_in_one_line_an_inference() -> None:
     assert short({"items": []}) == "→ none"
 
 
-def test_of_a_digit_the_true_label_and_the_best_three_are_shown() -> None:
+def test_shows_the_true_label_and_the_best_three_for_a_digit() -> None:
     predictions = [{"label": label, "score": 0.4} for label in "1742"]
     metadata = [{"key": "true_label", "type": "string", "value": "8"}]
     item = {"inference_id": "digit-1553", "metadata": metadata, "predictions": predictions}
@@ -75,8 +75,8 @@ class _Counting(Rest):
         return self.incomplete if model_id == FACES.model_id else 0
 
 
-def test_captures_that_are_not_whole_are_told_and_none_are_not() -> None:
-    assert told_incomplete(_Counting(REST.address)) == ""
-    told = told_incomplete(_Counting(REST.address, 3))
-    assert told.startswith("# 3 captures of face-detector are not whole")
-    assert told.count("\n# ") == 0
+def test_reports_incomplete_captures_only_if_there_are_any() -> None:
+    assert describe_incomplete(_Counting(REST.address)) == ""
+    sentence = describe_incomplete(_Counting(REST.address, 3))
+    assert sentence.startswith("# 3 captures of face-detector are not whole")
+    assert sentence.count("\n# ") == 0

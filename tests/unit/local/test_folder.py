@@ -15,9 +15,9 @@ from inference_store.local.programs import environment
 
 @pytest.fixture
 def folder(tmp_path: Path) -> LocalFolder:
-    made = LocalFolder(tmp_path / "store")
-    made.make()
-    return made
+    local_folder = LocalFolder(tmp_path / "store")
+    local_folder.make()
+    return local_folder
 
 
 def test_passwords_are_made_once_and_for_us_alone(folder: LocalFolder) -> None:
@@ -27,7 +27,7 @@ def test_passwords_are_made_once_and_for_us_alone(folder: LocalFolder) -> None:
     assert (folder.path / "passwords.json").stat().st_mode & 0o077 == 0
 
 
-def test_a_shell_reads_the_settings_and_nobody_else(folder: LocalFolder) -> None:
+def test_a_shell_can_read_the_settings_and_other_users_cannot(folder: LocalFolder) -> None:
     folder.write_settings({"INFERENCE_STORE_POSTGRES_PASSWORD": "a 'quoted' $word"})
     assert folder.settings.stat().st_mode & 0o077 == 0
     read = f'. {folder.settings}; printf %s "$INFERENCE_STORE_POSTGRES_PASSWORD"'
@@ -41,7 +41,7 @@ def test_a_second_stack_in_the_same_folder_is_refused(folder: LocalFolder) -> No
         pass
 
 
-def test_a_folder_closed_to_others_is_seen(tmp_path: Path) -> None:
+def test_detects_a_folder_closed_to_others(tmp_path: Path) -> None:
     inner = tmp_path / "closed" / "open"
     inner.mkdir(parents=True)
     (tmp_path / "closed").chmod(0o700)
@@ -60,7 +60,7 @@ def test_ports_are_different_and_free() -> None:
 def test_no_setting_of_the_caller_reaches_the_services(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INFERENCE_STORE_POSTGRES_DSN", "postgresql://production/real")
     monkeypatch.setenv("INFERENCE_STORE_AUTH", "off")
-    given = environment({"S3_BUCKET": "inferences"})
-    ours = {name: value for name, value in given.items() if name.startswith("INFERENCE_STORE_")}
+    variables = environment({"S3_BUCKET": "inferences"})
+    ours = {name: value for name, value in variables.items() if name.startswith("INFERENCE_STORE_")}
     assert ours == {"INFERENCE_STORE_S3_BUCKET": "inferences"}
-    assert given["PATH"] == os.environ["PATH"]
+    assert variables["PATH"] == os.environ["PATH"]

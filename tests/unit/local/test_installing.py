@@ -1,4 +1,4 @@
-"""While pip installs, it shows how far it is; where it fails, what it said."""
+"""Progress while pip installs, and pip's output if it fails."""
 
 import io
 import os
@@ -12,29 +12,31 @@ from inference_store.local.installing import Progress, install
 SERVICES = Path(__file__).parents[3] / "services"
 
 
-def progress(folder: Path) -> Progress:
+def make_progress(folder: Path) -> Progress:
     return Progress(most=3, folder=folder)
 
 
 def test_each_package_that_comes_is_shown(tmp_path: Path) -> None:
-    seen = progress(tmp_path)
-    assert str(seen) == "looking for 3 packages"
-    seen.see("Collecting opencv-python-headless==4.14.0 (from -r a.lock (line 3))\n")
-    seen.see("  Downloading opencv_python_headless-4.14.0-abi3-x86_64.whl.metadata (20 kB)\n")
-    assert seen.fetched == 0
-    seen.see("  Downloading opencv_python_headless-4.14.0-abi3-x86_64.whl (60.1 MB)\n")
-    seen.see("  Using cached https://pypi.example/orjson-3.13-x86_64.whl (1.2 MB)\n")
-    assert str(seen) == "fetching: 2 of at most 3 packages, now orjson (1.2 MB)"
+    shown_progress = make_progress(tmp_path)
+    assert str(shown_progress) == "looking for 3 packages"
+    shown_progress.see("Collecting opencv-python-headless==4.14.0 (from -r a.lock (line 3))\n")
+    shown_progress.see(
+        "  Downloading opencv_python_headless-4.14.0-abi3-x86_64.whl.metadata (20 kB)\n"
+    )
+    assert shown_progress.fetched == 0
+    shown_progress.see("  Downloading opencv_python_headless-4.14.0-abi3-x86_64.whl (60.1 MB)\n")
+    shown_progress.see("  Using cached https://pypi.example/orjson-3.13-x86_64.whl (1.2 MB)\n")
+    assert str(shown_progress) == "fetching: 2 of at most 3 packages, now orjson (1.2 MB)"
 
 
-def test_what_is_unpacked_is_counted(tmp_path: Path) -> None:
-    seen = progress(tmp_path)
-    seen.see("Installing collected packages: a, b\n")
+def test_counts_the_unpacked_packages(tmp_path: Path) -> None:
+    shown_progress = make_progress(tmp_path)
+    shown_progress.see("Installing collected packages: a, b\n")
     (tmp_path / "a-1.dist-info").mkdir()
-    assert str(seen) == "unpacking: 1 of 2 packages"
+    assert str(shown_progress) == "unpacking: 1 of 2 packages"
 
 
-def test_a_failure_says_what_pip_said(tmp_path: Path) -> None:
+def test_a_failure_quotes_pip(tmp_path: Path) -> None:
     lock = tmp_path / "a.lock"
     lock.write_text("no-such-folder @ file:///nowhere/no-such-folder\n")
     out = io.StringIO()

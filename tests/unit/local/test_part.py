@@ -13,7 +13,7 @@ import pytest
 
 from inference_store.local.errors import PartEnded, PartNotReady
 from inference_store.local.folder import LocalFolder
-from inference_store.local.leftovers import end_leftovers
+from inference_store.local.leftover_processes import end_leftovers
 from inference_store.local.part import Part, RunningPart
 
 SLEEPS = "import time; time.sleep(600)"
@@ -25,19 +25,19 @@ STUBBORN = (
 
 @pytest.fixture
 def folder(tmp_path: Path) -> LocalFolder:
-    made = LocalFolder(tmp_path / "store")
-    made.make()
-    return made
+    local_folder = LocalFolder(tmp_path / "store")
+    local_folder.make()
+    return local_folder
 
 
-def part(folder: LocalFolder, code: str, *, stop_seconds: float = 10.0) -> Part:
+def make_part(folder: LocalFolder, code: str, *, stop_seconds: float = 10.0) -> Part:
     return Part(
         "one", (sys.executable, "-c", code), os.environ, folder.path, stop_seconds=stop_seconds
     )
 
 
 def is_gone(pid: int) -> bool:
-    """No such process, or a dead one that nobody has collected (containers without an init)."""
+    """Check that the process is gone, or dead and not collected (containers without an init)."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -51,35 +51,35 @@ def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
         time.sleep(0.02)
 
 
-def pid_files(folder: LocalFolder) -> list[str]:
+def list_pid_files(folder: LocalFolder) -> list[str]:
     return [file.name for file in folder.run.iterdir()]
 
 
-def test_a_part_that_ends_is_told_with_the_end_of_its_log(folder: LocalFolder) -> None:
-    running = RunningPart(part(folder, "raise SystemExit('no such disk')"), folder)
+def test_reports_a_part_that_ends_with_the_end_of_its_log(folder: LocalFolder) -> None:
+    running = RunningPart(make_part(folder, "raise SystemExit('no such disk')"), folder)
     with pytest.raises(PartEnded, match="no such disk"):
         running.wait_ready(lambda: "not yet", 20)
 
 
-def test_a_part_that_is_never_ready_is_stopped_and_told_with_the_last_reason(
+def test_stops_a_part_that_is_never_ready_and_reports_the_last_reason(
     folder: LocalFolder,
 ) -> None:
-    running = RunningPart(part(folder, SLEEPS), folder)
-    with pytest.raises(PartNotReady, match="database is away"):
-        running.wait_ready(lambda: "database is away", 0.2)
+    running = RunningPart(make_part(folder, SLEEPS), folder)
+    with pytest.raises(PartNotReady, match="database is unavailable"):
+        running.wait_ready(lambda: "database is unavailable", 0.2)
     assert is_gone(running.pid)
-    assert pid_files(folder) == []
+    assert list_pid_files(folder) == []
 
 
 def test_a_deaf_part_is_killed(folder: LocalFolder) -> None:
-    running = RunningPart(part(folder, STUBBORN, stop_seconds=0.3), folder)
+    running = RunningPart(make_part(folder, STUBBORN, stop_seconds=0.3), folder)
     running.wait_ready(lambda: None if "deaf" in running.log.read_text() else "starting", 20)
     running.stop()
     assert is_gone(running.pid)
 
 
 def test_stopping_twice_does_nothing(folder: LocalFolder) -> None:
-    running = RunningPart(part(folder, SLEEPS), folder)
+    running = RunningPart(make_part(folder, SLEEPS), folder)
     running.stop()
     running.stop()
     assert is_gone(running.pid)
@@ -87,14 +87,14 @@ def test_stopping_twice_does_nothing(folder: LocalFolder) -> None:
 
 def test_the_log_of_the_last_start_is_kept(folder: LocalFolder) -> None:
     for word in ("first", "second"):
-        RunningPart(part(folder, f"print('{word}')"), folder).wait_done(20)
+        RunningPart(make_part(folder, f"print('{word}')"), folder).wait_done(20)
     assert (folder.logs / "one.log").read_text() == "second\n"
     assert (folder.logs / "one.previous.log").read_text() == "first\n"
 
 
-def test_one_that_fails_at_its_one_thing_is_told(folder: LocalFolder) -> None:
+def test_reports_a_part_that_fails(folder: LocalFolder) -> None:
     with pytest.raises(PartEnded, match="code 3"):
-        RunningPart(part(folder, "raise SystemExit(3)"), folder).wait_done(20)
+        RunningPart(make_part(folder, "raise SystemExit(3)"), folder).wait_done(20)
 
 
 STARTER = """
@@ -109,7 +109,7 @@ time.sleep(600)
 """
 
 
-def killed_starter(folder: LocalFolder) -> int:
+def kill_a_starter(folder: LocalFolder) -> int:
     """The pid of a part whose starter was killed without a word."""
     command = (sys.executable, "-c", STARTER, str(folder.path), SLEEPS)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as starter:
@@ -121,20 +121,20 @@ def killed_starter(folder: LocalFolder) -> int:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends orphans by itself")
 def test_on_linux_a_part_dies_with_its_starter(folder: LocalFolder) -> None:
-    pid = killed_starter(folder)
+    pid = kill_a_starter(folder)
     wait_for(lambda: is_gone(pid))
 
 
-def test_what_is_left_is_found_by_its_pid_file_and_ended(folder: LocalFolder) -> None:
-    running = RunningPart(part(folder, SLEEPS), folder)
+def test_ends_a_leftover_process_by_its_pid_file(folder: LocalFolder) -> None:
+    running = RunningPart(make_part(folder, SLEEPS), folder)
     assert end_leftovers(folder, {"one": signal.SIGTERM}) == ["one"]
     wait_for(lambda: is_gone(running.pid))
-    assert pid_files(folder) == []
+    assert list_pid_files(folder) == []
     running.stop()
 
 
 def test_a_pid_that_is_another_process_now_is_left_alone(folder: LocalFolder) -> None:
-    running = RunningPart(part(folder, SLEEPS), folder)
+    running = RunningPart(make_part(folder, SLEEPS), folder)
     file = folder.run / "one.pid.json"
     file.write_text(file.read_text().replace("600", "6000"))  # the command differs
     assert end_leftovers(folder, {"one": signal.SIGTERM}) == []
@@ -146,4 +146,4 @@ def test_a_pid_that_is_another_process_now_is_left_alone(folder: LocalFolder) ->
 def test_a_broken_or_old_pid_file_is_removed(folder: LocalFolder, content: str) -> None:
     (folder.run / "one.pid.json").write_text(content)
     assert end_leftovers(folder, {"one": signal.SIGTERM}) == []
-    assert pid_files(folder) == []
+    assert list_pid_files(folder) == []

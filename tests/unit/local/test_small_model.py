@@ -13,7 +13,7 @@ import pytest
 
 from inference_store.local.demo.model_server.png import MOST_PIXELS, read_png
 from inference_store.local.demo.model_server.serving import NoPicture
-from inference_store.local.demo.model_server.small import SmallClassifier
+from inference_store.local.demo.model_server.small_models import SmallClassifier
 from inference_store.local.ports import HOST
 from tests.servers.ports import free_port
 from tests.servers.waiting import wait_until
@@ -28,7 +28,7 @@ runpy.run_module("inference_store.local.demo.model_server", run_name="__main__")
 """
 
 
-def png(width: int, height: int, colour: int, lines: bytes, *, depth: int = 8) -> bytes:
+def make_png(width: int, height: int, colour: int, lines: bytes, *, depth: int = 8) -> bytes:
     """A PNG of these lines, each with its filter before it."""
     head = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
     parts = ((b"IHDR", head), (b"IDAT", zlib.compress(lines)), (b"IEND", b""))
@@ -50,10 +50,12 @@ def test_it_finds_what_the_demos_classifier_finds() -> None:
     digits, small, large = held_out_digits(), SmallClassifier(), DigitClassifier()
     right = 0
     for digit, request in zip(digits, digit_requests("digit-classifier", digits), strict=True):
-        found, wanted = small.classify(request.picture), large.classify(digit.image)
-        assert [one["label"] for one in found][:1] == [one["label"] for one in wanted][:1]
-        assert found[0]["score"] == pytest.approx(wanted[0]["score"], abs=0.001)
-        right += found[0]["label"] == digit.true_label
+        findings, expected = small.classify(request.picture), large.classify(digit.image)
+        assert [finding["label"] for finding in findings][:1] == [
+            finding["label"] for finding in expected
+        ][:1]
+        assert findings[0]["score"] == pytest.approx(expected[0]["score"], abs=0.001)
+        right += findings[0]["label"] == digit.true_label
     assert right / len(digits) > 0.95
 
 
@@ -72,7 +74,7 @@ def test_it_finds_what_the_demos_classifier_finds() -> None:
 def test_lines_are_read_by_their_filters(
     colour: int, lines: bytes, greys: list[list[float]]
 ) -> None:
-    assert read_png(png(2, 2, colour, lines)).rows == greys
+    assert read_png(make_png(2, 2, colour, lines)).rows == greys
 
 
 @pytest.mark.parametrize(
@@ -80,24 +82,24 @@ def test_lines_are_read_by_their_filters(
     [
         b"",
         b"no picture",
-        png(2, 2, 0, b"\0\x01"),
-        png(2, 2, 0, b"\x09\x01\x02\x09\x03\x04"),
-        png(2, 2, 3, b"\0\x01\x02\0\x03\x04"),
-        png(2, 2, 0, b"\0\x01\x02\0\x03\x04", depth=16),
-        png(MOST_PIXELS, 2, 0, b"\0"),
-        png(0, 2, 0, b"\0"),
-        png(2, 2, 0, b"\0\x01\x02\0\x03\x04")[:20],
-        png(2, 2, 0, b"\0\x01\x02\0\x03\x04").replace(b"x\x9c", b"xx"),
+        make_png(2, 2, 0, b"\0\x01"),
+        make_png(2, 2, 0, b"\x09\x01\x02\x09\x03\x04"),
+        make_png(2, 2, 3, b"\0\x01\x02\0\x03\x04"),
+        make_png(2, 2, 0, b"\0\x01\x02\0\x03\x04", depth=16),
+        make_png(MOST_PIXELS, 2, 0, b"\0"),
+        make_png(0, 2, 0, b"\0"),
+        make_png(2, 2, 0, b"\0\x01\x02\0\x03\x04")[:20],
+        make_png(2, 2, 0, b"\0\x01\x02\0\x03\x04").replace(b"x\x9c", b"xx"),
     ],
 )
-def test_what_is_no_small_png_is_refused(content: bytes) -> None:
+def test_rejects_data_that_is_no_small_png(content: bytes) -> None:
     with pytest.raises(NoPicture):
         SmallClassifier().classify(content)
 
 
 @pytest.fixture
 def served() -> Iterator[str]:
-    """Where the model server listens that has none of the demo's packages."""
+    """Run the model server without the demo's packages; yield its address."""
     rest, over_grpc = free_port(), free_port()
     command = [sys.executable, "-c", _CODE, str(rest), str(over_grpc), "--small"]
     with subprocess.Popen([*command, "--host", "0.0.0.0"]) as process:
@@ -118,11 +120,11 @@ def _is_ready(address: str) -> bool:
 
 
 def test_it_is_served_without_the_demos_packages(served: str) -> None:
-    picture = base64.b64encode(png(8, 8, 0, (b"\0" + b"\x07" * 8) * 8)).decode()
+    picture = base64.b64encode(make_png(8, 8, 0, (b"\0" + b"\x07" * 8) * 8)).decode()
     tensor = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [picture]}
-    asked = json.dumps({"inputs": [tensor]}).encode()
+    body = json.dumps({"inputs": [tensor]}).encode()
     address = f"{served}/v2/models/digit-classifier/infer"
-    with urllib.request.urlopen(address, data=asked, timeout=10) as answer:
+    with urllib.request.urlopen(address, data=body, timeout=10) as answer:
         (output,) = json.load(answer)["outputs"]
     assert output["shape"] == [10]
-    assert sum(one["score"] for one in output["data"]) == pytest.approx(1, abs=1e-4)
+    assert sum(finding["score"] for finding in output["data"]) == pytest.approx(1, abs=1e-4)

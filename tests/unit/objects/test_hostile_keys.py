@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from inference_store.inference.errors import BlobMissing, BlobsAway
+from inference_store.inference.errors import BlobMissing, ObjectStoreUnavailable
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 from inference_store.platform.settings import BlobSettings
@@ -56,7 +56,7 @@ class Server(ThreadingHTTPServer):
     """Notes which host and path every request names, and has nothing."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, str]] = []
+        self.requests: list[tuple[str, str]] = []
         super().__init__(("127.0.0.1", 0), _Handler)
 
 
@@ -64,7 +64,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
-        self.server.asked.append((self.headers["Host"], self.path))
+        self.server.requests.append((self.headers["Host"], self.path))
         self.send_response(404)
         self.send_header("Content-Length", "0")
         self.end_headers()
@@ -87,24 +87,24 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def blobs(server: Server) -> Iterator[Blobs]:
-    given = {
+    fields = {
         "s3_endpoint": f"http://127.0.0.1:{server.server_port}",
         "s3_access_key": "key",
         "s3_secret_key": "secret",
         "s3_bucket": "ours",
     }
-    with Blobs(BlobSettings.model_validate(given)) as made:
-        yield made
+    with Blobs(BlobSettings.model_validate(fields)) as opened:
+        yield opened
 
 
 @pytest.mark.parametrize("text", INSIDE)
 def test_it_is_a_key_in_our_bucket(server: Server, blobs: Blobs, text: str) -> None:
     key = blobs.parse(text)
     assert key == StorageKey("ours", text)
-    with pytest.raises((BlobMissing, BlobsAway)):
+    with pytest.raises((BlobMissing, ObjectStoreUnavailable)):
         blobs.get(key, limit=10)
-    assert server.asked
-    for host, path in server.asked:
+    assert server.requests
+    for host, path in server.requests:
         assert host == f"127.0.0.1:{server.server_port}"
         assert unquote(path.split("?")[0]) in {f"/ours/{text}", "/ours", "/ours/"}
         assert "versionId" not in urlsplit(path).query
@@ -114,7 +114,7 @@ def test_it_is_a_key_in_our_bucket(server: Server, blobs: Blobs, text: str) -> N
 def test_it_is_refused(server: Server, blobs: Blobs, text: str) -> None:
     with pytest.raises(ValueError, match=r"not allowed|storage key|resolved away"):
         blobs.parse(text)
-    assert server.asked == []
+    assert server.requests == []
 
 
 @pytest.mark.parametrize("name", ["x", "a//b"])
@@ -123,13 +123,13 @@ async def test_a_bucket_that_is_allowed_no_more_is_not_asked(
 ) -> None:
     """A key that is stored already, of a bucket that was taken off the list since."""
     key = StorageKey("strangers", name)
-    with pytest.raises(BlobsAway, match="S3_ALLOWED_BUCKETS"):
+    with pytest.raises(ObjectStoreUnavailable, match="S3_ALLOWED_BUCKETS"):
         blobs.get(key, limit=1)
-    with pytest.raises(BlobsAway, match="S3_ALLOWED_BUCKETS"):
+    with pytest.raises(ObjectStoreUnavailable, match="S3_ALLOWED_BUCKETS"):
         await blobs.stream(key)
-    with pytest.raises(BlobsAway, match="S3_ALLOWED_BUCKETS"):
+    with pytest.raises(ObjectStoreUnavailable, match="S3_ALLOWED_BUCKETS"):
         blobs.put(key, b"x", content_type="text/plain")
     with pytest.raises(BlobMissing, match="S3_ALLOWED_BUCKETS"):
         blobs.presign(key, 60)
     assert [fault.code for fault in blobs.delete_objects([key])] == ["BucketNotAllowed"]
-    assert server.asked == []
+    assert server.requests == []

@@ -1,4 +1,4 @@
-"""Who we are to the object store: keys, a web identity by setting, or one a cluster injects."""
+"""Identities for the object store: keys, a web identity by setting, or one a cluster injects."""
 
 from pathlib import Path
 from typing import Any
@@ -14,45 +14,45 @@ CLUSTER = {"AWS_ROLE_ARN": "arn:cluster", "AWS_WEB_IDENTITY_TOKEN_FILE": "/var/t
 AWS = "https://sts.us-east-1.amazonaws.com"
 
 
-def settings(**given: Any) -> BlobSettings:
-    return make_settings(BlobSettings, **given)
+def make_blob_settings(**fields: Any) -> BlobSettings:
+    return make_settings(BlobSettings, **fields)
 
 
-def test_what_a_cluster_injects_is_taken() -> None:
-    found = web_identity(settings(), CLUSTER)
-    assert found == WebIdentity("arn:cluster", Path("/var/token"), AWS, "inference-store")
+def test_uses_the_identity_that_a_cluster_injects() -> None:
+    identity = web_identity(make_blob_settings(), CLUSTER)
+    assert identity == WebIdentity("arn:cluster", Path("/var/token"), AWS, "inference-store")
 
 
 def test_settings_come_first(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("t")
-    given = settings(
+    with_roles = make_blob_settings(
         s3_role_arn="arn:ours", s3_web_identity_token_file=token, s3_sts_endpoint="https://sts"
     )
-    assert web_identity(given, CLUSTER) == WebIdentity(
+    assert web_identity(with_roles, CLUSTER) == WebIdentity(
         "arn:ours", token, "https://sts", "inference-store"
     )
 
 
 def test_keys_win_over_what_a_cluster_injects() -> None:
-    assert web_identity(settings(s3_access_key="a", s3_secret_key="s"), CLUSTER) is None
+    assert web_identity(make_blob_settings(s3_access_key="a", s3_secret_key="s"), CLUSTER) is None
 
 
 def test_nothing_given_is_no_identity() -> None:
-    assert web_identity(settings(), {}) is None
+    assert web_identity(make_blob_settings(), {}) is None
 
 
 def test_half_an_identity_is_refused() -> None:
     with pytest.raises(WrongSetting, match=r"is given and INFERENCE_STORE_S3_WEB_ID.* is not"):
-        web_identity(settings(s3_role_arn="r"), {})
+        web_identity(make_blob_settings(s3_role_arn="r"), {})
 
 
 def test_china_has_an_address_of_its_own() -> None:
-    found = web_identity(settings(s3_region="cn-north-1"), CLUSTER)
-    assert found is not None
-    assert found.sts_endpoint == "https://sts.cn-north-1.amazonaws.com.cn"
+    identity = web_identity(make_blob_settings(s3_region="cn-north-1"), CLUSTER)
+    assert identity is not None
+    assert identity.sts_endpoint == "https://sts.cn-north-1.amazonaws.com.cn"
 
 
-def test_no_token_is_told() -> None:
-    said = without_secrets("exceeded with url: /?WebIdentityToken=eyJ.abc&X-Amz-Signature=ff (x)")
-    assert said == "exceeded with url: /?WebIdentityToken=…&X-Amz-Signature=… (x)"
+def test_no_token_is_printed() -> None:
+    text = without_secrets("exceeded with url: /?WebIdentityToken=eyJ.abc&X-Amz-Signature=ff (x)")
+    assert text == "exceeded with url: /?WebIdentityToken=…&X-Amz-Signature=… (x)"

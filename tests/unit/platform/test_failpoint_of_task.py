@@ -24,4 +24,4 @@ async def test_only_the_task_that_passes_is_held_up(monkeypatch: pytest.MonkeyPa
         await failpoint_of_task(HERE)
         os.kill(os.getpid(), signal.SIGCONT)
         await asyncio.wait_for(held_up, 30)
-    assert [(each["action"], each["failpoint"]) for each in logs] == [("held_up", HERE)]
+    assert [(line["action"], line["failpoint"]) for line in logs] == [("held_up", HERE)]

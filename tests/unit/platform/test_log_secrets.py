@@ -30,16 +30,16 @@ def settings(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> IngesterSetti
 def stream(settings: IngesterSettings) -> Iterator[io.StringIO]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    made = io.StringIO()
-    logs.configure(settings, service="ingester", stream=made)
-    yield made
+    buffer = io.StringIO()
+    logs.configure(settings, service="ingester", stream=buffer)
+    yield buffer
     structlog.reset_defaults()
     structlog.contextvars.clear_contextvars()
     root.handlers[:], root.level = handlers, level
 
 
 @pytest.mark.parametrize("secret", [PASSWORD, "p%40ss%2Fword-of-this-test", "s3-secret"])
-def test_a_secret_is_struck_out_wherever_it_stands(stream: io.StringIO, secret: str) -> None:
+def test_a_secret_is_removed_everywhere(stream: io.StringIO, secret: str) -> None:
     structlog.get_logger().warning(
         f"wrong {secret}", error=f"no {secret} no", bytes=secret.encode()
     )
@@ -48,9 +48,9 @@ def test_a_secret_is_struck_out_wherever_it_stands(stream: io.StringIO, secret: 
         raise ValueError(f"in an exception: {secret}")
     except ValueError:
         structlog.get_logger().exception("failed")
-    said = stream.getvalue()
-    assert secret not in said
-    assert said.count("***") >= 5
+    output = stream.getvalue()
+    assert secret not in output
+    assert output.count("***") >= 5
 
 
 def test_the_host_of_an_address_is_no_secret(settings: IngesterSettings) -> None:

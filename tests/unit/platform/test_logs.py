@@ -1,4 +1,4 @@
-"""What others wrote cannot forge a line of the log, nor speak to the terminal that shows it."""
+"""Text of others cannot forge a line of the log, nor send control codes to a terminal."""
 
 import io
 import json
@@ -18,7 +18,7 @@ HOSTILE = "a\n2026-01-01 [error] forged \x1b[31mred \x9b31m \u2028 \r end"
 
 @pytest.fixture(autouse=True)
 def as_it_was() -> Iterator[None]:
-    """Logging as it was, afterwards."""
+    """Reset logging afterwards."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield
@@ -27,8 +27,8 @@ def as_it_was() -> Iterator[None]:
     root.handlers[:], root.level = handlers, level
 
 
-def logged(log_format: str) -> str:
-    """What is logged of hostile text, wherever it stands."""
+def log_hostile_text(log_format: str) -> str:
+    """Return the log lines of hostile text in every position."""
     stream = io.StringIO()
     logs.configure(make_settings(LogSettings, log_format=log_format), service="t", stream=stream)
     log = structlog.get_logger()
@@ -38,8 +38,8 @@ def logged(log_format: str) -> str:
     return stream.getvalue()
 
 
-def excepted(log_format: str) -> str:
-    """What is logged of an error that quotes hostile text."""
+def log_hostile_error(log_format: str) -> str:
+    """Return the log lines of an error that quotes hostile text."""
     stream = io.StringIO()
     logs.configure(make_settings(LogSettings, log_format=log_format), service="t", stream=stream)
     try:
@@ -50,7 +50,7 @@ def excepted(log_format: str) -> str:
 
 
 def test_a_json_log_is_one_object_a_line() -> None:
-    text = logged("json") + excepted("json")
+    text = log_hostile_text("json") + log_hostile_error("json")
     lines = text.splitlines()
     assert [json.loads(line)["service"] for line in lines] == ["t"] * 4
     assert json.loads(lines[0])["key"] == HOSTILE
@@ -58,14 +58,14 @@ def test_a_json_log_is_one_object_a_line() -> None:
 
 
 def test_a_text_log_is_one_line_a_message() -> None:
-    text = logged("text")
+    text = log_hostile_text("text")
     assert len(text.splitlines()) == 3
     assert all(character.isprintable() or character == "\n" for character in text)
     assert "forged" in text
 
 
 def test_an_error_in_a_text_log_stays_beneath_its_message() -> None:
-    text = excepted("text")
+    text = log_hostile_error("text")
     first, *others = text.splitlines()
     assert "it failed" in first
     assert all(line.startswith("    ") for line in others)

@@ -12,7 +12,7 @@ ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
 
 
 @pytest.mark.parametrize(
-    ("environment", "wanted"),
+    ("environment", "is_requested"),
     [
         ({}, False),
         (ENDPOINT, True),
@@ -24,8 +24,8 @@ ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": " "}, False),
     ],
 )
-def test_the_environment_decides(environment: dict[str, str], wanted: bool) -> None:
-    assert traces.wanted(environment) is wanted
+def test_the_environment_decides(environment: dict[str, str], is_requested: bool) -> None:
+    assert traces.is_requested(environment) is is_requested
 
 
 def test_off_it_makes_nothing() -> None:
@@ -54,12 +54,12 @@ SDK = (
 )
 
 
-def test_the_sdk_is_imported_only_where_traces_are_wanted() -> None:
+def test_imports_the_sdk_only_if_traces_are_enabled() -> None:
     assert run(SDK, {}).strip().endswith("False False")
     assert run(SDK, ENDPOINT).strip().endswith("True True")
 
 
-def test_another_protocol_is_refused_in_words_and_the_service_goes_on() -> None:
-    said = run(SDK, ENDPOINT | {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
-    assert "only http/protobuf is spoken" in said
-    assert "False False" in said
+def test_logs_an_unsupported_protocol_and_continues() -> None:
+    output = run(SDK, ENDPOINT | {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
+    assert "only http/protobuf is spoken" in output
+    assert "False False" in output

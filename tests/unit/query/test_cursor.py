@@ -21,22 +21,22 @@ def test_a_damaged_cursor_is_refused(damaged: str) -> None:
 
 
 def test_another_query_is_refused() -> None:
-    made = cursor.encode(cursor.fingerprint("one"), uuid4())
+    encoded = cursor.encode(cursor.fingerprint("one"), uuid4())
     with pytest.raises(InvalidCursor, match="another query"):
-        cursor.decode(cursor.fingerprint("two"), made)
+        cursor.decode(cursor.fingerprint("two"), encoded)
 
 
 @pytest.mark.parametrize(
     "now", [datetime(2026, 11, 25, 7, 0, 0, 123456, UTC), datetime(1, 1, 1, tzinfo=UTC)]
 )
 def test_a_pinned_instant_comes_back(now: datetime) -> None:
-    made = cursor.encode(cursor.fingerprint("one"), uuid4())
-    assert cursor.unpin(cursor.pin(made, now)) == (made, now)
-    assert cursor.unpin(made) == (made, None)
+    encoded = cursor.encode(cursor.fingerprint("one"), uuid4())
+    assert cursor.unpin(cursor.pin(encoded, now)) == (encoded, now)
+    assert cursor.unpin(encoded) == (encoded, None)
 
 
 @pytest.mark.parametrize("damaged", ["é", "####", "B" * 200, "f_________8"])
 def test_a_damaged_instant_is_refused(damaged: str) -> None:
-    made = cursor.encode(cursor.fingerprint("one"), uuid4())
+    encoded = cursor.encode(cursor.fingerprint("one"), uuid4())
     with pytest.raises(InvalidCursor):
-        cursor.unpin(f"{made}.{damaged}")
+        cursor.unpin(f"{encoded}.{damaged}")

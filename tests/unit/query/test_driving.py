@@ -1,4 +1,4 @@
-"""What is known of the lists of a piece, and what follows for its statement."""
+"""The known lengths of the lists of a piece, and what follows for its statement."""
 
 from uuid import UUID
 
@@ -14,7 +14,7 @@ _ALONE = DrivingIndex(_SCOPE)
 _SHORT = DrivingIndex(_SCOPE, (3, 100), 100)
 
 
-def _long(lists: int) -> DrivingIndex:
+def _make_long_index(lists: int) -> DrivingIndex:
     return DrivingIndex(_SCOPE, (100,) * lists, 100)
 
 
@@ -22,10 +22,10 @@ def _long(lists: int) -> DrivingIndex:
     ("looked", "work_mem"),
     [
         ([_ALONE, _SHORT], None),
-        ([_long(2)], "256MB"),
-        ([_long(2), _SHORT, _long(3)], "85MB"),
-        ([_long(8)] * 8, "4MB"),
-        ([_long(8)] * 20, "4MB"),
+        ([_make_long_index(2)], "256MB"),
+        ([_make_long_index(2), _SHORT, _make_long_index(3)], "85MB"),
+        ([_make_long_index(8)] * 8, "4MB"),
+        ([_make_long_index(8)] * 20, "4MB"),
     ],
 )
 def test_the_hashes_of_a_statement_share_its_memory(
@@ -37,10 +37,14 @@ def test_the_hashes_of_a_statement_share_its_memory(
 
 
 def test_few_pieces_are_joined_by_a_statement() -> None:
-    looked = [_long(2), _ALONE, _long(3), _SHORT, _long(4)]
-    found = [list(some) for some in group_by_joins(looked)]
-    assert found == [[_ALONE, _SHORT], [_long(2), _long(3)], [_long(4)]]
-    assert all(sum(each.joins > 0 for each in some) <= MOST_JOINED for some in found)
+    looked = [_make_long_index(2), _ALONE, _make_long_index(3), _SHORT, _make_long_index(4)]
+    groups = [list(some) for some in group_by_joins(looked)]
+    assert groups == [
+        [_ALONE, _SHORT],
+        [_make_long_index(2), _make_long_index(3)],
+        [_make_long_index(4)],
+    ]
+    assert all(sum(piece.joins > 0 for piece in some) <= MOST_JOINED for some in groups)
     assert list(group_by_joins([])) == []
 
 
@@ -48,12 +52,12 @@ def test_few_pieces_are_joined_by_a_statement() -> None:
     ("parts", "silent"),
     [([], []), ([0, 0], []), ([0, 1, 1], []), ([2], [0, 1]), ([0, 0, 3], [1, 2]), ([1, 2], [0])],
 )
-def test_parts_that_may_never_have_been_asked(parts: list[int], silent: list[int]) -> None:
+def test_skips_parts_that_may_never_have_been_counted(parts: list[int], silent: list[int]) -> None:
     assert find_silent(parts) == silent
 
 
 @pytest.mark.parametrize(
-    ("sizes", "place"),
+    ("sizes", "expected"),
     [
         ([], None),
         ([(3, 8_000)], 0),
@@ -65,12 +69,15 @@ def test_parts_that_may_never_have_been_asked(parts: list[int], silent: list[int
         ([(3, 8_000), ()], None),
     ],
 )
-def test_what_was_very_short_is_counted_first(
-    sizes: list[tuple[int, ...]], place: int | None
-) -> None:
-    assert choose_next_driver([DrivingIndex(_SCOPE, each, 8_000) for each in sizes]) == place
+def test_counts_very_short_lists_first(sizes: list[tuple[int, ...]], expected: int | None) -> None:
+    assert (
+        choose_next_driver(
+            [DrivingIndex(_SCOPE, sizes_of_piece, 8_000) for sizes_of_piece in sizes]
+        )
+        == expected
+    )
 
 
-def test_what_was_counted_no_further_is_not_very_short() -> None:
+def test_a_list_counted_up_to_the_bound_is_not_very_short() -> None:
     assert choose_next_driver([DrivingIndex(_SCOPE, (10, 9), 10)]) == 1
     assert choose_next_driver([DrivingIndex(_SCOPE, (10, 10), 10)]) is None

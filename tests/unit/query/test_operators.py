@@ -1,13 +1,10 @@
 """The table of operators, without a database."""
 
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
 
 from inference_store.query.operators import OPERATORS, find_operator, like_expression
-
-_PAGE = Path(__file__).parents[3] / "docs/query.md"
 
 
 @pytest.mark.parametrize(
@@ -63,12 +60,3 @@ def test_patterns_of_several_pieces(pattern: str, text: str, matches: bool) -> N
 def test_a_pattern_does_not_end_in_a_backslash() -> None:
     with pytest.raises(ValueError, match="backslash"):
         like_expression("a\\")
-
-
-def test_every_operator_is_documented() -> None:
-    page = _PAGE.read_text()
-    for entry in OPERATORS.values():
-        assert f"`{entry.name}`" in page
-        assert entry.meaning in page
-        for alias in entry.aliases:
-            assert f"`{alias}`" in page

@@ -1,4 +1,4 @@
-"""Cursors of sorted pages: every value comes back as it was, and nothing else is taken."""
+"""Cursors of sorted pages: every value comes back unchanged, and other cursors are refused."""
 
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -33,8 +33,8 @@ _VALUES = st.one_of(
 
 
 @given(_VALUES, st.uuids())
-def test_a_value_comes_back(found: tuple[Order, Any], uid: UUID) -> None:
-    order, value = found
+def test_a_value_comes_back(order_and_value: tuple[Order, Any], uid: UUID) -> None:
+    order, value = order_and_value
     if isinstance(value, str):
         value = indexed(value)[0]
     if isinstance(value, Decimal):
@@ -68,7 +68,7 @@ def test_without_a_value() -> None:
 
 
 @given(st.binary(max_size=60), st.sampled_from([*_KEYS.values(), _WHOLE, _DOUBLE]))
-def test_anything_else_is_refused(payload: bytes, order: Order) -> None:
+def test_rejects_other_cursors(payload: bytes, order: Order) -> None:
     cursor = cursors.seal(FINGERPRINT, payload)
     sorted_cursor.find_family(cursor)
     try:
@@ -80,8 +80,8 @@ def test_anything_else_is_refused(payload: bytes, order: Order) -> None:
 
 def test_a_cursor_belongs_to_its_question_and_its_kind() -> None:
     order = _KEYS["timestamp"]
-    made = sorted_cursor.Cursor("timestamp", uuid4(), datetime(2026, 11, 1, tzinfo=UTC))
-    cursor = sorted_cursor.encode(FINGERPRINT, made)
+    position = sorted_cursor.Cursor("timestamp", uuid4(), datetime(2026, 11, 1, tzinfo=UTC))
+    cursor = sorted_cursor.encode(FINGERPRINT, position)
     for fingerprint, kind in ((b"x" * 8, order.kind), (FINGERPRINT, "number")):
         with pytest.raises(InvalidCursor):
             sorted_cursor.decode(fingerprint, cursor, kind, order.type)

@@ -8,11 +8,11 @@ import pytest
 from inference_store.query.scan_range import ScanRange, span_around, split_unbroken, take_unbroken
 
 
-def _pieces(*bounds: tuple[int, int]) -> list[ScanRange]:
+def _make_pieces(*bounds: tuple[int, int]) -> list[ScanRange]:
     return [ScanRange(1, UUID(int=lo), UUID(int=hi)) for lo, hi in bounds]
 
 
-_HOLED = _pieces((1, 2), (2, 3), (4, 5), (5, 6), (6, 7), (9, 10))
+_HOLED = _make_pieces((1, 2), (2, 3), (4, 5), (5, 6), (6, 7), (9, 10))
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["oldest first", "newest first"])

@@ -1,4 +1,4 @@
-"""Where the tests of Citus run, and what is said where they do not."""
+"""The tests of Citus: where they run, and the message if they do not."""
 
 from pathlib import Path
 
@@ -11,24 +11,24 @@ from tests.servers.versions import MissingServer
 ROOT = Path(__file__).parents[3]
 
 
-def missing() -> Path:
+def raise_missing() -> Path:
     raise MissingServer("Citus is installed beside no Postgres here")
 
 
-def shown(folder: Path) -> list[str]:
+def make_command(folder: Path) -> list[str]:
     """A command that writes down what it was given."""
     return [str(folder), "sh", "-c", f'echo "${TEST_CITUS}" "$@" >{folder}/given; exit 5', "sh"]
 
 
-def test_what_is_selected_is_there() -> None:
+def test_selected_tests_exist() -> None:
     assert [path for path in SELECTED if not (ROOT / path).exists()] == []
 
 
-def test_where_there_is_no_citus_one_sentence_says_so(
+def test_says_that_there_is_no_citus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv(TEST_CITUS, raising=False)
-    assert main(shown(tmp_path), find=missing) == 0
+    assert main(make_command(tmp_path), find=raise_missing) == 0
     assert capsys.readouterr().out == (
         "NOT RUN on Citus: Citus is installed beside no Postgres here,"
         f" and {TEST_CITUS} names no cluster.\n"
@@ -36,11 +36,11 @@ def test_where_there_is_no_citus_one_sentence_says_so(
     assert not (tmp_path / "given").exists()
 
 
-def test_a_cluster_that_is_named_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uses_a_configured_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TEST_CITUS, "postgresql://coordinator/store")
-    assert main(shown(tmp_path), find=missing) == 5
-    given = (tmp_path / "given").read_text().split()
-    assert given == ["postgresql://coordinator/store", *SELECTED]
+    assert main(make_command(tmp_path), find=raise_missing) == 5
+    arguments = (tmp_path / "given").read_text().split()
+    assert arguments == ["postgresql://coordinator/store", *SELECTED]
 
 
 def test_the_folder_installs_it_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,5 +48,5 @@ def test_the_folder_installs_it_first(tmp_path: Path, monkeypatch: pytest.Monkey
     build = tmp_path / "build.sh"
     build.write_text(f"#!/bin/sh\ntouch {tmp_path}/built\n")
     build.chmod(0o755)
-    assert main(shown(tmp_path), find=lambda: (tmp_path / "built").resolve(strict=True)) == 5
+    assert main(make_command(tmp_path), find=lambda: (tmp_path / "built").resolve(strict=True)) == 5
     assert (tmp_path / "given").read_text().split()[0] == "own"

@@ -5,7 +5,7 @@ import pytest
 from tests.runs.durations import Durations, table
 
 
-def report(nodeid: str, seconds: float, cpu: float) -> pytest.TestReport:
+def make_report(nodeid: str, seconds: float, cpu: float) -> pytest.TestReport:
     return pytest.TestReport(
         nodeid,
         ("f.py", 1, "test"),
@@ -20,10 +20,16 @@ def report(nodeid: str, seconds: float, cpu: float) -> pytest.TestReport:
 
 def test_the_dearest_folder_comes_first() -> None:
     durations = Durations()
-    durations.pytest_runtest_logreport(report("tests/unit/a/test_a.py::test_a", 1.0, 0.75))
-    durations.pytest_runtest_logreport(report("tests/integration/api/b/test_b.py::b", 2.0, 1.0))
-    durations.pytest_runtest_logreport(report("tests/integration/api/test_c.py::test_c", 5.0, 1.0))
-    durations.pytest_runtest_logreport(report("tests/integration/api/test_c.py::test_c", 1.0, 0.0))
+    durations.pytest_runtest_logreport(make_report("tests/unit/a/test_a.py::test_a", 1.0, 0.75))
+    durations.pytest_runtest_logreport(
+        make_report("tests/integration/api/b/test_b.py::b", 2.0, 1.0)
+    )
+    durations.pytest_runtest_logreport(
+        make_report("tests/integration/api/test_c.py::test_c", 5.0, 1.0)
+    )
+    durations.pytest_runtest_logreport(
+        make_report("tests/integration/api/test_c.py::test_c", 1.0, 0.0)
+    )
     assert list(table(durations.by_folder())) == [
         "| folder | tests | seconds | CPU seconds | waiting |",
         "|---|---|---|---|---|",

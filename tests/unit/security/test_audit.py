@@ -1,4 +1,4 @@
-"""The audit passes only where everything was audited."""
+"""The audit passes only if everything was audited."""
 
 import json
 from typing import Any
@@ -15,7 +15,7 @@ BAD = {
 SKIPPED = {"name": "c", "skip_reason": "not found"}
 
 
-def answer(*dependencies: dict[str, Any]) -> Ran:
+def make_answer(*dependencies: dict[str, Any]) -> Ran:
     return Ran(json.dumps({"dependencies": dependencies}), "")
 
 
@@ -23,27 +23,27 @@ AWAY = Ran("", "Traceback\nConnectionError: no such host")
 
 
 @pytest.mark.parametrize(
-    ("answers", "code", "said"),
+    ("answers", "code", "sentence"),
     [
-        ([answer(CLEAN)], 0, "Audit passed: 1 dependencies audited (pypi)"),
-        ([answer(CLEAN, BAD)], FOUND, "b 2: PYSEC-2026-1, CVE-2026-1 (fixed in: 3)"),
-        ([AWAY, answer(CLEAN)], 0, "1 dependencies audited (osv)"),
-        ([answer(CLEAN, SKIPPED), answer(BAD)], FOUND, "AUDIT FAILED"),
-        ([answer(CLEAN, SKIPPED), AWAY], NOT_AUDITED, "pypi: it does not know 1 of 2"),
+        ([make_answer(CLEAN)], 0, "Audit passed: 1 dependencies audited (pypi)"),
+        ([make_answer(CLEAN, BAD)], FOUND, "b 2: PYSEC-2026-1, CVE-2026-1 (fixed in: 3)"),
+        ([AWAY, make_answer(CLEAN)], 0, "1 dependencies audited (osv)"),
+        ([make_answer(CLEAN, SKIPPED), make_answer(BAD)], FOUND, "AUDIT FAILED"),
+        ([make_answer(CLEAN, SKIPPED), AWAY], NOT_AUDITED, "pypi: it does not know 1 of 2"),
         ([AWAY, AWAY], NOT_AUDITED, "osv: ConnectionError: no such host"),
-        ([Ran("", ""), answer()], NOT_AUDITED, "AUDIT NOT DONE"),
+        ([Ran("", ""), make_answer()], NOT_AUDITED, "AUDIT NOT DONE"),
     ],
 )
-def test_what_it_says(answers: list[Ran], code: int, said: str) -> None:
-    given = dict(zip(SERVICES, answers, strict=False))
-    found, lines = audit(lambda service: given[service], frozenset())
-    assert (found, said in "\n".join(lines)) == (code, True), lines
+def test_what_it_says(answers: list[Ran], code: int, sentence: str) -> None:
+    answers_by_service = dict(zip(SERVICES, answers, strict=False))
+    exit_code, lines = audit(lambda service: answers_by_service[service], frozenset())
+    assert (exit_code, sentence in "\n".join(lines)) == (code, True), lines
 
 
 @pytest.mark.parametrize("name", ["PYSEC-2026-1", "CVE-2026-1"])
-def test_what_is_explained_passes(name: str) -> None:
+def test_accepts_explained_findings(name: str) -> None:
     page = f"# Security\n\n| finding | in | why |\n|---|---|---|\n| `{name}` | b | never called |\n"
-    code, lines = audit(lambda _: answer(BAD), explained_in(page))
+    code, lines = audit(lambda _: make_answer(BAD), explained_in(page))
     assert (code, "1 findings explained" in lines[0]) == (0, True)
 
 

@@ -16,7 +16,7 @@ def refuse(folder: Path) -> None:
     raise RuntimeError("the download broke off")
 
 
-def test_what_is_built_appears_whole(tmp_path: Path) -> None:
+def test_a_build_appears_whole(tmp_path: Path) -> None:
     folder = install(tmp_path / "server-1", build)
     assert (folder / "program").read_text() == "whole"
     assert install(folder, refuse) == folder

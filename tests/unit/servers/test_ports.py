@@ -13,8 +13,8 @@ input()
 
 
 def test_a_port_is_given_once() -> None:
-    given = [ports.free_port() for _ in range(50)]
-    assert len(set(given)) == 50
+    numbers = [ports.free_port() for _ in range(50)]
+    assert len(set(numbers)) == 50
 
 
 def test_another_process_is_not_given_it() -> None:
@@ -29,7 +29,7 @@ def test_another_process_is_not_given_it() -> None:
 
 
 def test_a_process_that_ends_gives_its_ports_back() -> None:
-    port = ports.free_port() + 20_000  # nobody is given this one
+    port = ports.free_port() + 20_000  # never handed out
     command = [sys.executable, "-c", _TAKE.format(port=port)]
     ended = subprocess.run(
         command, input="\n", stdout=subprocess.PIPE, text=True, check=True, timeout=60

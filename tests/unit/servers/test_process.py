@@ -1,4 +1,4 @@
-"""A leashed process ends as it is told to, and with the process that started it."""
+"""A leashed process ends when told to, and with the process that started it."""
 
 import signal
 import subprocess
@@ -37,7 +37,7 @@ def test_its_exit_code_and_output_are_kept(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
 
 
-def test_stop_asks(tmp_path: Path) -> None:
+def test_stop_sends_sigterm(tmp_path: Path) -> None:
     process = LeashedProcess(SLEEP, log=tmp_path / "log")
     assert process.stop() == 128 + signal.SIGTERM
     assert not process.running
@@ -64,7 +64,7 @@ def test_a_paused_process_goes_on(tmp_path: Path) -> None:
     assert process.stop() == 128 + signal.SIGTERM
 
 
-def test_what_cannot_be_started_says_so(tmp_path: Path) -> None:
+def test_reports_a_process_that_cannot_start(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="no-such-program"):
         LeashedProcess([str(tmp_path / "no-such-program")], log=tmp_path / "log")
 

@@ -1,4 +1,4 @@
-"""Where servers are required a missing one fails the test; elsewhere the run says why."""
+"""A missing server fails the test if servers are required; otherwise the run says why."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def nothing_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("nothing_missing")
-def test_elsewhere_the_run_says_why() -> None:
+def test_otherwise_the_run_says_why() -> None:
     assert demand("found", find_here)
     assert not demand("lost", find_nothing)
     assert len(sentences()) == 1
@@ -37,7 +37,7 @@ def test_elsewhere_the_run_says_why() -> None:
 
 
 @pytest.mark.usefixtures("nothing_missing")
-def test_where_required_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fails_if_the_server_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(REQUIRE_SERVERS, "1")
     with pytest.raises(pytest.fail.Exception, match="it was never built"):
         demand("lost again", find_nothing)
@@ -46,7 +46,7 @@ def test_where_required_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_service_gets_no_setting_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INFERENCE_STORE_SERVERS_CACHE", "somewhere")
     kafka, s3 = Kafka("127.0.0.1:1"), S3("http://127.0.0.1:2", "key", "secret")
-    made = service_environment("postgresql://", kafka, s3, "blobs", S3_REGION="there")
-    assert "INFERENCE_STORE_SERVERS_CACHE" not in made
-    assert made["INFERENCE_STORE_S3_REGION"] == "there"
-    assert made["INFERENCE_STORE_S3_BUCKET"] == "blobs"
+    environment = service_environment("postgresql://", kafka, s3, "blobs", S3_REGION="there")
+    assert "INFERENCE_STORE_SERVERS_CACHE" not in environment
+    assert environment["INFERENCE_STORE_S3_REGION"] == "there"
+    assert environment["INFERENCE_STORE_S3_BUCKET"] == "blobs"

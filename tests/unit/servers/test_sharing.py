@@ -26,7 +26,7 @@ def test_a_server_is_started_once_and_ended_with_the_run(monkeypatch: pytest.Mon
     assert ask_for_server("kafka") is None
 
 
-def test_whoever_asks_is_told_why_it_could_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tells_every_caller_why_it_could_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SHARED_SERVERS, raising=False)
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Where no disk can be mounted, the run says in one sentence why."""
+"""If no disk can be mounted, the run says in one sentence why."""
 
 import pytest
 

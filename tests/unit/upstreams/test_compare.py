@@ -1,4 +1,4 @@
-"""What a caller could see is compared, and nothing else."""
+"""Comparison of all that a caller could see, and of nothing else."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ def test_the_same_is_the_same() -> None:
     assert differences_of_calls(CALL, CALL) == []
 
 
-def test_what_belongs_to_a_connection_may_differ() -> None:
+def test_headers_of_a_connection_may_differ() -> None:
     other = replace(ANSWER, headers=(*ANSWER.headers, ("Connection", "close")))
     assert differences(ANSWER, other) == []
 
@@ -48,7 +48,7 @@ def test_a_header_more_is_one_that_was_named() -> None:
         ),
     ],
 )
-def test_what_differs_is_said(other: Answered, sentence: str) -> None:
+def test_reports_differences(other: Answered, sentence: str) -> None:
     assert differences(ANSWER, other) == [sentence]
 
 
@@ -65,7 +65,7 @@ def test_what_differs_is_said(other: Answered, sentence: str) -> None:
         (replace(CALL, trailing=()), "header ce-id: ['a'] became None"),
     ],
 )
-def test_what_differs_of_a_call_is_said(other: Called, sentence: str) -> None:
+def test_reports_differences_of_a_call(other: Called, sentence: str) -> None:
     assert differences_of_calls(CALL, other) == [sentence]
 
 
@@ -77,18 +77,18 @@ def test_chunks_are_joined() -> None:
         assert read_answer(wire[:end], "GET").cut
 
 
-def test_a_body_is_as_long_as_was_said() -> None:
+def test_a_body_has_its_declared_length() -> None:
     wire = b"HTTP/1.1 404 Not Found\r\nContent-Length: 3\r\n\r\nabc"
     assert read_answer(wire, "GET") == Answered(404, (("Content-Length", "3"),), b"abc")
     assert read_answer(wire[:-1], "GET").cut
     assert not read_answer(wire[:-3], "HEAD").cut
 
 
-def test_what_goes_before_an_answer_is_not_it() -> None:
+def test_skips_interim_answers() -> None:
     wire = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n"
     assert read_answer(wire, "POST").status == 204
 
 
-def test_nothing_is_no_answer() -> None:
+def test_empty_bytes_are_no_answer() -> None:
     with pytest.raises(ConnectionError, match="ended after b''"):
         read_answer(b"", "GET")

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from inference_store.api.app import create_app
-from inference_store.erasure.certificates.keys import new_key
+from inference_store.erasure.log.keys import new_key
 from inference_store.index.database import create_engine
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings, RetentionSettings
-from tests.integration.api.conftest import client_of
+from tests.integration.api.conftest import make_client
 from tests.integration.retention.stored import Storing
 from tests.servers.fixtures import migrate, unique
 from tests.servers.minio import MinioServer
@@ -22,7 +22,7 @@ from .world import World
 
 @pytest.fixture(scope="module")
 def own_template(own_postgres: PostgresServer) -> str:
-    """A migrated database that nobody connects to."""
+    """A migrated database without connections."""
     name = unique("template")
     migrate(own_postgres.create_database(name))
     return name
@@ -33,14 +33,14 @@ def settings(
     own_postgres: PostgresServer, own_template: str, own_minio: MinioServer
 ) -> Iterator[RetentionSettings]:
     name = unique()
-    given = {
+    values = {
         "postgres_dsn": own_postgres.create_database(name, template=own_template),
         "s3_endpoint": own_minio.endpoint,
         "s3_access_key": own_minio.access_key,
         "s3_secret_key": own_minio.secret_key,
         "s3_bucket": own_minio.create_bucket(unique(), object_lock=True),
     }
-    yield RetentionSettings.model_validate(given)
+    yield RetentionSettings.model_validate(values)
     own_postgres.drop_database(name)
 
 
@@ -50,15 +50,15 @@ async def world(settings: RetentionSettings, tmp_path: Path) -> AsyncIterator[Wo
     dsn = settings.postgres_dsn.get_secret_value()
     engine = create_engine(dsn)
     names = ("s3_endpoint", "s3_access_key", "s3_secret_key", "s3_bucket")
-    given = {name: getattr(settings, name) for name in names} | {"postgres_dsn": dsn}
-    api = ApiSettings.model_validate({**given, "auth": "off", "page_seconds": 60.0})
+    values = {name: getattr(settings, name) for name in names} | {"postgres_dsn": dsn}
+    api = ApiSettings.model_validate({**values, "auth": "off", "page_seconds": 60.0})
     with Blobs(settings) as blobs:
-        async with client_of(create_app(api, engine, blobs)) as client:
+        async with make_client(create_app(api, engine, blobs)) as client:
             storing = Storing(engine, blobs, settings.s3_bucket)
-            made = World(storing, settings, client, new_key(), tmp_path)
-            await made.fill()
+            opened = World(storing, settings, client, new_key(), tmp_path)
+            await opened.fill()
             try:
-                yield made
+                yield opened
             finally:
-                await asyncio.to_thread(made.close)
+                await asyncio.to_thread(opened.close)
                 await engine.dispose()

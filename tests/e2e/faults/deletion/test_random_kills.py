@@ -15,11 +15,11 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure import erasures
-from inference_store.erasure.certificates import chain
-from inference_store.erasure.certificates.keys import SigningKey, new_key
-from inference_store.erasure.certificates.proving import proofs
-from inference_store.erasure.certificates.signed import read_signed
+from inference_store.erasure.certify import chain
+from inference_store.erasure.certify.proofs import find_proofs
+from inference_store.erasure.log.keys import SigningKey, new_key
+from inference_store.erasure.log.signed_document import read_document
+from inference_store.erasure.progress.erasure import find_erasures
 from inference_store.index.accounting import Outcome
 from inference_store.index.tables import inference
 from tests.e2e.faults.books_close import (
@@ -27,8 +27,8 @@ from tests.e2e.faults.books_close import (
     check_partitions,
     check_rows,
     counted,
-    drained,
     uid_of,
+    wait_until_drained,
 )
 from tests.e2e.faults.traffic import Published
 from tests.polling import until
@@ -39,8 +39,8 @@ from tests.servers.ports import free_port
 from tests.service_process import Service
 
 from .judging import check_versions
-from .living import MODELS, SUBJECT, Asking, camera, input_is_gone, received, survives
-from .world import at_rest
+from .living import MODELS, SUBJECT, Asking, find_camera, is_input_gone, make_captures, survives
+from .world import wait_until_at_rest
 
 pytestmark = pytest.mark.real_minio
 KILLS = 50
@@ -89,7 +89,7 @@ async def kill_often(services: Sequence[Service], moments: random.Random) -> Non
 
 
 async def redeliver(published: Published, some: Sequence[Capture], over: asyncio.Event) -> None:
-    """Events that were published, with their blobs, as a spool brings them."""
+    """Publish events again, with their blobs, as a spool brings them."""
     start = 0
     while not over.is_set():
         await published.under_load(some[start : start + 20], chunk=20, pause=2.0)
@@ -107,12 +107,12 @@ async def test_killed_at_random_moments(
     tmp_path: Path,
 ) -> None:
     print(f"seed {SEED}")
-    published.producer = published.producer.of_bucket(locking_bucket)
-    stored, coming = received(range(300)), received(range(300, 600), _LATE)
+    published.producer = published.producer.use_bucket(locking_bucket)
+    stored, coming = make_captures(range(300)), make_captures(range(300, 600), _LATE)
     services = [Service("ingester", living, tmp_path), Service("api", living, tmp_path)]
     try:
         await published.under_load(stored, chunk=150)
-        await until(lambda: counted(engine), lambda found: found.total() == published.records)
+        await until(lambda: counted(engine), lambda result: result.total() == published.records)
         await set_aside(published)
         await asking.begin(stored)
         await asyncio.to_thread(services[1].wait_ready)
@@ -129,9 +129,11 @@ async def test_killed_at_random_moments(
         over.set()
         await asyncio.gather(*tasks)
         await published.under_load(stored, chunk=150)
-        await drained(engine, records=published.records)
-        await settled(engine, [*stored, *coming], locking_bucket)
-        await judge(engine, [*stored, *coming], minio_server, locking_bucket, living, asking)
+        await wait_until_drained(engine, records=published.records)
+        await wait_until_settled(engine, [*stored, *coming], locking_bucket)
+        await check_deletions(
+            engine, [*stored, *coming], minio_server, locking_bucket, living, asking
+        )
     finally:
         for service in services:
             print(service.text[-3000:])
@@ -142,32 +144,36 @@ ASIDE = 9_000
 
 
 async def set_aside(published: Published) -> None:
-    """Of the subject: events whose response has not come, which wait, and are erased there."""
+    """Publish events of the subject without their responses: they wait, and are erased there."""
     numbers = [n for n in range(ASIDE, ASIDE + 30) if n % 3 == 1 and MODELS[n % 5] == "subjects"]
-    some = [one for n in numbers for one in received(range(n, n + 1))]
-    assert {camera(one) for one in some} == {SUBJECT}
+    some = [capture for n in numbers for capture in make_captures(range(n, n + 1))]
+    assert {find_camera(capture) for capture in some} == {SUBJECT}
     await published.producer.put_all(some, "data", "metadata")
-    await published.producer.publish_all(one.event for one in some)
+    await published.producer.publish_all(capture.event for capture in some)
     published.records += len(some)
 
 
-async def settled(engine: AsyncEngine, captures: Sequence[Capture], bucket: str) -> None:
+async def wait_until_settled(engine: AsyncEngine, captures: Sequence[Capture], bucket: str) -> None:
     """Wait until retention has done its work."""
-    wanted = {uid_of(one, bucket) for one in captures if survives(one)}
-    without = {uid_of(one, bucket) for one in captures if survives(one) and input_is_gone(one)}
+    expected = {uid_of(capture, bucket) for capture in captures if survives(capture)}
+    without = {
+        uid_of(capture, bucket)
+        for capture in captures
+        if survives(capture) and is_input_gone(capture)
+    }
 
-    async def left() -> tuple[int, int]:
+    async def count_differences() -> tuple[int, int]:
         async with engine.connect() as connection:
             there = set((await connection.execute(select(inference.c.uid))).scalars())
             query = select(inference.c.uid).where(inference.c.data_deleted_at.is_not(None))
             gone = set((await connection.execute(query)).scalars())
-        return len(there ^ wanted), len(gone ^ without)
+        return len(there ^ expected), len(gone ^ without)
 
-    await until(left, lambda found: found == (0, 0), seconds=120)
-    await at_rest(engine)
+    await until(count_differences, lambda result: result == (0, 0), seconds=120)
+    await wait_until_at_rest(engine)
 
 
-async def judge(
+async def check_deletions(
     engine: AsyncEngine,
     captures: Sequence[Capture],
     s3: S3,
@@ -175,43 +181,47 @@ async def judge(
     environment: dict[str, str],
     asking: Asking,
 ) -> None:
-    """Held and kept ones are whole, what was erased is nowhere, and certificates say so."""
-    kept = [one for one in captures if survives(one)]
-    inputs = {uid_of(one, bucket) for one in kept if input_is_gone(one)}
-    uids = {uid_of(one, bucket) for one in kept}
-    found = await counted(engine)
-    assert (found[Outcome.DEAD], found[Outcome.PARKED], found[Outcome.LOST]) == (0, 0, 0)
+    """Check that held and kept inferences are whole, erased ones nowhere, and certificates true."""
+    survivors = [capture for capture in captures if survives(capture)]
+    inputs = {uid_of(survivor, bucket) for survivor in survivors if is_input_gone(survivor)}
+    uids = {uid_of(survivor, bucket) for survivor in survivors}
+    result = await counted(engine)
+    assert (result[Outcome.DEAD], result[Outcome.PARKED], result[Outcome.LOST]) == (0, 0, 0)
     async with engine.connect() as connection:
         await check_nothing_waits(connection)
         await check_partitions(connection)
         await check_rows(connection, uids, without_input=inputs)
-    wanted = {key for one in kept for key in one.blobs}
-    wanted -= {one.key("data") for one in kept if input_is_gone(one)}
-    check_versions(s3, bucket, wanted)
-    gone = {uid_of(one, bucket) for one in captures} - uids
-    await check_chain(engine, KEY, gone, kept=uids)
+    expected_keys = {key for survivor in survivors for key in survivor.blobs}
+    expected_keys -= {survivor.key("data") for survivor in survivors if is_input_gone(survivor)}
+    check_versions(s3, bucket, expected_keys)
+    gone = {uid_of(capture, bucket) for capture in captures} - uids
+    await check_chain(engine, KEY, gone, survivors=uids)
     verified = await asyncio.to_thread(verify, environment)
     assert verified.returncode == 0, verified.stdout + verified.stderr
-    for each in asking.erasures:
-        shown = await asking.said("GET", f"/v1/erasures/{each}")
-        assert shown["state"] in {"certified", "partly_held"}
-        assert shown["inferences"] > 0
+    for erasure in asking.erasures:
+        status = await asking.call_api("GET", f"/v1/erasures/{erasure}")
+        assert status["state"] in {"certified", "partly_held"}
+        assert status["inferences"] > 0
 
 
 async def check_chain(
-    engine: AsyncEngine, key: SigningKey, gone: set[UUID], *, kept: set[UUID]
+    engine: AsyncEngine, key: SigningKey, gone: set[UUID], *, survivors: set[UUID]
 ) -> None:
-    """Each that went is in one certificate of what took it; what came again may be in more."""
+    """Check that each deleted inference has one certificate; those sent again may have more."""
     async with engine.connect() as connection:
-        ended = await erasures.listed(connection, limit=10_000)
-        rows = await chain.listed(connection, limit=10_000)
-    documents = {row.number: read_signed(row.signed).document["erasure"] for row in rows}
-    named = {each["id"] for each in documents.values()}
-    assert {one.state for one in ended} <= {"certified", "partly_held"}
-    assert [one for one in ended if one.inferences and str(one.id) not in named] == []
+        ended = await find_erasures(connection, limit=10_000)
+        rows = await chain.list_certificates(connection, limit=10_000)
+    documents = {row.number: read_document(row.signed).document["erasure"] for row in rows}
+    erasure_ids = {about["id"] for about in documents.values()}
+    assert {ended_erasure.state for ended_erasure in ended} <= {"certified", "partly_held"}
+    assert [
+        ended_erasure
+        for ended_erasure in ended
+        if ended_erasure.inferences and str(ended_erasure.id) not in erasure_ids
+    ] == []
     certified = Counter[UUID]()
-    for uid in gone | kept:
-        for proof in await proofs(engine, key, uid):
+    for uid in gone | survivors:
+        for proof in await find_proofs(engine, key, uid):
             assert proof.holds
             if proof.scope == "inference":
                 assert uid in gone, f"certificate {proof.certificate} is not true"
@@ -221,7 +231,7 @@ async def check_chain(
 
 
 def verify(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """`certificates verify`, with a look again for every row and object."""
+    """Run `certificates verify`, with a look again for every row and object."""
     command = [sys.executable, "-m", "inference_store.cli.main", "certificates", "verify"]
     return subprocess.run(
         [*command, "--objects", "--head"],

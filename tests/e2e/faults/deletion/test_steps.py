@@ -14,16 +14,16 @@ from tests.servers.postgres import PostgresServer
 from tests.servers.server import Server
 from tests.service_process import Service
 
-from .judging import judge
+from .judging import check_deletions
 from .world import (
     INPUTS,
     SWEPT,
     World,
-    before,
-    in_the_end,
-    keeping,
-    stopped_at_its_failpoint,
-    waiting_for_a_lock,
+    make_age_filter,
+    make_policy,
+    wait_for_answers,
+    wait_until_a_lock_is_awaited,
+    wait_until_stopped,
 )
 
 pytestmark = pytest.mark.real_minio
@@ -41,24 +41,24 @@ STEPS = (
 every_step = pytest.mark.parametrize("step", STEPS)
 
 
-def nth(step: str) -> str:
+def add_number(step: str) -> str:
     return step if ":" in step else f"{step}:1"
 
 
-async def stopped_at(world: World, step: str, *, asked: bool = True) -> Service:
+async def start_stopped_at(world: World, step: str, *, is_requested: bool = True) -> Service:
     """A service that has stopped at the step."""
-    if asked:
+    if is_requested:
         await world.erase()
-    service = world.service(f"{nth(step)}:stop")
-    await stopped_at_its_failpoint(service)
+    service = world.service(f"{add_number(step)}:stop")
+    await wait_until_stopped(service)
     return service
 
 
-async def everything_went(world: World) -> None:
-    """What nothing has changed."""
+async def check_everything_went(world: World) -> None:
+    """Check the end of a deletion that nothing has changed."""
     await world.settled()
-    goes = [*world.whole, *world.swept, *world.asked]
-    await judge(world, stays=[*world.held, *world.kept, *world.inputs], goes=goes)
+    goes = [*world.whole, *world.swept, *world.requested]
+    await check_deletions(world, stays=[*world.held, *world.untouched, *world.inputs], goes=goes)
 
 
 @every_step
@@ -71,7 +71,7 @@ async def test_killed_while_another_stands_by(world: World, step: str) -> None:
     )
     world.service()
     assert await asyncio.to_thread(failing.process.wait, 60) == 128 + SIGKILL, failing.text
-    await everything_went(world)
+    await check_everything_went(world)
 
 
 @every_step
@@ -79,7 +79,7 @@ async def test_killed_while_another_stands_by(world: World, step: str) -> None:
 async def test_a_server_dies(
     world: World, own_postgres: PostgresServer, own_minio: MinioServer, name: str, step: str
 ) -> None:
-    service = await stopped_at(world, step)
+    service = await start_stopped_at(world, step)
     server: Server = {"postgres": own_postgres, "minio": own_minio}[name]
     await asyncio.to_thread(server.kill)
     try:
@@ -88,57 +88,61 @@ async def test_a_server_dies(
     finally:
         await asyncio.to_thread(server.start)
         await world.engine.dispose()
-    await everything_went(world)
+    await check_everything_went(world)
     assert service.process.running
 
 
 @every_step
 async def test_a_hold_is_placed(world: World, step: str) -> None:
     """By a filter on what a policy takes, and by ids on every second of what was asked for."""
-    service = await stopped_at(world, step)
-    placing = asyncio.create_task(world.hold("swept", filter=before(99)))
+    service = await start_stopped_at(world, step)
+    placing = asyncio.create_task(world.hold("swept", filter=make_age_filter(99)))
     also: list[Stored] = []
     if step.startswith("ledger."):
         # whoever is stopped has the turn: a batch may be gone whole before the hold has its own
-        await waiting_for_a_lock(world.engine)
+        await wait_until_a_lock_is_awaited(world.engine)
         service.process.send_signal(SIGCONT)
-    answers = await in_the_end(placing)
+    answers = await wait_for_answers(placing)
     there = await world.storing.stored()
     if not step.startswith("ledger."):
-        also = [one for one in world.asked[1::2] if one.uid in there]
+        also = [inference for inference in world.requested[1::2] if inference.uid in there]
     answers += [await world.hold("asked", *also)] if also else []
     service.process.send_signal(SIGCONT)
-    claimed = {UUID(each["uid"]) for answer in answers for each in answer["claims"]}
+    claimed = {UUID(claim["uid"]) for answer in answers for claim in answer["claims"]}
     await world.settled()
     swept = [*world.whole, *world.swept]
-    safe = [one for one in (*swept, *also) if one.uid in there and one.uid not in claimed]
+    safe = [
+        inference
+        for inference in (*swept, *also)
+        if inference.uid in there and inference.uid not in claimed
+    ]
     assert safe
-    await judge(
+    await check_deletions(
         world,
-        stays=[*world.held, *world.kept, *world.inputs, *safe],
-        goes=[one for one in world.asked if one not in also],
-        either=[one for one in (*swept, *also) if one not in safe],
+        stays=[*world.held, *world.untouched, *world.inputs, *safe],
+        goes=[inference for inference in world.requested if inference not in also],
+        either=[inference for inference in (*swept, *also) if inference not in safe],
     )
 
 
 @every_step
 async def test_policies_are_changed(world: World, step: str) -> None:
-    service = await stopped_at(world, step, asked=False)
+    service = await start_stopped_at(world, step, is_requested=False)
 
     async def change() -> None:
-        await world.decide(SWEPT, keeping("P300D"))
-        await world.decide(INPUTS, keeping("P15D"))
+        await world.decide(SWEPT, make_policy("P300D"))
+        await world.decide(INPUTS, make_policy("P15D"))
 
     changing = asyncio.create_task(change())
     if step.startswith("ledger."):
-        await waiting_for_a_lock(world.engine)
+        await wait_until_a_lock_is_awaited(world.engine)
         service.process.send_signal(SIGCONT)
-    await in_the_end(changing)
+    await wait_for_answers(changing)
     service.process.send_signal(SIGCONT)
     await world.settled()
-    await judge(
+    await check_deletions(
         world,
-        stays=[*world.held, *world.kept, *world.asked],
+        stays=[*world.held, *world.untouched, *world.requested],
         goes=world.inputs,
         either=[*world.whole, *world.swept],
     )

@@ -12,8 +12,8 @@ import psutil
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure import erasures
-from inference_store.erasure.certificates.keys import SigningKey
+from inference_store.erasure.log.keys import SigningKey
+from inference_store.erasure.progress.erasure import list_uncertified, list_unfinished
 from inference_store.index.tables import retention_run
 from inference_store.platform.settings import RetentionSettings
 from tests.integration.retention.stored import METADATA_BLOB, Stored, Storing, ago, environment_of
@@ -23,20 +23,20 @@ from tests.service_process import Service
 SWEPT, ASKED, INPUTS = "/v1/models/swept", "/v1/models/asked", "/v1/models/inputs"
 
 
-def keeping(inference: str, input: str = "") -> dict[str, Any]:
+def make_policy(inference: str, input: str = "") -> dict[str, Any]:
     """The body of a policy with one rule."""
     rule = {"name": "all", "keep_input": input or inference, "keep_inference": inference}
     return {"rules": [rule]}
 
 
-def before(days: float) -> str:
+def make_age_filter(days: float) -> str:
     """A filter: what was received so many days ago, or earlier."""
     return f"received_at <= TIMESTAMP('{ago(days=days).isoformat().replace('+00:00', 'Z')}')"
 
 
 @dataclass
 class World:
-    """What is stored, and those who act on it."""
+    """The stored inferences, and those who act on them."""
 
     storing: Storing
     settings: RetentionSettings
@@ -49,10 +49,10 @@ class World:
     """What the same policy takes one by one, as a hold keeps some of its partitions."""
     inputs: list[Stored] = field(default_factory=list)
     """Those whose inputs go."""
-    asked: list[Stored] = field(default_factory=list)
+    requested: list[Stored] = field(default_factory=list)
     """What an erasure is asked for."""
     held: list[Stored] = field(default_factory=list)
-    kept: list[Stored] = field(default_factory=list)
+    untouched: list[Stored] = field(default_factory=list)
     services: list[Service] = field(default_factory=list)
 
     @property
@@ -62,53 +62,57 @@ class World:
     async def fill(self) -> None:
         """Store all, place the holds, and set the policies."""
         storing = self.storing
-        swept, asked = await storing.model("swept"), await storing.model("asked")
+        swept, requested_model = await storing.model("swept"), await storing.model("asked")
         inputs = await storing.model("inputs")
         self.whole = await storing.inferences(swept, 6, ago(days=200))
-        *self.swept, one = await storing.inferences(swept, 8, ago(days=100))
+        *self.swept, held_swept = await storing.inferences(swept, 8, ago(days=100))
         self.inputs = await storing.inferences(inputs, 3, ago(days=20))
-        *self.asked, two, three = await storing.inferences(asked, 13, ago(days=11))
-        sharing = await storing.foreign(asked, ago(days=11), "shared/data", None, None)
-        sharer = await storing.foreign(asked, ago(days=11), "shared/data", None, None)
-        self.asked.append(sharing)
-        self.held = [one, two, three, sharer]
-        self.kept = await storing.inferences(asked, 2, ago(days=1))
-        for again in (self.whole[0], self.swept[0], self.asked[0], self.inputs[0]):
+        *self.requested, held_first, held_second = await storing.inferences(
+            requested_model, 13, ago(days=11)
+        )
+        sharing = await storing.foreign(requested_model, ago(days=11), "shared/data", None, None)
+        sharer = await storing.foreign(requested_model, ago(days=11), "shared/data", None, None)
+        self.requested.append(sharing)
+        self.held = [held_swept, held_first, held_second, sharer]
+        self.untouched = await storing.inferences(requested_model, 2, ago(days=1))
+        for again in (self.whole[0], self.swept[0], self.requested[0], self.inputs[0]):
             for key in again.objects:
                 storing.blobs.put(key, METADATA_BLOB, content_type="application/json")
-        await self.hold("swept", one)
-        await self.hold("asked", two, three, sharer)
-        for path, body in ((SWEPT, keeping("P50D")), (INPUTS, keeping("P10000D", "P10D"))):
+        await self.hold("swept", held_swept)
+        await self.hold("asked", held_first, held_second, sharer)
+        for path, body in ((SWEPT, make_policy("P50D")), (INPUTS, make_policy("P10000D", "P10D"))):
             await self.decide(path, body)
 
     async def decide(self, path: str, body: dict[str, Any]) -> None:
         """Set a policy that begins at once."""
         path = f"{path}/retention-policy"
-        seen = await self.said("POST", f"{path}/preview", 200, json=body)
-        more = {"effective": "now", "token": seen["token"]}
-        await self.said("PUT", path, 200, json=body | more)
+        preview = await self.call_api("POST", f"{path}/preview", 200, json=body)
+        more = {"effective": "now", "token": preview["token"]}
+        await self.call_api("PUT", path, 200, json=body | more)
 
     async def hold(
         self, model_id: str, *these: Stored, filter: str | None = None
     ) -> dict[str, Any]:
         """Place a hold; what the api answers."""
         body: dict[str, Any] = {"name": "a hold", "reason": "a file", "model_id": model_id}
-        ids = [f"uid:{one.uid}" for one in these]
+        ids = [f"uid:{stored.uid}" for stored in these]
         body |= {"inference_ids": ids} if filter is None else {"filter": filter}
-        return await self.said("POST", "/v1/holds", 201, json=body)
+        return await self.call_api("POST", "/v1/holds", 201, json=body)
 
     async def erase(self) -> dict[str, Any]:
         """Ask for the erasure, by a filter."""
-        return await self.said("POST", f"{ASKED}/erasures", 202, json={"filter": before(10)})
+        return await self.call_api(
+            "POST", f"{ASKED}/erasures", 202, json={"filter": make_age_filter(10)}
+        )
 
-    async def said(self, method: str, path: str, status: int, **more: Any) -> dict[str, Any]:
-        """What the api answers, with this status."""
+    async def call_api(self, method: str, path: str, status: int, **more: Any) -> dict[str, Any]:
+        """Return what the api answers. Raise AssertionError for another status."""
         answer = await self.client.request(method, path, timeout=60, **more)
         assert answer.status_code == status, answer.text
         return dict(answer.json())
 
     def service(self, failpoint: str | None = None) -> Service:
-        """One more replica of the retention service."""
+        """Start one more replica of the retention service."""
         changes = {
             "RETENTION_INTERVAL_SECONDS": "0.2",
             "CERTIFICATE_KEY": self.key.pem,
@@ -131,29 +135,29 @@ class World:
 
     async def settled(self) -> None:
         """Wait until all is done."""
-        await at_rest(self.engine)
+        await wait_until_at_rest(self.engine)
 
 
-async def at_rest(engine: AsyncEngine) -> None:
+async def wait_until_at_rest(engine: AsyncEngine) -> None:
     """Wait until a run that begins from now on has ended well and nothing is left to do."""
     async with engine.connect() as connection:
         now = await connection.scalar(text("SELECT now()"))
     here = retention_run.c
     done = select(here.id).where(here.requested_at > now, here.state == "done").limit(1)
 
-    async def left() -> list[Any]:
+    async def find_unfinished() -> list[Any]:
         async with engine.connect() as connection:
             ran = await connection.scalar(done)
-            begun = await erasures.unfinished(connection, failed=True)
-            waiting = await erasures.certifying(connection)
+            begun = await list_unfinished(connection, failed=True)
+            waiting = await list_uncertified(connection)
         # what a hold keeps is looked at by every run
-        unfinished = [one for one in begun if one.state != "partly_held"]
+        unfinished = [erasure for erasure in begun if erasure.state != "partly_held"]
         return [*unfinished, *waiting, *([] if ran else ["no run"])]
 
-    await until(left, lambda found: not found, seconds=120)
+    await until(find_unfinished, lambda result: not result, seconds=120)
 
 
-async def stopped_at_its_failpoint(service: Service) -> None:
+async def wait_until_stopped(service: Service) -> None:
     """Wait until a service has stopped itself, or a task of it is held up."""
 
     async def stopped() -> bool:
@@ -164,17 +168,17 @@ async def stopped_at_its_failpoint(service: Service) -> None:
     await until(stopped, bool, seconds=60)
 
 
-async def waiting_for_a_lock(engine: AsyncEngine) -> None:
-    """Wait until somebody waits for an advisory lock."""
+async def wait_until_a_lock_is_awaited(engine: AsyncEngine) -> None:
+    """Wait until a session waits for an advisory lock."""
     query = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory'"
 
     async def waiting() -> int:
         async with engine.connect() as connection:
             return int(await connection.scalar(text(query)) or 0)
 
-    await until(waiting, lambda found: found > 0)
+    await until(waiting, lambda count: count > 0)
 
 
-async def in_the_end(*tasks: asyncio.Task[Any]) -> list[Any]:
-    """What they answer."""
+async def wait_for_answers(*tasks: asyncio.Task[Any]) -> list[Any]:
+    """Wait for the tasks, and return their answers."""
     return list(await asyncio.wait_for(asyncio.gather(*tasks), 90))

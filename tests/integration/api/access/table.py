@@ -1,4 +1,4 @@
-"""What every route needs: the one table that the tests walk. A new route needs a row here."""
+"""The right that every route needs, in one table that the tests walk. Add a row for a new route."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,18 +9,20 @@ from inference_store.api.access import Over
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A right, what over, and what an allowed request (with this body) is answered."""
+    """The right that a route needs, its scope, and the status of an allowed request."""
 
     right: Right
     over: Over
     status: int
     body: Any = None
     shows_stored: bool = True
-    """Whether its answer tells of what is stored."""
+    """Whether the answer shows stored data."""
     query: str = ""
-    """What the path goes on with."""
+    """The query string that follows the path."""
     names_model: bool = False
-    """Whether the model stands in the body: it may not exist for whoever asks."""
+    """Whether the body names the model, which may not exist for the caller."""
+    also: tuple[Right, ...] = ()
+    """Further rights over the model that this request needs, though the route itself does not."""
 
 
 _M = "/v1/models/{model_id}"
@@ -29,10 +31,13 @@ _I = f"{_M}/inferences/{{inference_id}}"
 _RULES = {"rules": [{"keep_input": "P30D", "keep_inference": "P1Y"}]}
 _ITEM = {"metadata": [{"key": "reviewed", "type": "bool", "value": "true"}]}
 _HOLD = {"name": "x", "reason": "y", "model_id": "{model_id}", "filter": "ok"}
+_VIEW = {"name": "x", "model_id": "{model_id}", "filter": "ok"}
+_SHARED = (Right.ANNOTATE,)
 _KEY = {"name": "x", "grants": [{"rights": ["read"]}]}
 
 TABLE: dict[tuple[str, str], Row] = {
     ("GET", "/v1/models"): Row(Right.READ, Over.SOME, 200),
+    ("GET", "/v1/projects"): Row(Right.READ, Over.SOME, 200),
     ("GET", _M): Row(Right.READ, Over.MODEL, 200),
     ("PUT", _M): Row(Right.ADMIN, Over.MODEL, 200, {"project_id": "{model_id}-project"}),
     ("POST", f"{_M}/preview"): Row(
@@ -45,11 +50,17 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", f"{_M}/inferences"): Row(Right.READ, Over.MODEL, 200),
     ("POST", f"{_M}/inferences/query"): Row(Right.READ, Over.MODEL, 200, {}),
     ("POST", f"{_M}/inferences/count"): Row(Right.READ, Over.MODEL, 200, {}),
+    ("POST", f"{_M}/inferences/neighbours"): Row(
+        Right.READ, Over.MODEL, 200, {"uid": "019ac3f2-7c00-8123-9abc-0123456789ab"}
+    ),
     ("POST", "/v1/inferences/query"): Row(Right.READ, Over.SOME, 200, {}),
     ("POST", "/v1/inferences/count"): Row(Right.READ, Over.SOME, 200, {}),
     ("POST", f"{_M}/inferences/aggregate"): Row(Right.READ, Over.MODEL, 200, {}),
     ("POST", "/v1/inferences/aggregate"): Row(
         Right.READ, Over.SOME, 200, {"group_by": ["model_id", "project_id"]}
+    ),
+    ("GET", f"{_M}/inferences/follow"): Row(
+        Right.READ, Over.MODEL, 200, query="?seconds=0", shows_stored=False
     ),
     ("GET", _I): Row(Right.READ, Over.MODEL, 200),
     ("DELETE", _I): Row(Right.DELETE, Over.MODEL, 202),
@@ -57,6 +68,12 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", f"{_I}/response"): Row(Right.READ, Over.MODEL, 200),
     ("GET", f"{_I}/metadata"): Row(Right.READ_INPUTS, Over.MODEL, 200),
     ("POST", f"{_I}/metadata"): Row(Right.ANNOTATE, Over.MODEL, 200, _ITEM),
+    ("GET", f"{_I}/drawing"): Row(Right.READ, Over.MODEL, 200),
+    # its input is no picture
+    ("GET", f"{_I}/thumbnail"): Row(Right.READ_INPUTS, Over.MODEL, 422),
+    ("POST", f"{_M}/inferences/thumbnails"): Row(
+        Right.READ_INPUTS, Over.MODEL, 200, {"uids": ["019ac3f2-7c00-8123-9abc-0123456789ab"]}
+    ),
     ("GET", f"{_I}/retention"): Row(Right.READ, Over.MODEL, 200),
     ("GET", f"{_M}/retention-policy"): Row(Right.READ, Over.MODEL, 200),
     ("PUT", f"{_M}/retention-policy"): Row(Right.ADMIN, Over.MODEL, 200, _RULES),
@@ -105,6 +122,13 @@ TABLE: dict[tuple[str, str], Row] = {
     ("DELETE", "/v1/holds/{hold_id}"): Row(Right.HOLD, Over.SOME, 200, query="?reason=over"),
     ("GET", "/v1/holds/{hold_id}/held"): Row(Right.HOLD, Over.SOME, 200),
     ("GET", "/v1/holds/{hold_id}/history"): Row(Right.HOLD, Over.SOME, 200),
+    ("POST", "/v1/views"): Row(Right.READ, Over.SOME, 201, _VIEW, names_model=True),
+    ("GET", "/v1/views"): Row(Right.READ, Over.SOME, 200),
+    ("GET", "/v1/views/{view_id}"): Row(Right.READ, Over.SOME, 200),
+    ("PATCH", "/v1/views/{view_id}"): Row(
+        Right.READ, Over.SOME, 200, {"name": "other"}, also=_SHARED
+    ),
+    ("DELETE", "/v1/views/{view_id}"): Row(Right.READ, Over.SOME, 204, also=_SHARED),
     ("GET", "/v1/dead-letters"): Row(Right.ADMIN, Over.SOME, 200),
     ("GET", "/v1/dead-letters/{id}"): Row(Right.ADMIN, Over.SOME, 200),
     ("POST", "/v1/dead-letters/redrive"): Row(Right.ADMIN, Over.SOME, 202, {}),
@@ -125,22 +149,33 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", "/v1/keys/{key_id}"): Row(Right.ADMIN, Over.EVERYTHING, 200),
     ("POST", "/v1/keys/{key_id}/rotate"): Row(Right.ADMIN, Over.EVERYTHING, 200, {}),
     ("POST", "/v1/keys/{key_id}/revoke"): Row(Right.ADMIN, Over.EVERYTHING, 200),
+    ("POST", "/v1/session"): Row(Right.READ, Over.CALLER, 201, shows_stored=False),
+    # it ends a session, and these requests use none
+    ("DELETE", "/v1/session"): Row(Right.READ, Over.CALLER, 404, shows_stored=False),
+    ("GET", "/v1/me"): Row(Right.READ, Over.CALLER, 200, shows_stored=False),
     ("GET", "/v1/audit"): Row(Right.ADMIN, Over.SOME, 200),
 }
 
-# They say nothing of what is stored.
+# These show no stored data.
 PUBLIC = {
     "/openapi.json",
+    "/",
+    "/console",
+    "/console/",
+    "/console/{name:path}",
     "/docs",
     "/reference",
     "/reference/oauth2-redirect",
     "/redoc",
+    "/v1/session/ways",
+    "/v1/session/oidc/begin",
+    "/v1/session/oidc/callback",
     "/static-offline-docs",
 }
 
 
-def filled(body: Any, model_id: str) -> Any:
-    """The body with the model's id put in."""
+def fill_body(body: Any, model_id: str) -> Any:
+    """Return a body with the model's id filled in."""
     if isinstance(body, dict):
-        return {name: filled(value, model_id) for name, value in body.items()}
+        return {name: fill_body(value, model_id) for name, value in body.items()}
     return body.replace("{model_id}", model_id) if isinstance(body, str) else body

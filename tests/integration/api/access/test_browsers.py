@@ -1,9 +1,9 @@
-"""Pages of strangers in the browser of somebody who reaches the api."""
+"""Foreign pages in the browser of a user who can reach the api."""
 
 import httpx
 import pytest
 
-from tests.integration.api.conftest import MakeApp, client_of
+from tests.integration.api.conftest import MakeApp, make_client
 from tests.settings import TOKEN
 
 from .table import TABLE
@@ -14,8 +14,8 @@ _OWNER = {"Authorization": f"Bearer {TOKEN}"}
 _CHANGING = [(method, path) for method, path in TABLE if method not in {"GET", "HEAD"}]
 
 
-class _Mine(dict[str, str]):
-    """What stands in a path, whatever its name."""
+class _AlwaysMine(dict[str, str]):
+    """Maps every path parameter to the same value."""
 
     def __missing__(self, name: str) -> str:
         return "mine"
@@ -25,7 +25,7 @@ class _Mine(dict[str, str]):
     "host",
     ["localhost", "LOCALHOST:8080", "127.0.0.1", "127.0.0.1:8080", "127.8.0.1", "[::1]:8080"],
 )
-async def test_names_of_loopback_are_answered(client: httpx.AsyncClient, host: str) -> None:
+async def test_answers_loopback_names(client: httpx.AsyncClient, host: str) -> None:
     assert (await client.get("/v1/models", headers={"Host": host})).status_code == 200
 
 
@@ -50,33 +50,34 @@ async def test_without_access_control_only_loopback_is_answered(
     for path in ("/v1/models", "/openapi.json", "/reference", "/docs/", "/nowhere"):
         answer = await client.get(path, headers={"Host": host})
         assert (answer.status_code, answer.json()["type"]) == (403, "/docs/errors#foreign-request")
-    async with client_of(make_app(auth="on", api_token=TOKEN)) as guarded:
+    async with make_client(make_app(auth="on", api_token=TOKEN)) as guarded:
         answer = await guarded.get("/v1/models", headers={"Host": host} | _OWNER)
         assert answer.status_code == 200
 
 
 @pytest.mark.parametrize("auth", ["on", "off"])
 @pytest.mark.parametrize(
-    "told", [_EVIL, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": ""}]
+    "headers", [_EVIL, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": ""}]
 )
 async def test_a_foreign_page_changes_nothing(
-    make_app: MakeApp, auth: str, told: dict[str, str]
+    make_app: MakeApp, auth: str, headers: dict[str, str]
 ) -> None:
-    async with client_of(make_app(auth=auth, api_token=TOKEN)) as client:
+    async with make_client(make_app(auth=auth, api_token=TOKEN)) as client:
         client.headers.update(_OWNER)
         assert (await client.put("/v1/models/mine", json={})).status_code == 201
         assert len(_CHANGING) > 20
         for method, path in _CHANGING:
-            answer = await client.request(method, path.format_map(_Mine()), headers=told)
+            answer = await client.request(method, path.format_map(_AlwaysMine()), headers=headers)
             assert answer.status_code == 403, (method, path)
             assert answer.json()["type"] == "/docs/errors#foreign-request"
-        read = await client.get("/v1/models/mine", headers=told)  # whose answer no page is given
+        # a read is answered, and the browser withholds the answer from the page
+        read = await client.get("/v1/models/mine", headers=headers)
         assert read.status_code == 200
         assert "access-control-allow-origin" not in read.headers
 
 
 @pytest.mark.parametrize(
-    "told",
+    "headers",
     [
         {},
         {"Origin": _OURS},
@@ -87,10 +88,19 @@ async def test_a_foreign_page_changes_nothing(
         {"Origin": "https://console.example", "Sec-Fetch-Site": "cross-site"},
     ],
 )
-async def test_own_pages_and_programs_change_what_they_may(
-    make_app: MakeApp, told: dict[str, str]
+async def test_accepts_changes_from_own_pages_and_programs(
+    make_app: MakeApp, headers: dict[str, str]
 ) -> None:
-    async with client_of(make_app(api_cors_origins="https://console.example")) as client:
-        assert (await client.delete("/v1/models/nothing", headers=told)).status_code == 404
-    async with client_of(make_app(api_cors_origins="*")) as client:
-        assert (await client.delete("/v1/models/nothing", headers=told | _EVIL)).status_code == 404
+    async with make_client(make_app(api_cors_origins="https://console.example")) as client:
+        assert (await client.delete("/v1/models/nothing", headers=headers)).status_code == 404
+    async with make_client(make_app(api_cors_origins="*")) as client:
+        assert (
+            await client.delete("/v1/models/nothing", headers=headers | _EVIL)
+        ).status_code == 404
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE"])
+async def test_an_allowed_origin_may_use_every_method(make_app: MakeApp, method: str) -> None:
+    preflight = {"Origin": "https://console.example", "Access-Control-Request-Method": method}
+    async with make_client(make_app(api_cors_origins="https://console.example")) as client:
+        assert (await client.options("/v1/views", headers=preflight)).status_code == 200

@@ -1,4 +1,4 @@
-"""Rate, headers, CORS, and what every answer says to a browser."""
+"""Rate limits, limits of headers, CORS, and security headers."""
 
 import asyncio
 import base64
@@ -14,26 +14,26 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.access.secrets import new_id
 from inference_store.api.access.authenticator import BYTES_OF_A_REQUEST
 from inference_store.platform.metrics import SHOWN
-from tests.integration.api.conftest import MakeApp, client_of
+from tests.integration.api.conftest import MakeApp, make_client
 from tests.settings import TOKEN
 
 _OWNER = {"Authorization": f"Bearer {TOKEN}"}
 _ISSUER = {"oidc_issuer": "http://127.0.0.1:9", "oidc_audience": "x"}
-# of no algorithm: it is refused before an issuer is asked
+# without an algorithm, so it is refused before the issuer is asked
 _FORGED = ".".join(
     base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in (b'{"alg": "none"}', b"{}")
 )
 
 
-def _refused(reason: str) -> float:
+def _count_refused(reason: str) -> float:
     name = "inference_store_api_refused_total"
     return SHOWN["api"].get_sample_value(name, {"reason": reason}) or 0
 
 
 async def test_rates_are_limited_for_each_caller(make_app: MakeApp) -> None:
     app = make_app(auth="on", api_token=TOKEN, api_rate_limit_per_minute=3)
-    before = _refused("too-many-requests")
-    async with client_of(app) as client:
+    before = _count_refused("too-many-requests")
+    async with make_client(app) as client:
         body = {"name": "x", "grants": [{"role": "reader"}]}
         key = (await client.post("/v1/keys", json=body, headers=_OWNER)).json()["key"]
         statuses = [(await client.get("/v1/models", headers=_OWNER)).status_code for _ in range(3)]
@@ -43,31 +43,31 @@ async def test_rates_are_limited_for_each_caller(make_app: MakeApp) -> None:
         assert limited.json()["type"] == "/docs/errors#too-many-requests"
         other = {"Authorization": f"Bearer {key}"}
         assert (await client.get("/v1/models", headers=other)).status_code == 200
-    assert _refused("too-many-requests") == before + 2
+    assert _count_refused("too-many-requests") == before + 2
 
 
 async def test_a_body_counts_by_its_bytes(make_app: MakeApp) -> None:
-    """One that says its size is not even read."""
-    read: list[int] = []
+    """A body that declares its size is not even read."""
+    chunks_read: list[int] = []
 
-    async def pieces() -> AsyncIterator[bytes]:
+    async def send_chunks() -> AsyncIterator[bytes]:
         for _ in range(3):
-            read.append(len(read))
+            chunks_read.append(len(chunks_read))
             yield b" " * BYTES_OF_A_REQUEST
 
     app = make_app(auth="on", api_token=TOKEN, api_rate_limit_per_minute=5)
     query = "/v1/models/model/inferences/query"
-    async with client_of(app) as client:
+    async with make_client(app) as client:
         size = {"Content-Length": str(3 * BYTES_OF_A_REQUEST)}
-        first = await client.post(query, content=pieces(), headers=_OWNER | size)
-        assert (first.status_code, len(read)) == (422, 3)  # three of five requests
-        second = await client.post(query, content=pieces(), headers=_OWNER | size)
-        assert (second.status_code, len(read)) == (429, 3)
+        first = await client.post(query, content=send_chunks(), headers=_OWNER | size)
+        assert (first.status_code, len(chunks_read)) == (422, 3)  # three of five requests
+        second = await client.post(query, content=send_chunks(), headers=_OWNER | size)
+        assert (second.status_code, len(chunks_read)) == (429, 3)
         assert 1 <= int(second.headers["retry-after"]) <= 12
         assert f"each {BYTES_OF_A_REQUEST} bytes" in second.json()["detail"]
-        # without a size: one request before it is read, the rest after
-        third = await client.post(query, content=pieces(), headers=_OWNER)
-        assert (third.status_code, len(read)) == (429, 6)
+        # without a size it counts as one request before it is read, and as the rest afterwards
+        third = await client.post(query, content=send_chunks(), headers=_OWNER)
+        assert (third.status_code, len(chunks_read)) == (429, 6)
         assert (await client.get("/v1/models", headers=_OWNER)).status_code == 200
         assert (await client.get("/v1/models", headers=_OWNER)).status_code == 429
 
@@ -76,51 +76,51 @@ async def test_a_body_counts_by_its_bytes(make_app: MakeApp) -> None:
 async def test_failed_tokens_are_limited_by_address(
     make_app: MakeApp, engine: AsyncEngine, kind: str
 ) -> None:
-    """Over the limit nothing is looked at, not even the right API_TOKEN; keys in use pass."""
-    looked = []
+    """Over the limit no token is checked, not even the right API_TOKEN; keys in use pass."""
+    look_ups = []
 
-    def look(*args: Any) -> None:
-        looked.extend([args[2]] if "FROM api_key" in args[2] else [])
+    def note_look_up(*args: Any) -> None:
+        look_ups.extend([args[2]] if "FROM api_key" in args[2] else [])
 
     app = make_app(auth="on", api_token=TOKEN, api_failed_tokens_per_minute=5, **_ISSUER)
-    async with client_of(app) as client:
+    async with make_client(app) as client:
         body = {"name": "x", "grants": [{"role": "reader"}]}
-        made = (await client.post("/v1/keys", json=body, headers=_OWNER)).json()
-        mine = {"Authorization": f"Bearer {made['key']}"}
+        key = (await client.post("/v1/keys", json=body, headers=_OWNER)).json()
+        mine = {"Authorization": f"Bearer {key['key']}"}
         assert (await client.get("/v1/models", headers=mine)).status_code == 200
-        guess: Callable[[], str] = {
+        make_guess: Callable[[], str] = {
             "unknown keys": lambda: f"isk_{new_id()}_{'x' * 43}",
-            "another's secret": lambda: f"isk_{made['id']}_{'x' * 43}",
+            "another's secret": lambda: f"isk_{key['id']}_{'x' * 43}",
             "words": lambda: f"word-{new_id()}",
             "tokens": lambda: f"{_FORGED}.{new_id()}",
         }[kind]
-        event.listen(engine.sync_engine, "before_cursor_execute", look)
-        guesses = await asyncio.gather(
-            *(client.get("/v1/models", headers={"Authorization": f"Bearer {guess()}"})
+        event.listen(engine.sync_engine, "before_cursor_execute", note_look_up)
+        answers = await asyncio.gather(
+            *(client.get("/v1/models", headers={"Authorization": f"Bearer {make_guess()}"})
               for _ in range(20))
         )  # fmt: skip
-        event.remove(engine.sync_engine, "before_cursor_execute", look)
-        assert sorted(each.status_code for each in guesses) == [401] * 5 + [429] * 15
-        assert len(looked) <= 5
-        [refusal, *_] = [each for each in guesses if each.status_code == 429]
+        event.remove(engine.sync_engine, "before_cursor_execute", note_look_up)
+        assert sorted(answer.status_code for answer in answers) == [401] * 5 + [429] * 15
+        assert len(look_ups) <= 5
+        [refusal, *_] = [answer for answer in answers if answer.status_code == 429]
         assert 1 <= int(refusal.headers["retry-after"]) <= 12
         assert "API_FAILED_TOKENS_PER_MINUTE" in refusal.json()["detail"]
-        app.state.authenticator.keys.forget(made["id"])
+        app.state.authenticator.keys.forget(key["id"])
         assert (await client.get("/v1/models", headers=mine)).status_code == 200
         assert (await client.get("/v1/models", headers=_OWNER)).status_code == 429
 
 
 async def test_tokens_that_work_are_not_limited(make_app: MakeApp) -> None:
     app = make_app(auth="on", api_token=TOKEN, api_failed_tokens_per_minute=1)
-    async with client_of(app) as client:
+    async with make_client(app) as client:
         for _ in range(5):
             assert (await client.get("/v1/models", headers=_OWNER)).status_code == 200
-        assert (await client.get("/v1/models")).status_code == 401  # no token, so none that failed
+        assert (await client.get("/v1/models")).status_code == 401  # without a token none failed
         assert (await client.get("/v1/models", headers=_OWNER)).status_code == 200
 
 
 async def test_headers_are_limited(make_app: MakeApp) -> None:
-    async with client_of(make_app(api_max_header_bytes=2000)) as client:
+    async with make_client(make_app(api_max_header_bytes=2000)) as client:
         assert (await client.get("/v1/models", headers={"X": "x" * 1500})).status_code == 200
         for answer in (
             await client.get("/v1/models", headers={"X": "x" * 2000}),
@@ -132,21 +132,21 @@ async def test_headers_are_limited(make_app: MakeApp) -> None:
             assert answer.json()["type"] == "/docs/errors#headers-too-large"
 
 
-async def test_a_stranger_uploads_nothing(make_app: MakeApp) -> None:
-    """Without a key, nothing of the body is read: the refusal is of the key, not of the body."""
-    async with client_of(make_app(auth="on")) as client:
+async def test_does_not_read_bodies_without_a_key(make_app: MakeApp) -> None:
+    """The refusal is about the missing key, not about the body."""
+    async with make_client(make_app(auth="on")) as client:
         answer = await client.post("/v1/models/m/inferences/query", content=b" " * 3_000_000)
         assert answer.status_code == 401
 
 
 async def test_cors_is_off_unless_origins_are_named(make_app: MakeApp) -> None:
-    asked = {"Origin": "https://console.example", "Access-Control-Request-Method": "POST"}
-    async with client_of(make_app(auth="on")) as client:
-        answer = await client.options("/v1/models", headers=asked)
+    preflight = {"Origin": "https://console.example", "Access-Control-Request-Method": "POST"}
+    async with make_client(make_app(auth="on")) as client:
+        answer = await client.options("/v1/models", headers=preflight)
         assert "access-control-allow-origin" not in answer.headers
     origins = "https://console.example, https://other.example"
-    async with client_of(make_app(auth="on", api_cors_origins=origins)) as client:
-        answer = await client.options("/v1/models", headers=asked)
+    async with make_client(make_app(auth="on", api_cors_origins=origins)) as client:
+        answer = await client.options("/v1/models", headers=preflight)
         assert answer.status_code == 200
         assert answer.headers["access-control-allow-origin"] == "https://console.example"
         assert "access-control-allow-credentials" not in answer.headers
@@ -163,11 +163,11 @@ async def test_cors_is_off_unless_origins_are_named(make_app: MakeApp) -> None:
 async def test_every_answer_has_security_headers(make_app: MakeApp, path: str) -> None:
     app = make_app()
 
-    async def fails() -> None:
+    async def fail() -> None:
         raise RuntimeError("a defect")
 
-    app.add_api_route("/v1/fails", fails)
-    async with client_of(app) as client:
+    app.add_api_route("/v1/fails", fail)
+    async with make_client(app) as client:
         answer = await client.get(path)
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["x-frame-options"] == "DENY"
@@ -181,7 +181,7 @@ async def test_every_answer_has_security_headers(make_app: MakeApp, path: str) -
 
 
 async def test_the_docs_are_served_without_a_key(make_app: MakeApp) -> None:
-    async with client_of(make_app(auth="on", api_token=TOKEN)) as client:
+    async with make_client(make_app(auth="on", api_token=TOKEN)) as client:
         answer = await client.get("/docs")
     assert (answer.status_code, answer.headers["location"]) == (307, "docs/")
 
@@ -190,8 +190,8 @@ async def test_the_documentation_page_fetches_only_what_its_policy_allows(
     client: httpx.AsyncClient,
 ) -> None:
     page = await client.get("/reference")
-    places = re.findall(r'(?:src|href)="([^"]+)"', page.text)
-    assert places
-    for place in places:
-        assert place.startswith("/"), place
-        assert (await client.get(place)).status_code == 200
+    urls = re.findall(r'(?:src|href)="([^"]+)"', page.text)
+    assert urls
+    for url in urls:
+        assert url.startswith("/"), url
+        assert (await client.get(url)).status_code == 200

@@ -1,4 +1,4 @@
-"""Who may register a model and move it; whose bytes a dead letter shows."""
+"""Rights to register and move a model, and to see the bytes of a dead letter."""
 
 import asyncio
 from typing import Any
@@ -8,9 +8,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import dead_letters, registrations
 from inference_store.index.accounting import PartitionId, open_partition
-from inference_store.index.records import Record, Trouble
+from inference_store.index.records import Record, Rejection
 from tests.builders import NOW, make_event
-from tests.integration.waiting import lock_waiters
+from tests.integration.waiting import count_lock_waiters
 from tests.polling import until
 from tests.settings import TOKEN
 
@@ -25,7 +25,7 @@ _ADMIN = {"rights": ["read", "admin"]}
 @pytest.mark.parametrize(
     ("grants", "model_id", "project_id", "status"),
     [
-        # a new model: everything, or its own id; not by a project, which would tell what exists
+        # a new model needs everything or its own id; a project would reveal what exists
         ([_OWNER], "new", "anything", 201),
         ([{**_OWNER, "model_id": "new"}], "new", None, 201),
         ([{**_OWNER, "model_id": "new"}], "new", _PROJECT, 403),
@@ -33,7 +33,7 @@ _ADMIN = {"rights": ["read", "admin"]}
         ([{**_OWNER, "project_id": _PROJECT}], "new", _PROJECT, 404),
         ([{**_OWNER, "project_id": _PROJECT}], SECRET, _PROJECT, 404),
         ([{"role": "reader"}], "new", None, 403),
-        # one that is there: as it is, or between projects that were both given
+        # an existing model: unchanged, or moved between two projects of the grants
         ([{**_OWNER, "project_id": _PROJECT}], OPEN, _PROJECT, 200),
         ([{**_OWNER, "project_id": _PROJECT}], OPEN, "another", 403),
         ([{**_OWNER, "project_id": _PROJECT}], OPEN, None, 403),
@@ -46,7 +46,7 @@ _ADMIN = {"rights": ["read", "admin"]}
             200,
         ),
         ([_OWNER], OPEN, None, 200),
-        # moving gives nobody a right over it that they had not
+        # a move must not give its caller a new right over the model
         ([_ADMIN, {**_OWNER, "project_id": "mine"}], SECRET, "mine", 403),
         ([_ADMIN, {"rights": ["read_inputs"], "project_id": "mine"}], SECRET, "mine", 403),
         ([_ADMIN, {**_OWNER, "project_id": "mine"}], SECRET, "another", 200),
@@ -60,11 +60,11 @@ _ADMIN = {"rights": ["read", "admin"]}
     ],
 )
 async def test_registering_and_moving(
-    a_key: Keys, grants: list[Any], model_id: str, project_id: str | None, status: int
+    keys: Keys, grants: list[Any], model_id: str, project_id: str | None, status: int
 ) -> None:
-    key = await a_key.make(*grants)
+    key = await keys.make(*grants)
     body = {"project_id": project_id}
-    answer = await a_key.ask(key, "PUT", f"/v1/models/{model_id}", body)
+    answer = await keys.ask(key, "PUT", f"/v1/models/{model_id}", body)
     assert answer.status_code == status, answer.text
 
 
@@ -72,37 +72,37 @@ async def test_registering_and_moving(
     ("more", "status", "project_id"),
     [({"project_id": "theirs"}, 200, "mine"), ({"model_id": "another"}, 403, "theirs")],
 )
-async def test_an_event_registers_the_model_while_it_is_asked_for(
-    a_key: Keys, engine: AsyncEngine, more: dict[str, str], status: int, project_id: str
+async def test_event_registers_the_model_during_the_request(
+    keys: Keys, engine: AsyncEngine, more: dict[str, str], status: int, project_id: str
 ) -> None:
-    """The model is missing when the right is looked at, and in a project when it is written."""
+    """The model is missing when the right is checked, and in a project when it is written."""
     mine = [{**_OWNER, "model_id": "new"}, {**_OWNER, "project_id": "mine"}, {**_OWNER, **more}]
-    key = await a_key.make(*mine)
+    key = await keys.make(*mine)
     async with engine.begin() as connection:
         events = {"new": make_event(model_id="new", project_id="theirs")}
         await registrations.register_missing(connection, events)
         body = {"project_id": "mine"}
-        asked = asyncio.create_task(a_key.ask(key, "PUT", "/v1/models/new", body))
-        assert await until(lambda: lock_waiters(engine), bool)
-    answer = await asked
+        request = asyncio.create_task(keys.ask(key, "PUT", "/v1/models/new", body))
+        assert await until(lambda: count_lock_waiters(engine), bool)
+    answer = await request
     assert answer.status_code == status, answer.text
-    shown = (await a_key.ask(TOKEN, "GET", "/v1/models/new")).json()
-    assert (shown["registered_by"], shown["project_id"]) == ("event", project_id)
+    model = (await keys.ask(TOKEN, "GET", "/v1/models/new")).json()
+    assert (model["registered_by"], model["project_id"]) == ("event", project_id)
 
 
 @pytest.mark.usefixtures("two_models")
-async def test_the_bytes_of_a_dead_letter_are_input(a_key: Keys, engine: AsyncEngine) -> None:
-    place = PartitionId("default", "inference-events", 0, 0)
+async def test_the_bytes_of_a_dead_letter_are_input(keys: Keys, engine: AsyncEngine) -> None:
+    partition = PartitionId("default", "inference-events", 0, 0)
     async with engine.begin() as connection:
-        await open_partition(connection, place, first=0, began="earliest")
+        await open_partition(connection, partition, first=0, began="earliest")
         for offset, model_id in enumerate((OPEN, None)):
-            record = Record(place, offset, NOW, b"a-key", b"a-payload", (("a", "header"),))
-            letter = (record, Trouble("not_an_event", "x", model_id, None))
+            record = Record(partition, offset, NOW, b"a-key", b"a-payload", (("a", "header"),))
+            letter = (record, Rejection("not_an_event", "x", model_id, None))
             await dead_letters.add(connection, [letter])
-    listed = (await a_key.ask(TOKEN, "GET", "/v1/dead-letters")).json()["items"]
-    ids = {each["model_id"]: each["id"] for each in listed}
+    items = (await keys.ask(TOKEN, "GET", "/v1/dead-letters")).json()["items"]
+    ids = {item["model_id"]: item["id"] for item in items}
     admin = {"rights": ["read", "admin"]}
-    for grants, model_id, status, shown in (
+    for grants, model_id, status, is_shown in (
         ([admin], OPEN, 200, False),
         ([admin, {"rights": ["read_inputs"], "model_id": OPEN}], OPEN, 200, True),
         ([admin, {"rights": ["read_inputs"], "model_id": OPEN}], None, 200, False),
@@ -110,23 +110,23 @@ async def test_the_bytes_of_a_dead_letter_are_input(a_key: Keys, engine: AsyncEn
         ([{**admin, "model_id": OPEN}], OPEN, 200, False),
         ([{**admin, "model_id": OPEN}], None, 404, False),
     ):
-        key = await a_key.make(*grants)
-        before = len((await a_key.ask(TOKEN, "GET", "/v1/audit")).json()["items"])
-        answer = await a_key.ask(key, "GET", f"/v1/dead-letters/{ids[model_id]}")
+        key = await keys.make(*grants)
+        before = len((await keys.ask(TOKEN, "GET", "/v1/audit")).json()["items"])
+        answer = await keys.ask(key, "GET", f"/v1/dead-letters/{ids[model_id]}")
         assert answer.status_code == status
-        assert ("a-payload" in answer.text) == shown
-        noted = (await a_key.ask(TOKEN, "GET", "/v1/audit")).json()["items"]
-        assert len(noted) - before == int(shown)
+        assert ("a-payload" in answer.text) == is_shown
+        entries = (await keys.ask(TOKEN, "GET", "/v1/audit")).json()["items"]
+        assert len(entries) - before == int(is_shown)
 
 
 @pytest.mark.usefixtures("two_models")
-async def test_suggestions_come_from_the_model_alone(a_key: Keys) -> None:
-    key = await a_key.make({"role": "owner", "model_id": OPEN})
-    asked = {"key": f"{SECRET}-key", "operator": "eq", "value": "x"}
-    body = {"metadata_filter": [asked], "prediction": {"label": "secret-label"}}
+async def test_suggests_only_names_of_the_model(keys: Keys) -> None:
+    key = await keys.make({"role": "owner", "model_id": OPEN})
+    condition = {"key": f"{SECRET}-key", "operator": "eq", "value": "x"}
+    body = {"metadata_filter": [condition], "prediction": {"label": "secret-label"}}
     path = f"/v1/models/{OPEN}/inferences/query"
-    refused = await a_key.ask(key, "POST", path, body)
+    refused = await keys.ask(key, "POST", path, body)
     assert refused.status_code == 422
     assert refused.json()["errors"][0]["known"] == [f"{OPEN}-key"]
-    keys = (await a_key.ask(key, "GET", f"/v1/models/{OPEN}/metadata-keys")).json()
-    assert [each["name"] for each in keys["items"]] == [f"{OPEN}-key"]
+    metadata_keys = (await keys.ask(key, "GET", f"/v1/models/{OPEN}/metadata-keys")).json()
+    assert [item["name"] for item in metadata_keys["items"]] == [f"{OPEN}-key"]

@@ -1,11 +1,11 @@
-"""An event may name one object as the response and as a part of the request: it is an input."""
+"""A response that is also an object of the request counts as an input."""
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
-from tests.integration.stored import Made, store
+from tests.integration.stored_inferences import NewInference, store
 from tests.settings import TOKEN
 
 from .conftest import OPEN, Keys
@@ -27,7 +27,7 @@ async def test_a_response_that_is_an_input_needs_the_right_to_inputs(
     engine: AsyncEngine,
     blobs: Blobs,
     bucket: str,
-    a_key: Keys,
+    keys: Keys,
     data: str | None,
     response: str,
     metadata: str | None,
@@ -36,19 +36,19 @@ async def test_a_response_that_is_an_input_needs_the_right_to_inputs(
     for name in "abc":
         blobs.put(StorageKey(bucket, name), b"[]", content_type="application/json")
 
-    def named(name: str | None) -> str | None:
+    def reference_to(name: str | None) -> str | None:
         return None if name is None else f"{bucket}/{name}"
 
-    keys = named(data), named(response), named(metadata)
-    await store(engine, Made(model_id=OPEN, keys=keys))
-    reader = await a_key.make({"rights": ["read"]})
-    answer = await a_key.ask(reader, "GET", _PATH)
+    references = reference_to(data), reference_to(response), reference_to(metadata)
+    await store(engine, NewInference(model_id=OPEN, keys=references))
+    reader = await keys.make({"rights": ["read"]})
+    answer = await keys.ask(reader, "GET", _PATH)
     assert answer.status_code == (403 if is_input else 200), answer.text
     if is_input:
         assert "`read_inputs`" in answer.json()["detail"]
-    inputs = await a_key.make({"rights": ["read", "read_inputs"]})
-    answer = await a_key.ask(inputs, "GET", _PATH)
+    inputs = await keys.make({"rights": ["read", "read_inputs"]})
+    answer = await keys.ask(inputs, "GET", _PATH)
     assert (answer.status_code, answer.content) == (200, b"[]")
-    # and it is noted, as every read of an input is
-    noted = (await a_key.ask(TOKEN, "GET", "/v1/audit")).json()["items"]
-    assert [each["action"] for each in noted] == (["data_read"] if is_input else [])
+    # the audit records it, like every read of an input
+    entries = (await keys.ask(TOKEN, "GET", "/v1/audit")).json()["items"]
+    assert [entry["action"] for entry in entries] == (["data_read"] if is_input else [])

@@ -1,4 +1,4 @@
-"""Who drains a dead producer's spool is killed, and the next one goes on: the books close."""
+"""A process that drains the spool of a dead producer is killed, and the next one continues."""
 
 import os
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from inference_store.inference.producer_reports import ProducerReport
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.counts import Counts
 from inference_store.proxy.capture.deliveries import _settle_spooled
-from inference_store.proxy.capture.folder_locks import made_folder
-from inference_store.proxy.capture.prepared import Message, Prepared
+from inference_store.proxy.capture.folder_locks import make_folder
+from inference_store.proxy.capture.prepared_capture import Message, PreparedCapture
 from inference_store.proxy.capture.spool import Folder, Room
 from inference_store.proxy.capture.spools import Spools
 from inference_store.proxy.capture.uuid7 import uuid7
@@ -25,21 +25,23 @@ BOOTED = datetime.now(UTC)
 REPORTS = PartitionId("default", "reports", 0, 0)
 
 
-def left_behind(root: Path, captures: int) -> ProducerReport:
-    """The last report of one that died with so many captures in its spool."""
+def leave_spool(root: Path, captures: int) -> ProducerReport:
+    """Write captures to the spool of a producer that dies; return its last report."""
     counts = Counts(DEAD, DEAD, BOOTED)
-    folder = Folder(root, counts, Room(10**6), lock := made_folder(root, DEAD), fsync=False)
+    folder = Folder(root, counts, Room(10**6), lock := make_folder(root, DEAD), fsync=False)
     for _ in range(captures):
         counts.see()
         number = counts.next_sequence()
         message = (Message(b"key", b"{}"),)
-        assert folder.write(Prepared(producer=DEAD, sequence=number, blobs=(), messages=message))
-    os.close(lock)  # as the kernel does at its death
+        assert folder.write(
+            PreparedCapture(producer=DEAD, sequence=number, blobs=(), messages=message)
+        )
+    os.close(lock)  # as the kernel does when it dies
     return counts.report(spooled=folder.waiting)
 
 
 class Child:
-    """A capture process of the one that found the spool."""
+    """A capture process that drains a spool it found."""
 
     def __init__(self, root: Path, lock: int) -> None:
         settings = make_settings(
@@ -53,15 +55,15 @@ class Child:
         self.spools.adopt()
 
     def publish(self, count: int) -> list[ProducerReport]:
-        """A report before each and at the end."""
-        said: list[ProducerReport] = []
+        """Publish captures; return a report before each and one at the end."""
+        reports: list[ProducerReport] = []
         (folder,) = self.spools.adopted
         for _ in range(count):
-            said.append(folder.counts.report(spooled=folder.waiting))
+            reports.append(folder.counts.report(spooled=folder.waiting))
             item = self.spools.take()
             assert item is not None
             _settle_spooled(item, 1)
-        return [*said, folder.counts.report(spooled=folder.waiting, final=not folder.waiting)]
+        return [*reports, folder.counts.report(spooled=folder.waiting, final=not folder.waiting)]
 
     def die(self) -> None:
         for folder in self.spools.adopted:
@@ -76,15 +78,13 @@ async def _account(
             await accounting.store_reports(
                 connection, [ReceivedReport(report, REPORTS, offset=number)]
             )
-        (found,) = await accounting.list_producers(connection)
-    return found
+        (account,) = await accounting.list_producers(connection)
+    return account
 
 
-async def test_the_next_one_goes_on_where_the_killed_one_stopped(
-    engine: AsyncEngine, tmp_path: Path
-) -> None:
-    reports = [left_behind(tmp_path, 30)]
-    lock = made_folder(tmp_path, HEIR)
+async def test_next_process_continues_a_killed_drain(engine: AsyncEngine, tmp_path: Path) -> None:
+    reports = [leave_spool(tmp_path, 30)]
+    lock = make_folder(tmp_path, HEIR)
     first = Child(tmp_path, lock)
     reports += first.publish(12)
     first.die()

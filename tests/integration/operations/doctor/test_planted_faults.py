@@ -1,4 +1,4 @@
-"""Each planted fault is found by the check that should find it, on real servers."""
+"""Each planted fault is found by the right check, on real servers."""
 
 import argparse
 import json
@@ -22,10 +22,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.cli import doctor
 from inference_store.erasure import policies
-from inference_store.erasure.ledger.entry import Entry, Said
+from inference_store.erasure.ledger.entry import Content, Entry
 from inference_store.erasure.policies import RetentionPolicy
 from inference_store.index import partitions, registrations
-from inference_store.index.partitions import Span, lock_catalogue
+from inference_store.index.partitions import TimePartition, lock_catalogue
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 from inference_store.operations.doctor import CHECKS, DoctorSettings, Subject, store
@@ -43,7 +43,7 @@ SECRETS = ("inference-store-tests", "not-the-password", "api-token-of-this-test"
 
 @pytest.fixture(autouse=True)
 def _logging() -> Iterator[None]:
-    """The command silences libraries; other tests listen to them."""
+    """Restore logging: the command silences libraries, whose logs other tests read."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -52,21 +52,21 @@ def _logging() -> Iterator[None]:
 
 
 @dataclass
-class Examined:
-    """What `inference-store doctor --json` said."""
+class Examination:
+    """The result of `inference-store doctor --json`."""
 
     code: int
-    said: dict[str, Any]
+    report: dict[str, Any]
 
-    def of(self, name: str) -> dict[str, Any]:
-        (found,) = [each for each in self.said["checks"] if each["name"] == name]
-        return dict(found)
+    def find_check(self, name: str) -> dict[str, Any]:
+        (match,) = [check for check in self.report["checks"] if check["name"] == name]
+        return dict(match)
 
-    def wrong(self) -> set[str]:
-        """The checks that are not ok, without those that say nothing but the one replica."""
+    def list_faulty(self) -> set[str]:
+        """Return the checks that are not ok, except those that only report a single replica."""
         return {
             check["name"]
-            for check in self.said["checks"]
+            for check in self.report["checks"]
             for finding in check["findings"]
             if finding["state"] != "ok" and "one replica" not in finding["seen"]
         }
@@ -74,7 +74,7 @@ class Examined:
 
 @dataclass
 class Patient:
-    """A sound set of servers for one test, on which a fault is planted."""
+    """A sound set of servers for one test, in which a fault is planted."""
 
     environment: dict[str, str]
     kafka: Kafka
@@ -92,14 +92,14 @@ class Patient:
     def execute(self, *statements: str) -> None:
         Postgres(self.dsn).execute(*statements)
 
-    def examine(self, deadline: float = 15.0) -> Examined:
+    def examine(self, deadline: float = 15.0) -> Examination:
         for name, value in self.environment.items():
             if name.startswith("INFERENCE_STORE_"):
                 self.monkeypatch.setenv(name, value)
         code = doctor.run(argparse.Namespace(json=True, deadline=deadline))
-        said = self.capsys.readouterr().out
-        assert not [secret for secret in SECRETS if secret in said]
-        return Examined(code, json.loads(said))
+        output = self.capsys.readouterr().out
+        assert not [secret for secret in SECRETS if secret in output]
+        return Examination(code, json.loads(output))
 
 
 @pytest.fixture
@@ -118,12 +118,12 @@ def patient(
     settings = {"retention.ms": str(7 * 24 * 3600 * 1000)}
     topic = kafka_server.create_topic(unique(), partitions=2, settings=settings)
     environment = service_environment(KAFKA_TOPIC=topic, API_TOKEN=SECRETS[2])
-    made = Patient(
+    sound_patient = Patient(
         environment, kafka_server, minio_server, bucket, database, monkeypatch, capsys,
         postgres_server,
     )  # fmt: skip
-    yield made
-    for stop in made.stopped:
+    yield sound_patient
+    for stop in sound_patient.stopped:
         stop()
 
 
@@ -201,14 +201,14 @@ def older_backup(patient: Patient) -> None:
         s3_secret_key=SecretStr(patient.s3.secret_key),
         s3_bucket=patient.bucket,
     )
-    said = Said.anew({}, None, None)
-    entry = Entry(1, "begun_anew", datetime.now(UTC), "a", "", said.hash, said)
+    content = Content.make({}, None, None)
+    entry = Entry(1, "begun_anew", datetime.now(UTC), "a", "", content.hash, content)
     with Blobs(settings) as blobs:
-        blobs.put(StorageKey(patient.bucket, key), entry.encoded(), content_type="a/b")
+        blobs.put(StorageKey(patient.bucket, key), entry.encode(), content_type="a/b")
 
 
 def clock_wrong(patient: Patient) -> None:
-    """An S3 server whose clock is an hour late; it says no more than that."""
+    """Start an S3 server that only has a clock which is an hour late."""
 
     class Late(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
@@ -248,7 +248,7 @@ def role_unknown(patient: Patient) -> None:
 
 @dataclass(frozen=True)
 class Fault:
-    """What is planted, which check must find it, how bad it is, and what it must say."""
+    """A fault to plant, the check that must find it, its state, and the text of the finding."""
 
     plant: Callable[[Patient], None]
     check: str
@@ -280,57 +280,57 @@ FAULTS = [
 ]
 
 
-def test_where_nothing_is_wrong_nothing_is_found(patient: Patient) -> None:
-    found = patient.examine()
-    assert found.wrong() == set(), found.said
-    assert found.code == 1  # the topic of the tests has one replica
-    assert len(found.said["checks"]) == len(CHECKS)
+def test_finds_nothing_on_sound_servers(patient: Patient) -> None:
+    examination = patient.examine()
+    assert examination.list_faulty() == set(), examination.report
+    assert examination.code == 1  # the topic of the tests has one replica
+    assert len(examination.report["checks"]) == len(CHECKS)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.plant.__name__)
-def test_a_planted_fault_is_found(patient: Patient, fault: Fault) -> None:
+def test_finds_a_planted_fault(patient: Patient, fault: Fault) -> None:
     fault.plant(patient)
-    found = patient.examine()
-    check = found.of(fault.check)
-    assert check["state"] == fault.state, found.said
-    said = [each for each in check["findings"] if fault.says in each["seen"]]
-    assert said, check
-    assert said[0]["remedy"]
-    assert found.code == {"warning": 1, "failed": 2}[found.said["state"]]
-    assert found.said["state"] in {fault.state, "failed"}
+    examination = patient.examine()
+    check = examination.find_check(fault.check)
+    assert check["state"] == fault.state, examination.report
+    findings = [finding for finding in check["findings"] if fault.says in finding["seen"]]
+    assert findings, check
+    assert findings[0]["remedy"]
+    assert examination.code == {"warning": 1, "failed": 2}[examination.report["state"]]
+    assert examination.report["state"] in {fault.state, "failed"}
 
 
-def test_a_dead_server_hides_no_other(patient: Patient) -> None:
+def test_finds_other_faults_beside_a_dead_server(patient: Patient) -> None:
     kafka_away(patient)
     bucket_missing(patient)
     migrations_behind(patient)
-    assert {"kafka", "bucket", "migrations"} <= patient.examine().wrong()
+    assert {"kafka", "bucket", "migrations"} <= patient.examine().list_faulty()
 
 
-def test_a_wrong_password_is_called_so(patient: Patient, secured_postgres: SecuredPostgres) -> None:
+def test_names_a_wrong_password(patient: Patient, secured_postgres: SecuredPostgres) -> None:
 
     right = urlsplit(secured_postgres.dsn_of_user("postgres"))
     netloc = f"{right.username}:{SECRETS[1]}@{right.hostname}:{right.port}"
     patient.set(POSTGRES_DSN=right._replace(netloc=netloc).geturl())
-    (finding,) = patient.examine().of("postgres")["findings"]
+    (finding,) = patient.examine().find_check("postgres")["findings"]
     assert "does not let us in" in finding["seen"]
     assert "INFERENCE_STORE_POSTGRES_PASSWORD" in finding["remedy"]
 
 
-async def _span(engine: AsyncEngine, hours: int, minutes: int) -> None:
+async def _create_span(engine: AsyncEngine, hours: int, minutes: int) -> None:
     now = datetime.now(UTC)
-    span = Span.between(now - timedelta(hours=hours), now + timedelta(minutes=minutes))
+    span = TimePartition.between(now - timedelta(hours=hours), now + timedelta(minutes=minutes))
     async with engine.begin() as connection:
         await lock_catalogue(connection)
         await partitions.create(connection, span)
 
 
 @pytest.mark.parametrize(("minutes", "state"), [(10, "warning"), (-10, "warning"), (50, "ok")])
-async def test_partitions_that_end_soon_are_found(
+async def test_finds_partitions_that_end_soon(
     engine: AsyncEngine, minutes: int, state: str
 ) -> None:
 
-    await _span(engine, 12, minutes)
+    await _create_span(engine, 12, minutes)
     (finding,) = await store.check_partitions(Subject(DoctorSettings(), engine))
     assert finding.state == state, finding
     await partitions.make_ahead(engine, target=1000)
@@ -339,14 +339,16 @@ async def test_partitions_that_end_soon_are_found(
         assert finding.state == "ok", finding
 
 
-async def test_a_link_that_outlives_its_input_is_found(engine: AsyncEngine) -> None:
+async def test_finds_a_link_that_outlives_its_input(engine: AsyncEngine) -> None:
 
     subject = Subject(DoctorSettings(presigned_url_seconds=900), engine)
-    assert [each.state for each in await store.check_links(subject)] == ["ok"]
+    assert [finding.state for finding in await store.check_links(subject)] == ["ok"]
     rule = {"keep_input": "PT5M", "keep_inference": "P1D"}
     async with engine.begin() as connection:
         model = await registrations.ensure(connection, "model")
-        await policies.put(connection, model, RetentionPolicy.model_validate({"rules": [rule]}))
+        await policies.set_policy(
+            connection, model, RetentionPolicy.model_validate({"rules": [rule]})
+        )
     (finding,) = await store.check_links(subject)
     assert (finding.state, "keeps inputs for 300 s" in finding.seen) == ("warning", True)
     assert "a run has ended well never" in (await store.check_retention(subject))[0].seen

@@ -47,8 +47,8 @@ def kafka(kafka_server: Kafka, topic: Callable[..., str]) -> KafkaSettings:
 
 @pytest.fixture
 def blobs(settings: RetentionSettings) -> Iterator[Blobs]:
-    with Blobs(settings) as made:
-        yield made
+    with Blobs(settings) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -60,38 +60,42 @@ def storing(engine: AsyncEngine, blobs: Blobs, bucket: str) -> Storing:
 def reconcile(
     engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings, kafka: KafkaSettings
 ) -> Reconcile:
-    """One reconciliation to its end, by windows so small that each place has many."""
+    """Return a function that runs a reconciliation to its end, in many small windows."""
 
-    async def carry_out(
+    async def run_to_end(
         *, model_id: str | None = None, repair: reconciliations.Repair = "none", **changed: object
     ) -> tuple[Reconciliation, list[Finding]]:
-        asked = settings.model_copy(update=changed)
+        changed_settings = settings.model_copy(update=changed)
         patience = timedelta(seconds=1)
-        worker = Reconciler(asked, engine, blobs, kafka=kafka, window=4, patience=patience)
+        worker = Reconciler(
+            changed_settings, engine, blobs, kafka=kafka, window=4, patience=patience
+        )
         async with engine.begin() as connection:
-            one = await reconciliations.request(
+            reconciliation = await reconciliations.request_reconciliation(
                 connection, model_id=model_id, cause="request", repair=repair
             )
-        while one.state not in FINAL:
-            one = await worker.step(one)
+        while reconciliation.state not in FINAL:
+            reconciliation = await worker.step(reconciliation)
         async with engine.connect() as connection:
-            return one, await reconciliations.list_findings(connection, one.id, limit=1000)
+            return reconciliation, await reconciliations.list_findings(
+                connection, reconciliation.id, limit=1000
+            )
 
-    return carry_out
+    return run_to_end
 
 
 @pytest.fixture
 def command(service_environment: MakeEnvironment) -> Command:
-    """`inference-store reconcile … --json` as a process: its code and its report."""
+    """Return a function that runs `inference-store reconcile … --json`: exit code and report."""
 
     async def run(*arguments: str, **settings: str) -> tuple[int, dict[str, Any]]:
         environment = service_environment(**settings)
         environment["INFERENCE_STORE_FAILPOINT"] = settings.get("FAILPOINT", "")
         called = partial(run_command, "reconcile", "--json", *arguments, environment=environment)
-        ended = await asyncio.to_thread(called)
-        if ended.returncode < 0:
-            return ended.returncode, {}
-        assert ended.stdout, ended.stderr
-        return ended.returncode, dict(json.loads(ended.stdout))
+        process = await asyncio.to_thread(called)
+        if process.returncode < 0:
+            return process.returncode, {}
+        assert process.stdout, process.stderr
+        return process.returncode, dict(json.loads(process.stdout))
 
     return run

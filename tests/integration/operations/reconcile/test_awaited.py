@@ -1,4 +1,4 @@
-"""An object whose event is still to come is no orphan, however late the event is."""
+"""An object whose event is still to come is not an orphan, however late the event is."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,9 +21,9 @@ NOW = datetime.now(UTC)
 
 
 def _put(storing: Storing, key: str) -> str:
-    place = StorageKey(storing.bucket, key)
-    storing.blobs.put(place, b"left over", content_type="text/plain")
-    return str(place)
+    storage_key = StorageKey(storing.bucket, key)
+    storing.blobs.put(storage_key, b"left over", content_type="text/plain")
+    return str(storage_key)
 
 
 async def _publish(kafka: KafkaSettings) -> None:
@@ -35,81 +35,95 @@ async def _publish(kafka: KafkaSettings) -> None:
         await producer.stop()
 
 
-async def _books(engine: AsyncEngine, kafka: KafkaSettings, read: int, topic: str = "") -> None:
-    place = PartitionId(kafka.kafka_cluster, topic or kafka.kafka_topic, 0, 0)
+async def _open_books(
+    engine: AsyncEngine, kafka: KafkaSettings, read: int, topic: str = ""
+) -> None:
+    partition_id = PartitionId(kafka.kafka_cluster, topic or kafka.kafka_topic, 0, 0)
     async with engine.begin() as connection:
-        await accounting.open_partition(connection, place, first=0, began="first")
-        here = kafka_partition.c.topic == place.topic
+        await accounting.open_partition(connection, partition_id, first=0, began="first")
+        here = kafka_partition.c.topic == partition_id.topic
         await connection.execute(kafka_partition.update().where(here).values(next=read))
 
 
-async def test_an_event_that_comes_long_after_its_objects_is_waited_for(
+async def test_waits_for_an_event_long_after_its_objects(
     storing: Storing, reconcile: Reconcile, engine: AsyncEngine, kafka: KafkaSettings
 ) -> None:
-    """As after an outage of Kafka that was longer than the grace: the record is new."""
-    await _books(engine, kafka, 0)
+    """This happens after an outage of Kafka longer than the grace period: the record is new."""
+    await _open_books(engine, kafka, 0)
     late = _put(storing, "p/model/late")
     await _publish(kafka)
-    one, found = await reconcile()
-    assert (found, one.count("unjudged"), one.orphans_before) == ([], 1, None)
-    await _books(engine, kafka, 1)
-    _, found = await reconcile()
-    assert [each.storage_key for each in found] == [late]
+    reconciliation, findings = await reconcile()
+    assert (findings, reconciliation.count("unjudged"), reconciliation.orphans_before) == (
+        [],
+        1,
+        None,
+    )
+    await _open_books(engine, kafka, 1)
+    _, findings = await reconcile()
+    assert [finding.storage_key for finding in findings] == [late]
 
 
 async def test_where_something_is_always_unread_a_former_note_is_the_bound(
     storing: Storing, reconcile: Reconcile, engine: AsyncEngine, kafka: KafkaSettings
 ) -> None:
-    await _books(engine, kafka, 0)
+    await _open_books(engine, kafka, 0)
     await reconcile()
     await _publish(kafka)
     _put(storing, "p/model/late")
-    first, found = await reconcile()
-    assert (found, first.count("young")) == ([], 1)
+    first, findings = await reconcile()
+    assert (findings, first.count("young")) == ([], 1)
     assert first.orphans_before is not None
     assert first.noted_at is not None
     assert first.orphans_before < first.noted_at
 
 
-async def test_a_topic_made_anew_or_another_one_leaves_nothing_judged(
+async def test_judges_nothing_if_the_topic_changed(
     storing: Storing, reconcile: Reconcile, engine: AsyncEngine, kafka: KafkaSettings
 ) -> None:
     _put(storing, "p/model/x")
-    await _books(engine, kafka, 7)
-    one, found = await reconcile()
-    assert (found, one.count("unjudged"), "made anew" in (one.because or "")) == ([], 1, True)
-    await _books(engine, kafka, 0)
-    await _books(engine, kafka, 3, topic="another")
-    one, found = await reconcile()
-    assert (found, one.count("unjudged"), "another" in (one.because or "")) == ([], 1, True)
+    await _open_books(engine, kafka, 7)
+    reconciliation, findings = await reconcile()
+    assert (
+        findings,
+        reconciliation.count("unjudged"),
+        "created again" in (reconciliation.because or ""),
+    ) == ([], 1, True)
+    await _open_books(engine, kafka, 0)
+    await _open_books(engine, kafka, 3, topic="another")
+    reconciliation, findings = await reconcile()
+    assert (
+        findings,
+        reconciliation.count("unjudged"),
+        "another" in (reconciliation.because or ""),
+    ) == ([], 1, True)
 
 
-def _said(producer: str, reporter: str, booted: float, told: float, **more: Any) -> ProducerReport:
-    """Hours ago; `final` where it is said."""
+def _make_report(
+    producer: str, reporter: str, booted: float, reported: float, **more: Any
+) -> ProducerReport:
+    """Make a report of a producer; `booted` and `reported` are hours ago."""
     final = bool(more.pop("final", 0))
-    booted_at, reported_at = NOW - timedelta(hours=booted), NOW - timedelta(hours=told)
-    told_by: dict[str, Any] = {"producer": producer, "reporter": reporter, "number": 1}
+    booted_at, reported_at = NOW - timedelta(hours=booted), NOW - timedelta(hours=reported)
+    identity: dict[str, Any] = {"producer": producer, "reporter": reporter, "number": 1}
     return ProducerReport(
-        **told_by, booted_at=booted_at, reported_at=reported_at, final=final, **more
+        **identity, booted_at=booted_at, reported_at=reported_at, final=final, **more
     )
 
 
-async def test_spools_are_waited_for_whoever_found_them(
-    engine: AsyncEngine, kafka: KafkaSettings
-) -> None:
+async def test_waits_for_spools_of_any_reporter(engine: AsyncEngine, kafka: KafkaSettings) -> None:
     reports = [
-        _said("running", "running", 9, 0),
-        _said("ended well", "ended well", 90, 80, final=1),
-        _said("killed", "killed", 50, 40, queued=2, spooled=2),
-        _said("killed", "finder", 1, 0.5, queued=1, spooled=1),
-        _said("emptied", "emptied", 70, 60, spooled=2, queued=2, final=1),
-        _said("emptied", "finder", 1, 0.5, final=1),
-        _said("lost", "lost", 35, 30),
+        _make_report("running", "running", 9, 0),
+        _make_report("ended well", "ended well", 90, 80, final=1),
+        _make_report("killed", "killed", 50, 40, queued=2, spooled=2),
+        _make_report("killed", "finder", 1, 0.5, queued=1, spooled=1),
+        _make_report("emptied", "emptied", 70, 60, spooled=2, queued=2, final=1),
+        _make_report("emptied", "finder", 1, 0.5, final=1),
+        _make_report("lost", "lost", 35, 30),
     ]
-    place = PartitionId(kafka.kafka_cluster, "reports", 0, 0)
+    partition_id = PartitionId(kafka.kafka_cluster, "reports", 0, 0)
     async with engine.begin() as connection:
         await accounting.store_reports(
-            connection, [ReceivedReport(one, place, 0) for one in reports]
+            connection, [ReceivedReport(report, partition_id, 0) for report in reports]
         )
     async with engine.connect() as connection:
         waited = await age_bound.list_waiting(connection, now=NOW)
@@ -117,20 +131,20 @@ async def test_spools_are_waited_for_whoever_found_them(
         assert hours == [0, 30, 50]
         later = await age_bound.list_waiting(connection, now=NOW + timedelta(days=8))
     assert [round((NOW - at) / timedelta(hours=1)) for at, _ in later] == [50]
-    stranger = _said("unheard", "finder", 1, 0.5, queued=1, spooled=1)
+    stranger = _make_report("unheard", "finder", 1, 0.5, queued=1, spooled=1)
     async with engine.begin() as connection:
-        await accounting.store_reports(connection, [ReceivedReport(stranger, place, 0)])
-        (found,) = [
+        await accounting.store_reports(connection, [ReceivedReport(stranger, partition_id, 0)])
+        (waiting_since,) = [
             at for at, _ in await age_bound.list_waiting(connection, now=NOW) if at.year == 1
         ]
-    assert found.tzinfo is UTC
+    assert waiting_since.tzinfo is UTC
 
 
-async def test_the_grace_before_the_first_of_times_is_no_fault(engine: AsyncEngine) -> None:
-    place = PartitionId("default", "reports", 0, 0)
-    stranger = _said("unheard", "finder", 1, 0.5, queued=1, spooled=1)
+async def test_grace_before_the_earliest_time_is_no_error(engine: AsyncEngine) -> None:
+    partition_id = PartitionId("default", "reports", 0, 0)
+    stranger = _make_report("unheard", "finder", 1, 0.5, queued=1, spooled=1)
     async with engine.begin() as connection:
-        await accounting.store_reports(connection, [ReceivedReport(stranger, place, 0)])
+        await accounting.store_reports(connection, [ReceivedReport(stranger, partition_id, 0)])
         note = age_bound.Note(NOW, "default", "t", {})
-        found = await age_bound.find_bound(connection, note, grace_seconds=86400)
-    assert found.before is None
+        bound = await age_bound.find_bound(connection, note, grace_seconds=86400)
+    assert bound.before is None

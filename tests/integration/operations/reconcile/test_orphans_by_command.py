@@ -1,4 +1,4 @@
-"""The orphans are erased by the command, as an operator would: look first, then erase."""
+"""The orphans are erased by the command, as an operator does it: first look, then erase."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tests.service_process import Service
 from .conftest import Command
 
 
-async def test_the_command_tells_what_would_go_and_then_erases_it(
+async def test_command_estimates_and_then_erases_orphans(
     storing: Storing,
     command: Command,
     settings: RetentionSettings,
@@ -28,7 +28,7 @@ async def test_the_command_tells_what_would_go_and_then_erases_it(
     environment = environment_of(settings) | {"INFERENCE_STORE_RECONCILE_GRACE_SECONDS": "0"}
     service = Service("retention", environment, tmp_path)
     try:
-        for _ in range(2):  # once more it is followed only
+        for _ in range(2):  # the second call only follows the erasure
             code, erased = await command("--repair", "erase", "--report", report["id"])
             assert (code, erased["cause"], erased["objects"]) == (0, "orphans", 2)
     finally:

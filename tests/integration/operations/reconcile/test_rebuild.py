@@ -1,4 +1,4 @@
-"""The index made anew from the bucket alone, by the command, as an operator would."""
+"""The index is rebuilt from the bucket alone by the command, as an operator does it."""
 
 from typing import Any
 
@@ -22,29 +22,29 @@ from inference_store.inference.metadata import MetadataCaps
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import FAILPOINTS
 from inference_store.retention.eraser import Eraser
-from tests.integration import by_uids
+from tests.integration import erasure_requests
 from tests.integration.ingester.conftest import StartIngester, start_ingester
-from tests.integration.ingester.test_sidecars import until_counted
+from tests.integration.ingester.test_sidecars import wait_for_counts
 from tests.integration.retention.conftest import NoPace
 from tests.producer import capture
 from tests.servers.fixtures import unique
 from tests.servers.postgres import Postgres
 
-from .captured import Captured
+from .captured_inference import CapturedInference
 from .conftest import Command
 
 __all__ = ["start_ingester"]
 
-PLACES = [name for name in FAILPOINTS if name.startswith("rebuild.")]
-OURS = [Captured(number, inline=number % 2 == 0) for number in range(6)]
-STRANGE = [capture(number) for number in range(5)]
+REBUILD_FAILPOINTS = [name for name in FAILPOINTS if name.startswith("rebuild.")]
+OURS = [CapturedInference(number, inline=number % 2 == 0) for number in range(6)]
+FOREIGN = [capture(number) for number in range(5)]
 MADE_BY_TIME = ("indexed_at", "revision", "data_deleted_at")
 
 
-async def everything(engine: AsyncEngine) -> dict[str, list[Any]]:
-    """All that is known of inferences, with the names that integers stand for."""
+async def read_everything(engine: AsyncEngine) -> dict[str, list[Any]]:
+    """Return all rows of inferences by table, with names instead of their integers."""
     names: dict[str, dict[int, str]] = {}
-    found: dict[str, list[Any]] = {}
+    by_table: dict[str, list[Any]] = {}
     async with engine.connect() as connection:
         rows = await connection.execute(select(registration.c.model, registration.c.model_id))
         names["model"] = {row[0]: row[1] for row in rows}
@@ -55,7 +55,7 @@ async def everything(engine: AsyncEngine) -> dict[str, list[Any]]:
         for part in (*PARTITIONED, blob_reference):
             columns = [column for column in part.c if column.name not in MADE_BY_TIME]
             rows = await connection.execute(select(*columns))
-            found[part.name] = sorted(
+            by_table[part.name] = sorted(
                 (
                     tuple(
                         names[column.name].get(value) if column.name in names else value
@@ -66,49 +66,51 @@ async def everything(engine: AsyncEngine) -> dict[str, list[Any]]:
                 key=str,
             )
         gone = select(inference.c.uid).where(inference.c.data_deleted_at.is_not(None))
-        found["without input"] = sorted(map(str, (await connection.execute(gone)).scalars()))
-    return found
+        by_table["without input"] = sorted(map(str, (await connection.execute(gone)).scalars()))
+    return by_table
 
 
-async def stored(start: StartIngester, engine: AsyncEngine) -> None:
-    """Events of our proxy and of strangers, some edited, some without their input or erased."""
+async def store_events(start: StartIngester, engine: AsyncEngine) -> None:
+    """Store events of our proxy and of other producers."""
     service, producer = await start(INGESTER_SIDECARS="on")
-    captures: list[Any] = [*OURS, *STRANGE]
+    captures: list[Any] = [*OURS, *FOREIGN]
     await producer.produce(*captures)
-    await until_counted(engine, stored=11)
+    await wait_for_counts(engine, stored=11)
     service.stop()
 
 
-async def uids(engine: AsyncEngine, key: str) -> Any:
+async def find_inference(engine: AsyncEngine, key: str) -> Any:
     query = select(inference.c.model, inference.c.uid)
     query = query.where(inference.c.data_storage_key.like(f"%{key}"))
     async with engine.connect() as connection:
         return (await connection.execute(query)).one()
 
 
-async def edited(engine: AsyncEngine, blobs: Blobs, key: str) -> None:
-    model, uid = await uids(engine, key)
+async def edit_metadata(engine: AsyncEngine, blobs: Blobs, key: str) -> None:
+    model, uid = await find_inference(engine, key)
     caps = MetadataCaps()
     change = check_change([Item("frame_number", "int", "4711"), Item("new", "str", "x")], caps=caps)
     editor = Editor(blobs, Dictionary(engine), caps)
     await editor.dictionary.resolve({model: {"frame_number", "new"}}, {})
     async with engine.connect() as connection:
         (name,) = (await registrations.names(connection, [model])).values()
-        found = (await registrations.known(connection, [name]))[name]
+        registration = (await registrations.find_by_ids(connection, [name]))[name]
     async with engine.begin() as connection:
-        await reserve(connection, blobs.buckets.default, found, uid, revision=None)
+        await reserve(connection, blobs.buckets.default, registration, uid, revision=None)
     async with engine.begin() as connection:
-        await edit(connection, editor, found, uid, change, revision=None)
+        await edit(connection, editor, registration, uid, change, revision=None)
 
 
-async def erased(engine: AsyncEngine, blobs: Blobs, key: str, scope: Any) -> None:
-    model, uid = await uids(engine, key)
+async def erase_inference(engine: AsyncEngine, blobs: Blobs, key: str, scope: Any) -> None:
+    model, uid = await find_inference(engine, key)
     async with engine.begin() as connection:
-        one = await by_uids.request(connection, model=model, uids=[uid], scope=scope)
-    assert await Eraser(engine, blobs, NoPace(), batch=10).finish(one) == "deleted"
+        erasure = await erasure_requests.request_erasure(
+            connection, model=model, uids=[uid], scope=scope
+        )
+    assert await Eraser(engine, blobs, NoPace(), batch=10).finish(erasure) == "deleted"
 
 
-async def test_an_emptied_postgres_is_as_it_was(
+async def test_rebuilds_an_empty_database(
     start_ingester: StartIngester,
     engine: AsyncEngine,
     blobs: Blobs,
@@ -116,14 +118,14 @@ async def test_an_emptied_postgres_is_as_it_was(
     postgres_server: Postgres,
     migrated_template: str,
 ) -> None:
-    await stored(start_ingester, engine)
-    for key in (OURS[0].key("data"), STRANGE[1].key("data")):
-        await edited(engine, blobs, key)
-    for key in (OURS[1].key("data"), STRANGE[2].key("data")):
-        await erased(engine, blobs, key, "input")
-    for key in (OURS[2].key("data"), STRANGE[3].key("data")):
-        await erased(engine, blobs, key, "inference")
-    before = await everything(engine)
+    await store_events(start_ingester, engine)
+    for key in (OURS[0].key("data"), FOREIGN[1].key("data")):
+        await edit_metadata(engine, blobs, key)
+    for key in (OURS[1].key("data"), FOREIGN[2].key("data")):
+        await erase_inference(engine, blobs, key, "input")
+    for key in (OURS[2].key("data"), FOREIGN[3].key("data")):
+        await erase_inference(engine, blobs, key, "inference")
+    before = await read_everything(engine)
     assert len(before["inference"]) == 9
     assert len(before["without input"]) == 2
     name = unique()
@@ -137,7 +139,7 @@ async def test_an_emptied_postgres_is_as_it_was(
             n for n, c in report["counts"].items() if c
         }
         again = create_engine(empty)
-        assert await everything(again) == before
+        assert await read_everything(again) == before
         await again.dispose()
         code, report = await command("--repair", "rebuild", POSTGRES_DSN=empty)
         assert (code, report["counts"]["present"], report["counts"].get("rebuilt")) == (0, 9, None)
@@ -146,60 +148,61 @@ async def test_an_emptied_postgres_is_as_it_was(
 
 
 @pytest.mark.kills
-@pytest.mark.parametrize("place", [*PLACES, "rebuild.commit.before:2"])
-async def test_a_rebuild_that_is_killed_goes_on(
-    place: str,
+@pytest.mark.parametrize("failpoint", [*REBUILD_FAILPOINTS, "rebuild.commit.before:2"])
+async def test_killed_rebuild_continues(
+    failpoint: str,
     start_ingester: StartIngester,
     engine: AsyncEngine,
     command: Command,
     postgres_server: Postgres,
     migrated_template: str,
 ) -> None:
-    await stored(start_ingester, engine)
-    before = await everything(engine)
+    await store_events(start_ingester, engine)
+    before = await read_everything(engine)
     name = unique()
     empty = postgres_server.create_database(name, template=migrated_template)
     try:
-        code, _ = await command("--repair", "rebuild", POSTGRES_DSN=empty, FAILPOINT=place)
+        code, _ = await command("--repair", "rebuild", POSTGRES_DSN=empty, FAILPOINT=failpoint)
         assert code == -9
         code, report = await command("--repair", "rebuild", POSTGRES_DSN=empty)
         assert (code, report["counts"]["rebuilt"]) == (0, 11), report
         assert report["books"]["difference"] == 0
         again = create_engine(empty)
-        assert await everything(again) == before
+        assert await read_everything(again) == before
         async with again.connect() as connection:
-            asked = await connection.scalar(text("SELECT count(*) FROM reconciliation"))
+            reconciliations = await connection.scalar(text("SELECT count(*) FROM reconciliation"))
         await again.dispose()
-        assert asked == 1
+        assert reconciliations == 1
     finally:
         postgres_server.drop_database(name)
 
 
-async def test_rows_that_are_lost_come_back_and_erased_ones_do_not(
+async def test_rebuilds_lost_rows_but_not_erased_ones(
     start_ingester: StartIngester, engine: AsyncEngine, blobs: Blobs, command: Command
 ) -> None:
-    await stored(start_ingester, engine)
-    await erased(engine, blobs, OURS[3].key("data"), "inference")
-    for key, blob in OURS[3].blobs.items():  # back in the bucket, from somebody's copy
+    await store_events(start_ingester, engine)
+    await erase_inference(engine, blobs, OURS[3].key("data"), "inference")
+    for key, blob in OURS[3].blobs.items():  # somebody's copy is put back into the bucket
         blobs.put(blobs.parse(key), blob, content_type="application/json")
-    before = await everything(engine)
+    before = await read_everything(engine)
     async with engine.begin() as connection:
         for table in (*PARTITIONED, blob_reference):
             await connection.execute(table.delete())
     code, report = await command("--repair", "rebuild", "--model", OURS[0].model_id)
     assert report["counts"]["erased_again"] == 1
-    assert (code, report["counts"]["rebuilt"]) == (1, 5)  # the other model's rows are lost still
+    # The rows of the other model are still lost.
+    assert (code, report["counts"]["rebuilt"]) == (1, 5)
     code, report = await command("--repair", "rebuild")
     assert (report["counts"]["rebuilt"], report["counts"]["present"]) == (5, 5)
-    assert await everything(engine) == before
+    assert await read_everything(engine) == before
 
 
-async def test_what_cannot_be_read_is_named(
+async def test_lists_unreadable_objects(
     start_ingester: StartIngester, engine: AsyncEngine, blobs: Blobs, command: Command
 ) -> None:
-    await stored(start_ingester, engine)
+    await store_events(start_ingester, engine)
     broken = OURS[4].key("metadata")
     blobs.put(blobs.parse(broken), b"no json", content_type="text/plain")
     code, report = await command("--repair", "rebuild", RECONCILE_GRACE_SECONDS="0")
     assert (code, report["counts"]["unreadable"]) == (1, 1)
-    assert [each["storage_key"] for each in report["findings"]] == [str(blobs.parse(broken))]
+    assert [finding["storage_key"] for finding in report["findings"]] == [str(blobs.parse(broken))]

@@ -1,4 +1,4 @@
-"""Orphans that were erased since an older backup was made are known to be gone after a replay."""
+"""After a replay the orphans erased since an older backup are known to be erased."""
 
 from collections.abc import Callable
 
@@ -7,21 +7,20 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.access import Who
-from inference_store.erasure import erasures
-from inference_store.erasure.certificates import chain
-from inference_store.erasure.certificates.archive import Archive
-from inference_store.erasure.certificates.keys import new_key
-from inference_store.erasure.certificates.verifying import Verification
-from inference_store.erasure.erasures import Erasure
+from inference_store.erasure.certify import chain
+from inference_store.erasure.certify.archive import Archive
+from inference_store.erasure.certify.verification import Verification
 from inference_store.erasure.ledger import Ledger
+from inference_store.erasure.log.keys import new_key
+from inference_store.erasure.progress.erasure import Erasure, find_erasure
 from inference_store.index.tables import erasing_object
-from inference_store.inference.errors import LedgerApart
+from inference_store.inference.errors import LedgerDiverged
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 from inference_store.operations.reconcile import orphans
 from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.certifier import Certifier
-from inference_store.retention.orphans import Orphans
+from inference_store.retention.orphan_eraser import OrphanEraser
 from tests.integration.backups import Backup, Restore, backup, restore
 from tests.integration.retention.conftest import NoPace
 
@@ -29,35 +28,35 @@ from .conftest import Reconcile
 
 __all__ = ["backup", "restore"]
 KEY = new_key()
-Worker = Callable[[AsyncEngine], tuple[Ledger, Certifier, Orphans]]
+MakeWorker = Callable[[AsyncEngine], tuple[Ledger, Certifier, OrphanEraser]]
 
 
 @pytest.fixture
-def of(blobs: Blobs, settings: RetentionSettings) -> Worker:
-    """What a retention service on a database has."""
+def make_workers(blobs: Blobs, settings: RetentionSettings) -> MakeWorker:
+    """Return a factory of the parts of a retention service on a database."""
 
-    def make(engine: AsyncEngine) -> tuple[Ledger, Certifier, Orphans]:
+    def make_worker(engine: AsyncEngine) -> tuple[Ledger, Certifier, OrphanEraser]:
         ledger = Ledger(engine, blobs, prefix="ledger/")
         certifier = Certifier(engine, blobs, [KEY], events_seconds=3600)
-        return ledger, certifier, Orphans(settings, engine, blobs, ledger, NoPace(), certifier)
+        return ledger, certifier, OrphanEraser(settings, engine, blobs, ledger, NoPace(), certifier)
 
-    return make
+    return make_worker
 
 
-async def _found(engine: AsyncEngine, one: Erasure) -> Erasure:
+async def _reload(engine: AsyncEngine, requested: Erasure) -> Erasure:
     async with engine.connect() as connection:
-        found = await erasures.find(connection, one.id)
-    assert found is not None
-    return found
+        erasure = await find_erasure(connection, requested.id)
+    assert erasure is not None
+    return erasure
 
 
 @pytest.mark.parametrize("backed_up", ["before the report", "after the report"])
-async def test_orphans_erased_since_the_backup_are_gone_by_the_certificate_that_they_have(
+async def test_orphans_erased_since_the_backup_keep_their_certificate(
     reconcile: Reconcile,
     engine: AsyncEngine,
     blobs: Blobs,
     bucket: str,
-    of: Worker,
+    make_workers: MakeWorker,
     backup: Backup,
     restore: Restore,
     backed_up: str,
@@ -68,28 +67,28 @@ async def test_orphans_erased_since_the_backup_are_gone_by_the_certificate_that_
     dump = backup()
     report, _ = await reconcile()
     dump = backup() if backed_up == "after the report" else dump
-    ledger, _, worker = of(engine)
-    one = await orphans.request(ledger, report.id, Who("auditor", None))
-    assert await worker.work(one, seconds=60)
-    before = await _found(engine, one)
+    ledger, _, worker = make_workers(engine)
+    erasure = await orphans.request_erasure(ledger, report.id, Who("auditor", None))
+    assert await worker.work(erasure, seconds=60)
+    before = await _reload(engine, erasure)
     assert (before.state, before.objects) == ("certified", 3)
 
     older = await restore(dump)
-    ledger, certifier, worker = of(older)
-    with pytest.raises(LedgerApart):
-        await ledger.look()
+    ledger, certifier, worker = make_workers(older)
+    with pytest.raises(LedgerDiverged):
+        await ledger.compare()
     assert await ledger.replay() == 2
-    again = await _found(older, one)
+    again = await _reload(older, erasure)
     assert again.state not in {"certified", "deleted"}
     await certifier.begin()
     assert await worker.work(again, seconds=60)
-    after = await _found(older, one)
+    after = await _reload(older, erasure)
     assert (after.state, after.objects) == ("certified", 3)
     assert after.certificate == before.certificate
     async with older.connect() as connection:
-        assert len(await chain.listed(connection, of=one.id)) == 1
-        named = select(func.count()).select_from(erasing_object)
-        assert await connection.scalar(named) == 0
+        assert len(await chain.list_certificates(connection, erasure_id=erasure.id)) == 1
+        query = select(func.count()).select_from(erasing_object)
+        assert await connection.scalar(query) == 0
     verification = Verification(older, Archive(blobs), trusted={KEY.id})
-    assert [str(wrong) async for wrong in verification.wrongs()] == []
+    assert [str(wrong) async for wrong in verification.find_failures()] == []
     assert list(blobs.still_there(keys)) == []

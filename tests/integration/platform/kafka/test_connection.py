@@ -1,4 +1,4 @@
-"""Every way into a secured Kafka; what is wrong is said by name."""
+"""Every kind of login to a secured Kafka, and the errors of wrong ones."""
 
 import asyncio
 from typing import Any
@@ -7,7 +7,11 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import AuthenticationFailedError
 
-from inference_store.platform.kafka import ClientCredentials, client_arguments, why_away
+from inference_store.platform.kafka import (
+    ClientCredentials,
+    client_arguments,
+    find_connection_error,
+)
 from inference_store.platform.settings import KafkaSettings
 from tests.servers.certificates import Authority
 from tests.servers.fixtures import unique
@@ -15,18 +19,18 @@ from tests.servers.issuer import SECRET, Issuer
 from tests.servers.secured import SecuredKafka
 
 pytestmark = pytest.mark.real_kafka
-WAYS = ("SSL", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+LOGINS = ("SSL", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 
-def settings_of(given: dict[str, str], **changes: Any) -> KafkaSettings:
-    return KafkaSettings.model_validate({n.lower(): v for n, v in given.items()} | changes)
+def make_kafka_settings(environment: dict[str, str], **changes: Any) -> KafkaSettings:
+    return KafkaSettings.model_validate({n.lower(): v for n, v in environment.items()} | changes)
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_what_is_sent_comes_back(secured_kafka: SecuredKafka, way: str) -> None:
+@pytest.mark.parametrize("way", LOGINS)
+async def test_sends_and_receives(secured_kafka: SecuredKafka, way: str) -> None:
     topic = await asyncio.to_thread(secured_kafka.create_topic, unique())
-    settings = settings_of(secured_kafka.login(way))
-    assert await why_away(client_arguments(settings)) == ""
+    settings = make_kafka_settings(secured_kafka.login(way))
+    assert await find_connection_error(client_arguments(settings)) == ""
     async with AIOKafkaProducer(**client_arguments(settings)) as producer:
         await producer.send_and_wait(topic, b"secret")
     consumer = AIOKafkaConsumer(
@@ -37,7 +41,7 @@ async def test_what_is_sent_comes_back(secured_kafka: SecuredKafka, way: str) ->
 
 
 @pytest.mark.parametrize(
-    ("way", "changes", "said"),
+    ("way", "changes", "message"),
     [
         ("PLAIN", {"kafka_sasl_password": "wrong"}, "Invalid username or password"),
         ("SCRAM-SHA-256", {"kafka_sasl_password": "wrong"}, "credentials"),
@@ -46,36 +50,36 @@ async def test_what_is_sent_comes_back(secured_kafka: SecuredKafka, way: str) ->
         ("SSL", {"kafka_bootstrap_servers": "localhost:1"}, "localhost:1: .*[Cc]onnect"),
     ],
 )
-async def test_what_is_wrong_is_said(
-    secured_kafka: SecuredKafka, way: str, changes: dict[str, str], said: str
+async def test_reports_connection_errors(
+    secured_kafka: SecuredKafka, way: str, changes: dict[str, str], message: str
 ) -> None:
-    settings = settings_of(secured_kafka.login(way), **changes)
-    with pytest.raises(AssertionError, match=said):
-        raise AssertionError(await why_away(client_arguments(settings)))
+    settings = make_kafka_settings(secured_kafka.login(way), **changes)
+    with pytest.raises(AssertionError, match=message):
+        raise AssertionError(await find_connection_error(client_arguments(settings)))
 
 
 async def test_a_strange_certificate_is_named(
     secured_kafka: SecuredKafka, stranger: Authority
 ) -> None:
-    settings = settings_of(secured_kafka.login("PLAIN"), kafka_ca_file=stranger.ca_file)
-    assert "certificate verify failed" in await why_away(client_arguments(settings))
+    settings = make_kafka_settings(secured_kafka.login("PLAIN"), kafka_ca_file=stranger.ca_file)
+    assert "certificate verify failed" in await find_connection_error(client_arguments(settings))
 
 
-async def test_a_token_is_kept_until_shortly_before_its_end(secured_kafka: SecuredKafka) -> None:
+async def test_caches_a_token_until_shortly_before_it_expires(secured_kafka: SecuredKafka) -> None:
     with Issuer(seconds=3600) as issuer:
         login = secured_kafka.login("OAUTHBEARER") | {
             "KAFKA_OAUTH_TOKEN_URL": f"{issuer.url}/token"
         }
-        provider = ClientCredentials(settings_of(login))
+        provider = ClientCredentials(make_kafka_settings(login))
         tokens = await asyncio.gather(*(provider.token() for _ in range(5)))
         assert len(set(tokens)) == 1
-        assert issuer.asked == 1
+        assert issuer.token_requests == 1
         assert issuer.scopes == ["kafka"]
-        issuer.seconds = 4  # shorter than it is asked for early: never used twice
-        provider = ClientCredentials(settings_of(login))
+        issuer.seconds = 4  # shorter than the margin before expiry: never used twice
+        provider = ClientCredentials(make_kafka_settings(login))
         await provider.token()
         await provider.token()
-        assert issuer.asked == 3
+        assert issuer.token_requests == 3
 
 
 async def test_no_secret_is_in_an_error(secured_kafka: SecuredKafka) -> None:
@@ -83,6 +87,6 @@ async def test_no_secret_is_in_an_error(secured_kafka: SecuredKafka) -> None:
         login = secured_kafka.login("OAUTHBEARER") | {"KAFKA_OAUTH_TOKEN_URL": f"{issuer.url}/no"}
         login |= {"KAFKA_OAUTH_CLIENT_ID": "somebody else"}
         with pytest.raises(AuthenticationFailedError) as refused:
-            await ClientCredentials(settings_of(login)).token()
+            await ClientCredentials(make_kafka_settings(login)).token()
     assert SECRET not in str(refused.value)
     assert "401" in str(refused.value)

@@ -1,4 +1,4 @@
-"""Two thousand silent sockets against a service that may open 1,024 files."""
+"""Two thousand silent sockets to a service that may open 1,024 files."""
 
 import contextlib
 import http.client
@@ -23,8 +23,8 @@ OTHER = "127.0.0.2"
 
 
 @pytest.fixture
-def many_files() -> Iterator[None]:
-    """This process may hold all those sockets."""
+def raise_file_limit() -> Iterator[None]:
+    """Raise the limit of open files, so that this process can hold all sockets."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     yield
@@ -32,8 +32,10 @@ def many_files() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def started(name: str, environment: Mapping[str, str], folder: Path) -> Iterator[LeashedProcess]:
-    """A service under `ulimit -n 1024`."""
+def start_limited_service(
+    name: str, environment: Mapping[str, str], folder: Path
+) -> Iterator[LeashedProcess]:
+    """Start a service with `ulimit -n 1024`."""
     command = f"ulimit -n 1024; exec {sys.executable} -m inference_store.cli.main {name}"
     log = folder / f"{name}.log"
     process = LeashedProcess(["sh", "-c", command], log=log, environment=dict(environment))
@@ -44,21 +46,21 @@ def started(name: str, environment: Mapping[str, str], folder: Path) -> Iterator
 
 
 @contextlib.contextmanager
-def silent(port: int, addresses: list[str]) -> Iterator[list[socket.socket]]:
-    """Sockets that are open and say nothing, from these addresses by turns."""
+def open_silent_sockets(port: int, addresses: list[str]) -> Iterator[list[socket.socket]]:
+    """Open sockets that send nothing, from these addresses in turn."""
     with contextlib.ExitStack() as stack:
-        made = []
+        sockets = []
         for number in range(SOCKETS):
-            one = stack.enter_context(socket.socket())
-            one.bind((addresses[number % len(addresses)], 0))
-            one.setblocking(False)
-            one.connect_ex(("127.0.0.1", port))
-            made.append(one)
-        yield made
+            socket_ = stack.enter_context(socket.socket())
+            socket_.bind((addresses[number % len(addresses)], 0))
+            socket_.setblocking(False)
+            socket_.connect_ex(("127.0.0.1", port))
+            sockets.append(socket_)
+        yield sockets
 
 
-def ask(port: int, path: str) -> tuple[int, Any]:
-    """What is answered to a caller of another address; status 0: nothing."""
+def send_request(port: int, path: str) -> tuple[int, Any]:
+    """Send a request from another address; return status and body, status 0 without an answer."""
     asking = http.client.HTTPConnection("127.0.0.1", port, timeout=60, source_address=(OTHER, 0))
     with contextlib.closing(asking):
         try:
@@ -70,7 +72,7 @@ def ask(port: int, path: str) -> tuple[int, Any]:
 
 
 @pytest.mark.parametrize("name", ["api", "proxy"])
-@pytest.mark.usefixtures("many_files")
+@pytest.mark.usefixtures("raise_file_limit")
 def test_silent_sockets_do_not_take_a_service_down(
     name: str,
     service_environment: MakeEnvironment,
@@ -85,23 +87,25 @@ def test_silent_sockets_do_not_take_a_service_down(
         **{f"{upper}_PORT": str(port), f"{upper}_ADMIN_PORT": str(admin)},
         **({"PROXY_UPSTREAM": f"http://127.0.0.1:{upstream}"} if name == "proxy" else {}),
     )
-    # of the proxy no model server stands behind: that it says so is an answer
+    # The proxy has no model server: that it reports this is an answer.
     path, expected = ("/v1/models", 200) if name == "api" else ("/v2/models/m/ready", 502)
 
     def wait_for(port: int, path: str, status: int) -> Any:
-        wait_until(lambda: ask(port, path)[0] == status, seconds=120, what=f"{status} of {path}")
-        return ask(port, path)[1]
+        wait_until(
+            lambda: send_request(port, path)[0] == status, seconds=120, what=f"{status} of {path}"
+        )
+        return send_request(port, path)[1]
 
-    with started(name, environment, tmp_path):
+    with start_limited_service(name, environment, tmp_path):
         wait_for(admin, "/health/ready", 200)
-        with silent(port, ["127.0.0.1"]):
-            assert ask(port, path)[0] == expected
-            assert ask(admin, "/health/ready")[0] == 200
-        with silent(admin, ["127.0.0.1"]):
-            assert ask(admin, "/health/ready")[0] == 200
-        with silent(port, ["127.0.0.3", "127.0.0.4", "127.0.0.5"]):
+        with open_silent_sockets(port, ["127.0.0.1"]):
+            assert send_request(port, path)[0] == expected
+            assert send_request(admin, "/health/ready")[0] == 200
+        with open_silent_sockets(admin, ["127.0.0.1"]):
+            assert send_request(admin, "/health/ready")[0] == 200
+        with open_silent_sockets(port, ["127.0.0.3", "127.0.0.4", "127.0.0.5"]):
             full = wait_for(admin, "/health/ready", 503)
             assert "connections are taken" in full["parts"]["connections"]
-            # those that were taken say nothing in time, and make room
+            # The accepted sockets send nothing in time, and are closed.
             wait_for(port, path, expected)
         wait_for(admin, "/health/ready", 200)

@@ -1,4 +1,4 @@
-"""What aggregates mean, without SQL: over the inferences themselves, one after the other."""
+"""Aggregates calculated in Python, in a loop over the inferences."""
 
 import math
 from collections import Counter
@@ -11,52 +11,64 @@ from itertools import pairwise, product
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from tests.integration.stored import Made
+from tests.integration.stored_inferences import NewInference
 
 _TO_34_DIGITS = Context(prec=34)
 _QUARTER = timedelta(minutes=15)
 _ALL_DIGITS = Context(prec=200)
-Values = Callable[[Made], list[Any]]
+Values = Callable[[NewInference], list[Any]]
 
 
-def key(name: str, family: str) -> Values:
-    """The different values of a metadata key."""
+def read_key(name: str, family: str) -> Values:
+    """Return a reader of the distinct values of a metadata key."""
 
-    def values(made: Made) -> list[Any]:
-        leaves = made.read.leaves
+    def values(inference: NewInference) -> list[Any]:
+        leaves = inference.read.leaves
         return list({leaf.value for leaf in leaves if (leaf.name, leaf.family) == (name, family)})
 
     return values
 
 
-def labels(made: Made) -> list[str]:
-    """The different labels of its predictions."""
-    return list({one.label for one in made.predicted or () if one.label is not None})
+def read_labels(inference: NewInference) -> list[str]:
+    """Return the distinct labels of the predictions."""
+    return list(
+        {
+            prediction.label
+            for prediction in inference.predicted or ()
+            if prediction.label is not None
+        }
+    )
 
 
-def scores(made: Made) -> list[Decimal]:
-    """The scores of its predictions, each."""
-    return [Decimal(repr(one.score)) for one in made.predicted or () if one.score is not None]
+def read_scores(inference: NewInference) -> list[Decimal]:
+    """Return the score of each prediction."""
+    return [
+        Decimal(repr(prediction.score))
+        for prediction in inference.predicted or ()
+        if prediction.score is not None
+    ]
 
 
-def one(read: Callable[[Made], Any]) -> Values:
-    """A property: one value or none."""
-    return lambda made: [value for value in [read(made)] if value is not None]
+def read_property(read: Callable[[NewInference], Any]) -> Values:
+    """Return a reader of a property, which has one value or none."""
+    return lambda inference: [value for value in [read(inference)] if value is not None]
 
 
-def spans(unit: str, zone: str) -> Values:
-    """When the span of the calendar began in which it came in."""
+def find_span_start(unit: str, zone: str) -> Values:
+    """Return a reader of the start of the calendar span in which an inference was received."""
 
-    def start(made: Made) -> list[datetime]:
-        local = made.received_at.astimezone(ZoneInfo(zone))
+    def start(inference: NewInference) -> list[datetime]:
+        local = inference.received_at.astimezone(ZoneInfo(zone))
         if unit == "minute":
             begin = local.replace(second=0, microsecond=0)
         elif unit == "hour":
             begin = local.replace(minute=0, second=0, microsecond=0)
         elif unit.startswith("PT"):
             midnight = datetime(local.year, local.month, local.day, tzinfo=ZoneInfo(zone))
-            elapsed = made.received_at - midnight.astimezone(UTC)
-            return [made.received_at - elapsed % {"PT15M": _QUARTER, "PT6H": 24 * _QUARTER}[unit]]
+            elapsed = inference.received_at - midnight.astimezone(UTC)
+            return [
+                inference.received_at - elapsed % {"PT15M": _QUARTER, "PT6H": 24 * _QUARTER}[unit]
+            ]
         else:
             day = local.date()
             if unit == "week":
@@ -71,12 +83,12 @@ def spans(unit: str, zone: str) -> Values:
     return start
 
 
-def binned(values: Values, bounds: Sequence[Any]) -> Values:
-    """The bounds of the bin that each value lies in."""
+def find_bins(values: Values, bounds: Sequence[Any]) -> Values:
+    """Return a reader of the bounds of the bins in which the values lie."""
     edges = [None, *bounds, None]
 
-    def bins(made: Made) -> list[Any]:
-        return list({_bin(value, edges) for value in values(made)})
+    def bins(inference: NewInference) -> list[Any]:
+        return list({_bin(value, edges) for value in values(inference)})
 
     return bins
 
@@ -85,19 +97,21 @@ def _bin(value: Any, edges: Sequence[Any]) -> tuple[Any, Any]:
     return next((lo, hi) for lo, hi in pairwise(edges) if (hi is None or value < hi))
 
 
-def grouped(made: Iterable[Made], by: Sequence[Values]) -> dict[tuple[Any, ...], list[Made]]:
-    """An inference is in a group for each of its values, in that of None without any."""
-    found: dict[tuple[Any, ...], list[Made]] = {}
-    for each in made:
-        for place in product(*(values(each) or [None] for values in by)):
-            found.setdefault(place, []).append(each)
-    return found if by else {(): list(made)}
+def group_inferences(
+    inferences: Iterable[NewInference], by: Sequence[Values]
+) -> dict[tuple[Any, ...], list[NewInference]]:
+    """Group inferences, each by every one of its values, or by None if it has none."""
+    groups: dict[tuple[Any, ...], list[NewInference]] = {}
+    for inference in inferences:
+        for key in product(*(values(inference) or [None] for values in by)):
+            groups.setdefault(key, []).append(inference)
+    return groups if by else {(): list(inferences)}
 
 
-def measured(  # noqa: PLR0911  (one a function)
+def calculate(  # noqa: PLR0911  (one return for each function)
     function: str, values: list[Any], options: dict[str, Any]
 ) -> Any:
-    """A function of all values, as the answer has it."""
+    """Return a function of all values, in the form of an answer."""
     match function:
         case "count":
             return len(values)
@@ -122,21 +136,21 @@ def measured(  # noqa: PLR0911  (one a function)
             return [_percentile(ordered, at) for at in options["at"]]
         case "top":
             ordered = sorted(Counter(values).items(), key=lambda item: (-item[1], item[0]))
-            kept, rest = ordered[: options["limit"]], ordered[options["limit"] :]
-            return kept, sum(count for _, count in rest)
+            shown, rest = ordered[: options["limit"]], ordered[options["limit"] :]
+            return shown, sum(count for _, count in rest)
         case _:
             begin = options.get("prefix", "")
-            found = sorted({each for each in values if not begin or each.startswith(begin)})
-            return found[: options["limit"]], len(found) > options["limit"]
+            texts = sorted({text for text in values if not begin or text.startswith(begin)})
+            return texts[: options["limit"]], len(texts) > options["limit"]
 
 
 def _variance(values: list[Decimal], *, digits: int = 34) -> Decimal | None:
-    """By the distances from the mean, as a schoolbook has it."""
+    """Calculate the variance by its textbook definition."""
     if len(values) < 2:
         return None
     mean = Fraction(_sum(values)) / len(values)
     distances = [Fraction(value) - mean for value in values]
-    spread = sum((each * each for each in distances), Fraction(0)) / (len(values) - 1)
+    spread = sum((distance * distance for distance in distances), Fraction(0)) / (len(values) - 1)
     return Context(prec=digits).divide(Decimal(spread.numerator), Decimal(spread.denominator))
 
 

@@ -25,14 +25,14 @@ from inference_store.query.aggregates import (
     Measure,
     Name,
     aggregate,
-    targets,
+    build_targets,
 )
-from inference_store.query.ask import QueryRequest
-from inference_store.query.bounded import Deadline
 from inference_store.query.counting import count_ended
-from inference_store.query.filters.from_conditions import Asked
+from inference_store.query.deadline import Deadline
+from inference_store.query.filters.from_conditions import MetadataEntry
 from inference_store.query.operators import OPERATORS
-from tests.integration.stored import Made, store
+from inference_store.query.preparation import QueryRequest
+from tests.integration.stored_inferences import NewInference, store
 from tests.properties import examples
 
 from . import plain
@@ -79,59 +79,64 @@ _INFERENCES = st.lists(
 _BOUNDS = (Decimal("-3"), Decimal("0.2"), Decimal("0.3"), Decimal(7))
 _TIMES = (_NIGHT, _NIGHT + timedelta(hours=2), datetime(2026, 11, 2, 0, 0, 1, tzinfo=UTC))
 _OPERANDS: dict[str, tuple[str, plain.Values]] = {
-    "n": ("number", plain.key("n", "number")),
-    "s": ("string", plain.key("s", "string")),
-    "b": ("bool", plain.key("b", "bool")),
-    "t": ("timestamp", plain.key("t", "timestamp")),
-    "tags[]": ("string", plain.key("tags[]", "string")),
-    "ok": ("bool", plain.one(lambda made: made.extras.ok)),
-    "request_problem": ("string", plain.one(lambda made: "over_cap" if made.flags else None)),
-    "received_at": ("timestamp", plain.one(lambda made: made.received_at)),
+    "n": ("number", plain.read_key("n", "number")),
+    "s": ("string", plain.read_key("s", "string")),
+    "b": ("bool", plain.read_key("b", "bool")),
+    "t": ("timestamp", plain.read_key("t", "timestamp")),
+    "tags[]": ("string", plain.read_key("tags[]", "string")),
+    "ok": ("bool", plain.read_property(lambda inference: inference.extras.ok)),
+    "request_problem": (
+        "string",
+        plain.read_property(lambda inference: "over_cap" if inference.flags else None),
+    ),
+    "received_at": ("timestamp", plain.read_property(lambda inference: inference.received_at)),
     "prediction_count": (
         "number",
-        plain.one(
-            lambda made: None if made.predictions is None else Decimal(len(made.predictions))
+        plain.read_property(
+            lambda inference: (
+                None if inference.predictions is None else Decimal(len(inference.predictions))
+            )
         ),
     ),
-    "top_score": ("number", plain.one(lambda made: _top(made, 1))),
-    "top_label": ("string", plain.one(lambda made: _top(made, 0))),
-    "label": ("string", plain.labels),
-    "prediction.score": ("number", plain.scores),
+    "top_score": ("number", plain.read_property(lambda inference: _top(inference, 1))),
+    "top_label": ("string", plain.read_property(lambda inference: _top(inference, 0))),
+    "label": ("string", plain.read_labels),
+    "prediction.score": ("number", plain.read_scores),
 }
 _SPANS = st.sampled_from(["minute", "hour", "day", "week", "month", "PT15M", "PT6H", "P2D"])
 _ZONES = st.sampled_from(["UTC", "Europe/Berlin", "Australia/Lord_Howe", "Asia/Kathmandu"])
 
 
-def _top(made: Made, place: int) -> Any:
-    if not made.predictions:
+def _top(inference: NewInference, position: int) -> Any:
+    if not inference.predictions:
         return None
-    value = made.predictions[0][place]
+    value = inference.predictions[0][position]
     return Decimal(repr(value)) if isinstance(value, float) else value
 
 
-def _grouping(data: st.DataObject, place: int) -> tuple[Any, plain.Values]:
-    """A grouping, and what it means."""
-    name, path = f"g{place}", f"group_by[{place}]"
+def _grouping(data: st.DataObject, position: int) -> tuple[Any, plain.Values]:
+    """Draw a grouping; return it and its meaning in Python."""
+    name, path = f"g{position}", f"group_by[{position}]"
     kind = data.draw(st.sampled_from(["name", "label", "time", "histogram"]))
     if kind == "label":
-        return ByLabel(name, path), plain.labels
+        return ByLabel(name, path), plain.read_labels
     if kind == "time":
         unit, zone = data.draw(_SPANS), data.draw(_ZONES)
-        return ByTime(name, path, unit, zone), plain.spans(unit, zone)
+        return ByTime(name, path, unit, zone), plain.find_span_start(unit, zone)
     if kind == "histogram":
         of = data.draw(st.sampled_from(["n", "top_score", "prediction_count", "t", "received_at"]))
         bounds: Any = _TIMES if _OPERANDS[of][0] == "timestamp" else _BOUNDS
         by = ByHistogram(name, path, Name(of, None, path), bounds=bounds)
-        return by, plain.binned(_OPERANDS[of][1], bounds)
+        return by, plain.find_bins(_OPERANDS[of][1], bounds)
     names = ["n", "s", "b", "tags[]", "ok", "top_label", "top_score", "request_problem"]
     of = data.draw(st.sampled_from(names))
     return ByName(name, path, Name(of, None, path)), _OPERANDS[of][1]
 
 
-def _measure(data: st.DataObject, place: int) -> tuple[Measure, dict[str, Any]]:
+def _measure(data: st.DataObject, position: int) -> tuple[Measure, dict[str, Any]]:
     function = AGGREGATES[data.draw(st.sampled_from(sorted(set(AGGREGATES) - {"histogram"})))]
     fitting = [name for name, (kind, _) in _OPERANDS.items() if kind in function.kinds]
-    of = Name(data.draw(st.sampled_from(fitting)), None, f"measures[{place}].of")
+    of = Name(data.draw(st.sampled_from(fitting)), None, f"measures[{position}].of")
     options: dict[str, Any] = {}
     if "at" in function.options:
         options["at"] = (Decimal(0), Decimal("33.3"), Decimal(50), Decimal(100))
@@ -141,39 +146,39 @@ def _measure(data: st.DataObject, place: int) -> tuple[Measure, dict[str, Any]]:
         options["prefix"] = data.draw(st.sampled_from(["", "a", "p", "éé"]))
     if "is" in function.options:
         options["expected"] = data.draw(st.booleans())
-    asked = Measure(function=function, of=of, name=f"m{place}", path="", **options)
-    return asked, options
+    measure = Measure(function=function, of=of, name=f"m{position}", path="", **options)
+    return measure, options
 
 
 def _question(data: st.DataObject) -> tuple[QueryRequest, Any]:
-    """What must hold, and the same in Python."""
+    """Draw conditions; return them and their meaning in Python."""
     kind = data.draw(st.sampled_from(["all", "all", "key", "both", "prediction", "ok", "window"]))
     event(f"filter: {kind}")
     if kind == "key":
-        asked = Asked("metadata_filter[0]", "n", None, OPERATORS["gte"], 0)
-        return QueryRequest(metadata=[asked], unknown_keys="empty"), lambda made: any(
-            value >= 0 for value in plain.key("n", "number")(made)
+        entry = MetadataEntry("metadata_filter[0]", "n", None, OPERATORS["gte"], 0)
+        return QueryRequest(metadata=[entry], unknown_keys="empty"), lambda inference: any(
+            value >= 0 for value in plain.read_key("n", "number")(inference)
         )
     if kind == "both":
-        # two indexes lead: one is chosen
-        asked = Asked("metadata_filter[0]", "n", None, OPERATORS["gte"], 0)
+        # Two indexes could lead: one is chosen.
+        entry = MetadataEntry("metadata_filter[0]", "n", None, OPERATORS["gte"], 0)
         return (
-            QueryRequest(metadata=[asked], predicted=True, labels=["person"], unknown_keys="empty"),
-            lambda made: (
-                "person" in plain.labels(made)
-                and any(value >= 0 for value in plain.key("n", "number")(made))
+            QueryRequest(metadata=[entry], predicted=True, labels=["person"], unknown_keys="empty"),
+            lambda inference: (
+                "person" in plain.read_labels(inference)
+                and any(value >= 0 for value in plain.read_key("n", "number")(inference))
             ),
         )
     if kind == "prediction":
         labels = ["person"]
         return QueryRequest(
             predicted=True, labels=labels
-        ), lambda made: "person" in plain.labels(made)
+        ), lambda inference: "person" in plain.read_labels(inference)
     if kind == "ok":
-        return QueryRequest(ok=True), lambda made: made.extras.ok is True
+        return QueryRequest(ok=True), lambda inference: inference.extras.ok is True
     if kind == "window":
         since = data.draw(_INSTANTS)
-        return QueryRequest(since=since), lambda made: made.received_at >= since
+        return QueryRequest(since=since), lambda inference: inference.received_at >= since
     return QueryRequest(), lambda _: True
 
 
@@ -187,18 +192,18 @@ def _value(function: str, value: Any) -> Any:
     match function:
         case "percentiles":
             assert (value["approximate"], value["method"]) == (False, "exact")
-            return [each["value"] for each in value["values"]]
+            return [item["value"] for item in value["values"]]
         case "top":
-            return [(each["value"], each["count"]) for each in value["values"]], value["others"]
+            return [(item["value"], item["count"]) for item in value["values"]], value["others"]
         case "distinct":
             return value["values"], value["more"]
         case _:
             return value
 
 
-def _made(inferences: Sequence[Any], model_id: str) -> list[Made]:
+def _make_inferences(rows: Sequence[Any], model_id: str) -> list[NewInference]:
     return [
-        Made(
+        NewInference(
             str(n),
             at,
             [(name, kind, value) for name, (kind, value) in items.items()],
@@ -207,13 +212,13 @@ def _made(inferences: Sequence[Any], model_id: str) -> list[Made]:
             model_id=model_id,
             flags=("capture_request_over_cap",) if n % 3 == 0 else (),
         )
-        for n, (at, items, predictions, ok) in enumerate(inferences)
+        for n, (at, items, predictions, ok) in enumerate(rows)
     ]
 
 
 @settings(
     max_examples=examples(60),
-    # a database for each try: shrinking would take minutes
+    # Each example needs a database: shrinking would take minutes.
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
     deadline=None,
     suppress_health_check=[
@@ -222,136 +227,155 @@ def _made(inferences: Sequence[Any], model_id: str) -> list[Made]:
         HealthCheck.data_too_large,
     ],
 )
-@given(inferences=_INFERENCES, others=_INFERENCES, data=st.data())
+@given(rows=_INFERENCES, other_rows=_INFERENCES, data=st.data())
 async def test_sql_agrees_with_python(
-    engine: AsyncEngine, inferences: Sequence[Any], others: Sequence[Any], data: st.DataObject
+    engine: AsyncEngine, rows: Sequence[Any], other_rows: Sequence[Any], data: st.DataObject
 ) -> None:
     ids = [str(uuid.uuid4()) for _ in range(2)]
-    made = _made(inferences, ids[0])
+    inferences = _make_inferences(rows, ids[0])
     counted = data.draw(st.sampled_from(["never", "all", "before some came late"]))
     event(f"counts are stored: {counted}")
     if counted == "before some came late":
-        await store(engine, *made[: len(made) // 2 + 1])
+        await store(engine, *inferences[: len(inferences) // 2 + 1])
         await count_ended(engine, seconds=60, before=_LATER)
-    model = await store(engine, *made)
-    # Another model is part of the question, or of no answer.
-    second = _made(others, ids[1])
+    model = await store(engine, *inferences)
+    # The other model is part of the question, or it must not appear in any answer.
+    second = _make_inferences(other_rows, ids[1])
     await store(engine, *second)
     if counted == "all":
         await count_ended(engine, seconds=60, before=_LATER)
     across = data.draw(st.booleans())
-    gone = [made[0]] if data.draw(st.booleans()) else []
+    marked = [inferences[0]] if data.draw(st.booleans()) else []
     async with engine.begin() as connection:
-        for each in gone:
-            row = {"model": model, "uid": each.uid, "scope": "inference", "erasure": uuid.uuid4()}
+        for inference in marked:
+            row = {
+                "model": model,
+                "uid": inference.uid,
+                "scope": "inference",
+                "erasure": uuid.uuid4(),
+            }
             await connection.execute(erasing.insert().values(row))
-    there = [each for each in made if each not in gone] + (second if across else [])
+    visible = [inference for inference in inferences if inference not in marked] + (
+        second if across else []
+    )
     async with engine.connect() as connection:
-        known = await registrations.known(connection, ids if across else ids[:1])
+        known_registrations = await registrations.find_by_ids(
+            connection, ids if across else ids[:1]
+        )
         for _ in range(6):
             question, holds = _question(data)
             count = data.draw(st.sampled_from([0, 1, 1, 2, 3]))
             groupings = [_grouping(data, n) for n in range(count)]
-            # a count alone may be read from an index
+            # A count alone may be read from an index.
             measures = [_measure(data, n) for n in range(data.draw(st.sampled_from([0, 2, 2])))]
             all_of = Measure(function=AGGREGATES["count"], of=None, name="all", path="")
-            asked = Aggregation(
+            aggregation = Aggregation(
                 measures=(all_of, *(measure for measure, _ in measures)),
                 group_by=tuple(by for by, _ in groupings),
                 limit=10_000,
             )
-            found, _ = await targets(connection, list(known.values()), question)
-            answer = await aggregate(
-                connection, found, asked, deadline=Deadline.after(60), unknown_keys="empty"
+            targets, _ = await build_targets(
+                connection, list(known_registrations.values()), question
             )
-            matching = [each for each in there if holds(each)]
-            expected = plain.grouped(matching, [values for _, values in groupings])
-            shown = {_key(group["key"]): group["measures"] for group in answer.groups}
-            assert len(shown) == len(answer.groups)
+            answer = await aggregate(
+                connection, targets, aggregation, deadline=Deadline.after(60), unknown_keys="empty"
+            )
+            matching = [inference for inference in visible if holds(inference)]
+            expected = plain.group_inferences(matching, [values for _, values in groupings])
+            groups = {_key(group["key"]): group["measures"] for group in answer.groups}
+            assert len(groups) == len(answer.groups)
             # A group of nothing but predictions without a label is left out; the one group of what
             # is not grouped is always there, empty or not.
-            counts = {key: group["all"] for key, group in shown.items() if group["all"] or not key}
+            counts = {key: group["all"] for key, group in groups.items() if group["all"] or not key}
             assert counts == {key: len(members) for key, members in expected.items()}
-            _check_without_inferences(shown, groupings, measures)
+            _check_without_inferences(groups, groupings, measures)
             for measure, options in measures:
                 name = measure.of.text if measure.of else ""
                 of_predictions = name == "prediction.score"
                 members = (
-                    _beside_labels(matching, groupings, expected) if of_predictions else expected
+                    _group_by_all_but_labels(matching, groupings, expected)
+                    if of_predictions
+                    else expected
                 )
-                _check(measure, options, asked, shown, members)
+                _check(measure, options, aggregation, groups, members)
 
 
-def _check_without_inferences(shown: Any, groupings: Any, measures: Any) -> None:
-    """Only where predictions are measured by label, and of what has no label."""
-    empty = [key for key, group in shown.items() if key and not group["all"]]
-    places = [place for place, (by, _) in enumerate(groupings) if isinstance(by, ByLabel)]
+def _check_without_inferences(groups: Any, groupings: Any, measures: Any) -> None:
+    """Check that only predictions without a label, measured by label, make such groups."""
+    empty = [key for key, group in groups.items() if key and not group["all"]]
+    places = [position for position, (by, _) in enumerate(groupings) if isinstance(by, ByLabel)]
     for key in empty:
-        assert any(key[place] is None for place in places)
+        assert any(key[position] is None for position in places)
         assert any(m.of is not None and m.of.text == "prediction.score" for m, _ in measures)
 
 
-def _beside_labels(matching: list[Made], groupings: Any, keys: Any) -> dict[Any, list[Made]]:
-    """By the other groups alone: a prediction's own label says in which group it is measured."""
+def _group_by_all_but_labels(
+    matching: list[NewInference], groupings: Any, keys: Any
+) -> dict[Any, list[NewInference]]:
+    """Group without the labels: the label of a prediction says in which group it is measured."""
     others = [
-        (place, values)
-        for place, (by, values) in enumerate(groupings)
+        (position, values)
+        for position, (by, values) in enumerate(groupings)
         if not isinstance(by, ByLabel)
     ]
     return {
         key: [
-            each
-            for each in matching
-            if all(key[place] in (values(each) or [None]) for place, values in others)
+            inference
+            for inference in matching
+            if all(key[position] in (values(inference) or [None]) for position, values in others)
         ]
         for key in keys
     }
 
 
 def _check(
-    measure: Measure, options: dict[str, Any], asked: Aggregation, shown: Any, expected: Any
+    measure: Measure, options: dict[str, Any], aggregation: Aggregation, groups: Any, expected: Any
 ) -> None:
     assert measure.of is not None
     name, function = measure.of.text, measure.function.name
     values = _OPERANDS[name][1]
     event(f"{function} of {name}")
-    labels = [n for n, by in enumerate(asked.group_by) if isinstance(by, ByLabel)]
+    labels = [n for n, by in enumerate(aggregation.group_by) if isinstance(by, ByLabel)]
     for key, members in expected.items():
         if name == "prediction.score":
-            # of the very predictions that have the group's label
-            found = [
+            # Only the predictions that have the label of the group.
+            operands = [
                 Decimal(repr(score))
-                for each in members
-                for label, score in each.predictions or ()
+                for inference in members
+                for label, score in inference.predictions or ()
                 if score is not None and all(label == key[n] for n in labels)
             ]
         else:
-            within = [n for n, by in enumerate(asked.group_by) if _same(by, name)]
-            found = [
+            within = [n for n, by in enumerate(aggregation.group_by) if _same(by, name)]
+            operands = [
                 value
-                for each in members
-                for value in values(each)
+                for inference in members
+                for value in values(inference)
                 if all(value == key[n] for n in within)
             ]
-        value = _value(function, shown[key][measure.name])
-        assert value == plain.measured(function, found, options), (function, name, key)
+        value = _value(function, groups[key][measure.name])
+        assert value == plain.calculate(function, operands, options), (function, name, key)
 
 
 def _same(by: Any, name: str) -> bool:
-    """A many-valued name that is grouped by and measured: the value is the group's own."""
+    """Check whether a name of many values is both grouped by and measured."""
     if isinstance(by, ByLabel):
         return name == "label"
     return isinstance(by, ByName) and by.of.text == name
 
 
-async def _measured(engine: AsyncEngine, *measures: Measure, **asked: Any) -> Any:
-    """The measures of the one group of all."""
+async def _measured(engine: AsyncEngine, *measures: Measure, **conditions: Any) -> Any:
+    """Return the measures of the one group that holds everything."""
     async with engine.connect() as connection:
-        known = list((await registrations.known(connection, ["model"])).values())
-        found, _ = await targets(connection, known, QueryRequest(**asked))
+        known_registrations = list(
+            (await registrations.find_by_ids(connection, ["model"])).values()
+        )
+        targets, _ = await build_targets(
+            connection, known_registrations, QueryRequest(**conditions)
+        )
         answer = await aggregate(
             connection,
-            found,
+            targets,
             Aggregation(measures=measures),
             deadline=Deadline.after(60),
             unknown_keys="empty",
@@ -360,13 +384,13 @@ async def _measured(engine: AsyncEngine, *measures: Measure, **asked: Any) -> An
     return group["measures"]
 
 
-@pytest.mark.parametrize("asked", [{}, {"until": _LATER, "ok": True}])
-async def test_the_bins_of_timestamps_hold_every_value(
-    engine: AsyncEngine, asked: dict[str, Any]
+@pytest.mark.parametrize("conditions", [{}, {"until": _LATER, "ok": True}])
+async def test_bins_of_timestamps_hold_every_value(
+    engine: AsyncEngine, conditions: dict[str, Any]
 ) -> None:
-    """Also of the first and the last day there is."""
-    made = [
-        Made(
+    """The first and the last possible day are among them."""
+    inferences = [
+        NewInference(
             str(n),
             _NIGHT + timedelta(hours=n),
             [
@@ -377,57 +401,62 @@ async def test_the_bins_of_timestamps_hold_every_value(
         )
         for n in range(48)
     ]
-    await store(engine, *made)
+    await store(engine, *inferences)
     histogram = Measure(
         function=AGGREGATES["histogram"], of=Name("t", None, ""), name="t", path="", bins=12
     )
-    given = replace(histogram, name="given", bounds=(_at(2), _at(5)))
+    with_bounds = replace(histogram, name="given", bounds=(_at(2), _at(5)))
     received = replace(histogram, of=Name("received_at", None, ""), name="received_at", bins=2)
     far = replace(histogram, of=Name("far", None, ""), name="far", bins=1)
-    found = await _measured(engine, histogram, given, received, far, **asked)
-    assert found["t"]["bins"] == [
+    measures = await _measured(engine, histogram, with_bounds, received, far, **conditions)
+    assert measures["t"]["bins"] == [
         {"from": _at(day), "to": _at(day + 2), "count": 2 if day in {0, 24} else 4}
         for day in range(0, 26, 2)
     ]
-    assert found["given"] == {
+    assert measures["given"] == {
         "bins": [{"from": _at(2), "to": _at(5), "count": 6}],
         **{"below": 2, "above": 40},
     }
-    assert sum(each["count"] for each in found["received_at"]["bins"]) == 48
-    # Nothing comes after the last instant: it is above the last bin.
-    [whole] = found["far"]["bins"]
-    assert (whole["count"], found["far"]["below"], found["far"]["above"]) == (24, 0, 24)
+    assert sum(bin_["count"] for bin_ in measures["received_at"]["bins"]) == 48
+    # No bin can end after the last instant: it is above the last bin.
+    [whole] = measures["far"]["bins"]
+    assert (whole["count"], measures["far"]["below"], measures["far"]["above"]) == (24, 0, 24)
 
 
 def _at(day: int) -> datetime:
     return datetime(2026, 11, 1, tzinfo=UTC) + timedelta(days=day - 1)
 
 
-async def test_a_key_that_nobody_sent_is_of_the_kind_of_its_bounds(engine: AsyncEngine) -> None:
-    await store(engine, Made("0", _NIGHT))
+async def test_histogram_of_unknown_key_takes_the_kind_of_its_bounds(engine: AsyncEngine) -> None:
+    await store(engine, NewInference("0", _NIGHT))
     histogram = Measure(function=AGGREGATES["histogram"], of=Name("t", None, ""), name="t", path="")
     numbers = replace(histogram, name="numbers", bounds=_BOUNDS)
     times = replace(histogram, name="times", bounds=_TIMES)
-    found = await _measured(engine, numbers, times)
-    assert [each["count"] for each in found["numbers"]["bins"]] == [0, 0, 0]
-    assert [each["count"] for each in found["times"]["bins"]] == [0, 0]
+    measures = await _measured(engine, numbers, times)
+    assert [bin_["count"] for bin_ in measures["numbers"]["bins"]] == [0, 0, 0]
+    assert [bin_["count"] for bin_ in measures["times"]["bins"]] == [0, 0]
 
 
-async def test_the_bins_of_a_histogram_hold_every_value(engine: AsyncEngine) -> None:
-    made = [Made(str(n), _NIGHT + timedelta(hours=n), [("n", "float", str(n))]) for n in range(50)]
-    await store(engine, *made)
+async def test_bins_of_numbers_hold_every_value(engine: AsyncEngine) -> None:
+    inferences = [
+        NewInference(str(n), _NIGHT + timedelta(hours=n), [("n", "float", str(n))])
+        for n in range(50)
+    ]
+    await store(engine, *inferences)
     measure = Measure(
         function=AGGREGATES["histogram"], of=Name("n", None, ""), name="h", path="", bins=5
     )
-    given = replace(measure, name="given", bounds=(Decimal(10), Decimal(20), Decimal(40)))
+    with_bounds = replace(measure, name="given", bounds=(Decimal(10), Decimal(20), Decimal(40)))
     async with engine.connect() as connection:
-        known = list((await registrations.known(connection, ["model"])).values())
-        found, _ = await targets(connection, known, QueryRequest())
-        asked = Aggregation(measures=(measure, given))
-        answer = await aggregate(connection, found, asked, deadline=Deadline.after(60))
+        known_registrations = list(
+            (await registrations.find_by_ids(connection, ["model"])).values()
+        )
+        targets, _ = await build_targets(connection, known_registrations, QueryRequest())
+        aggregation = Aggregation(measures=(measure, with_bounds))
+        answer = await aggregate(connection, targets, aggregation, deadline=Deadline.after(60))
     [group] = answer.groups
     bins = group["measures"]["h"]["bins"]
-    assert [(each["from"], each["to"], each["count"]) for each in bins] == [
+    assert [(bin_["from"], bin_["to"], bin_["count"]) for bin_ in bins] == [
         (10 * n, 10 * n + 10, 10) for n in range(5)
     ]
     assert group["measures"]["given"] == {

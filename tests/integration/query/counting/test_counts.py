@@ -1,4 +1,4 @@
-"""Counts that are stored: the same answers as without, after whatever is written, and beside it."""
+"""Stored counts: the answers are the same as without them, after and during any write."""
 
 import asyncio
 import uuid
@@ -26,10 +26,10 @@ from inference_store.index.tables import (
 )
 from inference_store.query.counting import begin, count_ended, numbers
 from inference_store.query.counting.fill import count
-from tests.integration.stored import START, Made, at, store
+from tests.integration.stored_inferences import START, NewInference, at, store
 from tests.servers.marks import stored_counts
 
-from .asked import agree, begun, holding
+from .counts import check_counts, count_partition_counts, count_usable_partitions
 
 pytestmark = stored_counts
 
@@ -37,10 +37,10 @@ _DAY = 86_400
 _LATER = datetime(2100, 1, 1, tzinfo=UTC)
 
 
-def _made(model_id: str, first: int = 0, number: int = 12) -> list[Made]:
-    """Four a day; of each kind of value and prediction there is some."""
+def _make_inferences(model_id: str, first: int = 0, number: int = 12) -> list[NewInference]:
+    """Make four inferences a day, with each kind of value and prediction among them."""
     return [
-        Made(
+        NewInference(
             f"{n}",
             at(n * _DAY / 4),
             _metadata(n),
@@ -52,21 +52,23 @@ def _made(model_id: str, first: int = 0, number: int = 12) -> list[Made]:
 
 
 def _metadata(n: int) -> list[tuple[str, str, Any]]:
-    found: list[tuple[str, str, Any]] = [("all", "int", str(n))]
+    items: list[tuple[str, str, Any]] = [("all", "int", str(n))]
     if n % 3:
-        found.append(("n", "int", str(n)))
+        items.append(("n", "int", str(n)))
     if n % 4 == 0:
-        found.append(("nothing", "json", "null"))
+        items.append(("nothing", "json", "null"))
     if n % 2:
-        # a text that spells a number has rows in two tables, an array several in one
-        found += [("spelt", "string", str(n)), ("tags", "json", '["x", "y", "x"]')]
-    return found
+        # A text that spells a number has rows in two tables, an array several in one.
+        items += [("spelt", "string", str(n)), ("tags", "json", '["x", "y", "x"]')]
+    return items
 
 
 @pytest.fixture
 async def models(engine: AsyncEngine) -> dict[str, int]:
-    """Two models in three spans."""
-    return {each: await store(engine, *_made(each)) for each in ("one", "other")}
+    """Store two models in three spans."""
+    return {
+        model_id: await store(engine, *_make_inferences(model_id)) for model_id in ("one", "other")
+    }
 
 
 async def _count(engine: AsyncEngine) -> bool:
@@ -74,142 +76,145 @@ async def _count(engine: AsyncEngine) -> bool:
 
 
 async def test_answers_are_the_same(engine: AsyncEngine, models: dict[str, int]) -> None:
-    before = await agree(engine, models, whole=True)
+    before = await check_counts(engine, models, whole=True)
     assert await _count(engine)
-    assert [await holding(engine, model) for model in models.values()] == [3, 3]
-    assert await agree(engine, models, whole=True) == before
+    assert [await count_usable_partitions(engine, model) for model in models.values()] == [3, 3]
+    assert await check_counts(engine, models, whole=True) == before
     assert before["n IS NULL", "one", None] == 4
     assert before["label", "one", None] == {"person": 7, None: 5}
     assert before[None, None] == 24
-    number = await begun(engine)
+    number = await count_partition_counts(engine)
     assert await _count(engine)
-    assert await begun(engine) == number == 6
+    assert await count_partition_counts(engine) == number == 6
 
 
 async def test_a_late_event_outdates_its_models_counts_of_its_span(
     engine: AsyncEngine, models: dict[str, int]
 ) -> None:
     await _count(engine)
-    late = Made("late", at(_DAY + 1), [("new", "int", "1")], [("late", 1.0)], model_id="one")
+    late = NewInference(
+        "late", at(_DAY + 1), [("new", "int", "1")], [("late", 1.0)], model_id="one"
+    )
     await store(engine, late)
-    assert [await holding(engine, model) for model in models.values()] == [2, 3]
-    found = await agree(engine, models)
-    assert found[None, "one", None] == 13
-    assert found["label", "one", None]["late"] == 1
+    assert [await count_usable_partitions(engine, model) for model in models.values()] == [2, 3]
+    counts = await check_counts(engine, models)
+    assert counts[None, "one", None] == 13
+    assert counts["label", "one", None]["late"] == 1
     await store(engine, late)  # delivered again: nothing is new
     await _count(engine)
-    assert [await holding(engine, model) for model in models.values()] == [3, 3]
-    assert await agree(engine, models) == found
+    assert [await count_usable_partitions(engine, model) for model in models.values()] == [3, 3]
+    assert await check_counts(engine, models) == counts
     await store(engine, late)
-    assert await holding(engine, models["one"]) == 3
+    assert await count_usable_partitions(engine, models["one"]) == 3
 
 
-async def test_what_was_written_lately_is_not_counted_again(
+async def test_does_not_count_recent_writes_again(
     engine: AsyncEngine, models: dict[str, int]
 ) -> None:
     await _count(engine)
-    await store(engine, Made("late", at(1), model_id="one"))
+    await store(engine, NewInference("late", at(1), model_id="one"))
     await count_ended(engine, seconds=300, before=_LATER)
-    assert await holding(engine, models["one"]) == 2
+    assert await count_usable_partitions(engine, models["one"]) == 2
 
 
-async def test_a_deletion_outdates(engine: AsyncEngine, models: dict[str, int]) -> None:
+async def test_deletion_outdates_counts(engine: AsyncEngine, models: dict[str, int]) -> None:
     await _count(engine)
-    gone = _made("one")[5].uid
+    gone = _make_inferences("one")[5].uid
     async with engine.begin() as connection:
         for table in reversed(PARTITIONED):
             await connection.execute(delete(table).where(table.c.uid == gone))
-    assert await holding(engine, models["one"]) == 2
-    found = await agree(engine, models)
-    assert found[None, "one", None] == 11
+    assert await count_usable_partitions(engine, models["one"]) == 2
+    counts = await check_counts(engine, models)
+    assert counts[None, "one", None] == 11
     await _count(engine)
-    assert await agree(engine, models) == found
+    assert await check_counts(engine, models) == counts
 
 
 async def test_what_is_marked_is_not_counted(engine: AsyncEngine, models: dict[str, int]) -> None:
     await _count(engine)
     marks = [
         {"model": models["one"], "uid": uid, "scope": scope, "erasure": uuid.uuid4()}
-        for uid, scope in ((_made("one")[5].uid, "inference"), (_made("one")[0].uid, "input"))
+        for uid, scope in (
+            (_make_inferences("one")[5].uid, "inference"),
+            (_make_inferences("one")[0].uid, "input"),
+        )
     ]
     async with engine.begin() as connection:
         await connection.execute(erasing.insert(), marks)
-    found = await agree(engine, models)
-    assert found[None, "one", None] == 11
-    assert found[None, None] == 23
-    # those of the spans without a mark are read all the same
-    assert [await holding(engine, model) for model in models.values()] == [2, 3]
+    counts = await check_counts(engine, models)
+    assert counts[None, "one", None] == 11
+    assert counts[None, None] == 23
+    # The counts of the spans without a mark are still used.
+    assert [await count_usable_partitions(engine, model) for model in models.values()] == [2, 3]
 
 
-async def test_an_edit_outdates_and_the_end_of_an_input_does_not(
+async def test_edit_outdates_counts_and_deleted_input_does_not(
     engine: AsyncEngine, models: dict[str, int]
 ) -> None:
     await _count(engine)
-    one = _made("one")[5]
-    here = (inference.c.model == models["one"], inference.c.uid == one.uid)
+    edited = _make_inferences("one")[5]
+    here = (inference.c.model == models["one"], inference.c.uid == edited.uid)
     async with engine.begin() as connection:
         await connection.execute(update(inference).where(*here).values(data_deleted_at=func.now()))
-    assert await holding(engine, models["one"]) == 3
+    assert await count_usable_partitions(engine, models["one"]) == 3
     async with engine.begin() as connection:
         there = metadata_number.c
-        row = delete(metadata_number).where(there.model == models["one"], there.uid == one.uid)
+        row = delete(metadata_number).where(there.model == models["one"], there.uid == edited.uid)
         await connection.execute(row)
         await connection.execute(update(inference).where(*here).values(revision=2))
-    assert await holding(engine, models["one"]) == 2
-    assert (await agree(engine, models))["n IS NULL", "one", None] == 5
+    assert await count_usable_partitions(engine, models["one"]) == 2
+    assert (await check_counts(engine, models))["n IS NULL", "one", None] == 5
 
 
 @asynccontextmanager
-async def _writing(engine: AsyncEngine, made: Made, model: int) -> AsyncIterator[None]:
-    """A transaction that has written an inference, and commits at the end."""
-    row = {"model": model, "uid": made.uid, "inference_id": "x", "received_at": made.received_at}
+async def _writing(engine: AsyncEngine, entry: NewInference, model: int) -> AsyncIterator[None]:
+    """Open a transaction that has written an inference and commits at the end."""
+    row = {"model": model, "uid": entry.uid, "inference_id": "x", "received_at": entry.received_at}
     async with engine.begin() as connection:
         await connection.execute(inference.insert().values(row))
         yield
 
 
-async def test_what_is_being_written_is_left_out(
-    engine: AsyncEngine, models: dict[str, int]
-) -> None:
-    async with _writing(engine, Made("late", at(1), model_id="one"), models["one"]):
+async def test_leaves_out_spans_being_written(engine: AsyncEngine, models: dict[str, int]) -> None:
+    async with _writing(engine, NewInference("late", at(1), model_id="one"), models["one"]):
         assert await _count(engine)
-        assert [await holding(engine, model) for model in models.values()] == [2, 2]
-    assert (await agree(engine, models))[None, "one", None] == 13
+        assert [await count_usable_partitions(engine, model) for model in models.values()] == [2, 2]
+    assert (await check_counts(engine, models))[None, "one", None] == 13
     await _count(engine)
-    assert [await holding(engine, model) for model in models.values()] == [3, 3]
-    assert (await agree(engine, models))[None, "one", None] == 13
+    assert [await count_usable_partitions(engine, model) for model in models.values()] == [3, 3]
+    assert (await check_counts(engine, models))[None, "one", None] == 13
 
 
 @pytest.mark.parametrize("counted", ["before", "after"])
 async def test_a_write_while_it_is_counted_outdates_the_count(
     engine: AsyncEngine, models: dict[str, int], counted: str
 ) -> None:
-    """Whether the count ends before the write's commit or after it."""
+    """The count may end before or after the commit of the write."""
     async with engine.connect() as connection:
-        span = (await partitions.spans(connection))[-1]
-    [one] = await begin.begin(engine, span, [models["one"]])
+        span = (await partitions.list_partitions(connection))[-1]
+    [task] = await begin.begin(engine, span, [models["one"]])
     if counted == "before":
-        async with _writing(engine, Made("late", at(1), model_id="one"), models["one"]):
+        async with _writing(engine, NewInference("late", at(1), model_id="one"), models["one"]):
             async with engine.begin() as connection:
-                await count(connection, one)
-            assert await holding(engine, models["one"]) == 1  # true until the other commits
+                await count(connection, task)
+            assert (
+                await count_usable_partitions(engine, models["one"]) == 1
+            )  # true until the other commits
     else:
-        async with _writing(engine, Made("late", at(1), model_id="one"), models["one"]):
+        async with _writing(engine, NewInference("late", at(1), model_id="one"), models["one"]):
             pass
         async with engine.begin() as connection:
-            await count(connection, one)
-    assert await holding(engine, models["one"]) == 0
-    assert (await agree(engine, models))[None, "one", None] == 13
+            await count(connection, task)
+    assert await count_usable_partitions(engine, models["one"]) == 0
+    assert (await check_counts(engine, models))[None, "one", None] == 13
 
 
-async def test_what_is_rolled_back_outdates_nothing(
-    engine: AsyncEngine, models: dict[str, int]
-) -> None:
+async def test_rollback_outdates_nothing(engine: AsyncEngine, models: dict[str, int]) -> None:
     await _count(engine)
     with pytest.raises(RuntimeError):
-        async with _writing(engine, Made("late", at(1), model_id="one"), models["one"]):
+        async with _writing(engine, NewInference("late", at(1), model_id="one"), models["one"]):
             raise RuntimeError
-    assert await holding(engine, models["one"]) == 3
+    assert await count_usable_partitions(engine, models["one"]) == 3
 
 
 async def test_two_writers_do_not_wait_for_each_other(
@@ -218,11 +223,11 @@ async def test_two_writers_do_not_wait_for_each_other(
     await _count(engine)
     async with (
         asyncio.timeout(60),
-        _writing(engine, Made("a", at(1), model_id="one"), models["one"]),
-        _writing(engine, Made("b", at(2), model_id="one"), models["one"]),
+        _writing(engine, NewInference("a", at(1), model_id="one"), models["one"]),
+        _writing(engine, NewInference("b", at(2), model_id="one"), models["one"]),
     ):
         pass
-    assert (await agree(engine, models))[None, "one", None] == 14
+    assert (await check_counts(engine, models))[None, "one", None] == 14
     async with engine.connect() as connection:
         assert await connection.scalar(select(func.count()).select_from(outdated_count)) == 2
     await _count(engine)
@@ -230,27 +235,27 @@ async def test_two_writers_do_not_wait_for_each_other(
         assert await connection.scalar(select(func.count()).select_from(outdated_count)) == 0
 
 
-async def test_a_span_that_is_merged_or_dropped_takes_its_counts_along(
+async def test_merge_and_drop_delete_the_counts_of_a_span(
     engine: AsyncEngine, models: dict[str, int]
 ) -> None:
     await _count(engine)
     async with engine.connect() as connection:
-        newest, *_ = await partitions.spans(connection)
+        newest, *_ = await partitions.list_partitions(connection)
     await partitions.analyse(engine)
     assert await partitions.merge(engine, target=5_000_000, older_than=timedelta()) == 2
-    assert await begun(engine) == 0
-    before = await agree(engine, models)
+    assert await count_partition_counts(engine) == 0
+    before = await check_counts(engine, models)
     await _count(engine)
-    assert [await holding(engine, model) for model in models.values()] == [1, 1]
-    assert await agree(engine, models) == before
-    await store(engine, Made("late", at(1), model_id="one"))
-    assert await holding(engine, models["one"]) == 0
+    assert [await count_usable_partitions(engine, model) for model in models.values()] == [1, 1]
+    assert await check_counts(engine, models) == before
+    await store(engine, NewInference("late", at(1), model_id="one"))
+    assert await count_usable_partitions(engine, models["one"]) == 0
     async with engine.connect() as connection:
-        [whole] = await partitions.spans(connection)
+        [whole] = await partitions.list_partitions(connection)
     assert whole != newest
     await partitions.drop(engine, whole)
-    assert await begun(engine) == 0
-    assert (await agree(engine, models))[None, None] == 0
+    assert await count_partition_counts(engine) == 0
+    assert (await check_counts(engine, models))[None, None] == 0
 
 
 async def test_a_span_that_is_being_dropped_is_not_counted(
@@ -260,65 +265,67 @@ async def test_a_span_that_is_being_dropped_is_not_counted(
         middle = (partition_span.c.lo <= at(_DAY)) & (partition_span.c.hi > at(_DAY))
         await connection.execute(update(partition_span).where(middle).values(state="dropping"))
     await _count(engine)
-    assert await begun(engine) == 4
-    assert (await agree(engine, models))[None, None] == 16
+    assert await count_partition_counts(engine) == 4
+    assert (await check_counts(engine, models))[None, None] == 16
 
 
-async def test_a_span_that_was_just_closed_is_not_begun(
+async def test_does_not_begin_a_span_just_closed(
     engine: AsyncEngine, models: dict[str, int]
 ) -> None:
     async with engine.begin() as connection:
-        [*_, oldest] = await partitions.spans(connection)
+        [*_, oldest] = await partitions.list_partitions(connection)
         await connection.execute(update(partition_span).values(state="dropping"))
     assert await begin.begin(engine, oldest, [models["one"]]) == []
-    assert await begun(engine) == 0
+    assert await count_partition_counts(engine) == 0
 
 
-async def test_only_what_has_ended_is_counted(engine: AsyncEngine) -> None:
+async def test_counts_only_ended_spans(engine: AsyncEngine) -> None:
     now = datetime.now(UTC)
-    model = await store(engine, *(Made(str(n), now - timedelta(days=n)) for n in (0, 3)))
+    model = await store(engine, *(NewInference(str(n), now - timedelta(days=n)) for n in (0, 3)))
     assert await count_ended(engine, seconds=60)
-    assert await holding(engine, model) == 1
+    assert await count_usable_partitions(engine, model) == 1
 
 
 async def test_time_runs_out_between_two_spans(engine: AsyncEngine, models: dict[str, int]) -> None:
-    seen: list[int] = []
+    steps: list[int] = []
 
     async def step() -> None:
-        seen.append(1)
+        steps.append(1)
 
     assert not await count_ended(engine, seconds=0, before=_LATER, step=step)
-    assert (await begun(engine), seen) == (0, [])
+    assert (await count_partition_counts(engine), steps) == (0, [])
     assert await count_ended(engine, seconds=300, before=_LATER, step=step)
-    assert len(seen) == 6
-    assert await agree(engine, models)
+    assert len(steps) == 6
+    assert await check_counts(engine, models)
 
 
-async def test_of_too_many_labels_and_keys_none_are_stored(
+async def test_stores_no_labels_or_keys_if_there_are_too_many(
     engine: AsyncEngine, models: dict[str, int]
 ) -> None:
     labels = [(f"label {n}", 0.5) for n in range(numbers.MOST + 1)]
     keys = [
-        Made(f"key {n}", at(n), [(f"key {n}-{k}", "int", "1") for k in range(99)], model_id="one")
+        NewInference(
+            f"key {n}", at(n), [(f"key {n}-{k}", "int", "1") for k in range(99)], model_id="one"
+        )
         for n in range(21)
     ]
-    await store(engine, *keys, Made("labels", at(99), [], labels, model_id="one"))
+    await store(engine, *keys, NewInference("labels", at(99), [], labels, model_id="one"))
     await _count(engine)
     async with engine.connect() as connection:
         here = partition_count.c
         query = select(here.model, here.labels.is_(None), here["keys"].is_(None))
-        found = sorted(map(tuple, await connection.execute(query)))
-    (one, other), few = models.values(), (False, False)
-    assert found == [(one, *few)] * 2 + [(one, True, True)] + [(other, *few)] * 3
-    counted = await agree(engine, models)
+        rows = sorted(map(tuple, await connection.execute(query)))
+    (first, second), few = models.values(), (False, False)
+    assert rows == [(first, *few)] * 2 + [(first, True, True)] + [(second, *few)] * 3
+    counted = await check_counts(engine, models)
     assert len(counted["label", "one", None]) == numbers.MOST + 3
     assert counted[None, "one", None] == 12 + 22
 
 
-async def test_who_writes_is_not_waited_for(engine: AsyncEngine, models: dict[str, int]) -> None:
+async def test_does_not_wait_for_writers(engine: AsyncEngine, models: dict[str, int]) -> None:
     async with engine.connect() as connection:
-        span = (await partitions.spans(connection))[-1]
-    async with _writing(engine, Made("late", START, model_id="one"), models["one"]):
+        span = (await partitions.list_partitions(connection))[-1]
+    async with _writing(engine, NewInference("late", START, model_id="one"), models["one"]):
         with pytest.raises(DBAPIError) as error:
             await begin.begin(engine, span, [models["one"]])
     assert isinstance(cause_of(error.value), LockNotAvailableError)

@@ -68,8 +68,8 @@ def test_only_tokens_that_fail_are_counted() -> None:
     for _ in range(5):
         with failed.limit("192.0.2.7"):
             pass
-        with pytest.raises(OSError, match="away"), failed.limit("192.0.2.7"):
-            raise OSError("Postgres is away")
+        with pytest.raises(OSError, match="unavailable"), failed.limit("192.0.2.7"):
+            raise OSError("Postgres is unavailable")
     for _ in range(2):
         with pytest.raises(Unauthorized), failed.limit("192.0.2.7"):
             raise Unauthorized("unknown")
@@ -96,5 +96,5 @@ def test_tokens_that_are_checked_at_once_are_counted() -> None:
         (None, ""),
     ],
 )
-def test_who_counts_as_one_stranger(client: str | None, network: str) -> None:
+def test_strangers_of_a_network_count_as_one(client: str | None, network: str) -> None:
     assert find_network(client) == network

@@ -5,27 +5,27 @@ from pathlib import Path
 import pytest
 
 from inference_store.index.schema import MIGRATIONS, Schema, newest
-from tests.unit.index.migrations.written import scripts
+from tests.unit.index.migrations.written import list_scripts
 
 
 def test_the_newest_file_is_the_head() -> None:
-    assert newest() == scripts(MIGRATIONS)[-1].revision
+    assert newest() == list_scripts(MIGRATIONS)[-1].revision
 
 
 def test_revisions_are_numbered_without_a_gap_and_in_one_line() -> None:
-    numbers = [script.revision for script in scripts(MIGRATIONS)]
+    numbers = [script.revision for script in list_scripts(MIGRATIONS)]
     assert numbers == [f"{number + 1:04}" for number in range(len(numbers))]
-    for script in scripts(MIGRATIONS):
+    for script in list_scripts(MIGRATIONS):
         assert Path(script.path).name.startswith(f"{script.revision}_")
 
 
-def test_a_missing_folder_is_said(tmp_path: Path) -> None:
+def test_reports_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no migrations in"):
         newest(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("found", "behind", "ahead", "said"),
+    ("current", "behind", "ahead", "sentence"),
     [
         (None, True, False, "no tables of the store; this version needs 0002: run"),
         ("0001", True, False, "schema is 0001; this version needs 0002: run"),
@@ -33,9 +33,9 @@ def test_a_missing_folder_is_said(tmp_path: Path) -> None:
         ("0010", False, True, "schema is 0010, newer than this version's 0002"),
     ],
 )
-def test_a_schema_is_behind_the_same_or_ahead(
-    found: str | None, behind: bool, ahead: bool, said: str
+def test_a_schema_is_older_current_or_newer(
+    current: str | None, behind: bool, ahead: bool, sentence: str
 ) -> None:
-    schema = Schema(found, "0002")
+    schema = Schema(current, "0002")
     assert (schema.behind, schema.ahead) == (behind, ahead)
-    assert said in str(schema)
+    assert sentence in str(schema)

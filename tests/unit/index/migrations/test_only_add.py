@@ -3,26 +3,31 @@
 import pytest
 
 from inference_store.index.schema import MIGRATIONS
-from tests.unit.index.migrations.written import broken_by, scripts, statements, tables_of
+from tests.unit.index.migrations.written import (
+    find_breaking_statements,
+    list_created_tables,
+    list_scripts,
+    list_statements,
+)
 
 
 def test_a_migration_only_adds(subtests: pytest.Subtests) -> None:
     """Or says why not: `contract = "nothing reads it since 1.4"` in the migration's file."""
     there: set[str] = set()
-    for script in scripts(MIGRATIONS):
-        sql = statements(MIGRATIONS, script)
-        found = [*broken_by(sql, there)]
+    for script in list_scripts(MIGRATIONS):
+        sql = list_statements(MIGRATIONS, script)
+        broken = [*find_breaking_statements(sql, there)]
         reason = getattr(script.module, "contract", None)
         with subtests.test(script.revision):
-            assert not found or (isinstance(reason, str) and len(reason) > 10), "\n".join(found)
-            assert found or reason is None, "it only adds, and needs no reason"
-        there |= tables_of(sql)
+            assert not broken or (isinstance(reason, str) and len(reason) > 10), "\n".join(broken)
+            assert broken or reason is None, "it only adds, and needs no reason"
+        there |= list_created_tables(sql)
 
 
 def test_the_first_migration_can_be_read() -> None:
-    sql = statements(MIGRATIONS, scripts(MIGRATIONS)[0])
-    assert {"inference", "kafka_partition", "prediction"} <= tables_of(sql)
-    assert [*broken_by(sql, set())] == []
+    sql = list_statements(MIGRATIONS, list_scripts(MIGRATIONS)[0])
+    assert {"inference", "kafka_partition", "prediction"} <= list_created_tables(sql)
+    assert [*find_breaking_statements(sql, set())] == []
 
 
 @pytest.mark.parametrize(
@@ -55,8 +60,8 @@ def test_the_first_migration_can_be_read() -> None:
         "DO $$ BEGIN EXECUTE 'DROP TABLE inference'; END $$",
     ],
 )
-def test_what_breaks_the_version_before_is_refused(statement: str) -> None:
-    assert len([*broken_by([statement], {"inference"})]) == 1
+def test_rejects_statements_that_break_the_version_before(statement: str) -> None:
+    assert len([*find_breaking_statements([statement], {"inference"})]) == 1
 
 
 @pytest.mark.parametrize(
@@ -81,5 +86,5 @@ def test_what_breaks_the_version_before_is_refused(statement: str) -> None:
     ],
     ids=lambda sql: sql[0][:40],
 )
-def test_what_only_adds_may_pass(sql: list[str]) -> None:
-    assert [*broken_by(sql, {"inference", "registration"})] == []
+def test_accepts_statements_that_only_add(sql: list[str]) -> None:
+    assert [*find_breaking_statements(sql, {"inference", "registration"})] == []

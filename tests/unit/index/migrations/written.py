@@ -65,7 +65,7 @@ BIG = {table.name for table in DISTRIBUTED} | {
     "parked_event",
     "producer_sequence",
 }
-# All else that touches a table which was there must be one of these.
+# Other statements about an existing table must be one of these.
 HARMLESS = (
     rf"{_ALTER} ADD (COLUMN )?",
     rf"{_ALTER} ALTER (COLUMN )?\S+ (SET (DEFAULT|STATISTICS|STORAGE)|DROP NOT NULL)",
@@ -76,15 +76,15 @@ HARMLESS = (
 )
 
 
-def scripts(migrations: Path) -> list[Script]:
+def list_scripts(migrations: Path) -> list[Script]:
     """Every migration, the oldest first."""
-    return [*ScriptDirectory.from_config(_config(migrations)).walk_revisions()][::-1]
+    return [*ScriptDirectory.from_config(_make_config(migrations)).walk_revisions()][::-1]
 
 
-def statements(migrations: Path, script: Script) -> list[str]:
-    """What a migration runs, as Alembic writes it, each on one line without comments."""
+def list_statements(migrations: Path, script: Script) -> list[str]:
+    """Return the statements of a migration as Alembic writes them, one a line, without comments."""
     written = io.StringIO()
-    config = _config(migrations, written)
+    config = _make_config(migrations, written)
     command.upgrade(config, f"{script.down_revision or 'base'}:{script.revision}", sql=True)
     sql = re.sub(r"--[^\n]*", "", written.getvalue())
     sql = re.sub(r"\$(\w*)\$.*?\$\1\$", "$$ a body $$", sql, flags=re.DOTALL)
@@ -93,40 +93,40 @@ def statements(migrations: Path, script: Script) -> list[str]:
     return [line for line in lines if line and not own.search(line)]
 
 
-def _config(migrations: Path, written: io.StringIO | None = None) -> Config:
+def _make_config(migrations: Path, written: io.StringIO | None = None) -> Config:
     config = Config(output_buffer=written) if written else Config()
     config.set_main_option("script_location", str(migrations))
     return config
 
 
-def broken_by(sql: list[str], there: set[str]) -> Iterator[str]:
+def find_breaking_statements(sql: list[str], there: set[str]) -> Iterator[str]:
     """A sentence for each statement that touches a table which was there and may break it."""
-    made = {name for line in sql if (name := _made(line))}
+    tables = {name for line in sql if (name := _read_created_table(line))}
     for line in sql:
-        touched = _touched(line)
-        if touched in made and touched not in there:
+        touched = _read_touched_table(line)
+        if touched in tables and touched not in there:
             continue
         if touched not in BIG and re.match("CREATE INDEX", line, re.I):
             continue
-        found = next((form for form in REFUSED if re.search(form.pattern, line, re.I)), None)
-        if found:
-            yield f"{found.name}: {found.instead}: {line[:120]}"
+        form_found = next((form for form in REFUSED if re.search(form.pattern, line, re.I)), None)
+        if form_found:
+            yield f"{form_found.name}: {form_found.instead}: {line[:120]}"
         elif not any(re.search(pattern, line, re.I) for pattern in HARMLESS):
             yield f"not known to be harmless: {line[:120]}"
 
 
-def tables_of(sql: list[str]) -> set[str]:
+def list_created_tables(sql: list[str]) -> set[str]:
     """The tables that these statements make."""
-    return {name for line in sql if (name := _made(line))}
+    return {name for line in sql if (name := _read_created_table(line))}
 
 
-def _made(line: str) -> str | None:
-    found = re.match(rf"CREATE TABLE (?:IF NOT EXISTS )?({_NAME})", line, re.I)
-    return found[1].strip('"') if found else None
+def _read_created_table(line: str) -> str | None:
+    match = re.match(rf"CREATE TABLE (?:IF NOT EXISTS )?({_NAME})", line, re.I)
+    return match[1].strip('"') if match else None
 
 
-def _touched(line: str) -> str | None:
+def _read_touched_table(line: str) -> str | None:
     table = rf"(?:ALTER TABLE (?:IF EXISTS |ONLY )*|INSERT INTO |UPDATE |DELETE FROM )({_NAME})"
     index = rf"CREATE (?:UNIQUE )?(?:INDEX|TRIGGER) .*?\bON (?:ONLY )?({_NAME})"
-    found = re.match(rf"{table}|{index}", line, re.I)
-    return (found[1] or found[2]).strip('"') if found else None
+    match = re.match(rf"{table}|{index}", line, re.I)
+    return (match[1] or match[2]).strip('"') if match else None

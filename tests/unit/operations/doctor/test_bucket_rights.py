@@ -24,8 +24,8 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def object_store(*refused: str) -> Iterator[str]:
-    """Its URL; it lists, and answers AccessDenied where the query names one of `refused`."""
+def serve_object_store(*refused: str) -> Iterator[str]:
+    """Yield the URL of an object store that answers AccessDenied if the query names a `refused`."""
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -54,7 +54,7 @@ def object_store(*refused: str) -> Iterator[str]:
             thread.join()
 
 
-def found(endpoint: str) -> list[Finding]:
+def find_findings(endpoint: str) -> list[Finding]:
     settings = make_settings(
         DoctorSettings, s3_endpoint=endpoint, s3_access_key="a", s3_secret_key="b" * 16
     )
@@ -72,14 +72,14 @@ def found(endpoint: str) -> list[Finding]:
         ),
     ],
 )
-def test_what_may_not_be_looked_at_is_a_warning(refused: list[str], rights: str) -> None:
-    with object_store(*refused) as endpoint:
-        (finding,) = found(endpoint)
+def test_warns_about_settings_it_may_not_read(refused: list[str], rights: str) -> None:
+    with serve_object_store(*refused) as endpoint:
+        (finding,) = find_findings(endpoint)
     assert (finding.state, finding.remedy) == (State.WARNING, rights)
 
 
 def test_a_bucket_that_may_not_be_listed_fails() -> None:
-    with object_store("list-type") as endpoint:
-        (finding,) = found(endpoint)
+    with serve_object_store("list-type") as endpoint:
+        (finding,) = find_findings(endpoint)
     assert finding.state is State.FAILED
     assert "AccessDenied" in finding.seen

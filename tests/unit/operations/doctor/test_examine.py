@@ -40,7 +40,7 @@ async def test_each_has_its_own_deadline() -> None:
     assert "no answer within 0.3 s" in report.results[0].findings[0].seen
 
 
-async def test_one_that_breaks_is_told_and_the_worst_counts() -> None:
+async def test_reports_a_broken_check_and_the_worst_state() -> None:
     checks = [Check("a", "", breaks), Check("b", "", fine), Check("c", "", bad)]
     report = await examine(checks, NOBODY)
     assert [result.state for result in report.results] == ["failed", "ok", "failed"]
@@ -48,7 +48,7 @@ async def test_one_that_breaks_is_told_and_the_worst_counts() -> None:
     assert report.state is State.FAILED
 
 
-async def test_what_is_in_vain_is_not_looked_at() -> None:
+async def test_skips_checks_that_depend_on_a_failed_one() -> None:
     checks = [
         Check("a", "", bad), Check("b", "", breaks, ("a",)), Check("c", "", breaks, ("b",)),
         Check("d", "", fine),
@@ -58,12 +58,12 @@ async def test_what_is_in_vain_is_not_looked_at() -> None:
     assert report.results[2].findings[0].seen == "not looked at, because of the check 'b'"
 
 
-def test_a_check_stands_behind_those_that_it_needs() -> None:
-    seen: set[str] = set()
+def test_checks_follow_those_that_they_need() -> None:
+    names: set[str] = set()
     for check in CHECKS:
-        assert seen.issuperset(check.needs)
-        assert check.name not in seen
-        seen.add(check.name)
+        assert names.issuperset(check.needs)
+        assert check.name not in names
+        names.add(check.name)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +73,6 @@ def test_a_check_stands_behind_those_that_it_needs() -> None:
 def test_a_clock_is_judged(seconds: float, state: str) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     later = now + timedelta(seconds=2)
-    found = compare_clocks("Postgres", now + timedelta(seconds=1 + seconds), now, later)
-    assert found.state == state
-    assert ("ahead of" in found.seen) == (seconds > 0)
+    finding = compare_clocks("Postgres", now + timedelta(seconds=1 + seconds), now, later)
+    assert finding.state == state
+    assert ("ahead of" in finding.seen) == (seconds > 0)

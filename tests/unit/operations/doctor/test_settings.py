@@ -1,4 +1,4 @@
-"""Every fight of the list happens where it should, and never by default."""
+"""Every listed conflict of settings is reported if it occurs, and none by default."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from pydantic import SecretStr
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from inference_store.operations.doctor import DoctorSettings, State, Subject
-from inference_store.operations.doctor.settings import FIGHTS, check_settings
+from inference_store.operations.doctor.settings import SETTING_CONFLICTS, check_settings
 
 PLANTED: list[dict[str, object]] = [
     {"auth": "off", "api_host": "0.0.0.0"},
@@ -27,7 +27,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def subject(**changes: object) -> Subject:
+def make_subject(**changes: object) -> Subject:
     settings = DoctorSettings.model_validate(
         {"api_token": SecretStr("not-in-a-sentence"), **changes}
     )
@@ -35,7 +35,7 @@ def subject(**changes: object) -> Subject:
 
 
 async def test_by_default_nothing_fights() -> None:
-    assert [finding.state for finding in await check_settings(subject())] == [State.OK]
+    assert [finding.state for finding in await check_settings(make_subject())] == [State.OK]
 
 
 @pytest.mark.parametrize(
@@ -53,16 +53,18 @@ async def test_by_default_nothing_fights() -> None:
 async def test_a_line_to_postgres_that_may_be_in_the_clear(
     changes: dict[str, object], *, is_warned: bool
 ) -> None:
-    found = await check_settings(subject(**changes))
-    assert any("sslmode=" in finding.seen for finding in found) == is_warned
+    findings = await check_settings(make_subject(**changes))
+    assert any("sslmode=" in finding.seen for finding in findings) == is_warned
 
 
 def test_every_fight_is_planted() -> None:
-    assert len(PLANTED) == len(FIGHTS)
+    assert len(PLANTED) == len(SETTING_CONFLICTS)
 
 
 @pytest.mark.parametrize("number", range(len(PLANTED)))
-async def test_a_fight_is_found_and_told(number: int) -> None:
-    found = await check_settings(subject(**PLANTED[number]))
-    assert FIGHTS[number].remedy in [finding.remedy for finding in found]
-    assert not [finding for finding in found if "{" in finding.seen or "not-in-a" in finding.seen]
+async def test_reports_settings_that_conflict(number: int) -> None:
+    findings = await check_settings(make_subject(**PLANTED[number]))
+    assert SETTING_CONFLICTS[number].remedy in [finding.remedy for finding in findings]
+    assert not [
+        finding for finding in findings if "{" in finding.seen or "not-in-a" in finding.seen
+    ]

@@ -18,7 +18,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[str]:
-    """Its address; it has the topic `there`, of three partitions."""
+    """The address of a broker with the topic `there`, of three partitions."""
     pytest.importorskip("confluent_kafka", reason="the demo's packages are not installed")
     from tests.servers.embedded import EmbeddedKafka  # noqa: PLC0415
 
@@ -27,21 +27,21 @@ def broker() -> Iterator[str]:
         yield kafka.bootstrap_servers
 
 
-async def found(broker: str, name: str) -> Finding:
+async def check_one_topic(broker: str, name: str) -> Finding:
     settings = make_settings(DoctorSettings, kafka_bootstrap_servers=broker, kafka_topic=name)
     engine = create_engine("postgresql://nobody/none")
-    (one,) = await check_topic(Subject(settings, engine))
-    return one
+    (finding,) = await check_topic(Subject(settings, engine))
+    return finding
 
 
-async def test_a_topic_whose_settings_are_not_told_is_well(broker: str) -> None:
-    one = await found(broker, "there")
-    assert (one.state, one.remedy) == (State.OK, "")
-    assert one.seen.startswith("3 partitions, 1 replica; its settings are not told")
+async def test_accepts_a_topic_whose_settings_are_not_reported(broker: str) -> None:
+    finding = await check_one_topic(broker, "there")
+    assert (finding.state, finding.remedy) == (State.OK, "")
+    assert finding.seen.startswith("3 partitions, 1 replica; its settings are not reported")
 
 
-async def test_a_topic_that_is_missing_is_said_to_be_and_is_not_made(broker: str) -> None:
+async def test_reports_a_missing_topic_and_does_not_create_it(broker: str) -> None:
     for _ in range(2):  # the first question must not make it
-        one = await found(broker, "missing")
-        assert (one.state, one.seen) == (State.FAILED, "there is no topic 'missing'")
-        assert "--create --topic missing" in one.remedy
+        finding = await check_one_topic(broker, "missing")
+        assert (finding.state, finding.seen) == (State.FAILED, "there is no topic 'missing'")
+        assert "--create --topic missing" in finding.remedy

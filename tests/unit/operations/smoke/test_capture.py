@@ -1,4 +1,4 @@
-"""What the smoke test publishes is an event like any other."""
+"""The smoke test publishes an ordinary event."""
 
 from typing import Any
 
@@ -14,25 +14,25 @@ def test_the_event_has_the_nine_fields_and_names_its_blobs() -> None:
     capture = Capture()
     event = orjson.loads(capture.event)
     assert len(event) == _NINE
-    named = {value for name, value in event.items() if name.endswith("_storage_key")}
-    assert named == set(capture.blobs)
+    keys = {value for name, value in event.items() if name.endswith("_storage_key")}
+    assert keys == set(capture.blobs)
 
 
-def test_the_question_asks_for_what_is_in_the_blobs() -> None:
+def test_the_query_matches_the_metadata_in_the_blobs() -> None:
     capture = Capture()
     condition: Any = capture.question["metadata_filter"]
     (metadata,) = (
         orjson.loads(data) for key, data in capture.blobs.items() if key.endswith("metadata")
     )
-    assert [(one["key"], one["value"]) for one in metadata] == [
-        (one["key"], one["value"]) for one in condition
+    assert [(item["key"], item["value"]) for item in metadata] == [
+        (item["key"], item["value"]) for item in condition
     ]
 
 
 def test_two_runs_never_meet() -> None:
-    one, other = Capture(), Capture()
-    assert one.inference_id != other.inference_id
-    assert not set(one.blobs) & set(other.blobs)
+    first, second = Capture(), Capture()
+    assert first.inference_id != second.inference_id
+    assert not set(first.blobs) & set(second.blobs)
 
 
 def test_a_token_is_never_shown() -> None:

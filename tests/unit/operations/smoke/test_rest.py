@@ -1,4 +1,4 @@
-"""How the smoke test asks the api."""
+"""Requests of the smoke test to the api."""
 
 import threading
 from collections.abc import Iterator

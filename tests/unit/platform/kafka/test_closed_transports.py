@@ -1,4 +1,4 @@
-"""What is written to a transport that the broker has closed is an error of Kafka's, on uvloop."""
+"""Writing to a transport that the broker has closed raises a Kafka error, on uvloop."""
 
 import asyncio
 
@@ -36,5 +36,5 @@ def test_clients_have_such_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conn, "AIOKafkaConnection", Connection.__bases__[0])
     notice_closed_transports()
     notice_closed_transports()
-    made: object = conn.AIOKafkaConnection
-    assert made is Connection
+    connection: object = conn.AIOKafkaConnection
+    assert connection is Connection

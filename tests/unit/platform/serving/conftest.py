@@ -7,5 +7,5 @@ import uvloop
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """As in `inference_store.cli`."""
+    """Use the event loop of `inference_store.cli`."""
     return {"uvloop": uvloop.new_event_loop}

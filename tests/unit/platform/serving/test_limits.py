@@ -31,7 +31,7 @@ BOTH = pytest.mark.parametrize("http", [BoundedHeads, "httptools"], ids=["ours",
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
-    """Reads the body, and answers with its size: later, or with much, where it is asked to."""
+    """Read the body, and answer with its size: late or with much data if the request says so."""
     size, more = 0, True
     while more:
         message = await receive()
@@ -43,7 +43,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     headers = [(b"content-length", b"%d" % len(body))]
     headers = [] if scope["path"] == "/chunked" else headers
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    with suppress(OSError):  # nobody reads it
+    with suppress(OSError):  # it is not read
         await send({"type": "http.response.body", "body": body})
 
 
@@ -54,7 +54,7 @@ class Server(GuardedServer):
 
 
 @asynccontextmanager
-async def serving(
+async def serve(
     http: Any = BoundedHeads, *, most: int = 9, own: Pair | None = None, **limits: float
 ) -> AsyncIterator[int]:
     """The port of a server; limits that are not given are long."""
@@ -69,7 +69,7 @@ async def serving(
         ssl_certfile=None if own is None else own.certificate,
         ssl_keyfile=None if own is None else own.key,
     )
-    sockets = listen("127.0.0.1", 0, named="API")
+    sockets = listen("127.0.0.1", 0, setting="API")
     server = Server(config, sockets, Connections("api", most, most), Limits(**seconds))
     task = asyncio.create_task(server.serve())
 
@@ -84,8 +84,8 @@ async def serving(
         await task
 
 
-async def answer(port: int, *parts: bytes, pause: float = 0) -> bytes:
-    """What comes until the connection is closed, which must be soon."""
+async def exchange(port: int, *parts: bytes, pause: float = 0) -> bytes:
+    """Return all bytes until the connection is closed, which must be soon."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     with closing(writer):
 
@@ -103,7 +103,7 @@ async def answer(port: int, *parts: bytes, pause: float = 0) -> bytes:
             sending.cancel()
 
 
-def late(what: str, port: str = "api") -> float:
+def read_late_count(what: str, port: str = "api") -> float:
     labels = {"port": port, "late": what}
     return SHOWN["api"].get_sample_value("inference_store_connections_late_total", labels) or 0
 
@@ -111,97 +111,97 @@ def late(what: str, port: str = "api") -> float:
 @BOTH
 @pytest.mark.parametrize("dripped", [b"", b"GET / HTTP/1.1\r\nX: " + b"a" * 100])
 async def test_a_head_that_does_not_end_is_not_waited_for(http: Any, dripped: bytes) -> None:
-    before = late("head")
-    async with serving(http, head=SHORT) as port:
-        assert await answer(port, *(b"%c" % byte for byte in dripped), pause=SHORT / 10) == b""
-    assert late("head") == before + 1
+    before = read_late_count("head")
+    async with serve(http, head=SHORT) as port:
+        assert await exchange(port, *(b"%c" % byte for byte in dripped), pause=SHORT / 10) == b""
+    assert read_late_count("head") == before + 1
 
 
-async def test_a_head_is_bounded_and_a_body_that_comes_with_it_is_none_of_it() -> None:
+async def test_bounds_the_head_without_the_body_that_arrives_with_it() -> None:
     body = b"a" * 50_000
-    async with serving(partial(BoundedHeads, most_head_bytes=1000)) as port:
-        assert await answer(port, b"GET / HTTP/1.1\r\n", b"X: y\r\n" * 500, pause=0.01) == b""
+    async with serve(partial(BoundedHeads, most_head_bytes=1000)) as port:
+        assert await exchange(port, b"GET / HTTP/1.1\r\n", b"X: y\r\n" * 500, pause=0.01) == b""
         whole = HEAD % (b"", len(body)) + body + GET.replace(b"\r\n\r\n", CLOSE)
-        assert (await answer(port, whole)).count(b"HTTP/1.1 200") == 2
+        assert (await exchange(port, whole)).count(b"HTTP/1.1 200") == 2
 
 
 async def test_an_answer_without_a_length_ends_with_a_connection_of_http_1_0() -> None:
-    async with serving() as port:
-        found = await answer(port, b"GET /chunked HTTP/1.0\r\nHost: x\r\n\r\n")
-    assert b"transfer-encoding" not in found.lower()
-    assert found.endswith(b"\r\n\r\n0")
+    async with serve() as port:
+        response = await exchange(port, b"GET /chunked HTTP/1.0\r\nHost: x\r\n\r\n")
+    assert b"transfer-encoding" not in response.lower()
+    assert response.endswith(b"\r\n\r\n0")
 
 
 @BOTH
 async def test_a_body_that_does_not_come_is_not_waited_for(http: Any) -> None:
-    before = late("body")
-    async with serving(http, body=SHORT) as port:
-        assert await answer(port, HEAD % (b"", 100), *[b"a"] * 50, pause=SHORT / 10) == b""
-    assert late("body") == before + 1
+    before = read_late_count("body")
+    async with serve(http, body=SHORT) as port:
+        assert await exchange(port, HEAD % (b"", 100), *[b"a"] * 50, pause=SHORT / 10) == b""
+    assert read_late_count("body") == before + 1
 
 
 @BOTH
 async def test_a_body_may_take_longer_the_more_there_is_of_it(http: Any) -> None:
     first = b"a" * 20_000  # gives it 40 s
-    async with serving(http, body=SHORT, idle=SHORT) as port:
+    async with serve(http, body=SHORT, idle=SHORT) as port:
         head = HEAD % (b"", len(first) + 1)
-        found = await answer(port, head + first, b"a", pause=2 * SHORT)
-    assert found.endswith(b"20001")
+        response = await exchange(port, head + first, b"a", pause=2 * SHORT)
+    assert response.endswith(b"20001")
 
 
 @BOTH
 async def test_an_answer_may_take_its_time(http: Any) -> None:
-    async with serving(http, head=SHORT, idle=SHORT) as port:
-        assert (await answer(port, HEAD % (b"later", 2) + b"{}")).endswith(b"\r\n\r\n2")
+    async with serve(http, head=SHORT, idle=SHORT) as port:
+        assert (await exchange(port, HEAD % (b"later", 2) + b"{}")).endswith(b"\r\n\r\n2")
 
 
 @BOTH
 async def test_a_connection_is_kept_between_requests_and_no_longer(http: Any) -> None:
-    before = late("idle")
-    async with serving(http, idle=SHORT) as port:
-        assert (await answer(port, GET + GET)).count(b"HTTP/1.1 200") == 2
-    assert late("idle") == before + 1
+    before = read_late_count("idle")
+    async with serve(http, idle=SHORT) as port:
+        assert (await exchange(port, GET + GET)).count(b"HTTP/1.1 200") == 2
+    assert read_late_count("idle") == before + 1
 
 
 async def test_the_next_head_has_its_time_too() -> None:
-    before = late("head")
-    async with serving(head=SHORT) as port:
-        found = await answer(port, GET, b"G", b"E", b"T", pause=SHORT / 2)
-        assert found.count(b"HTTP/1.1 200") == 1
-    assert late("head") == before + 1
+    before = read_late_count("head")
+    async with serve(head=SHORT) as port:
+        response = await exchange(port, GET, b"G", b"E", b"T", pause=SHORT / 2)
+        assert response.count(b"HTTP/1.1 200") == 1
+    assert read_late_count("head") == before + 1
 
 
 @BOTH
-async def test_an_answer_that_nobody_reads_is_given_up(http: Any) -> None:
-    before = late("write")
-    async with serving(http, write=SHORT) as port:
+async def test_gives_up_an_answer_that_is_not_read(http: Any) -> None:
+    before = read_late_count("write")
+    async with serve(http, write=SHORT) as port:
         _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
         with closing(writer):
             writer.write(HEAD % (b"much", 0))
 
             async def given_up() -> bool:
-                return late("write") == before + 1
+                return read_late_count("write") == before + 1
 
             await until(given_up, bool)
 
 
 async def test_there_are_so_many_connections_at_once_and_no_more() -> None:
-    async with serving(most=2) as port:
-        taken = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
-        assert await answer(port, GET) == b""  # refused
-        taken[0][1].close()
+    async with serve(most=2) as port:
+        connections = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        assert await exchange(port, GET) == b""  # refused
+        connections[0][1].close()
 
-        async def asked() -> bytes:
+        async def ask() -> bytes:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             with closing(writer):
                 writer.write(GET)
                 return await reader.read(12)
 
-        await until(asked, lambda found: found == b"HTTP/1.1 200")
-        taken[1][1].close()
+        await until(ask, lambda status: status == b"HTTP/1.1 200")
+        connections[1][1].close()
 
 
-def test_one_address_has_its_share() -> None:
+def test_one_address_cannot_take_more_than_its_share() -> None:
     connections = Connections("proxy", 4, 2)
     assert [connections.take("a") for _ in range(3)] == [True, True, False]
     assert [connections.take("b") for _ in range(3)] == [True, True, False]
@@ -220,12 +220,12 @@ async def test_a_port_that_is_full_is_not_ready() -> None:
 
 async def test_a_handshake_that_fails_leaves_no_connection_counted(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    async with serving(most=1, own=authority.issue("server")) as port:
+    async with serve(most=1, own=authority.issue("server")) as port:
         for _ in range(3):
-            await answer(port, b"no TLS at all\r\n\r\n")
+            await exchange(port, b"no TLS at all\r\n\r\n")
         trusting = ssl.create_default_context(cafile=str(authority.ca_file))
 
-        async def asked() -> bytes:
+        async def ask() -> bytes:
             with suppress(OSError):
                 reader, writer = await asyncio.open_connection("localhost", port, ssl=trusting)
                 with closing(writer):
@@ -233,13 +233,13 @@ async def test_a_handshake_that_fails_leaves_no_connection_counted(tmp_path: Pat
                     return await reader.read(12)
             return b""
 
-        await until(asked, lambda found: found == b"HTTP/1.1 200")
+        await until(ask, lambda status: status == b"HTTP/1.1 200")
 
 
 def test_a_port_that_is_taken_is_named_with_its_settings() -> None:
-    [there] = listen("127.0.0.1", 0, named="API")
+    [there] = listen("127.0.0.1", 0, setting="API")
     with there, pytest.raises(PortTaken) as refused:
-        listen("127.0.0.1", there.getsockname()[1], named="API")
+        listen("127.0.0.1", there.getsockname()[1], setting="API")
     assert str(refused.value).endswith(
         "Address already in use. Change INFERENCE_STORE_API_HOST and INFERENCE_STORE_API_PORT."
     )
@@ -249,11 +249,14 @@ async def test_the_admin_port_has_limits_too(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("inference_store.platform.admin._LIMITS", Limits(head=SHORT, idle=SHORT))
     admin = AdminApp("api", {}, Heartbeat())
     await admin.start("127.0.0.1", 0, make_settings(AdminSettings))
-    before = late("head", "admin"), late("idle", "admin")
+    before = read_late_count("head", "admin"), read_late_count("idle", "admin")
     try:
-        assert await answer(admin.port, b"GET /health") == b""
-        asked = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
-        assert b"200 OK" in await answer(admin.port, asked)
+        assert await exchange(admin.port, b"GET /health") == b""
+        request = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+        assert b"200 OK" in await exchange(admin.port, request)
     finally:
         await admin.stop()
-    assert (late("head", "admin"), late("idle", "admin")) == (before[0] + 1, before[1] + 1)
+    assert (read_late_count("head", "admin"), read_late_count("idle", "admin")) == (
+        before[0] + 1,
+        before[1] + 1,
+    )

@@ -81,19 +81,21 @@ FIGHTS: list[tuple[dict[str, Any], str]] = [
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, Path]:
     authority = Authority(tmp_path)
-    one, other = authority.issue("one"), authority.issue("other")
+    first, second = authority.issue("one"), authority.issue("other")
     return {
         "ca": authority.ca_file,
-        "certificate": one.certificate,
-        "key": one.key,
-        "other_key": other.key,
+        "certificate": first.certificate,
+        "key": first.key,
+        "other_key": second.key,
     }
 
 
-@pytest.mark.parametrize(("given", "said"), FIGHTS)
-def test_they_are_refused_by_name(given: dict[str, Any], said: str, files: dict[str, Path]) -> None:
-    placed = {name: str(value).format(**files) for name, value in given.items()}
-    with pytest.raises(ValidationError, match=said.replace("$", PREFIX)):
+@pytest.mark.parametrize(("fields", "sentence"), FIGHTS)
+def test_they_are_refused_by_name(
+    fields: dict[str, Any], sentence: str, files: dict[str, Path]
+) -> None:
+    placed = {name: str(value).format(**files) for name, value in fields.items()}
+    with pytest.raises(ValidationError, match=sentence.replace("$", PREFIX)):
         make_settings(IngesterSettings, **placed)
 
 
@@ -103,7 +105,7 @@ def test_the_api_has_a_whole_pair(files: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "fields",
     [
         LOGIN | USER,
         LOGIN | USER | {"kafka_security_protocol": "SASL_PLAINTEXT"},
@@ -113,11 +115,11 @@ def test_the_api_has_a_whole_pair(files: dict[str, Path]) -> None:
         {"s3_encryption": "SSE-KMS", "s3_kms_key_id": "k"},
     ],
 )
-def test_what_goes_together_is_taken(given: dict[str, Any]) -> None:
-    make_settings(IngesterSettings, **given)
+def test_accepts_settings_that_fit_together(fields: dict[str, Any]) -> None:
+    make_settings(IngesterSettings, **fields)
 
 
-def test_a_key_with_a_password_is_taken(tmp_path: Path) -> None:
+def test_accepts_a_key_with_a_password(tmp_path: Path) -> None:
     pair: Pair = Authority(tmp_path).issue("client", password="open sesame")
     files = {"kafka_certificate_file": pair.certificate, "kafka_key_file": pair.key}
     make_settings(

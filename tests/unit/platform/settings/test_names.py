@@ -8,10 +8,10 @@ def test_an_unknown_setting_is_refused_with_the_nearest() -> None:
         refuse_unknown({"INFERENCE_STORE_POSTGRESS_DSN": "x"})
 
 
-def test_all_unknown_settings_are_refused_at_once() -> None:
-    with pytest.raises(UnknownSetting) as said:
+def test_rejects_all_unknown_settings_at_once() -> None:
+    with pytest.raises(UnknownSetting) as refusal:
         refuse_unknown({"INFERENCE_STORE_API_PROT": "1", "INFERENCE_STORE_S3_BUKET": "x"})
-    assert [line.split(".")[0] for line in str(said.value).splitlines()] == [
+    assert [line.split(".")[0] for line in str(refusal.value).splitlines()] == [
         "There is no setting INFERENCE_STORE_API_PROT",
         "There is no setting INFERENCE_STORE_S3_BUKET",
     ]

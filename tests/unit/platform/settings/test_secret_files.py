@@ -1,4 +1,4 @@
-"""A secret may lie in a file: read as it is, refused by name where it cannot be."""
+"""A secret may be in a file: it is read unchanged, or refused by name."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ PASSWORD = "INFERENCE_STORE_POSTGRES_PASSWORD"
 
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No `.env` but the test's own."""
+    """Use no `.env` but the test's own."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -42,12 +42,12 @@ def test_every_secret_may_be_a_file(
     refuse_unknown({setting: str(path)})
     # some secrets want company; what counts here is that this one was read
     read: dict[str, Any] = {}
-    for source in group.settings_customise_sources(group, *_sources(group)):
+    for source in group.settings_customise_sources(group, *_make_sources(group)):
         read |= source()
     assert read[name] == "postgresql://s3cret "
 
 
-def _sources(group: type[ApiSettings]) -> tuple[PydanticBaseSettingsSource, ...]:
+def _make_sources(group: type[ApiSettings]) -> tuple[PydanticBaseSettingsSource, ...]:
     nothing = InitSettingsSource(group, {})
     return nothing, EnvSettingsSource(group), DotEnvSettingsSource(group), nothing
 
@@ -64,14 +64,14 @@ def test_a_secret_given_twice_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv(f"{PASSWORD}_FILE", str(tmp_path / "secret"))
     with pytest.raises(
         ValidationError, match=f"{PASSWORD} and {PASSWORD}_FILE are both given"
-    ) as said:
+    ) as refusal:
         PostgresSettings()
-    assert "another" not in str(said.value)
-    assert "s3cret" not in str(said.value)
+    assert "another" not in str(refusal.value)
+    assert "s3cret" not in str(refusal.value)
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "sentence"),
     [
         (None, "cannot be read"),
         (b"\n", "is empty"),
@@ -80,15 +80,15 @@ def test_a_secret_given_twice_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     ],
 )
 def test_a_file_that_is_no_secret_is_refused(
-    content: bytes | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    content: bytes | None, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if content is not None:
         (tmp_path / "secret").write_bytes(content)
     monkeypatch.setenv(f"{PASSWORD}_FILE", str(tmp_path / "secret"))
-    with pytest.raises(ValidationError, match=f"{PASSWORD}_FILE: .*{said}"):
+    with pytest.raises(ValidationError, match=f"{PASSWORD}_FILE: .*{sentence}"):
         PostgresSettings()
 
 
-def test_what_is_no_secret_has_no_file() -> None:
+def test_only_secrets_can_be_read_from_a_file() -> None:
     with pytest.raises(UnknownSetting, match="INFERENCE_STORE_API_PORT_FILE"):
         refuse_unknown({"INFERENCE_STORE_API_PORT_FILE": "x"})

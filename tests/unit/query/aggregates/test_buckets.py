@@ -1,4 +1,4 @@
-"""Where the spans of a calendar begin, also where clocks change."""
+"""The beginnings of calendar spans, also where clocks change."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -27,8 +27,8 @@ _ALL = [
 ]
 
 
-def instant(text: str) -> datetime:
-    """UTC, as it is written."""
+def parse_instant(text: str) -> datetime:
+    """Parse an instant of UTC."""
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
@@ -78,29 +78,37 @@ def instant(text: str) -> datetime:
     ],
 )
 def test_starts(unit: str, zone: str, first: str, last: str, expected: list[str]) -> None:
-    found = starts(width_of(unit), ZoneInfo(zone), instant(first), instant(last), most=100)
-    assert [f"{each:%m-%dT%H}" for each in found] == expected
-    assert all((each.minute, each.second) == (0, 0) for each in found)
+    begins = starts(
+        width_of(unit), ZoneInfo(zone), parse_instant(first), parse_instant(last), most=100
+    )
+    assert [f"{begin:%m-%dT%H}" for begin in begins] == expected
+    assert all((begin.minute, begin.second) == (0, 0) for begin in begins)
 
 
 @pytest.mark.parametrize("zone", ["Australia/Lord_Howe", "Asia/Kathmandu", "America/Sao_Paulo"])
 @pytest.mark.parametrize("unit", _ALL)
 def test_they_cover_all_of_it_in_order(unit: str, zone: str) -> None:
-    first = instant("2018-02-17T00:10")
+    first = parse_instant("2018-02-17T00:10")
     days = 2 if unit in {"minute", "PT1M", "PT40S"} else 60
-    found = starts(width_of(unit), ZoneInfo(zone), first, first + timedelta(days=days), most=10_000)
-    assert found[0] <= first
-    assert found[-2] <= first + timedelta(days=days) < found[-1]
-    assert found == sorted(set(found))
+    begins = starts(
+        width_of(unit), ZoneInfo(zone), first, first + timedelta(days=days), most=10_000
+    )
+    assert begins[0] <= first
+    assert begins[-2] <= first + timedelta(days=days) < begins[-1]
+    assert begins == sorted(set(begins))
 
 
 def test_half_an_hour_of_summer_time() -> None:
     """Lord Howe goes back from 02:00 to 01:30: the hour from 01:00 on has 90 minutes."""
     zone = ZoneInfo("Australia/Lord_Howe")
-    found = starts(
-        width_of("hour"), zone, instant("2026-04-04T14:00"), instant("2026-04-04T15:29"), most=9
+    begins = starts(
+        width_of("hour"),
+        zone,
+        parse_instant("2026-04-04T14:00"),
+        parse_instant("2026-04-04T15:29"),
+        most=9,
     )
-    assert [f"{each:%H:%M}" for each in found] == ["14:00", "15:30"]
+    assert [f"{begin:%H:%M}" for begin in begins] == ["14:00", "15:30"]
 
 
 def test_too_many() -> None:
@@ -108,16 +116,16 @@ def test_too_many() -> None:
         starts(
             width_of("minute"),
             ZoneInfo("UTC"),
-            instant("2000-01-01T00:00"),
-            instant("2026-01-01T00:00"),
+            parse_instant("2000-01-01T00:00"),
+            parse_instant("2026-01-01T00:00"),
             most=10,
         )
     with pytest.raises(TooManyBuckets):
         starts(
             width_of("hour"),
             ZoneInfo("UTC"),
-            instant("2026-01-01T00:00"),
-            instant("2026-01-01T12:00"),
+            parse_instant("2026-01-01T00:00"),
+            parse_instant("2026-01-01T12:00"),
             most=5,
         )
 
@@ -140,9 +148,9 @@ def test_too_many() -> None:
     ],
 )
 def test_a_span_of_any_width(span: str, zone: str, at: str, begin: str) -> None:
-    found = starts(width_of(span), ZoneInfo(zone), instant(at), instant(at), most=1)
-    assert found[0] == instant(begin)
-    assert found[1] > instant(at)
+    begins = starts(width_of(span), ZoneInfo(zone), parse_instant(at), parse_instant(at), most=1)
+    assert begins[0] == parse_instant(begin)
+    assert begins[1] > parse_instant(at)
 
 
 @pytest.mark.parametrize("span", _ALL)
@@ -153,6 +161,6 @@ def test_the_pattern_has_every_span(span: str) -> None:
 @pytest.mark.parametrize(
     "span", ["year", "P", "PT0S", "P1Y6M", "PT1.5H", "P200Y", "PT15", "-P1D", ""]
 )
-def test_what_is_no_span(span: str) -> None:
+def test_rejects_malformed_spans(span: str) -> None:
     with pytest.raises(ValueError, match=r"span|duration"):
         width_of(span)

@@ -1,10 +1,10 @@
-"""Names of measures: what their keys were sent as is told once."""
+"""Names of measures: the types of their keys are listed once."""
 
 from datetime import UTC, datetime
 from typing import Any, cast
 
 from inference_store.index.key_registry import KeySeen, TypeSeen
-from inference_store.query.aggregates.asked import Name
+from inference_store.query.aggregates.aggregation import Name
 from inference_store.query.aggregates.names import Names
 
 _NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -17,7 +17,9 @@ async def test_several_measures_of_a_key_warn_once() -> None:
         TypeSeen("float", "not_float", 1, _NOW, _NOW, ()),
     ]
     names = Names([1], "refuse", {"temperature": KeySeen(1, "temperature", tuple(types))})
-    for place in range(3):
-        await names.operand(_NOBODY, Name("temperature", None, f"measures[{place}].of"), ["number"])
+    for number in range(3):
+        await names.operand(
+            _NOBODY, Name("temperature", None, f"measures[{number}].of"), ["number"]
+        )
     [warning] = names.warnings
     assert "also sent 1 time as string" in warning

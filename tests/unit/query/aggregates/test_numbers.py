@@ -30,16 +30,16 @@ def test_automatic_bounds(low: str, high: str, bins: int, expected: list[str]) -
     assert automatic(Decimal(low), Decimal(high), bins) == tuple(map(Decimal, expected))
 
 
-@given(one=_DECIMALS, other=_DECIMALS, bins=st.integers(1, 50))
-def test_automatic_bounds_hold_all(one: Decimal, other: Decimal, bins: int) -> None:
-    low, high = sorted([one.normalize(), other.normalize()])
+@given(first=_DECIMALS, second=_DECIMALS, bins=st.integers(1, 50))
+def test_automatic_bounds_hold_all(first: Decimal, second: Decimal, bins: int) -> None:
+    low, high = sorted([first.normalize(), second.normalize()])
     if high.adjusted() > 400 or low.adjusted() > 400 or (low and low.adjusted() < -400):
         return
-    found = automatic(low, high, bins)
-    assert found[0] <= low
-    assert high < found[-1]
-    assert len(found) - 1 <= bins + 2
-    assert all(a < b for a, b in pairwise(found))
+    bounds = automatic(low, high, bins)
+    assert bounds[0] <= low
+    assert high < bounds[-1]
+    assert len(bounds) - 1 <= bins + 2
+    assert all(a < b for a, b in pairwise(bounds))
 
 
 @given(
@@ -57,7 +57,7 @@ def test_percentile(at: int, expected: int) -> None:
 
 
 @given(st.integers(-5000, 5000))
-def test_a_bin_stands_for_what_is_near(k: int) -> None:
+def test_a_bin_represents_nearby_values(k: int) -> None:
     upper = Decimal("1.0099") ** k
     middle = value_of(1_000_000 + k)
     for edge in (upper, upper / Decimal("1.0099")):
@@ -66,11 +66,11 @@ def test_a_bin_stands_for_what_is_near(k: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"),
+    ("value", "expected"),
     [("1.500", "1.5"), ("100", "100"), ("1E+3", "1000"), ("-0.0", "0"), ("1E+40", "1E+40")],
 )
-def test_plain(value: str, shown: str) -> None:
-    assert str(plain(Decimal(value))) == shown
+def test_plain(value: str, expected: str) -> None:
+    assert str(plain(Decimal(value))) == expected
 
 
 def test_a_double_is_what_it_spells() -> None:
@@ -84,8 +84,8 @@ def test_variance_and_deviation(values: list[Decimal]) -> None:
     number, total = len(values), sum(values, Decimal(0))
     mean = Fraction(total) / number
     distances = [Fraction(value) - mean for value in values]
-    expected = sum((each * each for each in distances), Fraction(0)) / (number - 1)
-    found = variance(number, total, squares)
-    assert abs(Fraction(found) - expected) <= expected * Fraction(1, 10**33)
+    expected = sum((distance * distance for distance in distances), Fraction(0)) / (number - 1)
+    result = variance(number, total, squares)
+    assert abs(Fraction(result) - expected) <= expected * Fraction(1, 10**33)
     root = Fraction(deviation(number, total, squares))
     assert abs(root * root - expected) <= expected * Fraction(1, 10**32)

@@ -15,7 +15,7 @@ _LAST = datetime.max.replace(tzinfo=UTC)
 _INSTANTS = st.datetimes(timezones=st.just(UTC))
 
 
-def _at(text: str) -> datetime:
+def _parse_instant(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
@@ -28,22 +28,24 @@ def _at(text: str) -> datetime:
     ],
 )  # fmt: skip
 def test_bounds_within_a_day(low: str, high: str, bins: int, bounds: list[str]) -> None:
-    expected = tuple(_at(f"2026-11-01 {each}") for each in bounds)
-    assert automatic_times(_at(low), _at(high), bins) == expected
+    expected = tuple(_parse_instant(f"2026-11-01 {time}") for time in bounds)
+    assert automatic_times(_parse_instant(low), _parse_instant(high), bins) == expected
 
 
 def test_bounds_go_by_the_calendar() -> None:
-    found = automatic_times(_at("2026-01-15"), _at("2026-11-20"), 12)
-    assert found == tuple(datetime(2026, month, 1, tzinfo=UTC) for month in range(1, 13))
+    bounds = automatic_times(_parse_instant("2026-01-15"), _parse_instant("2026-11-20"), 12)
+    assert bounds == tuple(datetime(2026, month, 1, tzinfo=UTC) for month in range(1, 13))
     # Weeks begin on a Monday.
-    weeks = automatic_times(_at("2026-11-01"), _at("2026-11-25"), 4)
-    assert [each.date().isoformat() for each in weeks] == [
+    weeks = automatic_times(_parse_instant("2026-11-01"), _parse_instant("2026-11-25"), 4)
+    assert [week.date().isoformat() for week in weeks] == [
         *("2026-10-26", "2026-11-02", "2026-11-09", "2026-11-16", "2026-11-23", "2026-11-30")
     ]
-    years = automatic_times(_at("2001-05-01"), _at("2026-05-01"), 5)
-    assert [each.year for each in years] == [2000, 2010, 2020, 2030]
-    parts = automatic_times(_at("2026-11-01 00:00:00.01"), _at("2026-11-01 00:00:00.05"), 4)
-    assert [each.microsecond for each in parts] == [10_000, 20_000, 30_000, 40_000, 50_000, 60_000]
+    years = automatic_times(_parse_instant("2001-05-01"), _parse_instant("2026-05-01"), 5)
+    assert [year.year for year in years] == [2000, 2010, 2020, 2030]
+    parts = automatic_times(
+        _parse_instant("2026-11-01 00:00:00.01"), _parse_instant("2026-11-01 00:00:00.05"), 4
+    )
+    assert [part.microsecond for part in parts] == [10_000, 20_000, 30_000, 40_000, 50_000, 60_000]
 
 
 @settings(deadline=None, max_examples=examples(200))
@@ -51,14 +53,14 @@ def test_bounds_go_by_the_calendar() -> None:
 @example(_FIRST, _LAST, 1)
 @example(_FIRST, _FIRST, 1)
 @example(_LAST, _LAST, 1)
-@given(one=_INSTANTS, other=_INSTANTS, bins=st.integers(1, 1000))
-def test_every_value_lies_in_a_bin(one: datetime, other: datetime, bins: int) -> None:
-    low, high = sorted((one, other))
-    found = automatic_times(low, high, bins)
-    assert found[0] <= low
-    assert high < found[-1] or found[-1] == _LAST
-    assert all(before < after for before, after in pairwise(found))
-    assert len(found) - 1 <= bins + 2
+@given(first=_INSTANTS, second=_INSTANTS, bins=st.integers(1, 1000))
+def test_every_value_lies_in_a_bin(first: datetime, second: datetime, bins: int) -> None:
+    low, high = sorted((first, second))
+    bounds = automatic_times(low, high, bins)
+    assert bounds[0] <= low
+    assert high < bounds[-1] or bounds[-1] == _LAST
+    assert all(before < after for before, after in pairwise(bounds))
+    assert len(bounds) - 1 <= bins + 2
 
 
 @settings(deadline=None, max_examples=examples(100))
@@ -66,6 +68,6 @@ def test_every_value_lies_in_a_bin(one: datetime, other: datetime, bins: int) ->
 def test_narrow_spans_too(low: datetime, micros: int, bins: int) -> None:
     high = min(low, _LAST - timedelta(seconds=11)) + timedelta(microseconds=micros)
     low = min(low, high)
-    found = automatic_times(low, high, bins)
-    assert found[0] <= low <= high < found[-1]
-    assert len(found) - 1 <= bins + 2
+    bounds = automatic_times(low, high, bins)
+    assert bounds[0] <= low <= high < bounds[-1]
+    assert len(bounds) - 1 <= bins + 2

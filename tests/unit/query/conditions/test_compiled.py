@@ -1,4 +1,4 @@
-"""What a typed filter becomes, without a database."""
+"""Compiling typed filters, without a database."""
 
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -11,7 +11,7 @@ from inference_store.inference.events.uid import uid_floor, uid_of
 from inference_store.query.conditions import EVERYTHING, NOTHING, Names, Received, compile_condition
 from inference_store.query.conditions.combination import Combination
 from inference_store.query.conditions.distances import split_longitude
-from inference_store.query.conditions.merged import merge_equalities
+from inference_store.query.conditions.equality_lists import merge_equalities
 from inference_store.query.filters.typed import (
     Among,
     And,
@@ -35,7 +35,7 @@ from inference_store.query.scan_range import range_of_time
 
 _AT = datetime(2026, 11, 1, tzinfo=UTC)
 _N = Metadata("n", 1, "number", False)
-_UNSEEN = Metadata("never", None, "number", False)
+_NEVER_SENT = Metadata("never", None, "number", False)
 _ONE = Constant("number", Decimal(1))
 _IS_ONE = Compared("=", _N, _ONE)
 _PERSON = Compared("=", Column("label", "string"), Constant("string", "person"))
@@ -46,14 +46,14 @@ _PERSON = Compared("=", Column("label", "string"), Constant("string", "person"))
     [
         (Fixed(True), EVERYTHING, NOTHING),
         (Fixed(None), NOTHING, NOTHING),
-        (Compared("=", _UNSEEN, _ONE), NOTHING, NOTHING),
-        (Missing(_UNSEEN), EVERYTHING, NOTHING),
+        (Compared("=", _NEVER_SENT, _ONE), NOTHING, NOTHING),
+        (Missing(_NEVER_SENT), EVERYTHING, NOTHING),
         (And((Fixed(True), Fixed(True))), EVERYTHING, NOTHING),
         (Or((Fixed(True), _IS_ONE)), EVERYTHING, NOTHING),
         (And(()), EVERYTHING, NOTHING),
     ],
 )
-def test_what_is_decided_without_a_database(
+def test_decides_constant_conditions_without_a_database(
     predicate: Predicate, true: object, false: object
 ) -> None:
     assert compile_condition(predicate, Names()) == true
@@ -78,7 +78,7 @@ def test_what_is_decided_without_a_database(
         (Or(tuple(Compared("<", _N, Constant("number", Decimal(n))) for n in range(99))), True, 0),
     ],
 )
-def test_which_indexes_lead(predicate: Predicate, when: bool, scans: int) -> None:
+def test_finds_the_leading_indexes(predicate: Predicate, when: bool, scans: int) -> None:
     assert compile_condition(predicate, Names(), when=when).scans == scans
 
 
@@ -102,7 +102,7 @@ _CAT = Constant("string", "cat")
         (Compared("=", Property("inference_ids", "string"), _CAT), False),
     ],
 )
-def test_which_lists_name_an_inference_once(predicate: Predicate, unique: bool) -> None:
+def test_finds_lists_that_name_an_inference_once(predicate: Predicate, unique: bool) -> None:
     assert compile_condition(predicate, Names()).unique is unique
 
 
@@ -112,23 +112,23 @@ def test_which_lists_name_an_inference_once(predicate: Predicate, unique: bool) 
 )
 def test_received_at_is_a_span_of_uids(op: Comparison, lo: int | None, hi: int | None) -> None:
     predicate = Compared(op, Property("received_at", "timestamp"), Constant("timestamp", _AT))
-    found = compile_condition(predicate, Names())
+    condition = compile_condition(predicate, Names())
     after = uid_floor(_AT.replace(microsecond=1))
     edges = {0: uid_floor(_AT), 1: after, None: None}
-    assert isinstance(found, Received)
-    assert edges[lo] in {None, found.lo}
-    assert edges[hi] in {None, found.hi}
+    assert isinstance(condition, Received)
+    assert edges[lo] in {None, condition.lo}
+    assert edges[hi] in {None, condition.hi}
 
 
 def test_a_uid_that_is_spelt_otherwise_is_none() -> None:
     uid = uid_of(_AT, "one")
-    found = [
+    conditions = [
         compile_condition(
             Compared("=", Property("uid", "string"), Constant("string", text)), Names()
         )
         for text in (str(uid), str(uid).upper(), "x")
     ]
-    assert found == [Received(uid, UUID(int=uid.int + 1)), NOTHING, NOTHING]
+    assert conditions == [Received(uid, UUID(int=uid.int + 1)), NOTHING, NOTHING]
 
 
 def test_equalities_become_a_list() -> None:
@@ -150,13 +150,13 @@ def test_spans_of_longitude(west: float, east: float, spans: list[tuple[float, f
     assert split_longitude(west, east) == spans
 
 
-def test_a_single_value_is_joined_once_however_often_it_is_named() -> None:
+def test_joins_a_single_value_once() -> None:
     twice = Compared("=", Calculated("+", _N, _N), _ONE)
     sql = str(compile_condition(twice, Names()).uids(range_of_time(1, None, None)))
     assert sql.count("metadata_number AS") == 1
 
 
-def test_nothing_that_was_asked_is_lost_without_a_row() -> None:
+def test_keeps_conditions_of_missing_rows() -> None:
     rows = Combination(range_of_time(1, None, None), Names())
     rows.where.append(literal_column("asked", Boolean()))
     assert "asked" in str(rows.exists())

@@ -12,13 +12,13 @@ from inference_store.query.cql2.tree import Named, Node, Operation
 PER_KB = 0.05  # seconds
 
 
-def full(piece: str) -> str:
+def repeat(piece: str) -> str:
     return piece * (caps.BYTES // len(piece.encode()))
 
 
 HOSTILE = {
     **{
-        piece: full(piece)
+        piece: repeat(piece)
         for piece in (
             "(", ")", "NOT ", "-", "a+", "a AND ", "'", "''", '"', '""', "[", "{", "POINT(", "f(",
             "POLYGON((", "((1 2),", "x IN (", "x BETWEEN 1 AND ", "\\", "'\\", "\\'", "1", "1.",
@@ -66,7 +66,7 @@ def test_hostile_text_is_answered_in_time(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("a" * (caps.BYTES + 1), "a filter has at most 100,000 bytes"),
         ("é" * (caps.BYTES // 2 + 1), "a filter has at most 100,000 bytes"),
@@ -82,12 +82,12 @@ def test_hostile_text_is_answered_in_time(text: str) -> None:
         ),
     ],
 )
-def test_what_is_over_a_cap_is_told(text: str, told: str) -> None:
-    with pytest.raises(InvalidFilter, match=told):
+def test_rejects_filters_over_a_cap(text: str, message: str) -> None:
+    with pytest.raises(InvalidFilter, match=message):
         parse_text(text)
 
 
-def test_what_is_just_within_the_caps_is_read() -> None:
+def test_reads_filters_just_within_the_caps() -> None:
     for text in (
         "NOT " * (caps.DEPTH - 1) + "a",
         " AND ".join(["a"] * (caps.NODES - 1)),
@@ -99,14 +99,14 @@ def test_what_is_just_within_the_caps_is_read() -> None:
         assert parse_json(to_json(tree)) == tree
 
 
-def nested(levels: int) -> object:
+def nest_operations(levels: int) -> object:
     value: object = True
     for _ in range(levels):
         value = {"op": "not", "args": [value]}
     return value
 
 
-def lists(levels: int) -> object:
+def nest_lists(levels: int) -> object:
     value: object = 1
     for _ in range(levels):
         value = [value]
@@ -114,13 +114,16 @@ def lists(levels: int) -> object:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
-        (nested(100_000), "nested at most 64 levels deep"),
-        (nested(caps.DEPTH), "nested at most 64 levels deep"),
-        (lists(100_000), "nested at most 64 levels deep"),
-        ({"bbox": lists(100_000)}, "coordinates are lists of numbers"),
-        ({"type": "Polygon", "coordinates": lists(100_000)}, "coordinates are lists of numbers"),
+        (nest_operations(100_000), "nested at most 64 levels deep"),
+        (nest_operations(caps.DEPTH), "nested at most 64 levels deep"),
+        (nest_lists(100_000), "nested at most 64 levels deep"),
+        ({"bbox": nest_lists(100_000)}, "coordinates are lists of numbers"),
+        (
+            {"type": "Polygon", "coordinates": nest_lists(100_000)},
+            "coordinates are lists of numbers",
+        ),
         ({"op": "and", "args": [True] * caps.NODES}, "at most 2,000 operations"),
         ({"op": "in", "args": [1, [1] * (caps.ITEMS + 1)]}, "an array has at most 1,000 items"),
         ({"op": "=", "args": ["x" * 60_000, "x" * 60_000]}, "at most 100,000 bytes"),
@@ -129,11 +132,11 @@ def lists(levels: int) -> object:
         ({"bbox": [0] * 200_000}, "at most 100,000 bytes"),
     ],
 )
-def test_hostile_json_is_told(value: object, told: str) -> None:
-    with pytest.raises(InvalidFilter, match=told) as refused:
+def test_rejects_hostile_json(value: object, message: str) -> None:
+    with pytest.raises(InvalidFilter, match=message) as refused:
         parse_json(value)
     assert len(refused.value.detail) < 2_000
-    assert parse_json(nested(caps.DEPTH - 1))
+    assert parse_json(nest_operations(caps.DEPTH - 1))
 
 
 def test_a_tree_too_deep_to_be_written_is_refused() -> None:

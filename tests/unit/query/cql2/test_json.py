@@ -12,7 +12,7 @@ from inference_store.query.cql2 import parse, parse_json, parse_json_text, to_js
 from inference_store.query.cql2.tree import Named, Operation, Scalar
 
 
-def equal_to(value: object) -> dict[str, Any]:
+def make_equality(value: object) -> dict[str, Any]:
     return {"op": "=", "args": [{"property": "a"}, value]}
 
 
@@ -28,14 +28,16 @@ def equal_to(value: object) -> dict[str, Any]:
     ],
 )
 def test_a_number_is_exact(written: object, value: str) -> None:
-    tree = parse_json(equal_to(written))
+    tree = parse_json(make_equality(written))
     assert tree == Operation("=", (Named("a"), Scalar(Decimal(value))))
     assert parse_json_text(write_json(to_json(tree))) == tree
 
 
-def test_json_is_printed_with_pythons_own_numbers_where_they_are_exact() -> None:
-    assert to_json(parse_json(equal_to(1))) == equal_to(1)
-    assert json.dumps(to_json(parse_json(equal_to(Number("0.10"))))) == json.dumps(equal_to(0.1))
+def test_prints_numbers_as_python_numbers_if_exact() -> None:
+    assert to_json(parse_json(make_equality(1))) == make_equality(1)
+    assert json.dumps(to_json(parse_json(make_equality(Number("0.10"))))) == json.dumps(
+        make_equality(0.1)
+    )
     long = to_json(parse_json_text('{"op":"=","args":[{"property":"a"},12345678901234567890]}'))
     assert isinstance(long["args"][1], Number)
     assert write_json(long).endswith("12345678901234567890]}")
@@ -62,13 +64,13 @@ def test_json_is_printed_with_pythons_own_numbers_where_they_are_exact() -> None
         ({"op": "and", "args": [True]}, "filter", "AND takes two or more arguments, not 1"),
         ({"op": "and", "args": [True, 1]}, "filter.args[1]", "AND takes a condition here"),
         ({"op": "not", "args": [True], "x": 1}, "filter", "nothing is known of 'x' here"),
-        (equal_to(None), "filter.args[1]", "null is no value here"),
-        (equal_to(float("nan")), "filter.args[1]", "not a decimal number"),
-        (equal_to({"date": "x"}), "filter.args[1]", "a date is written 2026-11-01"),
-        (equal_to({"date": 1}), "filter.args[1].date", "`date` is a text"),
-        (equal_to({"property": 1}), "filter.args[1].property", "`property` is a text"),
-        (equal_to("\0"), "filter.args[1]", "neither NUL"),
-        (equal_to("\ud800"), "filter.args[1]", "neither NUL"),
+        (make_equality(None), "filter.args[1]", "null is no value here"),
+        (make_equality(float("nan")), "filter.args[1]", "not a decimal number"),
+        (make_equality({"date": "x"}), "filter.args[1]", "a date is written 2026-11-01"),
+        (make_equality({"date": 1}), "filter.args[1].date", "`date` is a text"),
+        (make_equality({"property": 1}), "filter.args[1].property", "`property` is a text"),
+        (make_equality("\0"), "filter.args[1]", "neither NUL"),
+        (make_equality("\ud800"), "filter.args[1]", "neither NUL"),
         ({"op": "in", "args": [1, []]}, "filter.args[1]", "IN takes a list here"),
         ({"op": "in", "args": [1, 2]}, "filter.args[1]", "IN takes a list here"),
         (
@@ -79,11 +81,15 @@ def test_json_is_printed_with_pythons_own_numbers_where_they_are_exact() -> None
         ({"op": "t_after", "args": [{"interval": ["x"]}, 1]}, "filter.args[0]", "two bounds"),
         ({"op": "sent", "args": ["a"]}, "filter.args[0]", "sent takes a name here"),
         ({"op": "prediction", "args": [True, True]}, "filter", "no arguments or one, not 2"),
-        (equal_to({"type": "Circle"}), "filter.args[1]", "there is no geometry 'Circle'"),
-        (equal_to({"type": "Point"}), "filter.args[1]", "a Point has `coordinates`"),
-        (equal_to({"type": "Point", "coordinates": [[1]]}), "filter.args[1]", "no coordinates"),
-        (equal_to({"type": "Point", "coordinates": 1}), "filter.args[1]", "lists of numbers"),
-        (equal_to({"bbox": [1, 2, True, 4]}), "filter.args[1]", "lists of numbers"),
+        (make_equality({"type": "Circle"}), "filter.args[1]", "there is no geometry 'Circle'"),
+        (make_equality({"type": "Point"}), "filter.args[1]", "a Point has `coordinates`"),
+        (
+            make_equality({"type": "Point", "coordinates": [[1]]}),
+            "filter.args[1]",
+            "no coordinates",
+        ),
+        (make_equality({"type": "Point", "coordinates": 1}), "filter.args[1]", "lists of numbers"),
+        (make_equality({"bbox": [1, 2, True, 4]}), "filter.args[1]", "lists of numbers"),
         ({"op": "avg", "args": []}, "filter", "there is no function avg"),
         (
             {"op": "avg", "args": []},
@@ -92,7 +98,7 @@ def test_json_is_printed_with_pythons_own_numbers_where_they_are_exact() -> None
         ),
     ],
 )
-def test_what_is_wrong_is_named_with_its_path(value: object, path: str, message: str) -> None:
+def test_names_the_path_of_a_mistake(value: object, path: str, message: str) -> None:
     with pytest.raises(InvalidFilter) as refused:
         parse_json(value)
     (fault,) = refused.value.faults
@@ -106,24 +112,24 @@ def test_a_member_given_twice_is_refused() -> None:
         parse_json(read_exactly('{"op": "=", "op": "<", "args": [1, 2]}'))
 
 
-def test_what_is_not_kept_is_named_with_its_path() -> None:
+def test_names_the_path_of_an_unsupported_operation() -> None:
     line = {"type": "LineString", "coordinates": [[0, 0], [1, 1]]}
     with pytest.raises(NotKept, match="conf/basic-spatial-functions-plus") as refused:
         parse_json({"op": "s_intersects", "args": [{"property": "a"}, line]}, path="hold.filter")
     assert refused.value.faults[0].path == "hold.filter.args[1]"
 
 
-def test_a_string_is_text_unless_it_is_said_to_be_json() -> None:
+def test_a_string_is_read_as_text_unless_declared_as_json() -> None:
     tree = parse("a = 1")
-    assert parse(equal_to(1)) == tree
-    assert parse(json.dumps(equal_to(1)), lang="cql2-json") == tree
-    assert parse(equal_to(1), lang="cql2-json") == tree
+    assert parse(make_equality(1)) == tree
+    assert parse(json.dumps(make_equality(1)), lang="cql2-json") == tree
+    assert parse(make_equality(1), lang="cql2-json") == tree
     with pytest.raises(InvalidFilter, match="filter-lang=cql2-json"):
-        parse(json.dumps(equal_to(1)))
+        parse(json.dumps(make_equality(1)))
     with pytest.raises(InvalidFilter, match="it is not JSON"):
         parse("a = 1", lang="cql2-json")
 
 
-def test_a_text_filter_that_is_said_to_be_text_is_no_object() -> None:
+def test_a_filter_declared_as_text_is_no_object() -> None:
     with pytest.raises(InvalidFilter, match="cql2-json"):
-        parse(equal_to(1), lang="cql2-text")
+        parse(make_equality(1), lang="cql2-text")

@@ -1,4 +1,4 @@
-"""What a filter that cannot be read is answered: the place, and what was probably meant."""
+"""Answers to a filter that cannot be read: the position, and what was probably meant."""
 
 import pytest
 
@@ -7,10 +7,10 @@ from inference_store.query.cql2 import meant_by, parse_json, parse_text, pointed
 from inference_store.query.cql2.tree import Named, Node, Operation, SourceRange
 
 
-def refused(text: str) -> InvalidFilter:
-    with pytest.raises(InvalidFilter) as found:
+def find_refusal(text: str) -> InvalidFilter:
+    with pytest.raises(InvalidFilter) as caught:
         parse_text(text)
-    return found.value
+    return caught.value
 
 
 @pytest.mark.parametrize(
@@ -60,13 +60,13 @@ def refused(text: str) -> InvalidFilter:
     ],
 )
 def test_a_slip_is_answered_with_what_was_meant(text: str, meant: str) -> None:
-    known = refused(text).faults[0].known
-    assert known
-    assert known[0].startswith(meant)
+    suggestions = find_refusal(text).faults[0].known
+    assert suggestions
+    assert suggestions[0].startswith(meant)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "the filter is empty"),
         (" \n", "the filter is empty"),
@@ -106,22 +106,22 @@ def test_a_slip_is_answered_with_what_was_meant(text: str, meant: str) -> None:
         ("a = b = c", "'=' is unexpected here"),
     ],
 )
-def test_what_cannot_be_read_is_told_in_words(text: str, told: str) -> None:
-    assert told in refused(text).faults[0].message
-    assert told in refused(text).detail
+def test_explains_unreadable_filters(text: str, message: str) -> None:
+    assert message in find_refusal(text).faults[0].message
+    assert message in find_refusal(text).detail
 
 
-def test_a_caret_stands_under_the_place() -> None:
-    found = refused("a = 1\n  AND\tcamera-id == 'x'")
-    assert found.faults[0].path == "filter"
-    assert found.faults[0].message == (
+def test_a_caret_marks_the_position() -> None:
+    error = find_refusal("a = 1\n  AND\tcamera-id == 'x'")
+    assert error.faults[0].path == "filter"
+    assert error.faults[0].message == (
         "line 2, column 18: equality is written =\n    AND camera-id == 'x'\n                   ^"
     )
-    assert found.detail == ("The filter cannot be read, line 2, column 18: equality is written =.")
+    assert error.detail == ("The filter cannot be read, line 2, column 18: equality is written =.")
 
 
 @pytest.mark.parametrize(
-    ("text", "place"),
+    ("text", "position"),
     [
         ("a = 1\n  AND\tcamera-id == 'x'", (2, 18, 1)),
         ("a = 1 AND foo(a)", (1, 11, 6)),
@@ -131,15 +131,15 @@ def test_a_caret_stands_under_the_place() -> None:
     ],
 )
 def test_line_column_and_length_are_numbers_too(
-    text: str, place: tuple[int | None, int | None, int | None]
+    text: str, position: tuple[int | None, int | None, int | None]
 ) -> None:
-    [fault] = refused(text).faults
-    assert (fault.line, fault.column, fault.length) == place
+    [fault] = find_refusal(text).faults
+    assert (fault.line, fault.column, fault.length) == position
 
 
 def test_a_long_line_is_cut_around_the_place() -> None:
-    found = refused("a = 1 AND " * 50 + "b == 2" + " AND a = 1" * 50)
-    message, line, carets = found.faults[0].message.split("\n")
+    error = find_refusal("a = 1 AND " * 50 + "b == 2" + " AND a = 1" * 50)
+    message, line, carets = error.faults[0].message.split("\n")
     assert message.startswith("line 1, column 504:")
     assert len(line) < 80
     assert line[carets.index("^") - 1 :].startswith("== 2 AND")
@@ -152,7 +152,7 @@ def test_a_place_in_json_is_its_path() -> None:
     assert pointed(SourceRange(start=2, end=5), "a bcd e") == "  a bcd e\n    ^^^"
 
 
-def left_of(text: str) -> Node:
+def find_left_side(text: str) -> Node:
     tree = parse_text(text)
     assert isinstance(tree, Operation)
     return tree.args[0]
@@ -174,8 +174,8 @@ def left_of(text: str) -> Node:
         ("5-3 = 3", None),
     ],
 )
-def test_what_a_readable_filter_probably_meant(text: str, meant: str | None) -> None:
-    assert meant_by(left_of(text)) == meant
+def test_suggests_what_a_filter_probably_meant(text: str, meant: str | None) -> None:
+    assert meant_by(find_left_side(text)) == meant
 
 
 def test_nothing_is_guessed_of_json() -> None:
@@ -185,12 +185,12 @@ def test_nothing_is_guessed_of_json() -> None:
     assert meant_by(Named("a")) is None
 
 
-def test_what_is_not_kept_is_a_501_that_names_the_class() -> None:
-    with pytest.raises(NotKept) as found:
+def test_answers_501_with_the_class_that_is_not_supported() -> None:
+    with pytest.raises(NotKept) as caught:
         parse_text("a AND S_CROSSES(location, BBOX(1, 2, 3, 4))")
-    assert found.value.status == 501
-    assert found.value.detail == (
+    assert caught.value.status == 501
+    assert caught.value.detail == (
         "S_CROSSES is not kept; it belongs to the conformance class Spatial Functions "
         "(http://www.opengis.net/spec/cql2/1.0/conf/spatial-functions), which is not kept here."
     )
-    assert "line 1, column 7" in found.value.faults[0].message
+    assert "line 1, column 7" in caught.value.faults[0].message

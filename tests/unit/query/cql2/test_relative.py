@@ -25,17 +25,17 @@ _CLOCK = Clock(_NOW)
 _AGO = "now() - duration('PT1H')"
 
 
-def _asked(text: str) -> Node:
+def _parse(text: str) -> Node:
     return parse(text, clock=_CLOCK)
 
 
-def _instant(text: str) -> Any:
-    """What a relative time comes to."""
-    tree = _asked(f"seen > {text}")
+def _resolve(text: str) -> Any:
+    """Return the instant of a relative time."""
+    tree = _parse(f"seen > {text}")
     assert isinstance(tree, Operation)
-    found = tree.args[1]
-    assert isinstance(found, Instant)
-    return found.value
+    argument = tree.args[1]
+    assert isinstance(argument, Instant)
+    return argument.value
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def _instant(text: str) -> Any:
     ],
 )  # fmt: skip
 def test_a_relative_time_is_an_instant(text: str, instant: datetime) -> None:
-    assert _instant(text) == instant
+    assert _resolve(text) == instant
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,8 @@ def test_a_relative_time_is_an_instant(text: str, instant: datetime) -> None:
         f"prediction(score > 0.5) AND (a = 1 OR seen > {_AGO})",
     ],
 )
-def test_wherever_an_instant_may_stand(text: str) -> None:
-    tree = _asked(text)
+def test_accepts_relative_times_in_place_of_any_instant(text: str) -> None:
+    tree = _parse(text)
     assert "2026-03-31T11:30:15.123456Z" in to_text(tree)
     # What comes out is the standard's own: it is read again without a clock.
     assert parse(to_text(tree)) == parse(to_json(tree)) == tree
@@ -88,24 +88,24 @@ _MOVES = st.lists(st.tuples(st.sampled_from("+-"), _DURATIONS), max_size=4)
 @settings(deadline=None, max_examples=examples(100))
 @given(moves=_MOVES, op=st.sampled_from(["=", "<>", "<", ">=", "t_before"]))
 def test_text_and_json_come_to_the_same(moves: list[tuple[str, str]], op: str) -> None:
-    text = "now()" + "".join(f" {sign} duration('{each}')" for sign, each in moves)
+    text = "now()" + "".join(f" {sign} duration('{duration}')" for sign, duration in moves)
     spelt: Any = {"op": "now", "args": []}
-    for sign, each in moves:
-        spelt = {"op": sign, "args": [spelt, {"op": "duration", "args": [each]}]}
+    for sign, duration in moves:
+        spelt = {"op": sign, "args": [spelt, {"op": "duration", "args": [duration]}]}
     tree = parse({"op": op, "args": [{"property": "seen"}, spelt]}, clock=_CLOCK)
     written = f"T_BEFORE(seen, {text})" if op == "t_before" else f"seen {op} {text}"
-    assert _asked(written) == tree
-    assert [each.expression for each in resolved_in(tree)] == [text]
+    assert _parse(written) == tree
+    assert [relative.expression for relative in resolved_in(tree)] == [text]
 
 
 def test_json_has_it_in_an_interval_too() -> None:
     ago = {"op": "-", "args": [{"op": "now", "args": []}, {"op": "duration", "args": ["PT1H"]}]}
-    asked = {"op": "t_during", "args": [{"property": "seen"}, {"interval": [ago, ".."]}]}
-    assert parse(asked, clock=_CLOCK) == _asked(f"T_DURING(seen, INTERVAL({_AGO}, '..'))")
+    document = {"op": "t_during", "args": [{"property": "seen"}, {"interval": [ago, ".."]}]}
+    assert parse(document, clock=_CLOCK) == _parse(f"T_DURING(seen, INTERVAL({_AGO}, '..'))")
 
 
-def test_what_was_resolved_is_told_once_and_in_order() -> None:
-    tree = _asked(f"seen > {_AGO} AND seen < now() AND (a > {_AGO} OR b = DATE('2026-01-01'))")
+def test_lists_resolved_times_once_and_in_order() -> None:
+    tree = _parse(f"seen > {_AGO} AND seen < now() AND (a > {_AGO} OR b = DATE('2026-01-01'))")
     assert resolved_in(tree) == [Resolved(_AGO, _NOW - timedelta(hours=1)), Resolved("now()", _NOW)]
     assert resolved_in(parse("seen > DATE('2026-01-01')", clock=_CLOCK)) == []
     assert resolved_in(None) == []
@@ -122,7 +122,7 @@ def test_now_and_duration_are_names_without_brackets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "column", "told", "known"),
+    ("text", "column", "message", "suggestions"),
     [
         ("seen > now() - duration('abc')", 25, "'abc' is not an ISO 8601 duration", ()),
         ("seen > now() - duration('pt1h')", 25, "is not an ISO", ("duration('PT1H')",)),
@@ -152,25 +152,25 @@ def test_now_and_duration_are_names_without_brackets() -> None:
         ("CASEI(now()) = 'x'", 7, "takes a text here, and this is a time", ()),
     ],
 )
-def test_what_makes_no_time_is_refused_at_its_place(
-    text: str, column: int, told: str, known: tuple[str, ...]
+def test_rejects_other_expressions_at_their_position(
+    text: str, column: int, message: str, suggestions: tuple[str, ...]
 ) -> None:
     with pytest.raises(InvalidFilter) as refused:
-        _asked(text)
+        _parse(text)
     [fault] = refused.value.faults
     assert (fault.path, fault.line, fault.column) == ("filter", 1, column)
-    assert told in fault.message
-    assert fault.known[: len(known)] == known
+    assert message in fault.message
+    assert fault.known[: len(suggestions)] == suggestions
 
 
 def test_the_place_in_json_is_its_path() -> None:
-    asked = {"op": ">", "args": [{"property": "a"}, {"op": "duration", "args": ["x"]}]}
+    document = {"op": ">", "args": [{"property": "a"}, {"op": "duration", "args": ["x"]}]}
     with pytest.raises(InvalidFilter) as refused:
-        parse(asked, clock=_CLOCK)
+        parse(document, clock=_CLOCK)
     assert refused.value.faults[0].path == "filter.args[1].args[0]"
 
 
-def test_without_a_clock_the_refusal_says_what_to_write() -> None:
+def test_suggests_a_timestamp_if_there_is_no_clock() -> None:
     with pytest.raises(InvalidFilter, match="cannot stand here: write the time itself"):
         parse("seen > now()")
     with pytest.raises(InvalidFilter, match="cannot stand here: give an age"):

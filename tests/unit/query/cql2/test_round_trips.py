@@ -83,14 +83,14 @@ def test_text_and_json_bring_a_tree_back(tree: Node) -> None:
 @settings(_UNHURRIED, max_examples=examples(500))
 @given(st.lists(_PIECES, max_size=12).map(" ".join) | st.lists(_PIECES, max_size=12).map("".join))
 def test_no_text_raises_anything_else(text: str) -> None:
-    _refused_by_name(lambda: parse_text(text))
+    _check_round_trip_or_refusal(lambda: parse_text(text))
 
 
 @_UNHURRIED
 @given(st.text(max_size=40) | st.binary(max_size=40).map(lambda raw: raw.decode("latin-1")))
 def test_no_characters_raise_anything_else(text: str) -> None:
-    _refused_by_name(lambda: parse_text(text))
-    _refused_by_name(lambda: parse(text, lang="cql2-json"))
+    _check_round_trip_or_refusal(lambda: parse_text(text))
+    _check_round_trip_or_refusal(lambda: parse(text, lang="cql2-json"))
 
 
 _OPS = st.sampled_from(["=", "and", "not", "in", "like", "s_within", "casei", "foo", "", "between"])
@@ -113,12 +113,12 @@ _JSON = st.recursive(
 @settings(_UNHURRIED, max_examples=examples(500))
 @given(_JSON)
 def test_no_json_raises_anything_else(value: object) -> None:
-    _refused_by_name(lambda: parse_json(value))
-    _refused_by_name(lambda: parse(json.dumps(value), lang="cql2-json"))
+    _check_round_trip_or_refusal(lambda: parse_json(value))
+    _check_round_trip_or_refusal(lambda: parse(json.dumps(value), lang="cql2-json"))
 
 
-def _refused_by_name(read: Callable[[], Node]) -> None:
-    """It is read, and then prints; or it is refused with a fault that can be shown."""
+def _check_round_trip_or_refusal(read: Callable[[], Node]) -> None:
+    """Check that it is read and can be printed, or is refused with a printable fault."""
     try:
         tree = read()
     except (InvalidFilter, NotKept) as refused:

@@ -1,4 +1,4 @@
-"""What the text means: precedence, exact numbers, names, escapes, times, geometries."""
+"""The meaning of the text: precedence, exact numbers, names, escapes, times, geometries."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -64,7 +64,7 @@ def number(text: str) -> Scalar:
         ("TRUE", Scalar(True)),
     ],
 )
-def test_what_binds_tighter(text: str, tree: Node) -> None:
+def test_parses_operators_by_precedence(text: str, tree: Node) -> None:
     assert parse_text(text) == tree
     assert parse_text(to_text(tree)) == tree
 
@@ -119,7 +119,7 @@ def test_a_name(written: str, name: str) -> None:
     assert parse_text(to_text(tree)) == tree
 
 
-def test_a_name_in_quotes_is_told_from_a_bare_one_and_is_the_same() -> None:
+def test_quoted_and_bare_names_are_equal() -> None:
     bare, quoted = parse_text("a"), parse_text('"a"')
     assert isinstance(bare, Named)
     assert isinstance(quoted, Named)
@@ -177,7 +177,7 @@ def test_an_instant(written: str, value: date) -> None:
         "DATE('２０２６-11-01')",
     ],
 )  # fmt: skip
-def test_what_is_no_instant(written: str) -> None:
+def test_rejects_malformed_instants(written: str) -> None:
     with pytest.raises(InvalidFilter):
         parse_text(f"a > {written}")
 
@@ -213,7 +213,7 @@ def test_a_point_may_have_a_height() -> None:
         "GEOMETRYCOLLECTION(GEOMETRYCOLLECTION(POINT(1 2)))",
     ],
 )  # fmt: skip
-def test_what_is_no_geometry(written: str) -> None:
+def test_rejects_malformed_geometries(written: str) -> None:
     with pytest.raises(InvalidFilter):
         parse_text(f"S_INTERSECTS(a, {written})")
 

@@ -54,52 +54,67 @@ names = (
 _degrees = st.decimals(-180, 180, places=4)
 
 
-def _operation(op: str, *args: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
-    return st.tuples(*args).map(lambda found: Operation(op, found))
+DRAWN = {"and", "or", "not"}
+"""The operations that `filters` draws."""
 
 
-def _any_of(ops: str, *args: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
-    return st.one_of([_operation(op, *args) for op in ops.split()])
+def _draw_operation(op: str, *args: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
+    DRAWN.add(op)
+    return st.tuples(*args).map(lambda operands: Operation(op, operands))
 
 
-def _lists(of: st.SearchStrategy[Node], least: int) -> st.SearchStrategy[Node]:
-    return st.lists(of, min_size=least, max_size=4).map(lambda found: Listed(tuple(found)))
+def _draw_any_operation(ops: str, *args: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
+    return st.one_of([_draw_operation(op, *args) for op in ops.split()])
 
 
-def _rings(width: int) -> st.SearchStrategy[tuple[tuple[Decimal, ...], ...]]:
+def _draw_lists(of: st.SearchStrategy[Node], least: int) -> st.SearchStrategy[Node]:
+    return st.lists(of, min_size=least, max_size=4).map(lambda items: Listed(tuple(items)))
+
+
+def _draw_rings(width: int) -> st.SearchStrategy[tuple[tuple[Decimal, ...], ...]]:
     corner = st.tuples(*[_degrees] * width)
-    return st.lists(corner, min_size=3, max_size=5).map(lambda found: (*found, found[0]))
+    return st.lists(corner, min_size=3, max_size=5).map(lambda corners: (*corners, corners[0]))
 
 
-def _shapes(width: int) -> st.SearchStrategy[Geometry]:
+def _draw_shapes(width: int) -> st.SearchStrategy[Geometry]:
     position = st.tuples(*[_degrees] * width)
-    area = st.lists(_rings(width), min_size=1, max_size=2).map(tuple)
+    area = st.lists(_draw_rings(width), min_size=1, max_size=2).map(tuple)
     several: dict[str, Any] = {"min_size": 1, "max_size": 3}
     return st.one_of(
-        position.map(lambda found: Geometry("Point", found)),
-        st.lists(position, **several).map(lambda found: Geometry("MultiPoint", tuple(found))),
-        area.map(lambda found: Geometry("Polygon", found)),
-        st.lists(area, **several).map(lambda found: Geometry("MultiPolygon", tuple(found))),
+        position.map(lambda coordinates: Geometry("Point", coordinates)),
+        st.lists(position, **several).map(
+            lambda coordinates: Geometry("MultiPoint", tuple(coordinates))
+        ),
+        area.map(lambda coordinates: Geometry("Polygon", coordinates)),
+        st.lists(area, **several).map(
+            lambda coordinates: Geometry("MultiPolygon", tuple(coordinates))
+        ),
     )
 
 
 _boxes = st.tuples(_degrees, _degrees, _degrees, _degrees).map(
     lambda box: Geometry("BBox", (box[0], min(box[1], box[3]), box[2], max(box[1], box[3])))
 )
-_collections = st.lists(_shapes(2), min_size=1, max_size=2).map(
-    lambda found: Geometry("GeometryCollection", geometries=tuple(found))
+_collections = st.lists(_draw_shapes(2), min_size=1, max_size=2).map(
+    lambda members: Geometry("GeometryCollection", geometries=tuple(members))
 )
-geometries = names | _boxes | _shapes(2) | _shapes(3) | _collections
+geometries = names | _boxes | _draw_shapes(2) | _draw_shapes(3) | _collections
 numeric = st.recursive(
-    numbers | names, lambda inner: _any_of("+ - * / % div ^", inner, inner), max_leaves=6
+    numbers | names,
+    lambda inner: _draw_any_operation("+ - * / % div ^", inner, inner),
+    max_leaves=6,
 )
-textual = st.recursive(texts | names, lambda inner: _any_of("casei accenti", inner), max_leaves=3)
-patterns = st.recursive(texts, lambda inner: _any_of("casei accenti", inner), max_leaves=3)
+textual = st.recursive(
+    texts | names, lambda inner: _draw_any_operation("casei accenti", inner), max_leaves=3
+)
+patterns = st.recursive(
+    texts, lambda inner: _draw_any_operation("casei accenti", inner), max_leaves=3
+)
 scalars = numeric | textual | instants | truths
 _bounds = st.none() | instants | names
 times = names | instants | st.builds(Interval, _bounds, _bounds)
 arrays = names | st.recursive(
-    _lists(scalars, 0), lambda inner: _lists(scalars | inner, 0), max_leaves=4
+    _draw_lists(scalars, 0), lambda inner: _draw_lists(scalars | inner, 0), max_leaves=4
 )
 _RELATIONS = (
     "t_after t_before t_contains t_disjoint t_during t_equals t_finishedBy t_finishes t_intersects "
@@ -108,31 +123,31 @@ _RELATIONS = (
 predicates = st.one_of(
     truths,
     names,
-    _any_of("= <> < > <= >=", scalars, scalars),
-    _operation("like", textual, patterns),
-    _operation("between", numeric, numeric, numeric),
-    _operation("in", scalars, _lists(scalars, 1)),
-    _operation("isNull", scalars | geometries),
-    _any_of("s_intersects s_within s_disjoint", geometries, geometries),
-    _any_of(_RELATIONS, times, times),
-    _any_of("a_containedBy a_contains a_equals a_overlaps", arrays, arrays),
-    _operation("sent", names),
-    _operation("prediction"),
-    _operation("=", _operation("count_predictions"), numeric),
-    _operation("<", _operation("distance", names, _shapes(2)), numbers),
+    _draw_any_operation("= <> < > <= >=", scalars, scalars),
+    _draw_operation("like", textual, patterns),
+    _draw_operation("between", numeric, numeric, numeric),
+    _draw_operation("in", scalars, _draw_lists(scalars, 1)),
+    _draw_operation("isNull", scalars | geometries),
+    _draw_any_operation("s_intersects s_within s_disjoint", geometries, geometries),
+    _draw_any_operation(_RELATIONS, times, times),
+    _draw_any_operation("a_containedBy a_contains a_equals a_overlaps", arrays, arrays),
+    _draw_operation("sent", names),
+    _draw_operation("prediction"),
+    _draw_operation("=", _draw_operation("count_predictions"), numeric),
+    _draw_operation("<", _draw_operation("distance", names, _draw_shapes(2)), numbers),
 )
 
 
-def _joined(inner: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
+def _draw_joined(inner: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
     several = st.lists(inner, min_size=2, max_size=3)
     return st.one_of(
-        several.map(lambda found: Operation("and", tuple(found))),
-        several.map(lambda found: Operation("or", tuple(found))),
-        _operation("not", inner),
-        _operation("prediction", inner),
-        _operation("=", inner, inner),
-        _operation("isNull", inner),
+        several.map(lambda operands: Operation("and", tuple(operands))),
+        several.map(lambda operands: Operation("or", tuple(operands))),
+        _draw_operation("not", inner),
+        _draw_operation("prediction", inner),
+        _draw_operation("=", inner, inner),
+        _draw_operation("isNull", inner),
     )
 
 
-filters = st.recursive(predicates, _joined, max_leaves=8)
+filters = st.recursive(predicates, _draw_joined, max_leaves=8)

@@ -11,7 +11,7 @@ _NINES = "9" * 30
 
 
 @pytest.mark.parametrize(
-    ("left", "op", "right", "result"),
+    ("first", "op", "second", "result"),
     [
         ("0.1", "+", "0.2", "0.3"),
         ("1e400", "+", "1e-400", "1" + "0" * 400 + "." + "0" * 399 + "1"),
@@ -38,10 +38,10 @@ _NINES = "9" * 30
         ("-2", "^", "15", "-32768"),
     ],
 )
-def test_results(left: str, op: Calculation, right: str, result: str) -> None:
-    found = calculate(op, Decimal(left), Decimal(right))
-    assert found is not None
-    assert f"{found:f}" == result
+def test_results(first: str, op: Calculation, second: str, result: str) -> None:
+    value = calculate(op, Decimal(first), Decimal(second))
+    assert value is not None
+    assert f"{value:f}" == result
 
 
 @pytest.mark.parametrize("op", ["/", "div", "%"])

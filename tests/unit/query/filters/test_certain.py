@@ -1,4 +1,4 @@
-"""What is certain of an inference that the index does not have whole: nothing it lacks ends it."""
+"""Facts that are certain of an incomplete inference: nothing that it lacks deletes it."""
 
 import json
 from dataclasses import replace
@@ -21,7 +21,7 @@ from inference_store.query.filters.certain import (
 from inference_store.query.filters.check import check
 from inference_store.query.filters.evaluate import evaluate
 from inference_store.query.filters.facts import Facts
-from inference_store.query.filters.known import Known, KnownKey
+from inference_store.query.filters.known_keys import KnownKey, KnownKeys
 from inference_store.query.filters.typed import Kind, Predicate
 
 _ROWS: dict[str, dict[Kind, int]] = {
@@ -32,7 +32,7 @@ _ROWS: dict[str, dict[Kind, int]] = {
     "longitude": {"number": 1},
     "latitude": {"number": 1},
 }
-_KNOWN = Known({name: KnownKey(name, 1, rows, tuple(rows)) for name, rows in _ROWS.items()})
+_KNOWN = KnownKeys({name: KnownKey(name, 1, rows, tuple(rows)) for name, rows in _ROWS.items()})
 _ATOMS = [
     *("n > 0", "n <> 1", "n IS NULL", "n IN (1, 2)", "n BETWEEN 0 AND 1", "n + width > 2"),
     *("s LIKE 'a%'", "s = 'b'", "flag", "flag = FALSE", "\"tags[]\" = 'a'", '"tags[]" IS NULL'),
@@ -57,25 +57,25 @@ _FILTERS = st.recursive(
 )
 
 
-def _truth(text: str) -> Predicate:
+def _parse_predicate(text: str) -> Predicate:
     return check(parse_text(text), _KNOWN, source=text).predicate
 
 
 def _is_taken(text: str) -> bool:
-    """Too many that are asked twice, inside each other, are refused."""
+    """Check whether it is accepted: too many nested IS NULL are refused."""
     try:
-        _truth(text)
+        _parse_predicate(text)
     except InvalidFilter:
         return False
     return True
 
 
-def _facts(metadata: Metadata, predictions: Any, ok: bool | None) -> Facts:
-    """As a row has them: the first prediction is the top."""
+def _make_facts(metadata: Metadata, predictions: Any, ok: bool | None) -> Facts:
+    """Return facts as a row has them: the first prediction is the top."""
     first = predictions[0] if predictions else {"label": None, "score": None}
-    found = {"top_label": first["label"], "top_score": first["score"], "ok": ok, "width": 2}
-    found["prediction_count"] = None if predictions is None else len(predictions)
-    properties = {name: (each,) for name, each in found.items() if each is not None}
+    values = {"top_label": first["label"], "top_score": first["score"], "ok": ok, "width": 2}
+    values["prediction_count"] = None if predictions is None else len(predictions)
+    properties = {name: (value,) for name, value in values.items() if value is not None}
     return Facts(properties, metadata, predictions)
 
 
@@ -95,10 +95,10 @@ def _whole(draw: st.DrawFn) -> Metadata:
 
 
 @st.composite
-def _part(draw: st.DrawFn, whole: Metadata) -> Metadata:
-    """What an index may have of it."""
-    leaves = [each for each in whole.leaves if draw(st.booleans())]
-    presences = [each for each in whole.presences if draw(st.booleans())]
+def _take_part(draw: st.DrawFn, whole: Metadata) -> Metadata:
+    """Return a part of it that an index may have."""
+    leaves = [leaf for leaf in whole.leaves if draw(st.booleans())]
+    presences = [presence for presence in whole.presences if draw(st.booleans())]
     return replace(whole, leaves=tuple(leaves), presences=tuple(presences))
 
 
@@ -114,23 +114,23 @@ _PREDICTIONS = st.none() | st.lists(
 def test_nothing_that_the_index_lacks_ends_what_is_certain(
     data: st.DataObject, text: str, whole: Metadata, predictions: Any
 ) -> None:
-    predicate, ok = _truth(text), data.draw(st.sampled_from([True, False, None]))
+    predicate, ok = _parse_predicate(text), data.draw(st.sampled_from([True, False, None]))
     doubts: Doubts = data.draw(st.sets(st.sampled_from(sorted(FLAGS))).map(frozenset))
-    part = data.draw(_part(whole)) if "metadata" in doubts else whole
-    seen = predictions
+    part = data.draw(_take_part(whole)) if "metadata" in doubts else whole
+    indexed_predictions = predictions
     if predictions is not None and "predictions" in doubts:
-        seen = [
-            each | {"label": data.draw(st.sampled_from([each["label"], None]))}
-            for each in predictions[: data.draw(st.integers(0, len(predictions)))]
+        indexed_predictions = [
+            item | {"label": data.draw(st.sampled_from([item["label"], None]))}
+            for item in predictions[: data.draw(st.integers(0, len(predictions)))]
         ]
-    indexed, real = _facts(part, seen, ok), _facts(whole, predictions, ok)
-    found = evaluate(make_certain(predicate, doubts), indexed) is True
-    event(f"certain: {found}")
-    if found:
+    indexed, real = _make_facts(part, indexed_predictions, ok), _make_facts(whole, predictions, ok)
+    is_certain = evaluate(make_certain(predicate, doubts), indexed) is True
+    event(f"certain: {is_certain}")
+    if is_certain:
         assert evaluate(predicate, indexed) is True
         assert evaluate(predicate, real) is True
     if not doubts:
-        assert found == (evaluate(predicate, indexed) is True)
+        assert is_certain == (evaluate(predicate, indexed) is True)
 
 
 @pytest.mark.parametrize(
@@ -153,18 +153,20 @@ def test_nothing_that_the_index_lacks_ends_what_is_certain(
         ("NOT A_CONTAINEDBY(\"tags[]\", ('b'))", True),
     ],
 )
-def test_what_is_certain_of_metadata_in_doubt(text: str, sure: bool) -> None:
+def test_finds_what_is_certain_of_doubtful_metadata(text: str, sure: bool) -> None:
     items = [
         {"key": "n", "type": "int", "value": "1"},
         {"key": "tags", "type": "json", "value": '["a"]'},
     ]
-    facts = _facts(read_metadata(json.dumps(items).encode()), [], True)
-    found = make_certain(_truth(text), doubts_of(["metadata_keys_capped", "not_utf8"]))
-    assert (evaluate(found, facts) is True) == sure
+    facts = _make_facts(read_metadata(json.dumps(items).encode()), [], True)
+    certain = make_certain(_parse_predicate(text), doubts_of(["metadata_keys_capped", "not_utf8"]))
+    assert (evaluate(certain, facts) is True) == sure
 
 
-def test_what_no_doubt_speaks_of_is_as_it_was() -> None:
-    predicate = _truth("ok AND NOT (width > 3)")
+def test_leaves_predicates_without_doubt_unchanged() -> None:
+    predicate = _parse_predicate("ok AND NOT (width > 3)")
     assert make_certain(predicate, frozenset(FLAGS)) is predicate
-    assert find_doubts(_truth("n > 0 AND prediction(label = 'a')")) == frozenset(FLAGS)
-    assert make_certain(_truth("n > 0"), frozenset({"predictions"})) == _truth("n > 0")
+    assert find_doubts(_parse_predicate("n > 0 AND prediction(label = 'a')")) == frozenset(FLAGS)
+    assert make_certain(_parse_predicate("n > 0"), frozenset({"predictions"})) == _parse_predicate(
+        "n > 0"
+    )

@@ -1,4 +1,4 @@
-"""What the check makes of every operation, by what it then says of inferences."""
+"""The check of every operation, by what it then says of inferences."""
 
 import re
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ from inference_store.query.filters.check import _PREDICATES, check
 from inference_store.query.filters.evaluate import evaluate
 from inference_store.query.filters.names import names_in
 from inference_store.query.filters.typed import Fixed
-from tests.unit.query.filters.asked import KNOWN, asked, checked, facts
+from tests.unit.query.filters.evaluation import KNOWN, check_filter, evaluate_filter, make_facts
 
 _AT = datetime(2026, 11, 2, tzinfo=UTC)
 _BERLIN = {"longitude": 13.4, "latitude": 52.5}
@@ -23,11 +23,11 @@ _FIJI = {"longitude": 180, "latitude": -17}
 def test_every_operation_that_is_kept_has_a_meaning() -> None:
     values = {n.lower() for n, entry in OPERATIONS.items() if entry.gives in {"number", "text"}}
     meant = {*_PREDICATES, *values, *FUNCTIONS}
-    assert {n.lower() for n, entry in OPERATIONS.items() if entry.kept} <= meant
+    assert {n.lower() for n, entry in OPERATIONS.items() if entry.is_supported} <= meant
 
 
 @pytest.mark.parametrize(
-    ("text", "given", "expected"),
+    ("text", "metadata", "expected"),
     [
         ("frame_number IN (1, 2)", {"frame_number": 2}, True),
         ("frame_number NOT IN (1, 2)", {"frame_number": 3}, True),
@@ -63,7 +63,7 @@ def test_every_operation_that_is_kept_has_a_meaning() -> None:
         ("location IS NULL", _BERLIN, False),
         ("'a' IS NULL", {}, False),
         ("camera_position.angle = 10.5", {"camera_position": {"angle": "10.5"}}, True),
-        # A text that spells a number is one too inside JSON, and not where it is sent as a text.
+        # A text that spells a number is one too inside JSON, but not if it is sent as a text.
         ('"tags[]" > 6 AND "tags[]" = \'7.0\'', {"tags": ["7.0"]}, True),
         ('NOT "tags[]" > 6', {"tags": ["7.0"]}, False),
         ("speed > 6", {"speed": ("string", "7.0")}, None),
@@ -106,8 +106,8 @@ def test_every_operation_that_is_kept_has_a_meaning() -> None:
         ("A_OVERLAPS(tags, ())", {"tags": ["a"]}, False),
     ],
 )
-def test_of_metadata(text: str, given: dict[str, Any], expected: bool | None) -> None:
-    assert asked(text, given) is expected
+def test_filters_of_metadata(text: str, metadata: dict[str, Any], expected: bool | None) -> None:
+    assert evaluate_filter(text, metadata) is expected
 
 
 @pytest.mark.parametrize(
@@ -123,13 +123,13 @@ def test_of_metadata(text: str, given: dict[str, Any], expected: bool | None) ->
         ("prediction(score IS NULL)", True),
     ],
 )
-def test_of_predictions(text: str, expected: bool) -> None:
+def test_filters_of_predictions(text: str, expected: bool) -> None:
     rows = (
         {"label": "car", "score": 0.9, "xmin": 1.0, "xmax": 11.0},
         {"label": "car", "score": 0.1},
         {"label": "dog", "score": None},
     )
-    assert asked(text, predictions=rows) is expected
+    assert evaluate_filter(text, predictions=rows) is expected
 
 
 _SPAN = "INTERVAL('2026-11-01', '2026-11-03')"
@@ -167,18 +167,18 @@ _SEEN = "INTERVAL(seen, until)"
         (f"T_DISJOINT({_SPAN}, INTERVAL('2026-11-04', '..'))", True),
     ],
 )
-def test_of_times(text: str, expected: bool | None) -> None:
-    assert asked(text, received_at=_AT) is expected
+def test_filters_of_times(text: str, expected: bool | None) -> None:
+    assert evaluate_filter(text, received_at=_AT) is expected
 
 
-def test_of_spans_of_metadata() -> None:
+def test_filters_of_metadata_spans() -> None:
     metadata = {
         "seen": ("timestamp", "2026-11-02T00:00:00Z"),
         "until": ("timestamp", "2026-11-02T06:00:00Z"),
         "times": ["2026-11-01T00:00:00Z"],
     }
-    assert asked(f"T_DURING({_SEEN}, {_SPAN})", metadata) is True
-    assert asked(f"T_DURING({_SPAN}, {_SEEN})", metadata) is False
+    assert evaluate_filter(f"T_DURING({_SEEN}, {_SPAN})", metadata) is True
+    assert evaluate_filter(f"T_DURING({_SPAN}, {_SEEN})", metadata) is False
 
 
 @pytest.mark.parametrize(
@@ -195,16 +195,14 @@ def test_of_spans_of_metadata() -> None:
         ("T_INTERSECTS({seen}, INTERVAL('2026-10-01', '2026-10-02'))", False),
         ("T_DISJOINT({seen}, INTERVAL('2026-10-01', '2026-10-02'))", True),
         ("T_DISJOINT({seen}, INTERVAL('2026-11-05', '2026-11-06'))", None),
-        # an instant lies between two ends, or it is unknown
+        # an instant is between two ends, or unknown
         ("T_INTERSECTS(received_at, {seen})", None),
         ("T_INTERSECTS(DATE('2026-10-01'), {seen})", None),
     ],
 )
-def test_an_interval_that_lacks_an_end_decides_where_the_other_one_does(
-    text: str, expected: bool | None
-) -> None:
+def test_a_half_open_interval_decides_by_its_other_end(text: str, expected: bool | None) -> None:
     metadata = {"seen": ("timestamp", "2026-11-02T00:00:00Z")}
-    assert asked(text.format(seen=_SEEN), metadata, received_at=_AT) is expected
+    assert evaluate_filter(text.format(seen=_SEEN), metadata, received_at=_AT) is expected
 
 
 @pytest.mark.parametrize(
@@ -258,19 +256,19 @@ def test_an_interval_that_lacks_an_end_decides_where_the_other_one_does(
 )
 def test_refusals(text: str, message: str) -> None:
     with pytest.raises(Invalid, match=re.escape(message)):
-        checked(text)
+        check_filter(text)
 
 
 @pytest.mark.parametrize(
-    ("text", "named"),
+    ("text", "conformance_class"),
     [
         ("S_WITHIN(BBOX(0, 0, 1, 1), BBOX(0, 0, 2, 2))", "conf/spatial-functions"),
         ("S_INTERSECTS(location, LINESTRING(0 0, 1 1))", "conf/basic-spatial-functions-plus"),
     ],
 )
-def test_what_is_not_kept_is_named_by_its_class(text: str, named: str) -> None:
-    with pytest.raises(NotKept, match=re.escape(named)):
-        checked(text)
+def test_names_the_class_that_is_not_supported(text: str, conformance_class: str) -> None:
+    with pytest.raises(NotKept, match=re.escape(conformance_class)):
+        check_filter(text)
 
 
 @pytest.mark.parametrize("text", ["INTERVAL(a, b) IS NULL", "('a', 'b') IS NULL"])
@@ -279,28 +277,28 @@ def test_arrays_and_intervals_are_never_null(text: str) -> None:
         parse_text(text)
 
 
-def test_no_hint_is_made_of_what_nobody_wrote() -> None:
+def test_gives_no_hint_about_generated_parts() -> None:
     with pytest.raises(Invalid) as caught:
-        checked("frame_number + data_source > 1")
+        check_filter("frame_number + data_source > 1")
     assert "'0'" not in caught.value.detail
 
 
-def test_predictions_may_be_said_to_be_false() -> None:
+def test_compares_conditions_on_predictions_with_false() -> None:
     rows = ({"label": "car", "score": 0.9},)
-    assert asked("prediction(label = 'dog') = FALSE", predictions=rows) is True
+    assert evaluate_filter("prediction(label = 'dog') = FALSE", predictions=rows) is True
 
 
 def test_a_line_belongs_to_a_class_that_is_not_kept() -> None:
     with pytest.raises(NotKept, match="basic-spatial-functions-plus"):
-        checked("S_INTERSECTS(location, LINESTRING(0 0, 1 1))")
+        check_filter("S_INTERSECTS(location, LINESTRING(0 0, 1 1))")
 
 
 def test_constants_are_decided_when_checked() -> None:
-    assert checked("1 + 1 = 2").predicate == Fixed(True)
-    assert checked("1 / 0 = 2").predicate == Fixed(None)
-    assert checked("TRUE OR ok").predicate == Fixed(True)
-    assert checked("NOT ('a' LIKE 'b%' AND ok)").predicate == Fixed(True)
-    assert checked("ok AND TRUE").predicate == checked("ok").predicate
+    assert check_filter("1 + 1 = 2").predicate == Fixed(True)
+    assert check_filter("1 / 0 = 2").predicate == Fixed(None)
+    assert check_filter("TRUE OR ok").predicate == Fixed(True)
+    assert check_filter("NOT ('a' LIKE 'b%' AND ok)").predicate == Fixed(True)
+    assert check_filter("ok AND TRUE").predicate == check_filter("ok").predicate
 
 
 def test_the_names_of_keys() -> None:
@@ -313,14 +311,14 @@ def test_the_names_of_keys() -> None:
     }
 
 
-def test_the_keys_that_a_filter_names_are_told() -> None:
-    assert set(checked("frame_number = 1 AND metadata.width = 2 AND ok").keys) == {
+def test_lists_the_keys_of_a_filter() -> None:
+    assert set(check_filter("frame_number = 1 AND metadata.width = 2 AND ok").keys) == {
         "frame_number",
         "width",
     }
 
 
-def test_of_json_the_path_says_where() -> None:
+def test_gives_the_path_of_a_mistake_in_json() -> None:
     node = parse_json(
         {
             "op": "and",
@@ -334,12 +332,15 @@ def test_of_json_the_path_says_where() -> None:
 
 @pytest.mark.parametrize("name", ["a b", "'", "\\", "é", "metadata.x"])
 def test_any_key_can_be_named(name: str) -> None:
-    found = checked(f'"metadata.{name}" = 1', unknown_keys="empty")
-    assert evaluate(found.predicate, facts({name: 1})) is True
+    result = check_filter(f'"metadata.{name}" = 1', unknown_keys="empty")
+    assert evaluate(result.predicate, make_facts({name: 1})) is True
 
 
 def test_equal_filters_are_equal_truths() -> None:
-    assert checked("frame_number = 1").predicate == checked("metadata.frame_number = 1.0").predicate
+    assert (
+        check_filter("frame_number = 1").predicate
+        == check_filter("metadata.frame_number = 1.0").predicate
+    )
 
 
 def test_a_pattern_does_not_end_in_a_backslash() -> None:
@@ -350,4 +351,4 @@ def test_a_pattern_does_not_end_in_a_backslash() -> None:
 
 def test_a_list_of_nothing_is_refused() -> None:
     with pytest.raises(InvalidFilter):
-        checked("frame_number IN ()")
+        check_filter("frame_number IN ()")

@@ -13,7 +13,7 @@ from inference_store.query.conditions import Names, compile_condition
 from inference_store.query.cql2 import parse_text
 from inference_store.query.cql2.tree import Named, Node, Operation
 from inference_store.query.filters.check import check
-from inference_store.query.filters.known import Known
+from inference_store.query.filters.known_keys import KnownKeys
 from inference_store.query.scan_range import HIGHEST, ScanRange
 
 _EXAMPLES = Path(__file__).parents[1] / "cql2" / "examples" / "text"
@@ -21,18 +21,18 @@ _TEXTS = sorted(_EXAMPLES.glob("*.txt"))
 _SCOPE = ScanRange(1, UUID(int=0), HIGHEST)
 
 
-def _at_home(node: Node) -> Node:
+def _use_own_names(node: Node) -> Node:
     """The example with our name of the geometry."""
     if isinstance(node, Named) and node.name in {"geometry", "footprint"}:
         return replace(node, name="location")
     if isinstance(node, Operation):
-        return replace(node, args=tuple(map(_at_home, node.args)))
+        return replace(node, args=tuple(map(_use_own_names, node.args)))
     return node
 
 
 def _read(path: Path) -> Node | None:
     try:
-        return _at_home(parse_text(path.read_text()))
+        return _use_own_names(parse_text(path.read_text()))
     except StoreError:  # what is not kept: the reader's own tests say which
         return None
 
@@ -41,11 +41,11 @@ def test_an_example_that_is_read_becomes_sql(subtests: pytest.Subtests) -> None:
     for path in _TEXTS:
         with subtests.test(path.stem):
             node = _read(path)
-            assert node is None or _sql_of(node)
+            assert node is None or _compile_sql(node)
 
 
-def _sql_of(node: Node) -> str:
-    predicate = check(node, Known(), unknown_keys="empty").predicate
+def _compile_sql(node: Node) -> str:
+    predicate = check(node, KnownKeys(), unknown_keys="empty").predicate
     statement = compile_condition(predicate, Names()).holds(_SCOPE, inference.c.uid)
     return str(statement.compile(dialect=postgresql.dialect()))  # type: ignore[no-untyped-call]
 

@@ -6,13 +6,13 @@ from inference_store.query.filters.folding import without_accents, without_case
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [("STRASSE", "Straße"), ("ΣΊΣΥΦΟΣ", "σίσυφος"), ("ﬁn", "FIN"), ("İ", "i̇"), ("ǅ", "ǆ")],
 )
-def test_full_case_folding(one: str, other: str) -> None:
-    assert one != other
-    assert without_case(one) == without_case(other)
-    assert without_case(without_case(one)) == without_case(one)
+def test_full_case_folding(first: str, second: str) -> None:
+    assert first != second
+    assert without_case(first) == without_case(second)
+    assert without_case(without_case(first)) == without_case(first)
 
 
 @pytest.mark.parametrize(

@@ -13,50 +13,52 @@ from inference_store.query.cql2 import parse_json, to_json, to_text
 from inference_store.query.filters.check import check
 from inference_store.query.filters.evaluate import evaluate
 from inference_store.query.filters.from_conditions import (
-    Asked,
+    MetadataEntry,
     metadata_node,
     one_of,
     predicted,
     succeeded,
 )
-from inference_store.query.filters.known import Known, known_key
+from inference_store.query.filters.known_keys import KnownKeys, known_key
 from inference_store.query.operators import OPERATORS
-from tests.unit.query.filters.asked import KNOWN, facts
+from tests.unit.query.filters.evaluation import KNOWN, make_facts
 
 
-def _asked(key: str, operator: str, value: Any = None, type_: str | None = None) -> Asked:
-    return Asked("metadata_filter[0]", key, type_, OPERATORS[operator], value)
+def _make_entry(
+    key: str, operator: str, value: Any = None, type_: str | None = None
+) -> MetadataEntry:
+    return MetadataEntry("metadata_filter[0]", key, type_, OPERATORS[operator], value)
 
 
 @pytest.mark.parametrize(
-    ("asked", "text"),
+    ("entry", "text"),
     [
-        (_asked("frame_number", "eq", "9000"), '"metadata.frame_number" = 9000'),
-        (_asked("frame_number", "neq", Decimal("0.1")), '"metadata.frame_number" <> 0.1'),
-        (_asked("frame_number", "gt", 1), '"metadata.frame_number" > 1'),
-        (_asked("frame_number", "gte", 1), '"metadata.frame_number" >= 1'),
-        (_asked("frame_number", "lt", 1), '"metadata.frame_number" < 1'),
-        (_asked("frame_number", "lte", 1), '"metadata.frame_number" <= 1'),
-        (_asked("data_source", "in", ["a", "b"]), "\"metadata.data_source\" IN ('a', 'b')"),
-        (_asked("day", "not_in", [True]), '"metadata.day" NOT IN (TRUE)'),
+        (_make_entry("frame_number", "eq", "9000"), '"metadata.frame_number" = 9000'),
+        (_make_entry("frame_number", "neq", Decimal("0.1")), '"metadata.frame_number" <> 0.1'),
+        (_make_entry("frame_number", "gt", 1), '"metadata.frame_number" > 1'),
+        (_make_entry("frame_number", "gte", 1), '"metadata.frame_number" >= 1'),
+        (_make_entry("frame_number", "lt", 1), '"metadata.frame_number" < 1'),
+        (_make_entry("frame_number", "lte", 1), '"metadata.frame_number" <= 1'),
+        (_make_entry("data_source", "in", ["a", "b"]), "\"metadata.data_source\" IN ('a', 'b')"),
+        (_make_entry("day", "not_in", [True]), '"metadata.day" NOT IN (TRUE)'),
         (
-            _asked("frame_number", "between", ["1", "2"]),
+            _make_entry("frame_number", "between", ["1", "2"]),
             '"metadata.frame_number" BETWEEN 1 AND 2',
         ),
-        (_asked("data_source", "like", "a%"), "\"metadata.data_source\" LIKE 'a%'"),
-        (_asked("frame_number", "exists"), 'sent("metadata.frame_number")'),
-        (_asked("frame_number", "missing"), 'NOT sent("metadata.frame_number")'),
+        (_make_entry("data_source", "like", "a%"), "\"metadata.data_source\" LIKE 'a%'"),
+        (_make_entry("frame_number", "exists"), 'sent("metadata.frame_number")'),
+        (_make_entry("frame_number", "missing"), 'NOT sent("metadata.frame_number")'),
         (
-            _asked("seen", "gt", "2026-11-01"),
+            _make_entry("seen", "gt", "2026-11-01"),
             "\"metadata.seen\" > TIMESTAMP('2026-11-01T00:00:00Z')",
         ),
-        (_asked("width", "eq", 3), '"metadata.width" = 3'),
-        (_asked("speed", "eq", "3"), "\"metadata.speed\" = '3'"),
-        (_asked("speed", "eq", "3", "int"), '"metadata.speed" = 3'),
+        (_make_entry("width", "eq", 3), '"metadata.width" = 3'),
+        (_make_entry("speed", "eq", "3"), "\"metadata.speed\" = '3'"),
+        (_make_entry("speed", "eq", "3", "int"), '"metadata.speed" = 3'),
     ],
 )
-def test_the_operators_as_trees(asked: Asked, text: str) -> None:
-    node = metadata_node(asked, KNOWN)
+def test_the_operators_as_trees(entry: MetadataEntry, text: str) -> None:
+    node = metadata_node(entry, KNOWN)
     assert to_text(node).replace('"', "") == text.replace('"', "")
     # Each compiles to CQL2-JSON.
     assert parse_json(read_exactly(write_json(to_json(node)))) == node
@@ -72,11 +74,15 @@ def test_the_operators_mean_what_they_meant(name: str, metadata: dict[str, Any])
     key, value = "frame_number", operands.get(name, 2)
     if name == "like":
         key, value = "data_source", "2"
-        texts = [("string", str(each)) for each in metadata.values() if each is not None]
+        texts = [
+            ("string", str(metadata_value))
+            for metadata_value in metadata.values()
+            if metadata_value is not None
+        ]
         metadata = dict.fromkeys(["data_source"], *texts) if texts else {}
-    asked = _asked(key, name, None if name in ("exists", "missing") else value)
-    of = facts(metadata)
-    predicate = check(metadata_node(asked, KNOWN), KNOWN).predicate
+    entry = _make_entry(key, name, None if name in ("exists", "missing") else value)
+    of = make_facts(metadata)
+    predicate = check(metadata_node(entry, KNOWN), KNOWN).predicate
     rows: list[Any] = [leaf.value for leaf in of.metadata.leaves]
     if name in ("exists", "missing"):
         rows += [None for _ in of.metadata.presences]
@@ -84,55 +90,55 @@ def test_the_operators_mean_what_they_meant(name: str, metadata: dict[str, Any])
 
 
 @pytest.mark.parametrize(
-    ("asked", "error", "path"),
+    ("entry", "error", "path"),
     [
-        (_asked("frame_no", "eq", 1), UnknownKey, "key"),
-        (_asked("frame_number", "eq", "abc"), ImpossibleComparison, "value"),
-        (_asked("frame_number", "eq", "1", "string"), ImpossibleComparison, "value"),
-        (_asked("frame_number", "eq", "1", "strin"), Invalid, "type"),
-        (_asked("frame_number", "like", 1), ImpossibleComparison, "operator"),
-        (_asked("day", "gt", True), ImpossibleComparison, "operator"),
-        (_asked("frame_number", "eq", [1]), Invalid, "value"),
-        (_asked("frame_number", "in", 1), Invalid, "value"),
-        (_asked("frame_number", "in", []), Invalid, "value"),
-        (_asked("frame_number", "between", [1]), Invalid, "value"),
-        (_asked("frame_number", "eq", {"a": 1}), Invalid, "value"),
-        (_asked("frame_number", "eq", Decimal("NaN")), Invalid, "value"),
-        (_asked("data_source", "eq", "a\0"), Invalid, "value"),
-        (_asked("data_source", "like", "a\\"), Invalid, "value"),
-        (_asked("frame_number", "exists", 1), Invalid, "value"),
-        (_asked("frame_number", "eq"), Invalid, "value"),
+        (_make_entry("frame_no", "eq", 1), UnknownKey, "key"),
+        (_make_entry("frame_number", "eq", "abc"), ImpossibleComparison, "value"),
+        (_make_entry("frame_number", "eq", "1", "string"), ImpossibleComparison, "value"),
+        (_make_entry("frame_number", "eq", "1", "strin"), Invalid, "type"),
+        (_make_entry("frame_number", "like", 1), ImpossibleComparison, "operator"),
+        (_make_entry("day", "gt", True), ImpossibleComparison, "operator"),
+        (_make_entry("frame_number", "eq", [1]), Invalid, "value"),
+        (_make_entry("frame_number", "in", 1), Invalid, "value"),
+        (_make_entry("frame_number", "in", []), Invalid, "value"),
+        (_make_entry("frame_number", "between", [1]), Invalid, "value"),
+        (_make_entry("frame_number", "eq", {"a": 1}), Invalid, "value"),
+        (_make_entry("frame_number", "eq", Decimal("NaN")), Invalid, "value"),
+        (_make_entry("data_source", "eq", "a\0"), Invalid, "value"),
+        (_make_entry("data_source", "like", "a\\"), Invalid, "value"),
+        (_make_entry("frame_number", "exists", 1), Invalid, "value"),
+        (_make_entry("frame_number", "eq"), Invalid, "value"),
     ],
 )
-def test_errors_and_their_paths(asked: Asked, error: type[Invalid], path: str) -> None:
+def test_errors_and_their_paths(entry: MetadataEntry, error: type[Invalid], path: str) -> None:
     with pytest.raises(error) as caught:
-        metadata_node(asked, KNOWN)
+        metadata_node(entry, KNOWN)
     assert type(caught.value) is error
     assert [fault.path for fault in caught.value.faults] == [f"metadata_filter[0].{path}"]
 
 
 def test_an_unknown_key_names_the_nearest() -> None:
     with pytest.raises(UnknownKey, match=r"'frame_no'\. The nearest are frame_number\.") as caught:
-        metadata_node(_asked("frame_no", "eq", 1), KNOWN)
+        metadata_node(_make_entry("frame_no", "eq", 1), KNOWN)
     assert caught.value.faults[0].known == ("frame_number",)
 
 
 @pytest.mark.parametrize("key", ["label", "prediction.score"])
 def test_a_column_of_predictions_is_no_key_and_the_condition_is_named(key: str) -> None:
     with pytest.raises(UnknownKey, match=r"Predictions are asked by the body's `prediction`"):
-        metadata_node(_asked(key, "eq", 1), KNOWN)
+        metadata_node(_make_entry(key, "eq", 1), KNOWN)
 
 
 @pytest.mark.parametrize(("operator", "matches"), [("missing", True), ("eq", False)])
 def test_unknown_keys_can_be_empty(operator: str, matches: bool) -> None:
     value = None if operator == "missing" else 1
-    node = metadata_node(_asked("frame_no", operator, value), KNOWN, "empty")
+    node = metadata_node(_make_entry("frame_no", operator, value), KNOWN, "empty")
     predicate = check(node, KNOWN, unknown_keys="empty").predicate
-    assert (evaluate(predicate, facts()) is True) is matches
+    assert (evaluate(predicate, make_facts()) is True) is matches
 
 
 def test_the_other_conditions() -> None:
-    given = facts(
+    example = make_facts(
         inference_ids=("1", "alias"),
         ok=True,
         predictions=({"label": "cat", "score": 0.1}, {"label": "dog", "score": 0.9}),
@@ -148,15 +154,15 @@ def test_the_other_conditions() -> None:
         (predicted(["cat"], {"gt": 0.1}), False),
         (predicted(None, {"eq": 0.9}), True),
     ):
-        assert evaluate(check(node, KNOWN).predicate, given) is expected
+        assert evaluate(check(node, KNOWN).predicate, example) is expected
 
 
 _NOW = datetime(2026, 11, 1, tzinfo=UTC)
 
 
-def _seen(*types: tuple[str, str]) -> Known:
-    seen = tuple(TypeSeen(name, flag, 1, _NOW, _NOW, ()) for name, flag in types)
-    return Known({"k": known_key(KeySeen(1, "k", seen))})
+def _make_known_keys(*types: tuple[str, str]) -> KnownKeys:
+    types_seen = tuple(TypeSeen(name, flag, 1, _NOW, _NOW, ()) for name, flag in types)
+    return KnownKeys({"k": known_key(KeySeen(1, "k", types_seen))})
 
 
 @pytest.mark.parametrize(
@@ -184,5 +190,5 @@ def _seen(*types: tuple[str, str]) -> Known:
 def test_stray_texts_make_no_text_of_a_value(
     types: list[tuple[str, str]], operator: str, value: Any, text: str
 ) -> None:
-    node = metadata_node(_asked("k", operator, value), _seen(*types))
+    node = metadata_node(_make_entry("k", operator, value), _make_known_keys(*types))
     assert to_text(node).replace('"', "").replace("metadata.", "") == text

@@ -8,14 +8,14 @@ from inference_store.query.filters.geometry import holds, metres, position
 from inference_store.query.filters.typed import Area, Located, Ring
 
 
-def _ring(*corners: tuple[float | str, float | str]) -> Ring:
+def _make_ring(*corners: tuple[float | str, float | str]) -> Ring:
     return tuple((Decimal(x), Decimal(y)) for x, y in (*corners, corners[0]))
 
 
-_SQUARE = _ring((0, 0), (4, 0), (4, 4), (0, 4))
-_HOLE = _ring((1, 1), (2, 1), (2, 2), (1, 2))
+_SQUARE = _make_ring((0, 0), (4, 0), (4, 4), (0, 4))
+_HOLE = _make_ring((1, 1), (2, 1), (2, 2), (1, 2))
 _FRAME = Area(_SQUARE, (_HOLE,))
-_BOWL = Area(_ring((0, 0), (4, 0), (4, 4), (2, 1), (0, 4)))
+_BOWL = Area(_make_ring((0, 0), (4, 0), (4, 4), (2, 1), (0, 4)))
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ _BOWL = Area(_ring((0, 0), (4, 0), (4, 4), (2, 1), (0, 4)))
         (_FRAME, ("4.0000000000000000000000000000000000001", "4"), "outside"),
         (_FRAME, ("3.9999999999999999999999999999999999999", "3"), "inside"),
         (_FRAME, ("-1", "0"), "outside"),
-        # A ray through a corner, where an edge goes up and another down.
+        # A ray through a corner at which one edge rises and another falls.
         (_BOWL, ("-1", "1"), "outside"),
         (_BOWL, ("1", "1"), "inside"),
         (_BOWL, ("2", "1"), "edge"),
@@ -36,7 +36,7 @@ _BOWL = Area(_ring((0, 0), (4, 0), (4, 4), (2, 1), (0, 4)))
         (_BOWL, ("3", "2.5"), "edge"),
     ],
 )
-def test_where_a_point_lies(area: Area, point: tuple[str, str], where: str) -> None:
+def test_finds_whether_a_point_lies_inside(area: Area, point: tuple[str, str], where: str) -> None:
     mirrored = Area(area.outer[::-1], tuple(hole[::-1] for hole in area.holes))
     x, y = map(Decimal, point)
     assert position(area, (x, y)) == where
@@ -52,7 +52,7 @@ def test_edges_count_for_intersects_and_not_for_within() -> None:
 
 
 def test_a_line_there_and_back_has_an_edge_and_no_inside() -> None:
-    line = Area(_ring((0, 0), (4, 4), (4, 0), (4, 4)))
+    line = Area(_make_ring((0, 0), (4, 4), (4, 0), (4, 4)))
     assert position(line, (Decimal(2), Decimal(2))) == "edge"
     assert position(line, (Decimal(3), Decimal(2))) == "outside"
 

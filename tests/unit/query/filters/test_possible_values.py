@@ -11,11 +11,11 @@ from inference_store.inference.task_types import TASK_TYPES
 from inference_store.query.cql2 import parse_json, parse_text
 from inference_store.query.filters.check import check
 from inference_store.query.filters.evaluate import evaluate
-from inference_store.query.filters.from_conditions import Asked, metadata_node, one_of
-from inference_store.query.filters.known import Known, KnownKey
+from inference_store.query.filters.from_conditions import MetadataEntry, metadata_node, one_of
+from inference_store.query.filters.known_keys import KnownKey, KnownKeys
 from inference_store.query.filters.saved import resolve, save
 from inference_store.query.operators import OPERATORS
-from tests.unit.query.filters.asked import asked, checked, facts
+from tests.unit.query.filters.evaluation import check_filter, evaluate_filter, make_facts
 
 _HASH = "0123456789abcdef" * 4
 _UID = "019ac3f2-7c00-8123-9abc-0123456789ab"
@@ -42,10 +42,10 @@ _ON = {name: KnownKey(name, 1, {"number": 3}, ("float",)) for name in ("latitude
         "NOT task_type <> 'OBJECT_DETECTION'",
     ],
 )
-def test_other_spellings_are_the_one_that_is_stored(text: str) -> None:
-    given: dict[str, Any] = {"data_hash": _HASH, "uid": _UID, "task_type": "object_detection"}
-    assert asked(text, **given) is True
-    assert evaluate(check(parse_text(text), Known()).predicate, facts(**given)) is True
+def test_reads_other_spellings_as_the_stored_one(text: str) -> None:
+    values: dict[str, Any] = {"data_hash": _HASH, "uid": _UID, "task_type": "object_detection"}
+    assert evaluate_filter(text, **values) is True
+    assert evaluate(check(parse_text(text), KnownKeys()).predicate, make_facts(**values)) is True
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,9 @@ def test_other_spellings_are_the_one_that_is_stored(text: str) -> None:
         ("-5 BETWEEN distance(location, POINT(13.4 52.5)) AND 9", "a distance is 0 metres"),
     ],
 )
-def test_what_can_match_nothing_is_refused_by_name(text: str, message: str) -> None:
+def test_rejects_values_that_match_nothing(text: str, message: str) -> None:
     with pytest.raises(Invalid, match=re.escape(message)):
-        checked(text)
+        check_filter(text)
 
 
 @pytest.mark.parametrize(
@@ -92,19 +92,21 @@ def test_what_can_match_nothing_is_refused_by_name(text: str, message: str) -> N
 )
 def test_degrees_that_no_place_has_are_refused(text: str, message: str) -> None:
     with pytest.raises(ImpossibleComparison, match=re.escape(message)) as caught:
-        checked(text, known=Known(_ON))
+        check_filter(text, known_keys=KnownKeys(_ON))
     assert "line 1, column" in caught.value.detail
 
 
-def test_degrees_that_some_inference_has_can_be_asked_for() -> None:
-    found = checked("latitude = 91 OR latitude > 90", known=Known({"latitude": _OFF}))
-    assert evaluate(found.predicate, facts({"latitude": ("float", "91")})) is True
-    assert not checked("latitude > 90", known=Known(_ON)).warnings
+def test_accepts_possible_degrees() -> None:
+    result = check_filter(
+        "latitude = 91 OR latitude > 90", known_keys=KnownKeys({"latitude": _OFF})
+    )
+    assert evaluate(result.predicate, make_facts({"latitude": ("float", "91")})) is True
+    assert not check_filter("latitude > 90", known_keys=KnownKeys(_ON)).warnings
 
 
-def test_the_task_types_are_told_the_nearest_first() -> None:
+def test_lists_task_types_nearest_first() -> None:
     with pytest.raises(ImpossibleComparison) as caught:
-        checked("task_type = 'object_detectoin'")
+        check_filter("task_type = 'object_detectoin'")
     [fault] = caught.value.faults
     assert fault.known[0] == "object_detection"
     assert set(fault.known) == set(TASK_TYPES)
@@ -112,64 +114,69 @@ def test_the_task_types_are_told_the_nearest_first() -> None:
 
 def test_a_long_text_is_shown_as_far_as_it_is_read() -> None:
     with pytest.raises(ImpossibleComparison) as caught:
-        checked(f"data_hash = '{'x' * 10_000}'")
+        check_filter(f"data_hash = '{'x' * 10_000}'")
     assert len(caught.value.detail) < 400
 
 
-def test_in_json_the_path_says_where() -> None:
+def test_gives_the_path_of_a_mistake_in_json() -> None:
     node = parse_json({"op": "=", "args": [{"property": "uid"}, "xyz"]})
     with pytest.raises(ImpossibleComparison, match="'xyz' is no uid") as caught:
-        check(node, Known())
+        check(node, KnownKeys())
     assert caught.value.faults[0].path == "filter.args[1]"
 
 
 def test_the_conditions_of_a_body_are_held_to_it() -> None:
     with pytest.raises(ImpossibleComparison, match="64") as caught:
-        check(one_of("data_hash", ["x"], "data_hash"), Known())
+        check(one_of("data_hash", ["x"], "data_hash"), KnownKeys())
     assert caught.value.faults[0].path == "data_hash"
-    condition = Asked("metadata_filter[0]", "latitude", None, OPERATORS["eq"], "122")
+    condition = MetadataEntry("metadata_filter[0]", "latitude", None, OPERATORS["eq"], "122")
     with pytest.raises(ImpossibleComparison, match="swapped") as caught:
-        check(metadata_node(condition, Known(_ON)), Known(_ON))
+        check(metadata_node(condition, KnownKeys(_ON)), KnownKeys(_ON))
     assert caught.value.faults[0].path == "metadata_filter[0].value"
 
 
 @pytest.mark.parametrize("text", ["data_hash = 'x'", "uid = 'xyz'", "task_type = 'x'"])
-def test_what_was_saved_before_is_read_and_matches_nothing(text: str) -> None:
+def test_a_saved_filter_of_such_values_matches_nothing(text: str) -> None:
     with pytest.raises(ImpossibleComparison):
-        save(parse_text(text), Known(), source=text)
+        save(parse_text(text), KnownKeys(), source=text)
     name, value = text.split(" = ")
     valid = {"data_hash": _HASH, "uid": _UID, "task_type": "tabular"}[name]
-    kept = save(parse_text(f"{name} = '{valid}'"), Known()).text.replace(valid, value.strip("'"))
-    assert evaluate(resolve(kept, {}), facts(None, **{name: valid})) is False
+    saved = save(parse_text(f"{name} = '{valid}'"), KnownKeys()).text.replace(
+        valid, value.strip("'")
+    )
+    assert evaluate(resolve(saved, {}), make_facts(None, **{name: valid})) is False
 
 
 def test_texts_that_are_folded_or_names_are_left_alone() -> None:
-    assert asked("CASEI(data_hash) = CASEI('AB')", data_hash=_HASH) is False
-    assert asked("uid = inference_id", uid=_UID, inference_id=_UID) is True
+    assert evaluate_filter("CASEI(data_hash) = CASEI('AB')", data_hash=_HASH) is False
+    assert evaluate_filter("uid = inference_id", uid=_UID, inference_id=_UID) is True
 
 
 def test_the_hash_of_a_redacted_input_is_one() -> None:
     redacted = f"hmac-sha256:{_HASH}"
-    assert asked(f"data_hash = '{redacted.upper()}'", data_hash=redacted) is True
+    assert evaluate_filter(f"data_hash = '{redacted.upper()}'", data_hash=redacted) is True
 
 
 @pytest.mark.parametrize(
     "condition", ["<= 0", "= 0", "> -5", ">= -5", "BETWEEN -5 AND 5", "< 1", "<> -5"]
 )
-def test_distances_that_there_are_can_be_asked_for(condition: str) -> None:
-    assert not checked(f"distance(location, POINT(13.4 52.5)) {condition}").warnings
-    assert checked(f"20 > distance(location, POINT(13.4 52.5)) AND frame_number {condition}")
+def test_accepts_possible_distances(condition: str) -> None:
+    assert not check_filter(f"distance(location, POINT(13.4 52.5)) {condition}").warnings
+    assert check_filter(f"20 > distance(location, POINT(13.4 52.5)) AND frame_number {condition}")
 
 
 def test_a_distance_may_be_the_upper_bound_of_what_is_below_nothing() -> None:
     text = "-5 BETWEEN -10 AND distance(location, POINT(13.4 52.5))"
-    assert evaluate(checked(text).predicate, facts({"latitude": 52.5, "longitude": 13.4})) is True
+    assert (
+        evaluate(check_filter(text).predicate, make_facts({"latitude": 52.5, "longitude": 13.4}))
+        is True
+    )
 
 
 def test_a_distance_that_was_saved_before_is_read_and_matches_nothing() -> None:
-    kept = save(parse_text("distance(location, POINT(13.4 52.5)) < 77"), Known()).text
-    predicate = resolve(kept.replace("77", "-77"), {})
-    assert evaluate(predicate, facts({"latitude": 52.5, "longitude": 13.4})) is not True
+    saved = save(parse_text("distance(location, POINT(13.4 52.5)) < 77"), KnownKeys()).text
+    predicate = resolve(saved.replace("77", "-77"), {})
+    assert evaluate(predicate, make_facts({"latitude": 52.5, "longitude": 13.4})) is not True
 
 
 @pytest.mark.parametrize(
@@ -183,12 +190,12 @@ def test_a_distance_that_was_saved_before_is_read_and_matches_nothing() -> None:
     ],
 )
 def test_bounds_the_wrong_way_round_are_warned_of(text: str) -> None:
-    [warning] = checked(text).warnings
+    [warning] = check_filter(text).warnings
     assert re.fullmatch(
         r"Nothing is BETWEEN '.*' AND '.*': the lower bound stands first\.", warning
     )
 
 
 def test_bounds_that_are_right_or_not_known_are_not_warned_of() -> None:
-    assert not checked("frame_number BETWEEN 3 AND 3").warnings
-    assert not checked("3 BETWEEN frame_number AND camera_position.angle").warnings
+    assert not check_filter("frame_number BETWEEN 3 AND 3").warnings
+    assert not check_filter("3 BETWEEN frame_number AND camera_position.angle").warnings

@@ -8,13 +8,13 @@ from inference_store.inference.errors import ImpossibleComparison, Invalid, Inva
 from inference_store.inference.json_text import read_exactly
 from inference_store.query.cql2 import parse_text
 from inference_store.query.filters.evaluate import evaluate
-from inference_store.query.filters.known import Known
+from inference_store.query.filters.known_keys import KnownKeys
 from inference_store.query.filters.saved import SavedFilter, deletes, protects, resolve, save
-from tests.unit.query.filters.asked import KNOWN, checked, facts
+from tests.unit.query.filters.evaluation import KNOWN, check_filter, make_facts
 
 
-def _saved(text: str, known: Known = KNOWN, **declared: str) -> SavedFilter:
-    return save(parse_text(text), known, declared=declared, source=text)
+def _save(text: str, known_keys: KnownKeys = KNOWN, **declared: str) -> SavedFilter:
+    return save(parse_text(text), known_keys, declared=declared, source=text)
 
 
 _NUMBERS = {name: key.key for name, key in KNOWN.keys.items() if key.key is not None}
@@ -36,47 +36,47 @@ _NUMBERS = {name: key.key for name, key in KNOWN.keys.items() if key.key is not 
         "(speed ^ 0.5 = 1) = ok AND S_INTERSECTS(location, location)",
     ],
 )
-def test_what_is_loaded_is_what_was_checked(text: str) -> None:
-    assert resolve(_saved(text).text, _NUMBERS) == checked(text).predicate
+def test_loads_the_filter_that_was_checked(text: str) -> None:
+    assert resolve(_save(text).text, _NUMBERS) == check_filter(text).predicate
 
 
 def test_loading_knows_what_was_known_then() -> None:
-    saved = _saved("speed = speed AND ok AND nobody > 3")
+    saved = _save("speed = speed AND ok AND nobody > 3")
     # A metadata key `ok` and texts of `nobody` may be seen later: they change nothing.
     assert '"inference.ok"' in saved.text
     assert resolve(saved.text, _NUMBERS) == saved.checked.predicate
 
 
 def test_a_key_not_yet_seen_is_accepted_with_a_warning_and_its_declared_type() -> None:
-    saved = _saved("nobody = 'x'", nobody="string")
+    saved = _save("nobody = 'x'", nobody="string")
     assert "'nobody'" in saved.checked.warnings[0]
     predicate = resolve(saved.text, {"nobody": 7})
-    assert evaluate(predicate, facts({"nobody": "x"})) is True
-    assert evaluate(predicate, facts({"nobody": 3})) is None
+    assert evaluate(predicate, make_facts({"nobody": "x"})) is True
+    assert evaluate(predicate, make_facts({"nobody": 3})) is None
     with pytest.raises(ImpossibleComparison, match="number"):
-        _saved("nobody = 'x'", nobody="int")
+        _save("nobody = 'x'", nobody="int")
 
 
 def test_a_type_not_yet_seen_of_a_key_can_be_declared() -> None:
     with pytest.raises(ImpossibleComparison):
-        _saved("frame_number = 'x'")
-    assert _saved("frame_number = 'x'", frame_number="string").checked.keys["frame_number"].kinds
+        _save("frame_number = 'x'")
+    assert _save("frame_number = 'x'", frame_number="string").checked.keys["frame_number"].kinds
 
 
 def test_a_type_that_there_is_not_is_refused() -> None:
     with pytest.raises(Invalid) as caught:
-        _saved("nobody = 'x'", nobody="json")
+        _save("nobody = 'x'", nobody="json")
     assert caught.value.faults[0].path == "types.nobody"
     assert "timestamp" in caught.value.faults[0].known
 
 
 def test_an_ambiguous_name_is_refused_when_it_is_saved() -> None:
     with pytest.raises(InvalidFilter, match=r"inference\.width"):
-        _saved("width = 3")
+        _save("width = 3")
 
 
 def test_numbers_are_exact_and_the_text_is_json() -> None:
-    text = _saved("frame_number = 98765432109876543210.10").text
+    text = _save("frame_number = 98765432109876543210.10").text
     assert "98765432109876543210.1" in text
     assert json.loads(text)["version"] == 1
     assert read_exactly(text)["keys"] == {"frame_number": {"number": "90"}}

@@ -14,56 +14,58 @@ from inference_store.inference.errors import (
 from inference_store.query.cql2 import parse_text
 from inference_store.query.filters.check import check
 from inference_store.query.filters.evaluate import evaluate
-from inference_store.query.filters.known import Known
+from inference_store.query.filters.known_keys import KnownKeys
 from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES
-from tests.unit.query.filters.asked import KNOWN, asked, checked, facts
+from tests.unit.query.filters.evaluation import KNOWN, check_filter, evaluate_filter, make_facts
 
 _NOW = datetime(2026, 11, 2, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("name", sorted(PROPERTIES.keys() - {"location", "width"}))
 def test_the_own_properties_are_a_closed_list_bare_or_with_inference(name: str) -> None:
-    assert checked(f"{name} IS NULL") == checked(f"inference.{name} IS NULL")
+    assert check_filter(f"{name} IS NULL") == check_filter(f"inference.{name} IS NULL")
 
 
 def test_a_property_that_is_not_there_is_refused_with_the_nearest() -> None:
     with pytest.raises(InvalidFilter, match="received_at") as caught:
-        checked("inference.recieved_at IS NULL")
+        check_filter("inference.recieved_at IS NULL")
     assert "received_at" in caught.value.faults[0].known
 
 
 def test_other_names_are_metadata_keys_bare_or_with_metadata() -> None:
     for name in ("frame_number", "metadata.frame_number"):
-        assert asked(f"{name} > 9000", {"frame_number": 9001}) is True
+        assert evaluate_filter(f"{name} > 9000", {"frame_number": 9001}) is True
 
 
 def test_a_bare_name_that_is_both_offers_the_two() -> None:
     with pytest.raises(InvalidFilter) as caught:
-        checked("width > 3")
+        check_filter("width > 3")
     assert caught.value.faults[0].known == ("inference.width", "metadata.width")
-    assert asked("metadata.width = 3 AND inference.width = 4", {"width": 3}, width=4) is True
+    assert (
+        evaluate_filter("metadata.width = 3 AND inference.width = 4", {"width": 3}, width=4) is True
+    )
 
 
 def test_quotes_quote_any_name() -> None:
-    assert asked('"camera-id" = 3', {"camera-id": 3}) is True
-    assert asked("\"tags[]\" = 'a'", {"tags": ["b", "a"]}) is True
-    assert asked('"frame_number" = 3', {"frame_number": 3}) is True
+    assert evaluate_filter('"camera-id" = 3', {"camera-id": 3}) is True
+    assert evaluate_filter("\"tags[]\" = 'a'", {"tags": ["b", "a"]}) is True
+    assert evaluate_filter('"frame_number" = 3', {"frame_number": 3}) is True
 
 
 def test_a_hyphen_is_a_subtraction_and_the_error_suggests_the_quotes() -> None:
-    known = Known(KNOWN.keys, {"camera": (), "id": ()})
+    known_keys = KnownKeys(KNOWN.keys, {"camera": (), "id": ()})
     with pytest.raises(UnknownKey, match=r'probably meant: "camera-id"$') as caught:
-        checked("camera-id = 3", known=known)
+        check_filter("camera-id = 3", known_keys=known_keys)
     assert caught.value.faults[0].known == ('"camera-id"',)
     with pytest.raises(UnknownKey, match=r'probably meant: "a-camera-id"$'):
-        checked("a-camera-id = 3", known=known)
+        check_filter("a-camera-id = 3", known_keys=known_keys)
     with pytest.raises(ImpossibleComparison, match=r'probably meant: "camera-id"$'):
-        checked("camera-id = 'cam-3'", known=known)
+        check_filter("camera-id = 'cam-3'", known_keys=known_keys)
 
 
 def test_double_quotes_around_a_text_suggest_single_ones() -> None:
     with pytest.raises(UnknownKey, match=r"probably meant: 'hallway'$"):
-        checked('data_source = "hallway"')
+        check_filter('data_source = "hallway"')
 
 
 @pytest.mark.parametrize(
@@ -82,14 +84,14 @@ def test_double_quotes_around_a_text_suggest_single_ones() -> None:
 )
 def test_a_text_without_quotes_is_answered_with_them(text: str, meant: str) -> None:
     with pytest.raises(Invalid, match=f"probably meant: {re.escape(meant)}\\.?$") as caught:
-        checked(text)
+        check_filter(text)
     assert caught.value.faults[0].known[0] == meant
 
 
 @pytest.mark.parametrize("text", ["frame_number = frame_no", "nobody = hallway", "hallway"])
-def test_what_is_compared_with_no_text_is_no_text_without_quotes(text: str) -> None:
+def test_unquoted_values_compared_with_numbers_are_no_texts(text: str) -> None:
     with pytest.raises(UnknownKey) as caught:
-        checked(text)
+        check_filter(text)
     assert "'hallway'" not in caught.value.faults[0].known
     assert "probably meant" not in caught.value.detail
 
@@ -113,7 +115,7 @@ def test_what_is_compared_with_no_text_is_no_text_without_quotes(text: str) -> N
 )
 def test_a_column_outside_is_answered_with_the_condition(text: str, meant: str) -> None:
     with pytest.raises(UnknownKey) as caught:
-        checked(text)
+        check_filter(text)
     assert f"probably meant: {meant}" in caught.value.detail
     assert caught.value.faults[0].known[0].startswith(meant.split(" or ", maxsplit=1)[0])
 
@@ -121,57 +123,57 @@ def test_a_column_outside_is_answered_with_the_condition(text: str, meant: str) 
 def test_inside_prediction_names_are_columns_only() -> None:
     for name in ("frame_number", "received_at", "metadata.frame_number", "inference.ok"):
         with pytest.raises(InvalidFilter, match="columns of a prediction") as caught:
-            checked(f"prediction({name} IS NULL)")
+            check_filter(f"prediction({name} IS NULL)")
         assert caught.value.faults[0].known == tuple(PREDICTION_COLUMNS)
     rows = ({"label": "person", "score": 0.3},)
-    assert asked("prediction(label = 'person' AND score < 0.4)", predictions=rows) is True
+    assert evaluate_filter("prediction(label = 'person' AND score < 0.4)", predictions=rows) is True
 
 
 def test_a_column_is_no_name_outside() -> None:
     with pytest.raises(UnknownKey):
-        checked("score > 0.5")
+        check_filter("score > 0.5")
 
 
 def test_a_bare_boolean_is_a_condition() -> None:
-    assert asked("NOT ok", ok=False) is True
-    assert asked("day", {"day": True}) is True
-    assert asked("day AND ok", {"day": True}) is None
+    assert evaluate_filter("NOT ok", ok=False) is True
+    assert evaluate_filter("day", {"day": True}) is True
+    assert evaluate_filter("day AND ok", {"day": True}) is None
     with pytest.raises(ImpossibleComparison, match="int"):
-        checked("frame_number AND ok")
+        check_filter("frame_number AND ok")
 
 
 def test_between_on_text_and_times() -> None:
-    assert asked("data_source BETWEEN 'a' AND 'c'", {"data_source": "b"}) is True
+    assert evaluate_filter("data_source BETWEEN 'a' AND 'c'", {"data_source": "b"}) is True
     text = "received_at BETWEEN DATE('2026-11-01') AND TIMESTAMP('2026-11-02T00:00:00Z')"
-    assert asked(text, received_at=_NOW) is True
+    assert evaluate_filter(text, received_at=_NOW) is True
 
 
 def test_a_missing_key_is_null() -> None:
-    assert asked("frame_number <> 3") is None
-    assert asked("NOT frame_number = 3") is None
-    assert asked("frame_number <> 3", {"frame_number": 4}) is True
-    assert asked("frame_number IS NULL") is True
-    assert asked("frame_number IS NULL", {"frame_number": None}) is True
-    assert asked("frame_number IS NOT NULL", {"frame_number": "x"}) is True
-    assert asked("sent(frame_number)", {"frame_number": None}) is True
+    assert evaluate_filter("frame_number <> 3") is None
+    assert evaluate_filter("NOT frame_number = 3") is None
+    assert evaluate_filter("frame_number <> 3", {"frame_number": 4}) is True
+    assert evaluate_filter("frame_number IS NULL") is True
+    assert evaluate_filter("frame_number IS NULL", {"frame_number": None}) is True
+    assert evaluate_filter("frame_number IS NOT NULL", {"frame_number": "x"}) is True
+    assert evaluate_filter("sent(frame_number)", {"frame_number": None}) is True
 
 
 def test_a_comparison_of_several_values_holds_when_some_value_satisfies_it() -> None:
     two = {"tags": ["a", "b"]}
-    assert asked("\"tags[]\" = 'a'", two) is True
-    assert asked("\"tags[]\" <> 'a'", two) is True
+    assert evaluate_filter("\"tags[]\" = 'a'", two) is True
+    assert evaluate_filter("\"tags[]\" <> 'a'", two) is True
     # NOT negates the whole.
-    assert asked("NOT \"tags[]\" = 'a'", two) is False
-    assert asked("NOT \"tags[]\" = 'c'", two) is True
-    assert asked('"tags[]" IS NULL', two) is False
-    assert asked('"tags[]" IS NULL', {"tags": []}) is True
-    assert asked("NOT \"tags[]\" = 'c'", {"tags": []}) is None
+    assert evaluate_filter("NOT \"tags[]\" = 'a'", two) is False
+    assert evaluate_filter("NOT \"tags[]\" = 'c'", two) is True
+    assert evaluate_filter('"tags[]" IS NULL', two) is False
+    assert evaluate_filter('"tags[]" IS NULL', {"tags": []}) is True
+    assert evaluate_filter("NOT \"tags[]\" = 'c'", {"tags": []}) is None
 
 
 def test_an_unknown_key_is_refused_with_the_nearest_names() -> None:
     text = "ok AND\n  frame_no > 9000"
     with pytest.raises(UnknownKey) as caught:
-        checked(text)
+        check_filter(text)
     [fault] = caught.value.faults
     assert fault.known == ("frame_number",)
     assert "line 2, column 3" in fault.message
@@ -180,7 +182,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_names() -> None:
 
 def test_an_impossible_comparison_is_refused_with_the_types_seen() -> None:
     with pytest.raises(ImpossibleComparison) as caught:
-        checked("frame_number > 'abc'")
+        check_filter("frame_number > 'abc'")
     [fault] = caught.value.faults
     assert fault.known == ("int",)
     assert "'frame_number' has been seen as int" in fault.message
@@ -206,41 +208,47 @@ def test_an_impossible_comparison_is_refused_with_the_types_seen() -> None:
         ("day BETWEEN day AND day", "no order"),
     ],
 )
-def test_the_remedy_is_said(text: str, remedy: str) -> None:
+def test_names_the_remedy(text: str, remedy: str) -> None:
     with pytest.raises(Invalid, match=re.escape(remedy)):
-        checked(text)
+        check_filter(text)
 
 
 def test_unknown_keys_can_be_empty() -> None:
-    empty = checked("nobody = 'x' OR ok", unknown_keys="empty")
+    empty = check_filter("nobody = 'x' OR ok", unknown_keys="empty")
     assert not empty.warnings
-    assert evaluate(empty.predicate, facts(ok=False)) is None
-    assert evaluate(empty.predicate, facts(ok=True)) is True
-    assert evaluate(checked("nobody IS NULL", unknown_keys="empty").predicate, facts()) is True
-    assert evaluate(checked("sent(nobody)", unknown_keys="empty").predicate, facts()) is False
+    assert evaluate(empty.predicate, make_facts(ok=False)) is None
+    assert evaluate(empty.predicate, make_facts(ok=True)) is True
+    assert (
+        evaluate(check_filter("nobody IS NULL", unknown_keys="empty").predicate, make_facts())
+        is True
+    )
+    assert (
+        evaluate(check_filter("sent(nobody)", unknown_keys="empty").predicate, make_facts())
+        is False
+    )
 
 
 def test_a_key_of_several_types_compares_with_the_comparable_and_warns() -> None:
-    found = checked("speed > 30 AND data_source = 'x'")
-    [warning] = found.warnings
+    result = check_filter("speed > 30 AND data_source = 'x'")
+    [warning] = result.warnings
     assert "'speed'" in warning
     assert "20 values" in warning
-    assert evaluate(found.predicate, facts({"speed": "fast", "data_source": "x"})) is None
-    assert "70 values" in checked("speed = 'fast'").warnings[0]
+    assert evaluate(result.predicate, make_facts({"speed": "fast", "data_source": "x"})) is None
+    assert "70 values" in check_filter("speed = 'fast'").warnings[0]
     # Of two names the kind that most rows have.
-    assert "number" in checked("speed = speed").warnings[0]
+    assert "number" in check_filter("speed = speed").warnings[0]
 
 
 def test_an_alias_of_a_reserved_key_is_that_key() -> None:
-    assert asked("dataset_split = 'train'", {"dataset_snapshot_split": "train"}) is True
+    assert evaluate_filter("dataset_split = 'train'", {"dataset_snapshot_split": "train"}) is True
 
 
 def test_text_that_nothing_can_hold_is_refused() -> None:
     with pytest.raises(Invalid, match="NUL"):
-        checked("data_source = 'a\0b'")
+        check_filter("data_source = 'a\0b'")
 
 
-def test_without_the_text_the_path_says_where() -> None:
+def test_gives_the_path_if_there_is_no_text() -> None:
     with pytest.raises(UnknownKey) as caught:
         check(parse_text("frame_no = 1"), KNOWN)
     assert caught.value.faults[0].path == "filter"

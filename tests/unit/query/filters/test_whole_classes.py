@@ -7,7 +7,7 @@ import pytest
 from inference_store.inference.errors import InvalidFilter, NotKept
 from inference_store.query.filters.arithmetic import calculate
 from inference_store.query.filters.typed import Compared, Fixed, Sets
-from tests.unit.query.filters.asked import asked, checked
+from tests.unit.query.filters.evaluation import check_filter, evaluate_filter
 
 _BERLIN = {"longitude": 13.4, "latitude": 52.5}
 
@@ -38,12 +38,12 @@ _BERLIN = {"longitude": 13.4, "latitude": 52.5}
     ],
 )
 def test_a_power_of_any_exponent(base: str, exponent: str, expected: str | None) -> None:
-    found = calculate("power", Decimal(base), Decimal(exponent))
-    assert found == (None if expected is None else Decimal(expected))
+    power = calculate("power", Decimal(base), Decimal(exponent))
+    assert power == (None if expected is None else Decimal(expected))
 
 
 @pytest.mark.parametrize(
-    ("text", "given", "expected"),
+    ("text", "metadata", "expected"),
     [
         ("frame_number ^ 2 = 15241578753238836750190521", {"frame_number": 3904046971190}, False),
         ("frame_number ^ 2 = 12345678987654321", {"frame_number": 111111111}, True),
@@ -66,12 +66,12 @@ def test_a_power_of_any_exponent(base: str, exponent: str, expected: str | None)
         ("frame_number IN (3*1000+8, 30*100+9)", {"frame_number": 3009}, True),
     ],
 )
-def test_arithmetic(text: str, given: dict[str, object], expected: bool | None) -> None:
-    assert asked(text, given) is expected
+def test_arithmetic(text: str, metadata: dict[str, object], expected: bool | None) -> None:
+    assert evaluate_filter(text, metadata) is expected
 
 
 @pytest.mark.parametrize(
-    ("text", "given", "expected"),
+    ("text", "metadata", "expected"),
     [
         ('A_EQUALS(tags, "sizes[]")', {"tags": [1, 2], "sizes": [2, 1, 1]}, True),
         ('A_EQUALS(tags, "sizes[]")', {"tags": [1, "a"], "sizes": [1]}, False),
@@ -95,7 +95,7 @@ def test_arithmetic(text: str, given: dict[str, object], expected: bool | None) 
         ("A_EQUALS((frame_number), (1, 2 - 1))", {"frame_number": 1}, True),
         ("A_EQUALS((ok, frame_number > 0), (TRUE))", {"frame_number": 1}, True),
         ("A_EQUALS((TRUE), (1))", {}, False),
-        # what is no stored value is equal to what is written alike, and to nothing else
+        # other values are equal only to values written the same way
         ("A_EQUALS((1, ('a', 'b')), (('b', 'a'), 1))", {}, True),
         ("A_CONTAINS((1, POINT(1 2)), (POINT(1 2)))", {}, True),
         ("A_CONTAINS((1, POINT(1 2)), (POINT(1 3)))", {}, False),
@@ -108,21 +108,21 @@ def test_arithmetic(text: str, given: dict[str, object], expected: bool | None) 
         ("A_EQUALS(tags, ('a', POINT(1 2)))", {"tags": ["a"]}, False),
     ],
 )
-def test_arrays(text: str, given: dict[str, object], expected: bool | None) -> None:
-    assert asked(text, given, inference_ids=("7", "x"), ok=True) is expected
+def test_arrays(text: str, metadata: dict[str, object], expected: bool | None) -> None:
+    assert evaluate_filter(text, metadata, inference_ids=("7", "x"), ok=True) is expected
 
 
-def test_what_is_written_out_on_one_side_stays_the_form_that_an_index_leads() -> None:
-    assert not isinstance(checked("A_CONTAINS(tags, ('a'))").predicate, Sets)
-    assert isinstance(checked("A_CONTAINS(tags, tags)").predicate, Sets)
-    assert checked("A_EQUALS(('a', 1), (1, 'a'))").predicate == Fixed(True)
+def test_keeps_the_form_that_an_index_leads() -> None:
+    assert not isinstance(check_filter("A_CONTAINS(tags, ('a'))").predicate, Sets)
+    assert isinstance(check_filter("A_CONTAINS(tags, tags)").predicate, Sets)
+    assert check_filter("A_EQUALS(('a', 1), (1, 'a'))").predicate == Fixed(True)
 
 
 _TRIANGLE = "POLYGON((0 0, 4 0, 0 4, 0 0), (1 1, 1 2, 2 1, 1 1))"
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "expected"),
+    ("first", "second", "expected"),
     [
         ("POINT(1 1)", "BBOX(0, 0, 2, 2)", True),
         ("POINT(2 2)", "BBOX(0, 0, 2, 2)", True),
@@ -150,25 +150,25 @@ _TRIANGLE = "POLYGON((0 0, 4 0, 0 4, 0 0), (1 1, 1 2, 2 1, 1 1))"
         ("GEOMETRYCOLLECTION(POINT(9 9), POLYGON((0 0, 1 0, 1 1, 0 0)))", "POINT(1 0.5)", True),
     ],
 )
-def test_two_geometries(one: str, other: str, expected: bool) -> None:
-    for a, b in ((one, other), (other, one)):
-        assert asked(f"S_INTERSECTS({a}, {b})") is expected
-        assert asked(f"S_DISJOINT({a}, {b})") is not expected
+def test_two_geometries(first: str, second: str, expected: bool) -> None:
+    for a, b in ((first, second), (second, first)):
+        assert evaluate_filter(f"S_INTERSECTS({a}, {b})") is expected
+        assert evaluate_filter(f"S_DISJOINT({a}, {b})") is not expected
 
 
 def test_a_point_within_a_geometry() -> None:
-    assert asked("S_WITHIN(POINT(1 1), BBOX(0, 0, 2, 2))") is True
-    assert asked("S_WITHIN(POINT(2 1), BBOX(0, 0, 2, 2))") is False
-    assert asked("S_WITHIN(MULTIPOINT(2 1, 1 1), BBOX(0, 0, 2, 2))") is True
-    assert asked("S_WITHIN(MULTIPOINT(2 1, 3 1), BBOX(0, 0, 2, 2))") is False
+    assert evaluate_filter("S_WITHIN(POINT(1 1), BBOX(0, 0, 2, 2))") is True
+    assert evaluate_filter("S_WITHIN(POINT(2 1), BBOX(0, 0, 2, 2))") is False
+    assert evaluate_filter("S_WITHIN(MULTIPOINT(2 1, 1 1), BBOX(0, 0, 2, 2))") is True
+    assert evaluate_filter("S_WITHIN(MULTIPOINT(2 1, 3 1), BBOX(0, 0, 2, 2))") is False
     with pytest.raises(NotKept, match="conf/spatial-functions"):
-        checked("S_WITHIN(BBOX(0, 0, 2, 2), BBOX(0, 0, 2, 2))")
+        check_filter("S_WITHIN(BBOX(0, 0, 2, 2), BBOX(0, 0, 2, 2))")
 
 
 def test_the_location_and_itself() -> None:
     for op, expected in (("S_INTERSECTS", True), ("S_WITHIN", True), ("S_DISJOINT", False)):
-        assert asked(f"{op}(location, location)", _BERLIN) is expected
-        assert asked(f"{op}(location, location)") is None
+        assert evaluate_filter(f"{op}(location, location)", _BERLIN) is expected
+        assert evaluate_filter(f"{op}(location, location)") is None
 
 
 def test_geometries_of_too_many_corners() -> None:
@@ -177,39 +177,39 @@ def test_geometries_of_too_many_corners() -> None:
     points = "MULTIPOINT(" + ", ".join(f"{n / 100} 0.5" for n in range(150)) + ")"
     for text in (f"S_INTERSECTS({area}, {area})", f"S_WITHIN({points}, {area})"):
         with pytest.raises(InvalidFilter, match="too many corners"):
-            checked(text)
+            check_filter(text)
 
 
 def test_many_pairs_of_geometries_have_one_measure() -> None:
     ring = ", ".join(f"{n / 100} {n % 2}" for n in range(30))
     area = f"POLYGON(({ring}, 0 0))"
-    assert asked(" AND ".join([f"S_INTERSECTS({area}, {area})"] * 11)) is True
+    assert evaluate_filter(" AND ".join([f"S_INTERSECTS({area}, {area})"] * 11)) is True
     with pytest.raises(InvalidFilter, match="too many corners"):
-        checked(" AND ".join([f"S_INTERSECTS({area}, {area})"] * 12))
+        check_filter(" AND ".join([f"S_INTERSECTS({area}, {area})"] * 12))
 
 
 def test_a_collection_has_no_more_positions_than_a_geometry() -> None:
     points = "MULTIPOINT(" + ", ".join(f"{n / 10} 1" for n in range(600)) + ")"
-    checked(f"S_INTERSECTS(location, GEOMETRYCOLLECTION({points}))")
+    check_filter(f"S_INTERSECTS(location, GEOMETRYCOLLECTION({points}))")
     with pytest.raises(InvalidFilter, match="1,000 positions"):
-        checked(f"S_INTERSECTS(location, GEOMETRYCOLLECTION({points}, {points}))")
+        check_filter(f"S_INTERSECTS(location, GEOMETRYCOLLECTION({points}, {points}))")
 
 
-def test_what_is_asked_again_and_again_is_counted() -> None:
+def test_counts_repeated_predicates() -> None:
     many = " OR ".join(f"frame_number = {n}" for n in range(400))
     conditions = ", ".join(f"(speed = {n})" for n in range(16))
-    checked(f"({many}) IN (day, FALSE)")
+    check_filter(f"({many}) IN (day, FALSE)")
     with pytest.raises(InvalidFilter, match="more than 5,000 comparisons"):
-        checked(f"(({many}) IN ({conditions})) IN ({conditions})")
+        check_filter(f"(({many}) IN ({conditions})) IN ({conditions})")
 
 
-def test_one_and_true_are_two_elements() -> None:
-    assert asked("A_EQUALS(((1), (2)), ((TRUE), (2)))") is False
-    assert asked("A_EQUALS(((1), (2)), ((2), (1)))") is True
+def test_1_and_true_are_two_elements() -> None:
+    assert evaluate_filter("A_EQUALS(((1), (2)), ((TRUE), (2)))") is False
+    assert evaluate_filter("A_EQUALS(((1), (2)), ((2), (1)))") is True
 
 
 @pytest.mark.parametrize(
-    ("text", "given", "expected"),
+    ("text", "metadata", "expected"),
     [
         ("(frame_number = 1) = (speed = 2)", {"frame_number": 1, "speed": 2}, True),
         ("(frame_number = 1) = (speed = 2)", {"frame_number": 3, "speed": 4}, True),
@@ -222,11 +222,11 @@ def test_one_and_true_are_two_elements() -> None:
         ("(1 = 1) = (2 = 2)", {}, True),
     ],
 )
-def test_conditions_are_compared(text: str, given: dict[str, object], expected: bool) -> None:
+def test_conditions_are_compared(text: str, metadata: dict[str, object], expected: bool) -> None:
     rows = ({"label": "car", "score": 0.9},)
-    assert asked(text, given, ok=True, predictions=rows) is expected
+    assert evaluate_filter(text, metadata, ok=True, predictions=rows) is expected
 
 
-def test_a_condition_that_is_said_to_be_true_is_the_condition() -> None:
-    assert isinstance(checked("(frame_number = 1) = TRUE").predicate, Compared)
-    assert checked("(frame_number = 1) = TRUE") == checked("frame_number = 1")
+def test_a_condition_compared_with_true_is_the_condition() -> None:
+    assert isinstance(check_filter("(frame_number = 1) = TRUE").predicate, Compared)
+    assert check_filter("(frame_number = 1) = TRUE") == check_filter("frame_number = 1")

@@ -1,0 +1,126 @@
+"""Everything that the path of a route may name, stored in a real database."""
+
+from typing import Any
+from uuid import UUID, uuid4
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.access import Action, Who
+from inference_store.access.rights import Grant, Right
+from inference_store.erasure import holds, policies, runs
+from inference_store.erasure.certify import chain, documents, erased_lists
+from inference_store.erasure.log.keys import new_key
+from inference_store.erasure.log.signed_document import sign_document
+from inference_store.erasure.policies import DEFAULT, PolicyOwner
+from inference_store.index import api_keys, dead_letters, registrations, saved_views
+from inference_store.index.accounting import PartitionId
+from inference_store.index.audit import note
+from inference_store.index.records import Record, Rejection
+from inference_store.inference.events import uid_of
+from inference_store.operations.reconcile import reconciliations
+from inference_store.query.cql2 import parse
+from tests.builders import NOW
+from tests.integration import erasure_requests
+
+PARTITION = PartitionId("default", "inference-events", 0, 0)
+_RULES = {"rules": [{"keep_input": "P30D", "keep_inference": "P1Y"}]}
+Ids = dict[str, str]
+
+
+async def _set_pending_policy(
+    connection: Any, owner: PolicyOwner, policy: policies.RetentionPolicy
+) -> None:
+    """Set a policy, and another one that is pending."""
+    now = await policies.read_now(connection)
+    pending = policies.RetentionPolicy(max_inferences=9)
+    for version, grace in ((policy, 0.0), (pending, 3600.0)):
+        body = await policies.describe_change(connection, owner, version, grace_seconds=grace)
+        await policies.apply_set(connection, body, now, "test")
+
+
+async def add_path_values(connection: Any, model_id: str, model: int, offset: int) -> Ids:
+    """Store everything that a path may name about a model; return the values by parameter name.
+
+    The model is in the project `{model_id}-project` and has an inference `one`. `offset` is that of
+    its dead letter in an open partition.
+    """
+    letter = (
+        Record(PARTITION, offset, NOW, b"k", model_id.encode(), ()),
+        Rejection("x", "y", model_id, None),
+    )
+    await dead_letters.add(connection, [letter])
+    [dead, *_] = await dead_letters.find(connection, dead_letters.Selection(), limit=1)
+    policy = policies.RetentionPolicy.model_validate(_RULES)
+    await policies.set_policy(connection, model, policy)
+    for owner in (
+        PolicyOwner("model", model_id),
+        PolicyOwner("project", f"{model_id}-project"),
+        DEFAULT,
+    ):
+        await _set_pending_policy(connection, owner, policy)
+    grant = Grant(rights=(Right.READ,), model_id=model_id)
+    key, _ = await api_keys.create(connection, f"{model_id}'s", [grant], by="test")
+    await note(connection, Who("test", None), Action.POLICY_SET, model=(model, model_id))
+    reconciliation = await reconciliations.request_reconciliation(
+        connection, model_id=model_id, cause="request"
+    )
+    return {
+        "model_id": model_id,
+        "project_id": f"{model_id}-project",
+        "inference_id": "one",
+        "run_id": str((await runs.request_run(connection, model)).id),
+        "erasure_id": str(
+            (await erasure_requests.request_erasure(connection, model=model, uids=[])).id
+        ),
+        "certificate": str(await add_certificate(connection, model, model_id)),
+        "hold_id": str(await add_hold(connection, model_id)),
+        "reconciliation_id": str(reconciliation.id),
+        "view_id": str(await add_view(connection, model_id)),
+        "id": str(dead.id),
+        "key_id": key.id,
+    }
+
+
+async def add_certificate(connection: AsyncConnection, model: int, model_id: str) -> int:
+    """Add a certificate of an erasure of a model, with a list; return its number."""
+    key, head = new_key(), await chain.find_head(connection)
+    erasure = await erasure_requests.request_erasure(connection, model=model, uids=[])
+    uids = [uid_of(NOW, model_id)]
+    await erased_lists.record_batch(
+        connection, key, erasure.id, scope="inference", uids=uids, objects=()
+    )
+    uncertified = await erased_lists.find_uncertified(connection, erasure.id)
+    request = documents.CertifiedRequest(
+        id=erasure.id,
+        model_ids=[model_id],
+        cause=erasure.cause,
+        scope=erasure.scope,
+        requested_at=NOW,
+        requested_by=None,
+        run=None,
+    )
+    document = documents.make_certificate(request, uncertified, {}, b"", previous=head, remains=[])
+    await chain.add_document(
+        connection, sign_document(key, chain.CERTIFICATE, document), model=model
+    )
+    await erased_lists.mark_certified(connection, uncertified.batches, head.number + 1)
+    return head.number + 1
+
+
+async def add_hold(connection: AsyncConnection, model_id: str) -> UUID:
+    """Place a hold on a model, and return its id."""
+    number = (await registrations.find_by_ids(connection, [model_id]))[model_id].model
+    hold_filter = await holds.build_filter(
+        connection, number, holds.HoldCriteria(filter=parse("ok"))
+    )
+    body = {"id": str(uuid4()), "name": f"{model_id}'s", "reason": "a file", "revision": 1}
+    body |= {"model_id": model_id, "filter": hold_filter.text, "inference_ids": None, "until": None}
+    return (await holds.apply_placed(connection, body, NOW, "test")).hold.id
+
+
+async def add_view(connection: AsyncConnection, model_id: str) -> UUID:
+    """Save a view of a model for its project, and return its id."""
+    model = (await registrations.find_by_ids(connection, [model_id]))[model_id]
+    values = {"name": f"{model_id}'s", "filter": "ok", "sort": "-received_at", "view": "grid"}
+    values |= {"shared": "project"}
+    return await saved_views.add(connection, model, values, by="test")

@@ -1,0 +1,291 @@
+"""Sign-in at an issuer: the api exchanges the code, and accepts no answer to another browser."""
+
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from http.cookies import SimpleCookie
+from typing import Any
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
+
+import httpx
+import pytest
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+from structlog.testing import capture_logs
+
+from inference_store.api.access.session_cookie import COOKIE
+from inference_store.index.tables import web_session
+from tests.integration.api.conftest import MakeApp, make_client
+
+from .oidc_issuer import AUDIENCE, CLIENT, CLIENT_SECRET, OidcIssuer, make_jwk, make_rsa_key
+from .test_sessions import Browser
+
+_KEY, _OTHER_KEY = make_rsa_key(), make_rsa_key()
+_BEGIN, _CALLBACK = "/v1/session/oidc/begin", "/v1/session/oidc/callback"
+_ATTEMPT = "__Host-inference-store-sign-in"
+_HERE = "http://127.0.0.1"
+_ROLES = {"analysts": [{"role": "analyst"}], "ops": [{"role": "owner"}]}
+
+
+@pytest.fixture
+async def issuer() -> AsyncIterator[OidcIssuer]:
+    async with OidcIssuer() as server:
+        server.keys = [make_jwk("rsa", _KEY)]
+        server.signer = _KEY, "rsa"
+        yield server
+
+
+@pytest.fixture
+def oidc_settings(issuer: OidcIssuer) -> dict[str, Any]:
+    """The api's settings for sign-in at the issuer."""
+    return {
+        "auth": "on",
+        "oidc_issuer": issuer.url,
+        "oidc_audience": AUDIENCE,
+        "oidc_roles": _ROLES,
+        "oidc_client_id": CLIENT,
+        "oidc_client_secret": CLIENT_SECRET,
+        "api_public_url": _HERE,
+    }
+
+
+@pytest.fixture
+async def client(
+    make_app: MakeApp, oidc_settings: dict[str, Any]
+) -> AsyncIterator[httpx.AsyncClient]:
+    async with make_client(make_app(**oidc_settings)) as http_client:
+        yield http_client
+
+
+class Visitor(Browser):
+    """A browser that signs in at the issuer; httpx does not keep its cookies."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        super().__init__(client)
+        self.attempt = ""
+
+    async def begin(self) -> str:
+        """Begin to sign in; return the issuer's URL."""
+        answer = await self._client.get(_BEGIN)
+        assert answer.status_code == 303
+        self.attempt = _read_cookies(answer).get(_ATTEMPT, "")
+        return answer.headers["location"]
+
+    async def visit(self, url: str) -> str:
+        """Sign in at the issuer; return the URL that it redirects to."""
+        async with httpx.AsyncClient() as outside:
+            answer = await outside.get(url)
+        assert answer.status_code == 302
+        return str(answer.headers["location"])
+
+    async def come_back(self, url: str) -> str:
+        """Return from the issuer; return the URL that the api redirects to."""
+        path = url.removeprefix(_HERE)
+        headers = {"Sec-Fetch-Site": "cross-site", "Cookie": f"{_ATTEMPT}={self.attempt}"}
+        answer = await self._client.get(path, headers=headers)
+        assert answer.status_code == 303
+        assert f'{_ATTEMPT}=""' in answer.headers.get_list("set-cookie")[0]
+        self.id = _read_cookies(answer).get(COOKIE, "")
+        return str(answer.headers["location"])
+
+    async def sign_in_there(self) -> str:
+        """Sign in completely; return the URL that the api redirects to."""
+        return await self.come_back(await self.visit(await self.begin()))
+
+
+def _read_cookies(answer: httpx.Response) -> dict[str, str]:
+    jar: SimpleCookie = SimpleCookie()
+    for line in answer.headers.get_list("set-cookie"):
+        jar.load(line)
+    return {name: morsel.value for name, morsel in jar.items() if morsel.value}
+
+
+@pytest.fixture
+def visitor(client: httpx.AsyncClient) -> Visitor:
+    return Visitor(client)
+
+
+async def test_signing_in(visitor: Visitor, issuer: OidcIssuer) -> None:
+    assert await visitor.sign_in_there() == f"{_HERE}/console/"
+    caller = (await visitor.ask("GET", "/v1/me")).json()
+    assert (caller["name"], caller["kind"], caller["display_name"]) == ("oidc:ada", "oidc", "ada")
+    assert caller["rights"] == ["read", "read_inputs", "annotate", "export"]
+    remaining = datetime.fromisoformat(caller["session"]["expires_at"]) - datetime.now(UTC)
+    assert timedelta(0) < remaining <= timedelta(seconds=300)  # as long as the token
+    assert len(issuer.exchanges) == 1
+    assert (await visitor.ask("DELETE", "/v1/session")).status_code == 204
+    assert await visitor.status() == 401
+
+
+async def test_sends_state_nonce_and_challenge_to_the_issuer(
+    visitor: Visitor, client: httpx.AsyncClient
+) -> None:
+    answer = await client.get(_BEGIN)
+    line = answer.headers["set-cookie"]
+    assert {"HttpOnly", "Secure", "Path=/", "SameSite=lax", "Max-Age=600"} <= set(line.split("; "))
+    query = parse_qs(urlsplit(answer.headers["location"]).query)
+    assert query["redirect_uri"] == [_HERE + _CALLBACK]
+    values = [query[name][0] for name in ("state", "nonce", "code_challenge")]
+    assert len({*values, _read_cookies(answer)[_ATTEMPT]}) == 4
+    again = parse_qs(urlsplit(await visitor.begin()).query)
+    assert not {*values} & {value for values in again.values() for value in values}
+
+
+async def test_offers_sign_in_without_a_key(
+    client: httpx.AsyncClient, guarded: httpx.AsyncClient
+) -> None:
+    assert (await client.get("/v1/session/ways")).json() == {
+        "oidc": {"name": "127.0.0.1", "url": _HERE + _BEGIN}
+    }
+    assert (await guarded.get("/v1/session/ways")).json() == {"oidc": None}
+    for path in (_BEGIN, _CALLBACK):
+        assert (await guarded.get(path)).status_code == 404
+
+
+async def _check_refused(visitor: Visitor, url: str, reason: str = "refused") -> None:
+    assert await visitor.come_back(url) == f"{_HERE}/console/?sign-in={reason}"
+    assert not visitor.id
+
+
+def _change_query(url: str, **changes: str) -> str:
+    parts = urlsplit(url)
+    return parts._replace(query=urlencode({**dict(parse_qsl(parts.query)), **changes})).geturl()
+
+
+async def test_an_answer_to_another_browser_signs_nobody_in(
+    visitor: Visitor, client: httpx.AsyncClient, issuer: OidcIssuer, engine: AsyncEngine
+) -> None:
+    """An attacker begins to sign in, and sends a victim to the last step."""
+    attacker = Visitor(client)
+    theirs = await attacker.visit(await attacker.begin())
+    await _check_refused(visitor, theirs, "expired")
+    await visitor.begin()
+    await _check_refused(visitor, theirs)
+    assert not issuer.exchanges
+    async with engine.connect() as connection:
+        assert await connection.scalar(select(func.count()).select_from(web_session)) == 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"state": "x"}, {"state": ""}, {"code": "made-up"}, {"iss": "https://evil.example"}],
+)
+async def test_refuses_changed_answers(visitor: Visitor, changes: dict[str, str]) -> None:
+    await _check_refused(
+        visitor, _change_query(await visitor.visit(await visitor.begin()), **changes)
+    )
+
+
+async def test_issuer_refuses(visitor: Visitor) -> None:
+    state = parse_qs(urlsplit(await visitor.begin()).query)["state"][0]
+    await _check_refused(visitor, f"{_CALLBACK}?error=access_denied&state={state}")
+
+
+async def test_a_code_works_once_and_for_its_attempt(
+    visitor: Visitor, client: httpx.AsyncClient
+) -> None:
+    url = await visitor.visit(await visitor.begin())
+    other = Visitor(client)
+    state = parse_qs(urlsplit(await other.begin()).query)["state"][0]
+    await _check_refused(other, _change_query(url, state=state))  # a stolen code: PKCE
+    await _check_refused(visitor, url)  # the issuer gives tokens for a code once
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"nonce": "another"},
+        {"nonce": ...},
+        {"aud": AUDIENCE},
+        {"aud": "another-client"},
+        {"azp": "another-client"},
+        {"iss": "https://evil.example"},
+        {"exp": int(time.time()) - 3600},
+        {"sub": "bob"},
+    ],
+)
+async def test_refuses_invalid_id_tokens(
+    visitor: Visitor, issuer: OidcIssuer, claims: dict[str, Any]
+) -> None:
+    issuer.id_claims = claims
+    await _check_refused(visitor, await visitor.visit(await visitor.begin()))
+
+
+async def test_a_token_of_another_key_is_refused(visitor: Visitor, issuer: OidcIssuer) -> None:
+    issuer.signer = _OTHER_KEY, "rsa"
+    await _check_refused(visitor, await visitor.visit(await visitor.begin()))
+
+
+@pytest.mark.parametrize("token", ["opaque", "another audience"])
+async def test_uses_id_token_without_access_token_for_the_store(
+    visitor: Visitor, issuer: OidcIssuer, token: str
+) -> None:
+    at = int(time.time()) + 1000
+    issuer.id_claims = {"roles": ["ops"], "exp": at}
+    issuer.access_token = (
+        token if token == "opaque" else issuer.make_token(_KEY, "rsa", aud="another")
+    )
+    await visitor.sign_in_there()
+    caller = (await visitor.ask("GET", "/v1/me")).json()
+    assert "admin" in caller["rights_over_everything"]
+    assert datetime.fromisoformat(caller["session"]["expires_at"]).timestamp() == at
+
+
+@pytest.mark.parametrize("way", ["public", "form"])
+async def test_other_ways_to_authenticate_the_client(
+    make_app: MakeApp, oidc_settings: dict[str, Any], issuer: OidcIssuer, way: str
+) -> None:
+    issuer.is_public = way == "public"
+    if way == "form":
+        issuer.discovery = {"token_endpoint_auth_methods_supported": ["client_secret_post"]}
+    secret = {"oidc_client_secret": None if way == "public" else CLIENT_SECRET}
+    async with make_client(make_app(**oidc_settings | secret)) as client:
+        assert await Visitor(client).sign_in_there() == f"{_HERE}/console/"
+
+
+async def test_issuer_is_unavailable(
+    visitor: Visitor, issuer: OidcIssuer, make_app: MakeApp, oidc_settings: dict[str, Any]
+) -> None:
+    url = await visitor.visit(await visitor.begin())
+    await issuer.stop()
+    await _check_refused(visitor, url, "unavailable")
+    async with make_client(make_app(**oidc_settings)) as client:
+        answer = await client.get(_BEGIN)
+        assert answer.headers["location"] == f"{_HERE}/console/?sign-in=unavailable"
+
+
+async def test_session_ends_when_the_settings_drop_its_issuer(
+    visitor: Visitor, make_app: MakeApp, oidc_settings: dict[str, Any]
+) -> None:
+    await visitor.sign_in_there()
+    for changes, status in (
+        ({}, 200),
+        ({"oidc_issuer": "http://127.0.0.1:9"}, 401),
+        ({"oidc_roles": {}}, 200),
+    ):
+        async with make_client(make_app(**oidc_settings | changes)) as client:
+            other = Browser(client, visitor.id)
+            assert await other.status() == status
+    async with make_client(make_app(**oidc_settings | {"oidc_roles": {}})) as client:
+        assert (await Browser(client, visitor.id).ask("GET", "/v1/me")).json()["rights"] == []
+
+
+async def test_made_up_answers_are_limited(
+    make_app: MakeApp, oidc_settings: dict[str, Any]
+) -> None:
+    """Each of them would cause a request to the issuer."""
+    app = make_app(**oidc_settings, api_failed_tokens_per_minute=2)
+    async with make_client(app) as client:
+        visitor = Visitor(client)
+        for reason in ("refused", "refused", "later"):
+            url = await visitor.visit(await visitor.begin())
+            await _check_refused(visitor, _change_query(url, code="made-up"), reason)
+
+
+async def test_the_log_says_why_it_was_refused(visitor: Visitor) -> None:
+    state = parse_qs(urlsplit(await visitor.begin()).query)["state"][0]
+    with capture_logs() as lines:
+        await visitor.come_back(f"{_CALLBACK}?error=access_denied&state={state}")
+    refusals = [line for line in lines if line["action"] == "sign_in_refused"]
+    assert [line["error"] for line in refusals] == ["The issuer refused: access_denied."]
+    assert refusals[0]["client"]

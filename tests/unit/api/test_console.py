@@ -1,0 +1,129 @@
+"""The console's files: from memory, compressed, cached by their names, and nothing else."""
+
+import gzip
+import re
+from pathlib import Path
+
+import cramjam
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from inference_store.api import console, problems
+from inference_store.api.paths import EscapedPaths
+from inference_store.api.security_headers import SecurityHeaders
+from inference_store.api.templates import Templates
+from inference_store.inference.task_types import TASK_TYPES
+
+_TASKS = Path(__file__).parents[3] / "console" / "src" / "lib" / "tasks.ts"
+SCRIPT = "let a = 1;\n" * 400
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> httpx.AsyncClient:
+    """A client of a console of three files, with a secret beside them."""
+    folder = tmp_path / "files"
+    (folder / "assets").mkdir(parents=True)
+    (folder / "index.html").write_text("<!doctype html><title>Console</title>")
+    (folder / "icon.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+    (folder / "assets" / "index-Ab12.js").write_text(SCRIPT)
+    (tmp_path / "secret").write_text("secret")
+    return make_client(folder)
+
+
+def make_client(folder: Path) -> httpx.AsyncClient:
+    app = FastAPI(redirect_slashes=False, routes=console.list_routes(folder), docs_url=None)
+    app.state.templates = Templates([])
+    problems.handle_problems(app)
+    app.add_middleware(EscapedPaths)
+    app.add_middleware(SecurityHeaders)
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://api")
+
+
+async def test_the_page_is_asked_for_again_and_a_hashed_file_never(
+    client: httpx.AsyncClient,
+) -> None:
+    page = await client.get("/console/")
+    assert page.text.startswith("<!doctype html>")
+    assert page.headers["cache-control"] == "no-cache"
+    script = await client.get("/console/assets/index-Ab12.js")
+    assert script.headers["cache-control"] == "public, max-age=31536000, immutable"
+    assert script.headers["content-type"].startswith("text/javascript")
+
+
+async def test_it_has_the_strict_policy(client: httpx.AsyncClient) -> None:
+    policy = (await client.get("/console/")).headers["content-security-policy"]
+    assert policy == console.POLICY
+    assert "unsafe" not in policy
+    assert "data:" not in policy
+
+
+@pytest.mark.parametrize("coding", ["gzip", "zstd"])
+async def test_it_is_sent_compressed(client: httpx.AsyncClient, coding: str) -> None:
+    url = "/console/assets/index-Ab12.js"
+    accepted = {"Accept-Encoding": coding}
+    async with client.stream("GET", url, headers=accepted) as answer:
+        sent = b"".join([piece async for piece in answer.aiter_raw()])
+        assert answer.headers["content-encoding"] == coding
+        assert "Accept-Encoding" in answer.headers["vary"]
+    content = gzip.decompress(sent) if coding == "gzip" else bytes(cramjam.zstd.decompress(sent))
+    assert content.decode() == SCRIPT
+
+
+async def test_it_is_sent_uncompressed_if_no_coding_is_accepted(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/console/", headers={"Accept-Encoding": "identity"})
+    assert "content-encoding" not in answer.headers
+
+
+async def test_does_not_resend_unchanged_files(client: httpx.AsyncClient) -> None:
+    etag = (await client.get("/console/")).headers["etag"]
+    again = await client.get("/console/", headers={"If-None-Match": f'"other", {etag}'})
+    assert (again.status_code, again.content) == (304, b"")
+    assert again.headers["etag"] == etag
+    assert (await client.get("/console/", headers={"If-None-Match": '"other"'})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "name", ["gone.js", "assets", "assets/", "../secret", "..%2fsecret", "%2e%2e/secret", "/etc"]
+)
+async def test_there_is_nothing_else(client: httpx.AsyncClient, name: str) -> None:
+    answer = await client.get(f"/console/{name}")
+    assert answer.status_code == 404
+    assert "secret" not in answer.text.replace(name, "")
+
+
+async def test_a_browser_is_led_there(client: httpx.AsyncClient) -> None:
+    browser = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    answer = await client.get("/", headers=browser)
+    assert (answer.status_code, answer.headers["location"]) == (307, "console/")
+    assert (await client.get("/console")).headers["location"] == "console/"
+
+
+@pytest.mark.parametrize("accept", ["*/*", "application/json", ""])
+async def test_other_clients_get_a_hint(client: httpx.AsyncClient, accept: str) -> None:
+    answer = await client.get("/", headers={"Accept": accept})
+    assert answer.status_code == 404
+    assert "/console/" in answer.json()["detail"]
+
+
+async def test_it_cannot_be_changed(client: httpx.AsyncClient) -> None:
+    assert (await client.post("/console/")).status_code == 405
+
+
+async def test_every_address_of_the_committed_page_is_answered() -> None:
+    client = make_client(console.FILES)
+    page = (await client.get("/console/")).text
+    addresses = re.findall(r'(?:src|href)="([^"]*)"', page)
+    assert len(addresses) >= 3
+    for address in addresses:
+        assert address.startswith("./")
+        assert (await client.get(f"/console/{address}")).status_code == 200, address
+
+
+def test_it_shows_every_task_type_in_its_own_way() -> None:
+    table = re.search(r"^export const TASKS\b.*?^};", _TASKS.read_text(), re.MULTILINE | re.DOTALL)
+    assert table is not None
+    task_names = set(re.findall(r"^  (\w+):", table[0], re.MULTILINE))
+    assert task_names == set(TASK_TYPES), "console/src/lib/tasks.ts has one line for each task type"
+    outlined = set(re.findall(r"^  (\w+):.*isOutlined: true", table[0], re.MULTILINE))
+    assert outlined == {name for name, task_type in TASK_TYPES.items() if task_type.outlined}

@@ -1,0 +1,79 @@
+"""The loop that follows: once each, with heartbeats, and through trouble."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+from inference_store.api import following
+from inference_store.api.following import Arrived, Look, follow
+from inference_store.inference.errors import Busy, Unauthorized
+from inference_store.query.arrivals import Arrival
+
+Requests = list[tuple[datetime, frozenset[UUID]]]
+
+
+async def _collect_events(*looks: Any, heartbeat: float = 60.0) -> tuple[list[Any], Requests]:
+    """The events of a stream that looks so often, and what each look asked for."""
+    requests: Requests = []
+    remaining = list(looks)
+
+    async def look(since: datetime, seen_uids: frozenset[UUID]) -> Arrived:
+        requests.append((since, seen_uids))
+        arrivals = remaining.pop(0)
+        if isinstance(arrivals, Exception):
+            raise arrivals
+        return arrivals, [{"uid": arrival.uid} for arrival in arrivals[-following.MOST_SHOWN :]]
+
+    checked_look: Look = look
+    pieces = follow(
+        checked_look,
+        lambda: not remaining,
+        seconds=600,
+        look_seconds=0,
+        heartbeat_seconds=heartbeat,
+    )
+    return [_read_event(piece) async for piece in pieces], requests
+
+
+def _read_event(piece: bytes) -> Any:
+    assert piece.endswith(b"\n\n")
+    if piece.startswith(b":"):
+        return "heartbeat"
+    name, data = piece.decode().removesuffix("\n\n").split("\n")
+    return name.removeprefix("event: "), json.loads(data.removeprefix("data: "))
+
+
+def _make_arrivals(count: int, at: datetime) -> list[Arrival]:
+    return [Arrival(at + timedelta(milliseconds=n), uuid4()) for n in range(count)]
+
+
+async def test_passes_shown_inferences_to_the_next_look() -> None:
+    """And forgotten when it cannot be met any more."""
+    now = datetime.now(UTC)
+    first, second = _make_arrivals(2, now), _make_arrivals(1, now + timedelta(seconds=60))
+    events, requests = await _collect_events(first, second, [])
+    assert [name for name, _ in events] == ["begin", "inferences", "inferences"]
+    seen_uids = [uids for _, uids in requests]
+    assert seen_uids == [frozenset(), {arrival.uid for arrival in first}, {second[0].uid}]
+    assert requests[2][0] == second[0].indexed_at - timedelta(seconds=5)
+
+
+async def test_many_at_once_are_one_event_with_the_last() -> None:
+    arrivals = _make_arrivals(80, datetime.now(UTC))
+    [_, (_, data)], _ = await _collect_events(arrivals)
+    assert (len(data["items"]), data["more"]) == (50, True)
+    assert data["items"][-1]["uid"] == str(arrivals[-1].uid)
+
+
+async def test_a_silent_stream_has_heartbeats() -> None:
+    events, _ = await _collect_events([], [], heartbeat=0)
+    assert events[1:] == ["heartbeat", "heartbeat"]
+    events, _ = await _collect_events([], [])
+    assert len(events) == 1
+
+
+async def test_trouble_passes_and_a_refusal_ends_it(monkeypatch: Any) -> None:
+    monkeypatch.setattr(following, "_RETRY_SECONDS", 0)
+    events, _ = await _collect_events(Busy("x"), [], Unauthorized("y"), [])
+    assert [(name, data["status"]) for name, data in events[1:]] == [("problem", 503), ("end", 401)]

@@ -1,0 +1,96 @@
+"""The process that decodes, from outside: bounded, replaced when it fails, without secrets."""
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from inference_store.api.thumbnails import decoder, worker
+from inference_store.api.thumbnails.decoder import Decoder
+from inference_store.inference.errors import NoThumbnail
+
+from .pictures import SVG, make_picture, make_png
+
+
+async def test_pictures_one_after_the_other() -> None:
+    """One that is refused leaves the process to the next."""
+    async with Decoder() as thumbnails:
+        thumbnail = await thumbnails.make(make_picture(size=(640, 320)), 100)
+        assert (thumbnail.size, thumbnail.picture, thumbnail.jpeg[:2]) == (
+            (100, 50),
+            (640, 320),
+            b"\xff\xd8",
+        )
+        first = thumbnails._process
+        with pytest.raises(NoThumbnail, match="no picture"):
+            await thumbnails.make(SVG, 100)
+        assert (await thumbnails.make(make_picture("PNG"), 16)).size == (16, 8)
+        assert thumbnails._process is first
+
+
+async def test_its_memory_is_bounded() -> None:
+    """Within the pixels that are allowed, a decoder may still want more memory than there is."""
+    async with Decoder() as thumbnails:
+        await thumbnails.make(make_picture(), 16)
+        assert thumbnails._process is not None
+        limits = await asyncio.to_thread(Path(f"/proc/{thumbnails._process.pid}/limits").read_text)
+        limits_by_name = {
+            line[:26].strip(): line[26:].split()[0] for line in limits.splitlines()[1:]
+        }
+        assert limits_by_name["Max address space"] == str(worker.MEMORY_BYTES)
+        assert (limits_by_name["Max core file size"], limits_by_name["Max file size"]) == ("0", "0")
+
+
+async def test_a_bomb_is_refused_before_it_is_decoded() -> None:
+    bomb = make_png(60_000, 60_000, rows=300)
+    assert len(bomb) < 20_000_000
+    async with Decoder() as thumbnails:
+        with pytest.raises(NoThumbnail, match="too many pixels"):
+            await thumbnails.make(bomb, 240)
+
+
+async def test_it_sees_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INFERENCE_STORE_S3_SECRET_KEY", "secret")
+    async with Decoder() as thumbnails:
+        await thumbnails.make(make_picture(), 16)
+        assert thumbnails._process is not None
+        environment = await asyncio.to_thread(
+            Path(f"/proc/{thumbnails._process.pid}/environ").read_bytes
+        )
+    assert b"secret" not in environment
+    assert b"INFERENCE_STORE" not in environment
+
+
+_HANGS = "import time; time.sleep(600)"
+_CRASHES = "import os; os.abort()"
+_LIES = "import os, time; os.write(1, bytes([9] + [255] * 500)); time.sleep(600)"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [(_HANGS, "takes too long"), (_CRASHES, "could not be decoded"), (_LIES, "too much memory")],
+)
+async def test_a_process_that_fails(code: str, reason: str) -> None:
+    began = time.monotonic()
+    async with Decoder(seconds=3.0, command=(sys.executable, "-c", code)) as thumbnails:
+        with pytest.raises(NoThumbnail, match=reason):
+            await thumbnails.make(make_picture(), 16)
+    assert thumbnails._process is None
+    assert time.monotonic() - began < 60
+
+
+async def test_another_process_takes_the_next_picture() -> None:
+    async with Decoder() as thumbnails:
+        await thumbnails.make(make_picture(), 16)
+        assert thumbnails._process is not None
+        thumbnails._process.kill()
+        await thumbnails._process.wait()
+        with pytest.raises(NoThumbnail):
+            await thumbnails.make(make_picture(), 16)
+        assert (await thumbnails.make(make_picture(), 16)).size == (16, 8)
+
+
+def test_the_worker_is_what_runs() -> None:
+    assert decoder._COMMAND[-1] == worker.__name__

@@ -1,0 +1,116 @@
+"""Thumbnails of the process that decodes pictures."""
+
+from io import BytesIO
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from inference_store.api.thumbnails import worker
+from inference_store.api.thumbnails.wire import (
+    ANSWER,
+    DAMAGED,
+    MADE,
+    NOT_A_PICTURE,
+    REQUEST,
+    TOO_MANY_PIXELS,
+)
+from inference_store.api.thumbnails.worker import Refused, make_thumbnail, serve
+
+from .pictures import SVG, make_picture, make_png
+
+
+@pytest.mark.parametrize("form", worker.FORMATS)
+def test_each_format(form: str) -> None:
+    thumbnail = make_thumbnail(make_picture(form, (640, 320)), 100)
+    assert (thumbnail.picture, thumbnail.size) == ((640, 320), (100, 50))
+    with Image.open(BytesIO(thumbnail.jpeg)) as image:
+        assert (image.format, image.size, image.mode) == ("JPEG", (100, 50), "RGB")
+
+
+@pytest.mark.parametrize(
+    ("form", "mode"),
+    [
+        *(("PNG", mode) for mode in ("1", "L", "LA", "P", "RGBA", "I;16")),
+        *(("GIF", mode) for mode in ("L", "P")),
+        ("JPEG", "L"),
+        ("JPEG", "CMYK"),
+        ("WEBP", "RGBA"),
+    ],
+)
+def test_each_kind_of_pixel(form: str, mode: str) -> None:
+    assert make_thumbnail(make_picture(form, mode=mode), 16).size == (16, 8)
+
+
+def test_a_small_picture_keeps_its_size() -> None:
+    assert make_thumbnail(make_picture(size=(5, 3)), 240).size == (5, 3)
+
+
+def test_16_bits_are_shown_by_their_highest() -> None:
+    out = BytesIO()
+    Image.new("I;16", (8, 8), 0x8000).save(out, "PNG")
+    with Image.open(BytesIO(make_thumbnail(out.getvalue(), 16).jpeg)) as image:
+        assert abs(image.convert("L").getpixel((4, 4)) - 0x80) < 4  # type: ignore[operator]
+
+
+def test_nothing_but_pixels_is_left() -> None:
+    """The location and an embedded thumbnail are removed."""
+    exif = Image.Exif()
+    exif[0x010E] = "secret"
+    exif[0x0112] = 6  # it is not turned either: shapes are in pixels as they are stored
+    thumbnail = make_thumbnail(make_picture(size=(64, 32), exif=exif, comment=b"secret"), 64)
+    assert b"secret" not in thumbnail.jpeg
+    assert thumbnail.size == (64, 32)
+
+
+def _find_refusal(data: bytes) -> int:
+    with pytest.raises(Refused) as refused:
+        make_thumbnail(data, 240)
+    return refused.value.outcome
+
+
+@pytest.mark.parametrize(
+    ("data", "outcome"),
+    [
+        (b"", NOT_A_PICTURE),
+        (SVG, NOT_A_PICTURE),
+        (b'{"inputs": []}', NOT_A_PICTURE),
+        (b"%PDF-1.7", NOT_A_PICTURE),
+        (make_picture("TIFF"), NOT_A_PICTURE),
+        (make_picture("ICO", (32, 32)), NOT_A_PICTURE),
+        (make_picture("JPEG", (640, 480))[:-400], DAMAGED),
+        (make_png(5_000, 4_000), TOO_MANY_PIXELS),
+        (make_png(20_000, 20_000), TOO_MANY_PIXELS),
+    ],
+    ids=["nothing", "svg", "json", "pdf", "tiff", "ico", "cut", "large", "bomb"],
+)
+def test_what_is_refused(data: bytes, outcome: int) -> None:
+    assert _find_refusal(data) == outcome
+
+
+def test_a_large_jpeg_is_decoded_at_a_fraction() -> None:
+    thumbnail = make_thumbnail(make_picture("JPEG", (6_000, 4_000), "L"), 240)
+    assert (thumbnail.picture, thumbnail.size) == ((6_000, 4_000), (240, 160))
+
+
+@pytest.mark.parametrize("cut", [1, 3, 10, 30, 100])
+@pytest.mark.parametrize("form", worker.FORMATS)
+def test_a_picture_that_is_cut_anywhere(form: str, cut: int) -> None:
+    """Refused, or made of what is left; never another error."""
+    whole: Any = make_picture(form, (64, 64))
+    try:
+        make_thumbnail(whole[: len(whole) * cut // 101], 16)
+    except Refused as refused:
+        assert refused.outcome in {NOT_A_PICTURE, DAMAGED}
+
+
+def test_answers_follow_requests() -> None:
+    good, answers = make_picture(), BytesIO()
+    requests = [(good, 16), (SVG, 16), (good, 32)]
+    serve(BytesIO(b"".join(REQUEST.pack(len(p), e) + p for p, e in requests)), answers)
+    answers.seek(0)
+    outcomes = []
+    while head := answers.read(ANSWER.size):
+        outcome, *_, size = ANSWER.unpack(head)
+        outcomes.append((outcome, answers.read(size)[:2]))
+    assert outcomes == [(MADE, b"\xff\xd8"), (NOT_A_PICTURE, b""), (MADE, b"\xff\xd8")]
