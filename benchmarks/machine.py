@@ -1,4 +1,4 @@
-"""What a benchmark ran on."""
+"""The machine that a benchmark ran on."""
 
 import os
 import platform

@@ -43,7 +43,7 @@ def _polygon(points: int) -> dict[str, Any]:
 
 
 def hostile_bodies() -> Mapping[str, bytes]:
-    """What the neighbour sends, each of at most two megabytes."""
+    """Return what the neighbour sends, each of at most two megabytes."""
     bodies: dict[str, Any] = {
         "a small question": {"limit": 1},
         "polygon of 190,000 points": _polygon(190_000),
@@ -53,8 +53,10 @@ def hostile_bodies() -> Mapping[str, bytes]:
         "text filter of 4,900 values": {"filter": f"n IN ({','.join(['1'] * 4_900)})"},
         "text filter of 650 conditions": {"filter": " OR ".join(["n=1"] * 650)},
     }
-    made = {name: json.dumps(body, separators=(",", ":")).encode() for name, body in bodies.items()}
-    return made | {"lists 900 deep": b'{"filter":' + b"[" * 900 + b"]" * 900 + b"}"}
+    encoded = {
+        name: json.dumps(body, separators=(",", ":")).encode() for name, body in bodies.items()
+    }
+    return encoded | {"lists 900 deep": b'{"filter":' + b"[" * 900 + b"]" * 900 + b"}"}
 
 
 def main() -> None:
@@ -66,8 +68,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.send:
         asyncio.run(_send_for_ever(*arguments.send))
-    found = machine()
-    print(", ".join(f"{name} {value}" for name, value in found.items()), end=".\n\n")
+    description = machine()
+    print(", ".join(f"{name} {value}" for name, value in description.items()), end=".\n\n")
     asyncio.run(_measure(arguments.seconds, arguments.rate))
 
 
@@ -87,8 +89,8 @@ async def _measure(seconds: float, rate: str) -> None:
                 sent += int(process.stdout.read()) if process.stdout else 0
             cells = []
             for share in (0.5, 0.99):
-                one, two = (1000 * percentile(sorted(each), share) for each in (alone, beside))
-                cells.append(f"{one:.1f} ms | {two:.1f} ms | {two / one:.1f}")
+                quiet, busy = (1000 * percentile(sorted(times), share) for times in (alone, beside))
+                cells.append(f"{quiet:.1f} ms | {busy:.1f} ms | {busy / quiet:.1f}")
             print(f"| {kind} | {sent / (seconds + 1.5):.0f} | {' | '.join(cells)} |", flush=True)
 
 

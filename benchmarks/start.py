@@ -26,8 +26,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5, help="starts of each")
     runs: int = parser.parse_args().runs
-    found = machine()
-    print(", ".join(f"{name} {value}" for name, value in found.items()), end=".\n\n")
+    description = machine()
+    print(", ".join(f"{name} {value}" for name, value in description.items()), end=".\n\n")
     print("| service | import s, median | minimum | `--help` s, median | minimum |")
     print("|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as bytecode:
@@ -37,17 +37,17 @@ def main() -> None:
                 ["-c", f"import inference_store.cli.{service}"],
                 ["-m", "inference_store.cli.main", service, "--help"],
             )
-            cells = [_shown(_measured(way, environment, runs)) for way in ways]
+            cells = [_format_seconds(_measure(way, environment, runs)) for way in ways]
             print(f"| {service} | {' | '.join(cells)} |", flush=True)
 
 
 def _environment(bytecode: str) -> dict[str, str]:
-    """Ours, but that bytecode is written, and is read from a folder of its own."""
-    given = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    return given | {"PYTHONPATH": str(_PYTHON_PATH), "PYTHONPYCACHEPREFIX": bytecode}
+    """Return ours, but that bytecode is written, and is read from a folder of its own."""
+    inherited = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    return inherited | {"PYTHONPATH": str(_PYTHON_PATH), "PYTHONPYCACHEPREFIX": bytecode}
 
 
-def _measured(way: Sequence[str], environment: Mapping[str, str], runs: int) -> list[float]:
+def _measure(way: Sequence[str], environment: Mapping[str, str], runs: int) -> list[float]:
     """CPU seconds of each run; one before them makes the bytecode."""
     return [_cpu_seconds(way, environment) for _ in range(runs + 1)][1:]
 
@@ -62,7 +62,7 @@ def _cpu_seconds(way: Sequence[str], environment: Mapping[str, str]) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def _shown(seconds: Sequence[float]) -> str:
+def _format_seconds(seconds: Sequence[float]) -> str:
     return f"{median(seconds):.2f} | {min(seconds):.2f}"
 
 

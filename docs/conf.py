@@ -20,8 +20,7 @@ highlight_language = "none"
 
 # Files outside this folder that are pages of the site: links to them lead to the pages.
 _PAGES: Final = {
-    "../helm/inference-store/README.md": "chart.md",
-    "../README.md": "first-hour.md",
+    "../helm/inference-store/README.md": "reference/chart.md",
 }
 
 

@@ -10,7 +10,7 @@ from statistics import median
 
 from benchmarks.machine import machine
 
-from .asking import Figures, asked
+from .callers import Figures, measure
 from .cases import Case, cases, stream
 from .stage import Stage, stage
 
@@ -19,7 +19,7 @@ _MOST_STREAM_US = 250
 
 
 def main() -> None:
-    """Measure, and print the tables of docs/benchmarks.md."""
+    """Measure, and print the tables of docs/reference/benchmarks/api.md."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--inferences", type=int, default=20_000, help="that are stored")
     parser.add_argument("--rounds", type=int, default=5, help="alternations; medians are printed")
@@ -38,26 +38,28 @@ async def _measure(ready: Stage, rounds: int, seconds: float) -> None:
         )
         print("|---|---|---|---|---|---|---|---|---|")
         for case in cases(ready):
-            print(await _line(ready, case, callers, rounds, seconds), flush=True)
+            print(await _measure_line(ready, case, callers, rounds, seconds), flush=True)
         print()
-    print(await _stream(ready, rounds))
+    print(await _measure_stream(ready, rounds))
 
 
-async def _line(ready: Stage, case: Case, callers: int, rounds: int, seconds: float) -> str:
+async def _measure_line(ready: Stage, case: Case, callers: int, rounds: int, seconds: float) -> str:
     ours: list[Figures] = []
     floors: list[Figures] = []
     for _ in range(rounds + 1):
         api, floor = ready.api, ready.floor
-        ours.append(await asked(api.base, case.api, pid=api.pid, callers=callers, seconds=seconds))
+        ours.append(
+            await measure(api.base, case.api, pid=api.pid, callers=callers, seconds=seconds)
+        )
         if case.floor is not None:
             base = "" if case.most_more_ms else floor.base
             floors.append(
-                await asked(base, case.floor, pid=floor.pid, callers=callers, seconds=seconds)
+                await measure(base, case.floor, pid=floor.pid, callers=callers, seconds=seconds)
             )
-    return _said(case, ours[1:], floors[1:], held=callers == 1)  # the first one warms up
+    return _format_line(case, ours[1:], floors[1:], held=callers == 1)  # the first one warms up
 
 
-def _said(case: Case, ours: list[Figures], floors: list[Figures], *, held: bool) -> str:
+def _format_line(case: Case, ours: list[Figures], floors: list[Figures], *, held: bool) -> str:
     times = median(a.median_ms / b.median_ms for a, b in zip(ours, floors, strict=True))
     more = median(a.median_ms - b.median_ms for a, b in zip(ours, floors, strict=True))
     bar, missed = "", False
@@ -67,30 +69,30 @@ def _said(case: Case, ours: list[Figures], floors: list[Figures], *, held: bool)
         bar, missed = f"≤ {case.most_more_ms:g} ms more", more > case.most_more_ms
     cells = [
         case.name,
-        f"{median(each.median_ms for each in ours):.1f}",
-        f"{median(each.median_ms for each in floors):.1f}",
+        f"{median(figures.median_ms for figures in ours):.1f}",
+        f"{median(figures.median_ms for figures in floors):.1f}",
         f"{times:.1f}",
         bar + (" **no**" if missed else ""),
-        f"{median(each.p99_ms for each in ours):.1f}",
-        f"{median(each.a_second for each in ours):.0f}",
-        f"{median(each.a_second for each in floors):.0f}",
-        f"{median(each.cpu_ms for each in ours):.1f}",
+        f"{median(figures.p99_ms for figures in ours):.1f}",
+        f"{median(figures.a_second for figures in ours):.0f}",
+        f"{median(figures.a_second for figures in floors):.0f}",
+        f"{median(figures.cpu_ms for figures in ours):.1f}",
     ]
     return f"| {' | '.join(cells)} |"
 
 
-async def _stream(ready: Stage, rounds: int) -> str:
-    found = [
+async def _measure_stream(ready: Stage, rounds: int) -> str:
+    streams = [
         # at least one stream, however short the time
-        await asked(ready.api.base, stream(ready), pid=ready.api.pid, callers=1, seconds=0.001)
+        await measure(ready.api.base, stream(ready), pid=ready.api.pid, callers=1, seconds=0.001)
         for _ in range(rounds)
     ]
-    each = [1000 * figures.cpu_ms / len(ready.uids) for figures in found]
-    bar = f"≤ {_MOST_STREAM_US}" + (" **no**" if median(each) > _MOST_STREAM_US else "")
+    microseconds = [1000 * figures.cpu_ms / len(ready.uids) for figures in streams]
+    bar = f"≤ {_MOST_STREAM_US}" + (" **no**" if median(microseconds) > _MOST_STREAM_US else "")
     return (
         f"A stream of {len(ready.uids):,} inferences with metadata and predictions:"
-        f" {median(each):.0f} µs of the api's CPU an inference (bar {bar}),"
-        f" {found[-1].bytes / len(ready.uids):.0f} bytes each."
+        f" {median(microseconds):.0f} µs of the api's CPU an inference (bar {bar}),"
+        f" {streams[-1].bytes / len(ready.uids):.0f} bytes each."
     )
 
 

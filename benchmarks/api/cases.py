@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from benchmarks.ingest.events import MODEL
 
-from .asking import Question
+from .callers import Question
 from .stage import Stage
 
 _INFERENCES: Final = f"/v1/models/{MODEL}/inferences"

@@ -19,8 +19,8 @@ from tests.servers.ports import free_port
 from tests.servers.postgres import Postgres, PostgresServer
 from tests.service_process import Service
 
-from benchmarks.ingest.events import Made, made
-from benchmarks.ingest.stage import BUCKET, fill, put_blobs, store_of
+from benchmarks.ingest.events import Event, make_events
+from benchmarks.ingest.stage import BUCKET, fill, open_store, put_blobs
 
 _TOKEN = "a-token-of-the-benchmark"
 _PICTURE = bytes(range(256)) * 400
@@ -60,8 +60,8 @@ def stage(inferences: int) -> Iterator[Stage]:
         minio.create_bucket(BUCKET)
         dsn = postgres.create_database("bench")
         migrate(dsn)
-        asyncio.run(fill(dsn, made(0, inferences)))
-        put_blobs(store_of(minio, BUCKET), made(0, _PICTURES), data=_PICTURE)
+        asyncio.run(fill(dsn, make_events(0, inferences)))
+        put_blobs(open_store(minio, BUCKET), make_events(0, _PICTURES), data=_PICTURE)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         api, key = _api(stack, dsn, minio, folder)
         client = minio.client()
@@ -75,14 +75,14 @@ def stage(inferences: int) -> Iterator[Stage]:
         )
 
 
-def _pictured() -> Iterator[Made]:
-    return made(0, _PICTURES)
+def _pictured() -> Iterator[Event]:
+    return make_events(0, _PICTURES)
 
 
 def _uids(dsn: str) -> list[UUID]:
-    """Of all inferences, the oldest first."""
-    found = Postgres(dsn).ask("SELECT array_agg(uid::text ORDER BY uid) FROM inference")
-    return [UUID(uid) for uid in found]
+    """Return those of all inferences, the oldest first."""
+    uids = Postgres(dsn).ask("SELECT array_agg(uid::text ORDER BY uid) FROM inference")
+    return [UUID(uid) for uid in uids]
 
 
 def _api(stack: ExitStack, dsn: str, minio: MinioServer, folder: Path) -> tuple[Served, str]:
@@ -94,13 +94,13 @@ def _api(stack: ExitStack, dsn: str, minio: MinioServer, folder: Path) -> tuple[
     stack.callback(service.stop)
     service.wait_ready()
     base = f"http://127.0.0.1:{port}"
-    asked = httpx.post(
+    response = httpx.post(
         f"{base}/v1/keys",
         json={"name": "bench", "grants": [{"role": "analyst"}]},
         headers={"Authorization": f"Bearer {_TOKEN}"},
         timeout=60,
     )
-    return Served(base, service.process.pid), str(asked.raise_for_status().json()["key"])
+    return Served(base, service.process.pid), str(response.raise_for_status().json()["key"])
 
 
 def _floor(stack: ExitStack, dsn: str) -> Served:

@@ -1,7 +1,7 @@
 """`make bench-citus`: one plain Postgres and a Citus of three nodes, in turn, on one machine.
 
 What is measured goes into benchmarks/citus/results.json, from which
-`python -m benchmarks.citus.report` makes the section of docs/benchmarks.md.
+`python -m benchmarks.citus.report` writes docs/reference/benchmarks/citus.md.
 """
 
 import argparse
@@ -15,16 +15,16 @@ from typing import Any
 
 from tests.servers.fixtures import unique
 
-from benchmarks.ingest.events import made
+from benchmarks.ingest.events import make_events
 from benchmarks.ingest.stage import fill
 from benchmarks.machine import machine
 from benchmarks.query import matrix
 from benchmarks.query.__main__ import SIZES
-from benchmarks.query.asking import Asked, Asker, asking
+from benchmarks.query.asker import Answer, Asker, asking
 from benchmarks.query.bodies import CASES, Body, metadata
 from benchmarks.query.dataset import dataset
-from benchmarks.query.measure import Figures, measured
-from benchmarks.query.restoring import counted, restored
+from benchmarks.query.measure import Figures, measure
+from benchmarks.query.restoration import count_partitions, restore
 
 from .nodes import SHARDS, three_nodes
 
@@ -39,7 +39,7 @@ EVENTS = 20_000
 Lines = list[list[Any]]
 
 
-def main(given: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Load what is not there, measure both, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", choices=SIZES, default="1m", help="inferences")
@@ -48,64 +48,68 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--events", type=int, default=EVENTS, help="that are written")
     parser.add_argument("--load-only", action="store_true", help="load what is not there, and end")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where to write to")
-    arguments = parser.parse_args(given)
+    arguments = parser.parse_args(argv)
     size = SIZES[arguments.size]
     with three_nodes(size) as (citus, distributing), dataset(size) as (_, plain):
         if arguments.load_only:
             return
-        found = {"machine": machine(), "inferences": size, "shards": SHARDS}
-        found |= {"distributing": distributing}
-        found |= asyncio.run(_measured((plain, citus), size, arguments))
-    arguments.results.write_text(json.dumps(found, indent=1) + "\n")
+        results = {"machine": machine(), "inferences": size, "shards": SHARDS}
+        results |= {"distributing": distributing}
+        results |= asyncio.run(_measure((plain, citus), size, arguments))
+    arguments.results.write_text(json.dumps(results, indent=1) + "\n")
     print(f"written to {arguments.results}")
 
 
-async def _measured(places: Sequence[str], size: int, how: argparse.Namespace) -> dict[str, Any]:
-    for place in places:
-        await restored(place, size)
-        await counted(place)
+async def _measure(dsns: Sequence[str], size: int, arguments: argparse.Namespace) -> dict[str, Any]:
+    for dsn in dsns:
+        await restore(dsn, size)
+        await count_partitions(dsn)
     async with AsyncExitStack() as stack:
-        askers = [await stack.enter_async_context(asking(place)) for place in places]
-        lines = await _asked(askers, how.runs, how.seconds)
-    written = [await _written(place, how.events) for place in places]
-    for place in places:
-        await restored(place, size)
+        askers = [await stack.enter_async_context(asking(dsn)) for dsn in dsns]
+        lines = await _measure_lines(askers, arguments.runs, arguments.seconds)
+    written = [await _measure_writing(dsn, arguments.events) for dsn in dsns]
+    for dsn in dsns:
+        await restore(dsn, size)
     return {"lines": lines, "written": written}
 
 
-async def _asked(askers: Sequence[Asker], runs: int, seconds: float) -> Lines:
+async def _measure_lines(askers: Sequence[Asker], runs: int, seconds: float) -> Lines:
     """Every question of both, one after the other: what slows one down slows the other too."""
-    lines: Lines = [await _both(askers, matrix.look_ups, runs=runs)]
+    lines: Lines = [await _measure_both(askers, matrix.measure_look_ups, runs=runs)]
     for case in CASES:
-        lines.append(await _both(askers, matrix.asked, [case], runs=runs, seconds=seconds))
-    lines.append(await _both(askers, matrix.aggregates, runs=runs, seconds=2 * seconds))
-    lines.append(await _both(askers, _across, runs=runs, seconds=2 * seconds))
+        lines.append(
+            await _measure_both(askers, matrix.measure_cases, [case], runs=runs, seconds=seconds)
+        )
+    lines.append(
+        await _measure_both(askers, matrix.measure_aggregates, runs=runs, seconds=2 * seconds)
+    )
+    lines.append(await _measure_both(askers, _measure_across, runs=runs, seconds=2 * seconds))
     return [list(pair) for some in lines for pair in zip(*some, strict=True)]
 
 
-async def _both(askers: Sequence[Asker], ask: Any, *more: Any, **how: Any) -> Lines:
+async def _measure_both(askers: Sequence[Asker], ask: Any, *more: Any, **how: Any) -> Lines:
     return [[line.as_json() for line in await ask(asker, *more, **how)] for asker in askers]
 
 
-async def _across(asker: Asker, *, runs: int, seconds: float) -> list[Figures]:
-    found = []
+async def _measure_across(asker: Asker, *, runs: int, seconds: float) -> list[Figures]:
+    figures = []
     for name, (what, body) in ACROSS.items():
 
-        async def ask(_: int, what: str = what, body: Body = body) -> Asked:
+        async def ask(_: int, what: str = what, body: Body = body) -> Answer:
             began = time.perf_counter()
             answer = await asker.http.post(f"/v1/inferences/{what}", json=body)
             answer.raise_for_status()
-            return Asked(time.perf_counter() - began, answer.json().get("count", 0))
+            return Answer(time.perf_counter() - began, answer.json().get("count", 0))
 
-        found.append(await measured(name, "across", ask, runs=runs, warming=1, seconds=seconds))
-    return found
+        figures.append(await measure(name, "across", ask, runs=runs, warming=1, seconds=seconds))
+    return figures
 
 
-async def _written(place: str, count: int) -> float:
-    """Inferences a second that one process writes, without Kafka."""
-    events = list(made(0, count))
+async def _measure_writing(dsn: str, count: int) -> float:
+    """Return how many inferences a second one process writes, without Kafka."""
+    events = list(make_events(0, count))
     began = time.perf_counter()
-    await fill(place, events, model_id=unique("bench"), keys=False)
+    await fill(dsn, events, model_id=unique("bench"), keys=False)
     return count / (time.perf_counter() - began)
 
 

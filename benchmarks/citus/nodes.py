@@ -41,19 +41,19 @@ class KeptNode(KeptPostgres):
 @contextmanager
 def three_nodes(size: int) -> Iterator[tuple[str, float]]:
     """The coordinator's database, and how many seconds distributing took."""
-    folder = _distributed(size)
-    with _started(folder, {}) as nodes:
+    folder = _make_distributed(size)
+    with _start_nodes(folder, {}) as nodes:
         yield nodes[0].dsn_of(DATABASE), float((folder / _DONE).read_text())
 
 
 @contextmanager
-def _started(folder: Path, settings: Mapping[str, str]) -> Iterator[list[KeptNode]]:
+def _start_nodes(folder: Path, settings: Mapping[str, str]) -> Iterator[list[KeptNode]]:
     with ExitStack() as stack:
-        named = [folder / str(number) for number in range(1 + WORKERS)]
-        yield [stack.enter_context(KeptNode(each, settings)) for each in named]
+        folders = [folder / str(number) for number in range(1 + WORKERS)]
+        yield [stack.enter_context(KeptNode(node_folder, settings)) for node_folder in folders]
 
 
-def _distributed(size: int) -> Path:
+def _make_distributed(size: int) -> Path:
     if find_citus() != find_postgres():
         sys.exit("Citus is not installed beside the Postgres that the benchmarks use")
     before = loaded(size)
@@ -63,28 +63,28 @@ def _distributed(size: int) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     coordinator = KeptNode(folder / "0", {})
     shutil.copytree(before / "data", coordinator.data)
-    coordinator.own(coordinator.data)
-    with _started(folder, _LOADING) as nodes:
+    coordinator.give_folder(coordinator.data)
+    with _start_nodes(folder, _LOADING) as nodes:
         coordinator, *workers = nodes
-        places = [
+        dsns = [
             coordinator.dsn_of(DATABASE),
             *(node.create_database(DATABASE) for node in workers),
         ]
-        seconds = _distribute(places)
+        seconds = _distribute(dsns)
         for node in nodes:
             node.execute("CHECKPOINT")
     (folder / _DONE).write_text(str(seconds))
     return folder
 
 
-def _distribute(places: list[str]) -> float:
+def _distribute(dsns: list[str]) -> float:
     """Move the rows to their shards; the seconds of `distribute` alone."""
-    migrate(places[0])
-    join(places)
+    migrate(dsns[0])
+    join(dsns)
     began = time.perf_counter()
-    asyncio.run(distribute(places[0], shards=SHARDS, say=lambda said: print(said, flush=True)))
+    asyncio.run(distribute(dsns[0], shards=SHARDS, say=lambda said: print(said, flush=True)))
     seconds = time.perf_counter() - began
-    database = Postgres(places[0])
+    database = Postgres(dsns[0])
     for table in (*DISTRIBUTED, *REFERENCE):
         database.execute(f"SELECT truncate_local_data_after_distributing_table('{table.name}')")
     for table in DISTRIBUTED:

@@ -1,49 +1,50 @@
-"""`python -m benchmarks.citus.report`: the results as a section of docs/benchmarks.md."""
+"""`python -m benchmarks.citus.report`: the results as a page of the docs."""
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+from benchmarks.pages import write_figures
 
 from .__main__ import RESULTS
 
-_PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
-_BEGIN, _END = "<!-- figures of bench-citus -->", "<!-- end of the figures of Citus -->"
+TITLE: Final = "Figures: Citus"
 
 
 def main() -> None:
-    before, rest = _PAGE.read_text().split(_BEGIN)
-    _, after = rest.split(_END)
-    found = json.loads(RESULTS.read_text())
-    _PAGE.write_text(f"{before}{_BEGIN}\n\n{section(found)}\n\n{_END}{after}")
+    """Write the page of figures."""
+    write_figures("citus", TITLE, format_section(json.loads(RESULTS.read_text())))
 
 
-def section(found: Mapping[str, Any]) -> str:
-    """What it ran on, and the table."""
-    rows = [_row(*pair) for pair in found["lines"]]
-    rows.append(_cells("written, inferences/s |", *found["written"]))
+def format_section(results: Mapping[str, Any]) -> str:
+    """Return what it ran on, and the table."""
+    rows = [_format_row(*pair) for pair in results["lines"]]
+    rows.append(_format_cells("written, inferences/s |", *results["written"]))
     head = "| question | | one node, median ms | three nodes, median ms | times |"
-    return "\n".join([_said(found), "", head, "|---" * 5 + "|", *rows])
+    return "\n".join([_format_machine(results), "", head, "|---" * 5 + "|", *rows])
 
 
-def _said(found: Mapping[str, Any]) -> str:
-    machine = found["machine"]
+def _format_machine(results: Mapping[str, Any]) -> str:
+    machine = results["machine"]
     return (
-        f"{found['inferences']:,} inferences, {found['shards']} shards; {machine['processor']},"
+        f"{results['inferences']:,} inferences, {results['shards']} shards; {machine['processor']},"
         f" {machine['cores']} cores, {machine['memory GiB']} GiB, load before the run"
-        f" {machine['load before']}. `distribute` took {found['distributing']:.0f} s."
+        f" {machine['load before']}. `distribute` took {results['distributing']:.0f} s."
     )
 
 
-def _row(one: Mapping[str, Any], three: Mapping[str, Any]) -> str:
-    return _cells(f"{one['name']} | {one['kind']}", one["median"], three["median"])
+def _format_row(single: Mapping[str, Any], cluster: Mapping[str, Any]) -> str:
+    return _format_cells(
+        f"{single['name']} | {single['kind']}", single["median"], cluster["median"]
+    )
 
 
-def _cells(what: str, one: float, three: float) -> str:
-    return f"| {what} | {_number(one)} | {_number(three)} | {three / one:.2f} |"
+def _format_cells(what: str, single: float, cluster: float) -> str:
+    cells = f"{_format_number(single)} | {_format_number(cluster)} | {cluster / single:.2f}"
+    return f"| {what} | {cells} |"
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:,.1f}" if value < 10 else f"{value:,.0f}"
 
 

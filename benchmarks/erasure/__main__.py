@@ -1,7 +1,7 @@
 """`make bench-erasure`: real Postgres, MinIO and retention; erase, compare, write down.
 
 What is measured goes into benchmarks/erasure/results.json, from which
-`python -m benchmarks.erasure.report` makes the section of docs/benchmarks.md.
+`python -m benchmarks.erasure.report` writes docs/reference/benchmarks/erasure.md.
 """
 
 import argparse
@@ -19,13 +19,13 @@ from tests.servers.server import SHARED_TEMPORARY
 
 from benchmarks.machine import machine
 
+from .bench import PARTS, Bench, Sizes
 from .dataset import dataset, dsn_of
-from .measuring import PARTS, Bench, Sizes
 
 RESULTS = Path(__file__).with_name("results.json")
 
 
-def main(given: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Measure, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000, help="inferences without objects")
@@ -40,25 +40,25 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="of retention")
     parser.add_argument("--in-memory", action="store_true", help="MinIO's data, not on the disk")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where to write to")
-    arguments = parser.parse_args(given)
+    arguments = parser.parse_args(argv)
     described = machine()
     sizes = Sizes(
         arguments.rows, arguments.inferences, arguments.rounds,
         arguments.row_sample, arguments.sample, arguments.events,
     )  # fmt: skip
-    settings = dict(each.split("=", 1) for each in arguments.set)
-    found = measured(sizes, arguments.parts, settings, in_memory=arguments.in_memory)
+    settings = dict(setting.split("=", 1) for setting in arguments.set)
+    results = measure(sizes, arguments.parts, settings, in_memory=arguments.in_memory)
     before: dict[str, Any] = {}
     if set(arguments.parts) != set(PARTS) and arguments.results.exists():
         before = json.loads(arguments.results.read_text())
     run: dict[str, Any] = {"machine": described, "sizes": sizes.as_json(), "settings": settings}
     run |= {"in_memory": arguments.in_memory, "listed_ahead": True}
-    found["runs"] = before.get("runs", {}) | dict.fromkeys(arguments.parts, run)
-    arguments.results.write_text(json.dumps(before | found, indent=1) + "\n")
+    results["runs"] = before.get("runs", {}) | dict.fromkeys(arguments.parts, run)
+    arguments.results.write_text(json.dumps(before | results, indent=1) + "\n")
     print(f"written to {arguments.results}")
 
 
-def measured(
+def measure(
     sizes: Sizes, parts: Sequence[str], settings: dict[str, str], *, in_memory: bool = False
 ) -> dict[str, Any]:
     """All parts, on servers of their own."""

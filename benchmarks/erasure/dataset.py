@@ -24,12 +24,12 @@ _SETTINGS: Final = {**POSTGRES, "max_wal_size": "2GB", "random_page_cost": "1.1"
 def dataset(rows: int) -> Iterator[PostgresServer]:
     """A server where DOOMED has about `rows` inferences: gone when this ends."""
     size = round(rows / _SHARE)
-    kept = cache() / f"v{VERSION}-{size}-erasure"
-    loaded_into(kept, size, models=MODELS[::-1], objects=False)
+    data_folder = cache() / f"v{VERSION}-{size}-erasure"
+    loaded_into(data_folder, size, models=MODELS[::-1], objects=False)
     folder = cache() / f"v{VERSION}-{size}-erasure-run"
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        subprocess.run(["cp", "-a", "--reflink=auto", kept, folder], check=True)
+        subprocess.run(["cp", "-a", "--reflink=auto", data_folder, folder], check=True)
         with KeptPostgres(folder, _SETTINGS) as server:
             yield server
     finally:

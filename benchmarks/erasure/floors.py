@@ -24,17 +24,17 @@ _BATCH = 1000
 _PAGE = 1000  # what one request of S3 takes
 
 
-class Put(NamedTuple):
+class StoredObject(NamedTuple):
     """An object that lies there; `version`: of a bucket that keeps them."""
 
     key: str
     version: str | None = None
 
 
-Delete = Callable[[Sequence[Put]], None]
+Delete = Callable[[Sequence[StoredObject]], None]
 
 
-async def plain_deletes(engine: AsyncEngine, model_id: str, count: int) -> float:
+async def measure_plain_deletes(engine: AsyncEngine, model_id: str, count: int) -> float:
     """Inferences a second: DELETEs by their keys, 1,000 a transaction, and nothing else."""
     async with engine.connect() as connection:
         model = (await registrations.get(connection, model_id)).model
@@ -56,7 +56,7 @@ async def _delete(engine: AsyncEngine, model: int, uids: Sequence[UUID]) -> None
             await connection.execute(table.delete().where(*here, table.c.uid == listed))
 
 
-def bulk_deletes(delete: Delete, objects: Sequence[Put]) -> float:
+def measure_bulk_deletes(delete: Delete, objects: Sequence[StoredObject]) -> float:
     """Objects a second: 1,000 a request, as many in flight as an erasure has."""
     pages = [objects[start : start + _PAGE] for start in range(0, len(objects), _PAGE)]
     with ThreadPoolExecutor(THREADS) as threads:
@@ -67,15 +67,15 @@ def bulk_deletes(delete: Delete, objects: Sequence[Put]) -> float:
 
 def clients(store: S3Store, client: Minio, bucket: str, *, versioned: bool) -> dict[str, Delete]:
     """Bare clients, by name; only one of them can name a version."""
-    by_minio: dict[str, Delete] = {"minio-py": partial(_by_minio, client, bucket)}
-    return by_minio if versioned else {"obstore": partial(_by_obstore, store), **by_minio}
+    by_minio: dict[str, Delete] = {"minio-py": partial(_delete_by_minio, client, bucket)}
+    return by_minio if versioned else {"obstore": partial(_delete_by_obstore, store), **by_minio}
 
 
-def _by_obstore(store: S3Store, page: Sequence[Put]) -> None:
-    obstore.delete(store, [one.key for one in page])
+def _delete_by_obstore(store: S3Store, page: Sequence[StoredObject]) -> None:
+    obstore.delete(store, [stored.key for stored in page])
 
 
-def _by_minio(client: Minio, bucket: str, page: Sequence[Put]) -> None:
-    doomed = [DeleteObject(one.key, one.version) for one in page]
-    if faults := list(client.remove_objects(bucket, doomed)):
+def _delete_by_minio(client: Minio, bucket: str, page: Sequence[StoredObject]) -> None:
+    objects = [DeleteObject(stored.key, stored.version) for stored in page]
+    if faults := list(client.remove_objects(bucket, objects)):
         raise RuntimeError(str(faults[0]))

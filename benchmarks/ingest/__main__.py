@@ -16,7 +16,7 @@ from tests.servers.minio import MinioServer
 from tests.servers.postgres import PostgresServer
 
 from . import floor, stage, steps
-from .events import Made, made
+from .events import Event, make_events
 from .measure import Measured, ingest
 
 POSTGRES = {
@@ -37,7 +37,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     if arguments.only_steps:
-        print(_steps())
+        print(_format_steps())
     else:
         asyncio.run(run(arguments))
 
@@ -79,8 +79,8 @@ class _Bench:
         dsn = self._postgres.create_database(self._full)
         migrate(dsn)
         print(f"filling a partition with {self._there:,} inferences …", flush=True)
-        await stage.fill(dsn, made(0, self._there))
-        batch = list(made(self._there, self._events))
+        await stage.fill(dsn, make_events(0, self._there))
+        batch = list(make_events(self._there, self._events))
         batches = await self._rows_of(batch)
         floors = [await self._floor(batches)]
         inline = [e.message(inline=True) for e in batch]
@@ -89,7 +89,7 @@ class _Bench:
         if not self._only_inline:
             bucket = self._minio.create_bucket(unique())
             print(f"putting {2 * self._events:,} objects …", flush=True)
-            stage.put_blobs(stage.store_of(self._minio, bucket), batch)
+            stage.put_blobs(stage.open_store(self._minio, bucket), batch)
             messages = [e.message(inline=False) for e in batch]
             results.append(await self._ingest("two GETs", messages, bucket))
             floors.append(await self._floor(batches))
@@ -102,7 +102,7 @@ class _Bench:
         yield self._postgres.create_database(name, template=self._full)
         self._postgres.drop_database(name)
 
-    async def _rows_of(self, batch: Sequence[Made]) -> list[floor.Batch]:
+    async def _rows_of(self, batch: Sequence[Event]) -> list[floor.Batch]:
         """The rows that these events become, ready-made."""
         with self._copy() as dsn:
             await stage.fill(dsn, batch)
@@ -140,20 +140,20 @@ def report(results: Sequence[Measured], arguments: argparse.Namespace) -> None:
     print(f"{arguments.events:,} events into a partition that holds {arguments.there:,}.\n")
     print("| run | events/s | of plain COPY | ingester µs | postgres µs | kafka µs | minio µs |")
     print("|---|---|---|---|---|---|---|")
-    for one in results:
+    for result in results:
         cells = [
-            f"{one.cpu.get(name, 0):.0f}" for name in ("ingester", "postgres", "kafka", "minio")
+            f"{result.cpu.get(name, 0):.0f}" for name in ("ingester", "postgres", "kafka", "minio")
         ]
-        ratio = one.rate / plain.rate
-        print(f"| {one.name} | {one.rate:,.0f} | {ratio:.2f} | {' | '.join(cells)} |")
-    for one in results[1:]:
-        resident = ", ".join(f"{size:.0f}" for size in one.resident)
-        print(f"\n{one.name}: ingester's memory, MiB, over the run: {resident}")
-        print(f"{one.name}: the line's two halves, side by side: {one.steps}")
-    print(f"\n{_steps()}")
+        ratio = result.rate / plain.rate
+        print(f"| {result.name} | {result.rate:,.0f} | {ratio:.2f} | {' | '.join(cells)} |")
+    for result in results[1:]:
+        resident = ", ".join(f"{size:.0f}" for size in result.resident)
+        print(f"\n{result.name}: ingester's memory, MiB, over the run: {resident}")
+        print(f"{result.name}: the line's two halves, side by side: {result.steps}")
+    print(f"\n{_format_steps()}")
 
 
-def _steps() -> str:
+def _format_steps() -> str:
     spent = ", ".join(f"{step} {cost:.0f}" for step, cost in steps.measure().items())
     return (
         f"Of the ingester's µs an event with inline blobs: {spent};\n"

@@ -18,7 +18,7 @@ _LABELS = ("person", "car", "bicycle", "dog", "bus", "truck", "cat", "bench")
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class Event:
     """One event, and the two blobs that the index needs."""
 
     number: int
@@ -55,11 +55,11 @@ class Made:
         )
 
 
-def made(first: int, count: int) -> Iterator[Made]:
+def make_events(first: int, count: int) -> Iterator[Event]:
     """Events with numbers from `first` on, 10 ms apart."""
     for number in range(first, first + count):
         rng = random.Random(number)
-        yield Made(
+        yield Event(
             number=number,
             received_at=DAY + timedelta(milliseconds=10 * number, microseconds=number % 1000),
             capture_id=UUID(int=rng.getrandbits(128), version=4),
@@ -85,10 +85,10 @@ def _metadata(number: int, rng: random.Random) -> bytes:
 
 
 def _response(rng: random.Random) -> bytes:
-    found = []
+    detections = []
     for _ in range(3):
         x, y = rng.uniform(0, 1200), rng.uniform(0, 650)
         box = {"xmin": x, "ymin": y, "xmax": x + rng.uniform(5, 80), "ymax": y + 40.5}
-        found.append({"label": rng.choice(_LABELS), "score": rng.random(), **box})
-    output = {"name": "predictions", "datatype": "BYTES", "shape": [1], "data": [found]}
+        detections.append({"label": rng.choice(_LABELS), "score": rng.random(), **box})
+    output = {"name": "predictions", "datatype": "BYTES", "shape": [1], "data": [detections]}
     return orjson.dumps({"model_name": MODEL, "id": "x", "outputs": [output]})

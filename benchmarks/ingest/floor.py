@@ -11,7 +11,7 @@ import asyncpg
 
 from inference_store.inference.events import uid_floor
 
-from .events import made
+from .events import make_events
 from .measure import CpuClock, Measured
 
 TABLES = ("inference", "metadata_number", "metadata_string", "metadata_bool", "prediction")
@@ -32,7 +32,7 @@ async def read_batches(dsn: str, first: int, count: int) -> list[Batch]:
 
 
 def _uid(number: int) -> UUID:
-    (event,) = made(number, 1)
+    (event,) = make_events(number, 1)
     return uid_floor(event.received_at)
 
 

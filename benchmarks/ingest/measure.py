@@ -75,26 +75,26 @@ async def ingest(
     service = Service("ingester", environment, folder)
     pid = service.process.pids
     dsn = environment["INFERENCE_STORE_POSTGRES_DSN"]
-    await until_stored(dsn, 1)
+    await wait_until_stored(dsn, 1)
     clock = CpuClock({"ingester": pid, **servers})
-    begun, started = await stored(dsn), time.perf_counter()
+    begun, started = await count_stored(dsn), time.perf_counter()
     resident: list[float] = []
-    while (done := await stored(dsn)) < events:
+    while (done := await count_stored(dsn)) < events:
         clock.look()
         if done * 10 >= events * len(resident):
             resident.append(psutil.Process(pid()[0]).memory_info().rss / 2**20)
         await asyncio.sleep(0.1)
     seconds = time.perf_counter() - started
     used = clock.used()
-    steps = _steps(service.admin)
+    steps = _read_steps(service.admin)
     service.stop()
     counted = events - begun
     cpu = {group: 1e6 * spent / counted for group, spent in used.items()}
     return Measured(name, counted, seconds, cpu, resident, steps)
 
 
-async def stored(dsn: str) -> int:
-    """How many events the books say are stored."""
+async def count_stored(dsn: str) -> int:
+    """Return how many events the accounting says are stored."""
     engine = create_engine(dsn, pool_size=1)
     async with engine.connect() as connection:
         accounts = await accounting.list_accounts(connection)
@@ -102,22 +102,22 @@ async def stored(dsn: str) -> int:
     return sum(account.counts[Outcome.STORED] for account in accounts)
 
 
-async def until_stored(dsn: str, count: int) -> None:
+async def wait_until_stored(dsn: str, count: int) -> None:
     """Wait until so many are stored; the first batch pays for imports and connections."""
     deadline = time.monotonic() + 60
-    while await stored(dsn) < count:
+    while await count_stored(dsn) < count:
         if time.monotonic() > deadline:
             sys.exit("the ingester stored nothing within 60 s")
         await asyncio.sleep(0.02)
 
 
-def _steps(admin: str) -> str:
+def _read_steps(admin: str) -> str:
     """Seconds spent in reading and in writing, as the ingester's own metrics say."""
     with urllib.request.urlopen(f"{admin}/metrics", timeout=10) as answer:
         lines = answer.read().decode().splitlines()
-    found = {}
+    steps = {}
     for line in lines:
         if line.startswith("inference_store_ingester_batch_seconds_sum"):
             step = line.split('step="')[1].split('"')[0]
-            found[step] = float(line.rsplit(" ", 1)[1])
-    return ", ".join(f"{step} {seconds:.1f} s" for step, seconds in sorted(found.items()))
+            steps[step] = float(line.rsplit(" ", 1)[1])
+    return ", ".join(f"{step} {seconds:.1f} s" for step, seconds in sorted(steps.items()))

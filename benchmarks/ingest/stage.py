@@ -22,7 +22,7 @@ from inference_store.inference.events import Buckets, decode
 from inference_store.inference.metadata import read_metadata
 from inference_store.inference.task_types import read_predictions, task_type_of
 
-from .events import MODEL, Made
+from .events import MODEL, Event
 
 # The bucket that events name.
 BUCKET = "bench"
@@ -31,7 +31,7 @@ _BATCH = 5000
 
 async def fill(
     dsn: str,
-    events: Iterable[Made],
+    events: Iterable[Event],
     *,
     model_id: str = MODEL,
     keys: bool = True,
@@ -42,8 +42,8 @@ async def fill(
     dictionary = Dictionary(engine)
     waiting = iter(events)
     while some := list(islice(waiting, _BATCH)):
-        await make_missing(engine, [each.received_at for each in some], target=5_000_000)
-        items = await items_of(engine, some, model_id, keys=keys, bucket=bucket)
+        await make_missing(engine, [event.received_at for event in some], target=5_000_000)
+        items = await build_items(engine, some, model_id, keys=keys, bucket=bucket)
         model = items[0].registration.model
         names = {leaf.name for item in items for leaf in item.metadata.leaves}
         labels = {p.label for item in items for p in item.predictions.items or () if p.label}
@@ -55,9 +55,9 @@ async def fill(
     await engine.dispose()
 
 
-async def items_of(
+async def build_items(
     engine: AsyncEngine,
-    some: Sequence[Made],
+    some: Sequence[Event],
     model_id: str,
     *,
     keys: bool,
@@ -71,8 +71,8 @@ async def items_of(
         changes |= {"data": None, "response": None, "metadata": None}
     events = [replace(event, **changes) for event in decoded]
     async with engine.begin() as connection:
-        known = await registrations.register_missing(connection, {model_id: events[0]})
-    registration = known[model_id]
+        registered = await registrations.register_missing(connection, {model_id: events[0]})
+    registration = registered[model_id]
     kind = task_type_of("Object Detection")
     return [
         Indexable(
@@ -96,7 +96,7 @@ async def publish(servers: str, topic: str, messages: Iterable[bytes]) -> None:
     await producer.stop()
 
 
-def store_of(minio: S3, bucket: str) -> S3Store:
+def open_store(minio: S3, bucket: str) -> S3Store:
     """A client for one bucket."""
     return S3Store(
         bucket,
@@ -108,10 +108,10 @@ def store_of(minio: S3, bucket: str) -> S3Store:
     )
 
 
-def put_blobs(store: S3Store, events: Iterable[Made], *, data: bytes | None = None) -> None:
+def put_blobs(store: S3Store, events: Iterable[Event], *, data: bytes | None = None) -> None:
     """Two objects an event, by threads; with `data` its datum too."""
 
-    def put(event: Made) -> None:
+    def put(event: Event) -> None:
         if data is not None:
             obstore.put(store, event.key("data"), data)
         obstore.put(store, event.key("metadata"), event.metadata)

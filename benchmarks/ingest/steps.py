@@ -9,12 +9,12 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from inference_store.index.registrations import Registration
-from inference_store.index.writing import Indexable, deltas, rows_of
+from inference_store.index.writing import Indexable, build_deltas, rows_of
 from inference_store.inference.events import Buckets, decode
 from inference_store.inference.metadata import read_metadata
 from inference_store.inference.task_types import read_predictions, task_type_of
 
-from .events import MODEL, made
+from .events import MODEL, make_events
 
 _EVENTS = 3000
 _PASSES = 5
@@ -40,7 +40,7 @@ def measure() -> dict[str, float]:
     gc.set_threshold(100_000, 50, 100)  # as the ingester does
     _pass()
     passes = [_pass() for _ in range(_PASSES)]
-    return {step: median(each[step] for each in passes) for step in passes[0]}
+    return {step: median(figures[step] for figures in passes) for step in passes[0]}
 
 
 def _pass() -> dict[str, float]:
@@ -53,7 +53,7 @@ def _pass() -> dict[str, float]:
         return result
 
     now = datetime.now(UTC)
-    messages = [event.message(inline=True) for event in made(0, _EVENTS)]
+    messages = [event.message(inline=True) for event in make_events(0, _EVENTS)]
     buckets, kind = Buckets("bench", frozenset()), task_type_of("Object Detection")
     names: Any = SimpleNamespace(keys=_Names(), labels=_Names())
     registration = Registration(
@@ -85,5 +85,5 @@ def _pass() -> dict[str, float]:
         for e, m, p in zip(events, metadata, predictions, strict=True)
     ]
     timed("make rows", lambda: [rows_of(item, names, indexed_at=now) for item in items])
-    timed("count keys seen", lambda: deltas(items, names))
+    timed("count keys seen", lambda: build_deltas(items, names))
     return spent

@@ -2,7 +2,7 @@
 
 Plain JSONB with a GIN index is asked beside us at a million, MLflow at a hundred thousand. What is
 measured goes into benchmarks/peers/results.json, from which `python -m benchmarks.peers.report`
-makes the tables of docs/benchmarks.md.
+writes docs/reference/benchmarks/peers.md.
 """
 
 import argparse
@@ -15,14 +15,14 @@ from typing import Any
 from tests.servers.postgres import Postgres
 
 from benchmarks.machine import machine
-from benchmarks.query.asking import Asker, asking
+from benchmarks.query.asker import Asker, asking
 from benchmarks.query.dataset import dataset, loaded
 from benchmarks.query.population import MODELS
-from benchmarks.query.restoring import restored
+from benchmarks.query.restoration import restore
 
 from . import jsonb, traces, tracking
-from .comparing import Peer, compared
-from .kept import kept
+from .comparison import Peer, compare
+from .databases import fill_database
 from .questions import QUESTIONS
 
 RESULTS = Path(__file__).with_name("results.json")
@@ -39,8 +39,8 @@ def main() -> None:
     arguments = parser.parse_args()
     for size in (arguments.jsonb, arguments.mlflow):
         loaded(size)
-    found = asyncio.run(_Bench(arguments.runs, arguments.seconds).run(arguments))
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+    results = asyncio.run(_Bench(arguments.runs, arguments.seconds).run(arguments))
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     print(f"written to {RESULTS}")
 
 
@@ -49,61 +49,63 @@ class _Bench:
         self._runs, self._seconds = runs, seconds
 
     async def run(self, sizes: argparse.Namespace) -> dict[str, Any]:
-        found: dict[str, Any] = {"machine": {"inferences": sizes.jsonb, **machine()}}
+        results: dict[str, Any] = {"machine": {"inferences": sizes.jsonb, **machine()}}
         with dataset(sizes.jsonb, settings=_SETTINGS) as (server, dsn):
-            found["machine"]["postgres"] = str(server.ask("SHOW server_version")).split()[0]
-            found["jsonb"] = await self._beside_jsonb(server, dsn, sizes.jsonb)
+            results["machine"]["postgres"] = str(server.ask("SHOW server_version")).split()[0]
+            results["jsonb"] = await self._beside_jsonb(server, dsn, sizes.jsonb)
         with dataset(sizes.mlflow, settings=_SETTINGS) as (server, dsn):
-            found["mlflow"] = await self._beside_mlflow(server, dsn, sizes.mlflow)
-        return found
+            results["mlflow"] = await self._beside_mlflow(server, dsn, sizes.mlflow)
+        return results
 
     async def _beside_jsonb(self, server: Postgres, dsn: str, size: int) -> dict[str, Any]:
-        await restored(dsn, size)
+        await restore(dsn, size)
         fill = partial(jsonb.load, size=size)
-        theirs = await kept(server, jsonb.DATABASE, f"{size} documents", fill)
-        async with asking(dsn) as asker, jsonb.connected(theirs) as peer:
-            lines = await self._lines(asker, peer, ("page", "count"))
-        return _said(size, dsn, theirs) | {"lines": lines}
+        theirs = await fill_database(server, jsonb.DATABASE, f"{size} documents", fill)
+        async with asking(dsn) as asker, jsonb.connect(theirs) as peer:
+            lines = await self._measure_lines(asker, peer, ("page", "count"))
+        return _measure_sizes(size, dsn, theirs) | {"lines": lines}
 
     async def _beside_mlflow(self, server: Postgres, dsn: str, size: int) -> dict[str, Any]:
-        await restored(dsn, size)
+        await restore(dsn, size)
         version = tracking.version()
-        fill = partial(_traced, size=size)
-        theirs = await kept(server, tracking.DATABASE, f"{size} traces, MLflow {version}", fill)
+        fill = partial(_load_traces, size=size)
+        theirs = await fill_database(
+            server, tracking.DATABASE, f"{size} traces, MLflow {version}", fill
+        )
         async with asking(dsn) as asker, tracking.tracking(theirs) as peer:
-            lines = await self._lines(asker, peer, ("page",), says_all=False)
-        return _said(size, dsn, theirs) | {"version": version, "lines": lines}
+            lines = await self._measure_lines(asker, peer, ("page",), says_all=False)
+        return _measure_sizes(size, dsn, theirs) | {"version": version, "lines": lines}
 
-    async def _lines(
+    async def _measure_lines(
         self, asker: Asker, peer: Peer, kinds: tuple[str, ...], *, says_all: bool = True
     ) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
+        lines: list[dict[str, Any]] = []
         for question in QUESTIONS:
             for kind in kinds:
                 line: dict[str, Any] = {"question": question.name, "kind": kind}
                 if question.cannot is None or says_all:
-                    line |= await compared(
+                    line |= await compare(
                         question, asker, peer, kind=kind, runs=self._runs, seconds=self._seconds
                     )
                 else:
                     line["cannot"] = question.cannot
-                found.append(line)
-        return found
+                lines.append(line)
+        return lines
 
 
-async def _traced(dsn: str, size: int) -> None:
+async def _load_traces(dsn: str, size: int) -> None:
     async with tracking.tracking(dsn) as client:
         experiments = await client.experiments(*MODELS)
         await traces.load(dsn, size, experiments, client.write)
 
 
-def _said(size: int, ours: str, theirs: str) -> dict[str, Any]:
-    """How much there is, and the bytes that it takes of the disk."""
-    of = "SELECT pg_database_size(current_database())"
+def _measure_sizes(size: int, ours: str, theirs: str) -> dict[str, Any]:
+    """Return how much there is, and the bytes that it takes of the disk."""
+    size_query = "SELECT pg_database_size(current_database())"
     return {
         "inferences": size,
-        "bytes": Postgres(ours).ask(of),
-        "bytes of the peer": Postgres(theirs).ask(of),
+        "bytes": Postgres(ours).ask(size_query),
+        "bytes of the peer": Postgres(theirs).ask(size_query),
     }
 
 

@@ -6,43 +6,43 @@ from uuid import UUID
 
 import orjson
 
-from benchmarks.query.described import Described, described
+from benchmarks.query.descriptions import InferenceDescription, describe
 from benchmarks.query.plan import plan
 from benchmarks.query.population import MODELS, Chunk
 
 
-def chunks(size: int) -> list[Chunk]:
-    """The whole population, the oldest first."""
+def list_chunks(size: int) -> list[Chunk]:
+    """Return the whole population, the oldest first."""
     return [chunk for filled in plan(size) for chunk in filled.chunks()]
 
 
-def inferences(chunk: Chunk) -> Iterator[tuple[UUID, Described]]:
-    """Every one of a chunk, with the uid that it has in the store."""
-    for uid, each in zip(chunk.uid, described(chunk), strict=True):
-        yield UUID(bytes=uid.tobytes()), each
+def list_inferences(chunk: Chunk) -> Iterator[tuple[UUID, InferenceDescription]]:
+    """Yield every one of a chunk, with the uid that it has in the store."""
+    for uid, inference in zip(chunk.uid, describe(chunk), strict=True):
+        yield UUID(bytes=uid.tobytes()), inference
 
 
-def name(each: Described) -> str:
-    """The client's id of it."""
-    return f"frame-{each.number:09d}"
+def format_name(inference: InferenceDescription) -> str:
+    """Return the client's id of it."""
+    return f"frame-{inference.number:09d}"
 
 
-def document(each: Described) -> str:
-    """All of it that is searched, as JSON."""
-    made = {
-        "inference_id": name(each),
-        "model": MODELS[each.place],
-        "received_at": each.received_at,
-        "ok": each.predictions is not None,
-        "metadata": each.metadata,
-        "predictions": each.predictions or [],
+def format_document(inference: InferenceDescription) -> str:
+    """Return all of it that is searched, as JSON."""
+    members = {
+        "inference_id": format_name(inference),
+        "model": MODELS[inference.model_number],
+        "received_at": inference.received_at,
+        "ok": inference.predictions is not None,
+        "metadata": inference.metadata,
+        "predictions": inference.predictions or [],
     }
-    return orjson.dumps(made).decode()
+    return orjson.dumps(members).decode()
 
 
-def tags(each: Described) -> dict[str, str]:
-    """The metadata as texts: an object's members each under their path, a list as JSON."""
-    return {key: _spelt(value) for key, value in _leaves("", each.metadata)}
+def format_tags(inference: InferenceDescription) -> dict[str, str]:
+    """Return the metadata as texts: an object's members each under their path, a list as JSON."""
+    return {key: _spell(value) for key, value in _leaves("", inference.metadata)}
 
 
 def _leaves(before: str, values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -53,5 +53,5 @@ def _leaves(before: str, values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield before + key, value
 
 
-def _spelt(value: Any) -> str:
+def _spell(value: Any) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()

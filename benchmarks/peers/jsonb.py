@@ -18,11 +18,11 @@ from uuid import UUID
 import asyncpg
 import orjson
 
-from benchmarks.query.asking import PAGE, Asked
+from benchmarks.query.asker import PAGE, Answer
 from benchmarks.query.population import Chunk
 from inference_store.inference.events import uid_floor
 
-from .documents import chunks, document, inferences
+from .documents import format_document, list_chunks, list_inferences
 from .questions import MODEL, Put
 
 DATABASE = "peer_jsonb"
@@ -41,7 +41,7 @@ async def load(dsn: str, size: int, *, processes: int = 2) -> None:
     connection = await asyncpg.connect(dsn)
     try:
         await connection.execute(TABLE)
-        every = chunks(size)
+        every = list_chunks(size)
         pieces = [every[at : at + _PIECE] for at in range(0, len(every), _PIECE)]
         if processes > 1:
             with ProcessPoolExecutor(processes) as pool:
@@ -49,7 +49,7 @@ async def load(dsn: str, size: int, *, processes: int = 2) -> None:
                     pass
         else:
             for piece in pieces:
-                await _copied(dsn, piece)
+                await _copy_pieces(dsn, piece)
         await connection.execute("SET maintenance_work_mem = '512MB'")
         for index in INDEXES:
             await connection.execute(index, timeout=3600)
@@ -59,10 +59,10 @@ async def load(dsn: str, size: int, *, processes: int = 2) -> None:
 
 
 def _copy(dsn: str, piece: Sequence[Chunk]) -> None:
-    asyncio.run(_copied(dsn, piece))
+    asyncio.run(_copy_pieces(dsn, piece))
 
 
-async def _copied(dsn: str, piece: Sequence[Chunk]) -> None:
+async def _copy_pieces(dsn: str, piece: Sequence[Chunk]) -> None:
     connection = await asyncpg.connect(dsn)
     try:
         await connection.copy_records_to_table(
@@ -74,12 +74,12 @@ async def _copied(dsn: str, piece: Sequence[Chunk]) -> None:
 
 def _records(piece: Sequence[Chunk]) -> Iterator[tuple[UUID, str]]:
     for chunk in piece:
-        for uid, each in inferences(chunk):
-            yield uid, document(each)
+        for uid, inference in list_inferences(chunk):
+            yield uid, format_document(inference)
 
 
-def where(put: Put) -> tuple[str, list[Any]]:
-    """The condition in SQL, and its values."""
+def build_condition(put: Put) -> tuple[str, list[Any]]:
+    """Return the condition in SQL, and its values."""
     contained = orjson.dumps({"model": MODEL, **put.contains}).decode()
     sql, values = "doc @> $1", list[Any]([contained])
     if put.tested is not None:
@@ -98,28 +98,28 @@ class Jsonb:
 
     connection: asyncpg.Connection
 
-    async def page(self, put: Put) -> Asked:
-        """The newest 50, as documents."""
-        condition, values = where(put)
-        asked = f"SELECT uid, doc FROM events WHERE {condition} ORDER BY uid DESC LIMIT {PAGE}"
+    async def page(self, put: Put) -> Answer:
+        """Return the newest 50, as documents."""
+        condition, values = build_condition(put)
+        query = f"SELECT uid, doc FROM events WHERE {condition} ORDER BY uid DESC LIMIT {PAGE}"
         began = time.perf_counter()
-        rows = await self.connection.fetch(asked, *values)
+        rows = await self.connection.fetch(query, *values)
         documents = [orjson.loads(row["doc"]) for row in rows]
         seconds = time.perf_counter() - began
         uids = tuple(str(row["uid"]) for row in rows)
-        return Asked(seconds, len(rows), uids=uids, said=documents)
+        return Answer(seconds, len(rows), uids=uids, body=documents)
 
-    async def count(self, put: Put) -> Asked:
-        """How many there are."""
-        condition, values = where(put)
-        asked = f"SELECT count(*) FROM events WHERE {condition}"
+    async def count(self, put: Put) -> Answer:
+        """Count them."""
+        condition, values = build_condition(put)
+        query = f"SELECT count(*) FROM events WHERE {condition}"
         began = time.perf_counter()
-        found = await self.connection.fetchval(asked, *values)
-        return Asked(time.perf_counter() - began, found)
+        number = await self.connection.fetchval(query, *values)
+        return Answer(time.perf_counter() - began, number)
 
 
 @asynccontextmanager
-async def connected(dsn: str) -> AsyncIterator[Jsonb]:
+async def connect(dsn: str) -> AsyncIterator[Jsonb]:
     """A client of the database at that address."""
     connection = await asyncpg.connect(dsn, server_settings=_SESSION)
     try:

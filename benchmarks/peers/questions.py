@@ -76,11 +76,11 @@ def at_path(angle: int) -> Put:
 
 def detected(label: str, above: float) -> Put:
     """One and the same prediction has that label and a higher score."""
-    wanted = f"@.label == {_text(label)} && @.score > {above}"
+    condition = f"@.label == {_text(label)} && @.score > {above}"
     return Put(
         {"prediction": {"label": label, "score": {"gt": above}}},
         tested="doc @@ {}",
-        values=(f"exists($.predictions[*] ? ({wanted}))",),
+        values=(f"exists($.predictions[*] ? ({condition}))",),
     )
 
 

@@ -1,29 +1,27 @@
-"""The tables of docs/benchmarks.md, from what was measured, between two marks of the page."""
+"""`python -m benchmarks.peers.report`: the results as a page of the docs."""
 
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-_RESULTS = Path(__file__).with_name("results.json")
-_DOCS = Path(__file__).parents[2] / "docs"
-_BEGIN, _END = "<!-- figures of bench-peers -->", "<!-- end of the peers -->"
+from benchmarks.pages import write_figures
+
+RESULTS: Final = Path(__file__).with_name("results.json")
+TITLE: Final = "Figures: beside JSONB and MLflow"
 
 
 def main() -> None:
-    found = json.loads(_RESULTS.read_text())
-    page = _DOCS / "benchmarks.md"
-    before, rest = page.read_text().split(_BEGIN)
-    _, after = rest.split(_END)
-    page.write_text(f"{before}{_BEGIN}\n\n{section(found)}\n\n{_END}{after}")
+    """Write the page of figures."""
+    write_figures("peers", TITLE, format_section(json.loads(RESULTS.read_text())))
 
 
-def section(found: Mapping[str, Any]) -> str:
+def format_section(results: Mapping[str, Any]) -> str:
     """Both tables, in Markdown."""
-    jsonb, mlflow = found["jsonb"], found["mlflow"]
+    jsonb, mlflow = results["jsonb"], results["mlflow"]
     return "\n\n".join(
         [
-            _machine(found["machine"]),
+            _machine(results["machine"]),
             _size(jsonb, "the table of documents with its indexes"),
             "\n".join(_table(jsonb, "JSONB and GIN")),
             _size(mlflow, f"the database of MLflow {mlflow['version']}"),

@@ -13,7 +13,7 @@ import asyncpg
 
 from benchmarks.query.population import MODELS
 
-from .documents import chunks, inferences, name, tags
+from .documents import format_name, format_tags, list_chunks, list_inferences
 
 Row: TypeAlias = tuple[Any, ...]
 # So many are written by MLflow itself, to be compared with.
@@ -60,22 +60,22 @@ class Trace:
 
 
 def uid_of(trace_id: str) -> str:
-    """The uid that a trace's id was made of, without hyphens."""
+    """Return the uid that a trace's id was made of, without hyphens."""
     return trace_id.removeprefix("tr-")
 
 
-def traces(size: int) -> Iterator[Trace]:
-    """The whole population."""
-    for chunk in chunks(size):
-        for uid, each in inferences(chunk):
+def list_traces(size: int) -> Iterator[Trace]:
+    """Yield the whole population."""
+    for chunk in list_chunks(size):
+        for uid, inference in list_inferences(chunk):
             yield Trace(
                 trace_id=f"tr-{uid.hex}",
-                model=MODELS[each.place],
-                timestamp_ms=int(each.received_at.timestamp() * 1000),
-                execution_time_ms=10 + round(each.metadata["exposure"] * 10),
-                status="ERROR" if each.predictions is None else "OK",
-                client_request_id=name(each),
-                tags=tags(each),
+                model=MODELS[inference.model_number],
+                timestamp_ms=int(inference.received_at.timestamp() * 1000),
+                execution_time_ms=10 + round(inference.metadata["exposure"] * 10),
+                status="ERROR" if inference.predictions is None else "OK",
+                client_request_id=format_name(inference),
+                tags=format_tags(inference),
             )
 
 
@@ -86,29 +86,29 @@ async def load(
     write: Callable[[Trace], Awaitable[None]],
 ) -> None:
     """Fill a database that MLflow has made; `write` is its own API."""
-    every = list(traces(size))
-    shown = every[:: max(1, len(every) // SHOWN)]
+    every = list(list_traces(size))
+    samples = every[:: max(1, len(every) // SHOWN)]
     connection = await asyncpg.connect(dsn)
     try:
-        for trace in shown:
+        for trace in samples:
             await write(trace)
-        theirs = await _stored(connection, shown)
+        theirs = await _read_rows(connection, samples)
         await connection.execute("DELETE FROM trace_info")
         for table, columns in TABLES.items():
             rows = (row for trace in every for row in trace.rows(experiments)[table])
             await connection.copy_records_to_table(table, records=rows, columns=columns)
             await connection.execute(f"VACUUM (ANALYZE) {table}")
-        if await _stored(connection, shown) != theirs:
+        if await _read_rows(connection, samples) != theirs:
             sys.exit("MLflow wrote other rows than those that were loaded")
     finally:
         await connection.close()
 
 
-async def _stored(connection: asyncpg.Connection, some: Sequence[Trace]) -> list[str]:
-    """Every column of every row of some traces, in order."""
+async def _read_rows(connection: asyncpg.Connection, some: Sequence[Trace]) -> list[str]:
+    """Return every column of every row of some traces, in order."""
     ids = [trace.trace_id for trace in some]
-    found: list[str] = []
+    rows: list[str] = []
     for table in TABLES:
-        asked = f"SELECT to_jsonb(t)::text FROM {table} AS t WHERE request_id = ANY($1) ORDER BY 1"
-        found += [row[0] for row in await connection.fetch(asked, ids)]
-    return found
+        query = f"SELECT to_jsonb(t)::text FROM {table} AS t WHERE request_id = ANY($1) ORDER BY 1"
+        rows += [row[0] for row in await connection.fetch(query, ids)]
+    return rows

@@ -2,7 +2,7 @@
 
 As its documentation has it: `mlflow server` with a Postgres backend store, which makes and migrates
 its own tables, and `MlflowClient.search_traces`. Its client runs in a process of its own
-environment (speaking.py) and keeps the time itself.
+environment (mlflow_client.py) and keeps the time itself.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from tests.servers.ports import free_port
 from tests.servers.process import LeashedProcess
 from tests.servers.waiting import wait_until
 
-from benchmarks.query.asking import PAGE, Asked
+from benchmarks.query.asker import PAGE, Answer
 from benchmarks.query.dataset import cache
 
 from .questions import MODEL, Put
@@ -62,7 +62,7 @@ def _run(*command: str) -> None:
 
 
 def version() -> str:
-    """Of MLflow, as it is locked."""
+    """Return MLflow's version, as it is locked."""
     lines = _LOCK.read_text().splitlines()
     return next(line.split("==")[1].split()[0] for line in lines if line.startswith("mlflow=="))
 
@@ -75,23 +75,23 @@ class Tracking:
         self._number = 0
 
     async def experiments(self, *names: str) -> dict[str, int]:
-        """Their numbers; those that are not there are made."""
-        return {name: await self._said(do="experiment", name=name) for name in names}
+        """Return their numbers; those that are not there are made."""
+        return {name: await self._ask(do="experiment", name=name) for name in names}
 
     async def write(self, trace: Trace) -> None:
-        """One trace, by the API."""
-        await self._said(do="write", trace=trace.as_json())
+        """Write one trace, by the API."""
+        await self._ask(do="write", trace=trace.as_json())
 
-    async def page(self, put: Put) -> Asked:
-        """The newest 50, with their tags and without spans, which they do not have."""
+    async def page(self, put: Put) -> Answer:
+        """Return the newest 50, with their tags and without spans, which they do not have."""
         if not self._number:
             self._number = (await self.experiments(MODEL))[MODEL]
-        asked = {"experiment": self._number, "filter": put.filter_string, "limit": PAGE}
-        said = await self._said(do="search", **asked)
-        uids = tuple(str(UUID(uid_of(trace["trace_id"]))) for trace in said["traces"])
-        return Asked(said["seconds"], len(uids), uids=uids, said=said["traces"])
+        question = {"experiment": self._number, "filter": put.filter_string, "limit": PAGE}
+        answer = await self._ask(do="search", **question)
+        uids = tuple(str(UUID(uid_of(trace["trace_id"]))) for trace in answer["traces"])
+        return Answer(answer["seconds"], len(uids), uids=uids, body=answer["traces"])
 
-    async def _said(self, **question: Any) -> Any:
+    async def _ask(self, **question: Any) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(question).encode() + b"\n")
@@ -107,9 +107,9 @@ async def tracking(dsn: str) -> AsyncIterator[Tracking]:
     """MLflow's server on that database, and a client of it."""
     binaries = environment()
     with tempfile.TemporaryDirectory() as folder:
-        server, url = await asyncio.to_thread(_served, binaries, dsn, Path(folder))
+        server, url = await asyncio.to_thread(_serve, binaries, dsn, Path(folder))
         client = await asyncio.create_subprocess_exec(
-            *(str(binaries / "python"), "-P", str(_HERE / "speaking.py"), url),
+            *(str(binaries / "python"), "-P", str(_HERE / "mlflow_client.py"), url),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env={**os.environ, **_SETTINGS},
@@ -124,7 +124,7 @@ async def tracking(dsn: str) -> AsyncIterator[Tracking]:
             await asyncio.to_thread(server.stop)
 
 
-def _served(binaries: Path, dsn: str, folder: Path) -> tuple[LeashedProcess, str]:
+def _serve(binaries: Path, dsn: str, folder: Path) -> tuple[LeashedProcess, str]:
     port = str(free_port())
     store = urlsplit(dsn)._replace(scheme="postgresql+psycopg2").geturl()
     server = LeashedProcess(

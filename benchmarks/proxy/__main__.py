@@ -1,7 +1,7 @@
 """`make bench-proxy`: direct, through nginx, and through the proxy, in turn in one run.
 
 What is measured goes into benchmarks/proxy/results.json, from which
-`python -m benchmarks.proxy.report` makes the section of docs/benchmarks.md.
+`python -m benchmarks.proxy.report` writes docs/reference/benchmarks/proxy.md.
 """
 
 import argparse
@@ -21,10 +21,10 @@ from tests.servers.process import LeashedProcess
 
 from benchmarks.machine import machine
 
-from .measuring import Figures, Pids, measured
+from .cores import choose_cores, pin
+from .measurement import Figures, Pids, measure
 from .nginx import Nginx, binary, until_open
-from .overload import overloaded
-from .placing import place, placing
+from .overload import measure_overload
 from .proxy_process import Proxy
 from .workloads import Ports, Workload, workloads
 
@@ -57,18 +57,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         bench = _Bench(arguments, Path(folder), stack)
         if arguments.stripping:
-            found = {**_known(arguments.results), "stripping": bench.stripping()}
+            results = {**_read_results(arguments.results), "stripping": bench.stripping()}
         else:
-            found = {**bench.run(), "stripping": bench.stripping(), "machine": described}
-    arguments.results.write_text(json.dumps(found, indent=1) + "\n")
+            results = {**bench.run(), "stripping": bench.stripping(), "machine": described}
+    arguments.results.write_text(json.dumps(results, indent=1) + "\n")
     print(f"written to {arguments.results}")
 
 
 class _Bench:
     def __init__(self, arguments: argparse.Namespace, folder: Path, stack: ExitStack) -> None:
         self._arguments, self._folder = arguments, folder
-        self._settings = dict(each.split("=", 1) for each in arguments.set)
-        self._cores = placing()
+        self._settings = dict(setting.split("=", 1) for setting in arguments.set)
+        self._cores = choose_cores()
         self._kafka = stack.enter_context(KafkaServer())
         self._s3 = stack.enter_context(MinioServer())
         for topic in _TOPICS:
@@ -80,7 +80,7 @@ class _Bench:
         stack.callback(self._upstream.kill)
         self._nginx = Nginx(folder, self._ports)
         stack.callback(self._nginx.process.kill)
-        place(self._nginx.process.pids(), self._cores.measured)
+        pin(self._nginx.process.pids(), self._cores.measured)
 
     def run(self) -> dict[str, Any]:
         """All lines: `lines[workload][way][saturation or half]`, a list of the rounds' figures."""
@@ -89,24 +89,24 @@ class _Bench:
             for name in self._arguments.only:
                 print(f"round {number + 1}, {name}", flush=True)
                 self._round(workloads()[name], lines.setdefault(name, defaultdict(_line)))
-        found = {
+        results = {
             "seconds": self._arguments.seconds,
             "settings": self._settings,
             "lines": lines,
         }
         if self._arguments.minutes:
-            found["overload"] = self._overload()
-        return found
+            results["overload"] = self._overload()
+        return results
 
     def stripping(self) -> dict[str, list[dict[str, Figures]]]:
         """By workload, of each round: at the rate that keeps the core half busy, with it and
         without."""
-        found: dict[str, list[dict[str, Figures]]] = {}
+        rounds: dict[str, list[dict[str, Figures]]] = {}
         for number in range(self._arguments.rounds):
             for name in self._arguments.only:
                 print(f"round {number + 1}, {name}, stripped or not", flush=True)
-                found.setdefault(name, []).append(self._stripped(workloads()[name]))
-        return found
+                rounds.setdefault(name, []).append(self._stripped(workloads()[name]))
+        return rounds
 
     def _stripped(self, work: Workload) -> dict[str, Figures]:
         with self._proxy(stripping=True) as proxy:
@@ -130,16 +130,16 @@ class _Bench:
             for what, options in (("saturation", {}), ("half", half)):
                 with self._proxy() as proxy:
                     port = proxy.ports.of(work)
-                    found = self._measured(STOPPED, work, port, proxy.pids, **options)
-                    lines[STOPPED][what].append({**found, "captures": proxy.counted()})
+                    figures = self._measured(STOPPED, work, port, proxy.pids, **options)
+                    lines[STOPPED][what].append({**figures, "captures": proxy.counted()})
 
     def _half(self, work: Workload, most: float) -> float:
         """The rate at which what serves is busy half of the time. It is less than half of `most`:
         a call that comes alone costs more than one of 32 at once."""
         with self._proxy() as proxy:
             port = proxy.ports.of(work)
-            found = self._measured("trial", work, port, proxy.serving, rate=most / 4)
-        return min(most / 2, _HALF / float(found["cpu"]))
+            figures = self._measured("trial", work, port, proxy.serving, rate=most / 4)
+        return min(most / 2, _HALF / float(figures["cpu"]))
 
     def _in_turn(
         self, work: Workload, lines: Mapping[str, dict[str, list[Figures]]], what: str,
@@ -153,32 +153,32 @@ class _Bench:
                 "proxy": (proxy.ports, proxy.pids),
             }
             for way, (ports, pids) in ways.items():
-                found = self._measured(way, work, ports.of(work), pids, **options)
-                lines[way][what].append(found)
-            lines["proxy"][what][-1] = found = {**found, "captures": proxy.counted()}
-        print(f"    {found['captures']}", flush=True)
-        return found
+                figures = self._measured(way, work, ports.of(work), pids, **options)
+                lines[way][what].append(figures)
+            lines["proxy"][what][-1] = figures = {**figures, "captures": proxy.counted()}
+        print(f"    {figures['captures']}", flush=True)
+        return figures
 
     def _overload(self) -> dict[str, Any]:
         print(f"{self._arguments.minutes:g} minutes of overload, S3 stopped", flush=True)
         with self._proxy() as proxy:
             self._s3.stop()
-            found = overloaded(proxy, self._cores.load, minutes=self._arguments.minutes)
-        print(f"  {found}", flush=True)
-        return found
+            figures = measure_overload(proxy, self._cores.load, minutes=self._arguments.minutes)
+        print(f"  {figures}", flush=True)
+        return figures
 
     def _measured(
         self, way: str, work: Workload, port: int, pids: Pids, **options: float
     ) -> Figures:
         options["seconds"] = self._arguments.seconds
-        found = measured(work.name, port, self._cores.load, pids, **options)
+        figures = measure(work.name, port, self._cores.load, pids, **options)
         print(
-            f"  {way:28} {found['rate']:8,.0f}/s  p50 {found['p50']:7.2f} ms "
-            f" p99 {found['p99']:7.2f} ms  {found['cpu']:6.0f} µs "
-            f" {found['share of a core']:.0%} of its core",
+            f"  {way:28} {figures['rate']:8,.0f}/s  p50 {figures['p50']:7.2f} ms "
+            f" p99 {figures['p99']:7.2f} ms  {figures['cpu']:6.0f} µs "
+            f" {figures['share of a core']:.0%} of its core",
             flush=True,
         )
-        return found
+        return figures
 
     def _stub(self) -> LeashedProcess:
         ports = [str(port) for port in self._ports]
@@ -186,7 +186,7 @@ class _Bench:
         process = LeashedProcess(command, log=self._folder / "upstream.log")
         for port in self._ports:
             until_open(process, port, "the stub")
-        place(process.pids(), self._cores.load)
+        pin(process.pids(), self._cores.load)
         return process
 
     @contextmanager
@@ -197,7 +197,7 @@ class _Bench:
             folder, upstream=self._ports, kafka=self._kafka, s3=self._s3, bucket=self._bucket,
             settings=self._settings, stripping=stripping,
         )  # fmt: skip
-        place(proxy.pids(), self._cores.measured)
+        pin(proxy.pids(), self._cores.measured)
         try:
             yield proxy
         finally:
@@ -216,10 +216,10 @@ class _Bench:
     def _aside(self) -> None:
         """Kafka and S3 stand elsewhere in production: here they take what the load leaves."""
         for server in (self._kafka, self._s3):
-            place(server.pids(), self._cores.servers, idle=True)
+            pin(server.pids(), self._cores.servers, idle=True)
 
 
-def _known(results: Path) -> dict[str, Any]:
+def _read_results(results: Path) -> dict[str, Any]:
     return dict(json.loads(results.read_text())) if results.exists() else {}
 
 

@@ -26,7 +26,7 @@ class Connection(ABC):
 
     @property
     def writes(self) -> bool:
-        """Whether more is to be sent once there is room."""
+        """Return whether more is to be sent once there is room."""
         return bool(self._out)
 
     @abstractmethod

@@ -27,7 +27,7 @@ _CONNECTIONS_OF_GRPC = 4
 
 
 @dataclass(slots=True)
-class Counted:
+class Counts:
     """Calls that were due in the time that counts."""
 
     milliseconds: "array[float]" = field(default_factory=lambda: array("d"))
@@ -44,15 +44,17 @@ class Load:
     def __init__(
         self, connections: list[Connection], rate: float | None, warming: float, seconds: float
     ) -> None:
-        self._by_fd = {each.fd: each for each in connections}
-        self._free = deque(each for each in connections for _ in range(each.slots))
+        self._by_fd = {connection.fd: connection for connection in connections}
+        self._free = deque(
+            connection for connection in connections for _ in range(connection.slots)
+        )
         self._slots = len(self._free)
         self._rate = rate
         self._began = time.perf_counter()
         self._counts_from = self._began + warming
         self._until = self._counts_from + seconds
         self._number = 0
-        self.counted = Counted()
+        self.counted = Counts()
         self.seconds = seconds
 
     def run(self) -> None:
@@ -81,7 +83,7 @@ class Load:
 
     def _wait(self, seconds: float) -> None:
         # select, and not epoll: its time-out is in microseconds
-        writers = [fd for fd, each in self._by_fd.items() if each.writes]
+        writers = [fd for fd, candidate in self._by_fd.items() if candidate.writes]
         readable, writable, _ = select.select(self._by_fd, writers, (), seconds)
         for fd in writable:
             self._by_fd[fd].flush()
@@ -103,12 +105,12 @@ class Load:
             self.counted.failed += 1
 
 
-def connected(work: Workload, port: int, slots: int) -> list[Connection]:
+def connect(work: Workload, port: int, slots: int) -> list[Connection]:
     """Connections with so many slots in all."""
     if work.transport == "rest":
         return [Http1(port, work) for _ in range(slots)]
-    each = slots // _CONNECTIONS_OF_GRPC
-    return [Http2(port, work, each) for _ in range(_CONNECTIONS_OF_GRPC)]
+    slots_each = slots // _CONNECTIONS_OF_GRPC
+    return [Http2(port, work, slots_each) for _ in range(_CONNECTIONS_OF_GRPC)]
 
 
 def main() -> None:
@@ -121,7 +123,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="seconds that count")
     arguments = parser.parse_args()
     work = workloads()[arguments.workload]
-    connections = connected(work, arguments.port, arguments.slots)
+    connections = connect(work, arguments.port, arguments.slots)
     # our own collections of garbage are not the server's
     gc.disable()
     load = Load(connections, arguments.rate, arguments.warming, arguments.seconds)
@@ -132,10 +134,10 @@ def main() -> None:
         sys.exit(f"{work.name} at port {arguments.port}: {exc}")
     elapsed = arguments.warming + arguments.seconds
     busy = (time.process_time() - spent) / elapsed
-    print(json.dumps({**_said(load), "elapsed": elapsed, "load's share of a core": busy}))
+    print(json.dumps({**_format_results(load), "elapsed": elapsed, "load's share of a core": busy}))
 
 
-def _said(load: Load) -> dict[str, float]:
+def _format_results(load: Load) -> dict[str, float]:
     times = sorted(load.counted.milliseconds)
     behind = sorted(load.counted.behind)
     return {

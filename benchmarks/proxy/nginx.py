@@ -55,14 +55,14 @@ http {{
 
 
 def binary() -> str:
-    """Where nginx is. Ends with how to get it."""
-    found = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
-    if found is None:
+    """Return nginx's path. Ends with how to get it."""
+    path = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    if path is None:
         raise SystemExit(
             "bench-proxy measures beside nginx, which is not here: install it"
             " (Debian, Ubuntu: apt-get install nginx-light)"
         )
-    return found
+    return path
 
 
 class Nginx:
@@ -96,6 +96,6 @@ def until_open(process: WatchedProcess, port: int, name: str) -> None:
 
 
 def is_open(port: int) -> bool:
-    """Whether something listens."""
+    """Return whether something listens."""
     with socket.socket() as tried:
         return tried.connect_ex(("127.0.0.1", port)) == 0

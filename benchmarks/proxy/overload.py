@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from .measuring import Loading
+from .measurement import RunningLoad
 from .proxy_process import Proxy
 from .workloads import workloads
 
@@ -11,26 +11,26 @@ WORKLOAD = "REST JSON image 100 kB"
 _EVERY_SECONDS = 0.5
 
 
-def overloaded(proxy: Proxy, cores: frozenset[int], *, minutes: float) -> dict[str, Any]:
-    """As many calls as it takes for so long; its memory (MiB) at each tenth, and how much it moved
-    after the first tenth, in which the budget fills."""
+def measure_overload(proxy: Proxy, cores: frozenset[int], *, minutes: float) -> dict[str, Any]:
+    """Call as often as it takes for so long; return its memory (MiB) at each tenth, and how much it
+    moved after the first tenth, in which the budget fills."""
     before = proxy.resident()
-    load = Loading(WORKLOAD, proxy.ports.of(workloads()[WORKLOAD]), cores, seconds=60 * minutes)
-    began, seen = time.monotonic(), []
+    load = RunningLoad(WORKLOAD, proxy.ports.of(workloads()[WORKLOAD]), cores, seconds=60 * minutes)
+    began, sizes = time.monotonic(), []
     while load.running:
-        seen.append(proxy.resident())
-        time.sleep(max(0.0, began + _EVERY_SECONDS * len(seen) - time.monotonic()))
-    found = load.result()
-    settled = seen[len(seen) // 10 :]
+        sizes.append(proxy.resident())
+        time.sleep(max(0.0, began + _EVERY_SECONDS * len(sizes) - time.monotonic()))
+    figures = load.result()
+    settled = sizes[len(sizes) // 10 :]
     return {
         "workload": WORKLOAD,
         "minutes": minutes,
         "before": before,
-        "tenths": [seen[len(seen) * tenth // 10] for tenth in range(10)] + [seen[-1]],
+        "tenths": [sizes[len(sizes) * tenth // 10] for tenth in range(10)] + [sizes[-1]],
         "least": min(settled),
         "most": max(settled),
-        "rate": found["rate"],
-        "failed": found["failed"],
-        "p99": found["p99"],
+        "rate": figures["rate"],
+        "failed": figures["failed"],
+        "p99": figures["p99"],
         "captures": proxy.counted(),
     }

@@ -61,7 +61,7 @@ class Proxy:
         )
 
     def pids(self) -> list[int]:
-        """Its processes."""
+        """Return its processes."""
         return self.service.process.pids()
 
     def serving(self) -> list[int]:
@@ -73,7 +73,7 @@ class Proxy:
         return sum(psutil.Process(pid).memory_info().rss for pid in self.pids()) / 2**20
 
     def counted(self) -> dict[str, float]:
-        """What became of the exchanges so far."""
+        """Return what became of the exchanges so far."""
         return {name: self.service.metrics(metric) for name, metric in _COUNTED.items()}
 
     def end(self) -> None:

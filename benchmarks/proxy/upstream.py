@@ -55,8 +55,8 @@ class Infer(grpc.GenericRpcHandler):
     """The gRPC side: a request is told by its size."""
 
     def __init__(self) -> None:
-        found = (work for work in workloads().values() if work.transport == "grpc")
-        self._by_size = {len(work.request): work.answer for work in found}
+        calls = (work for work in workloads().values() if work.transport == "grpc")
+        self._by_size = {len(work.request): work.answer for work in calls}
         self._handler: Handler = grpc.unary_unary_rpc_method_handler(self._infer)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "Handler | None":

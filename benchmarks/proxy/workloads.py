@@ -38,12 +38,12 @@ class Workload:
 
     @property
     def path(self) -> str:
-        """As it is called."""
+        """Return the path as it is called."""
         return METHOD if self.transport == "grpc" else f"/v2/models/{self.model}/infer"
 
 
 class Ports(NamedTuple):
-    """Where one way listens."""
+    """The ports on which one way listens."""
 
     rest: int
     grpc: int
@@ -60,9 +60,9 @@ class Ports(NamedTuple):
 
 def workloads() -> Mapping[str, Workload]:
     """All, by name."""
-    made = (_numbers(), _image(), _tensor(), _grpc("gRPC 1 kB", (1, 256)))
+    all_workloads = (_numbers(), _image(), _tensor(), _grpc("gRPC 1 kB", (1, 256)))
     larger = _grpc("gRPC tensor 147 kB", (1, 3, 112, 112))
-    return {each.name: each for each in (*made, larger)}
+    return {workload.name: workload for workload in (*all_workloads, larger)}
 
 
 def _numbers() -> Workload:
@@ -79,13 +79,18 @@ def _image() -> Workload:
     picture = b64encode(_png(158, 158)).decode()
     tensor: _Tensor = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [picture]}
     tensor["parameters"] = {"metadata": _METADATA, "content_type": "base64"}
-    found = [
+    predictions = [
         {"label": label, "score": 0.9, "xmin": 1, "ymin": 2, "xmax": 90.5, "ymax": 80.25}
         for label in ("person", "car", "dog")
     ]
-    said = {"name": "predictions", "datatype": "BYTES", "shape": [1], "data": [_json_of(found)]}
+    output = {
+        "name": "predictions",
+        "datatype": "BYTES",
+        "shape": [1],
+        "data": [_json_of(predictions)],
+    }
     return Workload(
-        "REST JSON image 100 kB", "rest", "image", _json(inputs=[tensor]), _answer(said)
+        "REST JSON image 100 kB", "rest", "image", _json(inputs=[tensor]), _answer(output)
     )
 
 
@@ -94,11 +99,11 @@ def _tensor() -> Workload:
     sent = random.Random(3).randbytes(3 * 224 * 224)
     tensor: _Tensor = {"name": "x", "datatype": "UINT8", "shape": [1, 3, 224, 224]}
     tensor["parameters"] = {"binary_data_size": len(sent), "metadata": _METADATA}
-    asked = {"name": "y", "parameters": {"binary_data": True}}
-    head = _json(inputs=[tensor], outputs=[asked])
+    requested = {"name": "y", "parameters": {"binary_data": True}}
+    head = _json(inputs=[tensor], outputs=[requested])
     scores = struct.pack("<1000f", *_floats(1000))
-    said = {"name": "y", "datatype": "FP32", "shape": [1, 1000]}
-    answer = _answer(said | {"parameters": {"binary_data_size": len(scores)}})
+    output = {"name": "y", "datatype": "FP32", "shape": [1, 1000]}
+    answer = _answer(output | {"parameters": {"binary_data_size": len(scores)}})
     return Workload(
         "REST binary tensor 147 kB", "rest", "tensor", head + sent, answer + scores,
         binary_header=len(head), answer_binary_header=len(answer),
@@ -117,13 +122,13 @@ def _grpc(name: str, shape: tuple[int, ...]) -> Workload:
     answer = message("inference.ModelInferResponse")(model_name=f"grpc-{count}", id="1")
     answer.outputs.add(name="y", datatype="FP32", shape=[1, 1000])
     answer.raw_output_contents.append(struct.pack("<1000f", *_floats(1000)))
-    sent, said = request.SerializeToString(), answer.SerializeToString()
-    return Workload(name, "grpc", f"grpc-{count}", sent, said)
+    sent, answered = request.SerializeToString(), answer.SerializeToString()
+    return Workload(name, "grpc", f"grpc-{count}", sent, answered)
 
 
 def _floats(count: int) -> list[float]:
-    made = random.Random(count)
-    return [made.random() for _ in range(count)]
+    generator = random.Random(count)
+    return [generator.random() for _ in range(count)]
 
 
 def _json(**members: Any) -> bytes:
@@ -140,11 +145,11 @@ def _answer(output: Mapping[str, Any]) -> bytes:
 
 def _png(width: int, height: int) -> bytes:
     """Noise, which does not get smaller by being compressed."""
-    made = random.Random(1)
-    rows = b"".join(b"\0" + made.randbytes(3 * width) for _ in range(height))
+    generator = random.Random(1)
+    rows = b"".join(b"\0" + generator.randbytes(3 * width) for _ in range(height))
     head = struct.pack(">2I5B", width, height, 8, 2, 0, 0, 0)
     chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(rows, 0)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(*each) for each in chunks)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(*chunk) for chunk in chunks)
 
 
 def _chunk(kind: bytes, data: bytes) -> bytes:

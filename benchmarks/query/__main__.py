@@ -1,7 +1,7 @@
 """`make bench-query SIZE=10m`: load once, ask, and write down what it came to.
 
 What is measured goes into benchmarks/query/results/SIZE.json, from which `python -m
-benchmarks.query.report` makes the table and the plot of docs/benchmarks.md.
+benchmarks.query.report` writes docs/reference/benchmarks/query.md and its plot.
 """
 
 import argparse
@@ -16,13 +16,13 @@ from tests.servers.postgres import Postgres, PostgresServer
 from benchmarks.machine import machine
 
 from . import matrix
-from .asking import Asker, asking
+from .asker import Asker, asking
 from .bodies import CASES
 from .dataset import DATABASE, dataset, loaded
-from .disturbed import COLD_RUNS, cold, erased, fed
+from .disturbances import COLD_RUNS, measure_cold, measure_erased, measure_fed
 from .filters import FILTERS
 from .measure import Figures
-from .restoring import counted, restored
+from .restoration import count_partitions, restore
 
 RESULTS = Path(__file__).with_name("results")
 SIZES = {"10k": 10_000, "100k": 100_000, "1m": 1_000_000, "10m": 10_000_000}
@@ -47,11 +47,11 @@ def main() -> None:
     size = SIZES[arguments.size]
     parts = ("matrix",) if arguments.lines else tuple(arguments.parts)
     bench = _Bench(size, arguments.runs, arguments.seconds, parts, tuple(arguments.lines))
-    for each in bench.sets:
-        loaded(*each)
+    for data_set in bench.sets:
+        loaded(*data_set)
     if arguments.load_only:
         return
-    found = asyncio.run(bench.run())
+    results = asyncio.run(bench.run())
     if arguments.lines:
         return
     RESULTS.mkdir(exist_ok=True)
@@ -59,7 +59,7 @@ def main() -> None:
     before = json.loads(path.read_text()) if path.exists() else {}
     if set(arguments.parts) == set(PARTS):
         before = {}
-    path.write_text(json.dumps(before | found, indent=1) + "\n")
+    path.write_text(json.dumps(before | results, indent=1) + "\n")
     print(f"written to {path}")
 
 
@@ -70,17 +70,17 @@ class _Bench:
     seconds: float
     parts: tuple[str, ...]
     lines: tuple[str, ...] = ()
-    found: dict[str, Any] = field(default_factory=dict)
+    results: dict[str, Any] = field(default_factory=dict)
 
     @property
     def sets(self) -> list[tuple[int, int | None]]:
         """Size and partitions of each data set that its parts ask."""
-        found: list[tuple[int, int | None]] = [(self.size, None)]
+        sets: list[tuple[int, int | None]] = [(self.size, None)]
         if "partitions" in self.parts:
-            found.append((self.beside, PARTITIONS))
+            sets.append((self.beside, PARTITIONS))
         if "growth" in self.parts:
-            found.append((self.beside, None))
-        return found
+            sets.append((self.beside, None))
+        return sets
 
     @property
     def beside(self) -> int:
@@ -89,75 +89,79 @@ class _Bench:
 
     async def run(self) -> dict[str, Any]:
         """Every part that is asked for, by name."""
-        self.found["machine"] = {"inferences": self.size, **machine()}
+        self.results["machine"] = {"inferences": self.size, **machine()}
         with dataset(self.size) as (server, dsn):
-            await restored(dsn, self.size)
-            await counted(dsn)
-            self.found["machine"] |= _postgres(server)
+            await restore(dsn, self.size)
+            await count_partitions(dsn)
+            self.results["machine"] |= _postgres(server)
             try:
-                await self._on(server, dsn)
+                await self._measure_parts(server, dsn)
             finally:
-                await restored(dsn, self.size)
+                await restore(dsn, self.size)
         if "partitions" in self.parts:
             with dataset(self.beside, partitions=PARTITIONS) as (_, dsn):
                 await self._beside("partitions", dsn)
         if "growth" in self.parts and self.beside < self.size:
             with dataset(self.beside) as (_, dsn):
                 await self._beside("growth", dsn)
-        return self.found
+        return self.results
 
-    async def _on(self, server: PostgresServer, dsn: str) -> None:
+    async def _measure_parts(self, server: PostgresServer, dsn: str) -> None:
         async with asking(dsn) as asker:
-            self._add("look-ups", await matrix.look_ups(asker, runs=self.runs))
+            self._add("look-ups", await matrix.measure_look_ups(asker, runs=self.runs))
             if "matrix" in self.parts:
-                self._add("matrix", await self._asked(asker, (*CASES, *FILTERS)))
+                self._add("matrix", await self._measure_cases(asker, (*CASES, *FILTERS)))
             if "aggregates" in self.parts:
-                lines = await matrix.aggregates(asker, runs=self.runs, seconds=2 * self.seconds)
+                lines = await matrix.measure_aggregates(
+                    asker, runs=self.runs, seconds=2 * self.seconds
+                )
                 self._add("aggregates", lines)
             if "mix" in self.parts:
-                lines, slow = await matrix.generated(
+                lines, slow = await matrix.measure_mix(
                     asker, 4 * self.runs, seconds=20 * self.seconds
                 )
                 self._add("mix", lines)
-                self.found["slow of the mix"] = slow
+                self.results["slow of the mix"] = slow
             if "ingest" in self.parts:
-                lines, rate = await fed(asker, dsn, runs=self.runs, seconds=self.seconds / 2)
+                lines, rate = await measure_fed(
+                    asker, dsn, runs=self.runs, seconds=self.seconds / 2
+                )
                 self._add("ingest", lines)
-                self.found["events a second beside"] = rate
+                self.results["events a second beside"] = rate
             if "erasure" in self.parts:
-                lines = await erased(
+                lines = await measure_erased(
                     asker, dsn, self.size, runs=self.runs, seconds=self.seconds / 2
                 )
                 self._add("erasure", lines)
         if "cold" in self.parts:
-            lines, dropped = await cold(server, dsn, runs=min(self.runs, COLD_RUNS))
+            lines, dropped = await measure_cold(server, dsn, runs=min(self.runs, COLD_RUNS))
             self._add("cold", lines)
-            self.found["cold of the disk"] = dropped
+            self.results["cold of the disk"] = dropped
 
     async def _beside(self, part: str, dsn: str) -> None:
-        await counted(dsn)
+        await count_partitions(dsn)
         async with asking(dsn) as asker:
-            lines = await matrix.look_ups(asker, runs=self.runs)
-            lines += await matrix.asked(
+            lines = await matrix.measure_look_ups(asker, runs=self.runs)
+            lines += await matrix.measure_cases(
                 asker, (*CASES, *FILTERS), runs=self.runs, seconds=self.seconds / 3, kinds=("page",)
             )
             self._add(part, lines)
 
-    async def _asked(self, asker: Asker, cases: Any) -> list[Figures]:
+    async def _measure_cases(self, asker: Asker, cases: Any) -> list[Figures]:
         if self.lines:
             cases = [case for case in cases if any(text in case.name for text in self.lines)]
-        return await matrix.asked(asker, cases, runs=self.runs, seconds=self.seconds)
+        return await matrix.measure_cases(asker, cases, runs=self.runs, seconds=self.seconds)
 
     def _add(self, part: str, lines: list[Figures]) -> None:
-        self.found[part] = [line.as_json() for line in lines]
+        self.results[part] = [line.as_json() for line in lines]
 
 
 def _postgres(server: PostgresServer) -> dict[str, Any]:
-    asked = Postgres(server.dsn_of(DATABASE))
+    postgres = Postgres(server.dsn_of(DATABASE))
     return {
-        "postgres": str(asked.ask("SHOW server_version")).split()[0],
-        "partitions": asked.ask("SELECT count(*) FROM partition_span"),
-        "bytes": asked.ask("SELECT pg_database_size(current_database())"),
+        "postgres": str(postgres.ask("SHOW server_version")).split()[0],
+        "partitions": postgres.ask("SELECT count(*) FROM partition_span"),
+        "bytes": postgres.ask("SELECT pg_database_size(current_database())"),
     }
 
 

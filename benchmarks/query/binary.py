@@ -18,17 +18,17 @@ Column: TypeAlias = np.ndarray[Any, Any]
 def rows(count: int, fields: Sequence[Column | None]) -> bytes:
     """`count` rows; a field is an array of that length in network byte order, None for NULL."""
     shape: list[tuple[str, Any]] = [("fields", ">i2")]
-    for place, field in enumerate(fields):
-        shape.append((f"width{place}", ">i4"))
+    for position, field in enumerate(fields):
+        shape.append((f"width{position}", ">i4"))
         if field is not None:
-            shape.append((f"field{place}", field.dtype))
-    made = np.zeros(count, dtype=shape)
-    made["fields"] = len(fields)
-    for place, field in enumerate(fields):
-        made[f"width{place}"] = -1 if field is None else field.dtype.itemsize
+            shape.append((f"field{position}", field.dtype))
+    array = np.zeros(count, dtype=shape)
+    array["fields"] = len(fields)
+    for position, field in enumerate(fields):
+        array[f"width{position}"] = -1 if field is None else field.dtype.itemsize
         if field is not None:
-            made[f"field{place}"] = field
-    return made.tobytes()
+            array[f"field{position}"] = field
+    return array.tobytes()
 
 
 def int4(values: Any, count: int | None = None) -> Column:
@@ -59,9 +59,9 @@ def instant(microseconds: Column) -> Column:
 
 def numeric(scaled: Column, digits: int) -> Column:
     """Numbers times 10,000, below 10^8; `digits` of them after the point, 0 to 4."""
-    made = np.zeros(len(scaled), dtype=[("head", ">i2", (4,)), ("digits", ">i2", (3,))])
+    array = np.zeros(len(scaled), dtype=[("head", ">i2", (4,)), ("digits", ">i2", (3,))])
     size = np.abs(scaled)
-    made["head"] = np.stack(
+    array["head"] = np.stack(
         [
             np.full(len(scaled), 3),
             np.full(len(scaled), 1),
@@ -71,8 +71,8 @@ def numeric(scaled: Column, digits: int) -> Column:
         axis=1,
     )
     whole = size // _BASE
-    made["digits"] = np.stack([whole // _BASE, whole % _BASE, size % _BASE], axis=1)
-    return made.view("V14").reshape(len(scaled))
+    array["digits"] = np.stack([whole // _BASE, whole % _BASE, size % _BASE], axis=1)
+    return array.view("V14").reshape(len(scaled))
 
 
 def text(values: Column) -> Column:

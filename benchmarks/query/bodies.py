@@ -25,9 +25,9 @@ class Case:
     empty: bool = False
     several: bool = False
 
-    def kind(self, asked: str) -> str:
+    def kind(self, question: str) -> str:
         """What a line of it is held to."""
-        if asked == "page":
+        if question == "page":
             return "empty" if self.empty else "page"
         return "count of several" if self.several else "count"
 

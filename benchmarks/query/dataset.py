@@ -67,9 +67,9 @@ class KeptPostgres(PostgresServer):
 
 
 def cache() -> Path:
-    """Where data sets are kept; as root where Postgres' own user can come to as well."""
-    if given := os.environ.get(CACHE):
-        return Path(given)
+    """Return where data sets are kept; as root where Postgres' own user can come to as well."""
+    if folder := os.environ.get(CACHE):
+        return Path(folder)
     if os.geteuid() == 0:
         return Path("/var/tmp/inference-store-bench")
     return Path.home() / ".cache" / "inference-store" / "bench"

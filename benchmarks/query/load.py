@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.index import key_registry, registrations
 from inference_store.index.database import create_engine
 from inference_store.index.dictionary import Dictionary
-from inference_store.index.partitions import create, lock_catalogue, spans
+from inference_store.index.partitions import create, list_partitions, lock_catalogue
 from inference_store.index.tables import partition_span, registration
 
 from . import binary
@@ -58,12 +58,14 @@ def load(
     """
     filled = plan(size, partitions=partitions)
     numbers = asyncio.run(_prepare(dsn, filled, models, objects=objects))
-    jobs = [_Job(dsn, table, each, numbers) for table in TABLES for each in filled[::-1]]
+    jobs = [
+        _Job(dsn, table, filled_span, numbers) for table in TABLES for filled_span in filled[::-1]
+    ]
     began = time.perf_counter()
     if processes > 1:
         with ProcessPoolExecutor(processes) as pool:
-            for done, said in enumerate(pool.map(_do, jobs), 1):
-                _say(f"{said}; {done} of {len(jobs)} after {time.perf_counter() - began:.0f} s")
+            for done, report in enumerate(pool.map(_do, jobs), 1):
+                _say(f"{report}; {done} of {len(jobs)} after {time.perf_counter() - began:.0f} s")
     else:
         for job in jobs:
             _do(job)
@@ -87,10 +89,10 @@ async def _prepare(
         await dictionary.resolve(names, labels)
         async with engine.begin() as connection:
             await lock_catalogue(connection)
-            known = await spans(connection)
-            for each in filled:
-                if each.span not in known:
-                    await create(connection, each.span)
+            existing = await list_partitions(connection)
+            for filled_span in filled:
+                if filled_span.span not in existing:
+                    await create(connection, filled_span.span)
     finally:
         await engine.dispose()
     return Numbers(
@@ -110,8 +112,8 @@ async def _models(engine: AsyncEngine) -> dict[str, int]:
     async with engine.begin() as connection:
         if not await connection.scalar(select(registration.c.model).limit(1)):
             await connection.execute(insert(registration), rows)
-        known = await registrations.known(connection, MODELS)
-    return {name: each.model for name, each in known.items()}
+        registered = await registrations.find_by_ids(connection, MODELS)
+    return {name: registered_model.model for name, registered_model in registered.items()}
 
 
 def _do(job: _Job) -> str:
@@ -162,12 +164,12 @@ async def _finish(dsn: str, filled: list[Filled]) -> None:
     engine = create_engine(dsn, pool_size=1)
     try:
         async with engine.begin() as connection:
-            for each in filled:
-                here = partition_span.c.name == each.span.name
-                values = {"analysed_rows": each.count}
+            for filled_span in filled:
+                here = partition_span.c.name == filled_span.span.name
+                values = {"analysed_rows": filled_span.count}
                 await connection.execute(partition_span.update().where(here).values(values))
             for table in dict.fromkeys(table for table, _ in KEYS.values()):
-                await connection.execute(text(_seen(table)), _types(table))
+                await connection.execute(text(_build_seen_query(table)), _types(table))
             while await key_registry.fold(connection):
                 pass
         autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
@@ -192,7 +194,7 @@ JOIN unnest(CAST(:names AS text[]), CAST(:types AS text[]), CAST(:flags AS text[
 """
 
 
-def _seen(table: str) -> str:
+def _build_seen_query(table: str) -> str:
     examples = "'[]'::jsonb" if table == "metadata_presence" else "jsonb_build_array(min({0}))"
     value = "value::int::text" if table == "metadata_bool" else "value::text"
     return _SEEN.format(table=table, examples=examples.format(value))

@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from .asking import Asked
+from .asker import Answer
 
-Ask = Callable[[int], Awaitable[Asked]]
+Ask = Callable[[int], Awaitable[Answer]]
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one line: milliseconds, over so many runs; `rows` a run, at the median.
+    """The figures of one line: milliseconds, over so many runs; `rows` a run, at the median.
 
     `cut`: the share of runs whose time was over before all was searched: those that answered in
     `part`, and how far they had come, and those that were `refused` with a 503. `first`: the
@@ -37,7 +37,7 @@ class Figures:
         return asdict(self)
 
 
-async def measured(
+async def measure(
     name: str, kind: str, ask: Ask, *, runs: int = 50, warming: int = 10, seconds: float = 15.0
 ) -> Figures:
     """Ask `runs` times with values of their own, after `warming` runs with others, or as many.
@@ -46,15 +46,15 @@ async def measured(
     five runs.
     """
     began = time.perf_counter()
-    first: list[Asked] = []
+    first: list[Answer] = []
     while len(first) < min(warming, runs) and time.perf_counter() - began < seconds / 2:
         first.append(await ask(-1 - len(first)))
-    found: list[Asked] = []
+    answers: list[Answer] = []
     for number in range(runs):
-        found.append(await ask(number))
-        if len(found) >= 5 and time.perf_counter() - began > seconds:
+        answers.append(await ask(number))
+        if len(answers) >= 5 and time.perf_counter() - began > seconds:
             break
-    times = sorted(1000 * each.seconds for each in found)
+    times = sorted(1000 * answer.seconds for answer in answers)
     return Figures(
         name=name,
         kind=kind,
@@ -62,11 +62,11 @@ async def measured(
         median=median(times),
         p99=percentile(times, 0.99),
         longest=times[-1],
-        first=1000 * max((each.seconds for each in first), default=0.0),
-        rows=median(each.rows for each in found),
-        cut=sum(not each.whole for each in found) / len(found),
-        part=sum(not each.whole and not each.refused for each in found) / len(found),
-        refused=sum(each.refused for each in found) / len(found),
+        first=1000 * max((answer.seconds for answer in first), default=0.0),
+        rows=median(answer.rows for answer in answers),
+        cut=sum(not answer.whole for answer in answers) / len(answers),
+        part=sum(not answer.whole and not answer.refused for answer in answers) / len(answers),
+        refused=sum(answer.refused for answer in answers) / len(answers),
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from inference_store.index.partitions import Span
+from inference_store.index.partitions import TimePartition
 
 from .population import DAYS, END, START, Chunk
 
@@ -22,7 +22,7 @@ _OLD = 0.001
 class Filled:
     """A span, and the inferences received in it: `count` from number `first` on."""
 
-    span: Span
+    span: TimePartition
     lo: datetime
     hi: datetime
     first: int
@@ -34,7 +34,7 @@ class Filled:
         punctual = self.count - late
         for at in range(0, punctual, CHUNK):
             size = min(CHUNK, punctual - at)
-            lo, hi = (self._at(place / punctual) for place in (at, at + size))
+            lo, hi = (self._at(number / punctual) for number in (at, at + size))
             yield Chunk(self.first + at, size, lo, hi)
         for at in range(punctual, self.count, CHUNK):
             size = min(CHUNK, self.count - at)
@@ -45,12 +45,13 @@ class Filled:
 
 
 def width_of(size: int, partitions: int | None) -> timedelta:
-    """How wide the spans are: as the catalogue would choose, or so that there are as many."""
+    """Return how wide the spans are: as the catalogue would choose, or so that there are as
+    many."""
     if partitions is None:
-        wanted = timedelta(days=DAYS) * (TARGET / size)
-        return max((width for width in _WIDTHS if width <= wanted), default=_WIDTHS[0])
-    wanted = timedelta(days=DAYS) / partitions
-    return max((width for width in _WIDTHS if width <= wanted), default=_WIDTHS[0])
+        needed = timedelta(days=DAYS) * (TARGET / size)
+        return max((width for width in _WIDTHS if width <= needed), default=_WIDTHS[0])
+    needed = timedelta(days=DAYS) / partitions
+    return max((width for width in _WIDTHS if width <= needed), default=_WIDTHS[0])
 
 
 def plan(size: int, *, partitions: int | None = None) -> list[Filled]:
@@ -58,17 +59,17 @@ def plan(size: int, *, partitions: int | None = None) -> list[Filled]:
     width = width_of(size, partitions)
     old = int(size * _OLD)
     first_lo = _EPOCH + (START - _EPOCH) // width * width
-    found = [_filled(first_lo - max(width, timedelta(days=28)), first_lo, 0, old)]
+    filled_spans = [_filled(first_lo - max(width, timedelta(days=28)), first_lo, 0, old)]
     lo, first = first_lo, old
     while lo < END:
         hi = lo + width
         share = (min(hi, END) - START) / timedelta(days=DAYS)
         last = size if hi >= END else old + int((size - old) * share)
-        found.append(_filled(lo, hi, first, last - first))
+        filled_spans.append(_filled(lo, hi, first, last - first))
         lo, first = hi, last
-    return found
+    return filled_spans
 
 
 def _filled(lo: datetime, hi: datetime, first: int, count: int) -> Filled:
     within = max(lo, START) if hi > START else lo, min(hi, END)
-    return Filled(Span.between(lo, hi), *within, first, count)
+    return Filled(TimePartition.between(lo, hi), *within, first, count)

@@ -17,10 +17,12 @@ _COLOURS = {
 _BARS = (200, 1_000)
 
 
-def plotted(found: Mapping[str, Any]) -> str:
-    """The SVG."""
+def draw_plot(results: Mapping[str, Any]) -> str:
+    """Return the SVG."""
     lines = [
-        line for part in ("look-ups", "matrix", "aggregates", "mix") for line in found.get(part, ())
+        line
+        for part in ("look-ups", "matrix", "aggregates", "mix")
+        for line in results.get(part, ())
     ]
     height = _TOP + _ROW * len(lines) + 20
     parts = [
@@ -29,8 +31,8 @@ def plotted(found: Mapping[str, Any]) -> str:
         '<rect width="100%" height="100%" fill="white"/>',
         *(_scale(ms, height) for ms in (0.1, 1, 10, 100, 1_000, 10_000)),
         *(_limit(ms, height) for ms in _BARS),
-        *(_bar(line, _TOP + _ROW * place) for place, line in enumerate(lines)),
-        *(_legend(place, kind) for place, kind in enumerate(_COLOURS)),
+        *(_bar(line, _TOP + _ROW * position) for position, line in enumerate(lines)),
+        *(_legend(position, kind) for position, kind in enumerate(_COLOURS)),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
@@ -66,8 +68,8 @@ def _bar(line: Mapping[str, Any], y: int) -> str:
     )
 
 
-def _legend(place: int, kind: str) -> str:
-    x = _LEFT + 120 * place
+def _legend(position: int, kind: str) -> str:
+    x = _LEFT + 120 * position
     return (
         f'<circle cx="{x}" cy="16" r="4" fill="{_COLOURS[kind]}"/>'
         f'<text x="{x + 8}" y="20">{kind}</text>'

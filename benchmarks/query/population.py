@@ -95,7 +95,7 @@ class Chunk:
     @cached_property
     def received_at(self) -> Column:
         """Microseconds since 1970."""
-        low, high = (int(each.timestamp() * 1e6) for each in (self.lo, self.hi))
+        low, high = (int(instant.timestamp() * 1e6) for instant in (self.lo, self.hi))
         random = self._uniform("received_at")
         share = random if self.late else (np.arange(self.count) + random) / self.count
         return np.minimum(low + (share * (high - low)).astype(np.int64), high - 1)
@@ -104,11 +104,11 @@ class Chunk:
     def uid(self) -> Column:
         """As `events.uid` makes them, 16 bytes; the hash is random."""
         milliseconds, microseconds = np.divmod(self.received_at.astype(np.uint64), np.uint64(1000))
-        made = np.zeros(self.count, dtype=[("time", ">u8"), ("hash", ">u8")])
-        made["time"] = milliseconds << np.uint64(16) | np.uint64(0x8000) | microseconds
+        uids = np.zeros(self.count, dtype=[("time", ">u8"), ("hash", ">u8")])
+        uids["time"] = milliseconds << np.uint64(16) | np.uint64(0x8000) | microseconds
         random = self._random("uid").integers(0, 1 << 62, self.count, dtype=np.uint64)
-        made["hash"] = random | np.uint64(2 << 62)
-        return made.view("V16").reshape(self.count)
+        uids["hash"] = random | np.uint64(2 << 62)
+        return uids.view("V16").reshape(self.count)
 
     @cached_property
     def data_hash(self) -> Column:
@@ -188,9 +188,9 @@ class Chunk:
         )
         many = np.searchsorted([0.4, 0.65, 0.85], self._uniform("tagged"), side="right")
         chosen[np.arange(3) >= many[:, None]] = -1
-        for place in (1, 2):  # a tag counts once
-            repeated = (chosen[:, :place] == chosen[:, place : place + 1]).any(axis=1)
-            chosen[repeated, place] = -1
+        for position in (1, 2):  # a tag counts once
+            repeated = (chosen[:, :position] == chosen[:, position : position + 1]).any(axis=1)
+            chosen[repeated, position] = -1
         return chosen
 
     @cached_property
@@ -228,9 +228,9 @@ class Chunk:
     def label(self) -> Column:
         """Places in LABELS, for each of MOST_PREDICTIONS."""
         random = self._random("label").random((self.count, MOST_PREDICTIONS))
-        made = np.minimum(np.searchsorted(_LABEL_SHARES, random), len(LABELS) - 2)
-        made[self._uniform("rare") < _RARE, 0] = LABELS.index(RARE_LABEL)
-        return made
+        labels = np.minimum(np.searchsorted(_LABEL_SHARES, random), len(LABELS) - 2)
+        labels[self._uniform("rare") < _RARE, 0] = LABELS.index(RARE_LABEL)
+        return labels
 
     @cached_property
     def score(self) -> Column:
@@ -246,7 +246,7 @@ class Chunk:
         return np.round(np.concatenate([corner, corner + size], axis=-1) * 2) / 2
 
 
-def city(place: int) -> tuple[float, float]:
+def city(number: int) -> tuple[float, float]:
     """Latitude and longitude of a city, the largest first."""
-    latitude, longitude = _PLACES[place]
+    latitude, longitude = _PLACES[number]
     return float(latitude), float(longitude)

@@ -65,10 +65,10 @@ def segment(number: Column) -> Column:
 def _padded(before: bytes, number: Column, digits: int) -> Column:
     """ASCII texts of one length: a number with leading zeros behind something."""
     powers = 10 ** np.arange(digits - 1, -1, -1)
-    made = np.empty((len(number), len(before) + digits), dtype=np.uint8)
-    made[:, : len(before)] = np.frombuffer(before, dtype=np.uint8)
-    made[:, len(before) :] = 48 + number[:, None] // powers % 10
-    return made.view(f"S{made.shape[1]}").ravel()
+    array = np.empty((len(number), len(before) + digits), dtype=np.uint8)
+    array[:, : len(before)] = np.frombuffer(before, dtype=np.uint8)
+    array[:, len(before) :] = 48 + number[:, None] // powers % 10
+    return array.view(f"S{array.shape[1]}").ravel()
 
 
 _CAMERAS, _ORGANIZATIONS, _TAGS = (

@@ -1,1 +1,1 @@
-"""How fast the index is made anew from the bucket, beside how fast it was made from Kafka."""
+"""How fast the index is rebuilt from the bucket, beside how fast it was made from Kafka."""

@@ -20,7 +20,7 @@ from tests.servers.postgres import PostgresServer
 
 from benchmarks.ingest import stage
 from benchmarks.ingest.__main__ import POSTGRES
-from benchmarks.ingest.events import Made, made
+from benchmarks.ingest.events import Event, make_events
 from benchmarks.ingest.measure import ingest
 from inference_store.index.database import create_engine
 from inference_store.ingester.rebuild import Rebuild
@@ -40,7 +40,7 @@ def main() -> None:
 
 async def run(events: int) -> None:
     """Both runs, on servers of their own."""
-    batch = list(made(0, events))
+    batch = list(make_events(0, events))
     with (
         PostgresServer(POSTGRES) as postgres,
         KafkaServer() as kafka,
@@ -53,7 +53,7 @@ async def run(events: int) -> None:
         rates = {}
         for name, inline in (("ingest, inline blobs", True), ("ingest, two GETs", False)):
             topic = kafka.create_topic(unique(), partitions=4)
-            messages = [each.message(inline=inline) for each in batch]
+            messages = [event.message(inline=inline) for event in batch]
             await stage.publish(kafka.bootstrap_servers, topic, messages)
             dsn = postgres.create_database(unique())
             migrate(dsn)
@@ -65,26 +65,26 @@ async def run(events: int) -> None:
             rates[name] = done.rate
         dsn = postgres.create_database(unique())
         migrate(dsn)
-        rates["rebuild"] = await rebuilt(dsn, minio, bucket, events)
+        rates["rebuild"] = await rebuild(dsn, minio, bucket, events)
     report(rates, events)
 
 
-def put_all(minio: MinioServer, bucket: str, batch: Sequence[Made]) -> None:
+def put_all(minio: MinioServer, bucket: str, batch: Sequence[Event]) -> None:
     """The three objects of each; the metadata blob carries the event, as our proxy's does."""
-    store = stage.store_of(minio, bucket)
+    store = stage.open_store(minio, bucket)
 
-    def put(one: Made) -> None:
-        event = orjson.Fragment(one.message(inline=False))
-        document = {"metadata": orjson.Fragment(one.metadata), "event": event, "request": {}}
-        obstore.put(store, one.key("data"), b"x" * 100)
-        obstore.put(store, one.key("metadata"), orjson.dumps(document))
-        obstore.put(store, one.key("response"), one.response)
+    def put(event: Event) -> None:
+        message = orjson.Fragment(event.message(inline=False))
+        document = {"metadata": orjson.Fragment(event.metadata), "event": message, "request": {}}
+        obstore.put(store, event.key("data"), b"x" * 100)
+        obstore.put(store, event.key("metadata"), orjson.dumps(document))
+        obstore.put(store, event.key("response"), event.response)
 
     with ThreadPoolExecutor(16) as threads:
         list(threads.map(put, batch))
 
 
-async def rebuilt(dsn: str, minio: MinioServer, bucket: str, events: int) -> float:
+async def rebuild(dsn: str, minio: MinioServer, bucket: str, events: int) -> float:
     """Inferences a second, from the bucket alone."""
     settings = IngesterSettings.model_validate(
         {
@@ -98,16 +98,16 @@ async def rebuilt(dsn: str, minio: MinioServer, bucket: str, events: int) -> flo
     engine = create_engine(dsn)
     with Blobs(settings) as blobs:
         async with engine.begin() as connection:
-            one = await reconciliations.request(
+            requested = await reconciliations.request_reconciliation(
                 connection, model_id=None, cause="command", repair="rebuild"
             )
         places = parse_prefixes("captures", blobs.buckets)
         began = time.perf_counter()
-        one = await Rebuild(settings, engine, blobs).run(one, places)
+        requested = await Rebuild(settings, engine, blobs).run(requested, places)
         seconds = time.perf_counter() - began
     await engine.dispose()
-    if one.count("rebuilt") != events:
-        raise SystemExit(f"rebuilt {one.counts}, not {events}")
+    if requested.count("rebuilt") != events:
+        raise SystemExit(f"rebuilt {requested.counts}, not {events}")
     return events / seconds
 
 

@@ -16,7 +16,7 @@ from tests.servers.postgres import PostgresServer
 
 from benchmarks.ingest import stage
 from benchmarks.ingest.__main__ import POSTGRES
-from benchmarks.ingest.events import made
+from benchmarks.ingest.events import make_events
 
 from .measure import ELSE, Measured, ingest
 
@@ -46,7 +46,7 @@ async def run(arguments: argparse.Namespace) -> None:
         dsn = postgres.create_database(full)
         await asyncio.to_thread(migrate, dsn)
         print(f"filling a partition with {arguments.there:,} inferences …", flush=True)
-        await stage.fill(dsn, made(0, arguments.there))
+        await stage.fill(dsn, make_events(0, arguments.there))
         bucket = minio.create_bucket(unique())
         topic = kafka.create_topic(unique(), partitions=arguments.partitions)
         await _load(arguments, kafka, minio, topic, bucket)
@@ -73,11 +73,11 @@ async def run(arguments: argparse.Namespace) -> None:
 async def _load(
     arguments: argparse.Namespace, kafka: KafkaServer, minio: MinioServer, topic: str, bucket: str
 ) -> None:
-    events = list(made(arguments.there, arguments.events))
+    events = list(make_events(arguments.there, arguments.events))
     inline = not arguments.objects
     if arguments.objects:
         print(f"putting {2 * len(events):,} objects …", flush=True)
-        store = stage.store_of(minio, bucket)
+        store = stage.open_store(minio, bucket)
         await asyncio.to_thread(stage.put_blobs, store, events)
     await stage.publish(kafka.bootstrap_servers, topic, (e.message(inline=inline) for e in events))
 
@@ -91,36 +91,38 @@ def report(results: Sequence[Measured], arguments: argparse.Namespace) -> None:
     print(f"partition that holds {arguments.there:,}. Cores kept busy, on average:\n")
     print(f"| ingesters | events/s | of one | {' | '.join(kinds)} | µs of CPU an event |")
     print(f"|{'---|' * (4 + len(kinds))}")
-    for one in results:
-        ratio = one.rate / results[0].rate
-        cores = " | ".join(f"{one.cores[kind]:.2f}" for kind in kinds)
-        ours = sum(one.cores[kind] for kind in kinds[:-1])
-        cost = 1e6 * ours * one.seconds / one.events
-        print(f"| {one.processes} | {one.rate:,.0f} | {ratio:.2f} | {cores} | {cost:.0f} |")
+    for result in results:
+        ratio = result.rate / results[0].rate
+        cores = " | ".join(f"{result.cores[kind]:.2f}" for kind in kinds)
+        ours = sum(result.cores[kind] for kind in kinds[:-1])
+        cost = 1e6 * ours * result.seconds / result.events
+        print(f"| {result.processes} | {result.rate:,.0f} | {ratio:.2f} | {cores} | {cost:.0f} |")
     print("\nSessions of Postgres that were, on average, …\n")
     print(f"| ingesters | {' | '.join(_DOING)} |")
     print(f"|{'---|' * (1 + len(_DOING))}")
-    for one in results:
-        print(f"| {one.processes} | {' | '.join(f'{one.waits.mean(d):.2f}' for d in _DOING)} |")
+    for result in results:
+        print(
+            f"| {result.processes} | {' | '.join(f'{result.waits.mean(d):.2f}' for d in _DOING)} |"
+        )
     print(f"\n{limit_of(results[-1], os.cpu_count() or 1)}")
 
 
-def limit_of(one: Measured, cores: int) -> str:
+def limit_of(result: Measured, cores: int) -> str:
     """One sentence: what stands against more with the last number of ingesters."""
-    busy, strange = sum(one.cores.values()), one.cores[ELSE]
+    busy, strange = sum(result.cores.values()), result.cores[ELSE]
     if strange > 0.25 * cores:
         return (
             f"Other processes of this machine took {strange:.2f} of its {cores} cores: the run"
             " says nothing of the limit. Read the µs an event, and run it on a quiet machine."
         )
     if busy > 0.9 * cores:
-        most = max(one.cores, key=lambda kind: one.cores[kind])
+        most = max(result.cores, key=lambda kind: result.cores[kind])
         return f"The cores are the limit: {busy:.2f} of {cores} are busy, most with {most}."
-    waits = {what: one.waits.mean(what) for what in ("locks", "inner locks", "disk")}
+    waits = {what: result.waits.mean(what) for what in ("locks", "inner locks", "disk")}
     worst = max(waits, key=lambda what: waits[what])
     return (
-        f"The cores are not the limit ({busy:.2f} of {cores} busy): of {one.processes} ingesters'"
-        f" sessions {waits[worst]:.2f} wait for Postgres' {worst}."
+        f"The cores are not the limit ({busy:.2f} of {cores} busy): of {result.processes}"
+        f" ingesters' sessions {waits[worst]:.2f} wait for Postgres' {worst}."
     )
 
 

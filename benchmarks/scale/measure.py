@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 from tests.service_process import Service
 
-from benchmarks.ingest.measure import CpuClock, stored
+from benchmarks.ingest.measure import CpuClock, count_stored
 
 from .waits import Waits
 
@@ -53,7 +53,9 @@ async def ingest(
     dsn = environment["INFERENCE_STORE_POSTGRES_DSN"]
     try:
         await _until_assigned(services, partitions)
-        groups = {"ingesters": lambda: [pid for one in services for pid in one.process.pids()]}
+        groups = {
+            "ingesters": lambda: [pid for ingester in services for pid in ingester.process.pids()]
+        }
         return await _measured(dsn, processes, events, CpuClock({**groups, **servers}))
     finally:
         for service in services:
@@ -61,11 +63,11 @@ async def ingest(
 
 
 async def _measured(dsn: str, processes: int, events: int, clock: CpuClock) -> Measured:
-    begun, started, busy = await stored(dsn), time.perf_counter(), _busy()
+    begun, started, busy = await count_stored(dsn), time.perf_counter(), _busy()
     if begun > events / 2:
         sys.exit(f"{begun:,} of {events:,} events were stored before all had begun: take more")
     async with Waits(dsn) as waits:
-        while (done := await stored(dsn)) < events * MEASURED_SHARE:
+        while (done := await count_stored(dsn)) < events * MEASURED_SHARE:
             clock.look()
             await asyncio.sleep(0.1)
     seconds = time.perf_counter() - started

@@ -1,0 +1,159 @@
+"""Erasing by a real retention service: how long it takes, by which steps, with what memory."""
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import Any, TypeVar
+from urllib.request import urlopen
+
+import httpx
+import psutil
+from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.service_process import Service
+
+from benchmarks.ingest.measure import CpuClock
+from inference_store.erasure import policies, runs
+from inference_store.erasure.policies import RetentionPolicy
+from inference_store.erasure.progress.erasure import FINAL
+from inference_store.erasure.runs import RetentionRun
+from inference_store.index import registrations
+
+_PATIENCE_SECONDS = 3600.0
+_LOOK_SECONDS = 0.2
+_SUM = re.compile(r'inference_store_retention_step_seconds_sum\{step="(\w+)"\} (\S+)')
+_ALL = "received_at < TIMESTAMP('2100-01-01T00:00:00Z')"
+_ONE_DAY = {"rules": [{"keep_input": "P1D", "keep_inference": "P1D"}]}
+T = TypeVar("T")
+Pids = Mapping[str, Callable[[], Sequence[int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """One erasure. `steps`: seconds of each; `cpu`: microseconds an inference by process."""
+
+    inferences: int
+    seconds: float
+    objects: int
+    steps: Mapping[str, float]
+    cpu: Mapping[str, float]
+    # MiB of the retention process, look after look
+    resident: Sequence[float]
+    partitions: int
+
+    @property
+    def rate(self) -> float:
+        """Inferences a second, by the run's own clock."""
+        return self.inferences / self.seconds
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it; of the memory a hundred looks."""
+        every = max(1, len(self.resident) // 100)
+        return asdict(self) | {"resident": list(self.resident[::every])}
+
+
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    """The clock and the looks while an erasure runs, and the steps' seconds before it."""
+
+    clock: CpuClock
+    steps: Mapping[str, float]
+    resident: list[float] = field(default_factory=list)
+
+
+class Eraser:
+    """Asks a retention service to erase all of a model, and watches."""
+
+    def __init__(
+        self, engine: AsyncEngine, http: httpx.AsyncClient, service: Service, pids: Pids
+    ) -> None:
+        self._engine = engine
+        self._http = http
+        self._service = service
+        self._pids = pids
+
+    async def wait_idle(self) -> None:
+        """Wait until the run that a start begins with is done."""
+        async with self._engine.begin() as connection:
+            requested = await runs.request_run(connection)
+        await self._wait_until(lambda: self._find_ended_run(requested))
+
+    async def erase_by_request(self, model_id: str, *, count: int, objects: int = 0) -> Erased:
+        """Erase all of the model, which has so many inferences, by a filter over the api."""
+        watch = await self._start_watch()
+        answer = await self._http.post(f"/v1/models/{model_id}/erasures", json={"filter": _ALL})
+        answer.raise_for_status()
+        erasure = await self._wait_until(
+            partial(self._find_ended_erasure, answer.json()["id"]), watch
+        )
+        begun, ended = (datetime.fromisoformat(erasure[at]) for at in ("begun_at", "finished_at"))
+        if (erasure["inferences"], erasure["objects"], erasure["error"]) != (count, objects, None):
+            raise RuntimeError(f"not {count} inferences and {objects} objects: {erasure}")
+        return await self._describe(watch, count, objects, (ended - begun).total_seconds())
+
+    async def erase_by_policy(self, model_id: str, *, count: int) -> Erased:
+        """Erase the same by a policy that keeps one day, and a run."""
+        watch = await self._start_watch()
+        async with self._engine.begin() as connection:
+            model = (await registrations.get(connection, model_id)).model
+            await policies.set_policy(connection, model, RetentionPolicy.model_validate(_ONE_DAY))
+            requested = await runs.request_run(connection, model)
+        run = await self._wait_until(lambda: self._find_ended_run(requested), watch)
+        assert run.started_at is not None
+        assert run.finished_at is not None
+        if run.error is not None or run.inferences_deleted != count:
+            raise RuntimeError(f"erased {run.inferences_deleted} of {count}: {run.error}")
+        seconds = (run.finished_at - run.started_at).total_seconds()
+        return await self._describe(watch, count, 0, seconds, run.partitions_dropped)
+
+    async def _start_watch(self) -> _Watch:
+        return _Watch(CpuClock(self._pids), await asyncio.to_thread(self._read_steps))
+
+    async def _describe(
+        self, watch: _Watch, count: int, objects: int, seconds: float, partitions: int = 0
+    ) -> Erased:
+        after = await asyncio.to_thread(self._read_steps)
+        return Erased(
+            inferences=count,
+            seconds=seconds,
+            objects=objects,
+            steps={step: spent - watch.steps.get(step, 0.0) for step, spent in after.items()},
+            cpu={name: 1e6 * spent / count for name, spent in watch.clock.used().items()},
+            resident=watch.resident,
+            partitions=partitions,
+        )
+
+    async def _wait_until(
+        self, ended: Callable[[], Awaitable[T | None]], watch: _Watch | None = None
+    ) -> T:
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            result = await ended()
+            if watch is not None:
+                watch.resident.append(self._read_resident())
+                watch.clock.look()
+            if result is not None:
+                return result
+            await asyncio.sleep(_LOOK_SECONDS)
+        raise TimeoutError("the erasure did not end")
+
+    async def _find_ended_run(self, requested: RetentionRun) -> RetentionRun | None:
+        async with self._engine.connect() as connection:
+            run = await runs.find_run(connection, requested.id)
+        return run if run is not None and run.started_at and run.finished_at else None
+
+    async def _find_ended_erasure(self, number: str) -> dict[str, Any] | None:
+        erasure: dict[str, Any] = (await self._http.get(f"/v1/erasures/{number}")).json()
+        return erasure if erasure["state"] in FINAL else None
+
+    def _read_resident(self) -> float:
+        pids = self._service.process.pids()
+        return float(sum(psutil.Process(pid).memory_info().rss for pid in pids)) / 2**20
+
+    def _read_steps(self) -> dict[str, float]:
+        """Seconds spent in each step so far, as the service's own metrics say."""
+        with urlopen(f"{self._service.admin}/metrics", timeout=10) as answer:
+            return {step: float(spent) for step, spent in _SUM.findall(answer.read().decode())}

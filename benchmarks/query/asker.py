@@ -1,0 +1,155 @@
+"""Asks a real api over HTTP, as a client does, by the clock."""
+
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+from urllib.parse import quote
+from uuid import UUID
+
+import asyncpg
+import httpx
+from tests.servers.environment import service_environment
+from tests.servers.kafka import Kafka
+from tests.servers.minio import S3, MinioServer
+from tests.servers.ports import free_port
+from tests.service_process import Service
+
+from benchmarks.ingest.stage import BUCKET
+
+from .bodies import Body
+from .population import MODELS
+
+PAGE = 50
+_NOBODY = "127.0.0.1:1"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One question, answered. `rows`: of the page, or the count; `whole`: time did not run out."""
+
+    seconds: float
+    rows: int
+    whole: bool = True
+    uids: tuple[str, ...] = ()
+    body: Any = None
+
+    @property
+    def refused(self) -> bool:
+        """Return whether it answered nothing: a 503, its time was over."""
+        return not self.whole and self.body is None
+
+
+class Asker:
+    """One client: questions about the model that has 70 % of all."""
+
+    def __init__(self, http: httpx.AsyncClient, postgres: asyncpg.Connection, model: int) -> None:
+        self.http = http
+        self._postgres = postgres
+        self._model = model
+        self._inferences = f"/v1/models/{quote(MODELS[0])}/inferences"
+
+    async def page(self, body: Body) -> Answer:
+        """Ask for the first page of 50."""
+        seconds, answer = await self._post("query", {**body, "limit": PAGE})
+        if answer is None:
+            return Answer(seconds, 0, whole=False)
+        uids = tuple(item["uid"] for item in answer["items"])
+        whole = answer["searched_back_to"] is None
+        return Answer(seconds, len(uids), whole, uids, answer)
+
+    async def count(self, body: Body) -> Answer:
+        """Ask how many there are."""
+        seconds, answer = await self._post("count", body)
+        return (
+            Answer(seconds, 0, whole=False) if answer is None else Answer(seconds, answer["count"])
+        )
+
+    async def aggregate(self, body: Body) -> Answer:
+        """Ask for figures of all that match."""
+        seconds, answer = await self._post("aggregate", body)
+        if answer is None:
+            return Answer(seconds, 0, whole=False)
+        return Answer(seconds, len(answer["groups"]), body=answer)
+
+    async def look_up(self, inference_id: str) -> Answer:
+        """Ask for one inference by its client's id."""
+        began = time.perf_counter()
+        answer = await self.http.get(f"{self._inferences}/{quote(inference_id, safe='')}")
+        answer.raise_for_status()
+        return Answer(time.perf_counter() - began, 1)
+
+    async def by_key(self, uid: UUID) -> Answer:
+        """Read the unit of all ratios: one row by its primary key, straight from Postgres."""
+        row = "SELECT * FROM inference WHERE model = $1 AND uid = $2"
+        began = time.perf_counter()
+        rows = await self._postgres.fetch(row, self._model, uid)
+        return Answer(time.perf_counter() - began, len(rows))
+
+    async def some(self, count: int, random: Random) -> list[tuple[UUID, str]]:
+        """Return uids and ids of inferences from all over."""
+        ends = "SELECT min(lo), max(hi) FROM partition_span WHERE analysed_rows > 0"
+        lo, hi = await self._postgres.fetchrow(ends)
+        near = (
+            "SELECT uid, inference_id FROM inference WHERE model = $1 AND uid >= $2"
+            " ORDER BY uid LIMIT 1"
+        )
+        inferences: list[tuple[UUID, str]] = []
+        while len(inferences) < count:
+            at = lo + (hi - lo) * random.random()
+            drawn = UUID(int=int(at.timestamp() * 1000) << 80)
+            inferences += [
+                (UUID(int=row[0].int), row[1])
+                for row in await self._postgres.fetch(near, self._model, drawn)
+            ]
+        return inferences
+
+    async def _post(self, what: str, body: Body) -> tuple[float, Any]:
+        """Return the seconds, and the answer; None where its time was over."""
+        began = time.perf_counter()
+        answer = await self.http.post(f"{self._inferences}/{what}", json=body)
+        seconds = time.perf_counter() - began
+        if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE and "timeout" in answer.text:
+            return seconds, None
+        if answer.is_error:
+            sys.exit(f"{what} {body}: {answer.status_code} {answer.text}")
+        return seconds, answer.json()
+
+    async def understands(self, body: Body, what: str = "query") -> bool:
+        """Return whether the api knows what the body asks for."""
+        answer = await self.http.post(f"{self._inferences}/{what}", json=body)
+        return answer.status_code not in {400, 404, 405, 422, 501}
+
+
+@asynccontextmanager
+async def asking(dsn: str, s3: S3 | None = None) -> AsyncIterator[Asker]:
+    """A real api on that database, and a client of it.
+
+    The api wants a bucket, for its ledger: `bench` of `s3`, or of a MinIO of its own.
+    """
+    port = str(free_port())
+    with ExitStack() as stack:
+        if s3 is None:
+            s3 = await asyncio.to_thread(stack.enter_context, MinioServer())
+            s3.create_bucket(BUCKET)
+        environment = service_environment(dsn, Kafka(_NOBODY), s3, BUCKET, API_PORT=port)
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        service = Service("api", environment, Path(folder))
+        stack.callback(service.stop)
+        postgres = await asyncpg.connect(dsn)
+        model = await postgres.fetchval(
+            "SELECT model FROM registration WHERE model_id = $1", MODELS[0]
+        )
+        try:
+            await asyncio.to_thread(service.wait_ready)
+            base = f"http://127.0.0.1:{port}"
+            async with httpx.AsyncClient(base_url=base, timeout=60) as http:
+                yield Asker(http, postgres, model)
+        finally:
+            await postgres.close()
