@@ -23,7 +23,9 @@ SBOM ?= $(DIST)/sbom.json
 SITE := build/docs
 SITE_STAMP := $(SITE)/.complete
 SITE_SOURCES := requirements-build.lock README.md CHANGELOG.md compose.yaml compose.proxy.yaml \
-	$(wildcard docs/* docs/decisions/* examples/* helm/inference-store/README.md helm/inference-store/examples/*)
+	$(wildcard docs/* docs/*/* docs/*/*/* examples/* helm/inference-store/README.md helm/inference-store/examples/*)
+# npm itself writes it.
+CONSOLE_STAMP := console/node_modules/.package-lock.json
 IMAGE ?= inference-store:$(VERSION)
 LOCK := $(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-annotate \
 	--no-header --python-version 3.11 -q pyproject.toml
@@ -34,8 +36,8 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv demo docs lock servers upstreams lint format types workflows hooks test unit unit-pythons golden integration acceptance citus e2e properties mutations faults faults-steps \
-	bench-once bench-api bench-citus bench-erasure bench-ingest bench-neighbours bench-peers bench-proxy bench-query bench-rebuild bench-scale bench-start audit image sbom wheel chart-package version notes chart chart-e2e \
+.PHONY: help venv demo docs reference console console-test screenshots lock servers upstreams lint format types workflows hooks test unit unit-pythons golden integration acceptance citus e2e properties mutations faults faults-steps \
+	bench-once bench-api bench-citus bench-console bench-erasure bench-export bench-ingest bench-neighbours bench-peers bench-proxy bench-query bench-rebuild bench-scale bench-start audit image sbom wheel client-wheel chart-package version notes chart chart-e2e \
 	clean
 
 help: ## Print every target and what it does.
@@ -56,6 +58,21 @@ $(SITE_STAMP): $(SITE_SOURCES) | $(DEMO_STAMP)
 	@rm -rf $(SITE)
 	@$(BIN)/python -m sphinx -q -W -E -d build/doctrees docs $(SITE)
 	@touch $@
+
+reference: $(DEV_STAMP) ## Write the tables of the docs again that are lists of the code.
+	@$(BIN)/python -m docs.describe
+
+# The npm of .venv: it needs no Node of the machine, and is the same everywhere.
+NPM := PATH="$(abspath $(BIN)):$$PATH" npm --prefix console --no-audit --no-fund
+console: $(CONSOLE_STAMP) ## Build the console's committed files again, from console/.
+	@$(NPM) run --silent check
+	@$(NPM) run --silent build
+
+$(CONSOLE_STAMP): console/package-lock.json | $(DEV_STAMP)
+	@$(NPM) ci --silent --ignore-scripts
+
+screenshots: $(SITE_STAMP) $(DEV_STAMP) ## Make the pictures of the console in the docs again, from a demo.
+	@$(BIN)/python -m tests.console.screenshots docs/how-to
 
 lock: $(DEV_STAMP) ## Resolve the dependencies again into the hashed lock files.
 	$(LOCK) --upgrade -o requirements.lock
@@ -117,11 +134,16 @@ integration: servers ## Run the tests of the parts, and a kill at every failpoin
 	@$(STEP) $@ $(WORKING) tests/integration tests/e2e/faults
 
 # Its parts; chart-e2e needs root, or a KUBECONFIG.
-ACCEPTANCE ?= e2e citus faults chart bench-once unit-pythons chart-e2e
-acceptance: $(ACCEPTANCE) ## Run all that takes longer: see docs/tests.md.
+ACCEPTANCE ?= e2e citus faults chart bench-once console-test unit-pythons chart-e2e
+acceptance: $(ACCEPTANCE) ## Run all that takes longer: see docs/how-to/tests.md.
 
 e2e: servers upstreams ## Run the tests of the whole line, and before real model servers.
 	@$(STEP) $@ $(WORKING) tests/e2e --ignore=tests/e2e/faults
+
+# One after the other: they look at the same store.
+console-test: servers $(CONSOLE_STAMP) ## Look at the console in a real browser, and build its files again.
+	@$(NPM) run --silent check
+	@$(STEP) $@ $(PYTEST) --no-header -q tests/console
 
 # There is no package of Citus in Debian: CITUS names a folder whose build.sh installs it beside Debian's Postgres.
 CITUS ?=
@@ -144,6 +166,9 @@ faults-steps: servers ## Try each of five faults at each step of a deletion.
 
 bench-once: servers ## Load and ask every line of the query benchmark once, whatever time it takes.
 	@$(STEP) $@ $(MAKE) --no-print-directory bench-query SIZE=100k RUNS=1
+
+bench-export: servers ## Measure what a stream of all inferences costs in each format, over SIZE=100k.
+	@$(BIN)/python -m benchmarks.export --size $(or $(SIZE),100k)
 
 bench-ingest: servers ## Measure events per second and CPU per event against plain COPY.
 	@$(BIN)/python -m benchmarks.ingest
@@ -189,6 +214,10 @@ bench-api: servers ## Measure a request's way through the api beside a bare rout
 bench-neighbours: $(DEV_STAMP) ## Measure what a caller of hostile bodies does to another's answers.
 	@$(BIN)/python -m benchmarks.neighbours
 
+# What is loaded is kept in INFERENCE_STORE_BENCH_CACHE.
+bench-console: servers ## Measure the console's budgets in a real browser over SIZE=100k inferences, or 10m.
+	@$(BIN)/python -m benchmarks.console --size $(or $(SIZE),100k)
+
 bench-start: $(DEV_STAMP) ## Measure the CPU that a start of each service takes.
 	@$(BIN)/python -m benchmarks.start
 
@@ -217,6 +246,12 @@ wheel: $(DEV_STAMP) ## Build the wheel into dist, with the migrations, the compi
 	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || date +%s) $(PIP:install=wheel) \
 		--no-deps --no-build-isolation --wheel-dir $(DIST) .
 	@echo $(DIST)/inference_store-$(VERSION)-py3-none-any.whl
+
+client-wheel: $(DEV_STAMP) ## Build the wheel of the Python client into dist.
+	@rm -rf client/build
+	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || date +%s) $(PIP:install=wheel) \
+		--no-deps --no-build-isolation --wheel-dir $(DIST) ./client
+	@echo $(DIST)/inference_store_client-$(VERSION)-py3-none-any.whl
 
 # HELM: the one that `make chart` builds, else the one on PATH.
 HELM ?= $(firstword $(wildcard $(HOME)/.cache/inference-store/cluster/helm) helm)

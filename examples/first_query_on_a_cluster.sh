@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From `helm install` to the first answered query, as docs/kubernetes.md says it, with the times:
+# From `helm install` to the first answered query, as docs/how-to/kubernetes.md says it, with the times:
 #
 #   IMAGE=registry.example.com/inference-store:0.1.0 examples/first_query_on_a_cluster.sh [helm options]
 #

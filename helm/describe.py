@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from inference_store.inference.documented import field_docs
+from inference_store.inference.field_docs import field_docs
 from inference_store.platform.settings import GROUPS, secrets_of
 
 CHART = Path(__file__).parent / "inference-store"

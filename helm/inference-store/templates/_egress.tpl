@@ -82,6 +82,7 @@
 {{- end -}}
 {{- if and (eq .component "api") $v.auth.oidc.issuer -}}
 {{- $urls = append $urls (default $v.auth.oidc.issuer $v.auth.oidc.jwksUrl) -}}
+{{- if $v.auth.oidc.signIn.clientId -}}{{- $urls = append $urls $v.auth.oidc.issuer -}}{{- end -}}
 {{- end -}}
 {{- if and (include "inference-store.asksKafka" .) $v.kafka.oauth.tokenUrl -}}
 {{- $urls = append $urls $v.kafka.oauth.tokenUrl -}}

@@ -5,11 +5,13 @@ ADMIN_TLS_CERTIFICATE_FILE: admin.tlsSecret
 ADMIN_TLS_KEY_FILE: admin.tlsSecret
 API_CORS_ORIGINS: api.corsOrigins
 API_PORT: api.service.port
+API_PUBLIC_URL: api.publicUrl
 API_RATE_LIMIT_PER_MINUTE: api.rateLimitPerMinute
 API_TLS_CERTIFICATE_FILE: api.tlsSecret
 API_TLS_KEY_FILE: api.tlsSecret
 AUDIT_KEEP_SECONDS: retention.keep.auditSeconds
 AUTH: auth.enabled
+CONSOLE: console.enabled
 DEAD_LETTER_KEEP_SECONDS: retention.keep.deadLetterSeconds
 KAFKA_BOOTSTRAP_SERVERS: kafka.bootstrapServers
 KAFKA_CA_FILE: kafka.ca
@@ -28,10 +30,12 @@ KAFKA_TOPIC: kafka.topic
 LOG_FORMAT: logs.format
 LOG_LEVEL: logs.level
 OIDC_AUDIENCE: auth.oidc.audience
+OIDC_CLIENT_ID: auth.oidc.signIn.clientId
 OIDC_ISSUER: auth.oidc.issuer
 OIDC_JWKS_URL: auth.oidc.jwksUrl
 OIDC_ROLES: auth.oidc.roles
 OIDC_ROLES_CLAIM: auth.oidc.rolesClaim
+OIDC_SCOPES: auth.oidc.signIn.scopes
 POLICY_GRACE_SECONDS: retention.policies.graceSeconds
 POLICY_PREVIEW_SECONDS: retention.policies.previewSeconds
 POSTGRES_CA_FILE: postgres.ca

@@ -44,10 +44,14 @@
 {{- $_ := set $s "OIDC_AUDIENCE" $v.auth.oidc.audience -}}
 {{- $_ := set $s "OIDC_JWKS_URL" $v.auth.oidc.jwksUrl -}}
 {{- $_ := set $s "OIDC_ROLES_CLAIM" $v.auth.oidc.rolesClaim -}}
+{{- $_ := set $s "OIDC_CLIENT_ID" $v.auth.oidc.signIn.clientId -}}
+{{- $_ := set $s "OIDC_SCOPES" $v.auth.oidc.signIn.scopes -}}
+{{- $_ := set $s "API_PUBLIC_URL" $v.api.publicUrl -}}
 {{- if $v.auth.oidc.roles -}}{{- $_ := set $s "OIDC_ROLES" (toJson $v.auth.oidc.roles) -}}{{- end -}}
 {{- if $v.api.rateLimitPerMinute -}}
 {{- $_ := set $s "API_RATE_LIMIT_PER_MINUTE" (include "inference-store.text" $v.api.rateLimitPerMinute) -}}
 {{- end -}}
+{{- $_ := set $s "CONSOLE" (ternary "on" "off" $v.console.enabled) -}}
 {{- $_ := set $s "API_CORS_ORIGINS" (join "," $v.api.corsOrigins) -}}
 {{- $_ := set $s "RETENTION_INTERVAL_SECONDS" (include "inference-store.text" $v.retention.intervalSeconds) -}}
 {{- range $setting, $value := dict "AUDIT" "auditSeconds" "DEAD_LETTER" "deadLetterSeconds" "RECONCILE" "reconcileSeconds" "RUN" "runSeconds" -}}
@@ -159,6 +163,11 @@ env:
 {{- end }}
 {{- if and $v.auth.enabled (has .component (list "api" "test" "doctor")) }}
 {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_API_TOKEN" "secret" (include "inference-store.tokenSecret" .root) "key" (ternary $v.auth.existingSecretKey "api-token" (ne $v.auth.existingSecret ""))) | nindent 0 }}
+{{- end }}
+{{- with $v.auth.oidc.signIn }}
+{{- if and (eq $.component "api") .clientId .existingSecret }}
+{{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_OIDC_CLIENT_SECRET" "secret" .existingSecret "key" .existingSecretKey) | nindent 0 }}
+{{- end }}
 {{- end }}
 {{- if and (eq .component "retention") $v.retention.certificates.existingSecret }}
 {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_CERTIFICATE_KEY" "secret" $v.retention.certificates.existingSecret "key" $v.retention.certificates.existingSecretKey) | nindent 0 }}
