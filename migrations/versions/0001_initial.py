@@ -29,6 +29,7 @@ _FILES = (
     "ledger",
     "reconciliations",
     "views",
+    "exports",
 )
 
 

@@ -5,7 +5,7 @@ is new for every capture, so such a key belongs to one inference only. A client'
 never in a key, because they repeat and may contain `/`.
 
 Objects that the store adds are named by the inference's uid: `sidecars/…` and `metadata/…`.
-Certificates are under `certificates/…`.
+Certificates are under `certificates/…`, and exports under `exports/…`.
 """
 
 import re
@@ -19,11 +19,12 @@ from uuid import UUID
 
 Kind = Literal["data", "metadata", "response"]
 CERTIFICATES: Final = "certificates/"
+EXPORTS: Final = "exports/"
 # The prefixes of objects that the store itself adds, by model.
 SIDECARS = "sidecars"
 EDITED = "metadata"
-# Proof of what was erased: no event may name such a key, to have it shown or deleted.
-CLOSED = (CERTIFICATES,)
+# Proof of what was erased, and copies: no event may name such a key, to have it shown or deleted.
+CLOSED = (CERTIFICATES, EXPORTS)
 # Producers may name hours of local clocks, UTC-12 to UTC+14; one more for a wrong clock.
 _APART = timedelta(hours=15)
 _HOUR = timedelta(hours=1)

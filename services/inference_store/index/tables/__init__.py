@@ -44,6 +44,7 @@ from .dictionary import (
     partition_span,
     registration,
 )
+from .exporting import export_download, export_erased, export_job, export_part
 from .holds import erasure_held, hold, hold_change
 from .inference import (
     PARTITIONED,
@@ -87,6 +88,10 @@ __all__ = [
     "erasure_held",
     "erasure_model",
     "erasure_obstacle",
+    "export_download",
+    "export_erased",
+    "export_job",
+    "export_part",
     "former_model",
     "former_producers",
     "hold",
