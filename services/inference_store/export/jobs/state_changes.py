@@ -77,17 +77,20 @@ async def recount(connection: AsyncConnection, id: UUID) -> None:
     is_written = here.state == "written"
     counted = (
         select(
+            here.export,
             func.count().filter(is_written),
             func.coalesce(func.sum(here.rows).filter(is_written), 0),
             func.coalesce(func.sum(here.bytes).filter(is_written), 0),
             func.coalesce(func.sum(here.gone), 0),
         )
         .where(here.export == id)
+        .group_by(here.export)
         .subquery("counted")
     )
     names = ("written", "rows", "bytes", "gone")
-    values = dict(zip(names, counted.c, strict=True))
-    await connection.execute(export_job.update().where(_HERE.id == id).values(values))
+    values = dict(zip(names, list(counted.c)[1:], strict=True))
+    where = (_HERE.id == id, counted.c.export == _HERE.id)
+    await connection.execute(export_job.update().where(*where).values(values))
 
 
 async def finish_job(connection: AsyncConnection, id: UUID) -> None:
