@@ -11,7 +11,7 @@ INSTALL := PYTHONPATH=services $(BIN)/python -m inference_store.local.installing
 PYTEST := $(BIN)/python -m pytest
 # A stamp carries the checksum of what was installed: another lock, or other messages to compile, is
 # another stamp.
-BUILT_FROM := pyproject.toml setup.py $(wildcard services/inference_store/grpc_messages/*.proto)
+BUILT_FROM := pyproject.toml client/pyproject.toml setup.py $(wildcard services/inference_store/grpc_messages/*.proto)
 checksum = $(firstword $(shell cat $(1) $(BUILT_FROM) | cksum))
 DEMO_STAMP := .venv/.demo-$(call checksum,requirements-demo.lock)
 DEV_STAMP := .venv/.dev-$(call checksum,requirements-dev.lock)
@@ -278,7 +278,7 @@ chart-e2e: $(if $(KUBECONFIG),$(DEV_STAMP),servers) ## Install the chart on a re
 	@INFERENCE_STORE_TEST_CLUSTER=$(if $(KUBECONFIG),kubeconfig,own) $(STEP) $@ $(PYTEST) -q tests/chart/e2e
 
 clean: ## Remove .venv and caches; the demo's data in .inference-store stays.
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build services/*.egg-info
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build services/*.egg-info client/src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/pip:
@@ -293,10 +293,10 @@ $(BIN)/pip:
 # All that the demo needs is in the development lock too.
 $(DEMO_STAMP): | $(BIN)/pip
 	@test -e $(DEV_STAMP) || { echo "Installing what the demo needs into .venv ..." && \
-		$(INSTALL) requirements-demo.lock && $(PIP) --no-deps --no-build-isolation -e .; }
+		$(INSTALL) requirements-demo.lock && $(PIP) --no-deps --no-build-isolation -e . -e ./client; }
 	@touch $@
 
 $(DEV_STAMP): | $(BIN)/pip
 	@echo "Installing what the tests need into .venv ..."
-	@$(INSTALL) requirements-dev.lock && $(PIP) --no-deps --no-build-isolation -e .
+	@$(INSTALL) requirements-dev.lock && $(PIP) --no-deps --no-build-isolation -e . -e ./client
 	@touch $@
