@@ -21,11 +21,18 @@ _AGO: Final = re.compile(r"(\d{1,6})([smhdw])", re.ASCII)
 def add_store(parser: argparse.ArgumentParser) -> None:
     """Add where the store is, and the key."""
     group = parser.add_argument_group("the store")
-    group.add_argument("--url", help="its address (else INFERENCE_STORE_URL, else the config file)")
+    add_url(group)
     group.add_argument(
         "--key",
         help="the key or token; other users of this machine can see it: prefer INFERENCE_STORE_KEY,"
         " the config file, or `istore login`",
+    )
+
+
+def add_url(parser: argparse._ActionsContainer) -> None:
+    """Add where the store is."""
+    parser.add_argument(
+        "--url", help="its address (else INFERENCE_STORE_URL, else the config file)"
     )
 
 

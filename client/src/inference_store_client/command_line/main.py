@@ -21,6 +21,8 @@ COMMANDS: Final[Mapping[str, str]] = {
     "sample": "Show a random sample of the inferences that match.",
     "export": "Write all inferences that match to a file.",
     "erase": "Show what an erasure would take; with --yes, erase it.",
+    "login": "Sign in at the issuer of the store.",
+    "logout": "Forget the sign-in to the store.",
     "completion": "Print a script by which your shell completes these commands.",
 }
 PROGRAM: Final = "istore"
