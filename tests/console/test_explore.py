@@ -168,6 +168,30 @@ def test_more_rows_come_with_scrolling(open_page: OpenPage) -> None:
     show_all(page, STREETS)
 
 
+def test_a_tile_far_from_the_window_is_a_link_alone(open_page: OpenPage) -> None:
+    """It has its size and its id, and is drawn again without a request when it comes near."""
+    page = open_page(MODEL)
+    first = page.locator(".pick").first
+    expect(first.locator("img")).to_be_visible()
+    first.locator(".tile").focus()
+    page.keyboard.press("x")
+    drawn = first.bounding_box()
+    show_all(page, STREETS)
+    expect(first.locator("img")).to_have_count(0)
+    far, main = first.bounding_box(), page.get_by_role("main")
+    assert far and drawn
+    assert (far["width"], far["height"]) == (drawn["width"], drawn["height"])
+    expect(first.locator(".id")).to_have_text(re.compile(STREET))
+    expect(first.get_by_role("checkbox")).to_be_checked()
+    page.wait_for_load_state("networkidle")
+    urls = list[str]()
+    page.on("request", lambda request: urls.append(request.url))
+    main.evaluate("main => main.scrollTo(0, 0)")
+    expect(first.locator("img")).to_be_visible()
+    expect(first.get_by_role("checkbox")).to_be_checked()
+    assert not [url for url in urls if url.endswith("/thumbnails")]
+
+
 def test_a_link_gives_the_same_inferences_anywhere(open_page: OpenPage, console: Console) -> None:
     first = open_page(f"{MODEL}?f=frame_number%20%3E%2090&s=frame_number")
     expected = list_ids(first)
