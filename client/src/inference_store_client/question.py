@@ -77,6 +77,10 @@ class Question:
             raise SettingsError("a sample is in random order: leave `sort` out")
         return replace(self, sample={"size": size, "seed": seed})
 
+    def with_pictures(self) -> Self:
+        """Return the question for all that a dataset holds: with links to the pictures."""
+        return replace(self, include=("metadata", "predictions", "urls"))
+
     def of_models(self, model_ids: Sequence[str] | None, project_id: str | None) -> Self:
         """Return the question across models: those, or those of a project."""
         chosen = {"model_ids": model_ids and list(model_ids), "project_id": project_id}
