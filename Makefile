@@ -36,7 +36,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv demo docs reference console console-test screenshots lock servers upstreams lint format types workflows hooks test unit unit-pythons golden integration acceptance citus e2e properties mutations faults faults-steps \
+.PHONY: help venv demo docs reference console console-test screenshots lock servers upstreams readers lint format types workflows hooks test unit unit-pythons golden integration acceptance citus e2e properties mutations faults faults-steps \
 	bench-once bench-api bench-citus bench-console bench-erasure bench-export bench-ingest bench-neighbours bench-peers bench-proxy bench-query bench-rebuild bench-scale bench-start audit image sbom wheel client-wheel chart-package version notes chart chart-e2e \
 	clean
 
@@ -85,12 +85,18 @@ lock: $(DEV_STAMP) ## Resolve the dependencies again into the hashed lock files.
 		--override tests/upstreams/huggingface-overrides.in --no-emit-package tensorflow --no-emit-package torch
 	$(LOCK:pyproject.toml=tests/upstreams/kserve.in) --upgrade -o tests/upstreams/kserve.lock
 	$(LOCK:pyproject.toml=tests/upstreams/triton.in) --no-deps --upgrade -o tests/upstreams/triton.lock
+	$(LOCK:pyproject.toml=tests/readers/requirements.in) --upgrade -o tests/readers/requirements.lock \
+		--override tests/readers/overrides.in --no-emit-package fiftyone-db --no-emit-package opencv-python \
+		--no-emit-package torch --no-emit-package torchvision
 
 servers: $(DEV_STAMP) ## Fetch or build the real Kafka, MinIO and Postgres for the tests (once).
 	@$(BIN)/python -m tests.servers
 
 upstreams: $(DEV_STAMP) ## Make the model servers and clients that the proxy's tests stand before (once).
 	@$(BIN)/python -m tests.upstreams
+
+readers: $(DEV_STAMP) ## Make the programs that read what the store exports (once).
+	@$(BIN)/python -m tests.readers
 
 lint: $(DEV_STAMP) ## Check style and format.
 	@$(STEP) $@ sh -c '$(BIN)/ruff check . && $(BIN)/ruff format --check .'
@@ -137,7 +143,7 @@ integration: servers ## Run the tests of the parts, and a kill at every failpoin
 ACCEPTANCE ?= e2e citus faults chart bench-once console-test unit-pythons chart-e2e
 acceptance: $(ACCEPTANCE) ## Run all that takes longer: see docs/how-to/tests.md.
 
-e2e: servers upstreams ## Run the tests of the whole line, and before real model servers.
+e2e: servers upstreams readers ## Run the tests of the whole line, before real model servers, and with real readers.
 	@$(STEP) $@ $(WORKING) tests/e2e --ignore=tests/e2e/faults
 
 # One after the other: they look at the same store.

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,12 +95,10 @@ async def test_it_needs_the_rights_to_export_and_to_read_inputs(
         owner = await stack.enter_async_context(both.open_store(url, TOKEN))
         for rights, missing in ((["read", "export"], "read_inputs"), (["read"], "export")):
             body = {"name": missing, "grants": [{"rights": rights}]}
-            key = await both.ask(lambda body=body: owner.request("POST", "/v1/keys", body=body))
+            key = await both.ask(partial(owner.request, "POST", "/v1/keys", body=body))
             store = await stack.enter_async_context(both.open_store(url, key["key"]))
             inferences = store.model(MODEL).inferences()
             for name in FORMATS:
                 with pytest.raises(Forbidden, match=missing):
-                    await both.ask(
-                        lambda i=inferences, n=name: i.to_dataset(n, tmp_path / "street")
-                    )
+                    await both.ask(partial(inferences.to_dataset, name, tmp_path / "street"))
     assert not list_names(tmp_path)
