@@ -36,6 +36,10 @@ NONE = {"traces.begin", "self._certifier.begin", "worker.begin", "erasures.begin
 # Between which failpoints the callers of a function are; or why a kill in it is none of deletion.
 BETWEEN = {
     "certifier._import": ("retention.certify.put.after", "retention.certify.commit.after"),
+    "export_eraser._delete_objects": (
+        "retention.export_delete.before",
+        "retention.export_delete.after",
+    ),
     "list_writer.write_list": ("retention.certify.before", "retention.certify.leaves.after"),
     "batch_claim.claim_batch": ("retention.claim.before", "retention.claim.after"),
     "run_executor._drop": ("retention.span_close.after", "retention.partition_drop.after"),

@@ -1,0 +1,144 @@
+"""An erasure reaches the exports that name what it erases, before it ends."""
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.erasure.policies import ErasureScope
+from inference_store.export.ledger.uid_lists import pack_uids, read_uids
+from inference_store.objects import Blobs
+from inference_store.retention.eraser import Eraser
+
+from .conftest import Retain
+from .exported import PLANTED, export_all, plant
+from .stored import NOW, Storing, ago
+from .test_erasures import request
+
+
+def read_bucket(storing: Storing) -> bytes:
+    """Every byte of every object, but for the store's own records."""
+    client = storing.blobs._minio
+    blobs = [client.get_object(storing.bucket, name) for name in storing.objects()]
+    return b"".join(blob.read() for blob in blobs)
+
+
+async def test_the_parts_that_name_it_are_deleted_and_their_lists_are_without_it(
+    storing: Storing, engine: AsyncEngine, blobs: Blobs, eraser: Eraser
+) -> None:
+    model = await storing.model()
+    members = await storing.inferences(model, 25, ago(days=1))
+    exported = await export_all(engine, blobs, members)
+    doomed = [members[3], members[4], members[21]]
+    assert plant(members[3].uid) in read_bucket(storing)
+    erasure = await request(engine, *doomed)
+    assert await eraser.finish(erasure) == "deleted"
+    names = {"export.json", "parts/00001.jsonl", *(f"members/{n:05}" for n in range(3))}
+    assert exported.objects() == names
+    job, parts, erased = await exported.job(), await exported.parts(), await exported.erased()
+    assert [part.state for part in parts] == ["listed", "written", "listed"]
+    assert [part.storage_key is None for part in parts] == [True, False, True]
+    assert (parts[0].rows, parts[0].bytes, parts[0].sha256, parts[0].written_at) == (None,) * 4
+    assert [part.gone for part in parts] == [2, 0, 1]
+    assert (job.state, job.finished_at, job.gone) == ("writing", None, 3)
+    assert (job.written, job.rows, job.bytes) == (1, 10, parts[1].bytes)
+    remaining = sorted({stored.uid for stored in members} - {stored.uid for stored in doomed})
+    assert [uid for part in parts for uid in read_uids(part.uids)] == remaining
+    for part in parts:
+        assert (part.first, part.last) == (min(read_uids(part.uids)), max(read_uids(part.uids)))
+        assert exported.read(f"exports/{exported.id}/members/{part.number:05}") == part.uids
+    assert {row.part: row.inferences for row in erased} == {0: 2, 2: 1}
+    assert all(row.deleted_at is not None and row.erasure == erasure.id for row in erased)
+    assert sorted(uid for row in erased for uid in read_uids(row.uids)) == sorted(
+        stored.uid for stored in doomed
+    )
+    everything = read_bucket(storing)
+    assert [stored for stored in doomed if plant(stored.uid) in everything] == []
+    assert [stored for stored in doomed if stored.uid.bytes in everything] == []
+    assert PLANTED in everything
+
+
+@pytest.mark.parametrize("scope", ["input", "response"])
+async def test_a_part_with_what_was_erased_of_its_members_goes_and_they_stay_listed(
+    storing: Storing, engine: AsyncEngine, blobs: Blobs, eraser: Eraser, scope: ErasureScope
+) -> None:
+    model = await storing.model()
+    members = await storing.inferences(model, 12, ago(days=1))
+    exported = await export_all(engine, blobs, members)
+    before = [part.uids for part in await exported.parts()]
+    erasure = await request(engine, members[0], scope=scope)
+    assert await eraser.finish(erasure) == "deleted"
+    parts, [erased] = await exported.parts(), await exported.erased()
+    assert [part.state for part in parts] == ["listed", "written"]
+    assert [part.uids for part in parts] == before
+    assert (erased.scope, erased.inferences, parts[0].gone) == (scope, 1, 0)
+    assert "parts/00000.jsonl" not in exported.objects()
+
+
+async def test_a_list_of_which_nothing_is_left_goes_from_the_bucket(
+    storing: Storing, engine: AsyncEngine, blobs: Blobs, eraser: Eraser
+) -> None:
+    model = await storing.model()
+    members = await storing.inferences(model, 3, ago(days=1))
+    exported = await export_all(engine, blobs, members)
+    await eraser.finish(await request(engine, *members))
+    assert exported.objects() == {"export.json"}
+    [part] = await exported.parts()
+    assert (part.uids, part.state, part.gone) == (b"", "listed", 3)
+
+
+async def test_what_was_erased_does_not_come_back_into_an_export_that_is_over(
+    storing: Storing, engine: AsyncEngine, blobs: Blobs, eraser: Eraser
+) -> None:
+    model = await storing.model()
+    members = await storing.inferences(model, 3, ago(days=1))
+    exported = await export_all(engine, blobs, members)
+    await exported.set_state("cancelled")
+    await eraser.finish(await request(engine, members[0]))
+    [part], job = await exported.parts(), await exported.job()
+    assert (part.state, part.uids, job.state) == ("removed", b"", "cancelled")
+
+
+async def test_the_list_of_a_downloaded_export_stays_when_its_objects_are_gone(
+    storing: Storing, engine: AsyncEngine, blobs: Blobs, eraser: Eraser
+) -> None:
+    model = await storing.model()
+    members = await storing.inferences(model, 3, ago(days=1))
+    exported = await export_all(engine, blobs, members)
+    await exported.download("key:reader")
+    await exported.set_state("expired")
+    await eraser.finish(await request(engine, members[0]))
+    [part] = await exported.parts()
+    assert (part.state, part.uids) == ("removed", pack_uids(s.uid for s in members[1:]))
+    await eraser.finish(await request(engine, members[1]))
+    [part] = await exported.parts()
+    assert (part.state, part.uids) == ("removed", members[2].uid.bytes)
+    assert [row.storage_key is None for row in await exported.erased()] == [False, True]
+
+
+async def test_exports_of_another_model_and_those_that_do_not_name_it_are_left_alone(
+    storing: Storing, engine: AsyncEngine, blobs: Blobs, eraser: Eraser
+) -> None:
+    model, other = await storing.model(), await storing.model("other")
+    at = ago(days=1)
+    members = await storing.inferences(model, 12, at)
+    others = await storing.inferences(other, 12, at)
+    between = await storing.inferences(model, 1, at.replace(microsecond=500_000))
+    exports = [await export_all(engine, blobs, some) for some in (members, others)]
+    await eraser.finish(await request(engine, between[0]))
+    for exported in exports:
+        assert {part.state for part in await exported.parts()} == {"written"}
+        assert await exported.erased() == []
+
+
+async def test_what_a_policy_takes_with_whole_partitions_is_recorded(
+    storing: Storing, engine: AsyncEngine, blobs: Blobs, retain: Retain
+) -> None:
+    model = await storing.model()
+    old = await storing.inferences(model, 12, ago(days=200))
+    young = await storing.inferences(model, 3, NOW)
+    exported = await export_all(engine, blobs, [*old, *young], size=6)
+    await storing.keep(model, inference="P50D")
+    assert (await retain()).partitions_dropped > 0
+    parts = await exported.parts()
+    assert [part.state for part in parts] == ["listed", "listed", "written"]
+    assert [part.uids for part in parts[:2]] == [b"", b""]
+    assert sum(row.inferences for row in await exported.erased()) == 12
