@@ -75,9 +75,9 @@ screenshots: $(SITE_STAMP) $(DEV_STAMP) ## Make the pictures of the console in t
 	@$(BIN)/python -m tests.console.screenshots docs/how-to
 
 lock: $(DEV_STAMP) ## Resolve the dependencies again into the hashed lock files.
-	$(LOCK) --upgrade -o requirements.lock
-	$(LOCK) --upgrade --group build --extra demo -c requirements.lock -o requirements-demo.lock
-	$(LOCK) --upgrade --group build --extra demo --extra dev -c requirements-demo.lock -o requirements-dev.lock
+	$(LOCK) --upgrade --extra parquet -o requirements.lock
+	$(LOCK) --upgrade --group build --extra parquet --extra demo -c requirements.lock -o requirements-demo.lock
+	$(LOCK) --upgrade --group build --extra parquet --extra demo --extra dev -c requirements-demo.lock -o requirements-dev.lock
 	$(LOCK_BUILD) --upgrade -c requirements-demo.lock -o requirements-build.lock
 	$(LOCK:pyproject.toml=benchmarks/peers/requirements.in) --upgrade -o benchmarks/peers/requirements.lock
 	$(LOCK:pyproject.toml=tests/upstreams/requirements.in) --upgrade -o tests/upstreams/requirements.lock

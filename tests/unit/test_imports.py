@@ -37,6 +37,7 @@ HOMES = {
     "aiohttp": {"platform/admin.py", "platform/kafka", "access", "proxy", "local/demo"},
     "imagesize": {"proxy/capture/datum.py"},
     "nanoarrow": {"export"},
+    "arro3": {"export"},
     "PIL": {"api/thumbnails/worker.py"},
     "jwt": {"access"},
     "lark": {"query/cql2"},

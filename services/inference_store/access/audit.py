@@ -29,6 +29,9 @@ class Action(StrEnum):
     METADATA_READ = "metadata_read"
     LINKS_MADE = "links_made"
     THUMBNAILS_READ = "thumbnails_read"
+    EXPORT_REQUESTED = "export_requested"
+    EXPORT_CANCELLED = "export_cancelled"
+    EXPORT_READ = "export_read"
     DEAD_LETTER_READ = "dead_letter_read"
     DEAD_LETTER_REDRIVEN = "dead_letter_redriven"
     DEAD_LETTERS_REDRIVEN = "dead_letters_redriven"
@@ -68,6 +71,9 @@ ACTIONS: Final[dict[Action, str]] = {
     Action.METADATA_READ: "A metadata blob, which may hold the request, was read.",
     Action.LINKS_MADE: "Presigned links to an inference's blobs were given out.",
     Action.THUMBNAILS_READ: "Thumbnails of inputs were read; `detail` lists whose.",
+    Action.EXPORT_REQUESTED: "An export was requested; `detail` has its id.",
+    Action.EXPORT_CANCELLED: "An export was cancelled, or its parts were deleted.",
+    Action.EXPORT_READ: "Links to parts of an export were given out, or one was downloaded.",
     Action.DEAD_LETTER_READ: "The bytes of a dead letter were read.",
     Action.DEAD_LETTER_REDRIVEN: "A dead letter was given to the ingesters again.",
     Action.DEAD_LETTERS_REDRIVEN: "Several were; `detail` says which were chosen, and how many.",

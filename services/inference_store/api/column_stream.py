@@ -3,27 +3,21 @@
 They cannot say that they failed: the answer ends unfinished, and the server closes the connection.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.export.fixed_columns import (
-    FIXED_COLUMNS,
-    Row,
-    link_columns,
-    read_fixed,
-    read_links,
-)
+from inference_store.export.columns import Columns
+from inference_store.export.fixed_columns import DISTANCE, FIXED_COLUMNS, link_columns
 from inference_store.export.formats import Format
 from inference_store.export.kinds import Column, Kind, Values
 from inference_store.export.metadata_columns import MetadataColumns, choose_columns
-from inference_store.export.prediction_columns import predictions_column, read_predictions
+from inference_store.export.prediction_columns import predictions_column
 from inference_store.index import key_registry
 from inference_store.query.stored_blobs import BLOBS
 
-from .field_selection import DISTANCE, FieldSelection
+from .field_selection import FieldSelection
 from .inference_pages import AnsweredPage
 from .unfinished_answer import UnfinishedError
 
@@ -37,23 +31,10 @@ class ColumnStream:
     def __init__(
         self, format: Format, first: AnsweredPage, metadata: MetadataColumns | None
     ) -> None:
-        chosen = first.selection
-        self._fixed = [
-            column
-            for column in FIXED_COLUMNS
-            if (column.name != DISTANCE or first.has_distances)
-            and (chosen.fields is None or column.name in chosen.fields)
-        ]
-        self._links = _choose_links(chosen)
-        self._metadata = metadata
-        self._predictions = (
-            predictions_column(chosen.find_parts("predictions"))
-            if "predictions" in chosen.include
-            else None
-        )
+        self._columns = _choose_columns(first, metadata)
         self._shows_cursors = first.shows_cursors
         self._cursors = [_CURSOR] if format.has_cursors or first.shows_cursors else []
-        self._encoder = format.make_encoder(self._list_columns())
+        self._encoder = format.make_encoder([*self._columns.list_all(), *self._cursors])
         self._head = self._encoder.encode_head(
             {"warnings": list(first.warnings), **first.answer_members}
         )
@@ -74,19 +55,8 @@ class ColumnStream:
         _log.warning("stream cut off", action="stream_cut_off", count=count, problem=problem)
         raise UnfinishedError(after)
 
-    def _list_columns(self) -> list[Column]:
-        metadata = () if self._metadata is None else self._metadata.columns
-        predictions = [] if self._predictions is None else [self._predictions]
-        return [*self._fixed, *self._links, *metadata, *predictions, *self._cursors]
-
     def _read(self, page: AnsweredPage) -> list[Values]:
-        rows: Sequence[Row] = page.rows
-        values: list[Values] = [read_fixed(column, rows) for column in self._fixed]
-        values += [read_links(column, rows) for column in self._links]
-        if self._metadata is not None:
-            values += self._metadata.read([row.inference.metadata or b"[]" for row in rows])
-        if self._predictions is not None:
-            values.append(read_predictions(self._predictions, rows))
+        values = self._columns.read(page.rows)
         if self._cursors:
             values.append(self._read_cursors(page))
         return values
@@ -108,6 +78,26 @@ async def make_column_stream(
         keys = await key_registry.keys(connection, first.models)
         metadata = choose_columns(keys, first.selection.find_parts("metadata") or None)
     return ColumnStream(format, first, metadata)
+
+
+def _choose_columns(first: AnsweredPage, metadata: MetadataColumns | None) -> Columns:
+    """Return the chosen columns, in the order of the answers of JSON."""
+    chosen = first.selection
+    return Columns(
+        fixed=[
+            column
+            for column in FIXED_COLUMNS
+            if (column.name != DISTANCE or first.has_distances)
+            and (chosen.fields is None or column.name in chosen.fields)
+        ],
+        links=_choose_links(chosen),
+        metadata=metadata,
+        predictions=(
+            predictions_column(chosen.find_parts("predictions"))
+            if "predictions" in chosen.include
+            else None
+        ),
+    )
 
 
 def _choose_links(chosen: FieldSelection) -> list[Column]:

@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 import orjson
 
 from inference_store.inference.errors import Fault, InvalidCursor
-
-from .answer import format_instant
+from inference_store.platform.json_encoding import format_instant
 
 Item = TypeVar("Item")
 

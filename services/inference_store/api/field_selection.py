@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.export.fixed_columns import DISTANCE
 from inference_store.index import key_registry
 from inference_store.index.key_registry import Models
 from inference_store.inference.errors import Fault, Invalid
@@ -16,7 +17,6 @@ from inference_store.query.filters.distances import EXAMPLE
 from .schemas.chosen_fields import FIELDS, PARTS
 from .typed_metadata import MetadataAs
 
-DISTANCE = "distance_metres"
 _METADATA, _PREDICTIONS, _URLS = "metadata", "predictions", "urls"
 
 

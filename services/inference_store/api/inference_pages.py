@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
-from inference_store.export.fixed_columns import Row
+from inference_store.export.fixed_columns import DISTANCE, Row
 from inference_store.index.key_registry import Models
 from inference_store.index.registrations import Registration
 from inference_store.inference.errors import Fault, Invalid
@@ -34,7 +34,7 @@ from inference_store.query.sort import Sort, resolve_sort
 
 from .access import Access
 from .answer import encode_json
-from .field_selection import DISTANCE, FieldSelection
+from .field_selection import FieldSelection
 from .filters import RequestedFilter, read_requested_filter
 from .inference_format import build_links, format_inference
 from .query_recording import record_query

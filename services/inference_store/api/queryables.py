@@ -6,11 +6,10 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 from inference_store.index.key_registry import KeySeen, TypeSeen
+from inference_store.platform.json_encoding import escape_text
 from inference_store.query.cql2 import to_text
 from inference_store.query.cql2.tree import Named
 from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES, Property
-
-from .answer import escape_text
 
 _SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "number": {"type": "number"},

@@ -7,10 +7,10 @@ from inference_store.access import Action, Who
 from inference_store.access.sessions import Identity, Session, hash_id
 from inference_store.index import web_sessions
 from inference_store.index.audit import note
+from inference_store.platform.json_encoding import format_instant
 from inference_store.platform.settings import ApiSettings
 
 from .access import Authenticator, session_cookie
-from .answer import format_instant
 
 
 async def start(

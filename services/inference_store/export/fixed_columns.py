@@ -10,6 +10,8 @@ from inference_store.query.stored_blobs import BLOBS, STORAGE_KEYS, get_storage_
 
 from .kinds import Column, Kind, Values
 
+DISTANCE: Final = "distance_metres"
+
 
 class Row(NamedTuple):
     """An inference of an export. `distance`: metres, if it is sorted by it; `urls`: its links."""
@@ -75,7 +77,7 @@ _COLUMNS: Final[Mapping[str, tuple[Kind, Read]]] = {
     **_columns(Kind.TIME, ("data_deleted_at", "response_deleted_at")),
     "revision": (Kind.INTEGER, _stored("revision")),
     **{name: (Kind.TEXT, _storage_key(blob)) for blob, name in STORAGE_KEYS.items()},
-    "distance_metres": (Kind.FLOAT, lambda rows: [row.distance for row in rows]),
+    DISTANCE: (Kind.FLOAT, lambda rows: [row.distance for row in rows]),
 }
 FIXED_COLUMNS: Final = tuple(Column(name, kind) for name, (kind, _) in _COLUMNS.items())
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from io import BytesIO
 from threading import Lock
-from typing import Literal, Self
+from typing import BinaryIO, Literal, Self
 
 from minio import Minio
 from minio.error import S3Error
@@ -126,14 +126,8 @@ class Blobs:
         if not is_plain(key.key):
             self._refuse_unallowed(key.bucket)
             with translate_errors():
-                self._minio.put_object(
-                    key.bucket,
-                    key.key,
-                    BytesIO(data),
-                    len(data),
-                    content_type,
-                    sse=self._encryption,
-                )
+                name, sse = (key.bucket, key.key), self._encryption
+                self._minio.put_object(*name, BytesIO(data), len(data), content_type, sse=sse)
             return
         put_plain(self._store(key.bucket), key, data, content_type=content_type)
 
@@ -156,8 +150,12 @@ class Blobs:
 
         If it raises, some of them may have been written.
         """
-        put_one = partial(self.put, content_type=content_type)
-        put_many(self._executor, put_one, objects, threads=self._threads)
+        put = partial(self.put, content_type=content_type)
+        put_many(self._executor, put, objects, threads=self._threads)
+
+    def put_file(self, key: StorageKey, file: BinaryIO, *, content_type: str) -> None:
+        """Write an object from a file's position on, in pieces."""
+        put_plain(self._store(key.bucket), key, file, content_type=content_type)
 
     def replace(self, key: StorageKey, data: bytes, *, content_type: str) -> list[DeleteFault]:
         """Write an object and delete its earlier versions."""

@@ -1,9 +1,9 @@
-"""Writes many small objects at once, in threads."""
+"""Writes objects: one, and many small ones at once, in threads."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
-from typing import Literal
+from typing import BinaryIO, Literal
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
@@ -18,7 +18,12 @@ Put = Callable[[StorageKey, bytes], None]
 
 
 def put_plain(
-    store: S3Store, key: StorageKey, data: bytes, *, content_type: str, only_new: bool = False
+    store: S3Store,
+    key: StorageKey,
+    data: bytes | BinaryIO,
+    *,
+    content_type: str,
+    only_new: bool = False,
 ) -> bool:
     """Write an object; return False if it is `only_new` and one exists. Raises
     ObjectStoreUnavailable."""

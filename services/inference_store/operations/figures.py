@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.erasure import audit_chain
 from inference_store.erasure.holds.hold import is_in_force
 from inference_store.erasure.progress.erasure import ENDED, STATES
+from inference_store.export.jobs.job import count_all_unfinished
 from inference_store.index import accounting
 from inference_store.index.accounting import Outcome
 from inference_store.index.partitions import TimePartitions, list_partitions
@@ -113,6 +114,9 @@ class RetentionFigures:
     holds: int
     # left by erasures because of a hold
     held: int
+    exports: int
+    # of these exports, those that an error holds up
+    exports_waiting: int
 
 
 async def read_retention(connection: AsyncConnection) -> RetentionFigures:
@@ -127,6 +131,7 @@ async def read_retention(connection: AsyncConnection) -> RetentionFigures:
     ended = select(func.max(retention_run.c.finished_at)).where(retention_run.c.state == "done")
     in_force = select(func.count()).select_from(hold).where(is_in_force())
     held = select(func.count()).select_from(erasure_held)
+    unwritten, waiting = await count_all_unfinished(connection)
     return RetentionFigures(
         marked=int(marked or 0),
         erasures=dict.fromkeys(unfinished, 0) | {row[0]: row[1] for row in rows},
@@ -137,6 +142,8 @@ async def read_retention(connection: AsyncConnection) -> RetentionFigures:
         audit_unlinked_seconds=(await audit_chain.measure_unlinked(connection))[1],
         holds=int(await connection.scalar(in_force) or 0),
         held=int(await connection.scalar(held) or 0),
+        exports=unwritten,
+        exports_waiting=waiting,
     )
 
 

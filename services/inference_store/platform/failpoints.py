@@ -14,6 +14,16 @@ import structlog
 
 # All failpoints: the fault matrix kills once at each of them.
 FAILPOINTS = (
+    "export.list.before",
+    "export.list.after",
+    "export.list.commit.after",
+    "export.write.before",
+    "export.write.after",
+    "export.write.commit.after",
+    "export.finish.before",
+    "export.finish.after",
+    "export.remove.before",
+    "export.remove.after",
     "ingester.poll.after",
     "ingester.get.before",
     "ingester.get.after",

@@ -1,6 +1,6 @@
 """Reads the inferences that exist and are not being erased."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 from uuid import UUID
 
@@ -18,7 +18,12 @@ from .scan_range import Range
 
 
 async def read_visible(
-    connection: AsyncConnection, model: int, uids: Sequence[UUID], spans: Sequence[Range]
+    connection: AsyncConnection,
+    model: int,
+    uids: Sequence[UUID],
+    spans: Sequence[Range],
+    *,
+    include: Collection[str] = (),
 ) -> list[Inference]:
     """Return the inferences that lie in the spans and are not being erased, in order."""
     inside = [uid for uid in uids if any(lo <= uid < hi for lo, hi in spans)]
@@ -26,7 +31,7 @@ async def read_visible(
         return []
     rows = await _select_visible().fetch(connection, {"model": model, "uids": inside})
     visible = {row["uid"] for row in rows}
-    return await read(connection, model, [uid for uid in inside if uid in visible])
+    return await read(connection, model, [uid for uid in inside if uid in visible], include=include)
 
 
 @cache

@@ -13,6 +13,7 @@ from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.log.chain_head import ChainHead
 from inference_store.erasure.mark import tombstones
 from inference_store.erasure.preview import previews
+from inference_store.export.jobs.job_deletion import delete_old_jobs
 from inference_store.index import accounting, key_registry, partitions, web_sessions
 from inference_store.platform.settings import RetentionSettings
 
@@ -70,6 +71,11 @@ class Housekeeping:
         await record_deletion.delete_old_records(
             self._engine, self._settings, self._check, self._ledger, audit_head=self._audit_head
         )
+
+    async def delete_old_exports(self) -> None:
+        """Delete exports that ended long ago, with what they know of copies."""
+        seconds = self._settings.run_keep_seconds
+        await self._repeat(partial(delete_old_jobs, older_than_seconds=seconds))
 
     async def redact_ledger(self) -> None:
         """Redact the entries of the ledger that are old enough."""

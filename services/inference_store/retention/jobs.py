@@ -31,6 +31,7 @@ def list_jobs(workers: Workers) -> tuple[Job, ...]:
         Job("key registry", scheduled, housekeeping.fold_key_registry),
         Job("producers", scheduled, housekeeping.fold_producers),
         Job("old records", scheduled, housekeeping.delete_old_records),
+        Job("old exports", scheduled, housekeeping.delete_old_exports),
         Job("ledger values", scheduled, housekeeping.redact_ledger),
         Job("partitions", scheduled, housekeeping.maintain_partitions),
         # only now: a job that failed before this is due again
@@ -39,6 +40,7 @@ def list_jobs(workers: Workers) -> tuple[Job, ...]:
         Job("counts of partitions", counter.is_due, counter.count),
         Job("object sizes", _every_turn, workers.size_reader.run_turn),
         Job("reconciliations", _every_turn, workers.reconciliation_worker.run_turn),
+        Job("exports", _every_turn, workers.exports.run_turn),
     )
 
 

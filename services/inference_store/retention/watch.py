@@ -40,6 +40,8 @@ async def set_gauges(engine: AsyncEngine, settings: RetentionSettings) -> AsyncI
         metrics.AUDIT_UNLINKED.set(0)
         metrics.HOLDS.set(0)
         metrics.HELD.set(0)
+        metrics.EXPORTS_UNFINISHED.set(0)
+        metrics.EXPORTS_WAITING.set(0)
         metrics.RECONCILED.clear()
         task.cancel()
         await asyncio.wait([task])
@@ -67,6 +69,8 @@ def _set_deletion_gauges(figures_now: figures.RetentionFigures) -> None:
     metrics.OLDEST_ERASURE.set(figures_now.oldest_seconds)
     metrics.HOLDS.set(figures_now.holds)
     metrics.HELD.set(figures_now.held)
+    metrics.EXPORTS_UNFINISHED.set(figures_now.exports)
+    metrics.EXPORTS_WAITING.set(figures_now.exports_waiting)
     metrics.AUDIT_UNLINKED.set(figures_now.audit_unlinked_seconds)
     if figures_now.last_run is not None:
         metrics.LAST_RUN.set(figures_now.last_run.timestamp())

@@ -15,6 +15,7 @@ from .certificate_worker import CertificateWorker
 from .certifier import Certifier
 from .eraser import Eraser
 from .erasure_worker import ErasureWorker
+from .export_worker import ExportWorker
 from .housekeeping import Housekeeping
 from .leadership_check import LeadershipCheck
 from .marker import Marker
@@ -41,6 +42,7 @@ class Workers:
     partition_counter: PartitionCounter
     size_reader: SizeReader
     reconciliation_worker: ReconciliationWorker
+    exports: ExportWorker
 
 
 def build_workers(  # noqa: PLR0917
@@ -68,6 +70,7 @@ def build_workers(  # noqa: PLR0917
         partition_counter=PartitionCounter(engine, check, schedule),
         size_reader=SizeReader(engine, blobs, check),
         reconciliation_worker=ReconciliationWorker(settings, engine, blobs, check, kafka),
+        exports=ExportWorker(engine, blobs, check),
     )
 
 

@@ -6,7 +6,8 @@ from decimal import Decimal
 
 import pytest
 
-from inference_store.api.answer import JsonAnswer, encode_json, escape_text, fit_times
+from inference_store.api.answer import JsonAnswer, encode_json
+from inference_store.platform.json_encoding import escape_text, fit_times
 
 
 def test_times_numbers_and_odd_text() -> None:

@@ -10,7 +10,7 @@ from inference_store.access.keys import ApiKey
 from inference_store.access.rights import Grant, Right
 from inference_store.api import cursors, time_pages
 from inference_store.api.access import Access, Asking, Over, needs
-from inference_store.api.answer import Answer, format_instant
+from inference_store.api.answer import Answer
 from inference_store.api.dependencies import Reading, Writing
 from inference_store.api.problems import document_refusals
 from inference_store.api.routers import make_router
@@ -18,6 +18,7 @@ from inference_store.api.schemas.keys import KeyListPage, NewKey, NewSecret, Rot
 from inference_store.api.schemas.links import PageParameters
 from inference_store.index import api_keys
 from inference_store.inference.errors import Forbidden
+from inference_store.platform.json_encoding import format_instant
 
 router = make_router("keys and audit")
 KeyId = Annotated[str, Path(pattern="^[a-z0-9]{1,32}$", examples=["k7mwx2ab9cde"])]

@@ -42,6 +42,14 @@ RECONCILED = gauge(
 LAST_RECONCILIATION = gauge(
     "retention_last_reconciliation_timestamp_seconds", "When the last comparison ended well."
 )
+EXPORTS = counter("retention_exports_total", "Exports, by how they ended.", "state")
+EXPORTED_BYTES = counter("retention_exported_bytes_total", "Bytes of the parts of exports written.")
+EXPORTS_UNFINISHED = gauge(
+    "retention_exports_unfinished", "Exports whose parts are not all written yet."
+)
+EXPORTS_WAITING = gauge(
+    "retention_exports_waiting", "Unfinished exports that an error holds up; they are tried again."
+)
 CERTIFICATES = counter("retention_certificates_total", "Certificates of erasures signed.")
 UNCERTIFIED = counter(
     "retention_uncertified_total",

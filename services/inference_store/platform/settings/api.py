@@ -64,6 +64,12 @@ class ApiSettings(
     """`off`: `urls` name the api's own routes, and blobs are read only through the api."""
     presigned_url_seconds: Annotated[int, Field(gt=0, le=7 * 24 * 3600)] = 900
     """How long a presigned link works."""
+    export_expires_seconds: Seconds = 7 * 24 * 3600.0
+    """How long an export stays in the bucket, if its request does not say so."""
+    export_most_seconds: Seconds = 90 * 24 * 3600.0
+    """How long an export can stay in the bucket at most."""
+    export_confirm_above: Count = 1_000_000
+    """Most inferences of an export that needs no `confirm`."""
     policy_grace_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 3600.0
     """How long a retention policy that would delete something stored waits before it begins."""
     policy_preview_seconds: Seconds = 10.0

@@ -34,7 +34,8 @@ class RetentionSettings(
     dead_letter_keep_seconds: Seconds = 90 * 24 * 3600.0
     """How long dead letters are kept after they were discarded or redriven; open ones stay."""
     run_keep_seconds: Seconds = 400 * 24 * 3600.0
-    """How long ended runs of retention are kept, and erasures of which nothing is left."""
+    """How long ended runs of retention are kept, erasures of which nothing is left, and ended
+    exports with what they know of copies."""
     reconcile_keep_seconds: Seconds = 90 * 24 * 3600.0
     """How long reports of reconciliations are kept: of the ten newest, after they ended."""
     ledger_values_keep_seconds: Seconds = 90 * 24 * 3600.0

@@ -1,0 +1,148 @@
+"""Turns requests for exports into jobs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from uuid import uuid4
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.erasure import policies
+from inference_store.erasure.policies.durations import parse_duration
+from inference_store.export.jobs.job import ExportJob, count_unfinished
+from inference_store.export.jobs.question import build_question, describe_question
+from inference_store.export.jobs.state_changes import request_export
+from inference_store.export.part_formats import PART_FORMATS
+from inference_store.inference.errors import Conflict, Fault, Invalid
+from inference_store.platform.settings import ApiSettings
+from inference_store.query.count import count
+from inference_store.query.deadline import Deadline, OutOfTime
+
+from .filters import read_requested_filter
+from .schemas.exports import ExportRequest
+from .schemas.ranges import Window
+
+MOST_UNFINISHED: Final = 20
+"""Exports of one caller that are not written yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewExport:
+    """A request that may become a job."""
+
+    model: int
+    format: str
+    document: Mapping[str, Any]
+    expires_at: datetime
+
+
+async def prepare_export(
+    connection: AsyncConnection, settings: ApiSettings, model: int, body: ExportRequest
+) -> NewExport:
+    """Check a request, and resolve its filter.
+
+    Raises InvalidFilter, UnknownKey, ImpossibleComparison; Invalid for a format that is not
+    installed and a bad duration; Conflict for too much without `confirm`.
+    """
+    PART_FORMATS[body.format].check_installed()
+    now = datetime.now(UTC)
+    expires_at = await _find_end(connection, settings, model, body, now)
+    document = await _describe(connection, model, body, now)
+    if not body.confirm:
+        await _require_few(connection, settings, model, document)
+    return NewExport(model, body.format, document, expires_at)
+
+
+async def insert_export(
+    connection: AsyncConnection, new_export: NewExport, *, requested_by: str
+) -> ExportJob:
+    """Insert the job. Raises Conflict if the caller has too many."""
+    if await count_unfinished(connection, requested_by=requested_by) >= MOST_UNFINISHED:
+        raise Conflict(
+            f"You have {MOST_UNFINISHED} exports that are not written yet: wait for one of them,"
+            " or cancel it."
+        )
+    return await request_export(
+        connection,
+        uuid4(),
+        model=new_export.model,
+        format=new_export.format,
+        document=new_export.document,
+        requested_by=requested_by,
+        expires_at=new_export.expires_at,
+    )
+
+
+async def _describe(
+    connection: AsyncConnection, model: int, body: ExportRequest, now: datetime
+) -> dict[str, Any]:
+    filter = await read_requested_filter(body.filter, body.filter_lang, now=now)
+    window = body.received_at or Window()
+    is_text = isinstance(body.filter, str) and body.filter_lang != "cql2-json"
+    return await describe_question(
+        connection,
+        model,
+        filter.tree,
+        text=body.filter if is_text else None,
+        since=window.since,
+        until=now if window.until is None else min(window.until, now),
+        include=list(dict.fromkeys(body.include)),
+    )
+
+
+async def _require_few(
+    connection: AsyncConnection, settings: ApiSettings, model: int, document: Mapping[str, Any]
+) -> None:
+    """Raise Conflict if more match than an export may have without `confirm`."""
+    most = settings.export_confirm_above
+    query = await build_question(connection, model, document)
+    try:
+        deadline = Deadline.after(settings.query_timeout_seconds)
+        matches = await count(connection, query, deadline=deadline)
+    except OutOfTime:
+        text = "An unknown number of inferences match: counting them takes too long."
+    else:
+        if matches <= most:
+            return
+        text = (
+            f"{matches:,} inferences match, and without `confirm` an export has at most {most:,}."
+        )
+    raise Conflict(f"{text} Narrow `filter` or `received_at`, or set `confirm` to true.")
+
+
+async def _find_end(
+    connection: AsyncConnection,
+    settings: ApiSettings,
+    model: int,
+    body: ExportRequest,
+    now: datetime,
+) -> datetime:
+    """Return when the export expires: at the latest when a policy lets all of it expire."""
+    expires_at = now + timedelta(seconds=settings.export_expires_seconds)
+    if body.expires_in is not None:
+        expires_at = _read_duration(body.expires_in, settings, now)
+    effective = (await policies.find_effective_policies(connection, {model})).get(model)
+    end = None if effective is None else effective.find_end(now)
+    return expires_at if end is None else min(expires_at, now + (now - end))
+
+
+def _read_duration(text: str, settings: ApiSettings, now: datetime) -> datetime:
+    """Return the end of a duration from now on. Raises Invalid."""
+    most = timedelta(seconds=settings.export_most_seconds)
+    try:
+        duration = parse_duration(text)
+        expires_at = None if duration is None else duration.after(now)
+    except ValueError:
+        raise _refuse_duration("it is an ISO 8601 duration, such as P7D or PT12H") from None
+    if expires_at is None or expires_at > now + most:
+        raise _refuse_duration(
+            f"an export stays for at most {most} (INFERENCE_STORE_EXPORT_MOST_SECONDS)"
+        )
+    if expires_at <= now:
+        raise _refuse_duration("it is longer than zero")
+    return expires_at
+
+
+def _refuse_duration(message: str) -> Invalid:
+    return Invalid(f"expires_in: {message}.", faults=[Fault("expires_in", message)])

@@ -1,0 +1,207 @@
+"""Exports: requested, followed, downloaded, cancelled."""
+
+from collections.abc import Sequence
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import Path, Query, Request
+from sqlalchemy.ext.asyncio import AsyncConnection
+from starlette.responses import StreamingResponse
+
+from inference_store.access import Action
+from inference_store.access.rights import Right
+from inference_store.api import cursors, time_pages
+from inference_store.api.access import Access, Asking, Over, needs
+from inference_store.api.answer import Answer
+from inference_store.api.dependencies import BlobStore, Reading, Settings, Writing, querying
+from inference_store.api.export_format import show_exports, show_parts
+from inference_store.api.export_requests import insert_export, prepare_export
+from inference_store.api.negotiation import ANY, BYTES
+from inference_store.api.openapi import BINARY
+from inference_store.api.paths import ModelId
+from inference_store.api.problems import document_refusals
+from inference_store.api.routers import make_router
+from inference_store.api.schemas.exports import (
+    ExportPage,
+    ExportParameters,
+    ExportPartPage,
+    ExportRequest,
+    ShownExport,
+)
+from inference_store.api.schemas.links import PageParameters
+from inference_store.export.jobs.downloads import record_download
+from inference_store.export.jobs.job import REMOVED, ExportJob, find_job, list_jobs
+from inference_store.export.jobs.members import Part, list_parts
+from inference_store.export.jobs.state_changes import request_removal
+from inference_store.export.part_formats import PART_FORMATS
+from inference_store.inference.errors import BlobMissing, Conflict, Gone, NotFound
+from inference_store.inference.events.storage_key import parse_stored
+
+router = make_router("exports")
+_NEEDED = needs(Right.EXPORT, Over.SOME)
+_ONE = "/exports/{export_id}"
+
+
+@router.post(
+    "/models/{model_id}/exports",
+    status_code=202,
+    response_model=ShownExport,
+    responses=document_refusals(400, 404, 409, 413, 501),
+    openapi_extra=needs(Right.EXPORT),
+    summary="Export inferences",
+)
+async def request_export(
+    model_id: ModelId, body: ExportRequest, request: Request, to: Settings, access: Asking
+) -> Answer:
+    """Write everything that matches to the bucket, in parts. The retention service lists what
+    matches now, and writes it; GET /v1/exports/{id} follows it."""
+    async with querying(request, access) as connection:
+        registration = await access.find_model(connection, model_id)
+        new_export = await prepare_export(connection, to, registration.model, body)
+    async with request.app.state.engine.begin() as connection:
+        job = await insert_export(connection, new_export, requested_by=access.who.actor)
+        await access.note(connection, Action.EXPORT_REQUESTED, registration, export=str(job.id))
+        [shown] = await show_exports(connection, [job])
+    return Answer(shown, status_code=202, headers={"Location": f"/v1/exports/{job.id}"})
+
+
+@router.get(
+    "/exports",
+    response_model=ExportPage,
+    responses=document_refusals(404),
+    openapi_extra=_NEEDED,
+    summary="List exports",
+)
+async def list_exports(
+    page: Annotated[ExportParameters, Query()], connection: Reading, access: Asking
+) -> Answer:
+    """Exports of the models that the caller may export, the newest first."""
+    model = None if page.model_id is None else await access.find_model(connection, page.model_id)
+    jobs = await list_jobs(
+        connection,
+        model=None if model is None else model.model,
+        states=page.state,
+        before=time_pages.decode_before(page),
+        limit=page.limit + 1,
+        within=access.scope,
+    )
+    items, following = time_pages.cut_page(jobs, page.limit)
+    return Answer(ExportPage(items=await show_exports(connection, items), next=following))
+
+
+@router.get(
+    _ONE,
+    response_model=ShownExport,
+    responses=document_refusals(404),
+    openapi_extra=_NEEDED,
+    summary="Follow an export",
+)
+async def get_export(export_id: UUID, connection: Reading, access: Asking) -> Answer:
+    """How far an export is."""
+    [shown] = await show_exports(connection, [await _find_job(connection, access, export_id)])
+    return Answer(shown)
+
+
+@router.post(
+    f"{_ONE}/cancel",
+    status_code=202,
+    response_model=ShownExport,
+    responses=document_refusals(404, 409),
+    openapi_extra=_NEEDED,
+    summary="Cancel an export, or delete its parts",
+)
+async def cancel_export(export_id: UUID, connection: Writing, access: Asking) -> Answer:
+    """Nothing more is written, and the parts are deleted; possible until it has expired. Copies
+    that were downloaded stay where they are, and erasures go on to name them."""
+    job = await _find_job(connection, access, export_id, lock=True)
+    if job.state in REMOVED:
+        raise Conflict(f"The export is {job.state}: its parts are deleted.")
+    await request_removal(connection, export_id)
+    await access.note(connection, Action.EXPORT_CANCELLED, export=str(export_id))
+    [shown] = await show_exports(connection, [await _find_job(connection, access, export_id)])
+    return Answer(shown, status_code=202)
+
+
+@router.get(
+    f"{_ONE}/parts",
+    response_model=ExportPartPage,
+    responses=document_refusals(404),
+    openapi_extra=_NEEDED,
+    summary="Get links to an export's parts",
+)
+async def get_export_parts(  # noqa: PLR0917  (FastAPI calls it by name)
+    export_id: UUID,
+    page: Annotated[PageParameters, Query()],
+    connection: Writing,
+    blobs: BlobStore,
+    to: Settings,
+    access: Asking,
+) -> Answer:
+    """The parts that are listed so far, each with a link once it is written. Who asks counts as
+    having downloaded what is written: erasures name them."""
+    await _find_job(connection, access, export_id)
+    after = cursors.decode_one(page.cursor, int) or 0
+    parts = await list_parts(connection, export_id, after=after, limit=page.limit + 1)
+    items, following = cursors.cut_page(parts, page.limit, lambda part: part.number)
+    await _record_download(connection, access, export_id, items)
+    shown = await show_parts(to, blobs, items)
+    return Answer(ExportPartPage(items=shown, next=following))
+
+
+@router.get(
+    f"{_ONE}/parts/{{number}}",
+    response_class=StreamingResponse,
+    responses=document_refusals(
+        404, 410, also={200: {"content": {ANY: {}, BYTES: BINARY}, "description": "The part."}}
+    ),
+    openapi_extra=_NEEDED,
+    summary="Download a part of an export",
+)
+async def get_export_part(
+    export_id: UUID,
+    number: Annotated[int, Path(ge=1, le=2**31 - 1)],
+    connection: Writing,
+    blobs: BlobStore,
+    access: Asking,
+) -> StreamingResponse:
+    """The bytes of a part, through the api."""
+    job = await _find_job(connection, access, export_id)
+    parts = await list_parts(connection, export_id, after=number - 1, limit=1)
+    if not parts or parts[0].number != number:
+        raise NotFound(f"The export has no part {number}.")
+    part = parts[0]
+    if part.state != "written" or part.storage_key is None:
+        message = f"The part {number} is not there: it is {part.state}."
+        raise Gone(message) if part.state == "removed" else NotFound(message)
+    await _record_download(connection, access, export_id, [part])
+    try:
+        stream = await blobs.stream(parse_stored(part.storage_key))
+    except BlobMissing:
+        raise NotFound(f"The object {part.storage_key} is not in the bucket.") from None
+    format = PART_FORMATS[job.format]
+    name = f"{export_id}-{number:05}{format.suffix}"
+    headers = {
+        "Content-Length": str(stream.size),
+        "Content-Disposition": f'attachment; filename="{name}"',
+        "X-Content-Type-Options": "nosniff",
+    }
+    return StreamingResponse(stream.pieces, media_type=format.media_type, headers=headers)
+
+
+async def _find_job(
+    connection: AsyncConnection, access: Access, export_id: UUID, *, lock: bool = False
+) -> ExportJob:
+    job = await find_job(connection, export_id, within=access.scope, lock=lock)
+    if job is None:
+        raise NotFound(f"There is no export {export_id}.")
+    return job
+
+
+async def _record_download(
+    connection: AsyncConnection, access: Access, export_id: UUID, parts: Sequence[Part]
+) -> None:
+    """Record who gets links, and audit it, before they are given out."""
+    written = sum(part.state == "written" for part in parts)
+    if written:
+        await record_download(connection, export_id, actor=access.who.actor, parts=written)
+        await access.note(connection, Action.EXPORT_READ, export=str(export_id), parts=written)

@@ -1,0 +1,53 @@
+"""Who was given links to an export's parts.
+
+A link counts as a download: nobody tells whether it was used.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy import func, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.index.tables import export_download
+
+_HERE: Final = export_download.c
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """One caller's downloads of an export."""
+
+    actor: str
+    first_at: datetime
+    last_at: datetime
+    parts: int
+    """Links to parts that were given out."""
+
+
+async def record_download(
+    connection: AsyncConnection, export: UUID, *, actor: str, parts: int
+) -> None:
+    """Record that a caller was given links to some parts."""
+    inserted = insert(export_download).values(export=export, actor=actor, parts=parts)
+    changed = {"last_at": func.now(), "parts": _HERE.parts + inserted.excluded.parts}
+    keys = ["export", "actor"]
+    await connection.execute(inserted.on_conflict_do_update(index_elements=keys, set_=changed))
+
+
+async def list_downloads(
+    connection: AsyncConnection, export: UUID, *, limit: int = 1000
+) -> list[Download]:
+    """Return who downloaded an export, the first one first."""
+    query = select(_HERE.actor, _HERE.first_at, _HERE.last_at, _HERE.parts)
+    query = query.where(_HERE.export == export).order_by(_HERE.first_at, _HERE.actor)
+    return [Download(*row) for row in await connection.execute(query.limit(limit))]
+
+
+async def is_downloaded(connection: AsyncConnection, export: UUID) -> bool:
+    """Check whether anybody was given a link to a part."""
+    query = select(_HERE.export).where(_HERE.export == export).limit(1)
+    return await connection.scalar(query) is not None

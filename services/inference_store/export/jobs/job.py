@@ -1,0 +1,131 @@
+"""An export job as it is stored, and the queries for jobs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any, Final, Literal, TypeAlias, get_args
+from uuid import UUID
+
+from sqlalchemy import func, or_, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.access import EVERYTHING, AccessScope
+from inference_store.index.scope_filters import match_models
+from inference_store.index.tables import export_job
+
+State: TypeAlias = Literal[
+    "pending", "listing", "writing", "done", "failed", "cancelling", "cancelled", "expired"
+]
+STATES: Final[Sequence[State]] = get_args(State)
+UNFINISHED: Final[Sequence[State]] = ("pending", "listing", "writing")
+"""States in which parts are still to be written."""
+REMOVED: Final[Sequence[State]] = ("cancelled", "expired")
+"""States of exports whose parts are deleted."""
+_HERE: Final = export_job.c
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportJob:
+    """An export: what is written, for whom, how far it is."""
+
+    id: UUID
+    model: int
+    format: str
+    document: Mapping[str, Any]
+    """`filter` as it was written and `saved` as it was resolved, `since` and `until`, `include`,
+    `blobs`. Both forms of the filter are null without one, and after an erasure took its values."""
+    state: State
+    requested_by: str
+    requested_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    expires_at: datetime
+    """From then on its parts are deleted."""
+    listed_to: UUID | None
+    members: int
+    """Inferences that were listed."""
+    lists: int
+    """Lists of members, each of which becomes a part."""
+    written: int
+    """Parts that are written."""
+    rows: int
+    """Inferences in the parts that are written."""
+    bytes: int
+    """Of the parts that are written."""
+    gone: int
+    """Members that are in no part, because they were erased."""
+    error: str | None
+    """Why it failed, or waits."""
+    retry_at: datetime | None
+    erased_by: UUID | None
+    """The erasure that took the values of its filter."""
+
+
+_COLUMNS: Final = [_HERE[field.name] for field in fields(ExportJob)]
+
+
+async def find_job(
+    connection: AsyncConnection, id: UUID, *, within: AccessScope = EVERYTHING, lock: bool = False
+) -> ExportJob | None:
+    """Return an export of a model in the scope. `lock`: against change until the transaction
+    ends."""
+    query = select(*_COLUMNS).where(_HERE.id == id, match_models(within, _HERE.model))
+    row = (await connection.execute(query.with_for_update() if lock else query)).first()
+    return None if row is None else ExportJob(**row._mapping)
+
+
+async def list_jobs(
+    connection: AsyncConnection,
+    *,
+    model: int | None = None,
+    states: Sequence[State] | None = None,
+    before: tuple[datetime, UUID] | None = None,
+    limit: int = 100,
+    within: AccessScope = EVERYTHING,
+) -> list[ExportJob]:
+    """Return exports, the newest first; `before`: (requested_at, id) of the last one of a page."""
+    query = select(*_COLUMNS).where(match_models(within, _HERE.model))
+    if model is not None:
+        query = query.where(_HERE.model == model)
+    if states is not None:
+        query = query.where(_HERE.state.in_(states))
+    if before is not None:
+        at, id = before
+        query = query.where(
+            (_HERE.requested_at < at) | ((_HERE.requested_at == at) & (_HERE.id < id))
+        )
+    query = query.order_by(_HERE.requested_at.desc(), _HERE.id.desc()).limit(limit)
+    return [ExportJob(**row._mapping) for row in await connection.execute(query)]
+
+
+async def list_unfinished(connection: AsyncConnection) -> list[ExportJob]:
+    """Return the exports to work on now, the oldest first."""
+    is_due = or_(_HERE.retry_at.is_(None), _HERE.retry_at <= func.now())
+    query = select(*_COLUMNS).where(_HERE.state.in_(UNFINISHED), is_due)
+    rows = await connection.execute(query.order_by(_HERE.requested_at, _HERE.id))
+    return [ExportJob(**row._mapping) for row in rows]
+
+
+async def list_removable(connection: AsyncConnection) -> list[ExportJob]:
+    """Return the exports whose parts are to be deleted now."""
+    is_due = or_(_HERE.retry_at.is_(None), _HERE.retry_at <= func.now())
+    has_expired = _HERE.state.not_in(REMOVED) & (_HERE.expires_at <= func.now())
+    query = select(*_COLUMNS).where(or_(_HERE.state == "cancelling", has_expired), is_due)
+    rows = await connection.execute(query.order_by(_HERE.expires_at, _HERE.id))
+    return [ExportJob(**row._mapping) for row in rows]
+
+
+async def count_all_unfinished(connection: AsyncConnection) -> tuple[int, int]:
+    """Return how many exports are unfinished, and how many of them an error holds up."""
+    counts = (func.count(), func.count().filter(_HERE.error.is_not(None)))
+    query = select(*counts).where(_HERE.state.in_(UNFINISHED))
+    unfinished, waiting = (await connection.execute(query)).one()
+    return int(unfinished), int(waiting)
+
+
+async def count_unfinished(connection: AsyncConnection, *, requested_by: str) -> int:
+    """Return how many unfinished exports a caller has."""
+    query = select(func.count()).where(
+        _HERE.requested_by == requested_by, _HERE.state.in_(UNFINISHED)
+    )
+    return int(await connection.scalar(query) or 0)

@@ -1,0 +1,118 @@
+"""Lists the members of an export, list by list. The order makes every crash harmless:
+
+1. search   the next uids that match
+2. bucket   write the list there, so that a restored Postgres can find it again
+3. commit   the list in Postgres, with the position at which the search goes on
+
+After a crash before 3 the same list is written again.
+"""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.index import key_registry, registrations
+from inference_store.inference.events import StorageKey
+from inference_store.objects import Blobs
+from inference_store.platform.failpoints import failpoint
+from inference_store.query.deadline import Deadline
+from inference_store.query.page import find_page
+
+from . import members, state_changes
+from .job import ExportJob, find_job
+from .object_keys import make_head_key, make_members_key
+from .question import build_remaining_question
+from .saved_keys import save_keys
+
+_SECONDS: Final = 30.0
+"""The longest search for one list; then it goes on with what was found."""
+_BYTES: Final = "application/octet-stream"
+
+
+async def begin_listing(engine: AsyncEngine, blobs: Blobs, job: ExportJob) -> None:
+    """Write the head to the bucket, and let the listing begin. Raises ObjectStoreUnavailable."""
+    async with engine.connect() as connection:
+        names = await registrations.names(connection, [job.model])
+        keys = await key_registry.keys(connection, job.model)
+    key = StorageKey(blobs.buckets.default, make_head_key(job.id))
+    head = _make_head(job, names[job.model])
+    await asyncio.to_thread(blobs.put, key, head, content_type="application/json")
+    async with engine.begin() as connection:
+        await state_changes.start_listing(connection, job, keys=save_keys(keys))
+
+
+async def list_some(engine: AsyncEngine, blobs: Blobs, job: ExportJob) -> None:
+    """Add the next members to the lists; with the last ones, let the writing begin.
+
+    Raises OutOfTime, Invalid, ObjectStoreUnavailable.
+    """
+    async with engine.connect() as connection:
+        query = await build_remaining_question(connection, job)
+        begun = await members.read_members(connection, job.id, job.lists) if job.lists else []
+        space = members.MOST_MEMBERS - len(begun) % members.MOST_MEMBERS
+        page = await find_page(
+            connection,
+            query,
+            limit=space,
+            deadline=Deadline.after(_SECONDS),
+            goes_on=job.listed_to is not None,
+        )
+    is_partial = page.out_of_time or len(page.uids) == space
+    position = page.uids[-1] if len(page.uids) == space else page.searched
+    if page.uids:
+        position = position if is_partial and position is not None else page.uids[-1]
+        await _add(engine, blobs, job, begun, page.uids, position)
+    elif is_partial and position is not None:
+        async with engine.begin() as connection:
+            await state_changes.count_listed(
+                connection, job.id, members=0, lists=0, listed_to=position
+            )
+    if not is_partial:
+        async with engine.begin() as connection:
+            await state_changes.start_writing(connection, job.id)
+
+
+async def _add(  # noqa: PLR0917
+    engine: AsyncEngine,
+    blobs: Blobs,
+    job: ExportJob,
+    begun: Sequence[UUID],
+    uids: Sequence[UUID],
+    listed_to: UUID,
+) -> None:
+    """Write the last list with more members, or a new one."""
+    is_new = len(begun) % members.MOST_MEMBERS == 0
+    number = job.lists + is_new
+    listed = [*([] if is_new else begun), *uids]
+    key = StorageKey(blobs.buckets.default, make_members_key(job.id, number))
+    failpoint("export.list.before")
+    await asyncio.to_thread(blobs.replace, key, members.pack_uids(listed), content_type=_BYTES)
+    failpoint("export.list.after")
+    async with engine.begin() as connection:
+        current = await find_job(connection, job.id, lock=True)
+        if current is None or current.state != "listing":
+            return  # it was cancelled, and its objects are deleted later
+        await members.put_members(connection, job.id, number, job.model, listed)
+        await state_changes.count_listed(
+            connection, job.id, members=len(uids), lists=int(is_new), listed_to=listed_to
+        )
+    failpoint("export.list.commit.after")
+
+
+def _make_head(job: ExportJob, model_id: str) -> bytes:
+    """Return what the bucket says of an export; not its filter, which may hold a value that is
+    erased."""
+    head = {
+        "export": str(job.id),
+        "model_id": model_id,
+        "format": job.format,
+        "include": job.document["include"],
+        "requested_by": job.requested_by,
+        "requested_at": job.requested_at.isoformat(),
+        "expires_at": job.expires_at.isoformat(),
+    }
+    return json.dumps(head, indent=2).encode()

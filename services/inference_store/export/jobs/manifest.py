@@ -1,0 +1,73 @@
+"""The manifest of an export: every part with its SHA-256. It is written last, and with it the job
+is done."""
+
+import asyncio
+import json
+from typing import Any, Final
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.index import registrations
+from inference_store.inference.events import StorageKey, parse_stored
+from inference_store.objects import Blobs
+from inference_store.platform.failpoints import failpoint
+
+from . import members, state_changes
+from .job import ExportJob
+from .members import Part
+from .object_keys import make_manifest_key
+
+_PAGE: Final = 1000
+
+
+async def finish_export(engine: AsyncEngine, blobs: Blobs, job: ExportJob) -> None:
+    """Write the manifest, and end the job. Raises ObjectStoreUnavailable."""
+    async with engine.connect() as connection:
+        names = await registrations.names(connection, [job.model])
+        parts = await _list_written(connection, job)
+    manifest = _make_manifest(job, names[job.model], parts)
+    key = StorageKey(blobs.buckets.default, make_manifest_key(job.id))
+    content = json.dumps(manifest, indent=2).encode()
+    failpoint("export.finish.before")
+    await asyncio.to_thread(blobs.replace, key, content, content_type="application/json")
+    failpoint("export.finish.after")
+    async with engine.begin() as connection:
+        await state_changes.finish_job(connection, job.id)
+
+
+async def _list_written(connection: Any, job: ExportJob) -> list[Part]:
+    parts: list[Part] = []
+    after = 0
+    while page := await members.list_parts(connection, job.id, after=after, limit=_PAGE):
+        parts += [part for part in page if part.state == "written"]
+        after = page[-1].number
+    return parts
+
+
+def _make_manifest(job: ExportJob, model_id: str, parts: list[Part]) -> dict[str, Any]:
+    """Return the manifest; without the filter, which may hold a value that is erased."""
+    return {
+        "export": str(job.id),
+        "model_id": model_id,
+        "format": job.format,
+        "include": job.document["include"],
+        "requested_by": job.requested_by,
+        "requested_at": job.requested_at.isoformat(),
+        "expires_at": job.expires_at.isoformat(),
+        "rows": sum(part.rows or 0 for part in parts),
+        "bytes": sum(part.bytes or 0 for part in parts),
+        "parts": [_show_part(part) for part in parts],
+    }
+
+
+def _show_part(part: Part) -> dict[str, Any]:
+    assert part.storage_key is not None, "it is written"
+    assert part.sha256 is not None, "it is written"
+    return {
+        "number": part.number,
+        "key": parse_stored(part.storage_key).key,
+        "rows": part.rows,
+        "bytes": part.bytes,
+        "sha256": part.sha256.hex(),
+        "gone": part.gone,
+    }

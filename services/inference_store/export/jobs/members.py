@@ -1,0 +1,147 @@
+"""The lists of an export's members in Postgres, and the parts that are written from them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal, TypeAlias
+from uuid import UUID
+
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.index.tables import export_part
+
+MOST_MEMBERS: Final = 10_000
+"""Of a list."""
+_BYTES: Final = 16
+Sha256: TypeAlias = bytes
+PartState: TypeAlias = Literal["listed", "writing", "written", "stale", "removed"]
+_HERE: Final = export_part.c
+_SHOWN: Final = [column for column in export_part.c if column.name != "uids"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A list of members, and the object that is written from it; without the uids themselves."""
+
+    export: UUID
+    number: int
+    """From 1."""
+    model: int
+    first: UUID
+    last: UUID
+    state: PartState
+    storage_key: str | None
+    """Null: there is no object."""
+    rows: int | None
+    bytes: int | None
+    sha256: Sha256 | None
+    written_at: datetime | None
+    gone: int
+    """Members that are not in the object, because they were erased."""
+
+
+def pack_uids(uids: Iterable[UUID]) -> bytes:
+    """Return uids as a list has them: 16 bytes each."""
+    return b"".join(uid.bytes for uid in uids)
+
+
+def unpack_uids(packed: bytes) -> list[UUID]:
+    """Return the uids of a list."""
+    return [UUID(bytes=packed[at : at + _BYTES]) for at in range(0, len(packed), _BYTES)]
+
+
+async def read_members(connection: AsyncConnection, export: UUID, number: int) -> list[UUID]:
+    """Return the uids of a list, in order; none if there is no such list."""
+    query = select(_HERE.uids).where(_HERE.export == export, _HERE.number == number)
+    return unpack_uids(bytes(await connection.scalar(query) or b""))
+
+
+async def put_members(
+    connection: AsyncConnection, export: UUID, number: int, model: int, uids: Sequence[UUID]
+) -> None:
+    """Insert the next list, or replace the last one by a longer one."""
+    values = {"model": model, "first": uids[0], "last": uids[-1], "uids": pack_uids(uids)}
+    where = (_HERE.export == export, _HERE.number == number)
+    updated = await connection.execute(export_part.update().where(*where).values(values))
+    if not updated.rowcount:
+        new = {"export": export, "number": number, "state": "listed", **values}
+        await connection.execute(export_part.insert().values(new))
+
+
+async def find_next(connection: AsyncConnection, export: UUID) -> Part | None:
+    """Return the first part that is not written; `stale` ones wait for the end of an erasure."""
+    query = select(*_SHOWN).where(_HERE.export == export, _HERE.state.in_(("listed", "writing")))
+    row = (await connection.execute(query.order_by(_HERE.number).limit(1))).first()
+    return None if row is None else _read_part(row)
+
+
+async def has_stale(connection: AsyncConnection, export: UUID) -> bool:
+    """Check whether an erasure has still to delete a part of the export."""
+    query = select(_HERE.number).where(_HERE.export == export, _HERE.state == "stale")
+    return await connection.scalar(query.limit(1)) is not None
+
+
+async def list_parts(
+    connection: AsyncConnection, export: UUID, *, after: int = 0, limit: int = 1000
+) -> list[Part]:
+    """Return parts in order, those after the number `after`."""
+    query = select(*_SHOWN).where(_HERE.export == export, _HERE.number > after)
+    rows = await connection.execute(query.order_by(_HERE.number).limit(limit))
+    return [_read_part(row) for row in rows]
+
+
+async def begin_part(connection: AsyncConnection, part: Part, storage_key: str | None) -> bool:
+    """Record the key before the object is written, so that whoever erases a member deletes it.
+
+    None: the object of an earlier attempt is deleted. False: an erasure came first.
+    """
+    state: PartState = "listed" if storage_key is None else "writing"
+    return await _change(connection, part, {"state": state, "storage_key": storage_key})
+
+
+async def end_part(
+    connection: AsyncConnection, part: Part, *, rows: int, bytes: int, sha256: bytes, gone: int
+) -> bool:
+    """Record that the object is written. False: an erasure took a member meanwhile."""
+    values = {
+        "state": "written",
+        "rows": rows,
+        "bytes": bytes,
+        "sha256": sha256,
+        "written_at": func.now(),
+        "gone": _HERE.gone + gone,
+    }
+    return await _change(connection, part, values)
+
+
+async def end_empty(connection: AsyncConnection, part: Part) -> bool:
+    """Record that no member is left, and so there is no object."""
+    return await _change(connection, part, {"state": "removed", "storage_key": None})
+
+
+async def remove_parts(connection: AsyncConnection, export: UUID, *, keep_lists: bool) -> None:
+    """Record that all objects are deleted. `keep_lists`: copies may exist, so that erasures have
+    to find what was exported."""
+    where = _HERE.export == export
+    if keep_lists:
+        values = {"state": "removed", "storage_key": None}
+        await connection.execute(export_part.update().where(where).values(values))
+    else:
+        await connection.execute(export_part.delete().where(where))
+
+
+async def _change(connection: AsyncConnection, part: Part, values: dict[str, Any]) -> bool:
+    """Update a part if it is still as it was read."""
+    where = (
+        _HERE.export == part.export,
+        _HERE.number == part.number,
+        _HERE.state == part.state,
+        _HERE.storage_key.is_not_distinct_from(part.storage_key),
+    )
+    changed = await connection.execute(export_part.update().where(*where).values(values))
+    return bool(changed.rowcount)
+
+
+def _read_part(row: Any) -> Part:
+    return Part(**row._mapping)

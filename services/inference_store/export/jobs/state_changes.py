@@ -1,0 +1,133 @@
+"""Changes of a job's state and counts. Each belongs to the transaction of what it counts."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.index.tables import export_job, export_part
+
+from .job import UNFINISHED, ExportJob, State, find_job
+from .saved_keys import SavedKey
+
+_HERE: Final = export_job.c
+_ERROR_CHARACTERS: Final = 2000
+
+
+async def request_export(
+    connection: AsyncConnection,
+    id: UUID,
+    *,
+    model: int,
+    format: str,
+    document: Mapping[str, Any],
+    requested_by: str,
+    expires_at: datetime,
+) -> ExportJob:
+    """Insert an export, and return it; the retention service begins it within seconds."""
+    values = {
+        "id": id,
+        "model": model,
+        "format": format,
+        "document": dict(document),
+        "state": "pending",
+        "requested_by": requested_by,
+        "expires_at": expires_at,
+    }
+    await connection.execute(export_job.insert().values(values))
+    job = await find_job(connection, id)
+    assert job is not None, "it has just been inserted"
+    return job
+
+
+async def start_listing(
+    connection: AsyncConnection, job: ExportJob, *, keys: Sequence[SavedKey]
+) -> None:
+    """Record that a job has begun, and the metadata keys that give its columns."""
+    document = {**job.document, "keys": keys}
+    values = {"state": "listing", "started_at": func.now(), "document": document}
+    await _update(connection, job.id, ("pending",), values)
+
+
+async def count_listed(
+    connection: AsyncConnection, id: UUID, *, members: int, lists: int, listed_to: UUID
+) -> None:
+    """Count listed members and new lists, up to a uid."""
+    values = {
+        "members": _HERE.members + members,
+        "lists": _HERE.lists + lists,
+        "listed_to": listed_to,
+        "error": None,
+        "retry_at": None,
+    }
+    await _update(connection, id, ("listing",), values)
+
+
+async def start_writing(connection: AsyncConnection, id: UUID) -> None:
+    """Record that all members are listed."""
+    await _update(connection, id, ("listing",), {"state": "writing"})
+
+
+async def recount(connection: AsyncConnection, id: UUID) -> None:
+    """Count again what is written; called with every change of a part."""
+    here = export_part.c
+    is_written = here.state == "written"
+    counted = (
+        select(
+            func.count().filter(is_written),
+            func.coalesce(func.sum(here.rows).filter(is_written), 0),
+            func.coalesce(func.sum(here.bytes).filter(is_written), 0),
+            func.coalesce(func.sum(here.gone), 0),
+        )
+        .where(here.export == id)
+        .subquery("counted")
+    )
+    names = ("written", "rows", "bytes", "gone")
+    values = dict(zip(names, counted.c, strict=True))
+    await connection.execute(export_job.update().where(_HERE.id == id).values(values))
+
+
+async def finish_job(connection: AsyncConnection, id: UUID) -> None:
+    """Record that every part is written, and the manifest."""
+    values = {"state": "done", "finished_at": func.now(), "error": None, "retry_at": None}
+    await _update(connection, id, ("writing",), values)
+
+
+async def fail_job(connection: AsyncConnection, id: UUID, error: str) -> None:
+    """Record that a job cannot be done; it is not tried again."""
+    values = {"state": "failed", "finished_at": func.now(), "error": error[:_ERROR_CHARACTERS]}
+    await _update(connection, id, UNFINISHED, values)
+
+
+async def delay_job(connection: AsyncConnection, id: UUID, error: str, *, seconds: float) -> None:
+    """Record why a job waits, and that it goes on after some seconds."""
+    later = func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+    values = {"error": error[:_ERROR_CHARACTERS], "retry_at": later}
+    await connection.execute(export_job.update().where(_HERE.id == id).values(values))
+
+
+async def end_removed(connection: AsyncConnection, id: UUID, state: State) -> None:
+    """Record that an export's parts are deleted: it is `cancelled` or `expired`."""
+    values = {
+        "state": state,
+        "finished_at": func.coalesce(_HERE.finished_at, func.now()),
+        "error": None,
+        "retry_at": None,
+    }
+    await connection.execute(export_job.update().where(_HERE.id == id).values(values))
+
+
+async def request_removal(connection: AsyncConnection, id: UUID) -> None:
+    """Let an export be cancelled: its parts are deleted, and nothing more is written."""
+    values = {"state": "cancelling", "retry_at": None}
+    await _update(connection, id, (*UNFINISHED, "done", "failed"), values)
+
+
+async def _update(
+    connection: AsyncConnection, id: UUID, states: Sequence[State], values: Mapping[str, Any]
+) -> None:
+    where = (_HERE.id == id, _HERE.state.in_(states))
+    await connection.execute(export_job.update().where(*where).values(dict(values)))

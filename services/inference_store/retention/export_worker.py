@@ -1,0 +1,114 @@
+"""Writes exports for a few seconds of each turn, between deletions, and deletes ended ones.
+
+It never runs beside an erasure of the same process: an erasure that takes a member finds the
+objects that are written, and no part that is written afterwards has it.
+"""
+
+import time
+from typing import Final
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.export.jobs import job as jobs
+from inference_store.export.jobs import members, state_changes
+from inference_store.export.jobs.job import ExportJob
+from inference_store.export.jobs.listing import begin_listing, list_some
+from inference_store.export.jobs.manifest import finish_export
+from inference_store.export.jobs.part_writing import write_part
+from inference_store.export.jobs.removal import remove_export
+from inference_store.inference.errors import Invalid, ObjectStoreUnavailable
+from inference_store.objects import Blobs
+from inference_store.platform.metrics import EXPORTED_BYTES, EXPORTS
+from inference_store.query.deadline import OutOfTime
+
+from .leadership_check import LeadershipCheck
+
+_SECONDS: Final = 10.0
+_RETRY_SECONDS: Final = 30.0
+_log = structlog.get_logger()
+
+
+class ExportWorker:
+    """Carries exports out, each a step in turn, so that a small one does not wait for a large one.
+
+    Raises Stopped and the errors of the database.
+    """
+
+    def __init__(self, engine: AsyncEngine, blobs: Blobs, check: LeadershipCheck) -> None:
+        self._engine = engine
+        self._blobs = blobs
+        self._check = check
+
+    async def run_turn(self) -> None:
+        """Work for a few seconds. What cannot be written now says why, and is tried again."""
+        until = time.monotonic() + _SECONDS
+        await self._remove_ended()
+        while time.monotonic() < until and (unfinished := await self._list_unfinished()):
+            for job in unfinished:
+                if time.monotonic() >= until:
+                    return
+                await self._check.confirm_step()
+                if not await self._try(job):
+                    return
+
+    async def _list_unfinished(self) -> list[ExportJob]:
+        async with self._engine.connect() as connection:
+            return await jobs.list_unfinished(connection)
+
+    async def _try(self, job: ExportJob) -> bool:
+        """Take one step of a job; False if the next turn should go on."""
+        try:
+            return await self._step(job)
+        except Invalid as error:
+            await self._fail(job, error.detail)
+        except (ObjectStoreUnavailable, OSError, OutOfTime) as error:
+            await self._delay(job, error)
+        return True
+
+    async def _step(self, job: ExportJob) -> bool:
+        if job.state == "pending":
+            await begin_listing(self._engine, self._blobs, job)
+        elif job.state == "listing":
+            listing = list_some(self._engine, self._blobs, job)
+            await self._check.unless_stopped(listing)
+        else:  # not cut off: a thread would go on to write
+            return await self._write(job)
+        return True
+
+    async def _write(self, job: ExportJob) -> bool:
+        async with self._engine.connect() as connection:
+            part = await members.find_next(connection, job.id)
+            is_waiting = part is None and await members.has_stale(connection, job.id)
+        if part is not None:
+            EXPORTED_BYTES.inc(await write_part(self._engine, self._blobs, job, part))
+        elif is_waiting:  # for the erasure that deletes the part
+            return False
+        else:
+            await finish_export(self._engine, self._blobs, job)
+            EXPORTS.labels("done").inc()
+        return True
+
+    async def _remove_ended(self) -> None:
+        async with self._engine.connect() as connection:
+            ended = await jobs.list_removable(connection)
+        for job in ended:
+            await self._check.confirm_step()
+            try:
+                await remove_export(self._engine, self._blobs, job)
+            except ObjectStoreUnavailable as error:
+                await self._delay(job, error)
+            else:
+                EXPORTS.labels("cancelled" if job.state == "cancelling" else "expired").inc()
+
+    async def _fail(self, job: ExportJob, reason: str) -> None:
+        async with self._engine.begin() as connection:
+            await state_changes.fail_job(connection, job.id, reason)
+        EXPORTS.labels("failed").inc()
+        _log.warning("export failed", action="export_failed", export=str(job.id), error=reason)
+
+    async def _delay(self, job: ExportJob, error: Exception) -> None:
+        reason = "the search took too long" if isinstance(error, OutOfTime) else str(error)
+        async with self._engine.begin() as connection:
+            await state_changes.delay_job(connection, job.id, reason, seconds=_RETRY_SECONDS)
+        _log.warning("export waits", action="export_waits", export=str(job.id), error=reason[:500])

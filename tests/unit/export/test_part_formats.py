@@ -1,0 +1,227 @@
+"""Parts hold what was added to them, page by page, in each format."""
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import nanoarrow
+import pytest
+from arro3.io import read_parquet
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference_store.api.field_selection import FieldSelection
+from inference_store.api.inference_pages import AnsweredPage
+from inference_store.api.line_stream import LineStream
+from inference_store.export.columns import Columns
+from inference_store.export.fixed_columns import Row
+from inference_store.export.kinds import Column, Kind, Values
+from inference_store.export.part_formats import PART_FORMATS, Extra, PartFormat
+from inference_store.index import tables
+from inference_store.index.key_registry import KeySeen, TypeSeen
+from inference_store.inference.errors import Invalid
+from inference_store.inference.metadata import Entry, encode_entries
+from inference_store.query.read import PREDICTION_FIELDS, Inference
+
+_NOW = datetime(2026, 1, 1, tzinfo=UTC)
+_INCLUDE = ("metadata", "predictions")
+_KEYS = [
+    KeySeen(1, name, (TypeSeen(kind, "", 1, _NOW, _NOW, ()),))
+    for name, kind in [("n", "int"), ("score", "float"), ("camera", "string"), ("never", "bool")]
+]
+_TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=6)
+_TIME = st.datetimes(timezones=st.just(UTC))
+_FLOAT = st.floats(allow_nan=False, allow_infinity=False)
+_ENTRIES = st.lists(
+    st.builds(
+        Entry,
+        key=st.sampled_from([*(key.name for key in _KEYS), "new"]),
+        type=st.sampled_from(["int", "float", "string", ""]),
+        value=st.none()
+        | _TEXT
+        | st.integers(-(10**30), 10**30).map(str)
+        | st.sampled_from(["NaN", "-inf", "0.1", "123456789012345678901234567890", "\ud800"]),
+        section=st.just("extended"),
+        flags=st.just(()),
+    ),
+    max_size=4,
+)
+_FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "uid": st.uuids(),
+    "inference_id": _TEXT,
+    "received_at": _TIME,
+    "responded_at": st.none() | _TIME,
+    "indexed_at": st.none() | _TIME,
+    "ok": st.none() | st.booleans(),
+    "http_status": st.none() | st.integers(-(2**31), 2**31 - 1),
+    "data_size": st.none() | st.integers(0, 2**63 - 1),
+    "top_score": st.none() | _FLOAT,
+    "flags": st.lists(_TEXT, max_size=2),
+    "capture_id": st.none() | st.uuids(),
+}
+_PREDICTION = st.builds(
+    lambda rank, label, score: tuple(
+        {"rank": rank, "label": label, "score": score}.get(name) for name in PREDICTION_FIELDS
+    ),
+    st.integers(0, 9),
+    st.none() | _TEXT,
+    st.none() | _FLOAT,
+)
+
+
+def make_row(
+    fields: dict[str, Any], entries: Sequence[Entry], predictions: Sequence[tuple[Any, ...]]
+) -> Row:
+    columns = dict.fromkeys(column.name for column in tables.inference.columns)
+    return Row(
+        "model",
+        Inference(
+            row=columns | fields,
+            top_label=None,
+            aliases=("alias",) if entries else (),
+            input_erased=False,
+            response_erased=False,
+            metadata=encode_entries(entries),
+            prediction_values=predictions,
+        ),
+    )
+
+
+_ROWS = st.builds(
+    make_row, st.fixed_dictionaries(_FIELDS), _ENTRIES, st.lists(_PREDICTION, max_size=2)
+)
+_PAGES = st.lists(st.lists(_ROWS, max_size=4), max_size=3)
+
+
+def write(name: str, pages: Sequence[Sequence[Row]], columns: Columns) -> bytes:
+    file = io.BytesIO()
+    encoder = PART_FORMATS[name].make_encoder(columns, file)
+    for page in pages:
+        encoder.add(page)
+    encoder.close()
+    return file.getvalue()
+
+
+def read_arrow(content: bytes) -> list[dict[str, Any]]:
+    return list(nanoarrow.ArrayStream.from_readable(content).read_all().to_pylist())
+
+
+def read_back_parquet(content: bytes) -> list[dict[str, Any]]:
+    return list(nanoarrow.ArrayStream(read_parquet(content)).read_all().to_pylist())
+
+
+def list_expected(columns: Columns, pages: Sequence[Sequence[Row]]) -> list[dict[str, Any]]:
+    """Return the rows as Arrow's types have them."""
+    all = columns.list_all()
+    names = [column.name for column in all]
+    return [
+        dict(zip(names, values, strict=True))
+        for page in pages
+        for values in zip(*map(to_arrow, columns.read(page), all), strict=True)
+    ]
+
+
+def to_arrow(values: Values, column: Column) -> list[Any]:
+    if column.kind is Kind.TEXTS:
+        return [list(texts or ()) for texts in values]
+    if column.kind is Kind.PREDICTIONS:
+        names = [name for name, _ in column.members]
+        return [[dict(zip(names, item, strict=True)) for item in items] for items in values]
+    return list(values)
+
+
+@given(_PAGES)
+def test_parquet_and_arrow_hold_the_values(pages: list[list[Row]]) -> None:
+    columns = Columns.of(_INCLUDE, _KEYS)
+    expected = list_expected(columns, pages)
+    assert read_arrow(write("arrow", pages, columns)) == expected
+    assert read_back_parquet(write("parquet", pages, columns)) == expected
+
+
+@given(_PAGES)
+def test_lines_are_those_of_the_api(pages: list[list[Row]]) -> None:
+    lines = write("jsonl", pages, Columns.of(_INCLUDE, _KEYS)).splitlines()
+    assert [json.loads(line) for line in lines] == [
+        item for page in pages for item in read_lines_of_the_api(page)
+    ]
+
+
+def read_lines_of_the_api(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    page = AnsweredPage(
+        rows=rows,
+        selection=FieldSelection.of(None, _INCLUDE),
+        has_distances=False,
+        models=[1],
+        make_cursor=str,
+        next=None,
+        searched_back_to=None,
+        warnings=(),
+        answer_members={},
+    )
+    items = [json.loads(line) for line in LineStream(page).encode_page(page).splitlines()]
+    assert [item.pop("cursor") for item in items] == [str(number) for number in range(len(rows))]
+    return items
+
+
+@given(_PAGES)
+def test_csv_has_a_line_for_each_row(pages: list[list[Row]]) -> None:
+    columns = Columns.of(_INCLUDE, _KEYS)
+    text = write("csv", pages, columns).decode()
+    names, *lines = csv.reader(io.StringIO(text, newline=""))
+    assert names == [column.name for column in columns.list_all()]
+    expected = [str(row.inference.uid) for page in pages for row in page]
+    assert [line[0] for line in lines] == expected
+
+
+def make_plain_row(number: int) -> Row:
+    fields = {"uid": UUID(int=number), "inference_id": "id", "received_at": _NOW, "flags": []}
+    return make_row(fields, (), ())
+
+
+@pytest.mark.parametrize("name", ["arrow", "csv", "jsonl"])
+def test_a_page_is_in_the_file_when_it_is_added(name: str) -> None:
+    file = io.BytesIO()
+    encoder = PART_FORMATS[name].make_encoder(Columns.of((), ()), file)
+    for number in range(3):
+        before = file.tell()
+        encoder.add([make_plain_row(number)])
+        assert file.tell() > before
+
+
+def test_columns_without_a_value_keep_their_types() -> None:
+    columns = Columns.of(_INCLUDE, _KEYS)
+    empty, nulls = (write("parquet", pages, columns) for pages in ([], [[make_plain_row(1)]]))
+    schemas = [read_parquet(content).schema for content in (empty, nulls)]
+    assert schemas[0] == schemas[1]
+    assert str(schemas[0].field("metadata.n").type) == str(schemas[0].field("http_status").type)
+    (row,) = read_back_parquet(nulls)
+    assert row["metadata.never"] is row["metadata_rest"] is row["error"] is None
+    assert row["predictions"] == []
+
+
+def test_what_is_not_included_is_in_no_column() -> None:
+    columns = Columns.of((), _KEYS)
+    page = [make_plain_row(1)]
+    (row,) = read_back_parquet(write("parquet", [page], columns))
+    assert not [name for name in row if name.startswith(("metadata.", "predictions", "urls"))]
+    assert json.loads(write("jsonl", [page], columns)).keys() == row.keys()
+
+
+def test_each_format_has_a_name_of_its_own_for_files() -> None:
+    suffixes = [format.suffix for format in PART_FORMATS.values()]
+    assert len(set(suffixes)) == len(suffixes)
+    assert all(suffix.startswith(".") for suffix in suffixes)
+
+
+def test_a_format_whose_extra_is_missing_is_refused() -> None:
+    for format in PART_FORMATS.values():
+        format.check_installed()
+    parquet = PART_FORMATS["parquet"]
+    for module in ("no_such_package.io", "json.no_such_module"):
+        without = PartFormat("x", "x/x", ".x", parquet.make_encoder, Extra("parquet", module))
+        with pytest.raises(Invalid, match=r"format: .* install inference-store\[parquet\]"):
+            without.check_installed()
