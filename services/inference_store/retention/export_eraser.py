@@ -20,7 +20,7 @@ from uuid import UUID
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.progress.erasure import Erasure
-from inference_store.export.ledger.object_keys import manifest_key, members_key
+from inference_store.export.jobs.object_keys import make_manifest_key, make_members_key
 from inference_store.export.ledger.stale_parts import (
     FIRST_PART,
     TouchedPart,
@@ -100,9 +100,9 @@ class ExportEraser:
         """List every object that may have what was erased; if one is left, the part stays."""
         keys = [self._find_members_key(part)]
         if part.storage_key is not None:
-            manifest = StorageKey(self._blobs.buckets.default, manifest_key(part.export))
+            manifest = StorageKey(self._blobs.buckets.default, make_manifest_key(part.export))
             keys += [parse_stored(part.storage_key), manifest]
         return keys
 
     def _find_members_key(self, part: TouchedPart) -> StorageKey:
-        return StorageKey(self._blobs.buckets.default, members_key(part.export, part.number))
+        return StorageKey(self._blobs.buckets.default, make_members_key(part.export, part.number))

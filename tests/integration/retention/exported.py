@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -11,13 +12,13 @@ from uuid import UUID, uuid4
 from sqlalchemy import Row, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.export.ledger.object_keys import (
-    head_key,
-    manifest_key,
-    members_key,
-    parts_prefix,
+from inference_store.export.jobs.members import pack_uids
+from inference_store.export.jobs.object_keys import (
+    make_head_key,
+    make_manifest_key,
+    make_members_key,
+    make_part_key,
 )
-from inference_store.export.ledger.uid_lists import pack_uids
 from inference_store.index.tables import export_download, export_erased, export_job, export_part
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
@@ -68,12 +69,13 @@ class Exported:
             return list(await connection.execute(query.order_by(export_erased.c.id)))
 
     def objects(self) -> set[str]:
-        """The names of its objects in any version, without its prefix."""
+        """The names of its objects in any version, without its prefix; of a part the number."""
         prefix = f"exports/{self.id}/"
         listed = self.blobs._minio.list_objects(
             self.blobs.buckets.default, prefix=prefix, recursive=True, include_version=True
         )
-        return {str(entry.object_name).removeprefix(prefix) for entry in listed}
+        names = {str(entry.object_name).removeprefix(prefix) for entry in listed}
+        return {re.sub(r"^parts/0*(\d+)-.*", r"part \1", name) for name in names}
 
 
 def plant(uid: UUID) -> bytes:
@@ -93,14 +95,23 @@ async def export_all(
     head: dict[str, Any] = {"export": str(exported.id), "model_id": "model", "format": "jsonl"}
     head |= {"requested_by": "key:exporter", "requested_at": now.isoformat()}
     head |= {"expires_at": expires_at.isoformat(), "include": [], "blobs": "none"}
-    put(exported, head_key(exported.id), json.dumps(head).encode())
-    rows = [write_part(exported, number, part) for number, part in enumerate(lists)]
-    put(exported, manifest_key(exported.id), json.dumps([row["number"] for row in rows]).encode())
+    put(exported, make_head_key(exported.id), json.dumps(head).encode())
+    rows = [write_part(exported, number, part) for number, part in enumerate(lists, 1)]
+    put(
+        exported,
+        make_manifest_key(exported.id),
+        json.dumps([row["number"] for row in rows]).encode(),
+    )
     job = {
         "id": exported.id,
         "model": exported.model,
         "format": "jsonl",
-        "document": {"filter": None, "saved": None, "include": [], "blobs": "none"},
+        "document": {
+            **dict.fromkeys(("filter", "saved", "since")),
+            "until": now.isoformat(),
+            "include": [],
+            "keys": [],
+        },
         "state": "done",
         "requested_by": "key:exporter",
         "finished_at": now,
@@ -119,10 +130,10 @@ async def export_all(
 
 def write_part(exported: Exported, number: int, uids: Sequence[UUID]) -> dict[str, Any]:
     """Write the objects of a part; return its row."""
-    key = exported.key(f"{parts_prefix(exported.id)}{number:05}.jsonl")
+    key = exported.key(make_part_key(exported.id, number, "jsonl"))
     data = b"\n".join(plant(uid) for uid in uids)
     exported.blobs.put(key, data, content_type="application/x-ndjson")
-    put(exported, members_key(exported.id, number), pack_uids(uids))
+    put(exported, make_members_key(exported.id, number), pack_uids(uids))
     return {
         "export": exported.id,
         "number": number,

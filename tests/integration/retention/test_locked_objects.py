@@ -157,15 +157,16 @@ def test_versioning_enabled_between_two_listings_hides_nothing(
         assert list_versions(minio_server, bucket) == []
 
 
-@pytest.mark.parametrize("name", ["parts/00000.jsonl", "members/00000", "manifest.json"])
+@pytest.mark.parametrize("name", ["parts/", "members/", "manifest.json"])
 async def test_an_erasure_waits_for_a_locked_copy_in_an_export(
     storing: Storing, engine: AsyncEngine, eraser: Eraser, minio_server: S3, name: str
 ) -> None:
     model = await storing.model()
     gone, *others = await storing.inferences(model, 3, ago(days=1))
     exported = await export_all(engine, storing.blobs, [gone, *others])
-    key = exported.key(f"exports/{exported.id}/{name}")
-    client = minio_server.client()
+    client, prefix = minio_server.client(), f"exports/{exported.id}/"
+    [listed] = client.list_objects(storing.bucket, prefix=prefix + name)
+    key = exported.key(str(listed.object_name))
     # a list is written again over the version that is locked
     version = str(client.stat_object(key.bucket, key.key).version_id)
     client.enable_object_legal_hold(key.bucket, key.key, version)
@@ -184,12 +185,11 @@ async def test_an_erasure_waits_for_a_locked_copy_in_an_export(
     [part] = await exported.parts()
     assert (part.state, part.storage_key) == ("listed", None)
     versions = [name for name, _ in list_versions(minio_server, key.bucket)]
-    prefix = f"exports/{exported.id}/"
     assert [name for name in versions if name.startswith(prefix)] == [
         f"{prefix}export.json",
-        f"{prefix}members/00000",
+        f"{prefix}members/00001",
     ]
-    members = exported.read(f"{prefix}members/00000")
+    members = exported.read(f"{prefix}members/00001")
     assert members == b"".join(sorted(other.uid.bytes for other in others))
     async with engine.connect() as connection:
         assert await list_blocked(connection, erasure.id) == []

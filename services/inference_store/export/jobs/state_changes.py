@@ -75,19 +75,14 @@ async def recount(connection: AsyncConnection, id: UUID) -> None:
     """Count again what is written; called with every change of a part."""
     here = export_part.c
     is_written = here.state == "written"
-    counted = (
-        select(
-            func.count().filter(is_written),
-            func.coalesce(func.sum(here.rows).filter(is_written), 0),
-            func.coalesce(func.sum(here.bytes).filter(is_written), 0),
-            func.coalesce(func.sum(here.gone), 0),
-        )
-        .where(here.export == id)
-        .subquery("counted")
-    )
-    names = ("written", "rows", "bytes", "gone")
-    values = dict(zip(names, counted.c, strict=True))
-    await connection.execute(export_job.update().where(_HERE.id == id).values(values))
+    query = select(
+        func.count().filter(is_written).label("written"),
+        func.coalesce(func.sum(here.rows).filter(is_written), 0).label("rows"),
+        func.coalesce(func.sum(here.bytes).filter(is_written), 0).label("bytes"),
+        func.coalesce(func.sum(here.gone), 0).label("gone"),
+    ).where(here.export == id)
+    counted = (await connection.execute(query)).mappings().one()
+    await connection.execute(export_job.update().where(_HERE.id == id).values(dict(counted)))
 
 
 async def finish_job(connection: AsyncConnection, id: UUID) -> None:

@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import case, func, select, tuple_
+from sqlalchemy import func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.export.jobs.members import unpack_uids
+from inference_store.export.jobs.state_changes import recount
 from inference_store.index.identities import Identity, by_model
-from inference_store.index.tables import export_erased, export_job, export_part
+from inference_store.index.tables import export_erased, export_part
 
-from .uid_lists import UID_BYTES, read_uids, take_uids
+from .uid_lists import UID_BYTES, take_uids
 
 _HERE = export_part.c
 _PAGE: Final = 1000
@@ -47,14 +49,18 @@ async def record_batch(
 
     Of a model without exports it is one query by an index. A list is read at a time.
     """
+    touched: set[UUID] = set()
     for model, uids in by_model(identities):
         after = (_NOBODY, -1)
         while page := await _read_bounds(connection, model, uids, after):
             for row in page:
                 at = bisect_left(uids, row.first)
-                if at < len(uids) and uids[at] <= row.last:
-                    await _record_part(connection, batch, row.export, row.number, uids)
+                is_near = at < len(uids) and uids[at] <= row.last
+                if is_near and await _record_part(connection, batch, row.export, row.number, uids):
+                    touched.add(row.export)
             after = page[-1].export, page[-1].number
+    for export in sorted(touched):
+        await recount(connection, export)
 
 
 async def _read_bounds(
@@ -77,29 +83,24 @@ async def _record_part(
     export: UUID,
     number: int,
     uids: Sequence[UUID],
-) -> None:
-    """Record what a part names. Its row is locked first: no links to it are given meanwhile."""
+) -> bool:
+    """Record what a part names; False: none of it. Its row is locked before that: nobody is given a
+    link to it meanwhile."""
     here = (_HERE.export == export, _HERE.number == number)
-    query = select(_HERE.uids, _HERE.storage_key).where(*here).with_for_update()
-    row = (await connection.execute(query)).one()
+    columns = (_HERE.uids, _HERE.storage_key, _HERE.state, _HERE.rows, _HERE.gone)
+    row = (await connection.execute(select(*columns).where(*here).with_for_update())).one()
     rest, taken = take_uids(bytes(row.uids), {uid.bytes for uid in uids})
     if not taken:
-        return
-    count = len(taken) // UID_BYTES
-    is_stale = case((_HERE.storage_key.is_not(None), "stale"), else_=_HERE.state)
-    values: dict[str, Any] = {"state": is_stale}
-    if batch.scope == "inference":
-        values |= {"uids": rest, "gone": _HERE.gone + count, **_find_bounds(rest)}
-        job = export_job.update().where(export_job.c.id == export)
-        await connection.execute(job.values(gone=export_job.c.gone + count))
-    await connection.execute(export_part.update().where(*here).values(values))
+        return False
+    changed = export_part.update().where(*here)
+    await connection.execute(changed.values(_change_part(row, batch.scope, rest)))
     hashing = batch.entry_hash
     erased = {
         "export": export,
         "part": number,
         "erasure": batch.erasure,
         "scope": batch.scope,
-        "inferences": count,
+        "inferences": len(taken) // UID_BYTES,
         "uids": taken,
         "leaves": None if hashing is None else _hash_uids(hashing, batch.scope, taken),
         "hashed_by": None if hashing is None else hashing.key_id,
@@ -108,6 +109,20 @@ async def _record_part(
         "erased_at": func.clock_timestamp(),
     }
     await connection.execute(export_erased.insert().values(erased))
+    return True
+
+
+def _change_part(row: Any, scope: str, rest: bytes) -> dict[str, Any]:
+    """Return the new columns of a part. `rest`: its list without what was erased."""
+    listed, gone = len(row.uids) // UID_BYTES, row.gone
+    if row.state == "written":
+        # counted when it was written, as the next writing will: erasures had marked them
+        gone -= listed - row.rows
+    values: dict[str, Any] = {"state": row.state if row.storage_key is None else "stale"}
+    if scope == "inference":
+        gone += listed - len(rest) // UID_BYTES
+        values |= {"uids": rest, **_find_bounds(rest)}
+    return values | {"gone": gone}
 
 
 def _find_bounds(uid_list: bytes) -> dict[str, UUID]:
@@ -119,4 +134,4 @@ def _find_bounds(uid_list: bytes) -> dict[str, UUID]:
 
 
 def _hash_uids(hashing: EntryHash, scope: str, uid_list: bytes) -> bytes:
-    return b"".join(hashing.hash_entry(scope, uid) for uid in read_uids(uid_list))
+    return b"".join(hashing.hash_entry(scope, uid) for uid in unpack_uids(uid_list))

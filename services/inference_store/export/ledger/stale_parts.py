@@ -5,26 +5,30 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import and_, case, func, select, true, tuple_
+from sqlalchemy import case, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.index.tables import export_download, export_erased, export_job, export_part
+from inference_store.export.jobs.downloads import is_downloaded
+from inference_store.export.jobs.state_changes import recount
+from inference_store.index.tables import export_erased, export_job, export_part
 
 _HERE = export_part.c
 FIRST_PART: Final = (UUID(int=0), -1)
 """Where reading begins."""
-# Parts that are written no more: of an export that has expired, or was given up.
+# Of exports that have expired or were given up: their parts are written no more.
 _OVER: Final = ("cancelling", "cancelled", "expired")
 
 
 @dataclass(frozen=True, slots=True)
 class TouchedPart:
-    """A part that an erasure took members of. `storage_key`: its object, if it is stale."""
+    """A part that an erasure took members of."""
 
     export: UUID
     number: int
     uids: bytes
+    """What its list in the bucket is to be; empty: there is to be none."""
     storage_key: str | None
+    """Its object, if it is stale."""
 
     @property
     def position(self) -> tuple[UUID, int]:
@@ -43,70 +47,43 @@ async def list_touched(
         export_erased.c.part == _HERE.number,
         export_erased.c.deleted_at.is_(None),
     )
-    is_stale = _HERE.state == "stale"
-    query = select(*order, _HERE.uids, case((is_stale, _HERE.storage_key)).label("storage_key"))
-    query = query.where(pending.exists(), tuple_(*order) > tuple_(*after))
+    uids = case((export_job.c.state.in_(_OVER), b""), else_=_HERE.uids)
+    key = case((_HERE.state == "stale", _HERE.storage_key))
+    query = (
+        select(*order, uids.label("uids"), key.label("storage_key"))
+        .join(export_job, export_job.c.id == _HERE.export)
+        .where(pending.exists(), tuple_(*order) > tuple_(*after))
+    )
     rows = await connection.execute(query.order_by(*order).limit(limit))
     return [TouchedPart(row.export, row.number, bytes(row.uids), row.storage_key) for row in rows]
 
 
 async def forget_objects(connection: AsyncConnection, parts: Sequence[TouchedPart]) -> None:
-    """Let parts whose objects are gone be written again; those of an export that is over stay
-    away.
+    """Let parts whose objects are gone be written again, unless their export is over.
 
     For every erasure that waits for them: the object that goes is the same.
     """
     for export in sorted({part.export for part in parts}):
         numbers = [part.number for part in parts if part.export == export]
         await _forget_of_export(connection, export, numbers)
+        gone = (export_erased.c.export == export, export_erased.c.part.in_(numbers))
+        waiting = export_erased.update().where(*gone, export_erased.c.deleted_at.is_(None))
+        await connection.execute(waiting.values(deleted_at=func.clock_timestamp()))
 
 
 async def _forget_of_export(
     connection: AsyncConnection, export: UUID, numbers: Sequence[int]
 ) -> None:
     locked = select(export_job.c.state).where(export_job.c.id == export).with_for_update()
-    state = await connection.scalar(locked)
-    here = (_HERE.export == export, _HERE.number.in_(numbers))
-    stale = (*here, _HERE.state == "stale")
-    lost = (
-        await connection.execute(
-            select(
-                func.count(_HERE.written_at),
-                func.coalesce(func.sum(_HERE.rows), 0),
-                func.coalesce(func.sum(_HERE.bytes), 0),
-                func.count(),
-            ).where(*stale)
-        )
-    ).one()
-    is_over = state is None or state in _OVER
+    is_over = await connection.scalar(locked) in _OVER
     values: dict[str, Any] = {"state": "removed" if is_over else "listed", "storage_key": None}
     values |= dict.fromkeys(("rows", "bytes", "sha256", "written_at"))
-    if is_over and not await _is_downloaded(connection, export):
+    if is_over and not await is_downloaded(connection, export):
         values["uids"] = b""
-    await connection.execute(export_part.update().where(*stale).values(values))
-    if not is_over and lost[3]:
-        await _reopen_job(connection, export, written=lost[0], rows=lost[1], bytes=lost[2])
-    gone = and_(export_erased.c.export == export, export_erased.c.part.in_(numbers))
-    waiting = export_erased.update().where(gone, export_erased.c.deleted_at.is_(None))
-    await connection.execute(waiting.values(deleted_at=func.clock_timestamp()))
-
-
-async def _is_downloaded(connection: AsyncConnection, export: UUID) -> bool:
-    query = select(true()).where(export_download.c.export == export).limit(1)
-    return await connection.scalar(query) is not None
-
-
-async def _reopen_job(
-    connection: AsyncConnection, export: UUID, *, written: int, rows: int, bytes: int
-) -> None:
-    """Let a job go on with the parts that have to be written again."""
-    here = export_job.c
-    is_done = here.state == "done"
-    values = {
-        "state": case((is_done, "writing"), else_=here.state),
-        "finished_at": case((is_done, None), else_=here.finished_at),
-        "written": func.greatest(here.written - written, 0),
-        "rows": func.greatest(here.rows - rows, 0),
-        "bytes": func.greatest(here.bytes - bytes, 0),
-    }
-    await connection.execute(export_job.update().where(here.id == export).values(values))
+    stale = (_HERE.export == export, _HERE.number.in_(numbers), _HERE.state == "stale")
+    changed = await connection.execute(export_part.update().where(*stale).values(values))
+    if changed.rowcount and not is_over:
+        # its manifest went with the part
+        done = export_job.update().where(export_job.c.id == export, export_job.c.state == "done")
+        await connection.execute(done.values(state="writing", finished_at=None))
+    await recount(connection, export)
