@@ -33,7 +33,6 @@ async def remove_export(engine: AsyncEngine, blobs: Blobs, job: ExportJob) -> No
     async with engine.begin() as connection:
         keep_lists = await downloads.is_downloaded(connection, job.id)
         await members.remove_parts(connection, job.id, keep_lists=keep_lists)
-        await state_changes.recount(connection, job.id)
         await state_changes.end_removed(connection, job.id, state)
 
 

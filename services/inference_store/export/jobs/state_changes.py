@@ -75,14 +75,22 @@ async def recount(connection: AsyncConnection, id: UUID) -> None:
     """Count again what is written; called with every change of a part."""
     here = export_part.c
     is_written = here.state == "written"
-    query = select(
-        func.count().filter(is_written).label("written"),
-        func.coalesce(func.sum(here.rows).filter(is_written), 0).label("rows"),
-        func.coalesce(func.sum(here.bytes).filter(is_written), 0).label("bytes"),
-        func.coalesce(func.sum(here.gone), 0).label("gone"),
-    ).where(here.export == id)
-    counted = (await connection.execute(query)).mappings().one()
-    await connection.execute(export_job.update().where(_HERE.id == id).values(dict(counted)))
+    counted = (
+        select(
+            here.export,
+            func.count().filter(is_written),
+            func.coalesce(func.sum(here.rows).filter(is_written), 0),
+            func.coalesce(func.sum(here.bytes).filter(is_written), 0),
+            func.coalesce(func.sum(here.gone), 0),
+        )
+        .where(here.export == id)
+        .group_by(here.export)
+        .subquery("counted")
+    )
+    names = ("written", "rows", "bytes", "gone")
+    values = dict(zip(names, list(counted.c)[1:], strict=True))
+    where = (_HERE.id == id, counted.c.export == _HERE.id)
+    await connection.execute(export_job.update().where(*where).values(values))
 
 
 async def finish_job(connection: AsyncConnection, id: UUID) -> None:
