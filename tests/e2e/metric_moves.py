@@ -122,7 +122,7 @@ MOVES: dict[str, Callable[[Samples], bool]] = {
     "retention_last_reconciliation_timestamp_seconds": is_above_zero,
     "retention_exports_total": require_labels("done"),
     "retention_exported_bytes_total": is_above_zero,
-    # It must be zero: tests/integration/retention/test_exports.py has one that waits.
+    # It must be zero: tests/integration/retention/test_export_jobs.py has one that waits.
     "retention_exports_waiting": lambda samples: samples != {},
     "retention_exports_unfinished": lambda samples: samples != {},
     "retention_marked": is_above_zero,

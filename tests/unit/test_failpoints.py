@@ -12,7 +12,7 @@ from tests.e2e.faults.deletion import test_kills as kills_beside_holds
 from tests.integration.api import test_edits_and_erasures
 from tests.integration.erasure.ledger import test_services
 from tests.integration.operations.reconcile import test_orphans, test_rebuild
-from tests.integration.retention import test_exports, test_kills
+from tests.integration.retention import test_export_jobs, test_kills
 
 ROOT = Path(inference_store.__file__).parent
 LOOKED_AT = [
@@ -38,6 +38,10 @@ NONE = {"traces.begin", "self._certifier.begin", "worker.begin", "erasures.begin
 # Between which failpoints the callers of a function are; or why a kill in it is none of deletion.
 BETWEEN = {
     "certifier._import": ("retention.certify.put.after", "retention.certify.commit.after"),
+    "export_eraser._delete_objects": (
+        "retention.export_delete.before",
+        "retention.export_delete.after",
+    ),
     "list_writer.write_list": ("retention.certify.before", "retention.certify.leaves.after"),
     "batch_claim.claim_batch": ("retention.claim.before", "retention.claim.after"),
     "run_executor._drop": ("retention.span_close.after", "retention.partition_drop.after"),
@@ -148,8 +152,8 @@ KILLS = {
     ),
     test_rebuild.test_killed_rebuild_continues: test_rebuild.REBUILD_FAILPOINTS,
     test_orphans.test_killed_erasure_ends_with_one_certificate: test_orphans.ORPHAN_FAILPOINTS,
-    test_exports.test_a_kill_loses_nothing_and_doubles_nothing: test_exports.EXPORT_FAILPOINTS,
-    test_exports.test_a_kill_leaves_nothing_of_a_cancelled_export: test_exports.REMOVAL_FAILPOINTS,
+    test_export_jobs.test_a_kill_loses_nothing_and_doubles_nothing: test_export_jobs.EXPORT_FAILPOINTS,
+    test_export_jobs.test_a_kill_leaves_nothing_of_a_cancelled_export: test_export_jobs.REMOVAL_FAILPOINTS,
 }
 
 

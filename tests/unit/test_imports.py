@@ -44,7 +44,8 @@ HOMES = {
     "asyncpg": {"index", "query", "erasure", "ingester/write"},
     "cryptography": {"erasure/log"},
     "sqlalchemy": {
-        *("index", "query", "erasure", "export/jobs", "operations", "api", "ingester", "retention"),
+        *("index", "query", "erasure", "export"),
+        *("operations", "api", "ingester", "retention"),
         *(
             "cli/keys.py",
             "cli/resume.py",

@@ -66,7 +66,9 @@ CREATE TABLE export_erased (
     uids BYTEA,
     leaves BYTEA,
     hashed_by TEXT COLLATE "C",
+    storage_key TEXT COLLATE "C",
     erased_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    deleted_at TIMESTAMP WITH TIME ZONE,
     CONSTRAINT export_erased_pkey PRIMARY KEY (id)
 );
 

@@ -23,6 +23,7 @@ from inference_store.erasure.certify.recheck import Recheck
 from inference_store.erasure.certify.verification import Verification
 from inference_store.erasure.log.chain_head import ChainHead
 from inference_store.erasure.log.keys import new_key, signing_keys
+from inference_store.export.ledger.rechecking import ExportRecheck
 from inference_store.index.database import engine_of
 from inference_store.inference.errors import NotFound, ObjectStoreUnavailable
 from inference_store.inference.plural import counted
@@ -65,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verify.add_argument(
         "--objects",
         action="store_true",
-        help="also look again for every row and object (needs the key)",
+        help="also look again for every row, object and member of an export (needs the key)",
     )
     prove = commands.add_parser("prove", help="prove that an inference is in a certificate")
     prove.add_argument("uid", type=UUID, help="the inference's uid")
@@ -178,7 +179,8 @@ async def _verify(settings: _Settings, engine: AsyncEngine, arguments: argparse.
     wrong = 0
     with Blobs(settings) as blobs:
         verification = Verification(engine, Archive(blobs), trusted=trusted)
-        async for failure in _find_failures(settings, engine, verification, arguments):
+        failures = _find_failures(settings, engine, blobs, verification, arguments)
+        async for failure in failures:
             wrong += 1
             print(failure)
     counts, end = verification.counts, verification.chain.end
@@ -199,6 +201,7 @@ async def _verify(settings: _Settings, engine: AsyncEngine, arguments: argparse.
 async def _find_failures(
     settings: _Settings,
     engine: AsyncEngine,
+    blobs: Blobs,
     verification: Verification,
     arguments: argparse.Namespace,
 ) -> AsyncIterator[str]:
@@ -212,8 +215,11 @@ async def _find_failures(
         keys = signing_keys(settings)
         if not keys:
             sys.exit(f"`--objects` {_NEEDS_KEY}.")
-        recheck = Recheck(engine, keys)
+        recheck, exports = Recheck(engine, keys), ExportRecheck(engine, blobs)
         for unknown in sorted(await recheck.find_unknown_keys()):
             yield f"lists are hashed by key {unknown}, which is not given: not looked for again"
-        async for failure in recheck.find_failures(inventory(settings)):
+        objects = exports.pass_objects(inventory(settings))
+        async for failure in recheck.find_failures(objects, exports.list_members()):
             yield str(failure)
+        async for undeleted in exports.find_undeleted():
+            yield undeleted

@@ -23,6 +23,7 @@ from inference_store.platform.stages import stage
 from .batch import Batch
 from .certifier import Certifier
 from .erasure_failures import format_failures, list_objects_of, record_failures
+from .export_records import record_in_exports
 from .objects import erase_objects, list_objects
 
 
@@ -116,10 +117,12 @@ class BatchEraser:
                 whole_span=whole_span,
             )
             await shared_metadata.repoint_rows(connection, done, batch.moves)
+            key = None
             if self._certifier is not None:
                 key = await self._certifier.key_of(connection, erasure.id)
                 doomed = batch.doomed
                 await record_erased(connection, key, erasure, done, doomed, whole_span=whole_span)
+            await record_in_exports(connection, key, erasure, done)
         failpoint("retention.row_delete.after")
         ERASED.labels(erasure.scope).inc(erased)
         OBJECTS_DELETED.inc(objects)

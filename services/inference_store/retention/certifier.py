@@ -20,8 +20,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure.certify import chain, deduplication, documents, erased_lists
 from inference_store.erasure.certify.archive import Archive
+from inference_store.erasure.certify.certified_exports import list_copies
 from inference_store.erasure.certify.chain import CERTIFICATE
-from inference_store.erasure.certify.documents import CertifiedRequest, Remaining
+from inference_store.erasure.certify.documents import Remaining
 from inference_store.erasure.certify.import_policy import check_import
 from inference_store.erasure.certify.key_recovery import import_restart
 from inference_store.erasure.certify.list_writer import write_list
@@ -31,14 +32,14 @@ from inference_store.erasure.log.hash_chain import Link
 from inference_store.erasure.log.keys import SigningKey
 from inference_store.erasure.log.signed_chain import BrokenChain
 from inference_store.erasure.log.signed_document import SignedDocument, read_document, sign_document
-from inference_store.erasure.progress.erasure import Erasure, State, find_erasure, list_models
-from inference_store.erasure.progress.held_counts import count_held_by_hold
+from inference_store.erasure.progress.erasure import Erasure, State, find_erasure
 from inference_store.erasure.progress.state_changes import advance_erasure
 from inference_store.index import registrations
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import CERTIFICATE_TROUBLE, CERTIFICATES
 
+from .certified_request import read_certified
 from .uncertified import end_uncertified
 
 # Between two writes of the head, while certificates are signed one after the other.
@@ -168,12 +169,17 @@ class Certifier:
     async def _sign(self, erasure: Erasure, uncertified: erased_lists.Erased) -> None:
         root = await write_list(self._engine, self._archive, uncertified.batches)
         failpoint("retention.certify.leaves.after")
-        request, counts = await self._describe_request(erasure)
+        certified = await read_certified(self._engine, self.key, erasure)
 
         def build_document(previous: Link) -> dict[str, Any]:
-            about = (request, uncertified, counts, root)
             return documents.make_certificate(
-                *about, previous=previous, remains=self._remaining.places()
+                certified.request,
+                uncertified,
+                certified.counts,
+                root,
+                previous=previous,
+                exports=certified.exports,
+                remains=[*self._remaining.places(), *list_copies(certified.exports)],
             )
 
         if await self._append(CERTIFICATE, self.key, build_document) is None:
@@ -257,29 +263,6 @@ class Certifier:
                 by,
                 lambda previous: key_documents.make_key_document(self.key.public, after=previous),
             )
-
-    async def _describe_request(self, erasure: Erasure) -> tuple[CertifiedRequest, dict[str, Any]]:
-        async with self._engine.connect() as connection:
-            models = await list_models(connection, erasure)
-            names = await registrations.names(connection, models)
-            before = await chain.list_certificates(connection, erasure_id=erasure.id)
-            held = await count_held_by_hold(connection, erasure.id)
-        request = CertifiedRequest(
-            id=erasure.id,
-            model_ids=sorted(names.values()),
-            cause=erasure.cause,
-            scope=erasure.scope,
-            requested_at=erasure.requested_at,
-            requested_by=erasure.requested_by,
-            run=erasure.run,
-            held=held,
-            by=documents.hash_values(self.key, erasure.asked),
-            decided_by=erasure.decided_by,
-            given_up=erasure.given_up if erasure.state == "certifying" else None,
-        )
-        counted = {"versions": erasure.versions, "bytes": erasure.bytes, "rows": erasure.table_rows}
-        earlier = [read_document(row.signed).document["erased"] for row in before]
-        return request, documents.subtract_counts(counted, earlier)
 
     async def _end_erasure(self, erasure: Erasure, state: State) -> State:
         async with self._engine.begin() as connection:

@@ -4,10 +4,12 @@
             one short transaction
 2. delete   the objects, in every version (scope input: also the request in metadata and sidecar)
 3. verify   by listing again that they are gone
-4. forget   rows, marks, tombstones and counts; tell the certificate; in one transaction
+4. forget   rows, marks, tombstones and counts; tell the certificate and the exports that name some
+            of it; in one transaction
 
 After the last batch the residual data is removed (`residual`), with the examples of the key
-registry, and the erasure ends with its certificate.
+registry, and the objects of exports that hold some of it (`export_eraser`); then the erasure ends
+with its certificate.
 
 A crash before 4 leaves the marks, so no reader sees the inferences, and the next run begins again
 at 1: deleting an object twice is no error. If an object still exists (S3 has locked it, or a right
@@ -42,6 +44,7 @@ from .batch import NOTHING, Batch
 from .batch_claim import claim_batch
 from .batch_eraser import BatchEraser
 from .certifier import Certifier
+from .export_eraser import ExportEraser
 from .leadership_check import LeadershipCheck
 from .quarantine import QuarantineEraser
 from .residual import remove_residual
@@ -73,6 +76,7 @@ class Eraser:
         self.has_spared = False
         self._quarantine = QuarantineEraser(engine, blobs, check)
         self._residual_in_holds = ResidualInHolds(engine, check, certifier)
+        self._exports = ExportEraser(engine, blobs, check)
         # by erasure that ran out of time: the position at which it continues, and its first error
         self.positions: dict[UUID, tuple[Position | None, str | None]] = {}
         self._certifier = certifier
@@ -103,10 +107,16 @@ class Eraser:
         await remove_residual(
             self._engine, self._quarantine, self._residual_in_holds, erasure, self.check
         )
+        copy_fault = await self._exports.delete_copies(erasure)
         failpoint("retention.finish.before")
         async with self._engine.begin() as connection:
-            certifying = self._certifier is not None
-            state = await finish_erasure(connection, erasure, error=error, certifying=certifying)
+            state = await finish_erasure(
+                connection,
+                erasure,
+                error=error or copy_fault,
+                certifying=self._certifier is not None,
+                copies_left=copy_fault is not None,
+            )
             erasure = await find_erasure(connection, erasure.id) or erasure
         failpoint("retention.finish.after")
         if state in {"certifying", "partly_held"} and self._certifier is not None:

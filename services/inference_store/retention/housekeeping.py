@@ -14,6 +14,7 @@ from inference_store.erasure.log.chain_head import ChainHead
 from inference_store.erasure.mark import tombstones
 from inference_store.erasure.preview import previews
 from inference_store.export.jobs.job_deletion import delete_old_jobs
+from inference_store.export.ledger import notices
 from inference_store.index import accounting, key_registry, partitions, web_sessions
 from inference_store.platform.settings import RetentionSettings
 
@@ -54,9 +55,11 @@ class Housekeeping:
         await self._repeat(web_sessions.delete_ended)
 
     async def delete_tombstones(self) -> None:
-        """Delete tombstones of events that Kafka no longer has."""
+        """Delete tombstones of events that Kafka no longer has, and uids that erasures took of
+        exports as long ago."""
         seconds = self._settings.tombstone_seconds
         await self._repeat(partial(tombstones.delete_old, older_than_seconds=seconds))
+        await self._repeat(partial(notices.forget_uids, older_than_seconds=seconds))
 
     async def fold_key_registry(self) -> None:
         """Fold the deltas of the key registry into its counts."""

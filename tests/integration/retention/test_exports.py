@@ -1,202 +1,146 @@
-"""Exports by a real retention process: `kill -9` at every step, and a bucket that refuses."""
-
-import hashlib
-import json
-from datetime import timedelta
-from pathlib import Path
-from signal import SIGKILL
-from typing import Any
-from uuid import UUID, uuid4
+"""An erasure reaches the exports that name what it erases, before it ends."""
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.export.jobs.job import ExportJob, State, find_job
-from inference_store.export.jobs.members import Part, list_parts, read_members
-from inference_store.export.jobs.question import describe_question
-from inference_store.export.jobs.state_changes import request_export, request_removal
-from inference_store.inference.events import StorageKey, parse_stored
+from inference_store.erasure.policies import ErasureScope
+from inference_store.export.jobs.members import pack_uids, unpack_uids
 from inference_store.objects import Blobs
-from inference_store.platform.failpoints import FAILPOINTS
-from inference_store.platform.settings import RetentionSettings
-from inference_store.retention.export_worker import ExportWorker
-from inference_store.retention.leadership_check import LeadershipCheck
-from tests.polling import until
-from tests.servers.fixtures import unique
-from tests.servers.minio import S3
-from tests.servers.minio_user import MinioUser, statement
-from tests.service_process import Service
+from inference_store.retention.eraser import Eraser
 
-from .stored import NOW, Stored, Storing, ago
-
-_STORED = 12
-_PARTS = 3
-EXPORT_FAILPOINTS = [
-    name for name in FAILPOINTS if name.startswith(("export.list", "export.write", "export.finish"))
-]
-REMOVAL_FAILPOINTS = [name for name in FAILPOINTS if name.startswith("export.remove")]
-# In the middle of the lists, and of the parts.
-KILLS = [*EXPORT_FAILPOINTS, "export.list.after:2", "export.write.after:2", "export.write.before:3"]
+from .conftest import Retain
+from .exported import PLANTED, export_all, plant
+from .stored import NOW, Storing, ago
+from .test_erasures import request
 
 
-async def store_and_request(storing: Storing) -> tuple[list[Stored], UUID]:
-    """Store inferences, and request an export of all."""
+def read_bucket(storing: Storing) -> bytes:
+    """Every byte of every object, but for the store's own records."""
+    client = storing.blobs._minio
+    blobs = [client.get_object(storing.bucket, name) for name in storing.objects()]
+    return b"".join(blob.read() for blob in blobs)
+
+
+async def test_the_parts_that_name_it_are_deleted_and_their_lists_are_without_it(
+    storing: Storing, engine: AsyncEngine, blobs: Blobs, eraser: Eraser
+) -> None:
     model = await storing.model()
-    stored = await storing.inferences(model, _STORED, ago(hours=1))
-    id = uuid4()
-    async with storing.engine.begin() as connection:
-        document = await describe_question(
-            connection,
-            model,
-            None,
-            text=None,
-            since=None,
-            until=NOW,
-            include=["metadata", "predictions"],
-        )
-        await request_export(
-            connection,
-            id,
-            model=model,
-            format="jsonl",
-            document=document,
-            requested_by="test",
-            expires_at=NOW + timedelta(days=1),
-        )
-    return stored, id
+    members = await storing.inferences(model, 25, ago(days=1))
+    exported = await export_all(engine, blobs, members)
+    doomed = [members[3], members[4], members[21]]
+    assert plant(members[3].uid) in read_bucket(storing)
+    erasure = await request(engine, *doomed)
+    assert await eraser.finish(erasure) == "deleted"
+    names = {"export.json", "part 2", *(f"members/{n:05}" for n in (1, 2, 3))}
+    assert exported.objects() == names
+    job, parts, erased = await exported.job(), await exported.parts(), await exported.erased()
+    assert [part.state for part in parts] == ["listed", "written", "listed"]
+    assert [part.storage_key is None for part in parts] == [True, False, True]
+    assert (parts[0].rows, parts[0].bytes, parts[0].sha256, parts[0].written_at) == (None,) * 4
+    assert [part.gone for part in parts] == [2, 0, 1]
+    assert (job.state, job.finished_at, job.gone) == ("writing", None, 3)
+    assert (job.written, job.rows, job.bytes) == (1, 10, parts[1].bytes)
+    remaining = sorted({stored.uid for stored in members} - {stored.uid for stored in doomed})
+    assert [uid for part in parts for uid in unpack_uids(part.uids)] == remaining
+    for part in parts:
+        assert (part.first, part.last) == (min(unpack_uids(part.uids)), max(unpack_uids(part.uids)))
+        assert exported.read(f"exports/{exported.id}/members/{part.number:05}") == part.uids
+    assert {row.part: row.inferences for row in erased} == {1: 2, 3: 1}
+    assert all(row.deleted_at is not None and row.erasure == erasure.id for row in erased)
+    assert sorted(uid for row in erased for uid in unpack_uids(row.uids)) == sorted(
+        stored.uid for stored in doomed
+    )
+    everything = read_bucket(storing)
+    assert [stored for stored in doomed if plant(stored.uid) in everything] == []
+    assert [stored for stored in doomed if stored.uid.bytes in everything] == []
+    assert PLANTED in everything
 
 
-@pytest.fixture
-def environment(environment: dict[str, str]) -> dict[str, str]:
-    """The environment of a retention process that writes small parts."""
-    size = str(_STORED // _PARTS)
-    return environment | {"INFERENCE_STORE_EXPORT_PART_INFERENCES": size}
-
-
-async def read_job(storing: Storing, id: UUID) -> ExportJob:
-    """Return the export as it is now."""
-    async with storing.engine.connect() as connection:
-        job = await find_job(connection, id)
-    assert job is not None
-    return job
-
-
-async def wait_for(storing: Storing, id: UUID, state: State) -> ExportJob:
-    """Wait until the export is in a state, and return it."""
-
-    async def ask() -> ExportJob:
-        return await read_job(storing, id)
-
-    return await until(ask, lambda job: job.state == state)
-
-
-async def check_written(storing: Storing, stored: list[Stored], id: UUID) -> None:
-    """Every inference is in one part, each part is the only object of its number, the lists and
-    the manifest say the same."""
-    async with storing.engine.connect() as connection:
-        parts = await list_parts(connection, id)
-        listed = [await read_members(connection, id, part.number) for part in parts]
-    uids = [inference.uid for inference in stored]
-    assert [uid for uids_of_part in listed for uid in uids_of_part] == uids
-    assert [len(uids_of_part) for uids_of_part in listed] == [_STORED // _PARTS] * _PARTS
-    contents = [check_part(storing, part) for part in parts]
-    lines = [json.loads(line) for content in contents for line in content.splitlines()]
-    assert [UUID(line["uid"]) for line in lines] == uids
-    manifest = StorageKey(storing.bucket, f"exports/{id}/manifest.json")
-    document = json.loads(storing.blobs.get(manifest, limit=100_000))
-    hashes = [hashlib.sha256(content).hexdigest() for content in contents]
-    assert [part["sha256"] for part in document["parts"]] == hashes
-    assert len(find_objects(storing, f"exports/{id}/parts/")) == _PARTS
-    for number, uids_of_part in enumerate(listed, 1):
-        key = StorageKey(storing.bucket, f"exports/{id}/members/{number:05}")
-        members = b"".join(uid.bytes for uid in uids_of_part)
-        assert storing.blobs.get(key, limit=100_000) == members
-
-
-def check_part(storing: Storing, part: Part) -> bytes:
-    """Return the bytes of a part, which are those that Postgres says."""
-    assert part.storage_key is not None
-    content = storing.blobs.get(parse_stored(part.storage_key), limit=1_000_000)
-    assert (part.state, part.bytes) == ("written", len(content))
-    assert part.sha256 == hashlib.sha256(content).digest()
-    return content
-
-
-def find_objects(storing: Storing, prefix: str) -> list[str]:
-    """Return the keys under a prefix."""
-    return [
-        item.place.key for item in storing.blobs.page(storing.bucket, prefix, after="", limit=99)
-    ]
-
-
-@pytest.mark.kills
-@pytest.mark.parametrize("kill", KILLS)
-async def test_a_kill_loses_nothing_and_doubles_nothing(
-    storing: Storing, environment: dict[str, str], tmp_path: Path, kill: str
+@pytest.mark.parametrize("scope", ["input", "response"])
+async def test_a_part_with_what_was_erased_of_its_members_goes_and_they_stay_listed(
+    storing: Storing, engine: AsyncEngine, blobs: Blobs, eraser: Eraser, scope: ErasureScope
 ) -> None:
-    stored, id = await store_and_request(storing)
-    failing = Service("retention", environment | {"INFERENCE_STORE_FAILPOINT": kill}, tmp_path)
-    assert failing.process.wait(180) == 128 + SIGKILL, failing.text
-    service = Service("retention", environment, tmp_path)
-    try:
-        job = await wait_for(storing, id, "done")
-    finally:
-        service.stop()
-    counts = (job.members, job.lists, job.written, job.rows, job.gone)
-    assert counts == (_STORED, _PARTS, _PARTS, _STORED, 0)
-    await check_written(storing, stored, id)
+    model = await storing.model()
+    members = await storing.inferences(model, 12, ago(days=1))
+    exported = await export_all(engine, blobs, members)
+    before = [part.uids for part in await exported.parts()]
+    erasure = await request(engine, members[0], scope=scope)
+    assert await eraser.finish(erasure) == "deleted"
+    parts, [erased] = await exported.parts(), await exported.erased()
+    assert [part.state for part in parts] == ["listed", "written"]
+    assert [part.uids for part in parts] == before
+    assert (erased.scope, erased.inferences, parts[0].gone) == (scope, 1, 0)
+    assert "part 1" not in exported.objects()
 
 
-@pytest.mark.kills
-@pytest.mark.parametrize("kill", REMOVAL_FAILPOINTS)
-async def test_a_kill_leaves_nothing_of_a_cancelled_export(
-    storing: Storing, environment: dict[str, str], tmp_path: Path, kill: str
+async def test_a_list_of_which_nothing_is_left_goes_from_the_bucket(
+    storing: Storing, engine: AsyncEngine, blobs: Blobs, eraser: Eraser
 ) -> None:
-    _, id = await store_and_request(storing)
-    service = Service("retention", environment | {"INFERENCE_STORE_FAILPOINT": kill}, tmp_path)
-    await wait_for(storing, id, "done")
-    async with storing.engine.begin() as connection:
-        await request_removal(connection, id)
-    assert service.process.wait(180) == 128 + SIGKILL, service.text
-    service = Service("retention", environment, tmp_path)
-    try:
-        await wait_for(storing, id, "cancelled")
-    finally:
-        service.stop()
-    assert find_objects(storing, f"exports/{id}/") == []
+    model = await storing.model()
+    members = await storing.inferences(model, 3, ago(days=1))
+    exported = await export_all(engine, blobs, members)
+    await eraser.finish(await request(engine, *members))
+    assert exported.objects() == {"export.json"}
+    [part] = await exported.parts()
+    assert (part.uids, part.state, part.gone) == (b"", "listed", 3)
 
 
-class NoPace(LeadershipCheck):
-    """Never stopped, always the leader."""
-
-    def __init__(self) -> None: ...
-
-    async def confirm_step(self) -> None: ...
-
-    async def unless_stopped(self, work: Any) -> Any:
-        return await work
-
-
-async def test_a_bucket_that_refuses_is_named_and_it_goes_on_later(
-    storing: Storing, settings: RetentionSettings, minio_server: S3
+async def test_what_was_erased_does_not_come_back_into_an_export_that_is_over(
+    storing: Storing, engine: AsyncEngine, blobs: Blobs, eraser: Eraser
 ) -> None:
-    stored, id = await store_and_request(storing)
-    user, bucket = MinioUser(minio_server, unique()), storing.bucket
-    everything = statement("Allow", ["*"], bucket, f"{bucket}/*")
-    user.may(everything, statement("Deny", ["PutObject"], f"{bucket}/exports/{id}/parts/*"))
-    keys = {"s3_access_key": user.access_key, "s3_secret_key": user.secret_key}
-    with Blobs(RetentionSettings.model_validate(settings.model_dump() | keys)) as refused:
-        worker = ExportWorker(storing.engine, refused, NoPace(), most=_STORED // _PARTS)
-        await worker.run_turn()
-        waiting = await read_job(storing, id)
-        assert waiting.state == "writing"
-        assert "AccessDenied" in str(waiting.error)
-        assert waiting.retry_at is not None
-        assert find_objects(storing, f"exports/{id}/parts/") == []
-        user.may(everything)
-        async with storing.engine.begin() as connection:
-            await connection.execute(text("UPDATE export_job SET retry_at = now()"))
-        await worker.run_turn()
-    done = await read_job(storing, id)
-    assert (done.state, done.error, done.retry_at) == ("done", None, None)
-    await check_written(storing, stored, id)
+    model = await storing.model()
+    members = await storing.inferences(model, 3, ago(days=1))
+    exported = await export_all(engine, blobs, members)
+    await exported.set_state("cancelled")
+    await eraser.finish(await request(engine, members[0]))
+    [part], job = await exported.parts(), await exported.job()
+    assert (part.state, part.uids, job.state) == ("removed", b"", "cancelled")
+
+
+async def test_the_list_of_a_downloaded_export_stays_when_its_objects_are_gone(
+    storing: Storing, engine: AsyncEngine, blobs: Blobs, eraser: Eraser
+) -> None:
+    model = await storing.model()
+    members = await storing.inferences(model, 3, ago(days=1))
+    exported = await export_all(engine, blobs, members)
+    await exported.download("key:reader")
+    await exported.set_state("expired")
+    await eraser.finish(await request(engine, members[0]))
+    [part] = await exported.parts()
+    assert (part.state, part.uids) == ("removed", pack_uids(sorted(s.uid for s in members[1:])))
+    await eraser.finish(await request(engine, members[1]))
+    [part] = await exported.parts()
+    assert (part.state, part.uids) == ("removed", members[2].uid.bytes)
+    assert [row.storage_key is None for row in await exported.erased()] == [False, True]
+
+
+async def test_exports_of_another_model_and_those_that_do_not_name_it_are_left_alone(
+    storing: Storing, engine: AsyncEngine, blobs: Blobs, eraser: Eraser
+) -> None:
+    model, other = await storing.model(), await storing.model("other")
+    at = ago(days=1)
+    members = await storing.inferences(model, 12, at)
+    others = await storing.inferences(other, 12, at)
+    between = await storing.inferences(model, 1, at.replace(microsecond=500_000))
+    exports = [await export_all(engine, blobs, some) for some in (members, others)]
+    await eraser.finish(await request(engine, between[0]))
+    for exported in exports:
+        assert {part.state for part in await exported.parts()} == {"written"}
+        assert await exported.erased() == []
+
+
+async def test_what_a_policy_takes_with_whole_partitions_is_recorded(
+    storing: Storing, engine: AsyncEngine, blobs: Blobs, retain: Retain
+) -> None:
+    model = await storing.model()
+    old = await storing.inferences(model, 12, ago(days=200))
+    young = await storing.inferences(model, 3, NOW)
+    exported = await export_all(engine, blobs, [*old, *young], size=6)
+    await storing.keep(model, inference="P50D")
+    assert (await retain()).partitions_dropped > 0
+    parts = await exported.parts()
+    # written again by the same turn: there is nothing to write
+    assert [part.state for part in parts] == ["removed", "removed", "written"]
+    assert [part.uids for part in parts[:2]] == [b"", b""]
+    assert (await exported.job()).state == "done"
+    assert sum(row.inferences for row in await exported.erased()) == 12

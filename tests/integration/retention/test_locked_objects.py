@@ -20,6 +20,7 @@ from tests.polling import until
 from tests.servers.fixtures import unique
 from tests.servers.minio import S3
 
+from .exported import export_all
 from .stored import METADATA_BLOB, Storing, ago
 
 pytestmark = pytest.mark.real_minio
@@ -154,3 +155,41 @@ def test_versioning_enabled_between_two_listings_hides_nothing(
         assert blobs.delete_objects([key]) == []
         assert blobs.still_there([key]) == []
         assert list_versions(minio_server, bucket) == []
+
+
+@pytest.mark.parametrize("name", ["parts/", "members/", "manifest.json"])
+async def test_an_erasure_waits_for_a_locked_copy_in_an_export(
+    storing: Storing, engine: AsyncEngine, eraser: Eraser, minio_server: S3, name: str
+) -> None:
+    model = await storing.model()
+    gone, *others = await storing.inferences(model, 3, ago(days=1))
+    exported = await export_all(engine, storing.blobs, [gone, *others])
+    client, prefix = minio_server.client(), f"exports/{exported.id}/"
+    [listed] = client.list_objects(storing.bucket, prefix=prefix + name)
+    key = exported.key(str(listed.object_name))
+    # a list is written again over the version that is locked
+    version = str(client.stat_object(key.bucket, key.key).version_id)
+    client.enable_object_legal_hold(key.bucket, key.key, version)
+    async with engine.begin() as connection:
+        erasure = await erasure_requests.request_erasure(connection, model=model, uids=[gone.uid])
+    assert await eraser.finish(erasure) == "failed"
+    assert str(key) in ((await reload_erasure(engine, erasure)).error or "")
+    async with engine.connect() as connection:
+        [obstacle] = await list_blocked(connection, erasure.id)
+    assert obstacle.storage_key == str(key)
+    [part] = await exported.parts()
+    assert part.state == "stale"
+    assert await storing.stored() == {other.uid for other in others}
+    client.disable_object_legal_hold(key.bucket, key.key, version)
+    assert await eraser.finish(await reload_erasure(engine, erasure)) == "deleted"
+    [part] = await exported.parts()
+    assert (part.state, part.storage_key) == ("listed", None)
+    versions = [name for name, _ in list_versions(minio_server, key.bucket)]
+    assert [name for name in versions if name.startswith(prefix)] == [
+        f"{prefix}export.json",
+        f"{prefix}members/00001",
+    ]
+    members = exported.read(f"{prefix}members/00001")
+    assert members == b"".join(sorted(other.uid.bytes for other in others))
+    async with engine.connect() as connection:
+        assert await list_blocked(connection, erasure.id) == []

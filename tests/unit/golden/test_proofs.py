@@ -9,6 +9,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from inference_store.erasure.audit_chain import hashes
 from inference_store.erasure.certify import audit_checkpoints, documents, list_entries
+from inference_store.erasure.certify.certified_exports import (
+    CertifiedExport,
+    describe_exports,
+    list_copies,
+)
 from inference_store.erasure.certify.chain import CERTIFICATE
 from inference_store.erasure.certify.erased_lists import Erased
 from inference_store.erasure.certify.merkle import MerkleTree, compute_root
@@ -27,7 +32,7 @@ SIGNS = SigningKey(Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
 NEXT = SigningKey(Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33))))
 AT = datetime(2026, 11, 22, 4, 5, 6, 7, tzinfo=UTC)
 ODD = 'é\x7f"\\/\n\U0001f600'
-ERASURE, HOLD, RUN = (UUID(int=number) for number in (1, 2, 3))
+ERASURE, HOLD, RUN, EXPORT = (UUID(int=number) for number in (1, 2, 3, 4))
 UIDS = [UUID("01900000-0000-7000-8000-000000000001"), UUID("01900000-0000-7000-8000-000000000002")]
 
 
@@ -73,11 +78,19 @@ def make_certificate_document(previous: Link) -> dict[str, Any]:
     later = AT + timedelta(seconds=1)
     erased = Erased([1], 3, 2, AT, later, [SIGNS.id], AT, later)
     counts = {"versions": 4, "bytes": 5, "rows": {"inference": 3}}
-    remains = [{"where": "somewhere", "clear_at": None}]
+    export = CertifiedExport(EXPORT, 2, 1, [("key:reader", AT, later)])
+    exports = describe_exports([export], [])
+    remains = [{"where": "somewhere", "clear_at": None}, *list_copies(exports)]
     root = compute_root(make_entries())
     return fix_time(
         documents.make_certificate(
-            certified, erased, counts, root, previous=previous, remains=remains
+            certified,
+            erased,
+            counts,
+            root,
+            previous=previous,
+            exports=exports,
+            remains=remains,
         )
     )
 

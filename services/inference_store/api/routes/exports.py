@@ -141,7 +141,7 @@ async def get_export_parts(  # noqa: PLR0917  (FastAPI calls it by name)
     having downloaded what is written: erasures name them."""
     await _find_job(connection, access, export_id)
     after = cursors.decode_one(page.cursor, int) or 0
-    parts = await list_parts(connection, export_id, after=after, limit=page.limit + 1)
+    parts = await list_parts(connection, export_id, after=after, limit=page.limit + 1, lock=True)
     items, following = cursors.cut_page(parts, page.limit, lambda part: part.number)
     await _record_download(connection, access, export_id, items)
     shown = await show_parts(to, blobs, items)
@@ -166,7 +166,7 @@ async def get_export_part(
 ) -> StreamingResponse:
     """The bytes of a part, through the api."""
     job = await _find_job(connection, access, export_id)
-    parts = await list_parts(connection, export_id, after=number - 1, limit=1)
+    parts = await list_parts(connection, export_id, after=number - 1, limit=1, lock=True)
     if not parts or parts[0].number != number:
         raise NotFound(f"The export has no part {number}.")
     part = parts[0]

@@ -76,10 +76,12 @@ def make_certificate(
     *,
     previous: Link,
     remains: Sequence[Mapping[str, Any]],
+    exports: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Return the document of an erasure's certificate.
 
-    `counts`: versions, bytes, rows by table; `remains`: see `Remaining`.
+    `counts`: versions, bytes, rows by table; `exports`: see `certified_exports`; `remains`: see
+    `Remaining`.
     """
     return {
         **previous.next_members,
@@ -115,6 +117,7 @@ def make_certificate(
             "first_at": format_instant(erased.first_at),
             "last_at": format_instant(erased.last_at),
         },
+        "exports": [dict(export) for export in exports],
         "remains": [dict(place) for place in remains],
     }
 

@@ -1,12 +1,14 @@
 """Checks again that what certificates say is gone is not there.
 
-Every row and every object is hashed with the certificates' keys and looked up in their lists. The
-lists are read as a stream, twice: first into a Bloom filter, which lets few pass that are not in
-them, then to find out which of those really are, and in which certificate.
+Every row, every object and every member of an export is hashed with the certificates' keys and
+looked up in their lists. The lists are read as a stream, twice: first into a Bloom filter, which
+lets few pass that are not in them, then to find out which of those really are, and in which
+certificate.
 """
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
 from datetime import datetime
+from uuid import UUID
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -51,13 +53,18 @@ class Recheck:
         self._keys = keys
         self._passed: dict[bytes, str] = {}
 
-    async def find_failures(self, objects: Iterable[Held]) -> AsyncIterator[VerificationFailure]:
-        """Yield what is there. `objects`: all of the buckets, as a stream."""
+    async def find_failures(
+        self, objects: Iterable[Held], members: AsyncIterable[tuple[UUID, str]] | None = None
+    ) -> AsyncIterator[VerificationFailure]:
+        """Yield what is there. `objects`: all of the buckets, as a stream; `members`: uids that
+        exports list, and where; read after the objects."""
         self._filter = await self._fill_filter()
         await self._pass_rows()
         for entry, description in self._hash_objects(objects):
             if self._filter.has(entry):
                 self._passed[entry] = description
+        if members is not None:
+            await self._pass_members(members)
         async for number, entry in self._read_entries():
             if entry in self._passed:
                 yield VerificationFailure(number, self._passed[entry], chain.CERTIFICATE)
@@ -94,6 +101,13 @@ class Recheck:
                         entry = hash_inference(key, scope, uid)
                         if self._filter.has(entry):
                             self._passed[entry] = f"the {scope} of {uid} is in Postgres"
+
+    async def _pass_members(self, members: AsyncIterable[tuple[UUID, str]]) -> None:
+        async for uid, description in members:
+            for key in self._keys:
+                entry = hash_inference(key, "inference", uid)
+                if self._filter.has(entry):
+                    self._passed[entry] = description
 
     def _hash_objects(self, objects: Iterable[Held]) -> Iterator[tuple[bytes, str]]:
         for held in objects:

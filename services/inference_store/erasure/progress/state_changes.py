@@ -110,11 +110,13 @@ async def finish_erasure(
     *,
     error: str | None,
     certifying: bool = False,
+    copies_left: bool = False,
 ) -> State:
     """Set the state after the last batch, and return it.
 
     `deleted` if no mark is left (`certifying` if a certificate follows); `failed`, with the reason,
-    if some are; `partly_held` if a hold protects some: the erasure goes on when that is released.
+    if some are, or a copy could not be deleted (`copies_left`); `partly_held` if a hold protects
+    some: the erasure goes on when that is released.
 
     The examples of values in the key registry are deleted with the inferences. This happens once,
     in the transaction that sets the state: after a crash it is done again. No example can come
@@ -125,7 +127,7 @@ async def finish_erasure(
         for model in await list_models(connection, stored_erasure):
             await key_registry.forget_examples(connection, model)
     marks = select(erasing).where(erasing.c.erasure == stored_erasure.id)
-    has_rest = await connection.scalar(select(marks.exists()))
+    has_rest = copies_left or await connection.scalar(select(marks.exists()))
     held = await count_held(connection, stored_erasure.id)
     ended: State = "certifying" if certifying else "deleted"
     state: State = "failed" if has_rest else "partly_held" if held else ended

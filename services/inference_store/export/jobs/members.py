@@ -81,11 +81,21 @@ async def has_stale(connection: AsyncConnection, export: UUID) -> bool:
 
 
 async def list_parts(
-    connection: AsyncConnection, export: UUID, *, after: int = 0, limit: int = 1000
+    connection: AsyncConnection,
+    export: UUID,
+    *,
+    after: int = 0,
+    limit: int = 1000,
+    lock: bool = False,
 ) -> list[Part]:
-    """Return parts in order, those after the number `after`."""
+    """Return parts in order, those after the number `after`.
+
+    `lock`: until the transaction ends no erasure takes a member. So whoever is given links is known
+    to every erasure that comes later, and is given none to what one before has taken from.
+    """
     query = select(*_SHOWN).where(_HERE.export == export, _HERE.number > after)
-    rows = await connection.execute(query.order_by(_HERE.number).limit(limit))
+    query = query.order_by(_HERE.number).limit(limit)
+    rows = await connection.execute(query.with_for_update(read=True) if lock else query)
     return [_read_part(row) for row in rows]
 
 

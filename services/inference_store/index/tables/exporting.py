@@ -111,7 +111,11 @@ export_erased = Table(
     # as entries of a certificate's list: a letter and a keyed hash; NULL: there was no key
     Column("leaves", LargeBinary),
     Column("hashed_by", CODE_POINTS),
+    # the object that had them; NULL: there was none
+    Column("storage_key", CODE_POINTS),
     _now("erased_at"),
+    # when the part's object was seen to be gone in every version, and its list is without them
+    Column("deleted_at", DateTime(timezone=True)),
     Index("export_erased_export_idx", "export", "id"),
     Index("export_erased_erasure_idx", "erasure"),
 )

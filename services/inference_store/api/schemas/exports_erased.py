@@ -1,0 +1,15 @@
+"""What erasures took of an export."""
+
+from inference_store.api.shown import Shown
+from inference_store.export.ledger.notices import ErasedMember
+
+
+class ShownErasedMember(Shown, of=ErasedMember, instead={"position": ()}):
+    """A member that an erasure took: erase it in copies too."""
+
+
+class ErasedMemberPage(Shown):
+    """Erased members, in the order in which they were erased."""
+
+    items: list[ShownErasedMember]
+    next: str | None
