@@ -1,7 +1,7 @@
 """`istore export`: writes all inferences that match to a file, whole or not at all.
 
-The store sends them on the route of a query, as a stream that is resumed. Exports that the store
-itself carries out, as jobs, belong beside this as `istore export --job`.
+The store sends them on the route of a query, as a stream that is resumed. With `--job` the store
+writes files (`export_job.py`).
 """
 
 import argparse
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from inference_store_client.errors import SettingsError
 
+from . import export_job
 from .arguments import add_columns, add_conditions, add_store, make_question, open_store
 from .ending import say
 from .export_formats import FORMATS, find_format
@@ -27,11 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--force", action="store_true", help="replace the file if it is there")
     add_columns(parser)
+    export_job.add_arguments(parser)
     add_store(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Write the file. It appears when it is whole."""
+    if options.job:
+        return export_job.run(options)
     export_format = find_format(options.format, options.output)
     export_format.require()
     _check_output(options.output, force=options.force)
