@@ -129,6 +129,29 @@ async def run_housekeeping(engine: AsyncEngine, blobs: Blobs, settings: ApiSetti
     await RetentionWorker(own, engine, blobs, AlwaysLeader(), due).run_turn()
 
 
+async def test_exports_of_a_removed_model_go_with_it(
+    client: httpx.AsyncClient,
+    run_retention: RunRetention,
+    engine: AsyncEngine,
+    blobs: Blobs,
+    settings: Callable[..., ApiSettings],
+) -> None:
+    export = (await call(client, "POST", "/models/model/exports", {}))["id"]
+    await run_retention()
+    await call(client, "GET", f"/exports/{export}/parts")
+    await call(client, "POST", "/models/model/erasures", {"inference_ids": list(UID)})
+    await run_retention()
+    assert (await client.delete("/v1/models/model")).status_code == 204
+    assert (await client.get(f"/v1/exports/{export}")).status_code == 404
+    assert (await call(client, "GET", "/exports"))["items"] == []
+    await run_retention()
+    await run_housekeeping(engine, blobs, settings())
+    assert read_exports(blobs) == b""
+    async with engine.connect() as connection:
+        for table in ("export_job", "export_part", "export_download", "export_erased"):
+            assert await connection.scalar(text(f"SELECT count(*) FROM {table}")) == 0
+
+
 async def test_refusals(client: httpx.AsyncClient) -> None:
     nothing = await client.get("/v1/exports/00000000-0000-4000-8000-000000000000/erased")
     assert nothing.status_code == 404
