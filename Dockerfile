@@ -12,6 +12,7 @@ RUN for name in inference-store build; do python3 -m venv /opt/$name || exit; do
     /opt/build/bin/pip install --quiet --disable-pip-version-check --no-cache-dir \
         --only-binary :all: --require-hashes -r requirements-build.lock
 COPY pyproject.toml setup.py README.md CHANGELOG.md LICENSE compose.yaml compose.proxy.yaml ./
+COPY client client
 COPY docs docs
 COPY examples examples
 COPY helm helm
@@ -19,7 +20,7 @@ COPY migrations migrations
 COPY services services
 # Bytecode is made here, and believed whatever its file's time: nothing writes at run time.
 RUN /opt/build/bin/pip wheel --quiet --disable-pip-version-check --no-cache-dir \
-        --no-deps --no-build-isolation --wheel-dir dist . && \
+        --no-deps --no-build-isolation --wheel-dir dist . ./client && \
     /opt/inference-store/bin/pip install --quiet --disable-pip-version-check --no-cache-dir \
         --no-compile --no-deps dist/*.whl && \
     /opt/inference-store/bin/pip uninstall --quiet --yes setuptools pip && \

@@ -11,7 +11,7 @@ INSTALL := PYTHONPATH=services $(BIN)/python -m inference_store.local.installing
 PYTEST := $(BIN)/python -m pytest
 # A stamp carries the checksum of what was installed: another lock, or other messages to compile, is
 # another stamp.
-BUILT_FROM := pyproject.toml setup.py $(wildcard services/inference_store/grpc_messages/*.proto)
+BUILT_FROM := pyproject.toml client/pyproject.toml setup.py $(wildcard services/inference_store/grpc_messages/*.proto)
 checksum = $(firstword $(shell cat $(1) $(BUILT_FROM) | cksum))
 DEMO_STAMP := .venv/.demo-$(call checksum,requirements-demo.lock)
 DEV_STAMP := .venv/.dev-$(call checksum,requirements-dev.lock)
@@ -36,7 +36,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv demo docs reference console console-test screenshots lock servers upstreams lint format types workflows hooks test unit unit-pythons golden integration acceptance citus e2e properties mutations faults faults-steps \
+.PHONY: help venv demo docs reference console console-test screenshots lock servers upstreams readers lint format types workflows hooks test unit unit-pythons golden integration acceptance citus e2e properties mutations faults faults-steps \
 	bench-once bench-api bench-citus bench-console bench-erasure bench-export bench-ingest bench-neighbours bench-peers bench-proxy bench-query bench-rebuild bench-scale bench-start audit image sbom wheel client-wheel chart-package version notes chart chart-e2e \
 	clean
 
@@ -75,9 +75,9 @@ screenshots: $(SITE_STAMP) $(DEV_STAMP) ## Make the pictures of the console in t
 	@$(BIN)/python -m tests.console.screenshots docs/how-to
 
 lock: $(DEV_STAMP) ## Resolve the dependencies again into the hashed lock files.
-	$(LOCK) --upgrade --extra parquet -o requirements.lock
-	$(LOCK) --upgrade --group build --extra parquet --extra demo -c requirements.lock -o requirements-demo.lock
-	$(LOCK) --upgrade --group build --extra parquet --extra demo --extra dev -c requirements-demo.lock -o requirements-dev.lock
+	$(LOCK) --upgrade --extra client --extra parquet -o requirements.lock
+	$(LOCK) --upgrade --group build --extra client --extra parquet --extra demo -c requirements.lock -o requirements-demo.lock
+	$(LOCK) --upgrade --group build --extra client --extra parquet --extra demo --extra dev -c requirements-demo.lock -o requirements-dev.lock
 	$(LOCK_BUILD) --upgrade -c requirements-demo.lock -o requirements-build.lock
 	$(LOCK:pyproject.toml=benchmarks/peers/requirements.in) --upgrade -o benchmarks/peers/requirements.lock
 	$(LOCK:pyproject.toml=tests/upstreams/requirements.in) --upgrade -o tests/upstreams/requirements.lock
@@ -85,12 +85,18 @@ lock: $(DEV_STAMP) ## Resolve the dependencies again into the hashed lock files.
 		--override tests/upstreams/huggingface-overrides.in --no-emit-package tensorflow --no-emit-package torch
 	$(LOCK:pyproject.toml=tests/upstreams/kserve.in) --upgrade -o tests/upstreams/kserve.lock
 	$(LOCK:pyproject.toml=tests/upstreams/triton.in) --no-deps --upgrade -o tests/upstreams/triton.lock
+	$(LOCK:pyproject.toml=tests/readers/requirements.in) --upgrade -o tests/readers/requirements.lock \
+		--override tests/readers/overrides.in --no-emit-package fiftyone-db --no-emit-package opencv-python \
+		--no-emit-package torch --no-emit-package torchvision
 
 servers: $(DEV_STAMP) ## Fetch or build the real Kafka, MinIO and Postgres for the tests (once).
 	@$(BIN)/python -m tests.servers
 
 upstreams: $(DEV_STAMP) ## Make the model servers and clients that the proxy's tests stand before (once).
 	@$(BIN)/python -m tests.upstreams
+
+readers: $(DEV_STAMP) ## Make the programs that read what the store exports (once).
+	@$(BIN)/python -m tests.readers
 
 lint: $(DEV_STAMP) ## Check style and format.
 	@$(STEP) $@ sh -c '$(BIN)/ruff check . && $(BIN)/ruff format --check .'
@@ -137,7 +143,7 @@ integration: servers ## Run the tests of the parts, and a kill at every failpoin
 ACCEPTANCE ?= e2e citus faults chart bench-once console-test unit-pythons chart-e2e
 acceptance: $(ACCEPTANCE) ## Run all that takes longer: see docs/how-to/tests.md.
 
-e2e: servers upstreams ## Run the tests of the whole line, and before real model servers.
+e2e: servers upstreams readers ## Run the tests of the whole line, before real model servers, and with real readers.
 	@$(STEP) $@ $(WORKING) tests/e2e --ignore=tests/e2e/faults
 
 # One after the other: they look at the same store.
@@ -278,7 +284,7 @@ chart-e2e: $(if $(KUBECONFIG),$(DEV_STAMP),servers) ## Install the chart on a re
 	@INFERENCE_STORE_TEST_CLUSTER=$(if $(KUBECONFIG),kubeconfig,own) $(STEP) $@ $(PYTEST) -q tests/chart/e2e
 
 clean: ## Remove .venv and caches; the demo's data in .inference-store stays.
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build services/*.egg-info
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build services/*.egg-info client/src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/pip:
@@ -293,10 +299,10 @@ $(BIN)/pip:
 # All that the demo needs is in the development lock too.
 $(DEMO_STAMP): | $(BIN)/pip
 	@test -e $(DEV_STAMP) || { echo "Installing what the demo needs into .venv ..." && \
-		$(INSTALL) requirements-demo.lock && $(PIP) --no-deps --no-build-isolation -e .; }
+		$(INSTALL) requirements-demo.lock && $(PIP) --no-deps --no-build-isolation -e . -e ./client; }
 	@touch $@
 
 $(DEV_STAMP): | $(BIN)/pip
 	@echo "Installing what the tests need into .venv ..."
-	@$(INSTALL) requirements-dev.lock && $(PIP) --no-deps --no-build-isolation -e .
+	@$(INSTALL) requirements-dev.lock && $(PIP) --no-deps --no-build-isolation -e . -e ./client
 	@touch $@

@@ -33,6 +33,7 @@ _MOVE = """new Promise((resolve) => {
     else resolve((performance.now() - begun) / frames);
   });
 })"""
+_FILLED = "document.querySelectorAll('.tile time').length > 0"
 _SINCE_START = "performance.now()"
 _WIDE: ViewportSize = {"width": 1440, "height": 900}
 _ALL_SHOWN: ViewportSize = {"width": 1440, "height": 12_000}
@@ -85,7 +86,7 @@ def measure_first_rows(browser: Browser, explore: str) -> float:
     """Return the milliseconds until the first rows are shown."""
     with open_page(browser) as page:
         page.goto(explore)
-        return wait_for(page, "document.querySelectorAll('.tile').length > 0")
+        return wait_for(page, _FILLED)
 
 
 def measure_thumbnails(count: int, size: ViewportSize) -> Callable[[Browser, str], float]:
@@ -116,7 +117,7 @@ def measure_heap(tiles: int) -> Callable[[Browser, str], float]:
     def measure(browser: Browser, explore: str) -> float:
         with open_page(browser) as page:
             page.goto(explore)
-            wait_for(page, "document.querySelectorAll('.tile').length > 0")
+            wait_for(page, _FILLED)
             while page.locator(".tile").count() < tiles:
                 before = page.locator(".tile").count()
                 page.evaluate("document.getElementById('main').scrollTo(0, 1e9)")

@@ -152,7 +152,11 @@ MATRIX: dict[str, Values] = {
                 "issuer": "https://login.example.com",
                 "audience": "store",
                 "roles": {"analysts": ["read"]},
-                "signIn": {"clientId": "console", "existingSecret": "oidc-client"},
+                "signIn": {
+                    "clientId": "console",
+                    "existingSecret": "oidc-client",
+                    "deviceClientId": "istore",
+                },
             },
         },
         "api": {"publicUrl": "https://store.example.com"},

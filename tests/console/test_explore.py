@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from .conftest import Console, OpenPage
@@ -166,6 +167,43 @@ def test_more_rows_come_with_scrolling(open_page: OpenPage) -> None:
     page = open_page(MODEL)
     expect(page.get_by_text(f"{PAGE} of {STREETS} inferences")).to_be_visible()
     show_all(page, STREETS)
+
+
+def test_a_tile_far_from_the_window_is_a_link_alone(open_page: OpenPage) -> None:
+    """It has its size and its id, and is drawn again without a request when it comes near."""
+    page = open_page(MODEL)
+    first = page.locator(".pick").first
+    expect(first.locator("img")).to_be_visible()
+    first.locator(".tile").focus()
+    page.keyboard.press("x")
+    drawn = first.bounding_box()
+    show_all(page, STREETS)
+    expect(first.locator("img")).to_have_count(0)
+    far, main = first.bounding_box(), page.get_by_role("main")
+    assert far
+    assert drawn
+    assert (far["width"], far["height"]) == (drawn["width"], drawn["height"])
+    expect(first.locator(".id")).to_have_text(re.compile(STREET))
+    expect(first.get_by_role("checkbox")).to_be_checked()
+    page.wait_for_load_state("networkidle")
+    urls = list[str]()
+    page.on("request", lambda request: urls.append(request.url))
+    main.evaluate("main => main.scrollTo(0, 0)")
+    expect(first.locator("img")).to_be_visible()
+    expect(first.get_by_role("checkbox")).to_be_checked()
+    assert not [url for url in urls if url.endswith("/thumbnails")]
+
+
+@pytest.mark.parametrize("view", ["grid", "table"])
+def test_the_buttons_are_in_one_line(open_page: OpenPage, view: str) -> None:
+    page = open_page(f"{MODEL}?v={view}")
+    expect(page.get_by_text(f"{PAGE} of {STREETS} inferences")).to_be_visible()
+    expect(page.get_by_role("link", name="Erase …")).to_be_visible()
+    buttons = page.locator(".bar .button, .bar .views").filter(visible=True).all()
+    boxes = [box for button in buttons if (box := button.bounding_box())]
+    middles = {round(box["y"] + box["height"] / 2) for box in boxes}
+    assert len(boxes) > 6
+    assert max(middles) - min(middles) < 3
 
 
 def test_a_link_gives_the_same_inferences_anywhere(open_page: OpenPage, console: Console) -> None:

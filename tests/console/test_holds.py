@@ -108,15 +108,17 @@ def test_stale_change_is_refused_and_keeps_what_was_typed(
     page.get_by_role("button", name="Change …").click()
     page.get_by_label("Name").fill("of somebody slower")
     faster = {"name": "of somebody faster", "reason": "a better one", "model_id": "stale-changes"}
-    console.ask("PUT", f"/v1/holds/{hold['id']}", faster | {"filter": "TRUE"})
+    what = {"filter": "lens = 'wide'", "types": {"lens": "string"}}
+    console.ask("PUT", f"/v1/holds/{hold['id']}", faster | what)
     page.get_by_role("button", name="Save the change").click()
     expect(page.get_by_role("alert")).to_contain_text("Somebody changed it after you opened it")
     page.get_by_role("button", name="Load again").click()
     expect(page.get_by_text("What you typed stays")).to_be_visible()
     expect(page.get_by_label("Name")).to_have_value("of somebody slower")
     expect(page.get_by_label("Reason")).to_have_value("a better one")
-    expect(page.get_by_role("combobox", name="Filter")).to_have_value("TRUE")
+    expect(page.get_by_role("combobox", name="Filter")).to_have_value("metadata.lens = 'wide'")
     page.get_by_role("button", name="Save the change").click()
     expect(page.get_by_role("heading", name="“of somebody slower” is in force")).to_be_visible()
-    assert console.ask("GET", f"/v1/holds/{hold['id']}")["revision"] == 3
+    changed = console.ask("GET", f"/v1/holds/{hold['id']}")
+    assert (changed["revision"], changed["types"]) == (3, what["types"])
     console.ask("DELETE", f"/v1/holds/{hold['id']}?reason=over")

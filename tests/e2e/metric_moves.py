@@ -120,6 +120,11 @@ MOVES: dict[str, Callable[[Samples], bool]] = {
     # What is found may be nothing: tests/integration/operations/reconcile compares what is apart.
     "retention_reconciliation_found": lambda samples: samples != {},
     "retention_last_reconciliation_timestamp_seconds": is_above_zero,
+    "retention_exports_total": require_labels("done"),
+    "retention_exported_bytes_total": is_above_zero,
+    # It must be zero: tests/integration/retention/test_export_jobs.py has one that waits.
+    "retention_exports_waiting": lambda samples: samples != {},
+    "retention_exports_unfinished": lambda samples: samples != {},
     "retention_marked": is_above_zero,
     "retention_erasures": require_labels("failed"),
     "retention_oldest_erasure_seconds": is_above_zero,

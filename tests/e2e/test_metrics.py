@@ -289,6 +289,7 @@ async def _ask(store: Store, engine: AsyncEngine) -> None:
     path = f"/models/{MODEL}/inferences"
     assert await store.ask("GET", path) == 200
     assert await store.ask("GET", path, accept="application/x-ndjson") == 200
+    assert await store.ask("POST", f"/models/{MODEL}/exports", {}) == 202
     assert await store.ask("GET", "/models", token="wrong") == 401
     assert await store.ask("GET", "/models", token=SIGNED) == 503
     assert await store.ask("POST", f"/models/{MODEL}/inferences/count", question) == 200

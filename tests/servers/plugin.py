@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.readers.environment import find_readers, find_ultralytics
 from tests.upstreams.asking import find_curl
 from tests.upstreams.environment import find_upstreams
 from tests.upstreams.huggingface import find_huggingface
@@ -31,6 +32,8 @@ _MARKS = {
     "real_huggingface": ("huggingface", find_huggingface, ""),
     "real_triton": ("triton", find_triton, ""),
     "real_kserve": ("kserve", find_kserve, ""),
+    "real_readers": ("readers", find_readers, ""),
+    "real_ultralytics": ("ultralytics", find_ultralytics, ""),
     "real_curl": ("curl", find_curl, ""),
 }
 

@@ -12,11 +12,12 @@ from tests.e2e.faults.deletion import test_kills as kills_beside_holds
 from tests.integration.api import test_edits_and_erasures
 from tests.integration.erasure.ledger import test_services
 from tests.integration.operations.reconcile import test_orphans, test_rebuild
-from tests.integration.retention import test_kills
+from tests.integration.retention import test_export_jobs, test_kills
 
 ROOT = Path(inference_store.__file__).parent
 LOOKED_AT = [
     *(path for path in sorted((ROOT / "retention").glob("*.py"))),
+    *(path for path in sorted((ROOT / "export" / "jobs").glob("*.py"))),
     ROOT / "erasure" / "certify" / "list_writer.py",
     ROOT / "erasure" / "ledger" / "ledger.py",
 ]
@@ -29,6 +30,7 @@ EFFECTS = {
     "put_new",
     "put_leaves",
     "drop_span",
+    "put_file",
 }
 PASSED = {"failpoint", "failpoint_of_task"}
 # Named like one.
@@ -50,6 +52,9 @@ BETWEEN = {
     "orphan_eraser._measure_aged": ("orphans.claim.after", "retention.object_delete.before"),
     "orphan_deletion.delete": ("retention.object_delete.before", "orphans.forget.before"),
     "orphan_deletion._forget": ("orphans.forget.before", "orphans.forget.after"),
+    "part_writing._clear": ("export.write.before", "export.write.named"),
+    "part_writing._end_empty": ("export.write.before", "export.write.named"),
+    "removal._delete_objects": ("export.remove.before", "export.remove.after"),
     "ledger._put": ("ledger.put.before", "ledger.put.after"),
 }
 ALONE = {
@@ -79,6 +84,10 @@ ALONE = {
     "ledger._turn": "a lock of the session, which a kill gives back",
     "ledger.replay": "reads the head: what takes effect does so in _take_effect",
     "ledger.restart": "a person's command, which is given again",
+    "export_worker._fail": "an export's fault is recorded; it is tried again without it as well",
+    "export_worker._delay": "why an export waits; the next turn goes on at once without it",
+    "listing.list_some": "a position of the search, which the next process finds again",
+    "listing.begin_listing": "a head that the next process writes again",
     "ledger._settle": "reads the head: what takes effect does so in _take_effect",
 }
 
@@ -143,6 +152,8 @@ KILLS = {
     ),
     test_rebuild.test_killed_rebuild_continues: test_rebuild.REBUILD_FAILPOINTS,
     test_orphans.test_killed_erasure_ends_with_one_certificate: test_orphans.ORPHAN_FAILPOINTS,
+    test_export_jobs.test_a_kill_loses_nothing_and_doubles_nothing: test_export_jobs.EXPORT_FAILPOINTS,
+    test_export_jobs.test_a_kill_leaves_nothing_of_a_cancelled_export: test_export_jobs.REMOVAL_FAILPOINTS,
 }
 
 

@@ -37,6 +37,12 @@ def python_of(environment: Path) -> str:
     return str(environment / "bin" / "python")
 
 
+def packages_of(environment: Path) -> Path:
+    """The folder of an environment's packages."""
+    python = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return environment / "lib" / python / "site-packages"
+
+
 def version_of(*files: Path) -> str:
     """Names what the files and this Python make: another lock is another environment."""
     made_of = sha256(platform.python_version().encode())

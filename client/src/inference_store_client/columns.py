@@ -5,13 +5,14 @@ that a later answer has other columns, the stream begins again.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from .arrow_batches import list_columns, read_batch, read_warnings
 from .arrow_messages import END, Message, MessageDecoder, MessageKind
-from .commands import Failure, Read, Steps
+from .chunks import RESTART, Chunk, accept_delivered
+from .commands import Deliver, Failure, Read, Steps
 from .errors import ConnectionFailed
 from .question import Question
 from .resuming import Position, resume
@@ -19,15 +20,14 @@ from .settings import ClientSettings
 from .store_warnings import warn
 from .streaming import CUT
 
-_CHANGED: Final = "the columns have changed since the stream began"
+CHANGED: Final = "the columns have changed since the stream began"
 
 
 @dataclass(slots=True)
 class _Columns:
-    """What has come: the schema with an empty batch, and the batches after it."""
+    """The message with the columns, once it has come."""
 
     schema: bytes | None = None
-    batches: list[bytes] = field(default_factory=list)
 
 
 def read_columns(
@@ -37,11 +37,25 @@ def read_columns(
 
     Raises StreamIncomplete, or the store's refusal.
     """
-    columns = _Columns()
+    pieces: list[bytes] = []
+
+    def accept(item: Any) -> None:
+        if item is RESTART:
+            pieces.clear()
+        else:
+            pieces.append(item.content)
+
+    yield from accept_delivered(stream_columns(question, settings, fields), accept)
+    return b"".join(pieces)
+
+
+def stream_columns(
+    question: Question, settings: ClientSettings, fields: Sequence[str] | None = None
+) -> Steps[None]:
+    """Deliver the pieces of an Arrow IPC stream: a Chunk each, or RESTART."""
     make_request = partial(question.columns_request, fields)
-    yield from resume(make_request, partial(_read_messages, columns), settings, Position())
-    assert columns.schema is not None
-    return b"".join([columns.schema, *columns.batches, END])
+    yield from resume(make_request, partial(_read_messages, _Columns()), settings, Position())
+    yield Deliver([Chunk(END)])
 
 
 def _read_messages(columns: _Columns, position: Position) -> Steps[Failure | None]:
@@ -56,30 +70,32 @@ def _read_messages(columns: _Columns, position: Position) -> Steps[Failure | Non
         for message in decoder.feed(piece):
             if message.kind == MessageKind.END:
                 return None
-            if not _take(message, columns, position):
-                return Failure(ConnectionFailed(_CHANGED))
+            if not (yield from _take(message, columns, position)):
+                return Failure(ConnectionFailed(CHANGED))
 
 
-def _take(message: Message, columns: _Columns, position: Position) -> bool:
-    """Keep a message; False: its columns are others than those before, which are dropped."""
+def _take(message: Message, columns: _Columns, position: Position) -> Steps[bool]:
+    """Deliver a message; False: its columns are others than those before, which are void."""
     if message.kind == MessageKind.SCHEMA:
-        return _take_schema(message.content, columns, position)
+        return (yield from _take_schema(message.content, columns, position))
     assert columns.schema is not None
     batch = read_batch(columns.schema + message.content + END)
     if batch.cursor is not None:
-        columns.batches.append(message.content)
+        yield Deliver([Chunk(message.content, batch.length)])
         position.received += batch.length
         position.move(batch.cursor)
     return True
 
 
-def _take_schema(schema: bytes, columns: _Columns, position: Position) -> bool:
+def _take_schema(schema: bytes, columns: _Columns, position: Position) -> Steps[bool]:
     if columns.schema is None:
         columns.schema = schema
         warn(read_warnings(schema + END))
+        yield Deliver([Chunk(schema)])
         return True
     if list_columns(columns.schema + END) == list_columns(schema + END):
         return True
-    columns.schema, columns.batches = None, []
+    columns.schema = None
     position.cursor, position.received = None, 0
+    yield Deliver([RESTART])
     return False

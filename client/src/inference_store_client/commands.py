@@ -33,6 +33,11 @@ class Close:
 
 
 @dataclass(frozen=True, slots=True)
+class Renew:
+    """Renew the sign-in, which is ending. Outcome: none; or Failure."""
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """Wait."""
 
@@ -69,7 +74,7 @@ class Failure:
     retry_after_seconds: float = 0.0
 
 
-Command: TypeAlias = Open | Read | Close | Wait | Deliver
+Command: TypeAlias = Open | Read | Close | Renew | Wait | Deliver
 Outcome: TypeAlias = Response | bytes | Failure | None
 Steps: TypeAlias = Generator[Command, Outcome, T]
 """A part of the core that ends with a T."""

@@ -2,6 +2,7 @@
 
 StoreError
 ├── SettingsError        no address, or a file that others may read: nothing was sent
+├── SignInFailed         nobody signed in at the issuer, or the sign-in has ended
 ├── FilterError          an expression that Python cannot turn into a filter (also a TypeError)
 ├── NotIncluded          a part of an inference that was not asked for
 ├── ConnectionFailed     the store cannot be reached, or the connection broke
@@ -25,6 +26,10 @@ class StoreError(Exception):
 
 class SettingsError(StoreError):
     """The store's address or key is missing or cannot be used."""
+
+
+class SignInFailed(StoreError):
+    """Nobody signed in at the issuer, or the sign-in has ended; it names the remedy."""
 
 
 class FilterError(StoreError, TypeError):

@@ -5,7 +5,7 @@ from itertools import count
 from typing import Final
 from urllib.parse import urljoin
 
-from .commands import Close, Failure, Open, Outcome, Read, Response, Steps, Wait
+from .commands import Close, Failure, Open, Outcome, Read, Renew, Response, Steps, Wait
 from .decoding import decode
 from .errors import ConnectionFailed, Redirected, UnexpectedAnswer, make_refusal
 from .origin import Origin
@@ -39,6 +39,10 @@ def exchange(request: Request, settings: ClientSettings) -> Steps[Response]:
 
 def open_response(request: Request, settings: ClientSettings) -> Steps[Response | Failure]:
     """Send a request and follow its redirects. The content of a response is still to be read."""
+    if settings.sign_in is not None and settings.sign_in.is_ending:
+        renewed = yield Renew()
+        if isinstance(renewed, Failure):
+            return renewed
     for _ in range(_MOST_REDIRECTS + 1):
         outcome = yield Open(request)
         if not isinstance(outcome, Response):

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from functools import partial
 from typing import Any, TypeAlias
 
 Json: TypeAlias = Any
@@ -20,18 +21,19 @@ def read_plain(text: str | bytes) -> Json:
     return json.loads(text)
 
 
-def write_json(value: Json) -> str:
+def write_json(value: Json, *, ensure_ascii: bool = True) -> str:
     """Write JSON with exact numbers. Raises ValueError for NaN, TypeError for what JSON has not."""
+    write = partial(write_json, ensure_ascii=ensure_ascii)
     match value:
         case None | bool() | str() | int():
-            return json.dumps(value)
+            return json.dumps(value, ensure_ascii=ensure_ascii)
         case float() | Decimal():
             return _write_number(value)
         case Mapping():
-            members = (f"{json.dumps(str(name))}: {write_json(v)}" for name, v in value.items())
+            members = (f"{write(str(name))}: {write(v)}" for name, v in value.items())
             return "{" + ", ".join(members) + "}"
         case Sequence():
-            return "[" + ", ".join(map(write_json, value)) + "]"
+            return "[" + ", ".join(map(write, value)) + "]"
     raise TypeError(f"JSON cannot hold a {type(value).__name__}")
 
 

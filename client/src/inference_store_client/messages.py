@@ -7,7 +7,7 @@ from typing import Final
 import httpx
 
 from .commands import Failure, Response
-from .errors import ConnectionFailed
+from .errors import ConnectionFailed, StoreError
 from .requests import Request
 from .settings import ClientSettings
 
@@ -25,8 +25,9 @@ def build_message(
     if not settings.origin.has(url):
         timeout = {"timeout": http.timeout.as_dict()}
         return httpx.Request(request.method, url, headers={**request.headers}, extensions=timeout)
-    key = {} if settings.key is None else {"Authorization": f"Bearer {settings.key}"}
-    headers = {**request.headers, **key}
+    key = settings.read_key()
+    sent = {} if key is None else {"Authorization": f"Bearer {key}"}
+    headers = {**request.headers, **sent}
     return http.build_request(request.method, url, content=request.body, headers=headers)
 
 
@@ -42,6 +43,16 @@ def make_failure(error: httpx.RequestError, settings: ClientSettings) -> Failure
     failure = ConnectionFailed(f"{settings.origin.url}: {str(error) or name} ({name})")
     failure.__cause__ = error
     return Failure(failure, is_transient=not _has_final_cause(error))
+
+
+def renew(settings: ClientSettings) -> Failure | None:
+    """Renew the sign-in: asks the issuer, and blocks."""
+    assert settings.sign_in is not None
+    try:
+        settings.sign_in.renew()
+    except StoreError as error:
+        return Failure(error, is_transient=isinstance(error, ConnectionFailed))
+    return None
 
 
 def _has_final_cause(error: BaseException | None) -> bool:

@@ -23,6 +23,12 @@ class Origin:
             raise SettingsError("the address has no user, query or fragment: give the key as `key`")
         object.__setattr__(self, "url", self.url.rstrip("/"))
 
+    @property
+    def name(self) -> str:
+        """The scheme, host and port, spelled in one way."""
+        scheme, host, port = _identify(self.url) or ("", "", 0)
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
     def make_url(self, path: str) -> str:
         """Return the URL of a path below the address; a URL stays as it is."""
         return self.url + path if path.startswith("/") else path

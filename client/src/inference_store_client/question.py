@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, Self, TypeAlias, TypedDict
 from .errors import SettingsError
 from .filters import Expression, Filter, encode_filter
 from .instants import Instant, format_instant
-from .requests import ARROW, NDJSON, Request, make_request
+from .requests import ARROW, CSV, NDJSON, Request, make_request
 
 Include: TypeAlias = Literal["metadata", "predictions", "urls"]
 NEWEST_FIRST: Final = "-received_at"
@@ -40,6 +40,8 @@ class Question:
     inference_ids: Sequence[str] | None = None
     unknown_keys: Literal["refuse", "empty"] = "refuse"
     sample: Mapping[str, int] | None = None
+    fields: Sequence[str] | None = None
+    """Of an inference as the API has it: these fields alone, and `uid`."""
     models: Mapping[str, Any] = field(default_factory=dict)
     """Of a question across models: which ones."""
 
@@ -58,18 +60,26 @@ class Question:
         body = self._body(cursor)
         return make_request("POST", f"{self.path}/query", body=body, accept=NDJSON)
 
-    def columns_request(self, fields: Sequence[str] | None, cursor: str | None) -> Request:
-        """Make the request for all matches as columns, after a cursor."""
+    def columns_request(
+        self, fields: Sequence[str] | None, cursor: str | None, *, accept: str = ARROW
+    ) -> Request:
+        """Make the request for all matches as columns, after a cursor; `accept`: or as CSV."""
         body = self._body(cursor)
         if fields is not None:
             body |= {"fields": list(fields), "include": []}
-        return make_request("POST", f"{self.path}/query", body=body, accept=ARROW)
+        if accept == CSV:  # the others have cursors anyway
+            body["cursors"] = True
+        return make_request("POST", f"{self.path}/query", body=body, accept=accept)
 
     def take_sample(self, size: int, seed: int) -> Self:
         """Return the question for a random sample of the matches."""
         if self.sort != NEWEST_FIRST:
             raise SettingsError("a sample is in random order: leave `sort` out")
         return replace(self, sample={"size": size, "seed": seed})
+
+    def with_pictures(self) -> Self:
+        """Return the question for all that a dataset holds: with links to the pictures."""
+        return replace(self, include=("metadata", "predictions", "urls"))
 
     def of_models(self, model_ids: Sequence[str] | None, project_id: str | None) -> Self:
         """Return the question across models: those, or those of a project."""
@@ -96,4 +106,9 @@ class Question:
     def _body(self, cursor: str | None) -> dict[str, Any]:
         order = {"sort": self.sort} if self.sample is None else {"sample": self.sample}
         position = {} if cursor is None else {"cursor": cursor}
-        return {**self._conditions(), **order, "include": list(self.include), **position}
+        return {**self._conditions(), **order, **self._parts(), **position}
+
+    def _parts(self) -> dict[str, Any]:
+        if self.fields is None:
+            return {"include": list(self.include)}
+        return {"include": [], "fields": list(dict.fromkeys([*self.fields, "uid"]))}

@@ -109,12 +109,17 @@ def read_blob(inference: InferenceFields, name: str, settings: ClientSettings) -
     """Read a blob: by its link, if there is one that works, else through the api."""
     link = None if inference.urls is None else getattr(inference.urls, name)
     if link is not None:
-        once = replace(settings, retries=replace(settings.retries, attempts=1))
         try:
-            return (yield from _read_blob(link, once))
+            return (yield from read_link(link, settings))
         except (Refused, ConnectionFailed):
             pass  # it has expired, or leads where only the api can go
     return (yield from _read_blob(inference_path(inference, name), settings))
+
+
+def read_link(link: str, settings: ClientSettings) -> Steps[Blob]:
+    """Read a blob by its link, once."""
+    once = replace(settings, retries=replace(settings.retries, attempts=1))
+    return (yield from _read_blob(link, once))
 
 
 def read_thumbnail(inference: InferenceFields, edge: int, settings: ClientSettings) -> Steps[Blob]:

@@ -11,6 +11,7 @@ from .json_text import write_json
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
 ARROW: Final = "application/vnd.apache.arrow.stream"
+CSV: Final = "text/csv"
 ANY: Final = "*/*"
 _ASKING: Final = ("/query", "/count", "/aggregate", "/neighbours", "/thumbnails")
 """What the path of a POST that only reads ends with."""

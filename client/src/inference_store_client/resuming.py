@@ -76,7 +76,8 @@ def _read_once(
 def _explain(error: StoreError, position: Position) -> StoreError:
     count = f"{position.received:,} inferences had come"
     if not isinstance(error, ConnectionFailed):
-        error.add_note(count)
+        if position.received:
+            error.add_note(count)
         return error
     incomplete = StreamIncomplete(f"{error}; {count}, and they are not everything")
     incomplete.__cause__ = error

@@ -1,7 +1,9 @@
-"""Where the store is, and with which key: an argument, else the environment, else a file."""
+"""Where the store is, and with which key: an argument, else the environment, else a file.
+
+Without a key, what `istore login` has signed in with is sent.
+"""
 
 import os
-import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,10 +12,13 @@ from typing import Any, Final
 
 from .errors import SettingsError
 from .origin import Origin
+from .private_files import read_private
 from .retries import DEFAULT_RETRIES, Retries
+from .sign_in.cache import TokenCache
+from .sign_in.session import SignIn
 
 URL, KEY = "INFERENCE_STORE_URL", "INFERENCE_STORE_KEY"
-_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+_TOKENS: Final = "tokens.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +28,12 @@ class ClientSettings:
     origin: Origin
     key: str | None = field(default=None, repr=False)
     retries: Retries = DEFAULT_RETRIES
+    sign_in: SignIn | None = field(default=None, repr=False)
+    """Used if there is no key."""
+
+    def read_key(self) -> str | None:
+        """Return the key or token to send now."""
+        return self.sign_in.tokens.access_token if self.sign_in is not None else self.key
 
 
 def get_file() -> Path:
@@ -44,26 +55,41 @@ def find_settings(
     """
     url, key = url or environment.get(URL), key or environment.get(KEY)
     saved = {} if url and key else _read_file(file or get_file())
-    address = url or saved.get("url")
-    if not address:
-        raise SettingsError(f"no address: Store('https://…'), {URL}, or `url` in {get_file()}")
-    origin = Origin(address)
+    origin = _make_origin(url or saved.get("url"))
     if key is None and "url" in saved and Origin(saved["url"]) == origin:
         key = saved.get("key")
-    return ClientSettings(origin, _check_key(key), retries)
+    sign_in = _find_sign_in(origin, get_cache(file)) if key is None else None
+    return ClientSettings(origin, _check_key(key), retries, sign_in)
+
+
+def find_origin(url: str | None = None) -> Origin:
+    """Return the address alone. Raises SettingsError without one."""
+    url = url or os.environ.get(URL)
+    return _make_origin(url or _read_file(get_file()).get("url"))
+
+
+def _make_origin(address: str | None) -> Origin:
+    if not address:
+        raise SettingsError(f"no address: Store('https://…'), {URL}, or `url` in {get_file()}")
+    return Origin(address)
+
+
+def get_cache(file: Path | None = None) -> TokenCache:
+    """Return the sign-ins of the user, which are beside the user's file."""
+    return TokenCache((file or get_file()).with_name(_TOKENS))
+
+
+def _find_sign_in(origin: Origin, cache: TokenCache) -> SignIn | None:
+    tokens = cache.find(origin)
+    return None if tokens is None else SignIn(origin, cache, tokens)
 
 
 def _read_file(path: Path) -> dict[str, str]:
-    try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if os.name == "posix" and mode & _OTHERS:
-                raise SettingsError(f"{path} may be read by others: chmod 600 {path}")
-            return _check_members(path, tomllib.load(file))
-    except FileNotFoundError:
+    content = read_private(path)
+    if content is None:
         return {}
-    except OSError as wrong:
-        raise SettingsError(f"{path} cannot be read: {wrong.strerror}") from wrong
+    try:
+        return _check_members(path, tomllib.loads(content.decode()))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as wrong:
         raise SettingsError(f"{path} is not TOML: {wrong}") from None
 

@@ -1,7 +1,7 @@
 /** A hold that is being written, also over one that somebody else has changed meanwhile. */
 
 import type { Hold } from "./holds.ts";
-import { readTypes, splitLines } from "./texts.ts";
+import { readTypes, splitLines, writeTypes } from "./texts.ts";
 import { fromLocal, toLocal } from "./times.ts";
 
 export interface HoldDraft {
@@ -25,7 +25,7 @@ export function toDraft(hold: Hold): HoldDraft {
     way: hold.inference_ids ? "ids" : "filter",
     filter: hold.filter ?? "",
     ids: hold.inference_ids?.join("\n") ?? "",
-    types: "",
+    types: writeTypes(hold.types),
     name: hold.name,
     reason: hold.reason,
     until: hold.until ? toLocal(hold.until) : "",

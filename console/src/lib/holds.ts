@@ -6,6 +6,8 @@ export interface Hold {
   reason: string;
   model_id: string | null;
   filter: string | null;
+  /** Of its keys that nothing had yet. */
+  types: Record<string, string>;
   inference_ids: string[] | null;
   until: string | null;
   state: string;

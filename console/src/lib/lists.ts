@@ -104,7 +104,3 @@ export const LISTS: List[] = [
     page: () => import("../pages/Keys.svelte"),
   },
 ];
-
-export function findList(name: string): List | undefined {
-  return LISTS.find((list) => list.name === name);
-}

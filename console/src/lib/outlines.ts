@@ -3,43 +3,36 @@
  * window, and only a few ask at a time. Until they come, and if they do not, the tile shows boxes.
  */
 
+import { untrack } from "svelte";
 import { Problem } from "./api.ts";
 import { askDrawing } from "./questions.ts";
-import type { Drawing } from "./types.ts";
-
-/** What wants outlines. */
-export interface Sketch {
-  model: string;
-  uid: string;
-  shown: (drawing: Drawing) => void;
-}
+import type { Preview } from "./preview.svelte.ts";
 
 const MOST_AT_ONCE = 3;
 const NEAR = "200px";
 const PAUSE_MS = 5000;
-const sketches = new Map<Element, Sketch>();
+const previews = new Map<Element, Preview>();
 /** Those near the window that are not asked for yet, the first to come first. */
 const near = new Set<Element>();
 const asked = new Map<Element, AbortController>();
 
-/** Svelte's action: asks for the outlines when the element comes near. */
-export function drawWhenNear(element: Element, sketch: Sketch) {
-  sketches.set(element, sketch);
+/** Asks for the outlines when the element comes near, unless they are there; returns what ends it. */
+export function drawWhenNear(element: Element, preview: Preview): (() => void) | undefined {
+  if (untrack(() => preview.drawing)) return undefined;
+  previews.set(element, preview);
   observer.observe(element);
-  return {
-    destroy() {
-      observer.unobserve(element);
-      sketches.delete(element);
-      near.delete(element);
-      asked.get(element)?.abort();
-    },
+  return () => {
+    observer.unobserve(element);
+    previews.delete(element);
+    near.delete(element);
+    asked.get(element)?.abort();
   };
 }
 
 const observer = new IntersectionObserver(
   (entries) => {
     for (const { target, isIntersecting } of entries) {
-      if (isIntersecting && sketches.has(target)) near.add(target);
+      if (isIntersecting && previews.has(target)) near.add(target);
       else near.delete(target);
     }
     askNext();
@@ -57,13 +50,13 @@ function askNext(): void {
 }
 
 async function ask(element: Element): Promise<void> {
-  const sketch = sketches.get(element);
-  if (!sketch) return;
+  const preview = previews.get(element);
+  if (!preview) return;
   const current = new AbortController();
   asked.set(element, current);
   try {
-    const drawing = await askDrawing(sketch.model, sketch.uid, current.signal);
-    if (!current.signal.aborted) sketch.shown(drawing);
+    const drawing = await askDrawing(preview.model, preview.uid, current.signal);
+    if (!current.signal.aborted) preview.drawing = drawing;
   } catch (fault) {
     if (fault instanceof Problem && fault.passes) askLater(element, fault);
   }
@@ -73,6 +66,6 @@ async function ask(element: Element): Promise<void> {
 
 function askLater(element: Element, { retrySeconds }: Problem): void {
   setTimeout(() => {
-    if (sketches.has(element)) observer.observe(element);
+    if (previews.has(element)) observer.observe(element);
   }, (retrySeconds ?? 0) * 1000 || PAUSE_MS);
 }

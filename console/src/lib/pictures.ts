@@ -1,15 +1,8 @@
 /** Thumbnails, asked for many at a time, when the first of them comes near the window. */
 
 import { path, Problem, postLines } from "./api.ts";
-import type { Size } from "./shapes.ts";
-
-/** What wants a thumbnail. */
-export interface Watcher {
-  model: string;
-  uid: string;
-  shown: (address: string, size: Size | null) => void;
-  failed: (problem: Problem) => void;
-}
+import { whenNear } from "./near.ts";
+import type { Preview } from "./preview.svelte.ts";
 
 interface Line {
   uid: string;
@@ -22,108 +15,114 @@ interface Line {
 
 const MOST_AT_ONCE = 60; // a page
 const EDGE = 320;
-const NEAR = "400px";
 const PAUSE_MS = 5000;
 /** After so long the page may do something else. */
 const TASK_MS = 16;
+/** So many thumbnails are held; those that were far from the window for longest are asked for again. */
+const MOST_HELD = 2000;
 /** Those without one, in the order of the page. */
-const waiting = new Map<Element, Watcher>();
-let seen: Element[] = [];
+const waiting = new Set<Preview>();
+/** Those with one, those that came near last at the end. */
+const held = new Set<Preview>();
+const watched = new Set<Preview>();
+const near = new Set<Preview>();
+let isPlanned = false;
 
-/** Svelte's action: asks for a thumbnail when the element comes near, and for those around it. */
-export function whenSeen(element: Element, watcher: Watcher) {
-  const addresses: string[] = [];
-  const kept: Watcher = {
-    ...watcher,
-    shown(address, size) {
-      addresses.push(address);
-      watcher.shown(address, size);
-    },
-  };
-  waiting.set(element, kept);
-  observer.observe(element);
-  return {
-    destroy() {
-      observer.unobserve(element);
-      waiting.delete(element);
-      kept.shown = (address) => URL.revokeObjectURL(address);
-      kept.failed = () => {};
-      addresses.forEach((address) => URL.revokeObjectURL(address));
-    },
+/** Asks for a thumbnail when the element comes near, and for those around it; `hear` is told as `whenNear` tells. */
+export function watchPreview(element: Element, preview: Preview, hear?: (isNear: boolean) => void): () => void {
+  watched.add(preview);
+  waiting.add(preview);
+  const stop = whenNear(element, (isNear) => {
+    if (isNear) approach(preview);
+    else near.delete(preview);
+    hear?.(isNear);
+  });
+  return () => {
+    stop();
+    for (const each of [watched, waiting, held, near]) each.delete(preview);
+    preview.forget();
   };
 }
 
-const observer = new IntersectionObserver(
-  (entries) => {
-    const near = entries.filter((entry) => entry.isIntersecting).map((entry) => entry.target);
-    if (!near.length) return;
-    if (!seen.length) setTimeout(askSeen); // those of this moment together
-    seen.push(...near);
-  },
-  { root: document.getElementById("main"), rootMargin: NEAR }, // which scrolls: a margin of the window does not reach into it
-);
+function approach(preview: Preview): void {
+  near.add(preview);
+  if (held.delete(preview)) held.add(preview);
+  if (isPlanned || !waiting.has(preview)) return;
+  isPlanned = true;
+  setTimeout(askNear); // those of this moment together
+}
 
-function askSeen(): void {
-  const near = new Set(seen);
-  seen = [];
-  while ([...near].some((element) => waiting.has(element))) {
-    const [first, model] = [...waiting].find(([element]) => near.has(element)) ?? [];
-    if (!first || !model) return;
-    void askBatch(takeFrom(first, model.model));
-  }
+function askNear(): void {
+  isPlanned = false;
+  for (const preview of near) if (waiting.has(preview)) void askBatch(takeFrom(preview));
 }
 
 /**
- * Takes an element and those behind it of the same model; if these are few, those before it too, so that however
+ * Takes a tile and those behind it of the same model; if these are few, those before it too, so that however
  * one scrolls, no request is for a few pictures while more wait.
  */
-function takeFrom(first: Element, model: string): [Element, Watcher][] {
-  const all = [...waiting].filter(([, each]) => each.model === model);
-  const at = all.findIndex(([element]) => element === first);
+function takeFrom(first: Preview): Preview[] {
+  const all = [...waiting].filter((each) => each.model === first.model);
+  const at = all.indexOf(first);
   const behind = all.slice(at, at + MOST_AT_ONCE);
   const before = all.slice(Math.max(0, at + behind.length - MOST_AT_ONCE), at);
   const batch = [...behind, ...before];
-  for (const [element] of batch) waiting.delete(element);
+  for (const each of batch) waiting.delete(each);
   return batch;
 }
 
-async function askBatch(batch: [Element, Watcher][]): Promise<void> {
-  const left = new Map(batch.map((pair) => [pair[1].uid, pair]));
-  const where = path("models", batch[0]?.[1].model ?? "", "inferences", "thumbnails");
+async function askBatch(batch: Preview[]): Promise<void> {
+  const left = new Map(batch.map((preview) => [preview.uid, preview]));
+  const where = path("models", batch[0]?.model ?? "", "inferences", "thumbnails");
   let begun = performance.now();
   try {
     for await (const line of postLines<Line>(where, { uids: [...left.keys()], edge: EDGE })) {
-      const found = left.get(line.uid);
+      const preview = left.get(line.uid);
       left.delete(line.uid);
-      if (found) show(line, found[1]);
+      if (preview) show(line, preview);
       if (performance.now() - begun < TASK_MS) continue;
       await new Promise((resolve) => setTimeout(resolve));
       begun = performance.now();
     }
   } catch (fault) {
     const problem = fault instanceof Problem ? fault : new Problem(-2, "No picture", String(fault));
-    left.forEach(([element, watcher]) => fail(element, watcher, problem));
+    left.forEach((preview) => fail(preview, problem));
   }
 }
 
-function show(line: Line, watcher: Watcher): void {
+function show(line: Line, preview: Preview): void {
   const { problem, data, picture_width: width, picture_height: height } = line;
-  if (problem) return watcher.failed(new Problem(problem.status, problem.title, problem.detail));
+  if (!watched.has(preview)) return;
+  if (problem) {
+    preview.problem = new Problem(problem.status, problem.title, problem.detail);
+    return;
+  }
   const text = atob(data ?? "");
   const bytes = new Uint8Array(text.length); // a function for each byte would take a tenth of a second for a page
   for (let at = 0; at < text.length; at += 1) bytes[at] = text.charCodeAt(at);
-  const address = URL.createObjectURL(new Blob([bytes], { type: line.content_type ?? "" }));
-  watcher.shown(address, width && height ? { width, height } : null);
+  preview.show(new Blob([bytes], { type: line.content_type ?? "" }), width && height ? { width, height } : null);
+  held.add(preview);
+  if (held.size > MOST_HELD) forgetOne();
+}
+
+function forgetOne(): void {
+  for (const preview of held) {
+    if (near.has(preview)) continue;
+    held.delete(preview);
+    preview.forget();
+    waiting.add(preview);
+    return;
+  }
 }
 
 /** Says why there is none, and asks again if that may pass. */
-function fail(element: Element, watcher: Watcher, problem: Problem): void {
-  watcher.failed(problem);
+function fail(preview: Preview, problem: Problem): void {
+  if (!watched.has(preview)) return;
+  preview.problem = problem;
   if (!problem.passes) return;
   setTimeout(() => {
-    if (!element.isConnected) return;
-    waiting.set(element, watcher);
-    observer.unobserve(element);
-    observer.observe(element);
+    if (!watched.has(preview)) return;
+    waiting.add(preview);
+    if (near.has(preview)) approach(preview);
   }, (problem.retrySeconds ?? 0) * 1000 || PAUSE_MS);
 }

@@ -22,7 +22,7 @@ function inferences(model: string, ...more: string[]): string {
   return path("models", model, "inferences", ...more);
 }
 
-export function askPage(link: Link, cursor: string | null, signal: AbortSignal, limit = PAGE) {
+export function askPage(link: Link, cursor: string | null, signal?: AbortSignal, limit = PAGE) {
   return post<InferencePage>(
     inferences(link.model, "query"),
     {

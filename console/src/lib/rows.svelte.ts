@@ -1,5 +1,6 @@
 /** The inferences of a filter: page after page, then how many there are. */
 
+import { takeEarly } from "./early.ts";
 import type { Link } from "./link.ts";
 import { Loaded } from "./loaded.svelte.ts";
 import { askCount, askPage } from "./questions.ts";
@@ -18,7 +19,8 @@ export class Rows {
     this.#isFirst = true;
     this.count.clear();
     this.page.ask(async (signal) => {
-      const page = await askPage(link, null, signal);
+      const page = await (takeEarly(link) ?? askPage(link, null, signal));
+      signal.throwIfAborted();
       this.items = page.items;
       if (page.next) this.count.ask((counting) => askCount(link, counting));
       then();

@@ -19,3 +19,10 @@ export function readTypes(text: string): Record<string, string> {
   });
   return Object.fromEntries(pairs);
 }
+
+/** Such lines of types by key. */
+export function writeTypes(types: Record<string, string>): string {
+  return Object.entries(types)
+    .map(([key, type]) => `${key}: ${type}`)
+    .join("\n");
+}

@@ -7,7 +7,8 @@ import { onRefusal, Problem, watch } from "./api.ts";
 import type { Caller } from "./types.ts";
 
 const CHANNEL = "inference-store-session";
-const PAUSE_MS = 1500;
+/** A page ends within 2 seconds of its key being revoked: the api looks it up anew for such a question. */
+const PAUSE_MS = 1200;
 /** How much longer a window waits that has heard from another: that one asks first. */
 const LEEWAY_MS = 400;
 const LONGEST_MS = 5000;

@@ -45,6 +45,7 @@
 {{- $_ := set $s "OIDC_JWKS_URL" $v.auth.oidc.jwksUrl -}}
 {{- $_ := set $s "OIDC_ROLES_CLAIM" $v.auth.oidc.rolesClaim -}}
 {{- $_ := set $s "OIDC_CLIENT_ID" $v.auth.oidc.signIn.clientId -}}
+{{- $_ := set $s "OIDC_DEVICE_CLIENT_ID" $v.auth.oidc.signIn.deviceClientId -}}
 {{- $_ := set $s "OIDC_SCOPES" $v.auth.oidc.signIn.scopes -}}
 {{- $_ := set $s "API_PUBLIC_URL" $v.api.publicUrl -}}
 {{- if $v.auth.oidc.roles -}}{{- $_ := set $s "OIDC_ROLES" (toJson $v.auth.oidc.roles) -}}{{- end -}}

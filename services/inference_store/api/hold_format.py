@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure.holds import Hold
 from inference_store.erasure.holds.changes import Placement
-from inference_store.erasure.holds.hold_filter import format_filter
+from inference_store.erasure.holds.hold_filter import format_filter, list_declared_types
 from inference_store.erasure.holds.queries import HoldRevision
 from inference_store.index import model_numbers
 
@@ -57,8 +57,10 @@ def show_change(change: HoldRevision) -> HoldChange:
 
 def _describe(hold: Hold, ids: Mapping[int, str]) -> dict[str, Any]:
     """Return the fields that a hold does not have itself."""
+    has_filter = hold.inference_ids is None
     return {
         "model_id": None if hold.model is None else ids.get(hold.model),
-        "filter": format_filter(hold.filter) if hold.inference_ids is None else None,
+        "filter": format_filter(hold.filter) if has_filter else None,
+        "types": list_declared_types(hold.filter) if has_filter else {},
         "state": hold.state(datetime.now(UTC)),
     }

@@ -18,6 +18,7 @@ from inference_store.inference.errors import (
     Unauthorized,
     Unavailable,
 )
+from inference_store.platform.settings import ApiSettings
 
 from . import sessions
 from .access import Authenticator, session_cookie
@@ -48,10 +49,21 @@ def list_routes() -> list[BaseRoute]:
 
 
 async def _list_ways(request: Request) -> Response:
-    """Answer how to sign in, besides with a key."""
+    """Answer how to sign in, besides with a key: in a browser, and at a command line."""
     sign_in = _authenticator(request).sign_in
     oidc = None if sign_in is None else {"name": sign_in.name, "url": sign_in.public_url + BEGIN}
-    return JsonAnswer({"oidc": oidc})
+    return JsonAnswer({"oidc": oidc, "device": _describe_device(request.app.state.settings)})
+
+
+def _describe_device(to: ApiSettings) -> dict[str, str] | None:
+    """Return what a client needs for the device flow; None: the settings name no client."""
+    if to.auth == "off" or to.oidc_issuer is None or to.oidc_device_client_id is None:
+        return None
+    return {
+        "issuer": to.oidc_issuer,
+        "client_id": to.oidc_device_client_id,
+        "scopes": to.oidc_scopes,
+    }
 
 
 async def _begin(request: Request) -> Response:

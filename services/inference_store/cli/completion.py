@@ -1,9 +1,11 @@
 """`inference-store completion`: prints shell completion, made from the commands' own arguments."""
 
 import argparse
+from contextlib import suppress
 from importlib import import_module
 
-from .main import COMMANDS, build_root_parser
+from .client import import_client_module
+from .main import CLIENT_COMMANDS, COMMANDS, build_root_parser
 
 _SHELLS = ("bash", "zsh", "fish")
 _EPILOG = """examples:
@@ -35,4 +37,8 @@ def _all_commands() -> argparse.ArgumentParser:
     for name, sentence in COMMANDS.items():
         command = commands.add_parser(name, help=sentence, description=sentence)
         import_module(f"inference_store.cli.{name}").add_arguments(command)
+    for name, sentence in CLIENT_COMMANDS.items():
+        command = commands.add_parser(name, help=sentence, description=sentence)
+        with suppress(ModuleNotFoundError):
+            import_client_module(name).add_arguments(command)
     return parser

@@ -29,6 +29,16 @@ COMMANDS = {
     "demo": "Start everything on this machine and feed it real detections.",
     "completion": "Print a script by which your shell completes these commands.",
 }
+# The commands for users, which the Python client has: the same as those of `istore`.
+CLIENT_COMMANDS = {
+    "query": "Show the inferences that match.",
+    "count": "Count the inferences that match.",
+    "get": "Show one inference.",
+    "tail": "Show the last arrivals, and follow what arrives.",
+    "sample": "Show a random sample of the inferences that match.",
+    "export": "Write all inferences that match to a file.",
+    "erase": "Show what an erasure would take; with --yes, erase it.",
+}
 
 
 class _Version(argparse.Action):
@@ -56,10 +66,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; its result is the exit code."""
     parser = build_root_parser()
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, sentence in COMMANDS.items():
+    for name, sentence in {**COMMANDS, **CLIENT_COMMANDS}.items():
         commands.add_parser(name, help=sentence, description=sentence, add_help=False)
     options, rest = parser.parse_known_args(arguments)
     chosen: str = options.command
+    if chosen in CLIENT_COMMANDS:
+        from .client import run_client_command  # noqa: PLC0415 -- the client may be missing
+
+        return run_client_command(chosen, rest)
     run, module = _import_command(chosen)
     try:
         ended = run(module, rest, program=f"inference-store {chosen}", description=COMMANDS[chosen])

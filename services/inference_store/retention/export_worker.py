@@ -35,10 +35,14 @@ class ExportWorker:
     Raises Stopped and the errors of the database.
     """
 
-    def __init__(self, engine: AsyncEngine, blobs: Blobs, check: LeadershipCheck) -> None:
+    def __init__(
+        self, engine: AsyncEngine, blobs: Blobs, check: LeadershipCheck, *, most: int
+    ) -> None:
+        """Make a worker; `most`: members of a part."""
         self._engine = engine
         self._blobs = blobs
         self._check = check
+        self._most = most
 
     async def run_turn(self) -> None:
         """Work for a few seconds. What cannot be written now says why, and is tried again."""
@@ -70,7 +74,7 @@ class ExportWorker:
         if job.state == "pending":
             await begin_listing(self._engine, self._blobs, job)
         elif job.state == "listing":
-            listing = list_some(self._engine, self._blobs, job)
+            listing = list_some(self._engine, self._blobs, job, most=self._most)
             await self._check.unless_stopped(listing)
         else:  # not cut off: a thread would go on to write
             return await self._write(job)

@@ -70,7 +70,7 @@ def build_workers(  # noqa: PLR0917
         partition_counter=PartitionCounter(engine, check, schedule),
         size_reader=SizeReader(engine, blobs, check),
         reconciliation_worker=ReconciliationWorker(settings, engine, blobs, check, kafka),
-        exports=ExportWorker(engine, blobs, check),
+        exports=ExportWorker(engine, blobs, check, most=settings.export_part_inferences),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from inference_store.cli.main import COMMANDS
+from inference_store.cli.main import CLIENT_COMMANDS, COMMANDS
 from inference_store.index.schema import newest
 
 from .cluster import TEST_CLUSTER
@@ -77,7 +77,7 @@ def test_runs_the_command_line(container: str) -> None:
 
 
 def test_every_command_except_the_demo_starts(container: str) -> None:
-    for command in set(COMMANDS) - {"demo"}:
+    for command in {*COMMANDS, *CLIENT_COMMANDS} - {"demo"}:
         assert "usage:" in run_in_image(container, "inference-store", command, "--help")
 
 

@@ -44,7 +44,8 @@ def test_it_takes_four_requests_and_audit_entries(
     for number in steps:
         tiles.nth(number).scroll_into_view_if_needed()
         expect(tiles.nth(number).locator("img")).to_be_visible()
-    expect(tiles.locator("img")).to_have_count(INFERENCES)
+    expect(tiles).to_have_count(INFERENCES)
+    assert tiles.locator("img").count() < INFERENCES / 2, "what is far from the window is drawn"
     thumbnails = [url for url in requested if url.endswith("/thumbnails")]
     assert len(thumbnails) <= MOST_REQUESTS
     assert count_reads(console) - before == len(thumbnails)

@@ -13,7 +13,6 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.export.jobs import members
 from inference_store.export.part_formats import PART_FORMATS
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
@@ -33,13 +32,12 @@ def run_retention(
     engine: AsyncEngine, blobs: Blobs, settings: Callable[..., ApiSettings]
 ) -> RunRetention:
     """A function that runs one turn of the retention service."""
-    return make_run_retention(engine, blobs, settings())
+    return make_run_retention(engine, blobs, settings(), export_part_inferences=_LIST)
 
 
 @pytest.fixture(autouse=True)
-async def stored(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Store some inferences, of which a list has fewer."""
-    monkeypatch.setattr(members, "MOST_MEMBERS", _LIST)
+async def stored(engine: AsyncEngine) -> None:
+    """Store some inferences, of which a part has fewer."""
     await store(
         engine,
         *(

@@ -136,6 +136,24 @@ async def test_accepts_unknown_key_with_a_warning(
     assert any("lens" in warning for warning in placed["warnings"])
 
 
+async def test_gives_back_the_declared_types(
+    client: httpx.AsyncClient, engine: AsyncEngine
+) -> None:
+    """Also as they may be repeated by a change; the filter's other keys have none."""
+    await _store_two(engine)
+    types = {"lens": "string", "stops": "int"}
+    filter = "lens = 'wide' AND stops > 3 AND camera = 'a'"
+    placed = await _place_hold(client, filter=filter, types=types)
+    assert placed["types"] == {"lens": "string", "stops": "number"}
+    url = f"/v1/holds/{placed['id']}"
+    assert (await client.get(url)).json()["types"] == placed["types"]
+    body = _BODY | {"filter": placed["filter"], "types": placed["types"], "name": "again"}
+    changed = await client.put(url, json=body, headers={"If-Match": '"1"'})
+    assert changed.json()["types"] == placed["types"]
+    by_ids = await _place_hold(client, filter=None, inference_ids=["a"])
+    assert by_ids["types"] == {}
+
+
 async def test_lists_inferences_already_claimed(
     client: httpx.AsyncClient, engine: AsyncEngine
 ) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from inference_store.cli.main import COMMANDS, main
+from inference_store.cli.main import CLIENT_COMMANDS, COMMANDS, main
 
 # Completes the words after the script's path as bash does at Tab, the last of them being typed.
 _TAB = """
@@ -37,6 +37,7 @@ def print_script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
         (["re"], {"resume", "retention", "reconcile"}),
         (["migrate", "--ch"], {"--check"}),
         (["keys", "cr"], {"create"}),
+        (["tail", "--no"], {"--no-follow"}),
         (["keys", "create", "--ro"], {"--role"}),
         (["keys", "create", "--role", "own"], {"owner"}),
     ],
@@ -50,7 +51,7 @@ def test_bash_completes(typed: list[str], completed: set[str], bash_script: Path
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_every_command_is_there(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     output = print_script(shell, capsys)
-    assert [name for name in COMMANDS if name not in output] == []
+    assert [name for name in {**COMMANDS, **CLIENT_COMMANDS} if name not in output] == []
 
 
 @pytest.mark.parametrize("shell", [name for name in ("bash", "zsh", "fish") if shutil.which(name)])

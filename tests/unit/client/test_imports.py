@@ -9,7 +9,10 @@ import pytest
 import inference_store_client as package
 
 _SOURCE = Path(__file__).parents[3] / "client" / "src"
-_LATER = ("inference_store_client.asynchronous", "nanoarrow", "pandas", "polars", "inference_store")
+_LATER = (
+    *("inference_store_client.asynchronous", "inference_store_client.datasets", "imagesize"),
+    *("nanoarrow", "pandas", "polars", "inference_store"),
+)
 
 
 def test_an_import_brings_neither_extras_nor_the_other_half() -> None:

@@ -14,6 +14,13 @@ from inference_store_client.decoding import decode
 from inference_store_client.errors import NotIncluded, UnexpectedAnswer
 from inference_store_client.values.answers import InferenceCount, Page, ResolvedTime, StreamEnd
 from inference_store_client.values.caller import Caller, CallerLimits, Grant, SwitchedOn
+from inference_store_client.values.drawings import (
+    Drawing,
+    Keypoint,
+    OrientedBox,
+    Shape,
+    ShapeBox,
+)
 from inference_store_client.values.erasures import Erasure, Obstacle, Progress
 from inference_store_client.values.inference import InferenceFields, Urls
 from inference_store_client.values.metadata import Metadata, MetadataEntry
@@ -66,6 +73,11 @@ KINDS: dict[str, type[Any]] = {
     "SwitchedOn": SwitchedOn,
     "ShownThumbnail": Thumbnail,
     "ThumbnailPage": ThumbnailPage,
+    "ShownDrawing": Drawing,
+    "ShownShape": Shape,
+    "ShownBox": ShapeBox,
+    "TurnedBox": OrientedBox,
+    "ShownKeypoint": Keypoint,
 }
 # What is for people, or for browsers.
 LEFT_OUT = {
@@ -111,7 +123,10 @@ def describe_schema(schema: dict[str, Any]) -> str:
     if "enum" in schema:
         return "/".join(schema["enum"])
     if schema.get("type") == "array":
-        return f"list[{describe_schema(schema['items'])}]"
+        [item] = {
+            describe_schema(part) for part in schema.get("prefixItems", [schema.get("items")])
+        }
+        return f"list[{item}]"
     if schema.get("type") == "object":
         of = schema.get("additionalProperties")
         return f"{{{describe_schema(of)}}}" if isinstance(of, dict) else "{}"

@@ -16,6 +16,7 @@ EVERY_TURN = [
     "chain head",
     "object sizes",
     "reconciliations",
+    "exports",
 ]
 
 
@@ -47,7 +48,7 @@ def _list_due(jobs: tuple[Job, ...]) -> list[str]:
 
 def test_every_job_has_a_name_of_its_own() -> None:
     _, jobs = _make_table(asyncio.Event(), [])
-    assert len({job.name for job in jobs}) == len(jobs) == 18
+    assert len({job.name for job in jobs}) == len(jobs) == 20
 
 
 def test_without_the_schedule_only_some_are_due() -> None:
@@ -71,6 +72,7 @@ def test_a_schedule_that_comes_in_the_middle_of_a_turn_waits_for_the_next() -> N
         "key registry",
         "producers",
         "old records",
+        "old exports",
         "ledger values",
         "partitions",
         "end of schedule",

@@ -9,6 +9,7 @@ from tests.servers.versions import MissingServer
 from tests.upstreams.environment import HERE, run_to_build, version_of
 
 LOCKS = sorted(HERE.glob("*.lock"))
+READERS = HERE.parent / "readers" / "requirements.lock"
 
 
 def test_another_lock_is_another_environment(tmp_path: Path) -> None:
@@ -28,7 +29,7 @@ def test_a_failed_step_is_a_sentence() -> None:
         run_to_build(("/nowhere/uv", "venv"))
 
 
-@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
+@pytest.mark.parametrize("lock", [*LOCKS, READERS], ids=lambda lock: lock.parent.name + lock.name)
 def test_every_package_is_locked_by_its_hashes(lock: Path) -> None:
     lines = lock.read_text().splitlines()
     packages = [line for line in lines if not line.startswith((" ", "#"))]

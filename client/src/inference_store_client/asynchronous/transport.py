@@ -14,10 +14,11 @@ from inference_store_client.commands import (
     Open,
     Outcome,
     Read,
+    Renew,
     Steps,
     Wait,
 )
-from inference_store_client.messages import TIMEOUT, build_message, make_failure, read_head
+from inference_store_client.messages import TIMEOUT, build_message, make_failure, read_head, renew
 from inference_store_client.requests import Request
 from inference_store_client.settings import ClientSettings
 
@@ -80,6 +81,8 @@ class _Conversation:
                 return await self._open(request)
             case Read():
                 return await self._read()
+            case Renew():
+                return await asyncio.to_thread(renew, self._settings)
             case Wait(seconds):
                 await asyncio.sleep(seconds)
             case Close():

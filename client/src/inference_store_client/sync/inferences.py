@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from inference_store_client import previewing, reading
 from inference_store_client.arrow_batches import read_array
 from inference_store_client.columns import read_columns
+from inference_store_client.dataset_methods import DatasetMethods
 from inference_store_client.decoding import decode
 from inference_store_client.frames import make_pandas, make_polars
 from inference_store_client.question import Question
@@ -16,8 +17,12 @@ from inference_store_client.values.answers import Page
 from .inference import Inference
 from .transport import Transport
 
+if TYPE_CHECKING:
+    from inference_store_client.datasets import DatasetSummary
+    from inference_store_client.datasets.writing import DatasetRequest
 
-class Inferences:
+
+class Inferences(DatasetMethods["DatasetSummary"]):
     """The inferences that match. Building one sends nothing; each method sends a new request."""
 
     def __init__(self, transport: Transport, question: Question) -> None:
@@ -69,6 +74,11 @@ class Inferences:
 
     def _read_columns(self, fields: Sequence[str] | None) -> bytes:
         return self._transport.run(read_columns(self._question, self._settings, fields))
+
+    def _write_dataset(self, request: "DatasetRequest") -> "DatasetSummary":
+        from .datasets import write_dataset  # noqa: PLC0415  (takes time to import)
+
+        return write_dataset(self._transport, self._question, self._build, request)
 
     def html(self) -> str:
         """Return the first matches as HTML: pictures with boxes, as inline SVG."""

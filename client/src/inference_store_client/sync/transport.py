@@ -14,10 +14,11 @@ from inference_store_client.commands import (
     Open,
     Outcome,
     Read,
+    Renew,
     Steps,
     Wait,
 )
-from inference_store_client.messages import TIMEOUT, build_message, make_failure, read_head
+from inference_store_client.messages import TIMEOUT, build_message, make_failure, read_head, renew
 from inference_store_client.requests import Request
 from inference_store_client.settings import ClientSettings
 
@@ -79,6 +80,8 @@ class _Conversation:
                 return self._open(request)
             case Read():
                 return self._read()
+            case Renew():
+                return renew(self._settings)
             case Wait(seconds):
                 time.sleep(seconds)
             case Close():

@@ -40,10 +40,13 @@ class Problem:
         return "\n".join((f"{self.status} {self.title}", *self._describe_parts()))
 
     def _describe_parts(self) -> Iterator[str]:
+        if any(fault.line for fault in self.errors):  # the message shows the place in the filter
+            yield from (f"{fault.path}: {fault.message}" for fault in self.errors)
+            return
         if self.detail:
             yield self.detail
         for fault in self.errors:
-            if fault.message not in self.detail:
+            if fault.message.casefold() not in self.detail.casefold():
                 yield f"{fault.path}: {fault.message}"
             if fault.known and not any(name in self.detail for name in fault.known):
                 yield f"known: {', '.join(fault.known[:_MOST_SHOWN])}"

@@ -15,7 +15,7 @@ from inference_store.access.secrets import Secret, id_of
 from inference_store.index import api_keys
 from inference_store.index.api_keys import TOUCH_SECONDS
 
-from .fresh_cache import FreshCache
+from .fresh_cache import FRESH_SECONDS, FreshCache
 
 _log = structlog.get_logger()
 
@@ -37,9 +37,11 @@ class ApiKeyCache:
         id = id_of(text)
         return None if id is None else await self.caller_of(id, Secret(text).hash)
 
-    async def caller_of(self, id: str, hash: bytes) -> Caller | None:
+    async def caller_of(
+        self, id: str, hash: bytes, *, fresh_seconds: float = FRESH_SECONDS
+    ) -> Caller | None:
         """Return the caller that a key belongs to by the hash of its text; None as above."""
-        hashed_key = await self._entries.get(id)
+        hashed_key = await self._entries.get(id, fresh_seconds=fresh_seconds)
         now = datetime.now(UTC)
         if hashed_key is None or not hashed_key.opens(hash, now):
             return None

@@ -16,6 +16,7 @@ from inference_store.inference.errors import NotFound, Unauthorized
 from inference_store.platform.settings import AccessSettings
 
 from .api_key_cache import ApiKeyCache
+from .fresh_cache import FRESH_SECONDS, WATCHED_SECONDS
 from .needs import Needs
 from .rate import FailedTokenLimiter, RateLimiter, refuse
 from .request_access import Access
@@ -103,15 +104,22 @@ class Authenticator:
         with self._failed.limit(find_client(request)) if is_limited else nullcontext():
             if id is None:
                 return await self._find_caller(text), None
-            is_use = counted and not is_watching(request)
-            return await self._resume(id, get_own_host(request), is_use=is_use)
+            is_watch = is_watching(request)
+            return await self._resume(
+                id,
+                get_own_host(request),
+                is_use=counted and not is_watch,
+                fresh_seconds=WATCHED_SECONDS if is_watch else FRESH_SECONDS,
+            )
 
-    async def _resume(self, id: str, host: str, *, is_use: bool) -> tuple[Caller, Session]:
+    async def _resume(
+        self, id: str, host: str, *, is_use: bool, fresh_seconds: float
+    ) -> tuple[Caller, Session]:
         """Return whose session it is. Raises Unauthorized."""
-        session = await self.sessions.find(id)
+        session = await self.sessions.find(id, fresh_seconds=fresh_seconds)
         caller = None
         if session is not None and session.host == host:
-            caller = await self._accept(session.identity)
+            caller = await self._accept(session.identity, fresh_seconds)
         if session is None or caller is None:
             raise Unauthorized(
                 "Your session has ended, or it began at another host: sign in again."
@@ -120,14 +128,14 @@ class Authenticator:
             await self.sessions.touch(session)
         return caller, session
 
-    async def _accept(self, identity: Identity) -> Caller | None:
+    async def _accept(self, identity: Identity, fresh_seconds: float) -> Caller | None:
         """Return the caller of a session if the key or token it began with is still accepted."""
         kind, _, name = identity.caller.partition(":")
         if kind == "oidc":
             return None if self.tokens is None else self.tokens.resumed(identity)
         hash = identity.secret_hash or b""
         if kind == "key":
-            return await self.keys.caller_of(name, hash)
+            return await self.keys.caller_of(name, hash, fresh_seconds=fresh_seconds)
         is_token = self._token is not None and hmac.compare_digest(hash, _hash_bytes(self._token))
         return TOKEN if is_token else None
 

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Generic, TypeVar
 
 FRESH_SECONDS: Final = 2.0
+WATCHED_SECONDS: Final = 0.25
+"""For a page that only looks whether its session goes on: it looks seldom, and shall not wait."""
 _MOST: Final = 10_000
 K = TypeVar("K")
 V = TypeVar("V")
@@ -24,10 +26,10 @@ class FreshCache(Generic[K, V]):
         known = self._known.get(key)
         return None if known is None else known[1]
 
-    async def get(self, key: K) -> V | None:
-        """Return what is there, read again if it is too old."""
+    async def get(self, key: K, *, fresh_seconds: float = FRESH_SECONDS) -> V | None:
+        """Return what is there, read again if it is older than `fresh_seconds`."""
         known = self._known.get(key)
-        if known is not None and time.monotonic() - known[0] < FRESH_SECONDS:
+        if known is not None and time.monotonic() - known[0] < fresh_seconds:
             return known[1]
         value = await self._read(key)
         self._known.pop(key, None)

@@ -100,7 +100,7 @@ class ShownExport(
     """And before when: at the latest when the export was requested."""
     include: list[str]
     parts: int
-    """Parts that are listed so far: 10,000 members each."""
+    """Parts that are listed so far."""
     parts_written: int
     downloads: list[ShownDownload]
     """The first thousand callers that were given links."""

@@ -99,6 +99,9 @@ class ShownHold(
     """null: every model, also those to come."""
     filter: str | None
     """As CQL2-Text, every name spelt out; null: it was placed by ids."""
+    types: dict[str, str]
+    """Types of its keys that nothing had when it was placed or changed: `number`, `string`, `bool`,
+    `timestamp`. Repeat them to change the hold."""
     state: State
     """`in_force`; `ended`: `until` has passed; `released`: by a person."""
 

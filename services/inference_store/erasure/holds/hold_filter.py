@@ -66,6 +66,15 @@ def format_filter(text: str) -> str:
     return to_text(parse_json(read_exactly(text)["filter"]))
 
 
+def list_declared_types(text: str) -> dict[str, str]:
+    """Return the types of the keys that no inference had when the hold was placed or changed, by
+    name: those that a stored filter counts no values of. Empty if an erasure removed the filter."""
+    if text.startswith(ERASED):
+        return {}
+    keys = read_exactly(text)["keys"]
+    return {name: kind for name, rows in keys.items() for kind in rows if int(rows[kind]) == 0}
+
+
 def _refuse_project(predicate: typed.Predicate) -> None:
     """Refuse a filter on the project: a model may leave its project, and take held inferences with
     it."""

@@ -45,15 +45,17 @@ async def begin_listing(engine: AsyncEngine, blobs: Blobs, job: ExportJob) -> No
         await state_changes.start_listing(connection, job, keys=save_keys(keys))
 
 
-async def list_some(engine: AsyncEngine, blobs: Blobs, job: ExportJob) -> None:
-    """Add the next members to the lists; with the last ones, let the writing begin.
+async def list_some(engine: AsyncEngine, blobs: Blobs, job: ExportJob, *, most: int) -> None:
+    """Add the next members to the lists of at most so many; with the last ones, let the writing
+    begin.
 
     Raises OutOfTime, Invalid, ObjectStoreUnavailable.
     """
     async with engine.connect() as connection:
         query = await build_remaining_question(connection, job)
         begun = await members.read_members(connection, job.id, job.lists) if job.lists else []
-        space = members.MOST_MEMBERS - len(begun) % members.MOST_MEMBERS
+        begun = begun if len(begun) < most else []
+        space = most - len(begun)
         page = await find_page(
             connection,
             query,
@@ -85,9 +87,8 @@ async def _add(  # noqa: PLR0917
     listed_to: UUID,
 ) -> None:
     """Write the last list with more members, or a new one."""
-    is_new = len(begun) % members.MOST_MEMBERS == 0
-    number = job.lists + is_new
-    listed = [*([] if is_new else begun), *uids]
+    number = job.lists if begun else job.lists + 1
+    listed = [*begun, *uids]
     key = StorageKey(blobs.buckets.default, make_members_key(job.id, number))
     failpoint("export.list.before")
     await asyncio.to_thread(blobs.replace, key, members.pack_uids(listed), content_type=_BYTES)
@@ -98,7 +99,7 @@ async def _add(  # noqa: PLR0917
             return  # it was cancelled, and its objects are deleted later
         await members.put_members(connection, job.id, number, job.model, listed)
         await state_changes.count_listed(
-            connection, job.id, members=len(uids), lists=int(is_new), listed_to=listed_to
+            connection, job.id, members=len(uids), lists=number - job.lists, listed_to=listed_to
         )
     failpoint("export.list.commit.after")
 

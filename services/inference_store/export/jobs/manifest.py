@@ -33,6 +33,7 @@ async def finish_export(engine: AsyncEngine, blobs: Blobs, job: ExportJob) -> No
     failpoint("export.finish.after")
     async with engine.begin() as connection:
         await state_changes.finish_job(connection, job.id)
+    failpoint("export.finish.commit.after")
 
 
 async def _list_written(connection: Any, job: ExportJob) -> list[Part]:

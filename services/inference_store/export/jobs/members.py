@@ -11,8 +11,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.tables import export_part
 
-MOST_MEMBERS: Final = 10_000
-"""Of a list."""
 _BYTES: Final = 16
 Sha256: TypeAlias = bytes
 PartState: TypeAlias = Literal["listed", "writing", "written", "stale", "removed"]

@@ -46,13 +46,12 @@ async def write_part(engine: AsyncEngine, blobs: Blobs, job: ExportJob, part: Pa
 
     Raises ObjectStoreUnavailable, OSError if the disk is full, and the errors of the database.
     """
+    failpoint("export.write.before")
     part = await _clear(engine, blobs, part)
     async with engine.connect() as connection:
         uids = await members.read_members(connection, part.export, part.number)
     if not uids:
-        async with engine.begin() as connection:
-            await members.end_empty(connection, part)
-            await state_changes.recount(connection, job.id)
+        await _end_empty(engine, part)
         return 0
     format = PART_FORMATS[job.format]
     name = make_part_key(part.export, part.number, format.suffix)
@@ -61,7 +60,7 @@ async def write_part(engine: AsyncEngine, blobs: Blobs, job: ExportJob, part: Pa
         if not await members.begin_part(connection, part, str(key)):
             return 0
     part = replace(part, state="writing", storage_key=str(key))
-    failpoint("export.write.before")
+    failpoint("export.write.named")
     with TemporaryFile(prefix="inference-store-export-") as file:
         rows = await _encode(engine, job, uids, file)
         size, sha256 = await asyncio.to_thread(_digest, file)
@@ -74,6 +73,13 @@ async def write_part(engine: AsyncEngine, blobs: Blobs, job: ExportJob, part: Pa
         await state_changes.recount(connection, job.id)
     failpoint("export.write.commit.after")
     return size if written else 0
+
+
+async def _end_empty(engine: AsyncEngine, part: Part) -> None:
+    """Record that no member is left, and so there is nothing to write."""
+    async with engine.begin() as connection:
+        await members.end_empty(connection, part)
+        await state_changes.recount(connection, part.export)
 
 
 async def _clear(engine: AsyncEngine, blobs: Blobs, part: Part) -> Part:

@@ -34,6 +34,7 @@ async def remove_export(engine: AsyncEngine, blobs: Blobs, job: ExportJob) -> No
         keep_lists = await downloads.is_downloaded(connection, job.id)
         await members.remove_parts(connection, job.id, keep_lists=keep_lists)
         await state_changes.end_removed(connection, job.id, state)
+    failpoint("export.remove.commit.after")
 
 
 def _delete_objects(blobs: Blobs, prefix: str) -> None:

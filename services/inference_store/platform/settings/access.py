@@ -80,6 +80,8 @@ class AccessSettings(RoleSettings):
     """The api's name at the issuer: with it, people sign in to the console at the issuer."""
     oidc_client_secret: SecretStr | None = None
     """The client's secret, if the issuer gave it one."""
+    oidc_device_client_id: str | None = None
+    """A client without a secret at the issuer, with the device flow: for `istore login`."""
     oidc_scopes: str = "openid"
     """Scopes that signing in asks for, separated by spaces; `openid` is one of them."""
     api_public_url: Annotated[str, AfterValidator(_secure)] | None = None
@@ -115,6 +117,8 @@ class AccessSettings(RoleSettings):
                     yield f"$OIDC_CLIENT_ID needs ${name.upper()}"
         elif self.oidc_client_secret is not None:
             yield "$OIDC_CLIENT_SECRET is set and $OIDC_CLIENT_ID is not"
+        if self.oidc_device_client_id is not None and self.oidc_issuer is None:
+            yield "$OIDC_DEVICE_CLIENT_ID needs $OIDC_ISSUER"
         if "openid" not in self.oidc_scopes.split():
             yield "$OIDC_SCOPES lacks `openid`: the issuer would send no ID token"
 

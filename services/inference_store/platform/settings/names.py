@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from dotenv import dotenv_values
 
@@ -11,6 +12,8 @@ from .ingester import IngesterSettings
 from .proxy import ProxySettings
 from .retention import RetentionSettings
 from .secret_files import WrongSetting, file_names
+
+_OF_THE_CLIENT: Final = frozenset({f"{PREFIX}URL", f"{PREFIX}KEY"})
 
 
 class UnknownSetting(WrongSetting):
@@ -50,8 +53,9 @@ def unknown(environment: Mapping[str, str | None] | None = None) -> list[str]:
 
 
 def _is_ours(name: str) -> bool:
-    """Return whether a name belongs to the tests or to the command line, not to a service."""
-    return name.startswith(
+    """Return whether a name belongs to the client, the tests or the command line, not to a
+    service."""
+    return name in _OF_THE_CLIENT or name.startswith(
         tuple(PREFIX + part for part in ("TEST_", "SERVERS_", "FAILPOINT", "REQUIRE_"))
     )
 

@@ -31,11 +31,12 @@ class RetentionSettings(
     """How often requested runs and erasures are looked for."""
     retention_batch_inferences: Count = 1000
     """Most inferences marked, deleted and forgotten in one step."""
+    export_part_inferences: Count = 10_000
+    """Most inferences in one part of an export."""
     dead_letter_keep_seconds: Seconds = 90 * 24 * 3600.0
     """How long dead letters are kept after they were discarded or redriven; open ones stay."""
     run_keep_seconds: Seconds = 400 * 24 * 3600.0
-    """How long ended runs of retention are kept, erasures of which nothing is left, and ended
-    exports with what they know of copies."""
+    """How long ended runs and exports are kept, and erasures of which nothing is left."""
     reconcile_keep_seconds: Seconds = 90 * 24 * 3600.0
     """How long reports of reconciliations are kept: of the ten newest, after they ended."""
     ledger_values_keep_seconds: Seconds = 90 * 24 * 3600.0

@@ -1,5 +1,6 @@
 """Everything that the path of a route may name, stored in a real database."""
 
+from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -12,6 +13,8 @@ from inference_store.erasure.certify import chain, documents, erased_lists
 from inference_store.erasure.log.keys import new_key
 from inference_store.erasure.log.signed_document import sign_document
 from inference_store.erasure.policies import DEFAULT, PolicyOwner
+from inference_store.export.jobs.question import describe_question
+from inference_store.export.jobs.state_changes import request_export
 from inference_store.index import api_keys, dead_letters, registrations, saved_views
 from inference_store.index.accounting import PartitionId
 from inference_store.index.audit import note
@@ -74,11 +77,31 @@ async def add_path_values(connection: Any, model_id: str, model: int, offset: in
         ),
         "certificate": str(await add_certificate(connection, model, model_id)),
         "hold_id": str(await add_hold(connection, model_id)),
+        "export_id": str(await add_export(connection, model)),
+        "number": "1",
         "reconciliation_id": str(reconciliation.id),
         "view_id": str(await add_view(connection, model_id)),
         "id": str(dead.id),
         "key_id": key.id,
     }
+
+
+async def add_export(connection: AsyncConnection, model: int) -> UUID:
+    """Add an export of a model; return its id."""
+    document = await describe_question(
+        connection, model, None, text=None, since=None, until=NOW, include=()
+    )
+    id = uuid4()
+    await request_export(
+        connection,
+        id,
+        model=model,
+        format="csv",
+        document=document,
+        requested_by="test",
+        expires_at=NOW + timedelta(days=3650),
+    )
+    return id
 
 
 async def add_certificate(connection: AsyncConnection, model: int, model_id: str) -> int:

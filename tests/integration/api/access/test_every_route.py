@@ -127,6 +127,8 @@ async def _check_same_as_absent(
         "key_id": "nobody",
         "hold_id": uuid,
         "view_id": uuid,
+        "export_id": uuid,
+        "number": "1",
         "certificate": "999999",
     }
     path = route_key[1].format(**absent) + row.query

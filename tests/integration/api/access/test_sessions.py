@@ -184,6 +184,22 @@ async def test_session_ends_with_its_key(
     assert asyncio.get_running_loop().time() - began < FRESH_SECONDS + 1
 
 
+async def test_a_page_that_watches_hears_sooner_of_a_key_revoked_elsewhere(
+    keys: Keys, browser: Browser, other_replica: Browser
+) -> None:
+    key = await keys.make({"role": "reader"})
+    await browser.sign_in(key)
+    other_replica.id = browser.id
+    assert await other_replica.status() == 200
+    began = asyncio.get_running_loop().time()
+    await _revoke(keys, key.split("_")[1])
+    await until(
+        lambda: other_replica.status(**{HEADER: WATCHING}), lambda status: status == 401, seconds=10
+    )
+    assert asyncio.get_running_loop().time() - began < FRESH_SECONDS * 0.75
+    assert await other_replica.status() == 401
+
+
 async def test_session_ends_when_the_old_text_of_a_rotated_key_ends(
     keys: Keys, browser: Browser
 ) -> None:

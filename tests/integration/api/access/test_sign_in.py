@@ -135,9 +135,10 @@ async def test_offers_sign_in_without_a_key(
     client: httpx.AsyncClient, guarded: httpx.AsyncClient
 ) -> None:
     assert (await client.get("/v1/session/ways")).json() == {
-        "oidc": {"name": "127.0.0.1", "url": _HERE + _BEGIN}
+        "oidc": {"name": "127.0.0.1", "url": _HERE + _BEGIN},
+        "device": None,
     }
-    assert (await guarded.get("/v1/session/ways")).json() == {"oidc": None}
+    assert (await guarded.get("/v1/session/ways")).json() == {"oidc": None, "device": None}
     for path in (_BEGIN, _CALLBACK):
         assert (await guarded.get(path)).status_code == 404
 

@@ -21,6 +21,11 @@ def test_names_of_others_are_left_alone() -> None:
     refuse_unknown({"PATH": "x", "INFERENCE_STORE_API_PORT": "1"})
 
 
+def test_the_names_of_the_client_are_left_alone() -> None:
+    """Who asks the store and starts it does so in one shell."""
+    refuse_unknown({"INFERENCE_STORE_URL": "https://store.example", "INFERENCE_STORE_KEY": "x"})
+
+
 def test_the_default_bucket_is_always_allowed() -> None:
     settings = IngesterSettings(s3_bucket="a", s3_allowed_buckets=" b, ,c")
     assert settings.buckets == {"a", "b", "c"}

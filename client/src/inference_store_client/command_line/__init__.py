@@ -1,0 +1,1 @@
+"""The command line `istore`: one file for each command."""

@@ -1,0 +1,122 @@
+"""The arguments that several commands have, and what they become."""
+
+import argparse
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from inference_store_client.instants import Instant
+from inference_store_client.question import NEWEST_FIRST, Question
+from inference_store_client.requests import make_path
+from inference_store_client.settings import find_settings
+from inference_store_client.sync.transport import Transport
+from inference_store_client.values.metadata_values import read_instant
+
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_AGO: Final = re.compile(r"(\d{1,6})([smhdw])", re.ASCII)
+
+
+def add_store(parser: argparse.ArgumentParser) -> None:
+    """Add where the store is, and the key."""
+    group = parser.add_argument_group("the store")
+    add_url(group)
+    group.add_argument(
+        "--key",
+        help="the key or token; other users of this machine can see it: prefer INFERENCE_STORE_KEY,"
+        " the config file, or `istore login`",
+    )
+
+
+def add_url(parser: argparse._ActionsContainer) -> None:
+    """Add where the store is."""
+    parser.add_argument(
+        "--url", help="its address (else INFERENCE_STORE_URL, else the config file)"
+    )
+
+
+def add_conditions(parser: argparse.ArgumentParser) -> None:
+    """Add the model, and which of its inferences."""
+    parser.add_argument("model", help="the id of the model")
+    add_filter(parser)
+    parser.add_argument(
+        "--since",
+        type=parse_instant,
+        metavar="TIME",
+        help="received at or after it: 2026-11-01, 2026-11-01T12:00:00Z, or 30m, 12h, 7d ago",
+    )
+    parser.add_argument(
+        "--until", type=parse_instant, metavar="TIME", help="received before it; as --since"
+    )
+
+
+def add_filter(parser: argparse._ActionsContainer) -> None:
+    """Add the filter."""
+    parser.add_argument(
+        "--filter", metavar="CQL2", help="such as: \"frame_number > 9000 AND top_label = 'person'\""
+    )
+
+
+def add_columns(parser: argparse.ArgumentParser) -> None:
+    """Add the columns."""
+    parser.add_argument(
+        "--columns",
+        type=parse_names,
+        metavar="NAMES",
+        help="by commas: inference_id,top_score,metadata.frame_number,predictions.label",
+    )
+
+
+def parse_names(text: str) -> list[str]:
+    """Return names that were given by commas."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise argparse.ArgumentTypeError("it names no column")
+    return names
+
+
+def parse_size(text: str) -> int:
+    """Return a number of at least 1."""
+    if not (text.isdecimal() and text.isascii() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of at least 1")
+    return int(text)
+
+
+def parse_instant(text: str) -> datetime:
+    """Return an instant: a date, RFC 3339, or how long ago."""
+    if ago := _AGO.fullmatch(text.strip()):
+        try:
+            return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        except OverflowError:
+            pass
+    try:
+        return read_instant(text)
+    except ValueError:
+        example = "2026-11-01, 2026-11-01T12:00:00Z, 30m, 12h or 7d"
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: write {example}") from None
+
+
+@contextmanager
+def open_store(options: argparse.Namespace) -> Iterator[Transport]:
+    """Open the connection to the store that the arguments name."""
+    with closing(Transport(find_settings(options.url, options.key))) as transport:
+        yield transport
+
+
+def make_question(
+    options: argparse.Namespace,
+    columns: Sequence[str] | None = None,
+    *,
+    sort: str = NEWEST_FIRST,
+    since: Instant | None = None,
+) -> Question:
+    """Return the question of the arguments; `columns` None: all of an inference."""
+    return Question(
+        path=make_path("models", options.model, "inferences"),
+        filter=options.filter,
+        since=options.since or since,
+        until=options.until,
+        sort=sort,
+        fields=columns,
+    )

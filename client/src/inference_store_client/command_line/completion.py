@@ -1,0 +1,45 @@
+"""`istore completion`: prints shell completion, made from the commands' own arguments."""
+
+import argparse
+from typing import Any
+
+from inference_store_client.errors import SettingsError
+
+from .main import COMMANDS, build_root_parser, import_command
+
+_EPILOG = """examples:
+  cd ~/.local/share/bash-completion/completions && istore completion bash > istore
+  istore completion zsh > "${fpath[1]}/_istore"
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the argument for the shell."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the script."""
+    print(_import_shtab().complete(_all_commands(), options.shell))
+    return 0
+
+
+def _import_shtab() -> Any:
+    try:
+        import shtab  # noqa: PLC0415 -- of an extra
+    except ImportError:
+        raise SettingsError(
+            "completion needs shtab: install inference-store-client[completion]"
+        ) from None
+    return shtab
+
+
+def _all_commands() -> argparse.ArgumentParser:
+    parser = build_root_parser()
+    commands = parser.add_subparsers(dest="command")
+    for name, sentence in COMMANDS.items():
+        command = commands.add_parser(name, help=sentence, description=sentence)
+        import_command(name).add_arguments(command)
+    return parser

@@ -1,0 +1,60 @@
+"""How a command ends: its exit code, and what is said if it fails."""
+
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any, Final
+
+from inference_store_client.errors import Refused, SettingsError, StoreError, Unauthorized
+
+from .text import make_printable
+
+FAILED: Final = 1
+CALLED_WRONGLY: Final = 2
+INTERRUPTED: Final = 130
+"""What shells know an interrupted command by."""
+
+
+def end_quietly(run: Callable[[], int]) -> int:
+    """Run a command; return its exit code. An error is a sentence on standard error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = _show_warning
+        try:
+            status = run()
+            sys.stdout.flush()
+        except KeyboardInterrupt:
+            return INTERRUPTED
+        except BrokenPipeError:
+            # The reader has enough, such as `| head`: the rest must not be written at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return FAILED
+        except StoreError as error:
+            say(describe(error))
+            return CALLED_WRONGLY if isinstance(error, SettingsError) else FAILED
+        except OSError as error:  # of a file, or of its disk
+            say(f"{error.filename or 'standard output'}: {error.strerror}")
+            return FAILED
+    return status
+
+
+def say(text: str) -> None:
+    """Say something to people: on standard error, since standard output is for results."""
+    print(make_printable(text, kept="\n"), file=sys.stderr, flush=True)
+
+
+def describe(error: StoreError) -> str:
+    """Return what went wrong, and the remedy where it is known."""
+    text = "\n".join([_describe(error), *getattr(error, "__notes__", ())])
+    if isinstance(error, Unauthorized):
+        text += "\nGive a key (INFERENCE_STORE_KEY), or sign in: istore login"
+    return text
+
+
+def _describe(error: StoreError) -> str:
+    return error.problem.describe() if isinstance(error, Refused) else str(error)
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    say(f"warning: {message}")

@@ -1,0 +1,75 @@
+"""`istore erase`: shows what an erasure would take; with --yes it asks for the erasure."""
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from inference_store_client.json_text import Json
+from inference_store_client.reading import request_any
+from inference_store_client.requests import make_path, make_request
+from inference_store_client.sync.transport import Transport
+
+from .arguments import add_filter, add_store, open_store
+from .ending import FAILED, say
+from .printing import add_format, is_table, print_members
+from .rows import write_line
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument("model", help="the id of the model")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "--id", action="append", dest="ids", help="the id of an inference; may be repeated"
+    )
+    what.add_argument(
+        "--subject", nargs=2, metavar=("KEY", "VALUE"), help="all about one person: person_id p-7"
+    )
+    add_filter(what)
+    parser.add_argument("--yes", action="store_true", help="erase: it cannot be undone")
+    add_format(parser)
+    add_store(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show what would go, and erase it if that was asked for."""
+    body = _make_body(options)
+    with open_store(options) as transport:
+        estimate = _post(transport, options.model, {**body, "dry_run": True}, is_read=True)
+        if not options.yes:
+            _print(estimate, options)
+            say("Nothing was erased. The same command with --yes erases it for ever.")
+            return FAILED
+        say(_describe(estimate))
+        erasure = _post(transport, options.model, body, is_read=False)
+    _print(erasure, options)
+    say("The erasure was asked for: what it takes is hidden, and then deleted.")
+    return 0
+
+
+def _make_body(options: argparse.Namespace) -> dict[str, Any]:
+    if options.subject is not None:
+        key, value = options.subject
+        return {"subject": {"key": key, "value": value}}
+    if options.ids is not None:
+        return {"inference_ids": options.ids}
+    return {"filter": options.filter}
+
+
+def _post(transport: Transport, model: str, body: Mapping[str, Any], *, is_read: bool) -> Json:
+    """Send an erasure, or a dry run, which changes nothing and may be sent again."""
+    path = make_path("models", model, "erasures")
+    request = make_request("POST", path, body=body, is_read=is_read)
+    return transport.run(request_any(request, transport.settings))
+
+
+def _describe(estimate: Mapping[str, Any]) -> str:
+    count, objects = estimate["inferences"], estimate["objects"]
+    return f"It takes {count:,} inferences with {objects:,} objects; {estimate['held']:,} are held."
+
+
+def _print(answer: Json, options: argparse.Namespace) -> None:
+    if is_table(options):
+        print_members({name: value for name, value in answer.items() if name != "models"})
+    else:
+        print(write_line(answer))

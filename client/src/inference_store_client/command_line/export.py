@@ -1,0 +1,54 @@
+"""`istore export`: writes all inferences that match to a file, whole or not at all.
+
+The store sends them on the route of a query, as a stream that is resumed. Exports that the store
+itself carries out, as jobs, belong beside this as `istore export --job`.
+"""
+
+import argparse
+from pathlib import Path
+
+from inference_store_client.errors import SettingsError
+
+from .arguments import add_columns, add_conditions, add_store, make_question, open_store
+from .ending import say
+from .export_formats import FORMATS, find_format
+from .export_progress import Progress
+from .new_file import NewFile
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    add_conditions(parser)
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="FILE", help="the file to write"
+    )
+    parser.add_argument(
+        "--format", choices=sorted(FORMATS), help="default: as the file's name ends"
+    )
+    parser.add_argument("--force", action="store_true", help="replace the file if it is there")
+    add_columns(parser)
+    add_store(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the file. It appears when it is whole."""
+    export_format = find_format(options.format, options.output)
+    export_format.require()
+    _check_output(options.output, force=options.force)
+    question = make_question(options, options.columns)
+    with open_store(options) as transport, Progress() as progress, NewFile(options.output) as file:
+        for chunk in transport.iterate(export_format.stream(question, transport.settings)):
+            file.accept(chunk)
+            progress.accept(chunk)
+        export_format.finish(file)
+    say(f"{progress.describe()}: {options.output}")
+    return 0
+
+
+def _check_output(path: Path, *, force: bool) -> None:
+    if not path.parent.is_dir():
+        raise SettingsError(f"{path.parent} is no folder: make it first")
+    if path.is_dir() or (path.exists() and not path.is_file()):
+        raise SettingsError(f"{path} is no ordinary file: give another name")
+    if path.exists() and not force:
+        raise SettingsError(f"{path} exists: --force replaces it")

@@ -1,0 +1,103 @@
+"""The formats of an export: one list."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any, Final, TypeAlias
+
+from inference_store_client.chunks import Chunk
+from inference_store_client.columns import stream_columns
+from inference_store_client.commands import Steps
+from inference_store_client.csv_records import stream_csv
+from inference_store_client.errors import SettingsError
+from inference_store_client.question import Question
+from inference_store_client.settings import ClientSettings
+from inference_store_client.streaming import stream
+
+from .new_file import NewFile
+
+_Columns: TypeAlias = Callable[[Question, ClientSettings, Sequence[str] | None], Steps[None]]
+_CURSOR: Final = "cursor"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportFormat:
+    """A format: how its bytes come, what they are made into at the end, and what that needs."""
+
+    stream: Callable[[Question, ClientSettings], Steps[None]]
+    endings: Sequence[str]
+    needs: Mapping[str, str]
+    """Modules, and the extra that installs each."""
+    convert: Callable[[IO[bytes], str], None] | None = None
+
+    def require(self) -> None:
+        """Raise SettingsError if something is not installed: before anything is asked."""
+        for name, extra in self.needs.items():
+            try:
+                import_module(name)
+            except ImportError:
+                install = f"install inference-store-client[{extra}]"
+                raise SettingsError(f"this format needs {name}: {install}") from None
+
+    def finish(self, file: NewFile) -> None:
+        """Make the bytes that came into the file."""
+        if self.convert is not None:
+            file.convert(self.convert)
+
+
+def find_format(name: str | None, output: Path) -> ExportFormat:
+    """Return the format of a name, else of the file's ending."""
+    if name is not None:
+        return FORMATS[name]
+    for known in FORMATS.values():
+        if output.suffix.lower() in known.endings:
+            return known
+    raise SettingsError(f"{output} does not say its format: --format {'|'.join(sorted(FORMATS))}")
+
+
+def _stream_lines(question: Question, settings: ClientSettings) -> Steps[None]:
+    """Deliver the inferences as the API shows them, a line each, without cursors."""
+    is_uid_asked = question.fields is None or "uid" in question.fields
+
+    def encode(item: dict[str, Any]) -> Chunk:
+        del item[_CURSOR]
+        if not is_uid_asked:
+            del item["uid"]
+        return Chunk(json.dumps(item).encode() + b"\n", 1)
+
+    return stream(question, encode, settings)
+
+
+def _as_columns(read: _Columns) -> Callable[[Question, ClientSettings], Steps[None]]:
+    return lambda question, settings: read(
+        replace(question, fields=None), settings, question.fields
+    )
+
+
+def _write_parquet(source: IO[bytes], target: str) -> None:
+    """Write Arrow as Parquet, batch by batch, without the column of cursors."""
+    arro3_io: Any = import_module("arro3.io")
+    arro3_core: Any = import_module("arro3.core")
+    reader = arro3_io.read_ipc_stream(source)
+    names = [name for name in reader.schema.names if name != _CURSOR]
+    batches = (batch.select(names) for batch in reader)
+    first = arro3_core.Table.from_batches([], schema=reader.schema).select(names).schema
+    chosen = arro3_core.RecordBatchReader.from_batches(first, batches)
+    arro3_io.write_parquet(chosen, target, compression="zstd(3)")
+
+
+FORMATS: Final[Mapping[str, ExportFormat]] = {
+    "arrow": ExportFormat(
+        _as_columns(stream_columns), (".arrow", ".arrows"), {"nanoarrow": "arrow"}
+    ),
+    "csv": ExportFormat(_as_columns(stream_csv), (".csv",), {}),
+    "jsonl": ExportFormat(_stream_lines, (".jsonl", ".ndjson"), {}),
+    "parquet": ExportFormat(
+        _as_columns(stream_columns),
+        (".parquet",),
+        {"nanoarrow": "parquet", "arro3.io": "parquet"},
+        _write_parquet,
+    ),
+}

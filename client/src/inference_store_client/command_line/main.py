@@ -1,0 +1,78 @@
+"""`istore <command>`: runs a command; each has a file of its own.
+
+Exit codes: 0, or 1 if the store refused or something failed, or 2 for what was called wrongly.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Final, NoReturn
+
+from .ending import end_quietly
+
+# Imported when run: `--help` waits for none of them.
+COMMANDS: Final[Mapping[str, str]] = {
+    "query": "Show the inferences that match.",
+    "count": "Count the inferences that match.",
+    "get": "Show one inference.",
+    "tail": "Show the last arrivals, and follow what arrives.",
+    "sample": "Show a random sample of the inferences that match.",
+    "export": "Write all inferences that match to a file.",
+    "erase": "Show what an erasure would take; with --yes, erase it.",
+    "login": "Sign in at the issuer of the store.",
+    "logout": "Forget the sign-in to the store.",
+    "completion": "Print a script by which your shell completes these commands.",
+}
+PROGRAM: Final = "istore"
+
+
+class _Version(argparse.Action):
+    """Prints the version."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, help="print the version and exit")
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        from importlib.metadata import version  # noqa: PLC0415 -- it takes longer than `--help`
+
+        print(f"{parser.prog} {version('inference-store-client')}")
+        parser.exit()
+
+
+def build_root_parser() -> argparse.ArgumentParser:
+    """Build the parser of the options that come before a command."""
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM, description="Asks an Inference Store what models did in production."
+    )
+    parser.add_argument("--version", action=_Version)
+    return parser
+
+
+def import_command(name: str) -> ModuleType:
+    """Return the module of a command: it has `add_arguments` and `run`."""
+    return import_module(f"{__package__}.{name}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; its result is the exit code."""
+    parser = build_root_parser()
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    for name, sentence in COMMANDS.items():
+        commands.add_parser(name, help=sentence, description=sentence, add_help=False)
+    options, rest = parser.parse_known_args(arguments)
+    return run_command(options.command, rest, program=f"{PROGRAM} {options.command}")
+
+
+def run_command(name: str, arguments: Sequence[str], *, program: str) -> int:
+    """Run one command with its own arguments; its result is the exit code."""
+    module = import_command(name)
+    parser = argparse.ArgumentParser(prog=program, description=COMMANDS[name])
+    module.add_arguments(parser)
+    options = parser.parse_args(arguments)
+    return end_quietly(lambda: int(module.run(options)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""`istore tail`: shows the last arrivals in the order of their arrival, and follows."""
+
+import argparse
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from inference_store_client.following import ARRIVED, BEGIN, EVENTS, follow
+from inference_store_client.question import Question
+from inference_store_client.reading import read_page
+from inference_store_client.requests import make_path, make_request
+from inference_store_client.sync.transport import Transport
+
+from .arguments import add_columns, add_filter, add_store, make_question, open_store, parse_size
+from .ending import say
+from .printing import RowPrinter, add_format, choose_columns
+
+_LAST: Final = 50
+"""An event has at most so many, and so has what is looked up after an interruption."""
+_MOST_SEEN: Final = 10_000
+_BY_ARRIVAL: Final = "-indexed_at"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument("model", help="the id of the model")
+    add_filter(parser)
+    parser.add_argument(
+        "--limit",
+        type=parse_size,
+        default=10,
+        help="begin with so many of the last day (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--no-follow", action="store_true", help="end there, and do not wait for more"
+    )
+    add_columns(parser)
+    add_format(parser)
+    add_store(parser)
+    parser.set_defaults(since=None, until=None)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show them until Ctrl-C."""
+    with open_store(options) as transport:
+        tail = _Tail(transport, options, RowPrinter(options))
+        if options.no_follow:
+            tail.show_last(options.limit)
+            return 0
+        tail.follow()
+    return 0
+
+
+@dataclass(slots=True)
+class _Tail:
+    """What was shown, so that nothing comes twice."""
+
+    transport: Transport
+    options: argparse.Namespace
+    printer: RowPrinter
+    seen: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    has_begun: bool = False
+
+    def follow(self) -> None:
+        """Show what arrives."""
+        path = make_path("models", self.options.model, "inferences", "follow")
+        params = {} if self.options.filter is None else {"filter": self.options.filter}
+        request = replace(make_request("GET", path, params=params), accept=EVENTS)
+        for event in self.transport.iterate(follow(request, self.transport.settings)):
+            if event.name == BEGIN:
+                self.show_last(_LAST if self.has_begun else self.options.limit)
+                self.has_begun = True
+            elif event.name == ARRIVED:
+                self._show_arrived(event.data)
+
+    def show_last(self, limit: int) -> None:
+        """Show the last arrivals that were not shown, in the order of their arrival."""
+        columns = choose_columns(self.options)
+        since = datetime.now(UTC) - timedelta(days=1)
+        question = make_question(self.options, columns, sort=_BY_ARRIVAL, since=since)
+        items = list(self._read(question, limit))
+        new = [item for item in reversed(items) if item["uid"] not in self.seen]
+        if self.has_begun and len(new) == limit:
+            say("The connection was interrupted, and more may have arrived meanwhile.")
+        self._show(new)
+
+    def _show_arrived(self, arrived: Any) -> None:
+        uids = [item["uid"] for item in arrived["items"] if item["uid"] not in self.seen]
+        if arrived["more"]:
+            say(f"More arrived with them: these are the last {len(arrived['items'])}.")
+        ids = [f"uid:{uid}" for uid in uids]
+        question = make_question(self.options, choose_columns(self.options))
+        question = replace(question, filter=None, inference_ids=ids)
+        by_uid = {item["uid"]: item for item in self._read(question, _LAST)} if ids else {}
+        self._show([by_uid[uid] for uid in uids if uid in by_uid])
+
+    def _read(self, question: Question, limit: int) -> Iterator[dict[str, Any]]:
+        cursor, count = None, 0
+        while count < limit:
+            page = self.transport.run(
+                read_page(question, dict, self.transport.settings, cursor, limit - count)
+            )
+            yield from page.items
+            cursor, count = page.next, count + len(page.items)
+            if cursor is None:
+                return
+
+    def _show(self, items: Sequence[dict[str, Any]]) -> None:
+        self.seen.update(dict.fromkeys(item["uid"] for item in items))
+        while len(self.seen) > _MOST_SEEN:
+            self.seen.popitem(last=False)
+        self.printer.print_rows(items)

@@ -1,0 +1,110 @@
+"""All matches as CSV: resumed after the last whole record. No I/O.
+
+The store writes a cursor into the last field of each record; it is taken out again. HTTP itself
+says whether an answer is whole.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from .chunks import RESTART, Chunk
+from .columns import CHANGED
+from .commands import Deliver, Failure, Read, Steps
+from .errors import ConnectionFailed, UnexpectedAnswer
+from .question import Question
+from .requests import CSV
+from .resuming import Position, resume
+from .settings import ClientSettings
+from .streaming import CUT
+
+_CURSOR: Final = b'"cursor"'
+_MOST_BYTES: Final = 256 * 1024 * 1024
+
+
+class RecordDecoder:
+    """Keeps what is not yet a whole record. One that is cut off is never returned."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._is_quoted = False
+
+    @property
+    def is_within(self) -> bool:
+        """Whether a record has begun and has not ended."""
+        return self._size > 0
+
+    def feed(self, piece: bytes) -> Iterator[bytes]:
+        """Yield the records that the piece completes, with their line ends."""
+        for line in piece.splitlines(keepends=True) if piece else ():
+            self._pieces.append(line)
+            self._size += len(line)
+            self._is_quoted ^= bool(line.count(b'"') % 2)
+            if line.endswith(b"\n") and not self._is_quoted:
+                yield b"".join(self._pieces)
+                self._pieces, self._size = [], 0
+        if self._size > _MOST_BYTES:
+            raise UnexpectedAnswer(f"a record of CSV has more than {_MOST_BYTES:,} bytes")
+
+
+@dataclass(slots=True)
+class _Head:
+    """The record with the names of the columns, once it has come."""
+
+    names: bytes | None = None
+
+
+def stream_csv(
+    question: Question, settings: ClientSettings, fields: Sequence[str] | None = None
+) -> Steps[None]:
+    """Deliver the records of a CSV file: a Chunk for several, or RESTART."""
+    make_request = partial(question.columns_request, fields, accept=CSV)
+    yield from resume(make_request, partial(_read_records, _Head()), settings, Position())
+
+
+def _read_records(head: _Head, position: Position) -> Steps[Failure | None]:
+    decoder, is_first = RecordDecoder(), True
+    while True:
+        piece = yield Read()
+        if isinstance(piece, Failure):
+            return piece
+        assert isinstance(piece, bytes)
+        if not piece:
+            is_whole = not is_first and not decoder.is_within
+            return None if is_whole else Failure(ConnectionFailed(CUT))
+        records = [_split_cursor(record) for record in decoder.feed(piece)]
+        if is_first and records:
+            is_first = False
+            if not (yield from _take_head(records.pop(0), head, position)):
+                return Failure(ConnectionFailed(CHANGED))
+        if records:
+            content = b"".join(record for record, _ in records)
+            yield Deliver([Chunk(content, len(records))])
+            position.received += len(records)
+            position.move(records[-1][1].decode().strip('"'))
+
+
+def _take_head(record: tuple[bytes, bytes], head: _Head, position: Position) -> Steps[bool]:
+    """Deliver the first record; False: its names are others than those before, which are void."""
+    names, last = record
+    if last != _CURSOR:
+        raise UnexpectedAnswer("the answer is not CSV with cursors")
+    if head.names is None:
+        head.names = names
+        yield Deliver([Chunk(names)])
+        return True
+    if head.names == names:
+        return True
+    head.names = None
+    position.cursor, position.received = None, 0
+    yield Deliver([RESTART])
+    return False
+
+
+def _split_cursor(record: bytes) -> tuple[bytes, bytes]:
+    """Return a record without its last field, and that field: it has neither comma nor quote."""
+    content = record.rstrip(b"\r\n")
+    rest, _, cursor = content.rpartition(b",")
+    return rest + record[len(content) :], cursor

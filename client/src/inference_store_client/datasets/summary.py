@@ -1,0 +1,77 @@
+"""What a dataset holds, and what is not in it."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+LEFT_OUT: Final[Mapping[str, str]] = {
+    "no_data": "the store has no datum of them",
+    "deleted": "their datum was deleted, or is not in the bucket",
+    "not_a_picture": "their datum is no picture",
+    "unreadable": "the header of their picture cannot be read",
+    "unsupported": "readers of the format do not open their kind of picture",
+}
+"""Why inferences that match are not in a dataset."""
+DROPPED: Final[Mapping[str, str]] = {
+    "no_shape": "they are about the whole picture",
+    "outside": "nothing of them is inside their picture",
+    "other_class": "their label is not in `classes`",
+}
+"""Why predictions are no annotations."""
+REMARKS: Final[Mapping[str, str]] = {
+    "clipped": "annotations were cut at the edge of their picture",
+    "unpredicted": "pictures have no predictions that the store could read",
+    "without_outline": "pictures have boxes for some of their contours or keypoints",
+}
+"""What a reader of the dataset should know."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts while a dataset is written."""
+
+    pictures: int = 0
+    annotations: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
+    remarks: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetSummary:
+    """A dataset that is complete: each inference that matched is a picture, or left out.
+
+    The keys of the three mappings are those of LEFT_OUT, DROPPED and REMARKS.
+    """
+
+    folder: Path
+    classes: tuple[str, ...]
+    pictures: int
+    annotations: int
+    left_out: Mapping[str, int]
+    """Inferences that are not in the dataset, by reason."""
+    dropped: Mapping[str, int]
+    """Predictions that are no annotations, by reason."""
+    remarks: Mapping[str, int]
+
+    @property
+    def inferences(self) -> int:
+        """How many inferences matched."""
+        return self.pictures + sum(self.left_out.values())
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [
+                f"{self.folder.name}: {self.pictures:,} pictures of {self.inferences:,} inferences,"
+                f" {self.annotations:,} annotations of {len(self.classes):,} classes",
+                *_describe("inferences left out", self.left_out, LEFT_OUT),
+                *_describe("predictions dropped", self.dropped, DROPPED),
+                *_describe("remarks", self.remarks, REMARKS),
+            ]
+        )
+
+
+def _describe(title: str, counts: Mapping[str, int], texts: Mapping[str, str]) -> list[str]:
+    return [f"- {title}: {count:,} ({texts[name]})" for name, count in counts.items()]

@@ -1,0 +1,1 @@
+"""Signing in at the issuer of a store, and the tokens that come of it."""

@@ -1,0 +1,25 @@
+/** Whether an input may be looked at, and why not. */
+
+import type { Problem } from "./api.ts";
+import { me } from "./caller.svelte.ts";
+import type { Inference } from "./types.ts";
+
+/** Pictures of so few pixels are shown with sharp edges. */
+const SMALL_PX = 96;
+
+export function mayLook(inference: Inference): boolean {
+  return me.may("read_inputs") && Boolean(inference.data_storage_key);
+}
+
+/** Says why there is no picture; empty: there is one, or it is on its way. */
+export function excuse(inference: Inference, address: string, problem: Problem | null, isOdd: boolean): string {
+  if (inference.data_deleted_at) return "The input was deleted";
+  if (!inference.data_storage_key) return "There is no input";
+  if (!mayLook(inference) || problem?.status === 403) return "You may not see inputs";
+  if (isOdd) return "The browser cannot show this format";
+  return problem && !address ? problem.title : "";
+}
+
+export function isSmall(size: { width: number; height: number } | null): boolean {
+  return size !== null && Math.max(size.width, size.height) <= SMALL_PX;
+}

@@ -1,1 +1,0 @@
-import{s as e}from"./index-Dr0f4G7g.js";function t(t){return new URLSearchParams(e.link.search).get(t)??``}function n(e){return Object.fromEntries(e.map(e=>[e,t(e)]))}function r(t){let n=new URLSearchParams(e.link.search);for(let[e,r]of Object.entries(t))r?n.set(e,r):n.delete(e);return n.toString()}export{t as n,n as r,r as t};

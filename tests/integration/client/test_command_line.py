@@ -1,0 +1,266 @@
+"""The command line before the real api."""
+
+import asyncio
+import csv
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any
+
+import arro3.io
+import pytest
+from sqlalchemy import update
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.index.tables import inference
+from inference_store.inference.events import StorageKey
+from inference_store.objects import Blobs
+from inference_store_client.arrow_batches import iterate_columns
+from tests.integration.api.app_server import serve_app
+from tests.integration.api.conftest import MakeApp
+from tests.integration.api.hallway import MODEL, make_frames
+from tests.integration.stored_inferences import NewInference, at, store
+from tests.settings import TOKEN
+
+from .cutting_proxy import cutting_proxy
+from .istore import Istore
+
+_CARS = "prediction(label = 'car')"
+_CAR_FRAMES = [f"frame-{number:03}" for number in range(0, 100, 6)]
+_COLUMNS = "inference_id,metadata.frame_number,predictions.label"
+
+
+@pytest.fixture
+async def istore(make_app: MakeApp, engine: AsyncEngine, tmp_path: Path) -> AsyncIterator[Istore]:
+    """The command line before a store with the hundred frames of the docs."""
+    await store(engine, *make_frames())
+    async with serve_app(make_app()) as http:
+        yield Istore(str(http.base_url), tmp_path)
+
+
+def read_lines(text: str) -> list[Any]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+async def test_query_and_count(istore: Istore) -> None:
+    counted = await istore.run("count", MODEL, "--filter", _CARS)
+    assert (counted.returncode, counted.stdout, counted.stderr) == (0, "17\n", "")
+    words = ("query", MODEL, "--filter", _CARS, "--sort", "frame_number", "--limit", "2")
+    shown = await istore.run(*words, "--columns", _COLUMNS)
+    assert read_lines(shown.stdout) == [
+        {
+            "inference_id": f"frame-{number:03}",
+            "metadata": {"frame_number": 8950 + number},
+            "predictions": [{"label": label} for label in labels],
+        }
+        for number, labels in ((0, ["car"]), (6, ["person", "person", "car"]))
+    ]
+    assert shown.stderr.startswith("More match: --limit")
+    table = await istore.run(*words, "--format", "table")
+    assert [line.split()[0] for line in table.stdout.splitlines()] == [
+        "inference_id",
+        "frame-000",
+        "frame-006",
+    ]
+    whole = await istore.run("query", MODEL, "--since", "2026-11-25", "--limit", "1")
+    [item] = read_lines(whole.stdout)
+    assert item["inference_id"] == "frame-099"
+    assert item["metadata"]["camera_position"] == {"angle": 24.75, "zoom": 1}
+    everything = await istore.run("query", MODEL, "--limit", "5000", "--columns", "uid")
+    assert (len(everything.stdout.splitlines()), everything.stderr) == (100, "")
+
+
+async def test_get_and_sample(istore: Istore) -> None:
+    whole = await istore.run("get", MODEL, "req/7")
+    [item] = read_lines(whole.stdout)
+    assert (item["inference_id"], item["metadata"]["frame_number"]) == ("frame-007", 8957)
+    assert "urls" not in item
+    table = await istore.run("get", MODEL, "frame-007", "--format", "table")
+    assert "metadata.frame_number     8957\n" in table.stdout
+    missing = await istore.run("get", MODEL, "frame-7")
+    assert (missing.returncode, missing.stdout) == (1, "")
+    assert "'frame-7'" in missing.stderr
+    samples = [await istore.run("sample", MODEL, "--size", "5", "--seed", s) for s in "778"]
+    assert samples[0].stdout == samples[1].stdout != samples[2].stdout
+    assert len(samples[0].stdout.splitlines()) == 5
+
+
+_ERRORS = [
+    (
+        ["count", MODEL, "--filter", "frame_number == 9000"],
+        1,
+        "422 The filter cannot be read\nfilter: line 1, column 15: equality is written =\n"
+        "  frame_number == 9000\n                ^\n",
+    ),
+    (["count", MODEL, "--filter", "frame_numer > 1"], 1, "the nearest are frame_number"),
+    (["query", MODEL, "--columns", "top_scor"], 1, "There is no field 'top_scor'"),
+    (["query", MODEL, "--columns", "metadata.nothing"], 0, "warning: No inference of this"),
+    (["count", "no-such-model"], 1, "There is no model 'no-such-model'"),
+    (["count", MODEL, "--url", "store.example"], 2, "'store.example' is no address"),
+    (["count", MODEL, "--url", "http://127.0.0.1:1", "--key", "ü"], 2, "no header can hold"),
+    (["export", MODEL, "-o", "frames"], 2, "--format arrow|csv|jsonl|parquet"),
+    (["export", MODEL, "-o", "/no/such/folder/frames.csv"], 2, "is no folder"),
+    (["export", MODEL, "-o", "/tmp", "--format", "csv"], 2, "is no ordinary file"),
+]
+
+
+async def test_an_error_names_what_is_wrong(istore: Istore, subtests: pytest.Subtests) -> None:
+    for words, status, said in _ERRORS:
+        with subtests.test(" ".join(words)):
+            ended = await istore.run(*words)
+            assert ended.returncode == status, ended.stderr
+            assert said in ended.stderr
+            assert "Traceback" not in ended.stderr
+
+
+async def test_every_format_has_every_match(istore: Istore, tmp_path: Path) -> None:
+    for name in ("arrow", "csv", "jsonl", "parquet"):
+        path = tmp_path / f"frames.{name}"
+        ended = await istore.run("export", MODEL, "-o", str(path), "--filter", _CARS)
+        assert ended.returncode == 0, ended.stderr
+        assert ended.stderr.startswith("17 inferences, ")
+        assert sorted(READERS[name](path)) == [
+            f"frame-{n:03}" for n in range(0, 100, 6) if n % 10 != 9
+        ]
+        again = await istore.run("export", MODEL, "-o", str(path))
+        assert (again.returncode, "--force replaces it" in again.stderr) == (2, True)
+    parquet = arro3.io.read_parquet(tmp_path / "frames.parquet").schema.names
+    assert "cursor" not in parquet
+    assert "metadata.frame_number" in parquet
+
+
+def read_csv(path: Path) -> list[str]:
+    with path.open(newline="") as file:
+        return [row["inference_id"] for row in csv.DictReader(file)]
+
+
+def read_parquet(path: Path) -> list[str]:
+    table = arro3.io.read_parquet(path).read_all()
+    return [str(value) for value in table.column("inference_id").to_pylist()]
+
+
+def read_arrow(path: Path) -> list[str]:
+    columns = {column.name: column.values for column in iterate_columns(path.read_bytes())}
+    return [*columns["inference_id"]]
+
+
+READERS = {
+    "arrow": read_arrow,
+    "csv": read_csv,
+    "jsonl": lambda path: [item["inference_id"] for item in read_lines(path.read_text())],
+    "parquet": read_parquet,
+}
+
+
+async def test_an_export_that_is_cut_is_whole_or_not_there(
+    make_app: MakeApp, engine: AsyncEngine, tmp_path: Path
+) -> None:
+    names = [f"id-{number:04}" for number in range(3000)]
+    await store(
+        engine, *[NewInference(name, at(n), [("n", "int", n)]) for n, name in enumerate(names)]
+    )
+    async with (
+        serve_app(make_app()) as http,
+        cutting_proxy(str(http.base_url), repeat(None)) as proxy,
+    ):
+        istore = Istore(proxy.url, tmp_path)
+        for name in ("arrow", "csv", "jsonl"):
+            proxy.budgets, before = chain([20_000, 30_000], repeat(None)), proxy.cuts
+            words = ("export", "model", "-o", str(tmp_path / f"frames.{name}"))
+            ended = await istore.run(*words)
+            assert (ended.returncode, proxy.cuts - before) == (0, 2), ended.stderr
+            assert sorted(READERS[name](tmp_path / f"frames.{name}")) == names
+            refused = await istore.run(*words, "--force", "--filter", "no_key = 1")
+            assert refused.returncode == 1
+            assert sorted(READERS[name](tmp_path / f"frames.{name}")) == names
+    assert sorted(os.listdir(tmp_path)) == ["frames.arrow", "frames.csv", "frames.jsonl"]
+
+
+async def test_erasing_asks_first(istore: Istore) -> None:
+    words = ("erase", MODEL, "--filter", "frame_number < 8953")
+    asked = await istore.run(*words)
+    assert asked.returncode == 1
+    assert json.loads(asked.stdout)["inferences"] == 3
+    assert "Nothing was erased" in asked.stderr
+    assert (await istore.run("count", MODEL)).stdout == "100\n"
+    erased = await istore.run("erase", MODEL, "--id", "frame-001", "--id", "frame-002", "--yes")
+    assert erased.returncode == 0
+    assert "It takes 2 inferences" in erased.stderr
+    assert json.loads(erased.stdout)["asked"] == {"inference_ids": ["frame-001", "frame-002"]}
+    missing = await istore.run("erase", MODEL, "--id", "frame-1", "--yes")
+    assert (missing.returncode, missing.stdout) == (1, "")
+
+
+async def test_the_bytes_of_a_part(
+    make_app: MakeApp, engine: AsyncEngine, blobs: Blobs, bucket: str, tmp_path: Path
+) -> None:
+    blobs.put(StorageKey(bucket, "data"), b"\xff\xd8jpeg", content_type="image/jpeg")
+    await store(engine, NewInference("one", keys=(f"{bucket}/data", None, None)))
+    async with serve_app(make_app()) as http:
+        process = await Istore(str(http.base_url), tmp_path).start(
+            "get", "model", "one", "--part", "data"
+        )
+        output, _ = await process.communicate()
+    assert output == b"\xff\xd8jpeg"
+
+
+async def store_arrival(engine: AsyncEngine, name: str, *, seconds_ago: float = 0) -> None:
+    """Store an inference that was received so long ago, and indexed now."""
+    now = datetime.now(UTC)
+    arrival = NewInference(name, now - timedelta(seconds=seconds_ago))
+    await store(engine, arrival)
+    async with engine.begin() as connection:
+        changed = update(inference).where(inference.c.uid == arrival.uid)
+        await connection.execute(changed.values(indexed_at=now))
+
+
+async def test_tail_shows_arrivals_in_their_order_and_follows(
+    make_app: MakeApp, engine: AsyncEngine, tmp_path: Path
+) -> None:
+    await store_arrival(engine, "first", seconds_ago=1)
+    await store_arrival(engine, "received before", seconds_ago=60)
+    async with serve_app(make_app()) as http:
+        istore = Istore(str(http.base_url), tmp_path)
+        last = await istore.run("tail", "model", "--no-follow", "--limit", "1")
+        assert [item["inference_id"] for item in read_lines(last.stdout)] == ["received before"]
+        tail = await istore.start("tail", "model", "--columns", "inference_id")
+        assert tail.stdout is not None
+        shown = []
+        async with asyncio.timeout(60):
+            for number in range(4):
+                shown.append(json.loads(await tail.stdout.readline())["inference_id"])
+                if number:
+                    await store_arrival(engine, f"new {number}")
+            tail.send_signal(signal.SIGINT)
+            output, said = await tail.communicate()
+    assert shown == ["first", "received before", "new 1", "new 2"]
+    assert (tail.returncode, said) == (130, b"")
+    assert output.count(b"\n") <= 1
+
+
+async def test_without_a_key_the_remedy_is_named(
+    make_app: MakeApp, engine: AsyncEngine, tmp_path: Path
+) -> None:
+    await store(engine, *make_frames()[:3])
+    async with serve_app(make_app(auth="on", api_token=TOKEN)) as http:
+        url = str(http.base_url)
+        refused = await Istore(url, tmp_path).run("count", MODEL)
+        with_key = Istore(url, tmp_path, {"INFERENCE_STORE_KEY": TOKEN})
+        counted = await with_key.run("count", MODEL)
+    assert refused.returncode == 1
+    assert "INFERENCE_STORE_KEY" in refused.stderr
+    assert counted.stdout == "3\n"
+
+
+async def test_a_reader_that_has_enough_ends_it_quietly(istore: Istore) -> None:
+    process = await istore.start("query", MODEL, "--limit", "100")
+    assert process.stdout is not None
+    await process.stdout.readline()
+    process.stdout._transport.close()  # type: ignore[attr-defined]
+    assert process.stderr is not None
+    assert await process.stderr.read() == b""
+    assert await process.wait() in {0, 1}

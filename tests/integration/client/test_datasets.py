@@ -1,0 +1,104 @@
+"""Datasets from the real api and a real bucket."""
+
+import json
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.objects import Blobs
+from inference_store_client import Forbidden
+from inference_store_client.datasets import FORMATS
+from tests.both_clients import Client
+from tests.console.pictures import HEIGHT, WIDTH
+from tests.integration.api.app_server import serve_app
+from tests.integration.api.conftest import MakeApp
+from tests.integration.stored_pictures import BIG, DETECTIONS, MODEL, store_pictures
+from tests.settings import TOKEN
+
+
+def load(folder: Path) -> Any:
+    return json.loads((folder / "annotations.json").read_text())
+
+
+def list_names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("links", ["on", "off"])
+async def test_coco(
+    make_app: MakeApp,
+    engine: AsyncEngine,
+    blobs: Blobs,
+    bucket: str,
+    both: Client,
+    links: str,
+    tmp_path: Path,
+) -> None:
+    await store_pictures(engine, blobs, bucket)
+    app = make_app(auth="on", api_token=TOKEN, presigned_urls=links)
+    async with (
+        serve_app(app) as http,
+        both.open_store(str(http.base_url), TOKEN) as store,
+    ):
+        inferences = store.model(MODEL).inferences(sort="received_at")
+        summary = await both.ask(lambda: inferences.to_coco(tmp_path / "street"))
+        assert await both.ask(inferences.count) == summary.inferences
+    assert summary.left_out == {"not_a_picture": 1, "deleted": 1}
+    assert summary.dropped == {"no_shape": 1}
+    assert summary.remarks == {"clipped": 4, "unpredicted": 1}
+    assert summary.classes == ("car", "cell", "person", "ship")
+    coco = load(tmp_path / "street")
+    assert [image["inference_id"] for image in coco["images"][:2]] == ["street-0", "street-1"]
+    assert {(image["width"], image["height"]) for image in coco["images"]} == {(WIDTH, HEIGHT)}
+    assert [image["metadata"] for image in coco["images"][:2]] == [
+        {"frame_number": BIG, "price": 0.1, "speed": "0", 'a "key" of none': "NaN"},
+        {
+            "frame_number": BIG + 1,
+            "price": "0.1000000000000000000001",
+            "speed": 1.0,
+            'a "key" of none': "NaN",
+        },
+    ]
+    [cell] = [item for item in coco["annotations"] if item["category_id"] == 2]
+    assert len(cell["segmentation"]) == 2
+    poses = [item for item in coco["annotations"] if item.get("num_keypoints")]
+    assert [pose["keypoints"] for pose in poses] == [[30, 40, 2, 0, 0, 0, 60, 90, 2]]
+    assert len(coco["annotations"]) == DETECTIONS + DETECTIONS // 2 + 3
+
+
+async def test_what_is_erased_is_in_no_dataset(
+    make_app: MakeApp, engine: AsyncEngine, blobs: Blobs, bucket: str, both: Client, tmp_path: Path
+) -> None:
+    await store_pictures(engine, blobs, bucket)
+    async with (
+        serve_app(make_app()) as http,
+        both.open_store(str(http.base_url)) as store,
+    ):
+        model = store.model(MODEL)
+        await both.ask((await both.ask(lambda: model.inference("street-0"))).erase)
+        summary = await both.ask(lambda: model.inferences("ok").to_yolo(tmp_path / "street"))
+    assert summary.left_out == {"not_a_picture": 1, "deleted": 1}
+    assert summary.pictures == DETECTIONS - 1 + 4
+
+
+async def test_it_needs_the_rights_to_export_and_to_read_inputs(
+    make_app: MakeApp, engine: AsyncEngine, blobs: Blobs, bucket: str, both: Client, tmp_path: Path
+) -> None:
+    await store_pictures(engine, blobs, bucket)
+    async with AsyncExitStack() as stack:
+        app = make_app(auth="on", api_token=TOKEN)
+        url = str((await stack.enter_async_context(serve_app(app))).base_url)
+        owner = await stack.enter_async_context(both.open_store(url, TOKEN))
+        for rights, missing in ((["read", "export"], "read_inputs"), (["read"], "export")):
+            body = {"name": missing, "grants": [{"rights": rights}]}
+            key = await both.ask(partial(owner.request, "POST", "/v1/keys", body=body))
+            store = await stack.enter_async_context(both.open_store(url, key["key"]))
+            inferences = store.model(MODEL).inferences()
+            for name in FORMATS:
+                with pytest.raises(Forbidden, match=missing):
+                    await both.ask(partial(inferences.to_dataset, name, tmp_path / "street"))
+    assert not list_names(tmp_path)

@@ -1,0 +1,102 @@
+"""Signing in at an issuer from the command line, before the real api."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from tests.device_issuer import AUDIENCE, CLIENT, DeviceIssuer
+from tests.integration.api.app_server import serve_app
+from tests.integration.api.conftest import MakeApp
+from tests.integration.api.hallway import MODEL, make_frames
+from tests.integration.stored_inferences import store
+
+from .istore import Istore
+
+
+@pytest.fixture
+def issuer() -> Iterator[DeviceIssuer]:
+    with DeviceIssuer() as server:
+        yield server
+
+
+@pytest.fixture
+async def istore(
+    make_app: MakeApp, engine: AsyncEngine, issuer: DeviceIssuer, tmp_path: Path
+) -> AsyncIterator[Istore]:
+    """The command line before a store whose callers sign in."""
+    await store(engine, *make_frames()[:3])
+    app = make_app(
+        auth="on",
+        oidc_issuer=issuer.url,
+        oidc_audience=AUDIENCE,
+        oidc_roles={"analysts": [{"role": "analyst"}]},
+        oidc_device_client_id=CLIENT,
+        oidc_scopes="openid offline_access",
+    )
+    async with serve_app(app) as http:
+        yield Istore(str(http.base_url), tmp_path)
+
+
+def change_tokens(istore: Istore, **changes: Any) -> None:
+    path = istore.home / ".config" / "inference-store" / "tokens.json"
+    [(origin, members)] = json.loads(path.read_text()).items()
+    path.write_text(json.dumps({origin: {**members, **changes}}))
+
+
+async def test_sign_in_ask_renew_and_sign_out(istore: Istore, issuer: DeviceIssuer) -> None:
+    before = await istore.run("count", MODEL)
+    assert (before.returncode, "istore login" in before.stderr) == (1, True)
+    issuer.refusals = ["authorization_pending"]
+    signed_in = await istore.run("login")
+    assert signed_in.returncode == 0, signed_in.stderr
+    assert f"Open {issuer.url}/activate and enter WDJB-MJHT" in signed_in.stderr
+    assert "as oidc:ada" in signed_in.stderr
+    assert issuer.forms[0] == (
+        "/device",
+        {"client_id": CLIENT, "scope": "openid offline_access"},
+    )
+    assert (await istore.run("count", MODEL)).stdout == "3\n"
+    await asyncio.to_thread(change_tokens, istore, expires_at=time.time() + 5, access_token="old")
+    assert (await istore.run("count", MODEL)).stdout == "3\n"
+    refresh_tokens = [*issuer.refresh_tokens]
+    signed_out = await istore.run("logout")
+    assert (signed_out.returncode, issuer.revoked) == (0, refresh_tokens)
+    assert (await istore.run("count", MODEL)).returncode == 1
+    assert (await istore.run("logout")).returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("refusal", "said"),
+    [("access_denied", "refused in the browser"), ("expired_token", "has ended")],
+)
+async def test_who_does_not_sign_in_gets_nothing(
+    istore: Istore, issuer: DeviceIssuer, refusal: str, said: str
+) -> None:
+    issuer.refusals = [refusal]
+    refused = await istore.run("login")
+    assert (refused.returncode, said in refused.stderr) == (1, True)
+    assert (await istore.run("count", MODEL)).returncode == 1
+
+
+async def test_what_the_store_does_not_accept_is_not_kept(
+    istore: Istore, issuer: DeviceIssuer
+) -> None:
+    issuer.subject = "x" * 300
+    refused = await istore.run("login")
+    assert (refused.returncode, "401" in refused.stderr) == (1, True)
+    assert (await istore.run("logout")).returncode == 1
+
+
+async def test_a_store_without_an_issuer_names_the_setting(
+    make_app: MakeApp, tmp_path: Path
+) -> None:
+    async with serve_app(make_app(auth="off")) as http:
+        refused = await Istore(str(http.base_url), tmp_path).run("login")
+    assert refused.returncode == 2
+    assert "INFERENCE_STORE_OIDC_DEVICE_CLIENT_ID" in refused.stderr

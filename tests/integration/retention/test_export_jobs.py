@@ -1,0 +1,202 @@
+"""Exports by a real retention process: `kill -9` at every step, and a bucket that refuses."""
+
+import hashlib
+import json
+from datetime import timedelta
+from pathlib import Path
+from signal import SIGKILL
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy import text
+
+from inference_store.export.jobs.job import ExportJob, State, find_job
+from inference_store.export.jobs.members import Part, list_parts, read_members
+from inference_store.export.jobs.question import describe_question
+from inference_store.export.jobs.state_changes import request_export, request_removal
+from inference_store.inference.events import StorageKey, parse_stored
+from inference_store.objects import Blobs
+from inference_store.platform.failpoints import FAILPOINTS
+from inference_store.platform.settings import RetentionSettings
+from inference_store.retention.export_worker import ExportWorker
+from inference_store.retention.leadership_check import LeadershipCheck
+from tests.polling import until
+from tests.servers.fixtures import unique
+from tests.servers.minio import S3
+from tests.servers.minio_user import MinioUser, statement
+from tests.service_process import Service
+
+from .stored import NOW, Stored, Storing, ago
+
+_STORED = 12
+_PARTS = 3
+EXPORT_FAILPOINTS = [
+    name for name in FAILPOINTS if name.startswith(("export.list", "export.write", "export.finish"))
+]
+REMOVAL_FAILPOINTS = [name for name in FAILPOINTS if name.startswith("export.remove")]
+# In the middle of the lists, and of the parts.
+KILLS = [*EXPORT_FAILPOINTS, "export.list.after:2", "export.write.after:2", "export.write.before:3"]
+
+
+async def store_and_request(storing: Storing) -> tuple[list[Stored], UUID]:
+    """Store inferences, and request an export of all."""
+    model = await storing.model()
+    stored = await storing.inferences(model, _STORED, ago(hours=1))
+    id = uuid4()
+    async with storing.engine.begin() as connection:
+        document = await describe_question(
+            connection,
+            model,
+            None,
+            text=None,
+            since=None,
+            until=NOW,
+            include=["metadata", "predictions"],
+        )
+        await request_export(
+            connection,
+            id,
+            model=model,
+            format="jsonl",
+            document=document,
+            requested_by="test",
+            expires_at=NOW + timedelta(days=1),
+        )
+    return stored, id
+
+
+@pytest.fixture
+def environment(environment: dict[str, str]) -> dict[str, str]:
+    """The environment of a retention process that writes small parts."""
+    size = str(_STORED // _PARTS)
+    return environment | {"INFERENCE_STORE_EXPORT_PART_INFERENCES": size}
+
+
+async def read_job(storing: Storing, id: UUID) -> ExportJob:
+    """Return the export as it is now."""
+    async with storing.engine.connect() as connection:
+        job = await find_job(connection, id)
+    assert job is not None
+    return job
+
+
+async def wait_for(storing: Storing, id: UUID, state: State) -> ExportJob:
+    """Wait until the export is in a state, and return it."""
+
+    async def ask() -> ExportJob:
+        return await read_job(storing, id)
+
+    return await until(ask, lambda job: job.state == state)
+
+
+async def check_written(storing: Storing, stored: list[Stored], id: UUID) -> None:
+    """Every inference is in one part, each part is the only object of its number, the lists and
+    the manifest say the same."""
+    async with storing.engine.connect() as connection:
+        parts = await list_parts(connection, id)
+        listed = [await read_members(connection, id, part.number) for part in parts]
+    uids = [inference.uid for inference in stored]
+    assert [uid for uids_of_part in listed for uid in uids_of_part] == uids
+    assert [len(uids_of_part) for uids_of_part in listed] == [_STORED // _PARTS] * _PARTS
+    contents = [check_part(storing, part) for part in parts]
+    lines = [json.loads(line) for content in contents for line in content.splitlines()]
+    assert [UUID(line["uid"]) for line in lines] == uids
+    manifest = StorageKey(storing.bucket, f"exports/{id}/manifest.json")
+    document = json.loads(storing.blobs.get(manifest, limit=100_000))
+    hashes = [hashlib.sha256(content).hexdigest() for content in contents]
+    assert [part["sha256"] for part in document["parts"]] == hashes
+    assert len(find_objects(storing, f"exports/{id}/parts/")) == _PARTS
+    for number, uids_of_part in enumerate(listed, 1):
+        key = StorageKey(storing.bucket, f"exports/{id}/members/{number:05}")
+        members = b"".join(uid.bytes for uid in uids_of_part)
+        assert storing.blobs.get(key, limit=100_000) == members
+
+
+def check_part(storing: Storing, part: Part) -> bytes:
+    """Return the bytes of a part, which are those that Postgres says."""
+    assert part.storage_key is not None
+    content = storing.blobs.get(parse_stored(part.storage_key), limit=1_000_000)
+    assert (part.state, part.bytes) == ("written", len(content))
+    assert part.sha256 == hashlib.sha256(content).digest()
+    return content
+
+
+def find_objects(storing: Storing, prefix: str) -> list[str]:
+    """Return the keys under a prefix."""
+    return [
+        item.place.key for item in storing.blobs.page(storing.bucket, prefix, after="", limit=99)
+    ]
+
+
+@pytest.mark.kills
+@pytest.mark.parametrize("kill", KILLS)
+async def test_a_kill_loses_nothing_and_doubles_nothing(
+    storing: Storing, environment: dict[str, str], tmp_path: Path, kill: str
+) -> None:
+    stored, id = await store_and_request(storing)
+    failing = Service("retention", environment | {"INFERENCE_STORE_FAILPOINT": kill}, tmp_path)
+    assert failing.process.wait(180) == 128 + SIGKILL, failing.text
+    service = Service("retention", environment, tmp_path)
+    try:
+        job = await wait_for(storing, id, "done")
+    finally:
+        service.stop()
+    counts = (job.members, job.lists, job.written, job.rows, job.gone)
+    assert counts == (_STORED, _PARTS, _PARTS, _STORED, 0)
+    await check_written(storing, stored, id)
+
+
+@pytest.mark.kills
+@pytest.mark.parametrize("kill", REMOVAL_FAILPOINTS)
+async def test_a_kill_leaves_nothing_of_a_cancelled_export(
+    storing: Storing, environment: dict[str, str], tmp_path: Path, kill: str
+) -> None:
+    _, id = await store_and_request(storing)
+    service = Service("retention", environment | {"INFERENCE_STORE_FAILPOINT": kill}, tmp_path)
+    await wait_for(storing, id, "done")
+    async with storing.engine.begin() as connection:
+        await request_removal(connection, id)
+    assert service.process.wait(180) == 128 + SIGKILL, service.text
+    service = Service("retention", environment, tmp_path)
+    try:
+        await wait_for(storing, id, "cancelled")
+    finally:
+        service.stop()
+    assert find_objects(storing, f"exports/{id}/") == []
+
+
+class NoPace(LeadershipCheck):
+    """Never stopped, always the leader."""
+
+    def __init__(self) -> None: ...
+
+    async def confirm_step(self) -> None: ...
+
+    async def unless_stopped(self, work: Any) -> Any:
+        return await work
+
+
+async def test_a_bucket_that_refuses_is_named_and_it_goes_on_later(
+    storing: Storing, settings: RetentionSettings, minio_server: S3
+) -> None:
+    stored, id = await store_and_request(storing)
+    user, bucket = MinioUser(minio_server, unique()), storing.bucket
+    everything = statement("Allow", ["*"], bucket, f"{bucket}/*")
+    user.may(everything, statement("Deny", ["PutObject"], f"{bucket}/exports/{id}/parts/*"))
+    keys = {"s3_access_key": user.access_key, "s3_secret_key": user.secret_key}
+    with Blobs(RetentionSettings.model_validate(settings.model_dump() | keys)) as refused:
+        worker = ExportWorker(storing.engine, refused, NoPace(), most=_STORED // _PARTS)
+        await worker.run_turn()
+        waiting = await read_job(storing, id)
+        assert waiting.state == "writing"
+        assert "AccessDenied" in str(waiting.error)
+        assert waiting.retry_at is not None
+        assert find_objects(storing, f"exports/{id}/parts/") == []
+        user.may(everything)
+        async with storing.engine.begin() as connection:
+            await connection.execute(text("UPDATE export_job SET retry_at = now()"))
+        await worker.run_turn()
+    done = await read_job(storing, id)
+    assert (done.state, done.error, done.retry_at) == ("done", None, None)
+    await check_written(storing, stored, id)

@@ -1,0 +1,137 @@
+"""Read one answer as Arrow and as CSV with each library: read_tables.py ARROW CSV URL MODEL.
+
+Prints, as JSON, the rows by the name of the reader: null is null, and times are texts.
+"""
+
+import json
+import math
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import duckdb
+import pandas
+import polars
+import pyarrow
+import pyarrow.csv
+import pyarrow.ipc
+
+from inference_store_client import Store
+
+_READ_CSV: Final = r"""
+    SELECT * FROM read_csv(?, delim = ',', quote = '"', escape = '"', new_line = '\r\n',
+                           header = true, all_varchar = true, allow_quoted_nulls = false)
+"""
+
+
+def read_by_pyarrow(path: str) -> Any:
+    """Return the rows of an Arrow stream."""
+    return pyarrow.ipc.open_stream(path).read_all().to_pylist()
+
+
+def read_by_pandas(path: str) -> Any:
+    """Return the rows, with types of pandas that hold null."""
+    table = pyarrow.ipc.open_stream(path).read_all()
+    return _list_rows(table.to_pandas(types_mapper=pandas.ArrowDtype))
+
+
+def read_by_polars(path: str) -> Any:
+    """Return the rows of an Arrow stream."""
+    return polars.read_ipc_stream(path).to_dicts()
+
+
+def read_by_duckdb(path: str) -> Any:
+    """Return the rows of an Arrow stream that DuckDB has been through."""
+    table = pyarrow.ipc.open_stream(path).read_all()
+    connection = duckdb.connect()
+    connection.register("answer", table)
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection.sql("SELECT * FROM answer").to_arrow_table().to_pylist()
+
+
+def read_csv_by_pyarrow(path: str) -> Any:
+    """Return the texts; a quoted empty text is no null."""
+    names = pyarrow.csv.open_csv(path, parse_options=_WITH_NEWLINES).schema.names
+    options = pyarrow.csv.ConvertOptions(
+        column_types=dict.fromkeys(names, pyarrow.string()),
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+    table = pyarrow.csv.read_csv(path, parse_options=_WITH_NEWLINES, convert_options=options)
+    return table.to_pylist()
+
+
+def read_csv_by_pandas(path: str) -> Any:
+    """Return the texts; pandas reads null as an empty text."""
+    frame = pandas.read_csv(path, dtype=str, keep_default_na=False)
+    return frame.to_dict("records")
+
+
+def read_csv_by_polars(path: str) -> Any:
+    """Return the texts. Polars leaves the quotes of a name as they are written: doubled."""
+    frame = polars.read_csv(path, infer_schema=False)
+    return frame.rename(lambda name: name.replace('""', '"')).to_dicts()
+
+
+def read_csv_by_duckdb(path: str) -> Any:
+    """Return the texts. Without `new_line` a key with a newline in it would be an error."""
+    return duckdb.connect().sql(_READ_CSV, params=[path]).to_arrow_table().to_pylist()
+
+
+def _list_rows(frame: pandas.DataFrame) -> Any:
+    return frame.astype(object).where(frame.notna(), None).to_dict("records")
+
+
+def _make_plain(value: Any) -> Any:
+    """Return a value as JSON has it. NaN would be a null that was read as a number."""
+    if value is None or value is pandas.NA or value is pandas.NaT:
+        return None
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    if isinstance(value, float) and math.isnan(value):
+        raise ValueError("there is a NaN, and the store sent none")
+    if isinstance(value, dict):
+        return {name: _make_plain(member) for name, member in value.items()}
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    return [*map(_make_plain, value)] if isinstance(value, list) else value
+
+
+_WITH_NEWLINES: Final = pyarrow.csv.ParseOptions(newlines_in_values=True)
+_OF_ARROW: Final[dict[str, Callable[[str], Any]]] = {
+    "pyarrow": read_by_pyarrow,
+    "pandas": read_by_pandas,
+    "polars": read_by_polars,
+    "duckdb": read_by_duckdb,
+}
+_OF_CSV: Final[dict[str, Callable[[str], Any]]] = {
+    "csv pyarrow": read_csv_by_pyarrow,
+    "csv pandas": read_csv_by_pandas,
+    "csv polars": read_csv_by_polars,
+    "csv duckdb": read_csv_by_duckdb,
+}
+
+
+def read_by_client(url: str, model: str) -> dict[str, Any]:
+    """Return the rows of the client's own tables."""
+    with Store(url) as store:
+        inferences = store.model(model).inferences(sort="received_at")
+        return {
+            "to_arrow": pyarrow.table(inferences.to_arrow()).to_pylist(),
+            "to_pandas": _list_rows(inferences.to_pandas()),
+            "to_polars": inferences.to_polars().to_dicts(),
+        }
+
+
+def main(arrow: str, csv: str, url: str, model: str) -> None:
+    """Print what each reader reads."""
+    tables = {name: read(arrow) for name, read in _OF_ARROW.items()}
+    tables |= {name: read(csv) for name, read in _OF_CSV.items()}
+    tables |= read_by_client(url, model)
+    print(json.dumps(_make_plain(tables)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

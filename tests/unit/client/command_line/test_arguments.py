@@ -1,0 +1,75 @@
+"""Arguments are read, or refused with what to write instead."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from inference_store_client.command_line.arguments import parse_instant
+from inference_store_client.command_line.main import COMMANDS, import_command, main
+
+
+@pytest.mark.parametrize(
+    ("text", "instant"),
+    [
+        ("2026-11-01", datetime(2026, 11, 1, tzinfo=UTC)),
+        ("2026-11-01T12:00:00+02:00", datetime(2026, 11, 1, 10, tzinfo=UTC)),
+        ("2026-11-01T12:00:00.5Z", datetime(2026, 11, 1, 12, 0, 0, 500_000, tzinfo=UTC)),
+    ],
+)
+def test_an_instant(text: str, instant: datetime) -> None:
+    assert parse_instant(text) == instant
+
+
+@pytest.mark.parametrize(
+    ("text", "ago"),
+    [
+        ("90s", timedelta(seconds=90)),
+        ("30m", timedelta(minutes=30)),
+        ("12h", timedelta(hours=12)),
+        ("7d", timedelta(days=7)),
+        ("2w", timedelta(weeks=2)),
+    ],
+)
+def test_how_long_ago(text: str, ago: timedelta) -> None:
+    assert abs(datetime.now(UTC) - ago - parse_instant(text)) < timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (["query"], "required: model"),
+        (["query", "m", "--since", "yesterday"], "'yesterday' is no time: write 2026-11-01"),
+        (["query", "m", "--since", "999999w"], "is no time"),
+        (["query", "m", "--limit", "0"], "'0' is no number of at least 1"),
+        (["query", "m", "--columns", ","], "it names no column"),
+        (["query", "m", "--format", "xml"], "invalid choice: 'xml'"),
+        (["erase", "m"], "one of the arguments --id --subject --filter is required"),
+        (["erase", "m", "--id", "a", "--filter", "ok"], "not allowed with"),
+        (["export", "m"], "required: -o/--output"),
+        (["no-such-command"], "invalid choice"),
+        ([], "required: command"),
+    ],
+)
+def test_what_is_called_wrongly_is_refused(
+    words: list[str], remedy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 2
+    assert remedy in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([name, "--help"])
+    assert end.value.code == 0
+    assert COMMANDS[name] in " ".join(capsys.readouterr().out.split())
+    assert import_command(name).__doc__
+
+
+def test_prints_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out.startswith("istore ")

@@ -1,0 +1,259 @@
+"""What each format says of pictures and predictions, read with the standard library alone."""
+
+import json
+import tarfile
+from math import pi
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from inference_store_client.datasets import DatasetSummary
+from tests.both_clients import Client
+from tests.console.pictures import HEIGHT, WIDTH, make_png
+
+from .fake_pictures import PictureStore, make_inference, make_metadata, make_prediction
+
+_BIG = 10**29 + 7
+_METADATA = make_metadata(
+    ("n", "int", str(_BIG)),
+    ("price", "float", "0.10"),
+    ("exact", "float", "0.1000000000000000000001"),
+    ("huge", "float", "1e300"),
+    ("nothing", "float", "NaN"),
+    ("at", "timestamp", "2026-11-01T06:00:00+02:00"),
+    ("camera", "json", '{"angle": 12.75, "ids": [1, null, "a"]}'),
+    ("key with 'quotes\"", "string", "\u202e\ud800"),
+)
+_EXPECTED = {
+    "n": _BIG,
+    "price": 0.1,
+    "exact": "0.1000000000000000000001",
+    "huge": 1e300,
+    "nothing": "NaN",
+    "at": "2026-11-01T04:00:00.000000Z",
+    "camera": {"angle": 12.75, "ids": [1, None, "a"]},
+    "key with 'quotes\"": "\u202e\ud800",
+}
+
+
+def write(fake: PictureStore, folder: Path, name: str, **options: Any) -> DatasetSummary:
+    store = Client("sync").make_answered(fake)
+    summary = store.model("m").inferences().to_dataset(name, folder, **options)
+    assert isinstance(summary, DatasetSummary)
+    return summary
+
+
+def load(folder: Path) -> Any:
+    return json.loads((folder / "annotations.json").read_text())
+
+
+def make_street() -> PictureStore:
+    return PictureStore(
+        [
+            make_inference(
+                1,
+                make_prediction(0, "person", (10, 20, 110, 70), score=0.25),
+                make_prediction(1, "car", (-10, -10, 400, 120), score=None),
+                make_prediction(2, "car", (400, 10, 500, 20)),
+                make_prediction(3, "cat"),
+                make_prediction(4, None, (1, 2, 3, 4)),
+                metadata=_METADATA,
+            ),
+            make_inference(2, prediction_count=None),
+            make_inference(
+                3, make_prediction(0, "bus", (0.25, 0.5, 0.5, 1)), flags=["box_in_shares"]
+            ),
+        ]
+    )
+
+
+def test_coco(tmp_path: Path) -> None:
+    summary = write(make_street(), tmp_path / "coco", "coco")
+    assert summary.dropped == {"outside": 1, "no_shape": 1}
+    assert summary.remarks == {"clipped": 1, "unpredicted": 1}
+    coco = load(tmp_path / "coco")
+    assert coco["licenses"] == []
+    assert [category["name"] for category in coco["categories"]] == [
+        *("bus", "car", "person", "unlabelled")
+    ]
+    assert [category["id"] for category in coco["categories"]] == [1, 2, 3, 4]
+    [first, _, _] = coco["images"]
+    assert (first["id"], first["width"], first["height"]) == (1, WIDTH, HEIGHT)
+    assert (first["inference_id"], first["metadata"]) == ("frame-1", _EXPECTED)
+    picture = tmp_path / "coco" / "images" / first["file_name"]
+    assert picture.read_bytes() == make_png(1)
+    annotations = coco["annotations"]
+    assert [annotation["id"] for annotation in annotations] == [1, 2, 3, 4]
+    assert [annotation["image_id"] for annotation in annotations] == [1, 1, 1, 3]
+    assert [annotation["category_id"] for annotation in annotations] == [3, 2, 4, 1]
+    assert [annotation["bbox"] for annotation in annotations] == [
+        [10, 20, 100, 50],
+        [0, 0, WIDTH, 120],
+        [1, 2, 2, 2],
+        [WIDTH / 4, HEIGHT / 2, WIDTH / 4, HEIGHT / 2],
+    ]
+    assert [annotation["area"] for annotation in annotations[:2]] == [5000, WIDTH * 120]
+    assert [annotation["score"] for annotation in annotations] == [0.25, None, 0.5, 0.5]
+    assert {annotation["iscrowd"] for annotation in annotations} == {0}
+
+
+def test_classes_that_are_given_are_in_their_order_and_alone(tmp_path: Path) -> None:
+    summary = write(make_street(), tmp_path / "coco", "coco", classes=["person", "bike", "bus"])
+    assert summary.classes == ("person", "bike", "bus")
+    assert summary.dropped == {"outside": 1, "no_shape": 1, "other_class": 2}
+    assert [item["category_id"] for item in load(tmp_path / "coco")["annotations"]] == [1, 3]
+
+
+def test_yolo(tmp_path: Path) -> None:
+    store = make_street()
+    odd = 'ship \u2028"\\é😀\n: #'
+    store.items.append(make_inference(4, make_prediction(0, odd, (300, 0, 320, 0.00001))))
+    write(store, tmp_path / "yolo", "yolo")
+    data = yaml.safe_load((tmp_path / "yolo" / "data.yaml").read_text())
+    names = {0: "bus", 1: "car", 2: "person", 3: odd, 4: "unlabelled"}
+    assert data == {"train": "images", "val": "images", "nc": 5, "names": names}
+    lines = (tmp_path / "yolo" / "inferences.jsonl").read_text().splitlines()
+    records = [*map(json.loads, lines)]
+    labels = [
+        (tmp_path / "yolo" / record["file_name"].replace("images", "labels")).with_suffix(".txt")
+        for record in records
+    ]
+    assert [path.read_text() for path in labels] == [
+        "2 0.187500 0.187500 0.312500 0.208333\n"
+        "1 0.500000 0.250000 1.000000 0.500000\n"
+        "4 0.006250 0.012500 0.006250 0.008333\n",
+        "",
+        "0 0.375000 0.750000 0.250000 0.500000\n",
+        "3 0.968750 0.000001 0.062500 0.000001\n",
+    ]
+    assert records[0]["scores"] == [0.25, None, 0.5]
+    assert records[0]["uid"] == store.items[0]["uid"]
+    assert records[0]["metadata"] == _EXPECTED
+
+
+def test_image_folder(tmp_path: Path) -> None:
+    write(make_street(), tmp_path / "faces", "huggingface")
+    lines = (tmp_path / "faces" / "metadata.jsonl").read_text().splitlines()
+    records = [*map(json.loads, lines)]
+    assert json.loads(records[0]["metadata"]) == _EXPECTED
+    assert records[0]["objects"]["label"] == ["person", "car", "unlabelled"]
+    assert records[1]["objects"] == {"bbox": [], "label": [], "score": [], "area": []}
+    assert all((tmp_path / "faces" / record["file_name"]).is_file() for record in records)
+
+
+def read_shards(folder: Path) -> list[list[tarfile.TarInfo]]:
+    shards = []
+    for path in sorted(folder.glob("*.tar")):
+        with tarfile.open(path) as shard:
+            shards.append(shard.getmembers())
+    return shards
+
+
+def test_webdataset(tmp_path: Path) -> None:
+    fake = PictureStore([make_inference(n) for n in range(20)])
+    size = 20_480
+    write(fake, tmp_path / "small", "webdataset", shard_bytes=size)
+    write(fake, tmp_path / "again", "webdataset", shard_bytes=size)
+    write(make_street(), tmp_path / "street", "webdataset")
+    shards = read_shards(tmp_path / "small")
+    members = [member for shard in shards for member in shard]
+    assert [member.name for member in members] == [
+        f"{item['uid']}.{suffix}" for item in fake.items for suffix in ("png", "json")
+    ]
+    assert {(member.mtime, member.uid, member.uname, member.mode) for member in members} == {
+        (0, 0, "", 0o644)
+    }
+    paths = [*(tmp_path / "small").glob("*.tar")]
+    assert len(paths) > 1
+    assert all(path.stat().st_size <= size for path in paths)
+    assert all((tmp_path / "again" / path.name).read_bytes() == path.read_bytes() for path in paths)
+    with tarfile.open(tmp_path / "street" / "shard-000000.tar") as shard:
+        file = shard.extractfile(shard.getmembers()[1])
+        assert file is not None
+        record = json.load(file)
+    assert record["metadata"] == _EXPECTED
+    assert [item["label"] for item in record["annotations"]] == ["person", "car", "unlabelled"]
+
+
+def make_shape(kind: str, ordinal: int, points: Any, keypoints: Any = None) -> dict[str, Any]:
+    known = {"rank": 1, "label": "cell", "score": 0.5, "box": None, "oriented": None}
+    return {"kind": kind, "ordinal": ordinal, "points": points, "keypoints": keypoints, **known}
+
+
+def make_drawing(number: int, *shapes: Any, problem: str | None = None) -> dict[str, Any]:
+    uid = make_inference(number)["uid"]
+    known = {"width": None, "height": None, "units": "pixels", "without_shape": 0}
+    return {"uid": uid, "shapes": [*shapes], "problem": problem, **known}
+
+
+def test_contours_are_polygons(tmp_path: Path) -> None:
+    items = [
+        make_inference(
+            1,
+            make_prediction(0, "cell", (-10, 10, 40, 40)),
+            make_prediction(1, "cell", (50, 50, 60, 60)),
+            task_type="Image Segmentation",
+        ),
+        make_inference(2, make_prediction(0, "cell", (5, 5, 6, 6)), task_type=None),
+        make_inference(3, task_type="image-segmentation"),
+    ]
+    square = [[-10, 10], [10, 10], [10, 30], [-10, 30]]
+    drawing = make_drawing(
+        1,
+        make_shape("polygon", 0, square),
+        make_shape("polygon", 0, [[30, 30], [40, 30], [40, 40]]),
+        make_shape("polygon", 0, [[1, 1], [2, 2]]),
+        make_shape("polygon", 1, [[50, 50], [60, 50], [60, 60], [50, 60]]),
+    )
+    drawings = {1: drawing, 2: make_drawing(2, problem="The response has been deleted.")}
+    fake = PictureStore(items, drawings=drawings)
+    summary = write(fake, tmp_path / "coco", "coco")
+    assert summary.remarks == {"clipped": 1, "without_outline": 1}
+    [first, second, third] = load(tmp_path / "coco")["annotations"]
+    assert len(first["segmentation"]) == 2
+    assert (first["bbox"], first["area"]) == ([0, 10, 40, 30], 200 + 50)
+    assert second["segmentation"] == [[50, 50, 60, 50, 60, 60, 50, 60]]
+    assert "segmentation" not in third
+    asked = [request for request in fake.requests if request.url.path.endswith("/drawing")]
+    assert len(asked) == 2
+    fake.requests.clear()
+    write(fake, tmp_path / "yolo", "yolo")
+    assert not [request for request in fake.requests if request.url.path.endswith("/drawing")]
+
+
+def test_oriented_boxes_are_turned_among_pixels(tmp_path: Path) -> None:
+    turned = {"cx": 0.5, "cy": 0.5, "w": 0.25, "h": 0.5, "angle": pi / 2}
+    fake = PictureStore([make_inference(1, make_prediction(0, "ship", **turned))])
+    write(fake, tmp_path / "coco", "coco")
+    [annotation] = load(tmp_path / "coco")["annotations"]
+    assert annotation["bbox"] == pytest.approx([100, 80, 120, 80])
+    assert annotation["area"] == pytest.approx(9600)
+    assert len(annotation["segmentation"][0]) == 8
+
+
+def test_keypoints_are_those_of_their_category(tmp_path: Path) -> None:
+    points = [[10, 20], [30, 40], [-5, 5]]
+    known = [
+        {"index": 0, "name": "nose", "score": 0.5},
+        {"index": 2, "name": None, "score": None},
+        {"index": 3, "name": "knee", "score": None},
+    ]
+    pose = [make_shape("keypoints", 0, points, known)]
+    items = [
+        make_inference(
+            1, make_prediction(0, "person", (5, 5, 50, 50)), task_type="Pose Estimation"
+        ),
+        make_inference(2, make_prediction(0, "person", (5, 5, 50, 50)), task_type="keypoints"),
+    ]
+    fake = PictureStore(items, drawings={1: make_drawing(1, *pose), 2: make_drawing(2)})
+    write(fake, tmp_path / "coco", "coco")
+    coco = load(tmp_path / "coco")
+    [category] = coco["categories"]
+    assert category["keypoints"] == ["nose", "keypoint_1", "keypoint_2"]
+    assert [item["keypoints"] for item in coco["annotations"]] == [
+        [10, 20, 2, 0, 0, 0, 30, 40, 2],
+        [0] * 9,
+    ]
+    assert [item["num_keypoints"] for item in coco["annotations"]] == [2, 0]

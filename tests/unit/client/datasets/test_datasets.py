@@ -1,0 +1,243 @@
+"""Datasets are whole, in order and bounded: each inference is in them once, or counted."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Lock
+from time import monotonic
+from typing import Any
+
+import httpx
+import pytest
+
+from inference_store.inference.task_types import TASK_TYPES
+from inference_store_client import Forbidden, SettingsError, StreamIncomplete, Unavailable
+from inference_store_client.datasets import FORMATS, LEFT_OUT, DatasetSummary
+from inference_store_client.datasets.downloading import MOST_DOWNLOADS, OUTLINED
+from tests.both_clients import Client, make_problem
+from tests.console.pictures import make_png
+
+from .fake_pictures import BUCKET, PictureStore, make_inference, make_prediction
+
+_BOX = (10, 20, 110, 70)
+
+
+def make_street(count: int) -> list[dict[str, Any]]:
+    return [make_inference(n, make_prediction(0, "person", _BOX)) for n in range(count)]
+
+
+async def write(
+    client: Client, fake: Any, folder: Path, format: str = "coco", **options: Any
+) -> DatasetSummary:
+    """Write a dataset of a store with a key."""
+    store = client.make_answered(fake, "the-key")
+    inferences = store.model("hallway/detector").inferences()
+    summary = await client.ask(lambda: inferences.to_dataset(format, folder, **options))
+    assert isinstance(summary, DatasetSummary)
+    return summary
+
+
+def list_files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def list_all(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+async def test_every_match_is_there_once_and_in_order(
+    client: Client, tmp_path: Path, name: str
+) -> None:
+    summary = await write(client, PictureStore(make_street(50)), tmp_path / "street", name)
+    assert (summary.inferences, summary.pictures, summary.annotations) == (50, 50, 50)
+    assert (summary.classes, summary.left_out, summary.dropped) == (("person",), {}, {})
+    assert not summary.remarks
+    assert {name.partition("/")[0] for name in list_all(tmp_path)} == {"street"}
+    assert "50 pictures of 50 inferences" in (tmp_path / "street" / "README.md").read_text()
+    assert not [name for name in list_files(tmp_path) if name.rpartition("/")[2].startswith(".")]
+
+
+async def test_what_is_left_out_is_counted_by_its_reason(client: Client, tmp_path: Path) -> None:
+    fake = PictureStore(
+        [
+            *make_street(3),
+            make_inference(3, data_storage_key=None),
+            make_inference(4, data_deleted_at="2026-11-02T00:00:00Z"),
+            make_inference(5),
+            make_inference(6),
+            make_inference(7),
+            make_inference(8, data_content_type="text/plain; charset=utf-8"),
+            make_inference(9),
+            make_inference(10),
+        ],
+        contents={
+            5: make_problem(410),
+            6: make_problem(404),
+            7: b'{"a": 1}',
+            9: b"\x89PNG\r\n\x1a\n\0\0",
+            10: b"GIF89a" + (20).to_bytes(2, "little") * 2 + b"\0\0\0",
+        },
+    )
+    expected = {"deleted": 3, "no_data": 1, "not_a_picture": 2, "unreadable": 1}
+    summary = await write(client, fake, tmp_path / "coco")
+    assert (summary.left_out, summary.pictures) == (expected, 4)
+    assert json.loads((tmp_path / "coco" / "annotations.json").read_text())["info"]["left_out"] == (
+        expected
+    )
+    for reason, count in expected.items():
+        assert f"{count} ({LEFT_OUT[reason]})" in str(summary)
+    summary = await write(client, fake, tmp_path / "yolo", "yolo")
+    assert summary.left_out == expected | {"unsupported": 1}
+    assert summary.inferences == 11
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        ({"is_cut": True}, StreamIncomplete),
+        ({"contents": {30: make_problem(403)}}, Forbidden),
+        ({"contents": {30: make_problem(503)}}, Unavailable),
+    ],
+)
+async def test_without_an_answer_there_is_no_folder(
+    client: Client, tmp_path: Path, fault: Any, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        await write(client, PictureStore(make_street(40), **fault), tmp_path / "street")
+    assert not list_all(tmp_path)
+
+
+async def test_an_existing_target_is_refused_before_anything_is_asked(
+    client: Client, tmp_path: Path
+) -> None:
+    fake = PictureStore(make_street(1))
+    with pytest.raises(SettingsError, match="exists: remove it, or name another"):
+        await write(client, fake, tmp_path)
+    assert not fake.requests
+
+
+async def test_a_target_that_came_meanwhile_stays(client: Client, tmp_path: Path) -> None:
+    fake = PictureStore(make_street(2))
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        (tmp_path / "street").mkdir(exist_ok=True)
+        return fake(request)
+
+    with pytest.raises(SettingsError, match="exists"):
+        await write(client, answer, tmp_path / "street")
+    assert list_all(tmp_path) == ["street"]
+
+
+async def test_bad_arguments_name_their_remedy(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = PictureStore([])
+    with pytest.raises(SettingsError, match="there are coco, yolo"):
+        await write(client, fake, tmp_path / "a", "voc")
+    for classes in ("person", ["car", "car"]):
+        with pytest.raises(SettingsError, match="a list of labels, each once"):
+            await write(client, fake, tmp_path / "a", classes=classes)
+    with pytest.raises(SettingsError, match="at least 1"):
+        await write(client, fake, tmp_path / "a", "webdataset", shard_bytes=0)
+    monkeypatch.setitem(sys.modules, "imagesize", None)
+    with pytest.raises(SettingsError, match=r"install inference-store-client\[datasets\]"):
+        await write(client, fake, tmp_path / "a")
+    assert not fake.requests
+    assert not list_all(tmp_path)
+
+
+async def test_links_are_used_without_the_key_and_given_up_if_they_lead_nowhere(
+    client: Client, tmp_path: Path
+) -> None:
+    items = make_street(20)
+    for number, item in enumerate(items):
+        item["urls"]["data"] = f"{BUCKET}/{number}"
+    for n, (bucket, by_link, by_api) in enumerate(
+        [
+            (None, 20, 0),
+            (httpx.Response(403), 20, 20),
+            (httpx.ConnectError("no route"), MOST_DOWNLOADS, 20),
+        ]
+    ):
+        fake = PictureStore(items, bucket=bucket)
+        assert (await write(client, fake, tmp_path / str(n))).pictures == 20
+        hosts = [request.url.host for request in fake.requests[1:]]
+        assert 0 < hosts.count("bucket.example") <= by_link
+        assert hosts.count("store.example") == by_api
+        keys = {request.url.host: request.headers.get("authorization") for request in fake.requests}
+        assert keys == {"store.example": "Bearer the-key", "bucket.example": None}
+    paths = [tmp_path / name for name in list_files(tmp_path) if not name.endswith(".png")]
+    text = "".join(path.read_text() for path in paths)
+    assert "bucket" not in text
+
+
+async def test_a_few_pictures_are_in_memory_at_once(tmp_path: Path) -> None:
+    """The number of requests that are on their way, and how far they run ahead of the files."""
+    fake = PictureStore([item | {"data_size_bytes": 30 << 20} for item in make_street(12)])
+    most, lock = [0, 0], Lock()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if not request.url.path.endswith("/data"):
+            return fake(request)
+        with lock:
+            most[0] += 1
+            written = len([*tmp_path.rglob("*.png")])
+            most[1] = max(most[1], most[0] - written)
+        return fake(request)
+
+    await write(Client("sync"), answer, tmp_path / "street")
+    assert most[0] == 12
+    assert most[1] <= 3  # 64 MiB
+
+
+async def test_downloads_are_beside_each_other_and_files_in_order(tmp_path: Path) -> None:
+    fake, waiting, most, lock = PictureStore(make_street(24)), [0], [0], Lock()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if not request.url.path.endswith("/data"):
+            return fake(request)
+        with lock:
+            waiting[0] += 1
+            most[0] = max(most[0], waiting[0])
+        until = monotonic() + 5
+        while waiting[0] < MOST_DOWNLOADS and most[0] < MOST_DOWNLOADS and monotonic() < until:
+            pass
+        with lock:
+            waiting[0] -= 1
+        return fake(request)
+
+    await write(Client("sync"), answer, tmp_path / "street")
+    assert most[0] == MOST_DOWNLOADS
+    images = json.loads((tmp_path / "street" / "annotations.json").read_text())["images"]
+    assert [image["inference_id"] for image in images] == [f"frame-{n}" for n in range(24)]
+
+
+async def test_names_of_files_are_those_of_uids(client: Client, tmp_path: Path) -> None:
+    odd = "../../etc/passwd\0<script>"
+    item = make_inference(1, make_prediction(0, odd, _BOX), inference_id=odd)
+    for name in FORMATS:
+        summary = await write(client, PictureStore([item]), tmp_path / name, name)
+        assert summary.classes == (odd,)
+    allowed = {"README.md", "annotations.json", "labels.json", "metadata.jsonl", "data.yaml"}
+    allowed |= {"inferences.jsonl", "classes.jsonl", "shard-000000.tar"}
+    stems = {Path(name).name for name in list_files(tmp_path)} - allowed
+    assert stems == {f"{item['uid']}.png", f"{item['uid']}.txt"}
+
+
+def list_names() -> Iterator[str]:
+    for task_type in TASK_TYPES.values():
+        if task_type.outlined:
+            yield from (task_type.name, *task_type.accepted)
+
+
+def test_the_outlined_task_types_are_those_of_the_store() -> None:
+    assert set(list_names()) == OUTLINED
+
+
+def test_the_picture_that_is_stored_is_the_one_that_is_written(tmp_path: Path) -> None:
+    store = Client("sync").make_answered(PictureStore(make_street(1)))
+    store.model("m").inferences().to_coco(tmp_path / "street")
+    [path] = (tmp_path / "street" / "images").iterdir()
+    assert path.read_bytes() == make_png(0)
