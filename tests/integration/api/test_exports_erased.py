@@ -10,7 +10,6 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.export.jobs import members
 from inference_store.export.part_formats import PART_FORMATS
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
@@ -32,14 +31,13 @@ UID = {inference.inference_id: str(inference.uid) for inference in INFERENCES}
 def run_retention(
     engine: AsyncEngine, blobs: Blobs, settings: Callable[..., ApiSettings]
 ) -> RunRetention:
-    """A function that runs one turn of the retention service."""
-    return make_run_retention(engine, blobs, settings())
+    """A function that runs one turn of the retention service, in which a list has four."""
+    return make_run_retention(engine, blobs, settings(), export_part_inferences=4)
 
 
 @pytest.fixture(autouse=True)
-async def stored(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Store six inferences; a list has four."""
-    monkeypatch.setattr(members, "MOST_MEMBERS", 4)
+async def stored(engine: AsyncEngine) -> None:
+    """Store six inferences."""
     await store(engine, *INFERENCES)
 
 
@@ -96,6 +94,32 @@ async def test_a_person_is_erased_from_an_export(
         assert [item["uid"] for item in erased] == [UID["1"], UID["3"], UID["5"]]
     assert {item["erasure"] for item in erased} == {erasure}
     assert {(item["scope"], item["inferences"]) for item in erased} == {("inference", 1)}
+
+
+async def test_dry_runs_and_previews_say_in_how_many_exports_it_is(
+    client: httpx.AsyncClient, run_retention: RunRetention
+) -> None:
+    both = [
+        (await call(client, "POST", "/models/model/exports", {"filter": filter}))["id"]
+        for filter in ("who = 'other'", "who LIKE '%'")
+    ]
+    await run_retention()
+
+    async def foretell(body: dict[str, Any]) -> tuple[int, list[str], bool]:
+        dry = await call(client, "POST", "/models/model/erasures", body | {"dry_run": True})
+        return dry["exports"], dry["export_ids"], dry["partial"]
+
+    assert await foretell({"filter": f"who = '{PLANTED}'"}) == (1, [both[1]], False)
+    assert await foretell({"inference_ids": ["4"]}) == (2, sorted(both), False)
+    assert await foretell({"filter": "who = 'nobody'"}) == (0, [], False)
+    hold = {"name": "a hold", "reason": "a file", "model_id": "model", "filter": "who LIKE '%'"}
+    rules = {"rules": [{"filter": f"who = '{PLANTED}'", "keep_inference": "P0D"}]}
+    path = "/models/model/retention-policy/preview"
+    preview = await call(client, "POST", path, rules)
+    assert (preview["would_delete"]["exports"], preview["would_delete"]["partial"]) == (1, False)
+    await call(client, "POST", "/holds", hold)
+    assert await foretell({"inference_ids": ["4"]}) == (0, [], False)
+    assert (await call(client, "POST", path, rules))["would_delete"]["exports"] == 0
 
 
 async def test_uids_are_forgotten_with_the_tombstones(

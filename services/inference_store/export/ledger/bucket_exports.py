@@ -11,7 +11,6 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from inference_store.export.jobs.members import MOST_MEMBERS
 from inference_store.export.jobs.object_keys import (
     MEMBERS,
     PARTS,
@@ -25,8 +24,7 @@ from inference_store.inference.layout import EXPORTS
 from inference_store.objects import Blobs
 
 _PAGE: Final = 1000
-_LIST_BYTES: Final = 16 * MOST_MEMBERS
-_JSON_BYTES: Final = 64 * 1024 * 1024
+_MOST_BYTES: Final = 64 * 1024 * 1024
 _NUMBER: Final = re.compile(r"(\d+)(-.*)?", re.ASCII)
 
 
@@ -69,7 +67,7 @@ class BucketExports:
     def read_head(self, export: UUID) -> Head:
         """Read a head. Raises UnreadableExport."""
         try:
-            head = json.loads(self._get(make_head_key(export), _JSON_BYTES))
+            head = json.loads(self._get(make_head_key(export), _MOST_BYTES))
             times = (datetime.fromisoformat(head[n]) for n in ("requested_at", "expires_at"))
             texts = (head[name] for name in ("model_id", "format", "include", "requested_by"))
             return Head(*texts, *times)
@@ -79,7 +77,7 @@ class BucketExports:
     def read_manifest(self, export: UUID) -> dict[str, dict[str, Any]] | None:
         """Return the parts of a manifest by their keys; None: the export was not done."""
         try:
-            manifest = json.loads(self._get(make_manifest_key(export), _JSON_BYTES))
+            manifest = json.loads(self._get(make_manifest_key(export), _MOST_BYTES))
             return {part["key"]: part for part in manifest["parts"]}
         except (BlobMissing, ValueError, KeyError, TypeError):
             return None
@@ -94,7 +92,7 @@ class BucketExports:
 
     def read_list(self, key: StorageKey) -> bytes:
         """Return a list of members."""
-        return self._get(key.key, _LIST_BYTES)
+        return self._get(key.key, _MOST_BYTES)
 
     def delete(self, keys: list[StorageKey]) -> list[str]:
         """Delete objects in every version; return why some stay."""
