@@ -152,8 +152,12 @@ KILLS = {
     ),
     test_rebuild.test_killed_rebuild_continues: test_rebuild.REBUILD_FAILPOINTS,
     test_orphans.test_killed_erasure_ends_with_one_certificate: test_orphans.ORPHAN_FAILPOINTS,
-    test_export_jobs.test_a_kill_loses_nothing_and_doubles_nothing: test_export_jobs.EXPORT_FAILPOINTS,
-    test_export_jobs.test_a_kill_leaves_nothing_of_a_cancelled_export: test_export_jobs.REMOVAL_FAILPOINTS,
+    test_export_jobs.test_a_kill_loses_nothing_and_doubles_nothing: (
+        test_export_jobs.EXPORT_FAILPOINTS
+    ),
+    test_export_jobs.test_a_kill_leaves_nothing_of_a_cancelled_export: (
+        test_export_jobs.REMOVAL_FAILPOINTS
+    ),
 }
 
 

@@ -11,6 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.tables import export_part
 
+MOST_MEMBERS: Final = 100_000
+"""Of a list, whatever the settings say."""
 _BYTES: Final = 16
 Sha256: TypeAlias = bytes
 PartState: TypeAlias = Literal["listed", "writing", "written", "stale", "removed"]

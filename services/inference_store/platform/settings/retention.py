@@ -1,5 +1,9 @@
 """The retention service."""
 
+from typing import Annotated
+
+from pydantic import Field
+
 from .access import AuditSettings
 from .admin import AdminSettings
 from .blobs import BlobSettings
@@ -31,7 +35,7 @@ class RetentionSettings(
     """How often requested runs and erasures are looked for."""
     retention_batch_inferences: Count = 1000
     """Most inferences marked, deleted and forgotten in one step."""
-    export_part_inferences: Count = 10_000
+    export_part_inferences: Annotated[int, Field(ge=1, le=100_000)] = 10_000
     """Most inferences in one part of an export."""
     dead_letter_keep_seconds: Seconds = 90 * 24 * 3600.0
     """How long dead letters are kept after they were discarded or redriven; open ones stay."""
