@@ -8,8 +8,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.datastructures import State
 
 from inference_store.erasure.estimate import erasure_estimate
+from inference_store.erasure.estimate.exported import find_exports
 from inference_store.erasure.estimate.quarantine import ModelQuery
 from inference_store.erasure.estimate.uid_pages import ErasedUid, UidPage, list_uids
+from inference_store.export.ledger.member_lists import MemberLists
 from inference_store.inference.errors import InvalidCursor
 from inference_store.query.deadline import Deadline
 
@@ -17,6 +19,7 @@ from . import cursors
 from .filters import RequestedFilter
 from .schemas.erasures import ErasureRequest, Foretold, ForetoldOfModel, GoingUid
 
+_MOST_EXPORTS = 100
 # A model is named if any of these is not zero.
 _COUNTS = (
     "inferences",
@@ -46,11 +49,15 @@ async def build_estimate(
     queries = await erasure_estimate.prepare_queries(connection, models, criteria)
     uid_page = await _list_uids(connection, queries, body, deadline)
     estimates = await erasure_estimate.estimate_erasure(connection, state.blobs, queries, deadline)
-    total = erasure_estimate.sum_estimates(estimates.values())
+    total, lists = erasure_estimate.sum_estimates(estimates.values()), MemberLists()
+    matching = [model_query.query for model_query in queries]
+    all_exports = await find_exports(connection, matching, lists, deadline)
     return Foretold.show(
         total,
         model_id=next(iter(models.values())) if len(models) == 1 else None,
-        partial=total.partial or uid_page.partial,
+        partial=total.partial or uid_page.partial or not all_exports,
+        exports=len(lists.exports),
+        export_ids=sorted(lists.exports)[:_MOST_EXPORTS],
         models=[
             ForetoldOfModel.show(estimate, model_id=models[model])
             for model, estimate in estimates.items()

@@ -18,6 +18,7 @@ from inference_store.erasure.policies import PolicyOwner, ResolvedPolicy, Retent
 from inference_store.erasure.policies.rules import is_never_longer
 from inference_store.erasure.preview import preview, previews
 from inference_store.erasure.preview.losses import Preview
+from inference_store.export.ledger.member_lists import MemberLists
 from inference_store.inference.errors import Fault, Invalid, PreconditionFailed
 from inference_store.query.cql2 import Clock
 from inference_store.query.cql2.tree import Node
@@ -52,12 +53,14 @@ async def estimate_policy(
     """Return what the policy would delete today; None for `body`: if there were none."""
     await check_allowed(connection, access, owner)
     if body is None:
-        return await preview.preview_policy(connection, owner, None, seconds=seconds), None
+        return await preview.preview_policy(
+            connection, owner, None, lists=MemberLists(), seconds=seconds
+        ), None
     resolved = await policies.resolve_policy(
         connection, owner, list(body.list_requested_rules(trees)), body
     )
     return await preview.preview_policy(
-        connection, owner, resolved.policy, seconds=seconds
+        connection, owner, resolved.policy, lists=MemberLists(), seconds=seconds
     ), resolved
 
 
@@ -146,6 +149,7 @@ def show_would_delete(result: Preview) -> WouldDelete:
         responses=Losing.show(result.parts["response"]),
         inputs=Losing.show(result.parts["input"]),
         more_than_now=result.fresh,
+        exports=result.exports,
         partial=result.partial,
         examples=[
             ExampleLost.show(

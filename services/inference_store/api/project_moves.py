@@ -14,6 +14,7 @@ from inference_store.erasure.ledger import Body, Note
 from inference_store.erasure.policies import PolicyOwner
 from inference_store.erasure.preview import preview, previews
 from inference_store.erasure.preview.losses import Preview
+from inference_store.export.ledger.member_lists import MemberLists
 from inference_store.index import registrations
 from inference_store.index.registrations import Registration
 from inference_store.inference.errors import Fault, Invalid, NotFound, PreconditionFailed
@@ -41,7 +42,9 @@ async def estimate_move(
 ) -> Preview:
     """Return what the move would delete today. Raises NotFound, Forbidden."""
     registration = await _check_move(connection, access, model_id, project_id, lock=False)
-    return await preview.preview_move(connection, registration, project_id, seconds=seconds)
+    return await preview.preview_move(
+        connection, registration, project_id, lists=MemberLists(), seconds=seconds
+    )
 
 
 async def build_entry(

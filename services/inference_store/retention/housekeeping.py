@@ -8,7 +8,7 @@ from typing import Final
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure import runs
-from inference_store.erasure.housekeeping import removed_models
+from inference_store.erasure.housekeeping import removed_exports, removed_models
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.log.chain_head import ChainHead
 from inference_store.erasure.mark import tombstones
@@ -49,6 +49,7 @@ class Housekeeping:
             await runs.delete_idle(connection)
             await previews.delete_expired(connection)
             await removed_models.remove_emptied(connection)
+        await self._repeat(removed_exports.delete_rows)
 
     async def delete_ended_sessions(self) -> None:
         """Delete sessions of browsers that have ended by themselves."""

@@ -24,6 +24,7 @@ _REDACTIONS = {
     "policy_version": (mention_redaction.redact_policies, mention_redaction.FIRST_VERSION),
     "erasure": (mention_redaction.redact_erasures, mention_redaction.FIRST_ERASURE),
     "saved_view": (mention_redaction.redact_views, mention_redaction.FIRST_VIEW),
+    "export_job": (mention_redaction.redact_exports, mention_redaction.FIRST_EXPORT),
 }
 
 
@@ -56,7 +57,8 @@ async def remove_mentions(
     erasure: Erasure,
     check: LeadershipCheck,
 ) -> None:
-    """Remove mentions of the subject from the audit, policies, ended erasures, views and holds."""
+    """Remove mentions of the subject from the audit, policies, ended erasures, views, exports and
+    holds."""
     subject = find_subject(erasure.asked)
     if subject is None:
         return

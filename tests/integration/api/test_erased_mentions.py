@@ -32,6 +32,8 @@ QUERIES = {
     " FROM erasure JOIN erasure_model e ON e.erasure = erasure.id JOIN registration m"
     " ON m.model = e.model WHERE asked::text LIKE '%ann%' GROUP BY erasure.id",
     "policy_version": "SELECT subject FROM policy_version WHERE document LIKE '%ann%'",
+    "export_job": "SELECT model_id FROM export_job JOIN registration USING (model)"
+    " WHERE document::text LIKE '%ann%'",
     "audit": "SELECT coalesce(model_id, 'everything') FROM audit WHERE detail::text LIKE '%ann%'",
 }
 LEFT = {
@@ -39,6 +41,7 @@ LEFT = {
     "hold": {"other", "everything"},
     "erasure": {"other", "model+other"},
     "policy_version": {"other", ""},
+    "export_job": {"other"},
     "audit": {"other", "everything"},
 }
 
@@ -66,6 +69,7 @@ async def mentions(client: httpx.AsyncClient, stored: None) -> None:  # noqa: AR
         if model is not None:
             view = {"name": name, "filter": FILTER, "shared": "project"}
             await send(client, "POST", "/v1/views", **view, **owner)
+            await send(client, "POST", f"{prefix}/exports", filter=FILTER)
 
 
 async def find_mentions(engine: AsyncEngine) -> dict[str, set[str]]:
@@ -88,6 +92,13 @@ async def test_mentions_about_other_models_stay(
     await run_retention()
     assert (await read_erasure(client, erasure))["state"] == "deleted"
     assert await find_mentions(engine) == LEFT
+    exports = (await send(client, "GET", "/v1/exports"))["items"]
+    states = {export["model_id"]: (export["state"], export["erased_by"]) for export in exports}
+    # it was still to search by its filter
+    assert states == {"model": ("failed", erasure["id"]), "other": ("done", None)}
+    [failed] = [export for export in exports if export["model_id"] == "model"]
+    assert failed["filter"] is None
+    assert "request it again" in failed["error"]
 
 
 async def test_an_erasure_of_all_models_redacts_every_mention(

@@ -31,13 +31,13 @@ UID = {inference.inference_id: str(inference.uid) for inference in INFERENCES}
 def run_retention(
     engine: AsyncEngine, blobs: Blobs, settings: Callable[..., ApiSettings]
 ) -> RunRetention:
-    """A function that runs one turn of the retention service."""
+    """A function that runs one turn of the retention service, in which a list has four."""
     return make_run_retention(engine, blobs, settings(), export_part_inferences=4)
 
 
 @pytest.fixture(autouse=True)
 async def stored(engine: AsyncEngine) -> None:
-    """Store six inferences; a part has four."""
+    """Store six inferences."""
     await store(engine, *INFERENCES)
 
 
@@ -96,6 +96,32 @@ async def test_a_person_is_erased_from_an_export(
     assert {(item["scope"], item["inferences"]) for item in erased} == {("inference", 1)}
 
 
+async def test_dry_runs_and_previews_say_in_how_many_exports_it_is(
+    client: httpx.AsyncClient, run_retention: RunRetention
+) -> None:
+    both = [
+        (await call(client, "POST", "/models/model/exports", {"filter": filter}))["id"]
+        for filter in ("who = 'other'", "who LIKE '%'")
+    ]
+    await run_retention()
+
+    async def foretell(body: dict[str, Any]) -> tuple[int, list[str], bool]:
+        dry = await call(client, "POST", "/models/model/erasures", body | {"dry_run": True})
+        return dry["exports"], dry["export_ids"], dry["partial"]
+
+    assert await foretell({"filter": f"who = '{PLANTED}'"}) == (1, [both[1]], False)
+    assert await foretell({"inference_ids": ["4"]}) == (2, sorted(both), False)
+    assert await foretell({"filter": "who = 'nobody'"}) == (0, [], False)
+    hold = {"name": "a hold", "reason": "a file", "model_id": "model", "filter": "who LIKE '%'"}
+    rules = {"rules": [{"filter": f"who = '{PLANTED}'", "keep_inference": "P0D"}]}
+    path = "/models/model/retention-policy/preview"
+    preview = await call(client, "POST", path, rules)
+    assert (preview["would_delete"]["exports"], preview["would_delete"]["partial"]) == (1, False)
+    await call(client, "POST", "/holds", hold)
+    assert await foretell({"inference_ids": ["4"]}) == (0, [], False)
+    assert (await call(client, "POST", path, rules))["would_delete"]["exports"] == 0
+
+
 async def test_uids_are_forgotten_with_the_tombstones(
     client: httpx.AsyncClient,
     run_retention: RunRetention,
@@ -125,6 +151,29 @@ async def run_housekeeping(engine: AsyncEngine, blobs: Blobs, settings: ApiSetti
     due.set()
     own = RetentionSettings.model_validate({n: value for n, value in settings if n in names})
     await RetentionWorker(own, engine, blobs, AlwaysLeader(), due).run_turn()
+
+
+async def test_exports_of_a_removed_model_go_with_it(
+    client: httpx.AsyncClient,
+    run_retention: RunRetention,
+    engine: AsyncEngine,
+    blobs: Blobs,
+    settings: Callable[..., ApiSettings],
+) -> None:
+    export = (await call(client, "POST", "/models/model/exports", {}))["id"]
+    await run_retention()
+    await call(client, "GET", f"/exports/{export}/parts")
+    await call(client, "POST", "/models/model/erasures", {"inference_ids": list(UID)})
+    await run_retention()
+    assert (await client.delete("/v1/models/model")).status_code == 204
+    assert (await client.get(f"/v1/exports/{export}")).status_code == 404
+    assert (await call(client, "GET", "/exports"))["items"] == []
+    await run_retention()
+    await run_housekeeping(engine, blobs, settings())
+    assert read_exports(blobs) == b""
+    async with engine.connect() as connection:
+        for table in ("export_job", "export_part", "export_download", "export_erased"):
+            assert await connection.scalar(text(f"SELECT count(*) FROM {table}")) == 0
 
 
 async def test_refusals(client: httpx.AsyncClient) -> None:

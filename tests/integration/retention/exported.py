@@ -53,6 +53,12 @@ class Exported:
             job = export_job.update().where(export_job.c.id == self.id)
             await connection.execute(job.values(state=state))
 
+    async def forget(self) -> None:
+        """Postgres knows nothing of it any more."""
+        async with self.engine.begin() as connection:
+            for column in (export_part.c.export, export_download.c.export, export_job.c.id):
+                await connection.execute(column.table.delete().where(column == self.id))
+
     async def job(self) -> Row[Any]:
         async with self.engine.connect() as connection:
             query = select(export_job).where(export_job.c.id == self.id)
@@ -84,14 +90,19 @@ def plant(uid: UUID) -> bytes:
 
 
 async def export_all(
-    engine: AsyncEngine, blobs: Blobs, members: Sequence[Stored], *, size: int = 10
+    engine: AsyncEngine,
+    blobs: Blobs,
+    members: Sequence[Stored],
+    *,
+    size: int = 10,
+    expires_in: timedelta = timedelta(days=7),
 ) -> Exported:
     """Write an export of these inferences, `size` in a part, and its rows."""
     exported = Exported(uuid4(), members[0].model, engine, blobs)
     uids = sorted(stored.uid for stored in members)
     lists = [uids[at : at + size] for at in range(0, len(uids), size)]
     now = datetime.now(UTC)
-    expires_at = now + timedelta(days=7)
+    expires_at = now + expires_in
     head: dict[str, Any] = {"export": str(exported.id), "model_id": "model", "format": "jsonl"}
     head |= {"requested_by": "key:exporter", "requested_at": now.isoformat()}
     head |= {"expires_at": expires_at.isoformat(), "include": [], "blobs": "none"}
@@ -100,7 +111,7 @@ async def export_all(
     put(
         exported,
         make_manifest_key(exported.id),
-        json.dumps([row["number"] for row in rows]).encode(),
+        json.dumps({"parts": [show_part(row) for row in rows]}).encode(),
     )
     job = {
         "id": exported.id,
@@ -148,6 +159,13 @@ def write_part(exported: Exported, number: int, uids: Sequence[UUID]) -> dict[st
         "sha256": hashlib.sha256(data).digest(),
         "written_at": datetime.now(UTC),
     }
+
+
+def show_part(row: dict[str, Any]) -> dict[str, Any]:
+    """A part as the manifest has it."""
+    key = str(row["storage_key"]).split("/", 3)[3]
+    more = {name: row[name] for name in ("number", "rows", "bytes")}
+    return {"key": key, "sha256": row["sha256"].hex(), "gone": 0, **more}
 
 
 def put(exported: Exported, name: str, data: bytes) -> None:

@@ -113,6 +113,11 @@ class Foretold(ForetoldOfModel):
     """Null: several."""
     models: list[ForetoldOfModel]
     """Of each model of which anything would go, is held, or is undecided."""
+    exports: int
+    """Exports that name some of it: parts that have it are deleted and written again without it.
+    Copies that were downloaded stay where they are."""
+    export_ids: list[UUID]
+    """The first hundred of them."""
     not_found: list[str]
     """Those of `inference_ids` that no inference has."""
     uids: list[GoingUid] | None

@@ -135,6 +135,8 @@ class WouldDelete(Shown):
     inputs: Losing
     more_than_now: int
     """Inferences that lose something which what is in force now does not take."""
+    exports: int
+    """Exports that name something that would go: an erasure deletes their parts that have it."""
     partial: bool
     """The time was over before all was looked at: it is more."""
     examples: list[ExampleLost]

@@ -1,4 +1,4 @@
-"""Redacts what past policies, ended erasures and saved views say about an erased subject.
+"""Redacts what past policies, ended erasures, saved views and exports say about an erased subject.
 
 It is in filters, names and reasons, of records within the erasure's reach. What is in force or not
 over is left alone: it has to keep its meaning. Each call reads a page and is repeatable; after a
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, case, func, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import AccessScope
@@ -18,7 +18,7 @@ from inference_store.erasure.audit_chain import mentions, redact_mentions
 from inference_store.erasure.progress.erasure import ENDED, match_erasures
 from inference_store.erasure.request.criteria import Subject
 from inference_store.index.scope_filters import match_models, match_policies
-from inference_store.index.tables import audit, erasure, policy_version, saved_view
+from inference_store.index.tables import audit, erasure, export_job, policy_version, saved_view
 from inference_store.query.sort import NEWEST_FIRST
 
 _VERSION = (policy_version.c.level, policy_version.c.subject, policy_version.c.revision)
@@ -26,6 +26,7 @@ FIRST_ENTRY = (0,)
 FIRST_VERSION = ("", "", 0)
 FIRST_ERASURE = (UUID(int=0),)
 FIRST_VIEW = (UUID(int=0),)
+FIRST_EXPORT = (UUID(int=0),)
 _TEXTS = ("name", "filter", "sort", "columns")
 
 
@@ -119,6 +120,25 @@ async def redact_views(
     }
     updated = saved_view.update().where(here.id.in_(mentioning))
     await connection.execute(updated.values({**rest, "revision": here.revision + 1}))
+    return len(mentioning), (page[-1].id,) if len(page) == limit else None
+
+
+async def redact_exports(
+    connection: AsyncConnection, by: Redaction, after: tuple[Any, ...], limit: int
+) -> tuple[int, tuple[Any, ...] | None]:
+    """Redact the filters of the next exports; return the same. One that still searches by its
+    filter fails."""
+    here = export_job.c
+    filters = (here.document["filter"], here.document["saved"])
+    query = select(here.id, here.error, *filters).where(
+        here.id > after[0], match_models(by.reach, here.model)
+    )
+    page = (await connection.execute(query.order_by(here.id).limit(limit))).all()
+    mentioning = [row.id for row in page if by.is_about(list(row[1:]))]
+    taken = {"filter": None, "saved": None}
+    error = case((here.error.is_not(None), f"erased by the erasure {by.erasure}"))
+    values = {"document": here.document.concat(taken), "error": error, "erased_by": by.erasure}
+    await connection.execute(export_job.update().where(here.id.in_(mentioning)).values(values))
     return len(mentioning), (page[-1].id,) if len(page) == limit else None
 
 

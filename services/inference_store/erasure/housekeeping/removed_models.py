@@ -27,6 +27,8 @@ from inference_store.index.tables import (
 )
 from inference_store.inference.errors import Conflict
 
+from . import removed_exports
+
 _UNENDED: Final = "an erasure that has not ended"
 # The registration comes last, because the others depend on it.
 _OF_A_MODEL = (
@@ -140,5 +142,6 @@ async def _keep_model(connection: AsyncConnection, model: int) -> None:
 async def _remove_model(connection: AsyncConnection, model: int, model_id: str) -> None:
     values = {"model_id": model_id, "model": model}
     await connection.execute(upsert(former_model).values(values).on_conflict_do_nothing())
+    await removed_exports.cancel_exports(connection, model)
     for table in _OF_A_MODEL:
         await connection.execute(table.delete().where(table.c.model == model))

@@ -60,6 +60,8 @@ class Preview:
     fresh: int = 0
     """How many lose something that what is in force now would not take today."""
     examples: list[LossExample] = field(default_factory=list)
+    exports: int = 0
+    """Exports that name something that would be deleted."""
     cut: bool = False
     """The time was over before all was looked at."""
     unmeasured: int = 0

@@ -7,9 +7,11 @@ what holds protect is counted separately. If time runs out, the answer is `parti
 are those so far.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
+from uuid import UUID
 
 from sqlalchemy import (
     BigInteger,
@@ -19,75 +21,107 @@ from sqlalchemy import (
     and_,
     case,
     cast,
-    false,
     func,
     literal,
     not_,
     null,
     or_,
     select,
+    true,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import holds, policies
+from inference_store.erasure.estimate.exported import MemberLists, add_exports, among_uids
 from inference_store.erasure.policies import (
-    EffectivePolicy,
     ErasureScope,
     PolicyOwner,
     RetentionPolicy,
 )
 from inference_store.erasure.policies.loss_counts import build_loss_columns
 from inference_store.erasure.select import limits, selection
-from inference_store.erasure.select.selection import UNDECIDED, CompiledRules
+from inference_store.erasure.select.selection import UNDECIDED
 from inference_store.index.registrations import Registration
-from inference_store.index.tables import erasing, inference
-from inference_store.inference.events import received_at_of, uid_floor
+from inference_store.inference.events import received_at_of
 from inference_store.query.deadline import Deadline, OutOfTime, fetch
 from inference_store.query.scan_range import ScanRange as Where
 from inference_store.query.scan_range import find_pieces_of, range_of_time
 
 from . import changed_models
 from .changed_models import ChangedModel
+from .loss_rows import build_losses, select_lost, select_rows
 from .losses import SCOPES, LossCount, LossExample, Preview
 
 EXAMPLES = 20
 _SECOND = timedelta(seconds=1)
+_LosingPiece: TypeAlias = tuple[Where, Callable[[Where], Select[Any]]]
+"""A span in which a model may lose something, and a query for the uids of a part of it that do."""
 
 
 async def preview_policy(
-    connection: AsyncConnection, of: PolicyOwner, policy: RetentionPolicy | None, *, seconds: float
+    connection: AsyncConnection,
+    of: PolicyOwner,
+    policy: RetentionPolicy | None,
+    *,
+    lists: MemberLists,
+    seconds: float,
 ) -> Preview:
-    """Return what this policy would delete today in place of that of `of`."""
+    """Return what this policy would delete today in place of that of `of`. `lists`: of exports."""
     now = await policies.read_now(connection)
     models = await changed_models.find_changed_by_policy(connection, of, policy, now)
-    return await _preview_models(connection, models, now, Preview(), seconds)
+    return await _preview_models(connection, models, now, Preview(), lists, seconds)
 
 
 async def preview_move(
-    connection: AsyncConnection, model: Registration, project_id: str | None, *, seconds: float
+    connection: AsyncConnection,
+    model: Registration,
+    project_id: str | None,
+    *,
+    lists: MemberLists,
+    seconds: float,
 ) -> Preview:
-    """Return what would be deleted today if the model were in this project."""
+    """Return what would be deleted today if the model were in this project. `lists`: of exports."""
     now = await policies.read_now(connection)
     models, waits = await changed_models.find_changed_by_move(connection, model, project_id)
-    return await _preview_models(connection, models, now, Preview(waits=waits), seconds)
+    return await _preview_models(connection, models, now, Preview(waits=waits), lists, seconds)
 
 
-async def _preview_models(
+async def _preview_models(  # noqa: PLR0917
     connection: AsyncConnection,
     models: Sequence[ChangedModel],
     now: datetime,
     preview: Preview,
+    lists: MemberLists,
     seconds: float,
 ) -> Preview:
-    deadline = Deadline.after(seconds)
+    deadline, pieces = Deadline.after(seconds), list[_LosingPiece]()
     try:
         for changed_model in models:
             target = Preview() if changed_model.beside else preview
-            await _preview_model(connection, changed_model, now, deadline, target)
+            losing = await _preview_model(connection, changed_model, now, deadline, target)
+            pieces += [] if changed_model.beside else losing
             preview.waits = preview.waits or (changed_model.beside and not target.is_harmless)
+        # last: without it the figures above are whole
+        for piece, select_lost in pieces:
+            has_any = partial(_has_any, connection, deadline, select_lost)
+            await add_exports(connection, lists, piece, has_any)
     except OutOfTime:
         preview.cut = True
+    preview.exports = len(lists.exports)
     return preview
+
+
+async def _has_any(
+    connection: AsyncConnection,
+    deadline: Deadline,
+    select_lost: Callable[[Where], Select[Any]],
+    piece: Where,
+    uids: Sequence[UUID],
+) -> bool:
+    """Check whether any of these uids loses something."""
+    lost = select_lost(piece).subquery()
+    statement = select(true()).select_from(lost).where(among_uids(lost.c.uid, uids))
+    return bool(await fetch(connection, statement.limit(1), deadline))
 
 
 async def _preview_model(
@@ -96,7 +130,8 @@ async def _preview_model(
     now: datetime,
     deadline: Deadline,
     preview: Preview,
-) -> None:
+) -> list[_LosingPiece]:
+    """Add what a model loses to the preview; return the spans in which it may lose something."""
     unmeasured = await limits.count_unmeasured(
         connection, changed_model.model, changed_model.after, deadline
     )
@@ -121,22 +156,17 @@ async def _preview_model(
     ]
     until = max((end for end in ends if end is not None), default=None)
     if until is None:
-        return
+        return []
+    pieces: list[_LosingPiece] = []
     for piece in await find_pieces_of(
         connection, range_of_time(changed_model.model, None, until), newest_first=False
     ):
         held = await holds.build_held_condition(
             connection, changed_model.model, lo=piece.lo, hi=piece.hi
         )
-        rows = _select_rows(piece, rules, rules_before, held)
-        losses = {
-            scope: _build_loss(changed_model.after, rows.c.rule, rows, scope, now)
-            for scope in SCOPES
-        }
-        losses_before = {
-            scope: _build_loss(changed_model.before, rows.c.before, rows, scope, now)
-            for scope in SCOPES
-        }
+        rows = select_rows(piece, rules, rules_before, held)
+        losses = build_losses(changed_model.after, rows.c.rule, rows, now)
+        losses_before = build_losses(changed_model.before, rows.c.before, rows, now)
         for parts, cut in ((losses, below), (losses_before, above)):
             if cut is not None:
                 parts["inference"] = or_(parts["inference"], rows.c.uid < cut)
@@ -148,48 +178,9 @@ async def _preview_model(
             missing = EXAMPLES - len(preview.examples)
             for row in await fetch(connection, _select_examples(rows, losses, missing), deadline):
                 preview.examples.append(_read_example(changed_model, row._asdict()))
-
-
-def _select_rows(
-    piece: Where, after: CompiledRules, before: CompiledRules, held: ColumnElement[bool] | None
-) -> Subquery:
-    """Select what is stored there and not being erased, with the rule that decides about each."""
-    here = inference.c
-    mark = select(erasing.c.uid).where(
-        erasing.c.model == here.model, erasing.c.uid == here.uid, erasing.c.scope == "inference"
-    )
-    query = select(
-        *(here.uid, here.inference_id, here.received_at, here.stored_bytes, here.data_size),
-        *(here.data_deleted_at, here.response_deleted_at, here.response_storage_key),
-        after.build_number(piece).label("rule"),
-        before.build_number(piece).label("before"),
-        (false() if held is None else held).label("held"),
-    )
-    # OFFSET is an optimisation fence, so that the rule is evaluated once for each row
-    return query.where(piece.of(inference), ~mark.exists()).offset(literal(0)).subquery()
-
-
-def _build_loss(
-    effective: EffectivePolicy,
-    rule: ColumnElement[int],
-    rows: Subquery,
-    scope: ErasureScope,
-    now: datetime,
-) -> ColumnElement[bool]:
-    """Return the condition that a row loses this part, by the policy whose deciding rule is in
-    `rule`."""
-    whens = []
-    for number, policy_rule in enumerate(effective.rules):
-        cutoff = policy_rule.cutoffs(now).of(scope)
-        if cutoff is not None:
-            whens.append((rule == number, rows.c.uid < uid_floor(cutoff)))
-    loss = case(*whens, else_=false()) if whens else false()
-    if scope == "input":
-        return and_(loss, rows.c.data_deleted_at.is_(None))
-    if scope == "response":
-        there = rows.c.response_storage_key.is_not(None)
-        return and_(loss, there, rows.c.response_deleted_at.is_(None))
-    return and_(loss)
+        lost = partial(select_lost, changed_model.after, (rules, rules_before), held, below, now)
+        pieces.append((piece, lost))
+    return pieces
 
 
 def _select_counts(

@@ -12,9 +12,11 @@ from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.index.tables import export_download
+from inference_store.index.tables import export_download, export_job
 
 _HERE: Final = export_download.c
+RESTORED: Final = "restored"
+"""The member of a job's document that says: Postgres was restored, and found it in the bucket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ async def list_downloads(
 
 
 async def is_downloaded(connection: AsyncConnection, export: UUID) -> bool:
-    """Check whether anybody was given a link to a part."""
-    query = select(_HERE.export).where(_HERE.export == export).limit(1)
-    return await connection.scalar(query) is not None
+    """Check whether anybody was given a link to a part, or may have been before a restore."""
+    given = select(_HERE.export).where(_HERE.export == export)
+    here = export_job.c
+    restored = select(here.id).where(here.id == export, here.document.has_key(RESTORED))
+    return bool(await connection.scalar(select(given.exists() | restored.exists())))

@@ -6,12 +6,12 @@ from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias, get_args
 from uuid import UUID
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import EVERYTHING, AccessScope
 from inference_store.index.scope_filters import match_models
-from inference_store.index.tables import export_job
+from inference_store.index.tables import export_job, registration
 
 State: TypeAlias = Literal[
     "pending", "listing", "writing", "done", "failed", "cancelling", "cancelled", "expired"
@@ -70,6 +70,7 @@ async def find_job(
     """Return an export of a model in the scope. `lock`: against change until the transaction
     ends."""
     query = select(*_COLUMNS).where(_HERE.id == id, match_models(within, _HERE.model))
+    query = query.where(_is_registered())
     row = (await connection.execute(query.with_for_update() if lock else query)).first()
     return None if row is None else ExportJob(**row._mapping)
 
@@ -84,7 +85,7 @@ async def list_jobs(
     within: AccessScope = EVERYTHING,
 ) -> list[ExportJob]:
     """Return exports, the newest first; `before`: (requested_at, id) of the last one of a page."""
-    query = select(*_COLUMNS).where(match_models(within, _HERE.model))
+    query = select(*_COLUMNS).where(match_models(within, _HERE.model), _is_registered())
     if model is not None:
         query = query.where(_HERE.model == model)
     if states is not None:
@@ -96,6 +97,11 @@ async def list_jobs(
         )
     query = query.order_by(_HERE.requested_at.desc(), _HERE.id.desc()).limit(limit)
     return [ExportJob(**row._mapping) for row in await connection.execute(query)]
+
+
+def _is_registered() -> ColumnElement[bool]:
+    """Return the condition of exports whose model was not removed; those of others go."""
+    return select(registration.c.model).where(registration.c.model == _HERE.model).exists()
 
 
 async def list_unfinished(connection: AsyncConnection) -> list[ExportJob]:

@@ -8,12 +8,10 @@ from uuid import UUID
 from sqlalchemy import distinct, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.export.jobs.downloads import Download, list_downloads
+from inference_store.export.jobs.downloads import RESTORED, Download, list_downloads
 from inference_store.index.tables import export_erased, export_job
 
 _MOST_DOWNLOADS: Final = 100_000
-RESTORED: Final = "restored"
-"""The member of a job's document that says: it was found in the bucket by a restored Postgres."""
 
 
 @dataclass(frozen=True, slots=True)

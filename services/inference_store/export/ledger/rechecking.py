@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import select, tuple_
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.export.jobs.members import MOST_MEMBERS, unpack_uids
+from inference_store.export.jobs.members import unpack_uids
 from inference_store.export.jobs.object_keys import MEMBERS, PARTS
 from inference_store.index.tables import export_erased, export_part
 from inference_store.inference.errors import BlobMissing
@@ -18,7 +18,7 @@ from inference_store.inference.layout import EXPORTS
 from inference_store.objects import Blobs
 from inference_store.objects.inventory import Held
 
-_LIST_BYTES: Final = 16 * MOST_MEMBERS
+_LIST_BYTES: Final = 64 * 1024 * 1024
 _KEYS: Final = 1000
 
 

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from inference_store.erasure import policies
 from inference_store.erasure.policies import EffectivePolicy, PolicyOwner, RetentionPolicy
 from inference_store.erasure.preview import preview
+from inference_store.export.ledger.member_lists import MemberLists
 from inference_store.index.tables import inference
 from inference_store.query.cql2 import parse_text
 from inference_store.query.filters.known_keys import find_known_keys
@@ -44,7 +45,7 @@ async def test_no_more_goes_than_was_previewed(stored: Stored, data: st.DataObje
         changed = data.draw(_policy(stored.keys)) or {"max_bytes": data.draw(st.integers(1, 9000))}
         before = await policies.find_effective_policies(connection)
         lost = await preview.preview_policy(
-            connection, of, RetentionPolicy(**changed), seconds=300.0
+            connection, of, RetentionPolicy(**changed), lists=MemberLists(), seconds=300.0
         )
         await _set_sizes(connection, data)
         went_before = await _find_gone(connection, stored, before)
@@ -108,5 +109,7 @@ async def test_a_limit_is_of_what_the_rules_leave(engine: AsyncEngine) -> None:
         rule = {"saved": saved, "keep_input": "PT1S", "keep_inference": "PT1S"}
         await _set(connection, of, {"rules": [rule], "max_inferences": 2})
         limit = RetentionPolicy(max_inferences=2)
-        lost = await preview.preview_policy(connection, of, limit, seconds=60.0)
+        lost = await preview.preview_policy(
+            connection, of, limit, lists=MemberLists(), seconds=60.0
+        )
     assert (lost.parts["inference"].count, lost.fresh, lost.is_harmless) == (2, 2, False)

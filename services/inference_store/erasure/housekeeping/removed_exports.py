@@ -1,0 +1,33 @@
+"""Exports of removed models: they are cancelled, and their rows go when their objects are gone."""
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.index.tables import (
+    export_download,
+    export_erased,
+    export_job,
+    export_part,
+    registration,
+)
+
+_REMOVED = ("cancelled", "expired")
+_BATCH = 100
+
+
+async def cancel_exports(connection: AsyncConnection, model: int) -> None:
+    """Let the objects of a model's exports be deleted."""
+    here = export_job.c
+    cancelled = export_job.update().where(here.model == model, here.state.not_in(_REMOVED))
+    await connection.execute(cancelled.values(state="cancelling", retry_at=None))
+
+
+async def delete_rows(connection: AsyncConnection) -> int:
+    """Delete some exports of removed models whose objects are gone; return how many."""
+    here = export_job.c
+    registered = select(registration.c.model).where(registration.c.model == here.model)
+    query = select(here.id).where(here.state.in_(_REMOVED), ~registered.exists()).limit(_BATCH)
+    ids = list((await connection.execute(query)).scalars())
+    for column in (export_part.c.export, export_download.c.export, export_erased.c.export, here.id):
+        await connection.execute(column.table.delete().where(column.in_(ids)))
+    return len(ids)

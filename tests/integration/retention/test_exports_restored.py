@@ -1,0 +1,146 @@
+"""A Postgres that was restored from an older backup finds exports in the bucket again."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.erasure.certify import chain
+from inference_store.erasure.log.keys import new_key
+from inference_store.erasure.log.signed_document import read_document
+from inference_store.index.tables import export_job
+from inference_store.objects import Blobs
+from inference_store.platform.settings import RetentionSettings
+from tests.integration.backups import Backup, Restore, backup, restore
+
+from .exported import export_all, plant
+from .stored import Storing, ago
+from .test_erasures import request
+from .test_exports import read_bucket
+from .test_restored import turn
+
+__all__ = ["backup", "restore"]
+
+
+@pytest.fixture
+def settings(settings: RetentionSettings) -> RetentionSettings:
+    return settings.model_copy(update={"certificate_key": SecretStr(new_key().pem)})
+
+
+async def read_certificates(engine: AsyncEngine) -> list[Any]:
+    async with engine.connect() as connection:
+        signed = [read_document(row.signed) async for row in chain.stream_rows(connection)]
+    return [document.document for document in signed if document.kind == chain.CERTIFICATE]
+
+
+async def test_an_export_that_postgres_lost_is_found_by_an_erasure(
+    storing: Storing,
+    engine: AsyncEngine,
+    blobs: Blobs,
+    settings: RetentionSettings,
+    backup: Backup,
+    restore: Restore,
+) -> None:
+    model = await storing.model()
+    members = await storing.inferences(model, 25, ago(days=1))
+    dump = backup()
+    exported = await export_all(engine, blobs, members)
+    before, parts_before = await exported.job(), await exported.parts()
+    await exported.download("key:reader")
+    older = await restore(dump)
+    async with older.connect() as connection:
+        assert (await connection.execute(select(export_job))).all() == []
+    exported = replace(exported, engine=older)
+    await turn(older, blobs, settings)
+    job, parts = await exported.job(), await exported.parts()
+    assert (job.state, job.members, job.rows, job.lists) == ("done", 25, 25, 3)
+    assert (job.bytes, job.expires_at, job.requested_by) == (
+        *(before.bytes, before.expires_at),
+        "key:exporter",
+    )
+    same = ("number", "first", "last", "uids", "state", "storage_key", "rows", "bytes", "sha256")
+    for name in same:
+        assert [getattr(part, name) for part in parts] == [getattr(p, name) for p in parts_before]
+    await request(older, members[0])
+    await turn(older, blobs, settings)
+    assert plant(members[0].uid) not in read_bucket(storing)
+    assert members[0].uid.bytes not in read_bucket(storing)
+    [certificate] = await read_certificates(older)
+    assert certificate["exports"] == [
+        {
+            **{"export": str(exported.id), "inferences": 1, "parts_deleted": 1},
+            **{"downloads": [], "restored": True},
+        }
+    ]
+    unknown = f"export {exported.id}: who downloaded it before Postgres was restored is unknown"
+    assert {"where": unknown, "clear_at": None} in certificate["remains"]
+
+
+async def test_what_an_erasure_took_since_the_backup_goes_again(
+    storing: Storing,
+    engine: AsyncEngine,
+    blobs: Blobs,
+    settings: RetentionSettings,
+    backup: Backup,
+    restore: Restore,
+) -> None:
+    model = await storing.model()
+    members = await storing.inferences(model, 12, ago(days=1))
+    exported = await export_all(engine, blobs, members)
+    dump = backup()
+    await request(engine, members[0])
+    await turn(engine, blobs, settings)
+    assert members[0].uid.bytes not in read_bucket(storing)
+    older = await restore(dump)
+    exported = replace(exported, engine=older)
+    # written again since, under a key that the backup does not have
+    assert "part 1" in exported.objects()
+    await turn(older, blobs, settings)
+    assert exported.objects() == {"export.json", "manifest.json", "part 2"} | {
+        f"members/{number:05}" for number in (1, 2)
+    }
+    await request(older, members[0])
+    await turn(older, blobs, settings)
+    assert "part 1" in exported.objects()
+    assert members[0].uid.bytes not in read_bucket(storing)
+    assert (await exported.job()).state == "done"
+
+
+async def test_one_that_was_not_done_is_imported_as_failed_with_its_objects(
+    storing: Storing, engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings
+) -> None:
+    model = await storing.model()
+    members = await storing.inferences(model, 12, ago(days=1))
+    exported = await export_all(engine, blobs, members)
+    blobs.delete_objects([exported.key(f"exports/{exported.id}/manifest.json")])
+    await exported.forget()
+    # neither is an export
+    for name in ("no-uuid/export.json", f"{members[0].uid}/export.json"):
+        blobs.put(exported.key(f"exports/{name}"), b"{}", content_type="application/json")
+    await turn(engine, blobs, settings)
+    job = await exported.job()
+    assert job.state == "failed"
+    assert "request it again" in job.error
+    assert [part.state for part in await exported.parts()] == ["writing", "writing"]
+    await request(engine, members[11])
+    await turn(engine, blobs, settings)
+    assert "part 1" in exported.objects()
+    assert "part 2" not in exported.objects()
+
+
+async def test_one_that_expired_meanwhile_is_deleted_and_its_lists_stay_known(
+    storing: Storing, engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings
+) -> None:
+    model = await storing.model()
+    members = await storing.inferences(model, 3, ago(days=1))
+    exported = await export_all(engine, blobs, members, expires_in=timedelta(seconds=-1))
+    await exported.forget()
+    await turn(engine, blobs, settings)
+    assert exported.objects() == set()
+    assert (await exported.job()).state == "expired"
+    [part] = await exported.parts()
+    assert (part.state, len(part.uids)) == ("removed", 3 * 16)
