@@ -16,7 +16,7 @@ LEFT_OUT: Final[Mapping[str, str]] = {
 """Why inferences that match are not in a dataset."""
 DROPPED: Final[Mapping[str, str]] = {
     "no_shape": "they are about the whole picture",
-    "outside": "nothing of them is inside their picture",
+    "outside": "they have no area inside their picture",
     "other_class": "their label is not in `classes`",
 }
 """Why predictions are no annotations."""
