@@ -79,7 +79,7 @@ class Question:
 
     def with_pictures(self) -> Self:
         """Return the question for all that a dataset holds: with links to the pictures."""
-        return replace(self, include=("metadata", "predictions", "urls"))
+        return replace(self, include=("metadata", "predictions", "urls"), fields=None)
 
     def of_models(self, model_ids: Sequence[str] | None, project_id: str | None) -> Self:
         """Return the question across models: those, or those of a project."""

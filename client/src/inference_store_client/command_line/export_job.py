@@ -32,6 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Request the export, wait for it, and download its parts."""
     _check_folder(options.output)
+    if options.format not in {None, *_FORMATS}:
+        raise SettingsError(f"--format {options.format}: a job writes {', '.join(_FORMATS)}")
     if options.columns is not None:
         raise SettingsError("--columns: a job writes all columns; leave it out, or leave out --job")
     with open_store(options) as transport:
