@@ -93,6 +93,10 @@ def test_rejects_a_misspelt_value(path: tuple[str, ...]) -> None:
             r"clientId needs auth\.oidc\.issuer, and api\.publicUrl",
         ),
         (
+            _DEV | {"auth": {"oidc": {"signIn": {"deviceClientId": "a"}}}},
+            r"deviceClientId needs auth\.oidc\.issuer",
+        ),
+        (
             _DEV | {"auth": {"oidc": {"signIn": {"existingSecret": "a"}}}},
             r"signIn\.clientId is not",
         ),

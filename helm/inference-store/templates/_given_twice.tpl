@@ -31,6 +31,7 @@ LOG_FORMAT: logs.format
 LOG_LEVEL: logs.level
 OIDC_AUDIENCE: auth.oidc.audience
 OIDC_CLIENT_ID: auth.oidc.signIn.clientId
+OIDC_DEVICE_CLIENT_ID: auth.oidc.signIn.deviceClientId
 OIDC_ISSUER: auth.oidc.issuer
 OIDC_JWKS_URL: auth.oidc.jwksUrl
 OIDC_ROLES: auth.oidc.roles

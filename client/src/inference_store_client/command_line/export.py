@@ -9,6 +9,7 @@ from pathlib import Path
 
 from inference_store_client.datasets import FORMATS as DATASETS
 from inference_store_client.errors import SettingsError
+from inference_store_client.retries import DEFAULT_RETRIES
 
 from . import export_dataset, export_job
 from .arguments import add_columns, add_conditions, add_store, make_question, open_store
@@ -50,7 +51,11 @@ def run(options: argparse.Namespace) -> int:
     export_format.require()
     _check_output(options.output, force=options.force)
     question = make_question(options, options.columns)
-    with open_store(options) as transport, Progress() as progress, NewFile(options.output) as file:
+    with (
+        open_store(options, DEFAULT_RETRIES) as transport,
+        Progress() as progress,
+        NewFile(options.output) as file,
+    ):
         for chunk in transport.iterate(export_format.stream(question, transport.settings)):
             file.accept(chunk)
             progress.accept(chunk)

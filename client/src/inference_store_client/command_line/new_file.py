@@ -68,6 +68,8 @@ class NewFile:
 
 
 def _sync_folder(path: Path) -> None:
+    if os.name != "posix":  # others cannot open a folder
+        return
     folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)

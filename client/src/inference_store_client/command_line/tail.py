@@ -7,14 +7,16 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from inference_store_client.errors import Unavailable
 from inference_store_client.following import ARRIVED, BEGIN, EVENTS, follow
 from inference_store_client.question import Question
 from inference_store_client.reading import read_page
 from inference_store_client.requests import make_path, make_request
+from inference_store_client.retries import DEFAULT_RETRIES
 from inference_store_client.sync.transport import Transport
 
 from .arguments import add_columns, add_filter, add_store, make_question, open_store, parse_size
-from .ending import say
+from .ending import describe, say
 from .printing import RowPrinter, add_format, choose_columns
 
 _LAST: Final = 50
@@ -44,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Show them until Ctrl-C."""
-    with open_store(options) as transport:
+    with open_store(options, DEFAULT_RETRIES) as transport:
         tail = _Tail(transport, options, RowPrinter(options))
         if options.no_follow:
             tail.show_last(options.limit)
@@ -70,10 +72,17 @@ class _Tail:
         request = replace(make_request("GET", path, params=params), accept=EVENTS)
         for event in self.transport.iterate(follow(request, self.transport.settings)):
             if event.name == BEGIN:
-                self.show_last(_LAST if self.has_begun else self.options.limit)
-                self.has_begun = True
+                self._begin()
             elif event.name == ARRIVED:
                 self._show_arrived(event.data)
+
+    def _begin(self) -> None:
+        """Show the last arrivals; if they cannot be found in time, those to come are shown."""
+        try:
+            self.show_last(_LAST if self.has_begun else self.options.limit)
+        except Unavailable as error:
+            say(describe(error))
+        self.has_begun = True
 
     def show_last(self, limit: int) -> None:
         """Show the last arrivals that were not shown, in the order of their arrival."""

@@ -32,7 +32,8 @@ class Store:
     """An Inference Store.
 
     `url` and `key` default to INFERENCE_STORE_URL and INFERENCE_STORE_KEY, and then to
-    `~/.config/inference-store/config.toml`. `http_client` is used as it is, and not closed.
+    `~/.config/inference-store/config.toml`. Without a key, the tokens of `istore login` are sent.
+    `http_client` is used as it is, and not closed.
     """
 
     def __init__(

@@ -34,6 +34,7 @@ def test_access_control_is_on_by_default() -> None:
         ({"oidc_client_id": "x"}, "OIDC_CLIENT_ID needs INFERENCE_STORE_OIDC_ISSUER"),
         ({"oidc_client_id": "x"}, "OIDC_CLIENT_ID needs INFERENCE_STORE_API_PUBLIC_URL"),
         ({"oidc_client_secret": "x"}, "OIDC_CLIENT_ID is not"),
+        ({"oidc_device_client_id": "x"}, "OIDC_DEVICE_CLIENT_ID needs INFERENCE_STORE_OIDC_ISSUER"),
         ({"oidc_scopes": "profile"}, "lacks `openid`"),
         ({"api_public_url": "http://store.internal"}, "https://"),
         ({"auth": "of"}, "off"),
