@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Show them until Ctrl-C."""
     with open_store(options, DEFAULT_RETRIES) as transport:
-        tail = _Tail(transport, options, RowPrinter(options))
+        tail = Tail(transport, options, RowPrinter(options))
         if options.no_follow:
             tail.show_last(options.limit)
             return 0
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 @dataclass(slots=True)
-class _Tail:
+class Tail:
     """What was shown, so that nothing comes twice."""
 
     transport: Transport

@@ -1,6 +1,7 @@
 """Asks an OIDC issuer: bounded answers of one JSON object, over TLS, without redirects."""
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -13,6 +14,8 @@ from inference_store_client.errors import ConnectionFailed, SettingsError, Unexp
 
 _MOST_BYTES: Final = 1024 * 1024
 _TIMEOUT: Final = httpx.Timeout(10.0)
+_MOST_SECONDS: Final = 30.0
+"""For a whole answer: a byte now and then is none."""
 TRANSIENT: Final = frozenset({429, 500, 502, 503, 504})
 
 
@@ -103,9 +106,11 @@ def ask(
 
 
 def _read(answer: httpx.Response, url: str) -> bytes:
-    content = b""
+    content, ends_at = b"", time.monotonic() + _MOST_SECONDS
     for piece in answer.iter_bytes():
         content += piece
+        if time.monotonic() > ends_at:
+            raise ConnectionFailed(f"{url} did not answer within {_MOST_SECONDS:g} s")
         if len(content) > _MOST_BYTES:
             raise UnexpectedAnswer(f"{url} answered more than {_MOST_BYTES:,} bytes")
     return content

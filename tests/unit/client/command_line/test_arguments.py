@@ -1,5 +1,6 @@
 """Arguments are read, or refused with what to write instead."""
 
+import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -66,6 +67,21 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
     assert end.value.code == 0
     assert COMMANDS[name] in " ".join(capsys.readouterr().out.split())
     assert import_command(name).__doc__
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_every_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert [name for name in [*COMMANDS, "no-follow"] if name not in script] == []
+
+
+def test_without_shtab_the_remedy_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert main(["completion", "bash"]) == 2
+    assert "inference-store-client[completion]" in capsys.readouterr().err
 
 
 def test_prints_its_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,99 @@
+"""The tail shows each arrival once, also after an interruption."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+
+from inference_store_client import Forbidden, Retries
+from inference_store_client.command_line.printing import RowPrinter
+from inference_store_client.command_line.tail import Tail
+from inference_store_client.origin import Origin
+from inference_store_client.settings import ClientSettings
+from inference_store_client.sync.transport import Transport
+from tests.both_clients import make_item, make_problem
+
+_BEGIN = 'event: begin\ndata: {"at": "2026-11-01T00:00:00Z"}\n\n'
+_SETTINGS = ClientSettings(
+    Origin("https://store.example"), retries=Retries(first_wait_seconds=0.0, attempts=2)
+)
+
+
+def write_arrived(numbers: Sequence[int], *, more: bool = False) -> str:
+    items = [{"uid": make_item(number)["uid"]} for number in numbers]
+    return f"event: inferences\ndata: {json.dumps({'items': items, 'more': more})}\n\n"
+
+
+@dataclass(slots=True)
+class FakeApi:
+    """Streams `follows`, one after the other, and has `last` as the last arrivals at each query."""
+
+    follows: list[str]
+    last: list[list[int] | httpx.Response]
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/follow"):
+            return self._follow()
+        body = json.loads(request.content)
+        self.bodies.append(body)
+        if "inference_ids" in body:
+            numbers = [int(uid[-12:], 16) for uid in body["inference_ids"]]
+            return self._answer(sorted(numbers, reverse=True))
+        last = self.last.pop(0)
+        return last if isinstance(last, httpx.Response) else self._answer(last)
+
+    def _follow(self) -> httpx.Response:
+        if not self.follows:
+            return make_problem(403)
+        return httpx.Response(200, content=self.follows.pop(0).encode())
+
+    @staticmethod
+    def _answer(numbers: Sequence[int]) -> httpx.Response:
+        page = {"items": [make_item(number) for number in numbers], "next": None}
+        return httpx.Response(200, json={**page, "searched_back_to": None, "warnings": []})
+
+    def run(self, **changes: Any) -> None:
+        """Follow until the api refuses."""
+        words = {"model": "m", "filter": None, "limit": 10, "columns": ["inference_id"]}
+        options = argparse.Namespace(
+            **{**words, "format": "jsonl", "since": None, "until": None, **changes}
+        )
+        http = httpx.Client(transport=httpx.MockTransport(self))
+        with http, pytest.raises(Forbidden):
+            Tail(Transport(_SETTINGS, http), options, RowPrinter(options)).follow()
+
+
+def test_each_arrival_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
+    follows = [_BEGIN + write_arrived([2, 3]) + write_arrived([3, 4]), _BEGIN + write_arrived([6])]
+    api = FakeApi(follows, [[2, 1], [5, 4, 3]])
+    api.run(filter="ok")
+    shown = capsys.readouterr()
+    names = [json.loads(line)["inference_id"] for line in shown.out.splitlines()]
+    assert names == [f"frame-{number}" for number in (1, 2, 3, 4, 5, 6)]
+    assert shown.err == ""
+    first, by_id = api.bodies[:2]
+    assert (first["sort"], first["filter"], first["limit"]) == ("-indexed_at", "ok", 10)
+    assert "filter" not in by_id
+
+
+def test_it_says_that_more_arrived_than_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    FakeApi([_BEGIN + write_arrived([7, 8], more=True)], [[]]).run()
+    assert "More arrived with them" in capsys.readouterr().err
+
+
+def test_if_the_last_are_not_found_in_time_it_follows(capsys: pytest.CaptureFixture[str]) -> None:
+    slow = make_problem(503, "query-timeout")
+    FakeApi([_BEGIN + write_arrived([7])], [slow]).run()
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == {"inference_id": "frame-7"}
+    assert "503" in shown.err
+
+
+def test_a_table_has_one_head(capsys: pytest.CaptureFixture[str]) -> None:
+    FakeApi([_BEGIN + write_arrived([7])], [[2, 1]]).run(format="table")
+    assert capsys.readouterr().out.split() == ["inference_id", "frame-1", "frame-2", "frame-7"]
