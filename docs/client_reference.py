@@ -11,11 +11,12 @@ from typing import Final, TypeAlias
 
 Row: TypeAlias = tuple[str, str]
 SOURCE: Final = Path(__file__).parents[1] / "client" / "src" / "inference_store_client"
-# Where each class is; of two, the second one has the fields of the first.
+# Where each class is; of two, one has the members of the other.
 _CLASSES: Final[Mapping[str, Sequence[str]]] = {
     "Store": ("sync/store.py:Store",),
     "Model": ("sync/model.py:Model",),
-    "Inferences": ("sync/inferences.py:Inferences",),
+    "Inferences": ("sync/inferences.py:Inferences", "dataset_methods.py:DatasetMethods"),
+    "DatasetSummary": ("datasets/summary.py:DatasetSummary",),
     "Inference": ("values/inference.py:InferenceFields", "sync/inference.py:Inference"),
     "Blob": ("blob.py:Blob",),
     "Retries": ("retries.py:Retries",),
@@ -45,6 +46,12 @@ def _list_members(kind: ast.ClassDef) -> Iterator[Row]:
 
 
 def _describe_function(function: ast.FunctionDef) -> Row:
+    if function.returns and any(
+        ast.unparse(each) == "property" for each in function.decorator_list
+    ):
+        return _code(
+            function.name
+        ), f"{_code(ast.unparse(function.returns))}. {_sentence(function)}"
     return _code(_write_signature(function)), _sentence(function)
 
 

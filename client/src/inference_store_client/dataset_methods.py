@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 if TYPE_CHECKING:
     from .datasets.writing import DatasetRequest
 
-Answer = TypeVar("Answer")
+SummaryT = TypeVar("SummaryT")
 """A DatasetSummary, or a coroutine that returns it."""
 Folder: TypeAlias = str | PathLike[str]
 Classes: TypeAlias = Sequence[str] | None
 
 
-class DatasetMethods(Generic[Answer]):
+class DatasetMethods(Generic[SummaryT]):
     """Datasets of all matches. A folder is written as a whole, or there is none."""
 
     def to_dataset(
         self, format: str, folder: Folder, *, classes: Classes = None, **options: Any
-    ) -> Answer:
+    ) -> SummaryT:
         """Write pictures and predictions into a new folder; `format`: of `datasets.FORMATS`.
 
         `classes`: these labels alone, in this order; None: all that come, sorted. Each inference
@@ -29,28 +29,28 @@ class DatasetMethods(Generic[Answer]):
 
         return self._write_dataset(make_dataset_request(format, folder, classes, **options))
 
-    def to_coco(self, folder: Folder, *, classes: Classes = None) -> Answer:
+    def to_coco(self, folder: Folder, *, classes: Classes = None) -> SummaryT:
         """Write COCO: `images/` and `annotations.json`. As `to_dataset`."""
         return self.to_dataset("coco", folder, classes=classes)
 
-    def to_yolo(self, folder: Folder, *, classes: Classes = None) -> Answer:
+    def to_yolo(self, folder: Folder, *, classes: Classes = None) -> SummaryT:
         """Write YOLO: `images/`, `labels/` and `data.yaml`. As `to_dataset`."""
         return self.to_dataset("yolo", folder, classes=classes)
 
-    def to_fiftyone(self, folder: Folder, *, classes: Classes = None) -> Answer:
+    def to_fiftyone(self, folder: Folder, *, classes: Classes = None) -> SummaryT:
         """Write what FiftyOne imports as `COCODetectionDataset`. As `to_dataset`."""
         return self.to_dataset("fiftyone", folder, classes=classes)
 
-    def to_hf_dataset(self, folder: Folder, *, classes: Classes = None) -> Answer:
+    def to_hf_dataset(self, folder: Folder, *, classes: Classes = None) -> SummaryT:
         """Write what `datasets.load_dataset("imagefolder", …)` loads. As `to_dataset`."""
         return self.to_dataset("huggingface", folder, classes=classes)
 
     def to_webdataset(
         self, folder: Folder, *, classes: Classes = None, shard_bytes: int | None = None
-    ) -> Answer:
+    ) -> SummaryT:
         """Write WebDataset in shards of up to `shard_bytes`; None: 256 MiB. As `to_dataset`."""
         options = {} if shard_bytes is None else {"shard_bytes": shard_bytes}
         return self.to_dataset("webdataset", folder, classes=classes, **options)
 
-    def _write_dataset(self, request: "DatasetRequest") -> Answer:
+    def _write_dataset(self, request: "DatasetRequest") -> SummaryT:
         raise NotImplementedError

@@ -21,6 +21,7 @@ def test_a_public_name_is_there(name: str) -> None:
 @pytest.mark.parametrize("name", ["Store", "Model", "Inferences", "Inference", "Blob"])
 def test_every_method_of_a_class_is_there(name: str) -> None:
     section = _PAGE.partition(f"<!-- client {name} -->")[2].partition(f"<!-- /client {name} -->")[0]
-    methods = [method for method in vars(getattr(package, name)) if not method.startswith("_")]
+    kinds = [kind for kind in getattr(package, name).__mro__ if kind.__module__ != "builtins"]
+    methods = [method for kind in kinds for method in vars(kind) if not method.startswith("_")]
     assert methods
     assert [method for method in methods if f"| `{method}" not in section] == []

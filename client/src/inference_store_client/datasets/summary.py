@@ -55,6 +55,7 @@ class DatasetSummary:
     dropped: Mapping[str, int]
     """Predictions that are no annotations, by reason."""
     remarks: Mapping[str, int]
+    """What a reader should know of pictures and annotations, by what it is."""
 
     @property
     def inferences(self) -> int:
