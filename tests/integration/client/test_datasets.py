@@ -20,6 +20,7 @@ from tests.integration.stored_pictures import BIG, DETECTIONS, MODEL, store_pict
 from tests.settings import TOKEN
 
 from .istore import Istore
+from .storm import Storm
 
 
 def load(folder: Path) -> Any:
@@ -86,12 +87,27 @@ async def test_from_the_command_line(
         forced = await istore.run(*words, "--force")
     assert ended.returncode == 0, ended.stderr
     assert f"{DETECTIONS + 4} pictures of {DETECTIONS + 6} inferences" in ended.stderr
+    assert ended.stderr.startswith(f"{DETECTIONS + 6} inferences, ")
     assert len(load(folder)["images"]) == DETECTIONS + 4
     assert folder.stat().st_mode & 0o777 == 0o700
     assert [again.returncode, wrong.returncode, forced.returncode] == [2, 2, 2]
     assert "exists: remove it" in again.stderr
     assert "no columns" in wrong.stderr
     assert "remove" in forced.stderr
+
+
+async def test_a_storm_of_refusals_passes(
+    make_app: MakeApp, engine: AsyncEngine, blobs: Blobs, bucket: str, both: Client, tmp_path: Path
+) -> None:
+    await store_pictures(engine, blobs, bucket)
+    storm = Storm(make_app(presigned_urls="off"), share=0.5, seed=3)
+    async with serve_app(storm) as http, both.open_store(str(http.base_url)) as store:
+        inferences = store.model(MODEL).inferences("ok")
+        summary = await both.ask(lambda: inferences.to_coco(tmp_path / "street"))
+    assert storm.refused > 5
+    assert summary.left_out == {"not_a_picture": 1, "deleted": 1}
+    uids = {image["uid"] for image in load(tmp_path / "street")["images"]}
+    assert len(uids) == summary.pictures == DETECTIONS + 4
 
 
 async def test_what_is_erased_is_in_no_dataset(

@@ -1,8 +1,10 @@
 """`istore export --format coco`: writes the pictures and predictions that match to a new folder."""
 
 import argparse
+from dataclasses import replace
 from functools import partial
 
+from inference_store_client.chunks import Chunk
 from inference_store_client.datasets.writing import make_dataset_request
 from inference_store_client.decoding import decode
 from inference_store_client.errors import SettingsError
@@ -11,6 +13,7 @@ from inference_store_client.sync.inference import Inference
 
 from .arguments import make_question, open_store
 from .ending import say
+from .export_progress import Progress
 
 
 def run(options: argparse.Namespace) -> int:
@@ -20,8 +23,9 @@ def run(options: argparse.Namespace) -> int:
     if options.force:
         raise SettingsError(f"--force replaces a file alone: remove {options.output} first")
     request = make_dataset_request(options.format, options.output, None)
-    with open_store(options) as transport:
+    with open_store(options) as transport, Progress() as progress:
+        request = replace(request, on_added=lambda data: progress.accept(Chunk(data, 1)))
         build = partial(decode, Inference, _transport=transport)
         summary = write_dataset(transport, make_question(options), build, request)
-    say(str(summary))
+    say(f"{progress.describe()}\n{summary}")
     return 0

@@ -1,6 +1,6 @@
 """A dataset on its way to disk: what is downloaded goes in, a summary comes out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
@@ -28,6 +28,8 @@ class DatasetRequest:
     format: DatasetFormat
     folder: Path
     classes: Sequence[str] | None = None
+    on_added: Callable[[bytes], None] = lambda _: None
+    """Told each inference that was written or left out, by the bytes of its picture."""
 
     def __post_init__(self) -> None:
         classes = self.classes
@@ -66,12 +68,9 @@ class DatasetWriting:
             picture = self._read_picture(download)
         except NoPicture as reason:
             self._tally.left_out[str(reason)] += 1
-            return
-        annotations = self._annotate(inference, picture, download.drawing)
-        self._writer.add(Example(inference, picture, annotations))
-        self._tally.pictures += 1
-        self._tally.annotations += len(annotations)
-        self._labels.update(annotation.label for annotation in annotations)
+        else:
+            self._write(inference, picture, download.drawing)
+        self._request.on_added(download.content or b"")
 
     def finish(self) -> DatasetSummary:
         """Complete the dataset, and give the folder its name."""
@@ -108,6 +107,13 @@ class DatasetWriting:
             self._writer.close()  # which writes what is still in its buffers
         finally:
             self._folder.remove()
+
+    def _write(self, inference: InferenceFields, picture: Picture, drawing: Drawing | None) -> None:
+        annotations = self._annotate(inference, picture, drawing)
+        self._writer.add(Example(inference, picture, annotations))
+        self._tally.pictures += 1
+        self._tally.annotations += len(annotations)
+        self._labels.update(annotation.label for annotation in annotations)
 
     def _read_picture(self, download: Download) -> Picture:
         if download.content is None:
