@@ -18,6 +18,7 @@ _CLASSES: Final[Mapping[str, Sequence[str]]] = {
     "Inferences": ("sync/inferences.py:Inferences", "dataset_methods.py:DatasetMethods"),
     "DatasetSummary": ("datasets/summary.py:DatasetSummary",),
     "Inference": ("values/inference.py:InferenceFields", "sync/inference.py:Inference"),
+    "Export": ("values/exports.py:ExportFields", "sync/export.py:Export"),
     "Blob": ("blob.py:Blob",),
     "Retries": ("retries.py:Retries",),
     "Question": ("question.py:QuestionOptions",),

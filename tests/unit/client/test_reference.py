@@ -18,7 +18,7 @@ def test_a_public_name_is_there(name: str) -> None:
     assert re.search(rf"`{name}\b", _PAGE)
 
 
-@pytest.mark.parametrize("name", ["Store", "Model", "Inferences", "Inference", "Blob"])
+@pytest.mark.parametrize("name", ["Store", "Model", "Inferences", "Inference", "Export", "Blob"])
 def test_every_method_of_a_class_is_there(name: str) -> None:
     section = _PAGE.partition(f"<!-- client {name} -->")[2].partition(f"<!-- /client {name} -->")[0]
     kinds = [kind for kind in getattr(package, name).__mro__ if kind.__module__ != "builtins"]
