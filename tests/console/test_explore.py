@@ -11,7 +11,7 @@ from .conftest import Console, OpenPage
 from .content import STREET, STREETS
 
 MODEL = f"#/m/{STREET}"
-PAGE = 60
+PAGE, NEXT_PAGE = 60, 120
 
 
 def list_ids(page: Page) -> list[str]:
@@ -158,7 +158,7 @@ def test_the_table_sorts(open_page: OpenPage) -> None:
 
 def show_all(page: Page, count: int) -> None:
     """Scroll to the end, page by page."""
-    for shown in (*range(2 * PAGE, count, PAGE), count):
+    for shown in (*range(PAGE + NEXT_PAGE, count, NEXT_PAGE), count):
         page.get_by_role("main").evaluate("main => main.scrollTo(0, main.scrollHeight)")
         expect(page.locator(".tile")).to_have_count(shown)
 

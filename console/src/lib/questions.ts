@@ -5,8 +5,10 @@ import type { Link } from "./link.ts";
 import { readSpan } from "./times.ts";
 import type { Aggregate, Drawing, Inference, InferencePage, Queryables, Retention } from "./types.ts";
 
-/** So many tiles are drawn in one task: more would hold up what one does meanwhile. */
-const PAGE = 60;
+/** Few, so that they come soon. */
+const FIRST_PAGE = 60;
+/** Most of these tiles are far from the window, where they cost little. */
+const NEXT_PAGE = 120;
 
 /** What every question about a filter and a time range has. */
 export function buildConditions(link: Link): Record<string, unknown> {
@@ -22,7 +24,7 @@ function inferences(model: string, ...more: string[]): string {
   return path("models", model, "inferences", ...more);
 }
 
-export function askPage(link: Link, cursor: string | null, signal?: AbortSignal, limit = PAGE) {
+export function askPage(link: Link, cursor: string | null, signal?: AbortSignal, limit = cursor ? NEXT_PAGE : FIRST_PAGE) {
   return post<InferencePage>(
     inferences(link.model, "query"),
     {
