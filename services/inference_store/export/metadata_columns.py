@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
@@ -38,6 +39,7 @@ MOST_KEYS: Final = 1000
 _CAPS: Final = MetadataCaps()
 _LEAST_INT64, _MOST_INT64 = -(2**63), 2**63 - 1
 _PLAIN_DIGITS: Final = 15  # a double holds so many exactly
+_PLAIN_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3}|\.\d{6})?Z", re.ASCII)
 _FINER: Final = re.compile(r"\.\d{7}")  # than a microsecond
 StoredEntry: TypeAlias = Mapping[str, Any]
 Fit: TypeAlias = tuple[Any, bool]
@@ -80,6 +82,11 @@ def _fit_bool(text: str) -> Fit:
 
 
 def _fit_time(text: str) -> Fit:
+    if _PLAIN_TIME.fullmatch(text):
+        try:
+            return datetime.fromisoformat(text), True
+        except ValueError:  # no such day or hour
+            return None, False
     value, _ = read_timestamp(text, _CAPS)
     return value, value is not None and _FINER.search(text) is None
 

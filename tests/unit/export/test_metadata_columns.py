@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -86,6 +87,27 @@ def test_nothing_is_lost(entries: list[Entry]) -> None:
         ]
         assert entry.value is not None
         assert any(spell(value) == parse(value, entry.value) for value in values), (entry, row)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-01-02T03:04:05Z",
+        "2026-01-02T03:04:05.123Z",
+        "2026-01-02T03:04:05.123456Z",
+        "2026-01-02T23:59:60Z",
+        "2026-02-30T00:00:00Z",
+        "0000-01-01T00:00:00Z",
+        "٢٠٢٦-01-02T03:04:05Z",
+    ],
+)
+def test_a_time_in_its_plain_form_is_read_as_any_time_is(text: str) -> None:
+    row = read(
+        choose_columns([see("t", "timestamp")], None),
+        [Entry("t", "timestamp", text, "extended", ())],
+    )
+    assert row.get("metadata.t") == read_timestamp(text, MetadataCaps())[0]
+    assert ("metadata_rest" in row) == ("metadata.t" not in row)
 
 
 def test_paths_into_json_have_no_column() -> None:
