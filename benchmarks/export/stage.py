@@ -13,8 +13,9 @@ from tests.servers.ports import free_port
 from tests.servers.postgres import Postgres
 from tests.service_process import Service
 
-from benchmarks.query.dataset import dataset
 from benchmarks.query.population import MODELS
+
+from .metadata import serve_dataset
 
 MODEL = MODELS[0]
 _BUCKET = "captures"
@@ -38,7 +39,7 @@ class Served:
 def serve(size: int) -> Iterator[Served]:
     """Yield an api over `size` inferences of all models."""
     with ExitStack() as stack:
-        _, dsn = stack.enter_context(dataset(size))
+        dsn = stack.enter_context(serve_dataset(size))
         minio = stack.enter_context(MinioServer())
         minio.create_bucket(_BUCKET)
         port = str(free_port())
