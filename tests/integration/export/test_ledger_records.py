@@ -66,19 +66,19 @@ async def test_exactly_what_was_erased_leaves_the_lists(engine: AsyncEngine, see
             some = make_uids(chance)[: chance.randint(0, 40)]
             batch = [(chance.choice(MODELS), uid) for uid in some]
             await record_batch(connection, ErasedBatch(uuid4(), scope, HASHING), batch)
-            for place, (model, uids) in lists.items():
+            for part_key, (model, uids) in lists.items():
                 gone = [uid for uid in uids if (model, uid) in batch]
-                taken[place] += len(gone)
-                touched |= {place} if gone else set()
+                taken[part_key] += len(gone)
+                touched |= {part_key} if gone else set()
                 if scope == "inference":
-                    lists[place] = model, [uid for uid in uids if uid not in gone]
+                    lists[part_key] = model, [uid for uid in uids if uid not in gone]
         for part in await connection.execute(select(export_part)):
-            place = part.export, part.number
-            uids = lists[place][1]
+            part_key = part.export, part.number
+            uids = lists[part_key][1]
             assert unpack_uids(part.uids) == uids
             if uids:
                 assert (part.first, part.last) == (uids[0], uids[-1])
-            is_stale = place in touched and part.storage_key is not None
+            is_stale = part_key in touched and part.storage_key is not None
             assert (part.state == "stale") == is_stale
         recorded = Counter[tuple[UUID, int]]()
         for row in await connection.execute(select(export_erased)):
