@@ -21,6 +21,8 @@ from inference_store.platform.settings import GROUPS, PREFIX, SettingsGroup, sec
 from inference_store.query.aggregates import AGGREGATES
 from inference_store.query.operators import OPERATORS
 
+from .client_reference import list_client
+
 Row: TypeAlias = tuple[str, ...]
 
 
@@ -122,9 +124,15 @@ def _code(text: str) -> str:
     return f"`{text}`"
 
 
+def list_client_members(name: str) -> str:
+    """Return the table of a class of the Python client, or of a group of its names."""
+    return _table(*list_client(name))
+
+
 FAMILIES: Final[Mapping[str, Callable[..., str]]] = {
     "settings": list_settings,
     "metrics": list_metrics,
+    "client": list_client_members,
 }
 _REASON: Final = ("reason", "what it means")
 TABLES: Final[Mapping[str, Callable[[], str]]] = {

@@ -30,7 +30,7 @@ ERASED = {"filter": "top_label = '7'"}
 HEIGHT, GAP, JOINED_QUALITY = 450, 10, 72
 SCHEMES = ("light", "dark")
 LISTS = (
-    *("accounting", "dead-letters", "retention", "holds", "erasures"),
+    *("accounting", "dead-letters", "retention", "holds", "erasures", "exports"),
     *("certificates", "audit", "reconcile", "keys"),
 )
 PAGES = {
@@ -79,12 +79,20 @@ def fill(running: Demo) -> None:
     erasure = ask(running, "POST", "/v1/models/digit-classifier/erasures", ERASED)
     view = {"name": "Faces that are hard to see", "model_id": MODEL, "filter": SHOWN}
     ask(running, "POST", "/v1/views", view)
+    exported = {"filter": SHOWN, "format": "jsonl"}
+    export = ask(running, "POST", f"/v1/models/{MODEL}/exports", exported)
     wait_for(lambda: is_certified(running, erasure["id"]), START_SECONDS)
+    wait_for(lambda: is_written(running, export["id"]), START_SECONDS)
 
 
 def is_certified(running: Demo, erasure_id: str) -> bool:
     """Return whether an erasure has its certificate."""
     return bool(ask(running, "GET", f"/v1/erasures/{erasure_id}")["certificate"])
+
+
+def is_written(running: Demo, export_id: str) -> bool:
+    """Return whether all parts of an export are written."""
+    return bool(ask(running, "GET", f"/v1/exports/{export_id}")["state"] == "done")
 
 
 def ask(running: Demo, method: str, path: str, body: Any = None) -> Any:

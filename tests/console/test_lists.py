@@ -10,6 +10,7 @@ LISTS = (
     "Retention",
     "Legal holds",
     "Erasures",
+    "Exports",
     "Certificates",
     "Audit",
     "Reconcile",

@@ -15,7 +15,10 @@ from playwright.sync_api import expect, sync_playwright
 
 from tests.console.conftest import CHROMIUM
 from tests.demo_process import Demo, demo, remove_database, wait_for
-from tests.e2e import tutorial
+from tests.e2e import notebook, tutorial
+from tests.e2e.dataframe import follow_dataframe
+from tests.readers.environment import find_readers
+from tests.servers.missing import demand
 from tests.servers.network_cut import CUT, list_interfaces, write_entering
 
 pytest.importorskip("cv2", reason="the demo's packages are not installed")
@@ -97,6 +100,9 @@ def test_the_demo_feeds_once_answers_and_leaves_no_process(folder: Path) -> None
         with urllib.request.urlopen(f"{first.api}/console/", timeout=60) as page:
             assert b"Inference Store" in page.read()
         assert not first.node.exists()
+        follow_dataframe(first.api)
+        if demand("readers", find_readers):
+            notebook.run(first.api, folder / "notebook")
         tutorial.follow(first.api, first.proxy, folder)
         send_own_picture(printed, folder)
         assert_the_doctor_finds_nothing(printed, folder)

@@ -17,6 +17,7 @@ _ROOT = _HERE.parents[1]
 _LOCK = _HERE / "requirements.lock"
 _TORCH = ("torch", "torchvision")
 _SECONDS = 300
+_DIFFERS = "-1"
 
 
 def find_readers() -> Path:
@@ -34,11 +35,11 @@ def find_ultralytics() -> Path:
     return find_readers()
 
 
-def read(script: str, *arguments: str, home: Path) -> Any:
+def read(script: str, *arguments: str, home: Path, folder: Path | None = None) -> Any:
     """Run a script of scripts/ in the readers' Python; return the JSON of its last line.
 
     The client is importable there. `home` is where libraries write their settings; none of them
-    goes to a network. Raises AssertionError with what was printed.
+    goes to a network. `folder`: the current one. Raises AssertionError with what was printed.
     """
     command = [python_of(find_readers()), str(_HERE / "scripts" / script), *arguments]
     environment = {
@@ -51,10 +52,18 @@ def read(script: str, *arguments: str, home: Path) -> Any:
         "FIFTYONE_DO_NOT_TRACK": "true",
     }
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=_SECONDS
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_SECONDS,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    *printed, last = done.stdout.splitlines()
+    assert last != _DIFFERS, "\n".join(printed)[-6000:]
+    return json.loads(last)
 
 
 def _build(folder: Path) -> None:

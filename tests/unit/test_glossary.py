@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 GLOSSARY = (ROOT / "docs" / "reference" / "glossary.md").read_text()
-SOURCES = [ROOT / "services", ROOT / "tests" / "unit"]
+SOURCES = [ROOT / "services", ROOT / "client" / "src", ROOT / "tests" / "unit"]
 # Routes, schemas and fields; and the types of errors, which the OpenAPI does not list.
 API = (ROOT / "tests" / "unit" / "golden" / "files" / "openapi.json").read_text()
 ERRORS = (ROOT / "docs" / "reference" / "errors.md").read_text()

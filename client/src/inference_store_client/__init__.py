@@ -7,6 +7,7 @@ from .blob import Blob
 from .errors import (
     Conflict,
     ConnectionFailed,
+    ExportFailed,
     FilterError,
     Forbidden,
     Gone,
@@ -52,12 +53,13 @@ from .filters import (
 )
 from .retries import Retries
 from .store_warnings import StoreWarning
-from .sync import Inference, Inferences, Model, Store
+from .sync import Export, Inference, Inferences, Model, Store
 
 if TYPE_CHECKING:
-    from .asynchronous import AsyncInference, AsyncInferences, AsyncModel, AsyncStore
+    from .asynchronous import AsyncExport, AsyncInference, AsyncInferences, AsyncModel, AsyncStore
 
 __all__ = [
+    "AsyncExport",
     "AsyncInference",
     "AsyncInferences",
     "AsyncModel",
@@ -65,6 +67,8 @@ __all__ = [
     "Blob",
     "Conflict",
     "ConnectionFailed",
+    "Export",
+    "ExportFailed",
     "Filter",
     "FilterError",
     "Forbidden",

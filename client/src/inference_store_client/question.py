@@ -47,7 +47,7 @@ class Question:
 
     def count_request(self) -> Request:
         """Make the request for the number of matches."""
-        return make_request("POST", f"{self.path}/count", body=self._conditions())
+        return make_request("POST", f"{self.path}/count", body=self.list_conditions())
 
     def page_request(self, cursor: str | None, limit: int | None) -> Request:
         """Make the request for a page."""
@@ -79,7 +79,7 @@ class Question:
 
     def with_pictures(self) -> Self:
         """Return the question for all that a dataset holds: with links to the pictures."""
-        return replace(self, include=("metadata", "predictions", "urls"))
+        return replace(self, include=("metadata", "predictions", "urls"), fields=None)
 
     def of_models(self, model_ids: Sequence[str] | None, project_id: str | None) -> Self:
         """Return the question across models: those, or those of a project."""
@@ -91,7 +91,8 @@ class Question:
         filter = self.filter.tree if isinstance(self.filter, Expression) else self.filter
         return self.path if filter is None else f"{self.path}, {filter!r}"
 
-    def _conditions(self) -> dict[str, Any]:
+    def list_conditions(self) -> dict[str, Any]:
+        """Return the members of a body that say which inferences."""
         window = {"from": self.since, "to": self.until}
         received = {name: format_instant(at) for name, at in window.items() if at is not None}
         members = dict(self.models)
@@ -106,7 +107,7 @@ class Question:
     def _body(self, cursor: str | None) -> dict[str, Any]:
         order = {"sort": self.sort} if self.sample is None else {"sample": self.sample}
         position = {} if cursor is None else {"cursor": cursor}
-        return {**self._conditions(), **order, **self._parts(), **position}
+        return {**self.list_conditions(), **order, **self._parts(), **position}
 
     def _parts(self) -> dict[str, Any]:
         if self.fields is None:

@@ -136,6 +136,11 @@ export function onRefusal(act: (problem: Problem) => void): () => void {
   return () => events.removeEventListener(REFUSED, hear);
 }
 
+/** The whole address of a link in an answer: a presigned one, or the api's own route. */
+export function toAddress(url: string): string {
+  return new URL(url.replace(/^\/v1\//, ""), ROOT).href;
+}
+
 /** Joins a path, each part percent-escaped. */
 export function path(...parts: string[]): string {
   return parts.map(encodeURIComponent).join("/");

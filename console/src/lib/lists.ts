@@ -66,6 +66,15 @@ export const LISTS: List[] = [
     page: () => import("../pages/Erasures.svelte"),
   },
   {
+    name: "exports",
+    title: "Exports",
+    group: "Operate",
+    right: "export",
+    about: "Copies of inferences in the bucket, the newest first, and who was given links to them.",
+    docs: "how-to/export.html",
+    page: () => import("../pages/Exports.svelte"),
+  },
+  {
     name: "certificates",
     title: "Certificates",
     group: "Prove",

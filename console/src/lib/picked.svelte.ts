@@ -26,11 +26,15 @@ class Picked {
     this.ids = new Map();
   }
 
+  /** What is true of these inferences alone. */
+  get filter(): string {
+    const uids = [...this.ids.keys()].map(quoteText).join(", ");
+    return this.ids.size === 1 ? `uid = ${uids}` : `uid IN (${uids})`;
+  }
+
   /** The address of a new erasure or hold of these inferences. */
   at(list: "erasures" | "holds"): string {
-    const uids = [...this.ids.keys()].map(quoteText).join(", ");
-    const filter = this.ids.size === 1 ? `uid = ${uids}` : `uid IN (${uids})`;
-    const search = new URLSearchParams({ of: `model:${this.model}`, f: filter }).toString();
+    const search = new URLSearchParams({ of: `model:${this.model}`, f: this.filter }).toString();
     return formatLink({ ...NOWHERE, list, entry: "new", search });
   }
 }

@@ -97,12 +97,18 @@ function show(line: Line, preview: Preview): void {
     preview.problem = new Problem(problem.status, problem.title, problem.detail);
     return;
   }
-  const text = atob(data ?? "");
-  const bytes = new Uint8Array(text.length); // a function for each byte would take a tenth of a second for a page
-  for (let at = 0; at < text.length; at += 1) bytes[at] = text.charCodeAt(at);
-  preview.show(new Blob([bytes], { type: line.content_type ?? "" }), width && height ? { width, height } : null);
+  preview.show(new Blob([decode(data ?? "")], { type: line.content_type ?? "" }), width && height ? { width, height } : null);
   held.add(preview);
   if (held.size > MOST_HELD) forgetOne();
+}
+
+/** Newer browsers have a function for it, which takes a tenth of the time. */
+function decode(text: string): Uint8Array<ArrayBuffer> {
+  if ("fromBase64" in Uint8Array) return (Uint8Array.fromBase64 as typeof decode)(text);
+  const letters = atob(text);
+  const bytes = new Uint8Array(letters.length); // a function for each byte would take a tenth of a second for a page
+  for (let at = 0; at < letters.length; at += 1) bytes[at] = letters.charCodeAt(at);
+  return bytes;
 }
 
 function forgetOne(): void {

@@ -3,11 +3,13 @@
 export type Tone = "good" | "bad" | "warn" | "busy" | "plain";
 
 const TONES: Record<Exclude<Tone, "plain">, string[]> = {
-  good: ["certified", "deleted", "stored", "in_force", "done"],
+  good: ["certified", "deleted", "stored", "in_force", "done", "written"],
   bad: ["failed", "open", "dead"],
-  warn: ["partly_held", "parked", "unreported"],
+  warn: ["partly_held", "parked", "unreported", "stale"],
   busy: [
     "pending",
+    "listing",
+    "writing",
     "marking",
     "deleting_objects",
     "verifying",

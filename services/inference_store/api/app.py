@@ -20,6 +20,7 @@ from .access import Authenticator
 from .admission_control import AdmissionControl
 from .browsers import LoopbackHost, OwnOrigin
 from .compression import Compression
+from .foreground import Foreground, TrackForeground
 from .openapi import complete_openapi
 from .paths import EscapedPaths
 from .replica import Replica
@@ -119,6 +120,7 @@ def create_app(
     app.state.dictionary = Dictionary(engine, most_keys=settings.max_keys_per_model)
     app.state.authenticator = Authenticator(settings, engine)
     app.state.admission, app.state.streams = _admit_queries(settings)
+    app.state.foreground = Foreground()
     app.state.thumbnails = ThumbnailMaker(blobs, ThumbnailCache())
     app.state.thumbnail_admission = _admit_thumbnails(settings)
     app.state.follow_admission = _admit_followers(settings)
@@ -131,6 +133,7 @@ def create_app(
     complete_openapi(app, settings)
     app.state.templates = _build_templates()
     # From the innermost to the outermost.
+    app.add_middleware(TrackForeground, foreground=app.state.foreground)
     app.add_middleware(Compression)
     app.add_middleware(EscapedPaths)
     app.add_middleware(HeaderLimit, most_bytes=settings.api_max_header_bytes)

@@ -259,9 +259,8 @@ async def _read_inferences(
 ) -> list[Inference]:
     """Return the inferences of the page, in order; read those that the search has not read."""
     unread = [uid for uid in uids if uid not in page.read]
-    more = {
-        inference.uid: inference
-        for inference in await read(connection, model, unread, include=include)
-    }
-    inferences = {**page.read, **more}
+    more = await read(connection, model, unread, include=include)
+    if len(unread) == len(uids):
+        return more
+    inferences = {**page.read, **{inference.uid: inference for inference in more}}
     return [inferences[uid] for uid in uids if uid in inferences]

@@ -3,7 +3,7 @@
 A stream is a loop of pages. Between two of them it has no connection, no transaction and no
 admission, and each checks again whether the caller may: a revoked key ends the streams it began. If
 the client disconnects or reads slowly, no page is searched; if it does not read at all, its stream
-ends.
+ends. Each page gives way to ordinary requests.
 """
 
 import asyncio
@@ -28,6 +28,7 @@ from .admission_control import AdmissionControl
 from .answer import InferenceAnswer
 from .column_stream import make_column_stream
 from .dependencies import querying
+from .foreground import Foreground
 from .inference_pages import AnsweredPage
 from .line_stream import LineStream
 from .negotiation import NDJSON
@@ -47,6 +48,9 @@ _LARGE: Final = {"metadata", "predictions", "urls"}
 _PAGE_OF_LARGE = 100
 _LEAST_OF_A_PAGE = 10
 _PAGE_BYTES = 1_048_576
+# While ordinary requests run, a page is small, and waits for them for so long at most.
+_PAGE_BESIDE_OTHERS = 50
+_GIVE_WAY_SECONDS = 0.05
 # A client that takes longer for a piece does not read any more.
 _STALLED_SECONDS = 60.0
 _PIECE = 65_536
@@ -104,6 +108,10 @@ class _PageSize:
         if count and bytes:
             fitting = max(_LEAST_OF_A_PAGE, count * _PAGE_BYTES // bytes)
             self.size = min(_PAGE, 2 * self.size, fitting)
+
+    def shrink(self) -> None:
+        """Set the size of the next page beside ordinary requests."""
+        self.size = min(self.size, _PAGE_BESIDE_OTHERS)
 
 
 def _get_limit(body: InferenceQuery) -> int | None:
@@ -188,7 +196,7 @@ async def answer_page_or_stream(  # noqa: PLR0917
     return Stream(
         app.state.streams,
         access.admission_name,
-        _iterate_pieces(first, following, size, _get_limit(body), encoder),
+        _iterate_pieces(first, following, size, _get_limit(body), encoder, app.state.foreground),
         media_type=NDJSON if format is None else media_type,
         stalled_seconds=_STALLED_SECONDS,
     )
@@ -208,8 +216,13 @@ async def _ask_page(
     return replace(page, next=None)
 
 
-async def _iterate_pieces(
-    page: AnsweredPage, following: _Following, size: _PageSize, most: int | None, encoder: Encoder
+async def _iterate_pieces(  # noqa: PLR0917
+    page: AnsweredPage,
+    following: _Following,
+    size: _PageSize,
+    most: int | None,
+    encoder: Encoder,
+    foreground: Foreground,
 ) -> AsyncIterator[bytes]:
     """Yield the stream in pieces; while the client reads, nothing else of a page is kept."""
     count, ended, after = 0, "stopped", page.next
@@ -217,11 +230,15 @@ async def _iterate_pieces(
         while True:
             count, after = count + len(page.rows), page.next
             STREAMED.inc(len(page.rows))
+            if len(page.rows) > _PAGE_BESIDE_OTHERS:
+                await foreground.wait_until_idle(_GIVE_WAY_SECONDS)
             content = await read_in_thread(encoder.encode_page, page)
             size.adapt(len(page.rows), len(content))
             del page
             for piece in _split_pieces(content):
                 yield piece
+            if await foreground.wait_until_idle(_GIVE_WAY_SECONDS):
+                size.shrink()
             rest = size.size if most is None else most - count
             if after is None or rest <= 0:
                 ended = "complete" if after is None else "limit"

@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, Final
 
@@ -19,6 +20,10 @@ _SCALARS: Final[Mapping[Kind, Any]] = {
     Kind.BOOL: na.bool_(),
     Kind.TIME: na.timestamp("us", timezone="UTC"),
 }
+_SCHEMAS: Final = {kind: na.c_schema(scalar) for kind, scalar in _SCALARS.items()}
+_NUMBERS: Final = {Kind.INTEGER: "q", Kind.FLOAT: "d", Kind.TIME: "q"}
+"""As `array` has them: 64 bits."""
+_MOST_CACHED: Final = 64
 
 
 class BatchBuilder:
@@ -28,6 +33,7 @@ class BatchBuilder:
     def __init__(self, columns: Sequence[Column]) -> None:
         self._columns = columns
         self._type = na.struct({column.name: _build_type(column) for column in columns})
+        self._schema = na.c_schema(self._type)
 
     def build_schema(self, metadata: Mapping[str, str] | None = None) -> Any:
         """Return the schema with this metadata."""
@@ -38,8 +44,15 @@ class BatchBuilder:
         pairs = zip(values, self._columns, strict=True)
         children = [_encode(items, column) for items, column in pairs]
         return na.c_array_from_buffers(
-            schema or self._type, length, [None], null_count=0, children=children
+            schema or self._schema, length, [None], null_count=0, children=children
         )
+
+
+@lru_cache(_MOST_CACHED)
+def _build_schemas(column: Column) -> tuple[Any, Any]:
+    """Return the schema of a column of lists, and of what is in them."""
+    kind = _build_type(column)
+    return na.c_schema(kind), na.c_schema(kind.value_type)
 
 
 def _build_type(column: Column) -> Any:
@@ -53,7 +66,7 @@ def _build_type(column: Column) -> Any:
 def _encode(values: Values, column: Column) -> Any:
     if column.kind is Kind.TEXTS:
         texts = [text for items in values for text in items or ()]
-        return _encode_lists(values, column, na.c_array(texts, na.string()))
+        return _encode_lists(values, column, na.c_array(texts, _SCHEMAS[Kind.TEXT]))
     if column.kind is Kind.PREDICTIONS:
         return _encode_lists(values, column, _encode_predictions(values, column))
     return _encode_scalars(values, column.kind)
@@ -64,21 +77,43 @@ def _encode_scalars(values: Values, kind: Kind) -> Any:
         return _encode_nulls(len(values), kind)
     if kind is Kind.TIME:
         values = [None if at is None else (at - _EPOCH) // _MICROSECOND for at in values]
-    return na.c_array(values, _SCALARS[kind])
+    if kind in _NUMBERS:
+        return _encode_numbers(values, kind)
+    return na.c_array(values, _SCHEMAS[kind])
 
 
+def _encode_numbers(values: Values, kind: Kind) -> Any:
+    """Encode numbers at a third of what nanoarrow's own builder costs."""
+    code, nulls, validity = _NUMBERS[kind], 0, None
+    try:
+        numbers = array(code, values)
+    except TypeError:  # there are nulls
+        numbers = array(code, [0 if value is None else value for value in values])
+        nulls, validity = values.count(None), _pack_validity(values)
+    return na.c_array_from_buffers(
+        _SCHEMAS[kind], len(values), [validity, numbers], null_count=nulls
+    )
+
+
+def _pack_validity(values: Values) -> bytes:
+    """Return a bit for each value, 1 unless it is null; the first is the lowest."""
+    bits = "".join(["0" if value is None else "1" for value in reversed(values)])
+    return int(bits, 2).to_bytes(-(-len(values) // 8), "little")
+
+
+@lru_cache(_MOST_CACHED)
 def _encode_nulls(length: int, kind: Kind) -> Any:
     """Encode nulls alone, which most columns of most models are."""
     validity, offsets = bytes(-(-length // 8)), bytes(4 * (length + 1))
     data = [offsets, b""] if kind is Kind.TEXT else [bytes(8 * length)]
-    return na.c_array_from_buffers(_SCALARS[kind], length, [validity, *data], null_count=length)
+    return na.c_array_from_buffers(_SCHEMAS[kind], length, [validity, *data], null_count=length)
 
 
 def _encode_lists(values: Values, column: Column, child: Any) -> Any:
     """Encode lists; null is an empty one."""
     offsets = array("i", accumulate((len(items or ()) for items in values), initial=0))
     return na.c_array_from_buffers(
-        _build_type(column), len(values), [None, offsets], null_count=0, children=[child]
+        _build_schemas(column)[0], len(values), [None, offsets], null_count=0, children=[child]
     )
 
 
@@ -89,5 +124,7 @@ def _encode_predictions(values: Values, column: Column) -> Any:
         _encode_scalars(list(member), kind)
         for member, (_, kind) in zip(members, column.members, strict=True)
     ]
-    kinds = na.struct({name: _SCALARS[kind] for name, kind in column.members})
-    return na.c_array_from_buffers(kinds, len(predictions), [None], null_count=0, children=children)
+    _, schema = _build_schemas(column)
+    return na.c_array_from_buffers(
+        schema, len(predictions), [None], null_count=0, children=children
+    )

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.objects import Blobs
 from inference_store_client import Store
 from inference_store_client.datasets import FORMATS
+from inference_store_client.datasets.pictures import SUFFIXES
 from tests.console.pictures import HEIGHT, WIDTH
 from tests.integration.api.app_server import serve_app
 from tests.integration.api.conftest import MakeApp
@@ -85,6 +86,12 @@ def check_outlines(names: Mapping[str, Any]) -> None:
     assert cell["mask"] == pytest.approx(14_400 - 600 + 50, rel=0.02)
     assert pose["keypoints"] == [30, 40, 2, 0, 0, 0, 60, 90, 2]
     assert ship["mask"] == pytest.approx(WIDTH / 4 * HEIGHT / 2, rel=0.02)
+
+
+@pytest.mark.real_ultralytics
+def test_what_a_reader_of_folders_would_skip_is_unsupported(tmp_path: Path) -> None:
+    for name, suffixes in read("list_suffixes.py", home=tmp_path).items():
+        assert SUFFIXES - set(suffixes) == FORMATS[name].unsupported
 
 
 @pytest.mark.parametrize(

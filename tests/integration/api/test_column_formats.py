@@ -165,8 +165,7 @@ async def test_it_continues_after_the_last_cursor(
     monkeypatch.setattr(streams, "_PAGE", 10)
     await store(engine, *(NewInference(f"id-{n}", at(n)) for n in range(35)))
     first = await read_arrow(client, limit=25)
-    cursors = [number for number, row in enumerate(first) if row["cursor"] is not None]
-    assert cursors == [9, 19, 24]
+    assert find_page_ends(first) == [9, 19, 24]
     rest = await read_arrow(client, cursor=first[-1]["cursor"])
     ids = [row["inference_id"] for row in [*first, *rest]]
     assert ids == [f"id-{n}" for n in reversed(range(35))]
@@ -208,3 +207,26 @@ async def test_a_failed_stream_is_cut_off(
                 await client.post(_QUERY, json=body, headers={"Accept": media_type})
         answer = await client.post(_QUERY, json=body, headers={"Accept": media_type})
         assert answer.status_code == 200
+
+
+async def test_pages_are_small_beside_ordinary_requests(
+    make_app: MakeApp, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "_PAGE", 20)
+    monkeypatch.setattr(streams, "_PAGE_BESIDE_OTHERS", 10)
+    await store(engine, *(NewInference(f"id-{n}", at(n)) for n in range(50)))
+    app = make_app()
+    async with serve_app(app) as client:
+        app.state.foreground.enter()  # a request that does not end
+        beside = await read_arrow(client)
+        app.state.foreground.leave()
+        alone = await read_arrow(client)
+    assert find_page_ends(beside) == [19, 29, 39, 49]
+    assert find_page_ends(alone) == [19, 39, 49]
+    ids = [f"id-{n}" for n in reversed(range(50))]
+    assert [row["inference_id"] for row in beside] == ids
+
+
+def find_page_ends(rows: list[dict[str, Any]]) -> list[int]:
+    """Return the numbers of the rows that end a page."""
+    return [number for number, row in enumerate(rows) if row["cursor"] is not None]

@@ -19,6 +19,8 @@ from tests.integration.api.conftest import MakeApp
 from tests.integration.stored_pictures import BIG, DETECTIONS, MODEL, store_pictures
 from tests.settings import TOKEN
 
+from .istore import Istore
+
 
 def load(folder: Path) -> Any:
     return json.loads((folder / "annotations.json").read_text())
@@ -68,6 +70,28 @@ async def test_coco(
     poses = [item for item in coco["annotations"] if item.get("num_keypoints")]
     assert [pose["keypoints"] for pose in poses] == [[30, 40, 2, 0, 0, 0, 60, 90, 2]]
     assert len(coco["annotations"]) == DETECTIONS + DETECTIONS // 2 + 3
+
+
+async def test_from_the_command_line(
+    make_app: MakeApp, engine: AsyncEngine, blobs: Blobs, bucket: str, tmp_path: Path
+) -> None:
+    await store_pictures(engine, blobs, bucket)
+    folder = tmp_path / "street"
+    async with serve_app(make_app()) as http:
+        istore = Istore(str(http.base_url), tmp_path)
+        words = ("export", MODEL, "--format", "coco", "-o", str(folder), "--filter", "ok")
+        ended = await istore.run(*words)
+        again = await istore.run(*words)
+        wrong = await istore.run(*words, "--columns", "uid")
+        forced = await istore.run(*words, "--force")
+    assert ended.returncode == 0, ended.stderr
+    assert f"{DETECTIONS + 4} pictures of {DETECTIONS + 6} inferences" in ended.stderr
+    assert len(load(folder)["images"]) == DETECTIONS + 4
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert [again.returncode, wrong.returncode, forced.returncode] == [2, 2, 2]
+    assert "exists: remove it" in again.stderr
+    assert "no columns" in wrong.stderr
+    assert "remove" in forced.stderr
 
 
 async def test_what_is_erased_is_in_no_dataset(

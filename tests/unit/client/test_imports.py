@@ -9,9 +9,10 @@ import pytest
 import inference_store_client as package
 
 _SOURCE = Path(__file__).parents[3] / "client" / "src"
+_PARTS = ("asynchronous", "chariot", "command_line", "datasets")
 _LATER = (
-    *("inference_store_client.asynchronous", "inference_store_client.datasets", "imagesize"),
-    *("nanoarrow", "pandas", "polars", "inference_store"),
+    *(f"inference_store_client.{name}" for name in _PARTS),
+    *("imagesize", "nanoarrow", "pandas", "polars", "inference_store"),
 )
 
 

@@ -22,6 +22,12 @@ from inference_store_client.values.drawings import (
     ShapeBox,
 )
 from inference_store_client.values.erasures import Erasure, Obstacle, Progress
+from inference_store_client.values.exports import (
+    Download,
+    ExportFields,
+    ExportPart,
+    ExportPartPage,
+)
 from inference_store_client.values.inference import InferenceFields, Urls
 from inference_store_client.values.metadata import Metadata, MetadataEntry
 from inference_store_client.values.models import (
@@ -71,6 +77,10 @@ KINDS: dict[str, type[Any]] = {
     "OwnGrant": Grant,
     "OwnLimits": CallerLimits,
     "SwitchedOn": SwitchedOn,
+    "ShownExport": ExportFields,
+    "ShownDownload": Download,
+    "ShownPart": ExportPart,
+    "ExportPartPage": ExportPartPage,
     "ShownThumbnail": Thumbnail,
     "ThumbnailPage": ThumbnailPage,
     "ShownDrawing": Drawing,

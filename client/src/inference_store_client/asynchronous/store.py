@@ -1,12 +1,16 @@
 """The store."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
+from uuid import UUID
 
 import httpx
 
 from inference_store_client import reading
+from inference_store_client.decoding import decode
+from inference_store_client.exporting import read_export
 from inference_store_client.filters import Filter
 from inference_store_client.json_text import Json
 from inference_store_client.question import Question, QuestionOptions
@@ -16,6 +20,7 @@ from inference_store_client.settings import find_settings
 from inference_store_client.values.caller import Caller
 from inference_store_client.values.models import Registration, RegistrationPage
 
+from .export import AsyncExport
 from .inferences import AsyncInferences
 from .model import AsyncModel
 from .transport import AsyncTransport
@@ -68,6 +73,12 @@ class AsyncStore:
         """Read who the caller is, and what they may do."""
         request = make_request("GET", make_path("me"))
         return await self._transport.run(reading.fetch(Caller, request, self._transport.settings))
+
+    async def export(self, id: UUID | str) -> AsyncExport:
+        """Read an export that was requested before."""
+        request = make_request("GET", make_path("exports", str(id)))
+        build = partial(decode, AsyncExport, _transport=self._transport)
+        return await self._transport.run(read_export(request, build, self._transport.settings))
 
     @overload
     async def request(

@@ -1,14 +1,16 @@
-"""`istore export`: writes all inferences that match to a file, whole or not at all.
+"""`istore export`: writes all inferences that match to a file or a folder, whole or not at all.
 
-The store sends them on the route of a query, as a stream that is resumed. Exports that the store
-itself carries out, as jobs, belong beside this as `istore export --job`.
+The store sends them on the route of a query, as a stream that is resumed. With `--job` the store
+writes files (`export_job.py`).
 """
 
 import argparse
 from pathlib import Path
 
+from inference_store_client.datasets import FORMATS as DATASETS
 from inference_store_client.errors import SettingsError
 
+from . import export_dataset, export_job
 from .arguments import add_columns, add_conditions, add_store, make_question, open_store
 from .ending import say
 from .export_formats import FORMATS, find_format
@@ -20,18 +22,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     add_conditions(parser)
     parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="FILE", help="the file to write"
+        "-o",
+        "--output",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="the file to write; of a dataset of pictures: the folder",
     )
     parser.add_argument(
-        "--format", choices=sorted(FORMATS), help="default: as the file's name ends"
+        "--format",
+        choices=[*sorted(FORMATS), *sorted(DATASETS)],
+        help="default: as the file's name ends",
     )
     parser.add_argument("--force", action="store_true", help="replace the file if it is there")
     add_columns(parser)
+    export_job.add_arguments(parser)
     add_store(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Write the file. It appears when it is whole."""
+    if options.job:
+        return export_job.run(options)
+    if options.format in DATASETS:
+        return export_dataset.run(options)
     export_format = find_format(options.format, options.output)
     export_format.require()
     _check_output(options.output, force=options.force)

@@ -44,7 +44,12 @@ FORMATS: Final = _list(
         partial(CocoWriter, pictures="data", file="labels.json"),
         has_outlines=True,
     ),
-    DatasetFormat("huggingface", "Hugging Face datasets", ImageFolderWriter),
+    DatasetFormat(
+        "huggingface",
+        "Hugging Face datasets",
+        ImageFolderWriter,
+        unsupported=frozenset({"avif"}),
+    ),
     DatasetFormat("webdataset", "WebDataset", WebDatasetWriter, has_outlines=True),
 )
 """Every format by name."""

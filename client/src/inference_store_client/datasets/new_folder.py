@@ -8,7 +8,7 @@ from inference_store_client.errors import SettingsError
 
 
 class NewFolder:
-    """Fills a temporary folder beside the target, and renames it at the end.
+    """Fills a temporary folder beside the target, and renames it at the end. Only you may read it.
 
     A process that is killed leaves the temporary folder, which is named like a hidden file.
     """
@@ -22,7 +22,6 @@ class NewFolder:
     def publish(self) -> None:
         """Give the folder its name. Raises SettingsError if that exists by now."""
         _refuse_existing(self.target)
-        self.path.chmod(0o755)
         # Of a folder that somebody has made since, rename replaces an empty one alone.
         self.path.rename(self.target)
 

@@ -1,5 +1,6 @@
 """Pictures as they were stored: what their first bytes and their header say."""
 
+import re
 from dataclasses import dataclass, field
 from importlib import import_module
 from io import BytesIO
@@ -10,17 +11,17 @@ from inference_store_client.errors import SettingsError
 from .geometry import Size
 
 _SIGNATURES: Final = (
-    (0, b"\xff\xd8\xff", "jpg"),
-    (0, b"\x89PNG\r\n\x1a\n", "png"),
-    (0, b"GIF87a", "gif"),
-    (0, b"GIF89a", "gif"),
-    (8, b"WEBPVP", "webp"),
-    (0, b"BM", "bmp"),
-    (0, b"II*\0", "tiff"),
-    (0, b"MM\0*", "tiff"),
-    (4, b"ftypavif", "avif"),
+    (re.compile(rb"\xff\xd8\xff"), "jpg"),
+    (re.compile(rb"\x89PNG\r\n\x1a\n"), "png"),
+    (re.compile(rb"GIF8[79]a"), "gif"),
+    (re.compile(rb"RIFF....WEBPVP", re.DOTALL), "webp"),
+    (re.compile(rb"BM....\0\0\0\0", re.DOTALL), "bmp"),
+    (re.compile(rb"II\*\0|MM\0\*"), "tiff"),
+    (re.compile(rb"....ftypavi[fs]", re.DOTALL), "avif"),
 )
-"""What a picture has at an offset, and the suffix of its file."""
+"""What a picture begins with, and the suffix of its file."""
+SUFFIXES: Final = frozenset(suffix for _, suffix in _SIGNATURES)
+"""Every suffix that a picture of a dataset may have."""
 _MOST_PIXELS: Final = 2**31
 
 
@@ -60,10 +61,7 @@ def read_picture(content: bytes) -> Picture:
 
 
 def _find_suffix(content: bytes) -> str | None:
-    for offset, signature, suffix in _SIGNATURES:
-        if content.startswith(signature, offset):
-            return suffix
-    return None
+    return next((suffix for begin, suffix in _SIGNATURES if begin.match(content)), None)
 
 
 def _import_imagesize() -> Any:

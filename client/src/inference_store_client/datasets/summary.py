@@ -9,14 +9,14 @@ from typing import Final
 LEFT_OUT: Final[Mapping[str, str]] = {
     "no_data": "the store has no datum of them",
     "deleted": "their datum was deleted, or is not in the bucket",
-    "not_a_picture": "their datum is no picture",
+    "not_a_picture": "their datum is no JPEG, PNG, GIF, WebP, BMP, TIFF or AVIF",
     "unreadable": "the header of their picture cannot be read",
     "unsupported": "readers of the format do not open their kind of picture",
 }
 """Why inferences that match are not in a dataset."""
 DROPPED: Final[Mapping[str, str]] = {
     "no_shape": "they are about the whole picture",
-    "outside": "nothing of them is inside their picture",
+    "outside": "they have no area inside their picture",
     "other_class": "their label is not in `classes`",
 }
 """Why predictions are no annotations."""

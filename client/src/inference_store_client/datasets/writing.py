@@ -104,8 +104,10 @@ class DatasetWriting:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._writer.close()
-        self._folder.remove()
+        try:
+            self._writer.close()  # which writes what is still in its buffers
+        finally:
+            self._folder.remove()
 
     def _read_picture(self, download: Download) -> Picture:
         if download.content is None:
@@ -120,7 +122,7 @@ class DatasetWriting:
     ) -> list[Annotation]:
         tally, classes = self._tally, self._request.classes
         annotations = list_annotations(inference, picture.size, drawing, tally.dropped)
-        wanted = [item for item in annotations if classes is None or item.label in self._labels]
+        wanted = [item for item in annotations if classes is None or item.label in classes]
         tally.dropped.update(["other_class"] * (len(annotations) - len(wanted)))
         tally.remarks.update(["clipped"] * sum(item.is_clipped for item in wanted))
         if inference.prediction_count is None:

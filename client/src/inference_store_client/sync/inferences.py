@@ -9,11 +9,14 @@ from inference_store_client.arrow_batches import read_array
 from inference_store_client.columns import read_columns
 from inference_store_client.dataset_methods import DatasetMethods
 from inference_store_client.decoding import decode
+from inference_store_client.exporting import make_export_request, read_export
 from inference_store_client.frames import make_pandas, make_polars
 from inference_store_client.question import Question
 from inference_store_client.streaming import stream
 from inference_store_client.values.answers import Page
+from inference_store_client.values.exports import ExportFormat
 
+from .export import Export
 from .inference import Inference
 from .transport import Transport
 
@@ -74,6 +77,24 @@ class Inferences(DatasetMethods["DatasetSummary"]):
 
     def _read_columns(self, fields: Sequence[str] | None) -> bytes:
         return self._transport.run(read_columns(self._question, self._settings, fields))
+
+    def export(
+        self,
+        format: ExportFormat = "parquet",
+        *,
+        expires_in: str | None = None,
+        confirm: bool = False,
+    ) -> Export:
+        """Let the store write every match to its bucket, in parts. It needs the right `export`.
+
+        `expires_in`: when the parts are deleted, as an ISO 8601 duration (`P7D`). `confirm`: also
+        if very many match.
+        """
+        request = make_export_request(
+            self._question, format, expires_in=expires_in, confirm=confirm
+        )
+        build = partial(decode, Export, _transport=self._transport)
+        return self._transport.run(read_export(request, build, self._settings))
 
     def _write_dataset(self, request: "DatasetRequest") -> "DatasetSummary":
         from .datasets import write_dataset  # noqa: PLC0415  (takes time to import)

@@ -1,8 +1,10 @@
 """Datasets are whole, in order and bounded: each inference is in them once, or counted."""
 
 import json
+import resource
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from time import monotonic
@@ -106,6 +108,24 @@ async def test_without_an_answer_there_is_no_folder(
 ) -> None:
     with pytest.raises(error):
         await write(client, PictureStore(make_street(40), **fault), tmp_path / "street")
+    assert not list_all(tmp_path)
+
+
+@contextmanager
+def limit_files(size: int) -> Iterator[None]:
+    """Let no file of this process grow beyond a number of bytes: as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+async def test_on_a_full_disk_there_is_no_folder(client: Client, tmp_path: Path, name: str) -> None:
+    with limit_files(10_000), pytest.raises(OSError, match="File too large"):
+        await write(client, PictureStore(make_street(100)), tmp_path / "street", name)
     assert not list_all(tmp_path)
 
 

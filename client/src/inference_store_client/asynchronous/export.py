@@ -1,0 +1,64 @@
+"""An export that the store writes to its bucket."""
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from inference_store_client import exporting
+from inference_store_client.decoding import decode
+from inference_store_client.json_text import Json
+from inference_store_client.requests import make_path, make_request
+from inference_store_client.values.exports import ExportFields, ExportPart
+
+from .transport import AsyncTransport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncExport(ExportFields):
+    """An export as it was when it was read; each method asks the store again."""
+
+    _transport: AsyncTransport = field(repr=False, compare=False)
+
+    async def refresh(self) -> "AsyncExport":
+        """Return the export as it is now."""
+        request = make_request("GET", make_path("exports", str(self.id)))
+        steps = exporting.read_export(request, self._build, self._transport.settings)
+        return await self._transport.run(steps)
+
+    async def wait(self) -> "AsyncExport":
+        """Return the export once every part is written. Raises ExportFailed if none will be."""
+        settings = self._transport.settings
+        steps = exporting.wait_until_written(self.id, self._build, settings)
+        return await self._transport.run(steps)
+
+    async def list_parts(self) -> list[ExportPart]:
+        """Return its parts, with links. The store notes that you were given them."""
+        return await self._transport.run(exporting.list_parts(self.id, self._transport.settings))
+
+    async def read_part(self, part: ExportPart) -> bytes:
+        """Return the bytes of a part, checked by their SHA-256."""
+        return await self._transport.run(exporting.read_part(part, self._transport.settings))
+
+    async def download(self, folder: str | Path) -> list[Path]:
+        """Write every part into a folder, once all are written; return the files.
+
+        Each file appears when it is whole. Only one part is in memory at a time.
+        """
+        export, target = await self.wait(), Path(folder)
+        await asyncio.to_thread(target.mkdir, parents=True, exist_ok=True)
+        files = []
+        for part in await self.list_parts():
+            if part.url is not None:
+                content = await self.read_part(part)
+                path = target / exporting.name_part(export, part)
+                files.append(await asyncio.to_thread(exporting.write_whole, path, content))
+        return files
+
+    async def cancel(self) -> "AsyncExport":
+        """Stop it, and let the store delete its parts."""
+        request = make_request("POST", make_path("exports", str(self.id), "cancel"))
+        steps = exporting.read_export(request, self._build, self._transport.settings)
+        return await self._transport.run(steps)
+
+    def _build(self, members: Json) -> "AsyncExport":
+        return decode(AsyncExport, members, _transport=self._transport)

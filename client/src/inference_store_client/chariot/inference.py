@@ -1,0 +1,85 @@
+"""The functions of the reference system about inferences."""
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any, Final
+
+from inference_store_client.errors import NotFound, SettingsError
+from inference_store_client.requests import make_path
+
+from .connection import get_store
+from .models import (
+    BaseInferenceFilter,
+    Inference,
+    NewGetInferencesRequest,
+    Pagination,
+    PaginationSortDirection,
+)
+
+_MOST_OF_A_PAGE: Final = 1000
+
+
+def filter_inferences(model_id: str, request_body: NewGetInferencesRequest) -> list[Inference]:
+    """Return the inferences that match. `offset` is read and skipped: cursors are faster."""
+    pages = request_body.pagination
+    body = request_body.filters.to_body() | {"sort": _sort(pages), "include": ["metadata"]}
+    end = None if pages.limit is None else pages.offset + pages.limit
+    items = islice(_read(model_id, body, end), pages.offset, end)
+    return [Inference.of(item) for item in items]
+
+
+get_inferences = filter_inferences
+
+
+def count_inferences(model_id: str, request_body: NewGetInferencesRequest) -> int:
+    """Count the inferences that match, whatever the pagination."""
+    path = make_path("models", model_id, "inferences", "count")
+    answer = get_store().request("POST", path, body=request_body.filters.to_body())
+    return int(answer["count"])
+
+
+def get_inference(model_id: str, inference_id: str, presign: bool = False) -> Inference | None:
+    """Return an inference; None: there is no such inference, or no such model.
+
+    `presign`: with a link that reads the data; it needs the right `read_inputs`.
+    """
+    path = make_path("models", model_id, "inferences", inference_id)
+    include = "metadata,urls" if presign else "metadata"
+    try:
+        return Inference.of(get_store().request("GET", path, params={"include": include}))
+    except NotFound:
+        return None
+
+
+def bulk_delete_inferences(model_id: str, filter_: BaseInferenceFilter) -> list[str | None]:
+    """Erase the inferences that match, and return their ids. Raises SettingsError without a filter.
+
+    The store hides them, and deletes them afterwards; what a legal hold keeps stays.
+    """
+    if not filter_.metadata_filter:
+        raise SettingsError("an empty filter would erase everything of the model: give one")
+    body = filter_.to_body() | {"fields": ["uid", "inference_id"]}
+    items = list(_read(model_id, body, None))
+    path = make_path("models", model_id, "erasures")
+    for begin in range(0, len(items), _MOST_OF_A_PAGE):
+        ids = [f"uid:{item['uid']}" for item in items[begin : begin + _MOST_OF_A_PAGE]]
+        get_store().request("POST", path, body={"inference_ids": ids})
+    return [item["inference_id"] for item in items]
+
+
+def _sort(pagination: Pagination) -> str:
+    is_ascending = pagination.direction == PaginationSortDirection.ASCENDING
+    return "received_at" if is_ascending else "-received_at"
+
+
+def _read(model_id: str, body: Mapping[str, Any], most: int | None) -> Iterator[Mapping[str, Any]]:
+    """Yield the matches, page by page."""
+    path = make_path("models", model_id, "inferences", "query")
+    limit = _MOST_OF_A_PAGE if most is None else max(1, min(most, _MOST_OF_A_PAGE))
+    position: Mapping[str, str] = {}
+    while True:
+        page = get_store().request("POST", path, body={**body, "limit": limit, **position})
+        yield from page["items"]
+        if page["next"] is None:
+            return
+        position = {"cursor": page["next"]}

@@ -1,0 +1,27 @@
+"""`istore export --format coco`: writes the pictures and predictions that match to a new folder."""
+
+import argparse
+from functools import partial
+
+from inference_store_client.datasets.writing import make_dataset_request
+from inference_store_client.decoding import decode
+from inference_store_client.errors import SettingsError
+from inference_store_client.sync.datasets import write_dataset
+from inference_store_client.sync.inference import Inference
+
+from .arguments import make_question, open_store
+from .ending import say
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the folder. It appears when it is whole."""
+    if options.columns is not None:
+        raise SettingsError("a dataset has no columns: leave --columns out")
+    if options.force:
+        raise SettingsError(f"--force replaces a file alone: remove {options.output} first")
+    request = make_dataset_request(options.format, options.output, None)
+    with open_store(options) as transport:
+        build = partial(decode, Inference, _transport=transport)
+        summary = write_dataset(transport, make_question(options), build, request)
+    say(str(summary))
+    return 0

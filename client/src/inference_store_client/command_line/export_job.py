@@ -1,0 +1,59 @@
+"""`istore export --job`: the store writes the files, and this downloads them into a folder."""
+
+import argparse
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from inference_store_client import exporting
+from inference_store_client.decoding import decode
+from inference_store_client.errors import SettingsError
+from inference_store_client.sync.export import Export
+from inference_store_client.values.exports import ExportFormat
+
+from .arguments import make_question, open_store
+from .ending import say
+
+_FORMATS: Final[tuple[ExportFormat, ...]] = ("parquet", "arrow", "csv", "jsonl")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of an export that the store carries out."""
+    group = parser.add_argument_group("a job of the store")
+    group.add_argument(
+        "--job", action="store_true", help="let the store write files; -o is then a new folder"
+    )
+    group.add_argument(
+        "--expires-in", metavar="DURATION", help="when the store deletes its files: P7D, PT12H"
+    )
+    group.add_argument("--confirm", action="store_true", help="also if very many match")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Request the export, wait for it, and download its parts."""
+    _check_folder(options.output)
+    if options.format not in {None, *_FORMATS}:
+        raise SettingsError(f"--format {options.format}: a job writes {', '.join(_FORMATS)}")
+    if options.columns is not None:
+        raise SettingsError("--columns: a job writes all columns; leave it out, or leave out --job")
+    with open_store(options) as transport:
+        request = exporting.make_export_request(
+            make_question(options),
+            options.format or _FORMATS[0],
+            expires_in=options.expires_in,
+            confirm=options.confirm,
+        )
+        build = partial(decode, Export, _transport=transport)
+        export = transport.run(exporting.read_export(request, build, transport.settings))
+        say(f"Export {export.id}: the store writes it.")
+        files = export.download(options.output)
+        done = export.refresh()
+    say(f"{done.rows:,} inferences in {len(files):,} files: {options.output}")
+    return 0
+
+
+def _check_folder(path: Path) -> None:
+    if path.exists():
+        raise SettingsError(f"{path} exists: give a new folder")
+    if not path.parent.is_dir():
+        raise SettingsError(f"{path.parent} is no folder: make it first")

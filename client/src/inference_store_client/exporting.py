@@ -1,0 +1,109 @@
+"""Exports that the store carries out: requested, waited for, their parts downloaded. No I/O."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+from .commands import Steps, Wait
+from .errors import ExportFailed, SettingsError, UnexpectedAnswer
+from .exchange import exchange
+from .question import NEWEST_FIRST, Question
+from .reading import fetch, request_any
+from .requests import ANY, Request, make_path, make_request
+from .settings import ClientSettings
+from .values.exports import ENDED, ExportFields, ExportFormat, ExportPart, ExportPartPage
+
+T = TypeVar("T", bound=ExportFields)
+Build = Callable[[Any], T]
+_FIRST_WAIT_SECONDS: Final = 0.2
+_LONGEST_WAIT_SECONDS: Final = 5.0
+_SUFFIXES: Final = {"parquet": ".parquet", "arrow": ".arrows", "csv": ".csv", "jsonl": ".jsonl"}
+_INCLUDED: Final = ("metadata", "predictions")
+
+
+def make_export_request(
+    question: Question, format: ExportFormat, *, expires_in: str | None, confirm: bool
+) -> Request:
+    """Make the request for an export of a question. Raises SettingsError for one that an export
+    cannot answer: it has all inferences of one model that match, in order of time."""
+    if question.models or not question.path.startswith(make_path("models") + "/"):
+        raise SettingsError("an export is of one model: call `export` on its inferences")
+    for name, is_given in {
+        "sort": question.sort != NEWEST_FIRST,
+        "inference_ids": question.inference_ids is not None,
+        "unknown_keys": question.unknown_keys != "refuse",
+        "sample": question.sample is not None,
+        "fields": question.fields is not None,
+    }.items():
+        if is_given:
+            raise SettingsError(f"an export has no `{name}`: leave it out, or stream instead")
+    body = {
+        **question.list_conditions(),
+        "format": format,
+        "include": [name for name in question.include if name in _INCLUDED],
+        "confirm": confirm,
+    }
+    if expires_in is not None:
+        body["expires_in"] = expires_in
+    path = question.path.removesuffix("/inferences") + "/exports"
+    return make_request("POST", path, body=body)
+
+
+def read_export(request: Request, build: Build[T], settings: ClientSettings) -> Steps[T]:
+    """Send a request whose answer is an export."""
+    return build((yield from request_any(request, settings)))
+
+
+def wait_until_written(id: UUID, build: Build[T], settings: ClientSettings) -> Steps[T]:
+    """Wait until every part is written. Raises ExportFailed if that will never be."""
+    wait_seconds = _FIRST_WAIT_SECONDS
+    request = make_request("GET", make_path("exports", str(id)))
+    while True:
+        export = yield from read_export(request, build, settings)
+        if export.state in ENDED:
+            break
+        yield Wait(wait_seconds)
+        wait_seconds = min(2 * wait_seconds, _LONGEST_WAIT_SECONDS)
+    if export.state != "done":
+        reason = export.error or "its parts are deleted"
+        raise ExportFailed(f"the export {id} is {export.state}: {reason}")
+    return export
+
+
+def list_parts(id: UUID, settings: ClientSettings) -> Steps[list[ExportPart]]:
+    """Return every part. The store notes that the caller was given links."""
+    parts: list[ExportPart] = []
+    params: dict[str, str] = {}
+    while True:
+        request = make_request("GET", make_path("exports", str(id), "parts"), params=params)
+        page = yield from fetch(ExportPartPage, request, settings)
+        parts += page.items
+        if page.next is None:
+            return parts
+        params = {"cursor": page.next}
+
+
+def read_part(part: ExportPart, settings: ClientSettings) -> Steps[bytes]:
+    """Return the bytes of a part, checked by their SHA-256. Raises UnexpectedAnswer."""
+    if part.url is None:
+        raise ExportFailed(f"part {part.number} is not there: it is {part.state}")
+    request = Request("GET", part.url, accept=ANY, may_leave=True)
+    response = yield from exchange(request, settings)
+    if hashlib.sha256(response.content).hexdigest() != part.sha256:
+        raise UnexpectedAnswer(f"part {part.number} is not what the store wrote: ask again")
+    return response.content
+
+
+def name_part(export: ExportFields, part: ExportPart) -> str:
+    """Return a file name for a part: its number, and the suffix of its format."""
+    return f"part-{part.number:05}{_SUFFIXES.get(export.format, '')}"
+
+
+def write_whole(path: Path, content: bytes) -> Path:
+    """Write a file that appears when it is whole, and return its path. Blocks."""
+    before = path.with_name(f".{path.name}.part")
+    before.write_bytes(content)
+    before.replace(path)
+    return path

@@ -1,0 +1,78 @@
+"""Exports that the store writes to its bucket."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal, TypeAlias
+from uuid import UUID
+
+ExportFormat: TypeAlias = Literal["parquet", "arrow", "csv", "jsonl"]
+ENDED: Final = ("done", "failed", "cancelling", "cancelled", "expired")
+"""The states in which nothing more is written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Download:
+    """Who was given links to parts, and when."""
+
+    actor: str
+    first_at: datetime
+    last_at: datetime
+    parts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportFields:
+    """An export as the store has it. `state` is `done` when every part is written."""
+
+    id: UUID
+    model_id: str
+    format: str
+    filter: str | None
+    since: datetime | None
+    until: datetime | None
+    include: tuple[str, ...]
+    state: str
+    requested_by: str
+    requested_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    expires_at: datetime
+    """From then on its parts are deleted."""
+    members: int
+    """Inferences that were listed."""
+    parts: int
+    parts_written: int
+    rows: int
+    """Inferences in the parts that are written."""
+    bytes: int
+    gone: int
+    """Members that are in no part, because they were erased."""
+    error: str | None
+    """Why it failed, or waits."""
+    retry_at: datetime | None
+    erased_by: UUID | None
+    """The erasure that took the values of its filter."""
+    downloads: tuple[Download, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportPart:
+    """A part of an export."""
+
+    number: int
+    state: str
+    url: str | None
+    """Where it can be read; null: it is not written."""
+    rows: int | None
+    bytes: int | None
+    sha256: str | None
+    written_at: datetime | None
+    gone: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportPartPage:
+    """Parts, in order."""
+
+    items: tuple[ExportPart, ...]
+    next: str | None

@@ -1,0 +1,111 @@
+/** Exports: how the API shows them, and how they are asked for. */
+
+import type { Link } from "./link.ts";
+import { buildConditions } from "./questions.ts";
+
+export interface Export {
+  id: string;
+  model_id: string;
+  format: string;
+  state: string;
+  filter: string | null;
+  since: string | null;
+  until: string | null;
+  include: string[];
+  requested_by: string;
+  requested_at: string;
+  started_at: string | null;
+  finished_at: string | null;
+  expires_at: string;
+  members: number;
+  parts: number;
+  parts_written: number;
+  rows: number;
+  bytes: number;
+  gone: number;
+  error: string | null;
+  retry_at: string | null;
+  erased_by: string | null;
+  downloads: { actor: string; first_at: string; last_at: string; parts: number }[];
+}
+
+export interface Part {
+  number: number;
+  state: string;
+  url: string | null;
+  rows: number | null;
+  bytes: number | null;
+  sha256: string | null;
+  gone: number;
+}
+
+export const STATES: Record<string, string> = {
+  pending: "It was asked for. The retention service begins it within seconds.",
+  listing: "What matches is being listed.",
+  writing: "Its parts are being written.",
+  done: "All parts are written.",
+  failed: "It cannot be written.",
+  cancelling: "Its parts are being deleted.",
+  cancelled: "Somebody cancelled it: its parts are deleted.",
+  expired: "Its time was up: its parts are deleted.",
+};
+
+export const PART_STATES: Record<string, string> = {
+  listed: "It is still to be written.",
+  writing: "It is being written.",
+  written: "It is there.",
+  stale: "An erasure took an inference of it: it is written again.",
+  removed: "Nothing is left in it, or the export is over.",
+};
+
+/** By name, with what each is for. */
+export const FORMATS: [name: string, title: string][] = [
+  ["parquet", "Parquet, for pandas, polars, DuckDB and Spark"],
+  ["arrow", "Arrow, a stream of typed columns"],
+  ["csv", "CSV, for spreadsheets"],
+  ["jsonl", "JSON lines, as the API shows inferences"],
+];
+
+/** How long the parts stay; empty: as the store has it. */
+export const PERIODS: [period: string, title: string][] = [
+  ["", "As long as the store keeps exports"],
+  ["P1D", "1 day"],
+  ["P7D", "7 days"],
+  ["P30D", "30 days"],
+];
+
+export interface Draft {
+  format: string;
+  include: string[];
+  period: string;
+}
+
+const OVER = ["cancelled", "expired"];
+const WRITTEN = ["done", "failed"];
+const SOON_MS = 1500;
+
+/** After how long its progress is asked for again; null: nothing more happens to it for now. */
+export function findPause({ state, retry_at }: Export): number | null {
+  return OVER.includes(state) || (WRITTEN.includes(state) && !retry_at) ? null : SOON_MS;
+}
+
+/** Whether its parts are there, or are being written. */
+export function mayCancel({ state }: Export): boolean {
+  return !OVER.includes(state) && state !== "cancelling";
+}
+
+/** What the API takes. The number that matches was shown, and that confirms it. */
+export function buildExport(link: Link, { format, include, period }: Draft): Record<string, unknown> {
+  return {
+    ...buildConditions(link),
+    format,
+    include,
+    ...(period && { expires_in: period }),
+    confirm: true,
+  };
+}
+
+/** What it is of, in words. */
+export function writeWhat({ filter, erased_by }: Export): string {
+  return filter ?? (erased_by ? "a filter whose values an erasure took" : "everything");
+}

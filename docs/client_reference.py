@@ -1,0 +1,119 @@
+"""The reference of the Python client, from its source: names, signatures and docstrings.
+
+The source is read and not run, so that every Python writes the same.
+"""
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Final, TypeAlias
+
+Row: TypeAlias = tuple[str, str]
+SOURCE: Final = Path(__file__).parents[1] / "client" / "src" / "inference_store_client"
+# Where each class is; of two, the second one has the fields of the first.
+_CLASSES: Final[Mapping[str, Sequence[str]]] = {
+    "Store": ("sync/store.py:Store",),
+    "Model": ("sync/model.py:Model",),
+    "Inferences": ("sync/inferences.py:Inferences",),
+    "Inference": ("values/inference.py:InferenceFields", "sync/inference.py:Inference"),
+    "Blob": ("blob.py:Blob",),
+    "Retries": ("retries.py:Retries",),
+    "Question": ("question.py:QuestionOptions",),
+}
+
+
+def list_client(name: str) -> tuple[Row, list[Row]]:
+    """Return the head and the rows of a table: of a class of the client, or of a group of names."""
+    groups = {"errors": _list_errors, "filters": _list_filters, "values": _list_values}
+    if name in groups:
+        return ("name", "is"), [*groups[name]()]
+    places = [place.split(":") for place in _CLASSES[name]]
+    rows = [row for path, kind in places for row in _list_members(_find_class(path, kind))]
+    return ("member", "does, or is"), rows
+
+
+def _list_members(kind: ast.ClassDef) -> Iterator[Row]:
+    """Yield the public members of a class: of one that is overloaded, the last."""
+    rows: dict[str, Row] = {}
+    for statement, after in zip(kind.body, [*kind.body[1:], None], strict=True):
+        if isinstance(statement, ast.FunctionDef):
+            rows[statement.name] = _describe_function(statement)
+        elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            rows[statement.target.id] = _describe_field(statement, after)
+    yield from (row for name, row in rows.items() if not name.startswith("_"))
+
+
+def _describe_function(function: ast.FunctionDef) -> Row:
+    return _code(_write_signature(function)), _sentence(function)
+
+
+def _describe_field(statement: ast.AnnAssign, after: ast.stmt | None) -> Row:
+    """Return the type of a field, with the text below it if there is one."""
+    hint = _code(ast.unparse(statement.annotation))
+    match after:
+        case ast.Expr(ast.Constant(str(text))):
+            return _code(ast.unparse(statement.target)), f"{hint}. {_join(text)}"
+    return _code(ast.unparse(statement.target)), hint
+
+
+def _write_signature(function: ast.FunctionDef) -> str:
+    words = ast.unparse(function.args).removeprefix("self").removeprefix(", ")
+    result = "" if function.returns is None else f" -> {ast.unparse(function.returns)}"
+    return f"{function.name}({words}){result}"
+
+
+def _list_errors() -> Iterator[Row]:
+    yield from ((_code(kind.name), _sentence(kind)) for kind in _list_classes(_parse("errors.py")))
+
+
+def _list_filters() -> Iterator[Row]:
+    """Yield the functions that expressions are made with, in order of name."""
+    files = ("functions.py", "places.py", "times.py")
+    functions = [
+        statement
+        for file in files
+        for statement in _parse(f"filters/{file}").body
+        if isinstance(statement, ast.FunctionDef) and not statement.name.startswith("_")
+    ]
+    for function in sorted(functions, key=lambda function: function.name):
+        yield _code(f"{function.name}({_list_names(function.args)})"), _sentence(function)
+
+
+def _list_names(arguments: ast.arguments) -> str:
+    names = [argument.arg for argument in arguments.args]
+    names += [f"*{arguments.vararg.arg}"] if arguments.vararg else []
+    names += [f"**{arguments.kwarg.arg}"] if arguments.kwarg else []
+    return ", ".join(names)
+
+
+def _list_values() -> Iterator[Row]:
+    for path in sorted((SOURCE / "values").glob("*.py")):
+        for kind in _list_classes(_parse(f"values/{path.name}")):
+            yield _code(f"{path.stem}.{kind.name}"), _sentence(kind)
+
+
+def _find_class(path: str, name: str) -> ast.ClassDef:
+    return next(kind for kind in _list_classes(_parse(path)) if kind.name == name)
+
+
+def _list_classes(module: ast.Module) -> Sequence[ast.ClassDef]:
+    return [statement for statement in module.body if isinstance(statement, ast.ClassDef)]
+
+
+@cache
+def _parse(path: str) -> ast.Module:
+    return ast.parse((SOURCE / path).read_text())
+
+
+def _sentence(node: ast.FunctionDef | ast.ClassDef) -> str:
+    """Return the first paragraph of a docstring in one line."""
+    return _join((ast.get_docstring(node) or "").split("\n\n", maxsplit=1)[0])
+
+
+def _join(text: str) -> str:
+    return " ".join(text.split()).replace("|", r"\|")
+
+
+def _code(text: str) -> str:
+    return f"`{text}`".replace("|", r"\|")

@@ -1,0 +1,121 @@
+"""Code that was written for the reference system runs, before the real api."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.inference.events import StorageKey
+from inference_store.objects import Blobs
+from inference_store_client import InvalidRequest, SettingsError
+from inference_store_client import chariot as istore
+from inference_store_client.chariot import inference, models
+from inference_store_client.chariot.connection import disconnect
+from tests.integration.api.app_server import serve_app
+from tests.integration.api.conftest import MakeApp
+from tests.integration.api.hallway import MODEL, make_frames
+from tests.integration.stored_inferences import NewInference, at, store
+
+
+@pytest.fixture
+async def connected(make_app: MakeApp, engine: AsyncEngine) -> AsyncIterator[None]:
+    """The functions ask a store with the hundred frames of the docs."""
+    await store(engine, *make_frames())
+    async with serve_app(make_app()) as http:
+        istore.connect(str(http.base_url))
+        yield
+        disconnect()
+
+
+def make_filter(operator: models.MetadataFilterOperator, value: str) -> models.BaseInferenceFilter:
+    number = models.MetadataFilterType.INT
+    return models.BaseInferenceFilter(
+        metadata_filter=[models.MetadataFilter("frame_number", number, operator, value)]
+    )
+
+
+def read_ids(request: models.NewGetInferencesRequest) -> list[str]:
+    return [each.inference_id for each in inference.filter_inferences(MODEL, request)]
+
+
+@pytest.mark.usefixtures("connected")
+async def test_filter_count_and_pages() -> None:
+    def ask() -> None:
+        everything = models.NewGetInferencesRequest()
+        assert len(read_ids(everything)) == 100
+        assert inference.count_inferences(model_id=MODEL, request_body=everything) == 100
+        late = make_filter(models.MetadataFilterOperator.GREATER_THAN, "9045")
+        request = models.NewGetInferencesRequest(filters=late)
+        assert read_ids(request) == ["frame-099", "frame-098", "frame-097", "frame-096"]
+        assert inference.count_inferences(MODEL, request) == 4
+        pages = models.Pagination(
+            limit=5,
+            offset=5,
+            sort=models.PaginationSortField.CREATED_AT,
+            direction=models.PaginationSortDirection.ASCENDING,
+        )
+        request = models.NewGetInferencesRequest(pagination=pages)
+        assert read_ids(request) == [f"frame-00{number}" for number in range(5, 10)]
+        assert istore.get_inferences(MODEL, request) == istore.filter_inferences(MODEL, request)
+        wrong = make_filter(models.MetadataFilterOperator.LESS_THAN, "x")
+        with pytest.raises(InvalidRequest):
+            read_ids(models.NewGetInferencesRequest(filters=wrong))
+
+    await asyncio.to_thread(ask)
+
+
+async def test_one_inference_and_its_link(
+    make_app: MakeApp, engine: AsyncEngine, blobs: Blobs, bucket: str
+) -> None:
+    blobs.put(StorageKey(bucket, "data"), b"jpeg", content_type="image/jpeg")
+    items = [("n", "int", "7"), ("group", "string", "a")]
+    await store(engine, NewInference("one", at(1), items, keys=(f"{bucket}/data", None, None)))
+
+    def ask() -> None:
+        single = inference.get_inference(model_id="model", inference_id="one", presign=True)
+        assert single is not None
+        assert single.presigned_url is not None
+        assert single.presigned_url.startswith("http")
+        assert {each.key: each.value for each in single.metadata} == {"n": "7", "group": "a"}
+        assert single.request_received_at == datetime(2026, 11, 1, 0, 0, 1, tzinfo=UTC)
+        assert single.data_storage_key == f"s3://{bucket}/data"
+        plain = inference.get_inference("model", "one")
+        assert plain is not None
+        assert plain.presigned_url is None
+        assert inference.get_inference("model", "two") is None
+        assert inference.get_inference("no-such-model", "one") is None
+
+    async with serve_app(make_app()) as http:
+        istore.connect(str(http.base_url))
+        await asyncio.to_thread(ask)
+        disconnect()
+
+
+@pytest.mark.usefixtures("connected")
+async def test_deletions_are_erasures() -> None:
+    def ask() -> None:
+        early = make_filter(models.MetadataFilterOperator.LESS_THAN, "8953")
+        deleted = istore.bulk_delete_inferences(MODEL, filter_=early)
+        assert sorted(map(str, deleted)) == ["frame-000", "frame-001", "frame-002"]
+        with pytest.raises(SettingsError, match="empty filter"):
+            istore.bulk_delete_inferences(MODEL, istore.BaseInferenceFilter())
+
+    await asyncio.to_thread(ask)
+
+
+@pytest.mark.usefixtures("connected")
+async def test_every_operator_is_one_of_the_store() -> None:
+    def ask() -> None:
+        lists = {"IN": ["9000"], "NOT_IN": ["9000"], "BETWEEN": ["8960", "9000"]}
+        for operator in models.MetadataFilterOperator:
+            is_text = operator is models.MetadataFilterOperator.LIKE
+            key = "data_source" if is_text else "frame_number"
+            kind = models.MetadataFilterType.STRING if is_text else models.MetadataFilterType.INT
+            value = "garden%" if is_text else lists.get(operator, "9000")
+            chosen = models.BaseInferenceFilter([models.MetadataFilter(key, kind, operator, value)])
+            request = models.NewGetInferencesRequest(filters=chosen)
+            assert 0 < inference.count_inferences(MODEL, request) < 100
+
+    await asyncio.to_thread(ask)

@@ -1,0 +1,94 @@
+"""Exports by both clients and by the command line, from the real api and the retention service."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.objects import Blobs
+from inference_store.platform.settings import ApiSettings
+from inference_store_client import Conflict, ExportFailed, field
+from tests.both_clients import Client
+from tests.integration.api.app_server import serve_app
+from tests.integration.api.conftest import MakeApp
+from tests.integration.api.hallway import MODEL, make_frames
+from tests.integration.api.test_erasures import make_run_retention
+from tests.integration.stored_inferences import store as store_inferences
+
+from .istore import Istore
+
+
+@asynccontextmanager
+async def running(run_turn: Callable[[], object]) -> AsyncIterator[None]:
+    """Run turn after turn of retention meanwhile."""
+
+    async def repeat() -> None:
+        while True:
+            await run_turn()  # type: ignore[misc]
+            await asyncio.sleep(0.05)
+
+    task = asyncio.create_task(repeat())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+@pytest.fixture
+async def url(
+    make_app: MakeApp,
+    engine: AsyncEngine,
+    blobs: Blobs,
+    settings: Callable[..., ApiSettings],
+) -> AsyncIterator[str]:
+    """The address of a store with the hundred frames of the docs, whose retention runs."""
+    await store_inferences(engine, *make_frames())
+    run_turn = make_run_retention(engine, blobs, settings(), export_part_inferences=40)
+    async with serve_app(make_app(export_confirm_above=95)) as http, running(run_turn):
+        yield str(http.base_url)
+
+
+async def test_downloads_the_same_as_a_stream(url: str, both: Client, tmp_path: Path) -> None:
+    async with both.open_store(url) as store:
+        inferences = store.model(MODEL).inferences(field.ok)
+        export = await both.ask(lambda: inferences.export("jsonl"))
+        files = await both.ask(lambda: export.download(tmp_path / "frames"))
+        ids = {inference.inference_id for inference in await both.list(inferences.stream)}
+        done = await both.ask(export.refresh)
+    assert [path.name for path in files] == [f"part-0000{n}.jsonl" for n in (1, 2, 3)]
+    lines = [line for path in files for line in path.read_text().splitlines()]
+    assert len(lines) == len(ids) == done.rows == 90
+    assert {json.loads(line)["inference_id"] for line in lines} == ids
+    assert [download.parts for download in done.downloads] == [3]
+
+
+async def test_very_many_need_a_confirmation_and_a_cancelled_one_fails(
+    url: str, both: Client
+) -> None:
+    async with both.open_store(url) as store:
+        inferences = store.model(MODEL).inferences()
+        with pytest.raises(Conflict, match="confirm"):
+            await both.ask(inferences.export)
+        export = await both.ask(lambda: inferences.export(confirm=True))
+        assert (await both.ask(export.cancel)).state == "cancelling"
+        with pytest.raises(ExportFailed, match="cancel"):
+            await both.ask(export.wait)
+
+
+async def test_the_command_line_downloads_a_job(url: str, tmp_path: Path) -> None:
+    istore, folder = Istore(url, tmp_path), tmp_path / "frames"
+    words = ("export", MODEL, "--job", "--filter", "ok", "-o", str(folder))
+    ended = await istore.run(*words, "--format", "csv", "--expires-in", "PT1H")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.endswith(f"90 inferences in 3 files: {folder}\n")
+    assert sum(len(path.read_text().splitlines()) - 1 for path in folder.iterdir()) == 90
+    again = await istore.run(*words)
+    assert (again.returncode, "give a new folder" in again.stderr) == (2, True)
+    refused = await istore.run(*words[:-1], str(tmp_path / "all"), "--expires-in", "never")
+    assert (refused.returncode, "expires_in" in refused.stderr) == (1, True)

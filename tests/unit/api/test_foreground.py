@@ -1,0 +1,73 @@
+"""A request is in the foreground until its answer begins, and streams wait for it, not for ever."""
+
+import asyncio
+
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from inference_store.api.foreground import Foreground, TrackForeground
+
+_SCOPE: Scope = {"type": "http"}
+_START: Message = {"type": "http.response.start", "status": 200}
+_END: Message = {"type": "http.response.body", "body": b""}
+
+
+async def receive() -> Message:
+    return {"type": "http.request"}
+
+
+async def send(_message: Message) -> None:
+    pass
+
+
+async def test_nobody_waits_if_there_is_no_request() -> None:
+    assert not await Foreground().wait_until_idle(0)
+
+
+async def test_a_stream_waits_for_the_last_request_and_no_longer() -> None:
+    foreground = Foreground()
+    foreground.enter()
+    foreground.enter()
+    waiting = asyncio.create_task(foreground.wait_until_idle(60))
+    await asyncio.sleep(0)
+    foreground.leave()
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    foreground.leave()
+    assert await waiting
+    assert not await foreground.wait_until_idle(0)
+
+
+async def test_a_stream_goes_on_beside_a_request_that_does_not_end() -> None:
+    foreground = Foreground()
+    foreground.enter()
+    assert await foreground.wait_until_idle(0.001)
+
+
+async def test_a_request_leaves_when_its_answer_begins() -> None:
+    foreground = Foreground()
+    is_idle: list[bool] = []
+
+    async def note() -> None:
+        is_idle.append(not await foreground.wait_until_idle(0))
+
+    async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await note()
+        await send(_START)
+        await note()
+        await send(_END)
+
+    await TrackForeground(app, foreground)(_SCOPE, receive, send)
+    await note()
+    assert is_idle == [False, True, True]
+
+
+async def test_a_request_without_an_answer_leaves_too() -> None:
+    foreground = Foreground()
+
+    async def app(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        raise ConnectionResetError
+
+    with pytest.raises(ConnectionResetError):
+        await TrackForeground(app, foreground)(_SCOPE, receive, send)
+    assert not await foreground.wait_until_idle(0)

@@ -1,0 +1,131 @@
+"""Exports of both clients, before a store that a list of answers stands for."""
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import httpx
+import pytest
+
+from inference_store_client import ExportFailed, SettingsError, UnexpectedAnswer
+from tests.both_clients import Client, Recorded, make_problem
+
+_ID = "019ac3f2-7c00-8123-9abc-000000000001"
+_LINK = "https://bucket.example/exports/1/parts/00001-ab.jsonl?X-Amz-Signature=0"
+
+
+def make_export(state: str, **changes: Any) -> httpx.Response:
+    """Make an export as the API shows it."""
+    nothing = dict.fromkeys(
+        ("filter", "since", "until", "started_at", "finished_at", "error", "retry_at", "erased_by")
+    )
+    counts = dict.fromkeys(("members", "parts", "parts_written", "rows", "bytes", "gone"), 0)
+    known = {
+        "id": _ID,
+        "model_id": "hallway/detector",
+        "format": "jsonl",
+        "include": ["metadata"],
+        "state": state,
+        "requested_by": "key:k",
+        "requested_at": "2026-11-01T00:00:00Z",
+        "expires_at": "2026-11-08T00:00:00Z",
+        "downloads": [],
+    }
+    return httpx.Response(200, json={**nothing, **counts, **known, **changes})
+
+
+def make_part(number: int, content: bytes | None, link: str = _LINK) -> dict[str, Any]:
+    """Make a part as the API shows it; None: it is not written."""
+    written = content is not None
+    return {
+        "number": number,
+        "state": "written" if written else "removed",
+        "url": link if written else None,
+        "rows": 1 if written else None,
+        "bytes": None if content is None else len(content),
+        "sha256": None if content is None else hashlib.sha256(content).hexdigest(),
+        "written_at": "2026-11-01T00:00:00Z" if written else None,
+        "gone": 0,
+    }
+
+
+def make_page(parts: Sequence[dict[str, Any]], following: str | None = None) -> httpx.Response:
+    """Make a page of parts."""
+    return httpx.Response(200, json={"items": list(parts), "next": following})
+
+
+async def test_requests_waits_and_downloads(client: Client, tmp_path: Path) -> None:
+    recorded = Recorded(
+        [
+            make_export("pending"),
+            make_export("writing"),
+            make_export("done"),
+            make_page([make_part(1, b"one"), make_part(2, None)], "more"),
+            make_page([make_part(3, b"three")]),
+            httpx.Response(200, content=b"one"),
+            httpx.Response(200, content=b"three"),
+        ]
+    )
+    store = client.make_answered(recorded, "secret")
+    inferences = store.model("hallway/detector").inferences("ok", since="2026-11-01")
+    export = await client.ask(lambda: inferences.export("jsonl", expires_in="P1D", confirm=True))
+    files = await client.ask(lambda: export.download(tmp_path / "frames"))
+    assert [path.name for path in files] == ["part-00001.jsonl", "part-00003.jsonl"]
+    assert [path.read_bytes() for path in files] == [b"one", b"three"]
+    assert sorted(os.listdir(files[0].parent)) == [path.name for path in files]
+    first, *_, link, _ = recorded.requests
+    assert first.url.raw_path == b"/v1/models/hallway%2Fdetector/exports"
+    assert json.loads(first.content) == {
+        "filter": "ok",
+        "filter_lang": "cql2-text",
+        "received_at": {"from": "2026-11-01"},
+        "format": "jsonl",
+        "include": ["metadata", "predictions"],
+        "confirm": True,
+        "expires_in": "P1D",
+    }
+    assert "authorization" not in link.headers
+
+
+@pytest.mark.parametrize("state", ["failed", "cancelling", "cancelled", "expired"])
+async def test_an_export_that_will_never_be_written_raises(client: Client, state: str) -> None:
+    recorded = Recorded([make_export("pending"), make_export(state, error="the bucket is gone")])
+    export = await client.ask(lambda: client.make_answered(recorded).export(UUID(_ID)))
+    with pytest.raises(ExportFailed, match=f"is {state}: the bucket is gone"):
+        await client.ask(export.wait)
+
+
+async def test_other_bytes_than_were_written_are_refused(client: Client, tmp_path: Path) -> None:
+    answers = [make_export("done"), make_export("done"), make_page([make_part(1, b"one")])]
+    recorded = Recorded([*answers, httpx.Response(200, content=b"on")])
+    export = await client.ask(lambda: client.make_answered(recorded).export(_ID))
+    with pytest.raises(UnexpectedAnswer, match="part 1 is not what the store wrote"):
+        await client.ask(lambda: export.download(tmp_path))
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_storm_delays_and_a_request_is_not_sent_twice(client: Client) -> None:
+    recorded = Recorded([make_export("pending"), make_problem(503), make_export("done")])
+    export = await client.ask(lambda: client.make_answered(recorded).export(_ID))
+    assert (await client.ask(export.wait)).state == "done"
+    once = Recorded([make_problem(503)])
+    inferences = client.make_answered(once).model("m").inferences()
+    with pytest.raises(Exception, match="A title"):
+        await client.ask(inferences.export)
+    assert len(once.requests) == 1
+
+
+async def test_refuses_what_an_export_cannot_have(client: Client) -> None:
+    store = client.make_answered(Recorded([]))
+    for inferences, name in [
+        (store.inferences(), "one model"),
+        (store.model("m").inferences(sort="frame_number"), "sort"),
+        (store.model("m").inferences(inference_ids=["one"]), "inference_ids"),
+        (store.model("m").inferences(unknown_keys="empty"), "unknown_keys"),
+    ]:
+        with pytest.raises(SettingsError, match=name):
+            await client.ask(inferences.export)
