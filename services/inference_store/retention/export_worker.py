@@ -26,6 +26,8 @@ from .leadership_check import LeadershipCheck
 
 _SECONDS: Final = 10.0
 _RETRY_SECONDS: Final = 30.0
+_STALE_SECONDS: Final = 5.0
+_STALE: Final = "an erasure has still to delete a part, and S3 may keep it"
 _log = structlog.get_logger()
 
 
@@ -53,45 +55,41 @@ class ExportWorker:
                 if time.monotonic() >= until:
                     return
                 await self._check.confirm_step()
-                if not await self._try(job):
-                    return
+                await self._try(job)
 
     async def _list_unfinished(self) -> list[ExportJob]:
         async with self._engine.connect() as connection:
             return await jobs.list_unfinished(connection)
 
-    async def _try(self, job: ExportJob) -> bool:
-        """Take one step of a job; False if the next turn should go on."""
+    async def _try(self, job: ExportJob) -> None:
+        """Take one step of a job; what goes wrong is recorded."""
         try:
-            return await self._step(job)
+            await self._step(job)
         except Invalid as error:
             await self._fail(job, error.detail)
         except (ObjectStoreUnavailable, OSError, OutOfTime) as error:
             await self._delay(job, error)
-        return True
 
-    async def _step(self, job: ExportJob) -> bool:
+    async def _step(self, job: ExportJob) -> None:
         if job.state == "pending":
             await begin_listing(self._engine, self._blobs, job)
         elif job.state == "listing":
             listing = list_some(self._engine, self._blobs, job, most=self._most)
             await self._check.unless_stopped(listing)
         else:  # not cut off: a thread would go on to write
-            return await self._write(job)
-        return True
+            await self._write(job)
 
-    async def _write(self, job: ExportJob) -> bool:
+    async def _write(self, job: ExportJob) -> None:
         async with self._engine.connect() as connection:
             part = await members.find_next(connection, job.id)
             is_waiting = part is None and await members.has_stale(connection, job.id)
         if part is not None:
             EXPORTED_BYTES.inc(await write_part(self._engine, self._blobs, job, part))
-        elif is_waiting:  # for the erasure that deletes the part
-            return False
+        elif is_waiting:  # for years if S3 has locked the part: the other exports go on
+            await self._delay(job, _STALE, seconds=_STALE_SECONDS)
         else:
             await finish_export(self._engine, self._blobs, job)
             EXPORTS.labels("done").inc()
-        return True
 
     async def _remove_ended(self) -> None:
         async with self._engine.connect() as connection:
@@ -111,8 +109,10 @@ class ExportWorker:
         EXPORTS.labels("failed").inc()
         _log.warning("export failed", action="export_failed", export=str(job.id), error=reason)
 
-    async def _delay(self, job: ExportJob, error: Exception) -> None:
+    async def _delay(
+        self, job: ExportJob, error: Exception | str, *, seconds: float = _RETRY_SECONDS
+    ) -> None:
         reason = "the search took too long" if isinstance(error, OutOfTime) else str(error)
         async with self._engine.begin() as connection:
-            await state_changes.delay_job(connection, job.id, reason, seconds=_RETRY_SECONDS)
+            await state_changes.delay_job(connection, job.id, reason, seconds=seconds)
         _log.warning("export waits", action="export_waits", export=str(job.id), error=reason[:500])

@@ -122,6 +122,26 @@ async def test_dry_runs_and_previews_say_in_how_many_exports_it_is(
     assert (await call(client, "POST", path, rules))["would_delete"]["exports"] == 0
 
 
+async def test_a_part_that_waits_for_its_erasure_holds_up_no_other_export(
+    client: httpx.AsyncClient, run_retention: RunRetention, engine: AsyncEngine
+) -> None:
+    first, second = [
+        (await call(client, "POST", "/models/model/exports", {}))["id"] for _ in range(2)
+    ]
+    await run_retention()
+    async with engine.begin() as connection:
+        for statement in (
+            "UPDATE export_job SET state = 'writing'",
+            f"UPDATE export_part SET state = 'stale' WHERE export = '{first}'",
+            f"UPDATE export_part SET state = 'listed' WHERE export = '{second}'",
+        ):
+            await connection.execute(text(statement))
+    await run_retention()
+    jobs = [await call(client, "GET", f"/exports/{export}") for export in (first, second)]
+    assert [job["state"] for job in jobs] == ["writing", "done"]
+    assert "an erasure has still to delete a part" in jobs[0]["error"]
+
+
 async def test_uids_are_forgotten_with_the_tombstones(
     client: httpx.AsyncClient,
     run_retention: RunRetention,

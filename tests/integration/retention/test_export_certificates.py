@@ -41,7 +41,7 @@ def documents(engine: AsyncEngine) -> Documents:
     async def read() -> list[Mapping[str, Any]]:
         async with engine.connect() as connection:
             signed = [read_document(row.signed) async for row in chain.stream_rows(connection)]
-        return [one.document for one in signed if one.kind == chain.CERTIFICATE]
+        return [document.document for document in signed if document.kind == chain.CERTIFICATE]
 
     return read
 

@@ -124,6 +124,9 @@ TABLE: dict[tuple[str, str], Row] = {
     ("POST", "/v1/exports/{export_id}/cancel"): Row(Right.EXPORT, Over.SOME, 202),
     ("GET", "/v1/exports/{export_id}/parts"): Row(Right.EXPORT, Over.SOME, 200),
     ("GET", "/v1/exports/{export_id}/parts/{number}"): Row(Right.EXPORT, Over.SOME, 404),
+    ("GET", "/v1/exports/{export_id}/erased"): Row(
+        Right.EXPORT, Over.SOME, 200, shows_stored=False
+    ),
     ("PUT", "/v1/holds/{hold_id}"): Row(Right.HOLD, Over.SOME, 200, _HOLD),
     ("DELETE", "/v1/holds/{hold_id}"): Row(Right.HOLD, Over.SOME, 200, query="?reason=over"),
     ("GET", "/v1/holds/{hold_id}/held"): Row(Right.HOLD, Over.SOME, 200),
