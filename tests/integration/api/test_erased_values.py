@@ -72,12 +72,31 @@ async def send(client: httpx.AsyncClient, method: str, path: str, **body: Any) -
 
 @pytest.fixture
 async def plant_value(
-    client: httpx.AsyncClient, engine: AsyncEngine, blobs: Blobs, bucket: str, minio_server: S3
+    client: httpx.AsyncClient,
+    engine: AsyncEngine,
+    blobs: Blobs,
+    bucket: str,
+    minio_server: S3,
+    settings: Callable[..., ApiSettings],
 ) -> None:
     minio_server.client().set_bucket_versioning(bucket, VersioningConfig(ENABLED))
     await plant_inferences(engine, blobs, bucket)
     await plant_letters(engine, blobs, bucket)
     await plant_requests(client)
+    await plant_export(client, make_run_retention(engine, blobs, settings()), minio_server, bucket)
+
+
+async def plant_export(
+    client: httpx.AsyncClient, run_retention: RunRetention, minio_server: S3, bucket: str
+) -> None:
+    """Write an export by a filter, whose part has the value; and give out a link to it."""
+    body = {"filter": f"{FILTER} OR person = 'bob'", "format": "csv"}
+    export = (await send(client, "POST", f"{_M}/exports", **body))["id"]
+    await run_retention()
+    [part] = (await send(client, "GET", f"/v1/exports/{export}/parts"))["items"]
+    assert part["rows"] == 2
+    planted = find_in_objects(minio_server, bucket)
+    assert [version for version in planted if version.startswith(f"exports/{export}/parts/")]
 
 
 async def plant_inferences(engine: AsyncEngine, blobs: Blobs, bucket: str) -> None:
@@ -230,6 +249,7 @@ async def test_no_table_object_or_route_has_the_value(
     async with engine.connect() as connection:
         letter = await connection.scalar(text("SELECT id FROM dead_letter"))
         view = await connection.scalar(text("SELECT id FROM saved_view LIMIT 1"))
+        export = await connection.scalar(text("SELECT id FROM export_job"))
     ids = {
         **{"model_id": "model", "project_id": "project", "inference_id": "of-bob"},
         **{
@@ -242,6 +262,7 @@ async def test_no_table_object_or_route_has_the_value(
             "run_id": str(UUID(int=0)),
             "key_id": "x",
             "view_id": str(view),
+            **{"export_id": str(export), "number": "1"},
             "reconciliation_id": str(UUID(int=0)),
         },
     }
