@@ -10,13 +10,13 @@ from typing import Final
 from inference_store_client.instants import Instant
 from inference_store_client.question import NEWEST_FIRST, Question
 from inference_store_client.requests import make_path
-from inference_store_client.retries import Retries
+from inference_store_client.retries import DEFAULT_RETRIES, Retries
 from inference_store_client.settings import find_settings
 from inference_store_client.sync.transport import Transport
 from inference_store_client.values.metadata_values import read_instant
 
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_IMPATIENT: Final = Retries(attempts=3)
+IMPATIENT: Final = Retries(attempts=3)
 """Somebody waits for the answer, and perhaps the address is wrong."""
 _AGO: Final = re.compile(r"(\d{1,6})([smhdw])", re.ASCII)
 
@@ -101,7 +101,9 @@ def parse_instant(text: str) -> datetime:
 
 
 @contextmanager
-def open_store(options: argparse.Namespace, retries: Retries = _IMPATIENT) -> Iterator[Transport]:
+def open_store(
+    options: argparse.Namespace, retries: Retries = DEFAULT_RETRIES
+) -> Iterator[Transport]:
     """Open the connection to the store that the arguments name."""
     settings = find_settings(options.url, options.key, retries=retries)
     with closing(Transport(settings)) as transport:

@@ -4,7 +4,7 @@ import argparse
 
 from inference_store_client.reading import count
 
-from .arguments import add_conditions, add_store, make_question, open_store
+from .arguments import IMPATIENT, add_conditions, add_store, make_question, open_store
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,6 +15,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the number."""
-    with open_store(options) as transport:
+    with open_store(options, IMPATIENT) as transport:
         print(transport.run(count(make_question(options), transport.settings)))
     return 0

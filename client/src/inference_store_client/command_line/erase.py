@@ -9,7 +9,7 @@ from inference_store_client.reading import request_any
 from inference_store_client.requests import make_path, make_request
 from inference_store_client.sync.transport import Transport
 
-from .arguments import add_filter, add_store, open_store
+from .arguments import IMPATIENT, add_filter, add_store, open_store
 from .ending import FAILED, say
 from .printing import add_format, is_table, print_members
 from .rows import write_line
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Show what would go, and erase it if that was asked for."""
     body = _make_body(options)
-    with open_store(options) as transport:
+    with open_store(options, IMPATIENT) as transport:
         estimate = _post(transport, options.model, {**body, "dry_run": True}, is_read=True)
         if not options.yes:
             _print(estimate, options)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from inference_store_client.datasets import FORMATS as DATASETS
 from inference_store_client.errors import SettingsError
-from inference_store_client.retries import DEFAULT_RETRIES
 
 from . import export_dataset, export_job
 from .arguments import add_columns, add_conditions, add_store, make_question, open_store
@@ -52,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     _check_output(options.output, force=options.force)
     question = make_question(options, options.columns)
     with (
-        open_store(options, DEFAULT_RETRIES) as transport,
+        open_store(options) as transport,
         Progress() as progress,
         NewFile(options.output) as file,
     ):

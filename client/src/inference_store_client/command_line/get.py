@@ -9,7 +9,7 @@ from inference_store_client.reading import fetch_plain
 from inference_store_client.requests import ANY, Request, make_path, make_request
 from inference_store_client.settings import ClientSettings
 
-from .arguments import add_store, open_store
+from .arguments import IMPATIENT, add_store, open_store
 from .ending import say
 from .printing import add_format, is_table, print_members
 from .rows import shape, write_line
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Show it."""
     path = make_path("models", options.model, "inferences", options.inference)
-    with open_store(options) as transport:
+    with open_store(options, IMPATIENT) as transport:
         if options.part is not None:
             content = transport.run(_read_part(f"{path}/{options.part}", transport.settings))
             sys.stdout.buffer.write(content)

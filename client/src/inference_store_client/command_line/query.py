@@ -8,7 +8,15 @@ from inference_store_client.question import NEWEST_FIRST, Question
 from inference_store_client.reading import read_pages
 from inference_store_client.sync.transport import Transport
 
-from .arguments import add_columns, add_conditions, add_store, make_question, open_store, parse_size
+from .arguments import (
+    IMPATIENT,
+    add_columns,
+    add_conditions,
+    add_store,
+    make_question,
+    open_store,
+    parse_size,
+)
 from .ending import say
 from .printing import RowPrinter, add_format, choose_columns
 
@@ -32,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Show them."""
     question = make_question(options, choose_columns(options), sort=options.sort)
-    with open_store(options) as transport:
+    with open_store(options, IMPATIENT) as transport:
         items = _Limited(_read(transport, question, options.limit), options.limit)
         RowPrinter(options).print_rows(items)
     if items.has_more:

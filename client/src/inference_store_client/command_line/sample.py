@@ -4,7 +4,15 @@ import argparse
 
 from inference_store_client.reading import read_sample
 
-from .arguments import add_columns, add_conditions, add_store, make_question, open_store, parse_size
+from .arguments import (
+    IMPATIENT,
+    add_columns,
+    add_conditions,
+    add_store,
+    make_question,
+    open_store,
+    parse_size,
+)
 from .printing import RowPrinter, add_format, choose_columns
 
 
@@ -28,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Show them."""
     question = make_question(options, choose_columns(options))
-    with open_store(options) as transport:
+    with open_store(options, IMPATIENT) as transport:
         steps = read_sample(question, dict, transport.settings, options.size, options.seed)
         RowPrinter(options).print_rows(transport.iterate(steps))
     return 0

@@ -12,7 +12,6 @@ from inference_store_client.following import ARRIVED, BEGIN, EVENTS, follow
 from inference_store_client.question import Question
 from inference_store_client.reading import read_page
 from inference_store_client.requests import make_path, make_request
-from inference_store_client.retries import DEFAULT_RETRIES
 from inference_store_client.sync.transport import Transport
 
 from .arguments import add_columns, add_filter, add_store, make_question, open_store, parse_size
@@ -46,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Show them until Ctrl-C."""
-    with open_store(options, DEFAULT_RETRIES) as transport:
+    with open_store(options) as transport:
         tail = Tail(transport, options, RowPrinter(options))
         if options.no_follow:
             tail.show_last(options.limit)
