@@ -45,7 +45,7 @@ def size_of(data: bytes, content_type: str) -> tuple[int, int] | tuple[None, Non
     if not content_type.startswith("image/"):
         return None, None
     try:
-        width, height = imagesize.get(BytesIO(data))
+        width, height = imagesize.get(BytesIO(data), exif_rotation=False)
     except Exception:  # a library reads untrusted bytes: whatever it raises, the size is unknown
         return None, None
     if not 0 < width < 2**31 or not 0 < height < 2**31:

@@ -1,8 +1,11 @@
 """The content type of a datum, by its bytes."""
 
+from io import BytesIO
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from inference_store.proxy.capture.datum import content_type_of, size_of
 from tests.exchanges import png
@@ -41,6 +44,13 @@ def test_the_size_of_an_image() -> None:
     assert size_of(b"GIF89a\x01\x00\x02\x00\x00\x00\x00;", "image/gif") == (1, 2)
     assert size_of(b"text", "text/plain") == (None, None)
     assert size_of(png()[:12], "image/png") == (None, None)
+
+
+def test_the_size_is_that_of_the_stored_pixels_however_they_are_turned_for_people() -> None:
+    exif, file = Image.Exif(), BytesIO()
+    exif[0x0112] = 6  # the orientation: a quarter turn
+    Image.new("RGB", (40, 20)).save(file, "JPEG", exif=exif)
+    assert size_of(file.getvalue(), "image/jpeg") == (40, 20)
 
 
 @given(st.sampled_from(MAGIC), st.binary(max_size=200))
