@@ -10,6 +10,8 @@ from inference_store.access.audit import Action
 from inference_store.access.rights import ROLES, Right
 from inference_store.erasure.holds import hold
 from inference_store.erasure.progress import erasure
+from inference_store.export.jobs import job, members
+from inference_store.export.part_formats import PART_FORMATS
 from inference_store.index import dead_letters
 from inference_store.index.accounting import Outcome
 
@@ -42,6 +44,14 @@ def test_states_and_outcomes() -> None:
     assert list_names("erasures.ts", "STATES") == set(erasure.STATES)
     assert list_names("states.ts", "LETTER_STATES") == set(dead_letters.STATES)
     assert list_names("holds.ts", "STATES") == set(get_args(hold.State))
+    assert list_names("exports.ts", "STATES") == set(job.STATES)
+    assert list_names("exports.ts", "PART_STATES") == set(get_args(members.PartState))
+
+
+def test_formats_of_exports() -> None:
+    formats = read_export("exports.ts", "FORMATS")
+    assert isinstance(formats, list)
+    assert [name for name, _ in formats] == list(PART_FORMATS)
 
 
 def list_names(module: str, name: str) -> set[str]:

@@ -1,8 +1,5 @@
 /** Exports: how the API shows them, and how they are asked for. */
 
-import type { Link } from "./link.ts";
-import { buildConditions } from "./questions.ts";
-
 export interface Export {
   id: string;
   model_id: string;
@@ -94,15 +91,9 @@ export function mayCancel({ state }: Export): boolean {
   return !OVER.includes(state) && state !== "cancelling";
 }
 
-/** What the API takes. The number that matches was shown, and that confirms it. */
-export function buildExport(link: Link, { format, include, period }: Draft): Record<string, unknown> {
-  return {
-    ...buildConditions(link),
-    format,
-    include,
-    ...(period && { expires_in: period }),
-    confirm: true,
-  };
+/** What the API takes, of what matches `conditions`. The number of it was shown, and that confirms it. */
+export function buildExport(conditions: Record<string, unknown>, { format, include, period }: Draft): Record<string, unknown> {
+  return { ...conditions, format, include, ...(period && { expires_in: period }), confirm: true };
 }
 
 /** What it is of, in words. */
