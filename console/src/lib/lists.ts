@@ -71,7 +71,7 @@ export const LISTS: List[] = [
     group: "Operate",
     right: "export",
     about: "Copies of inferences in the bucket, the newest first, and who was given links to them.",
-    docs: "how-to/export.html",
+    docs: "how-to/export.html#export-to-files",
     page: () => import("../pages/Exports.svelte"),
   },
   {
