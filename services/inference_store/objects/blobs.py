@@ -31,7 +31,7 @@ from .keys import is_addressable, is_plain
 from .listing import first_after
 from .locks import locked_until
 from .many_reads import Fetched, get_many, get_odd, get_plain, refuse_size
-from .many_writes import put_many, put_plain
+from .many_writes import put_many, put_plain, put_whole_file
 from .pages import Found, page
 from .streaming import BlobStream, stream_plain, stream_whole
 
@@ -154,8 +154,8 @@ class Blobs:
         put_many(self._executor, put, objects, threads=self._threads)
 
     def put_file(self, key: StorageKey, file: BinaryIO, *, content_type: str) -> None:
-        """Write an object from a file's position on, in pieces."""
-        put_plain(self._store(key.bucket), key, file, content_type=content_type)
+        """Write an object from a whole file on the disk; see `put_whole_file`."""
+        put_whole_file(self._store(key.bucket), key, file, content_type=content_type)
 
     def replace(self, key: StorageKey, data: bytes, *, content_type: str) -> list[DeleteFault]:
         """Write an object and delete its earlier versions."""

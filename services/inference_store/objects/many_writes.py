@@ -1,7 +1,9 @@
 """Writes objects: one, and many small ones at once, in threads."""
 
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from mmap import ACCESS_READ, mmap
 from threading import Event
 from typing import BinaryIO, Literal
 
@@ -20,16 +22,24 @@ Put = Callable[[StorageKey, bytes], None]
 def put_plain(
     store: S3Store,
     key: StorageKey,
-    data: bytes | BinaryIO,
+    data: bytes | mmap,
     *,
     content_type: str,
     only_new: bool = False,
 ) -> bool:
-    """Write an object; return False if it is `only_new` and one exists. Raises
-    ObjectStoreUnavailable."""
+    """Write an object by one request: a process that is killed amid an upload in pieces leaves them
+    in the bucket, where no list of objects shows them and no deletion finds them. Return False if
+    it is `only_new` and one exists. Raises ObjectStoreUnavailable."""
     mode: Literal["create", "overwrite"] = "create" if only_new else "overwrite"
     try:
-        obstore.put(store, key.key, data, attributes={"Content-Type": content_type}, mode=mode)
+        obstore.put(
+            store,
+            key.key,
+            data,
+            attributes={"Content-Type": content_type},
+            mode=mode,
+            use_multipart=False,
+        )
     except AlreadyExistsError:
         return False
     except (FileNotFoundError, BaseError) as exc:
@@ -40,6 +50,15 @@ def put_plain(
             else ObjectStoreUnavailable(str(translated_error))
         ) from exc
     return True
+
+
+def put_whole_file(store: S3Store, key: StorageKey, file: BinaryIO, *, content_type: str) -> None:
+    """Write an object from a file on the disk, mapped and not read: the system may take its pages
+    from memory at any time. Raises ObjectStoreUnavailable."""
+    file.flush()
+    is_empty = os.fstat(file.fileno()).st_size == 0  # what cannot be mapped
+    data = b"" if is_empty else mmap(file.fileno(), 0, access=ACCESS_READ)
+    put_plain(store, key, data, content_type=content_type)
 
 
 def put_many(

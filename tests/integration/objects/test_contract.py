@@ -1,5 +1,6 @@
 """The contract that every S3 server must fulfil."""
 
+from tempfile import TemporaryFile
 from urllib.request import urlopen
 
 import pytest
@@ -48,6 +49,17 @@ def test_a_large_object_is_refused_before_it_is_read(blobs: Blobs) -> None:
     blobs.put(key, b"x" * 1000, content_type=TEXT)
     with pytest.raises(BlobTooLarge, match="1000 bytes; at most 999"):
         blobs.get(key, limit=999)
+
+
+@pytest.mark.parametrize("size", [0, 1, 12_000_000])
+def test_a_file_is_written_by_one_request(s3: S3, blobs: Blobs, size: int) -> None:
+    key, content = blobs.parse("file"), b"planted" * (size // 7) + b"x" * (size % 7)
+    with TemporaryFile() as file:
+        file.write(content)
+        blobs.put_file(key, file, content_type=TEXT)
+    assert blobs.get(key, limit=size or 1) == content
+    # the tag of an upload in pieces ends with their number
+    assert "-" not in str(s3.client().stat_object(key.bucket, key.key).etag)
 
 
 def test_gets_many_at_once(blobs: Blobs) -> None:
