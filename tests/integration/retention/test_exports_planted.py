@@ -1,6 +1,6 @@
 """After its certificate, nothing of an erased inference is in any byte of the bucket."""
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -25,11 +25,11 @@ _ERASED = {3, 4, 20}
 
 
 @pytest.fixture(params=["plain", "versioned"])
-def bucket(request: pytest.FixtureRequest, minio_server: S3) -> Iterator[str]:
+def bucket(request: pytest.FixtureRequest, minio_server: S3) -> str:
     """A bucket, which may keep versions."""
     if request.param == "versioned" and not minio_server.real:
         pytest.skip("needs a real MinIO")
-    yield minio_server.create_bucket(unique(), object_lock=request.param == "versioned")
+    return minio_server.create_bucket(unique(), object_lock=request.param == "versioned")
 
 
 @pytest.fixture
