@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator
+from typing import Any
 from uuid import UUID
 
 import arro3.io
@@ -21,21 +22,24 @@ def read_uids(format: str, content: bytes) -> list[UUID]:
         rows = csv.DictReader(io.StringIO(content.decode(), newline=""))
         return [UUID(row["uid"]) for row in rows]
     if format == "parquet":
-        table = arro3.io.read_parquet(io.BytesIO(content)).read_all()
-        return [UUID(uid.as_py()) for uid in table.column("uid")]
+        return [UUID(uid) for uid in read_parquet(content)["uid"]]
     stream = nanoarrow.ArrayStream.from_readable(io.BytesIO(content))
     array = stream.read_all()
     names = [field.name for field in array.schema.fields]
     return [UUID(uid) for uid in array.child(names.index("uid")).to_pylist()]
 
 
+def read_parquet(content: bytes) -> dict[str, list[Any]]:
+    """Return the values of each column."""
+    table = arro3.io.read_parquet(io.BytesIO(content)).read_all()
+    return {name: list(table.column(name).to_pylist()) for name in table.column_names}
+
+
 def decode_object(name: str, content: bytes) -> bytes:
     """Return the bytes of an object with those that compression hides: the values of Parquet."""
     if not name.endswith(".parquet"):
         return content
-    table = arro3.io.read_parquet(io.BytesIO(content)).read_all()
-    columns = [table.column(name) for name in table.column_names]
-    values = [str(value.as_py()) for column in columns for value in column]
+    values = [str(value) for values in read_parquet(content).values() for value in values]
     return b"\n".join([content, *(value.encode() for value in values)])
 
 
