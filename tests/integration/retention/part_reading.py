@@ -60,6 +60,13 @@ def read_versions(blobs: Blobs, prefix: str = "") -> Iterator[tuple[str, bytes]]
             answer.release_conn()
 
 
+def list_versions(blobs: Blobs, prefix: str) -> list[str]:
+    """Return the key of each version and of each marker of a deletion, in order."""
+    client, bucket = blobs._minio, blobs.buckets.default
+    listed = client.list_objects(bucket, prefix=prefix, recursive=True, include_version=True)
+    return sorted(str(item.object_name) for item in listed)
+
+
 def get(blobs: Blobs, name: str) -> bytes:
     """Return an object of the default bucket."""
     return blobs.get(StorageKey(blobs.buckets.default, name), limit=100_000_000)
