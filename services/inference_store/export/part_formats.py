@@ -84,4 +84,4 @@ PART_FORMATS: Final = _table(
     PartFormat("csv", "text/csv", ".csv", partial(StreamPart, CsvEncoder)),
     PartFormat("jsonl", "application/x-ndjson", ".jsonl", LinePart),
 )
-"""By name. Parquet holds the Arrow data of a part in memory; the others hold a page."""
+"""By name. Parquet holds a row group in memory; the others hold a page."""

@@ -27,6 +27,7 @@ from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
+from inference_store.platform.freed_memory import release_freed_memory
 from inference_store.query.scan_range import find_ranges
 from inference_store.query.visible import read_visible
 
@@ -65,6 +66,7 @@ async def write_part(engine: AsyncEngine, blobs: Blobs, job: ExportJob, part: Pa
         rows = await _encode(engine, job, uids, file)
         size, sha256 = await asyncio.to_thread(_digest, file)
         await asyncio.to_thread(blobs.put_file, key, file, content_type=format.media_type)
+    await asyncio.to_thread(release_freed_memory)
     failpoint("export.write.after")
     async with engine.begin() as connection:
         written = await members.end_part(
