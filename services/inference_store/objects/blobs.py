@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from functools import partial
-from io import BytesIO
 from threading import Lock
 from typing import BinaryIO, Literal, Self
 
@@ -31,7 +30,7 @@ from .keys import is_addressable, is_plain
 from .listing import first_after
 from .locks import locked_until
 from .many_reads import Fetched, get_many, get_odd, get_plain, refuse_size
-from .many_writes import put_many, put_plain, put_whole_file
+from .many_writes import put_many, put_odd, put_plain, put_whole_file
 from .pages import Found, page
 from .streaming import BlobStream, stream_plain, stream_whole
 
@@ -126,8 +125,7 @@ class Blobs:
         if not is_plain(key.key):
             self._refuse_unallowed(key.bucket)
             with translate_errors():
-                name, sse = (key.bucket, key.key), self._encryption
-                self._minio.put_object(*name, BytesIO(data), len(data), content_type, sse=sse)
+                put_odd(self._minio, key, data, content_type, sse=self._encryption)
             return
         put_plain(self._store(key.bucket), key, data, content_type=content_type)
 

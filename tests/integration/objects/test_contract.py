@@ -7,6 +7,7 @@ import pytest
 
 from inference_store.inference.errors import BlobMissing, BlobTooLarge, ObjectStoreUnavailable
 from inference_store.objects import Blobs
+from tests.servers.fixtures import unique
 from tests.servers.minio import S3
 
 from .conftest import make_blob_settings
@@ -60,6 +61,15 @@ def test_a_file_is_written_by_one_request(s3: S3, blobs: Blobs, size: int) -> No
     assert blobs.get(key, limit=size or 1) == content
     # the tag of an upload in pieces ends with their number
     assert "-" not in str(s3.client().stat_object(key.bucket, key.key).etag)
+
+
+@pytest.mark.parametrize("name", ["plain", "odd\x01"])
+@pytest.mark.real_minio
+def test_an_object_is_written_by_one_request(minio_server: S3, name: str) -> None:
+    with Blobs(make_blob_settings(minio_server, minio_server.create_bucket(unique()))) as blobs:
+        key = blobs.parse(name)
+        blobs.put(key, b"x" * 12_000_000, content_type=TEXT)
+    assert "-" not in str(minio_server.client().stat_object(key.bucket, key.key).etag)
 
 
 def test_gets_many_at_once(blobs: Blobs) -> None:
