@@ -65,7 +65,7 @@ export const FORMATS: [name: string, title: string][] = [
 
 /** How long the parts stay; empty: as the store has it. */
 export const PERIODS: [period: string, title: string][] = [
-  ["", "As long as the store keeps exports"],
+  ["", "The store's default"],
   ["P1D", "1 day"],
   ["P7D", "7 days"],
   ["P30D", "30 days"],

@@ -20,7 +20,8 @@ from .schemas.exports import ShownDownload, ShownExport, ShownPart
 async def show_exports(connection: AsyncConnection, jobs: Sequence[ExportJob]) -> list[ShownExport]:
     """Return exports as answers have them."""
     names = await registrations.names(connection, {job.model for job in jobs})
-    return [await _show_export(connection, job, names[job.model]) for job in jobs]
+    shown = [job for job in jobs if job.model in names]  # one may have been removed meanwhile
+    return [await _show_export(connection, job, names[job.model]) for job in shown]
 
 
 async def _show_export(connection: AsyncConnection, job: ExportJob, model_id: str) -> ShownExport:

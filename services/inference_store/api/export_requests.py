@@ -137,7 +137,8 @@ def _read_duration(text: str, settings: ApiSettings, now: datetime) -> datetime:
         raise _refuse_duration("it is an ISO 8601 duration, such as P7D or PT12H") from None
     if expires_at is None or expires_at > now + most:
         raise _refuse_duration(
-            f"an export stays for at most {most} (INFERENCE_STORE_EXPORT_MOST_SECONDS)"
+            f"an export stays for at most {settings.export_most_seconds:g} seconds"
+            " (INFERENCE_STORE_EXPORT_MOST_SECONDS)"
         )
     if expires_at <= now:
         raise _refuse_duration("it is longer than zero")

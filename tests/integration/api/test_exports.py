@@ -1,5 +1,7 @@
 """Exports: requested, written by the retention service, downloaded, cancelled, expired."""
 
+import asyncio
+import base64
 import hashlib
 import json
 from collections.abc import Callable
@@ -189,7 +191,7 @@ async def test_cancelled_exports_leave_nothing(
     assert list_objects(blobs) == []
     again = await client.post(f"/v1/exports/{export['id']}/cancel")
     assert again.status_code == 409
-    assert (await client.get(f"/v1/exports/{export['id']}/parts/1")).status_code == 404
+    assert (await client.get(f"/v1/exports/{export['id']}/parts/1")).status_code == 410
 
 
 async def test_expired_exports_are_deleted_and_lists_of_copies_stay(
@@ -208,6 +210,52 @@ async def test_expired_exports_are_deleted_and_lists_of_copies_stay(
     assert (await client.get(f"/v1/exports/{export['id']}/parts/1")).status_code == 410
 
 
+async def test_an_export_of_a_model_that_is_gone_fails_and_the_next_is_written(
+    client: httpx.AsyncClient, run_retention: RunRetention, engine: AsyncEngine
+) -> None:
+    orphan, export = await request(client), await request(client)
+    async with engine.begin() as connection:
+        await connection.execute(
+            text("UPDATE export_job SET model = 4711 WHERE id = :id"), {"id": orphan["id"]}
+        )
+    await run_retention()
+    assert (await follow(client, export))["state"] == "done"
+    assert (await client.get(f"/v1/exports/{orphan['id']}")).status_code == 404
+    async with engine.connect() as connection:
+        query = text("SELECT state, error FROM export_job WHERE id = :id")
+        row = (await connection.execute(query, {"id": orphan["id"]})).one()
+    assert tuple(row) == ("failed", "The model of this export was removed.")
+
+
+async def test_requests_and_a_removal_at_once_leave_no_export_without_a_model(
+    client: httpx.AsyncClient, run_retention: RunRetention, engine: AsyncEngine
+) -> None:
+    async def race(number: int) -> set[int]:
+        path = f"/v1/models/short-lived-{number}"
+        assert (await client.put(path, json={})).status_code in {200, 201}
+        requests = [client.post(f"{path}/exports", json={}) for _ in range(3)]
+        answers = await asyncio.gather(
+            *requests,
+            client.delete(path),
+            *(client.post(f"{path}/exports", json={}) for _ in range(3)),
+        )
+        return {answer.status_code for answer in answers}
+
+    statuses = [await race(number) for number in range(8)]
+    assert set().union(*statuses) <= {202, 204, 404, 409}
+    await run_retention()
+    async with engine.connect() as connection:
+        orphans = "SELECT count(*) FROM export_job WHERE state = 'failed'"
+        assert await connection.scalar(text(orphans)) == 0
+
+
+async def test_one_caller_has_no_more_unfinished_exports_than_twenty(
+    client: httpx.AsyncClient,
+) -> None:
+    answers = await asyncio.gather(*(client.post(EXPORTS, json={}) for _ in range(30)))
+    assert sorted(answer.status_code for answer in answers) == [202] * 20 + [409] * 10
+
+
 async def test_names_who_was_given_links(
     client: httpx.AsyncClient, run_retention: RunRetention
 ) -> None:
@@ -218,7 +266,8 @@ async def test_names_who_was_given_links(
     await list_parts(client, export)
     [download] = (await follow(client, export))["downloads"]
     assert (download["actor"], download["parts"]) == ("anyone", 3)
-    entries = (await client.get("/v1/audit?action=export_read")).json()["items"]
+    path = "/v1/audit?action=export_read&model_id=model"
+    entries = (await client.get(path)).json()["items"]
     assert [entry["detail"]["export"] for entry in entries] == [export["id"]]
 
 
@@ -272,6 +321,13 @@ async def test_unknown_exports_are_not_found(client: httpx.AsyncClient) -> None:
     for method, path in [("GET", ""), ("GET", "/parts"), ("GET", "/parts/1"), ("POST", "/cancel")]:
         answer = await client.request(method, f"/v1/exports/{uuid4()}{path}")
         assert answer.status_code == 404, path
+
+
+async def test_a_cursor_beyond_every_part_is_refused(client: httpx.AsyncClient) -> None:
+    export = await request(client)
+    cursor = base64.urlsafe_b64encode(b"[2147483648]").decode().rstrip("=")
+    answer = await client.get(f"/v1/exports/{export['id']}/parts?cursor={cursor}")
+    assert answer.status_code == 422, answer.text
 
 
 async def test_lists_exports_newest_first(

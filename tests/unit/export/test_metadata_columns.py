@@ -3,11 +3,11 @@
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from inference_store.export.metadata_columns import MetadataColumns, choose_columns
@@ -65,12 +65,16 @@ def parse(value: Any, text: str) -> Any:
         case bool():
             return text.strip().lower() in {"true", "1"}
         case int() | float():
-            return Decimal(text)
+            try:
+                return Decimal(text)
+            except InvalidOperation:  # the number is of another entry with this key
+                return None
         case datetime():
             return read_timestamp(text, MetadataCaps())[0]
     return text
 
 
+@example([Entry("a", "int", "0", "extended", ()), Entry("a", "string", "", "extended", ())])
 @given(_ENTRIES)
 def test_nothing_is_lost(entries: list[Entry]) -> None:
     row = read(choose_columns(_KEYS, None), entries)

@@ -1,7 +1,7 @@
 """Exports: requested, followed, downloaded, cancelled."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import Path, Query, Request
@@ -30,16 +30,23 @@ from inference_store.api.schemas.exports import (
 )
 from inference_store.api.schemas.links import PageParameters
 from inference_store.export.jobs.downloads import record_download
-from inference_store.export.jobs.job import REMOVED, ExportJob, find_job, list_jobs
+from inference_store.export.jobs.job import REMOVED, ExportJob, find_job, list_jobs, read_model_id
 from inference_store.export.jobs.members import Part, list_parts
 from inference_store.export.jobs.state_changes import request_removal
 from inference_store.export.part_formats import PART_FORMATS
-from inference_store.inference.errors import BlobMissing, Conflict, Gone, NotFound
+from inference_store.inference.errors import (
+    BlobMissing,
+    Conflict,
+    Gone,
+    InvalidCursor,
+    NotFound,
+)
 from inference_store.inference.events.storage_key import parse_stored
 
 router = make_router("exports")
 _NEEDED = needs(Right.EXPORT, Over.SOME)
 _ONE = "/exports/{export_id}"
+_MOST_PARTS = 2**31 - 1
 
 
 @router.post(
@@ -117,7 +124,7 @@ async def cancel_export(export_id: UUID, connection: Writing, access: Asking) ->
     if job.state in REMOVED:
         raise Conflict(f"The export is {job.state}: its parts are deleted.")
     await request_removal(connection, export_id)
-    await access.note(connection, Action.EXPORT_CANCELLED, export=str(export_id))
+    await _note(connection, access, Action.EXPORT_CANCELLED, job)
     [shown] = await show_exports(connection, [await _find_job(connection, access, export_id)])
     return Answer(shown, status_code=202)
 
@@ -139,11 +146,13 @@ async def get_export_parts(  # noqa: PLR0917  (FastAPI calls it by name)
 ) -> Answer:
     """The parts that are listed so far, each with a link once it is written. Who asks counts as
     having downloaded what is written: erasures name them."""
-    await _find_job(connection, access, export_id)
+    job = await _find_job(connection, access, export_id)
     after = cursors.decode_one(page.cursor, int) or 0
+    if after > _MOST_PARTS:
+        raise InvalidCursor("The cursor is none of this list: ask without one.")
     parts = await list_parts(connection, export_id, after=after, limit=page.limit + 1, lock=True)
     items, following = cursors.cut_page(parts, page.limit, lambda part: part.number)
-    await _record_download(connection, access, export_id, items)
+    await _record_download(connection, access, job, items)
     shown = await show_parts(to, blobs, items)
     return Answer(ExportPartPage(items=shown, next=following))
 
@@ -159,7 +168,7 @@ async def get_export_parts(  # noqa: PLR0917  (FastAPI calls it by name)
 )
 async def get_export_part(
     export_id: UUID,
-    number: Annotated[int, Path(ge=1, le=2**31 - 1)],
+    number: Annotated[int, Path(ge=1, le=_MOST_PARTS)],
     connection: Writing,
     blobs: BlobStore,
     access: Asking,
@@ -168,12 +177,14 @@ async def get_export_part(
     job = await _find_job(connection, access, export_id)
     parts = await list_parts(connection, export_id, after=number - 1, limit=1, lock=True)
     if not parts or parts[0].number != number:
+        if job.state in REMOVED:
+            raise Gone(f"The export is {job.state}: its parts are deleted.")
         raise NotFound(f"The export has no part {number}.")
     part = parts[0]
     if part.state != "written" or part.storage_key is None:
         message = f"The part {number} is not there: it is {part.state}."
         raise Gone(message) if part.state == "removed" else NotFound(message)
-    await _record_download(connection, access, export_id, [part])
+    await _record_download(connection, access, job, [part])
     try:
         stream = await blobs.stream(parse_stored(part.storage_key))
     except BlobMissing:
@@ -198,10 +209,18 @@ async def _find_job(
 
 
 async def _record_download(
-    connection: AsyncConnection, access: Access, export_id: UUID, parts: Sequence[Part]
+    connection: AsyncConnection, access: Access, job: ExportJob, parts: Sequence[Part]
 ) -> None:
     """Record who gets links, and audit it, before they are given out."""
     written = sum(part.state == "written" for part in parts)
     if written:
-        await record_download(connection, export_id, actor=access.who.actor, parts=written)
-        await access.note(connection, Action.EXPORT_READ, export=str(export_id), parts=written)
+        await record_download(connection, job.id, actor=access.who.actor, parts=written)
+        await _note(connection, access, Action.EXPORT_READ, job, parts=written)
+
+
+async def _note(
+    connection: AsyncConnection, access: Access, action: Action, job: ExportJob, **detail: Any
+) -> None:
+    """Audit what was done with an export, as an entry about its model."""
+    registration = await access.find_model(connection, await read_model_id(connection, job))
+    await access.note(connection, action, registration, export=str(job.id), **detail)

@@ -27,7 +27,7 @@ class Download:
     first_at: datetime
     last_at: datetime
     parts: int
-    """Links to parts that were given out."""
+    """Links to parts that were given out; a part that was given out twice counts twice."""
 
 
 async def record_download(

@@ -10,8 +10,10 @@ from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import EVERYTHING, AccessScope
+from inference_store.index import registrations
 from inference_store.index.scope_filters import match_models
 from inference_store.index.tables import export_job, registration
+from inference_store.inference.errors import Invalid
 
 State: TypeAlias = Literal[
     "pending", "listing", "writing", "done", "failed", "cancelling", "cancelled", "expired"
@@ -22,6 +24,7 @@ UNFINISHED: Final[Sequence[State]] = ("pending", "listing", "writing")
 REMOVED: Final[Sequence[State]] = ("cancelled", "expired")
 """States of exports whose parts are deleted."""
 _HERE: Final = export_job.c
+_LOCK: Final = 7_302_042
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +133,18 @@ async def count_all_unfinished(connection: AsyncConnection) -> tuple[int, int]:
 
 
 async def count_unfinished(connection: AsyncConnection, *, requested_by: str) -> int:
-    """Return how many unfinished exports a caller has."""
+    """Return how many unfinished exports a caller has; nobody requests one until the transaction
+    ends."""
+    await connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
     query = select(func.count()).where(
         _HERE.requested_by == requested_by, _HERE.state.in_(UNFINISHED)
     )
     return int(await connection.scalar(query) or 0)
+
+
+async def read_model_id(connection: AsyncConnection, job: ExportJob) -> str:
+    """Return the id of an export's model. Raises Invalid if it was removed."""
+    names = await registrations.names(connection, [job.model])
+    if job.model not in names:
+        raise Invalid("The model of this export was removed.")
+    return names[job.model]

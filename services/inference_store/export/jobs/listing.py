@@ -15,7 +15,7 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index import key_registry, registrations
+from inference_store.index import key_registry
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
@@ -23,7 +23,7 @@ from inference_store.query.deadline import Deadline
 from inference_store.query.page import find_page
 
 from . import members, state_changes
-from .job import ExportJob, find_job
+from .job import ExportJob, find_job, read_model_id
 from .object_keys import make_head_key, make_members_key
 from .question import build_remaining_question
 from .saved_keys import save_keys
@@ -34,12 +34,13 @@ _BYTES: Final = "application/octet-stream"
 
 
 async def begin_listing(engine: AsyncEngine, blobs: Blobs, job: ExportJob) -> None:
-    """Write the head to the bucket, and let the listing begin. Raises ObjectStoreUnavailable."""
+    """Write the head to the bucket, and let the listing begin. Raises ObjectStoreUnavailable,
+    Invalid."""
     async with engine.connect() as connection:
-        names = await registrations.names(connection, [job.model])
+        model_id = await read_model_id(connection, job)
         keys = await key_registry.keys(connection, job.model)
     key = StorageKey(blobs.buckets.default, make_head_key(job.id))
-    head = _make_head(job, names[job.model])
+    head = _make_head(job, model_id)
     await asyncio.to_thread(blobs.put, key, head, content_type="application/json")
     async with engine.begin() as connection:
         await state_changes.start_listing(connection, job, keys=save_keys(keys))

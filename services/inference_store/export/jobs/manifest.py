@@ -7,13 +7,12 @@ from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index import registrations
 from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
 
 from . import members, state_changes
-from .job import ExportJob
+from .job import ExportJob, read_model_id
 from .members import Part
 from .object_keys import make_manifest_key
 
@@ -23,9 +22,9 @@ _PAGE: Final = 1000
 async def finish_export(engine: AsyncEngine, blobs: Blobs, job: ExportJob) -> None:
     """Write the manifest, and end the job. Raises ObjectStoreUnavailable."""
     async with engine.connect() as connection:
-        names = await registrations.names(connection, [job.model])
+        model_id = await read_model_id(connection, job)
         parts = await _list_written(connection, job)
-    manifest = _make_manifest(job, names[job.model], parts)
+    manifest = _make_manifest(job, model_id, parts)
     key = StorageKey(blobs.buckets.default, make_manifest_key(job.id))
     content = json.dumps(manifest, indent=2).encode()
     failpoint("export.finish.before")

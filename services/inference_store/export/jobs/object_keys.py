@@ -41,4 +41,4 @@ def make_members_key(export: UUID, number: int) -> str:
 def make_part_key(export: UUID, number: int, suffix: str) -> str:
     """Return a new key for a part: each attempt to write it has its own, so that a process that
     lost its leadership overwrites nothing."""
-    return f"{make_prefix(export)}{PARTS}{number:05}-{token_hex(4)}.{suffix}"
+    return f"{make_prefix(export)}{PARTS}{number:05}-{token_hex(4)}{suffix}"

@@ -22,7 +22,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.export.columns import Columns
 from inference_store.export.fixed_columns import Row
 from inference_store.export.part_formats import PART_FORMATS, PartEncoder
-from inference_store.index import registrations
 from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.objects import Blobs
@@ -32,7 +31,7 @@ from inference_store.query.scan_range import find_ranges
 from inference_store.query.visible import read_visible
 
 from . import members, state_changes
-from .job import ExportJob
+from .job import ExportJob, read_model_id
 from .members import Part
 from .object_keys import make_part_key
 from .saved_keys import load_keys
@@ -115,11 +114,11 @@ async def _encode(
 async def _read_rows(engine: AsyncEngine, job: ExportJob, uids: Sequence[UUID]) -> list[Row]:
     async with engine.connect() as connection:
         spans = await find_ranges(connection)
-        names = await registrations.names(connection, [job.model])
+        model_id = await read_model_id(connection, job)
         inferences = await read_visible(
             connection, job.model, uids, spans, include=job.document["include"]
         )
-    return [Row(names[job.model], inference) for inference in inferences]
+    return [Row(model_id, inference) for inference in inferences]
 
 
 def _digest(file: BinaryIO) -> tuple[int, bytes]:

@@ -8,7 +8,9 @@ from uuid import UUID
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.index import registrations
 from inference_store.index.tables import export_job, export_part
+from inference_store.inference.errors import NotFound
 
 from .job import UNFINISHED, ExportJob, State, find_job
 from .saved_keys import SavedKey
@@ -27,7 +29,12 @@ async def request_export(
     requested_by: str,
     expires_at: datetime,
 ) -> ExportJob:
-    """Insert an export, and return it; the retention service begins it within seconds."""
+    """Insert an export, and return it; the retention service begins it within seconds.
+
+    Raises NotFound if the model has just been removed: until the transaction ends it stays.
+    """
+    if not await registrations.keep(connection, [model]):
+        raise NotFound("The model has just been removed.")
     values = {
         "id": id,
         "model": model,
