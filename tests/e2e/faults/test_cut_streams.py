@@ -90,7 +90,7 @@ def draw_budgets(bytes: int) -> Iterator[int | None]:
     return chain((end - begin for begin, end in pairwise([0, *positions])), repeat(None))
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 async def test_a_stream_that_is_cut_at_200_random_bytes_is_the_same(
     api: str, expected: Read
 ) -> None:
