@@ -20,6 +20,8 @@ from tests.integration.stored_inferences import store
 from .istore import MODULE, Istore
 
 _PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "command-line.md"
+_OVERWRITTEN = re.compile(r"\r[^\r\n]*\x1b\[K")
+"""A line of progress, which a slow machine shows for a moment."""
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -45,7 +47,7 @@ def run_on_terminal(command: str, environment: dict[str, str], folder: Path) -> 
     shown = b"".join(iter(lambda: _read(ours), b""))
     os.close(ours)
     process.wait()
-    return shown.decode().replace("\r", "")
+    return _OVERWRITTEN.sub("", shown.decode()).replace("\r", "")
 
 
 def _read(terminal: int) -> bytes:
