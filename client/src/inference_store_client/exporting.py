@@ -1,6 +1,7 @@
 """Exports that the store carries out: requested, waited for, their parts downloaded. No I/O."""
 
 import hashlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -101,9 +102,13 @@ def name_part(export: ExportFields, part: ExportPart) -> str:
     return f"part-{part.number:05}{_SUFFIXES.get(export.format, '')}"
 
 
-def write_whole(path: Path, content: bytes) -> Path:
-    """Write a file that appears when it is whole, and return its path. Blocks."""
-    before = path.with_name(f".{path.name}.part")
-    before.write_bytes(content)
-    before.replace(path)
-    return path
+def write_part(folder: Path, name: str, content: bytes) -> None:
+    """Write a file that only its owner may read, down to the disk. Blocks."""
+    with open(folder / name, "xb", opener=_open_private) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, mode=0o600)

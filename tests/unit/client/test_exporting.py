@@ -1,5 +1,6 @@
 """Exports of both clients, before a store that a list of answers stands for."""
 
+import errno
 import hashlib
 import json
 import os
@@ -13,6 +14,7 @@ import pytest
 
 from inference_store_client import ExportFailed, SettingsError, UnexpectedAnswer
 from tests.both_clients import Client, Recorded, make_problem
+from tests.largest_file import largest_file
 
 _ID = "019ac3f2-7c00-8123-9abc-000000000001"
 _LINK = "https://bucket.example/exports/1/parts/00001-ab.jsonl?X-Amz-Signature=0"
@@ -77,6 +79,9 @@ async def test_requests_waits_and_downloads(client: Client, tmp_path: Path) -> N
     assert [path.name for path in files] == ["part-00001.jsonl", "part-00003.jsonl"]
     assert [path.read_bytes() for path in files] == [b"one", b"three"]
     assert sorted(os.listdir(files[0].parent)) == [path.name for path in files]
+    modes = [path.stat().st_mode & 0o777 for path in (tmp_path / "frames", *files)]
+    assert modes == [0o700, 0o600, 0o600]
+    assert os.listdir(tmp_path) == ["frames"]
     first, *_, link, _ = recorded.requests
     assert first.url.raw_path == b"/v1/models/hallway%2Fdetector/exports"
     assert json.loads(first.content) == {
@@ -104,7 +109,28 @@ async def test_other_bytes_than_were_written_are_refused(client: Client, tmp_pat
     recorded = Recorded([*answers, httpx.Response(200, content=b"on")])
     export = await client.ask(lambda: client.make_answered(recorded).export(_ID))
     with pytest.raises(UnexpectedAnswer, match="part 1 is not what the store wrote"):
+        await client.ask(lambda: export.download(tmp_path / "frames"))
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_folder_that_exists_is_refused_before_the_store_is_asked(
+    client: Client, tmp_path: Path
+) -> None:
+    recorded = Recorded([make_export("done")])
+    export = await client.ask(lambda: client.make_answered(recorded).export(_ID))
+    with pytest.raises(SettingsError, match="exists: remove it"):
         await client.ask(lambda: export.download(tmp_path))
+    assert len(recorded.requests) == 1
+
+
+async def test_a_disk_that_is_full_leaves_nothing(client: Client, tmp_path: Path) -> None:
+    content = bytes(100_000)
+    answers = [make_export("done"), make_export("done"), make_page([make_part(1, content)])]
+    recorded = Recorded([*answers, httpx.Response(200, content=content)])
+    export = await client.ask(lambda: client.make_answered(recorded).export(_ID))
+    with largest_file(10_000), pytest.raises(OSError) as error:
+        await client.ask(lambda: export.download(tmp_path / "frames"))
+    assert error.value.errno == errno.EFBIG
     assert os.listdir(tmp_path) == []
 
 

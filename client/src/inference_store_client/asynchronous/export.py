@@ -7,6 +7,7 @@ from pathlib import Path
 from inference_store_client import exporting
 from inference_store_client.decoding import decode
 from inference_store_client.json_text import Json
+from inference_store_client.new_folder import NewFolder
 from inference_store_client.requests import make_path, make_request
 from inference_store_client.values.exports import ExportFields, ExportPart
 
@@ -42,17 +43,19 @@ class AsyncExport(ExportFields):
     async def download(self, folder: str | Path) -> list[Path]:
         """Write every part into a folder, once all are written; return the files.
 
-        Each file appears when it is whole. Only one part is in memory at a time.
+        The folder must be new. It appears when it is whole, and only you may read it. Only one part
+        is in memory at a time.
         """
-        export, target = await self.wait(), Path(folder)
-        await asyncio.to_thread(target.mkdir, parents=True, exist_ok=True)
-        files = []
-        for part in await self.list_parts():
-            if part.url is not None:
-                content = await self.read_part(part)
-                path = target / exporting.name_part(export, part)
-                files.append(await asyncio.to_thread(exporting.write_whole, path, content))
-        return files
+        names = []
+        with NewFolder(Path(folder)) as new:
+            export = await self.wait()
+            for part in await self.list_parts():
+                if part.url is not None:
+                    names.append(exporting.name_part(export, part))
+                    content = await self.read_part(part)
+                    await _write(new.path, names[-1], content)
+            new.publish()
+        return [new.target / name for name in names]
 
     async def cancel(self) -> "AsyncExport":
         """Stop it, and let the store delete its parts."""
@@ -62,3 +65,12 @@ class AsyncExport(ExportFields):
 
     def _build(self, members: Json) -> "AsyncExport":
         return decode(AsyncExport, members, _transport=self._transport)
+
+
+async def _write(folder: Path, name: str, content: bytes) -> None:
+    """Write a part in a thread; a cancellation waits for its end, so that the folder can go."""
+    writing = asyncio.create_task(asyncio.to_thread(exporting.write_part, folder, name, content))
+    try:
+        await asyncio.shield(writing)
+    finally:
+        await asyncio.wait([writing])

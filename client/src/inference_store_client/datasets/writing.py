@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from inference_store_client.errors import SettingsError
+from inference_store_client.new_folder import NewFolder
 from inference_store_client.values.drawings import Drawing
 from inference_store_client.values.inference import InferenceFields
 
@@ -16,7 +17,6 @@ from .annotations import Annotation, list_annotations
 from .downloading import Download
 from .examples import Example
 from .formats import DatasetFormat, find_format
-from .new_folder import NewFolder
 from .pictures import NoPicture, Picture, read_picture, require_headers
 from .summary import DatasetSummary, Tally
 

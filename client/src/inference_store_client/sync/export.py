@@ -6,6 +6,7 @@ from pathlib import Path
 from inference_store_client import exporting
 from inference_store_client.decoding import decode
 from inference_store_client.json_text import Json
+from inference_store_client.new_folder import NewFolder
 from inference_store_client.requests import make_path, make_request
 from inference_store_client.values.exports import ExportFields, ExportPart
 
@@ -41,15 +42,18 @@ class Export(ExportFields):
     def download(self, folder: str | Path) -> list[Path]:
         """Write every part into a folder, once all are written; return the files.
 
-        Each file appears when it is whole. Only one part is in memory at a time.
+        The folder must be new. It appears when it is whole, and only you may read it. Only one part
+        is in memory at a time.
         """
-        export, target = self.wait(), Path(folder)
-        target.mkdir(parents=True, exist_ok=True)
-        return [
-            exporting.write_whole(target / exporting.name_part(export, part), self.read_part(part))
-            for part in self.list_parts()
-            if part.url is not None
-        ]
+        names = []
+        with NewFolder(Path(folder)) as new:
+            export = self.wait()
+            for part in self.list_parts():
+                if part.url is not None:
+                    names.append(exporting.name_part(export, part))
+                    exporting.write_part(new.path, names[-1], self.read_part(part))
+            new.publish()
+        return [new.target / name for name in names]
 
     def cancel(self) -> "Export":
         """Stop it, and let the store delete its parts."""

@@ -3,14 +3,17 @@
 import shutil
 import tempfile
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
-from inference_store_client.errors import SettingsError
+from .errors import SettingsError
 
 
 class NewFolder:
     """Fills a temporary folder beside the target, and renames it at the end. Only you may read it.
 
-    A process that is killed leaves the temporary folder, which is named like a hidden file.
+    A block that is left without `publish` removes it. A process that is killed leaves the
+    temporary folder, which is named like a hidden file.
     """
 
     def __init__(self, target: Path) -> None:
@@ -28,6 +31,17 @@ class NewFolder:
     def remove(self) -> None:
         """Remove the temporary folder, if it was not published."""
         shutil.rmtree(self.path, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.remove()
 
 
 def _refuse_existing(target: Path) -> None:
