@@ -3,13 +3,14 @@
 import hashlib
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from .commands import Steps, Wait
+from .disk_errors import name_target
 from .errors import ExportFailed, SettingsError, UnexpectedAnswer
 from .exchange import exchange
+from .new_folder import NewFolder
 from .question import NEWEST_FIRST, Question
 from .reading import fetch, request_any
 from .requests import ANY, Request, make_path, make_request
@@ -102,9 +103,12 @@ def name_part(export: ExportFields, part: ExportPart) -> str:
     return f"part-{part.number:05}{_SUFFIXES.get(export.format, '')}"
 
 
-def write_part(folder: Path, name: str, content: bytes) -> None:
+def write_part(folder: NewFolder, name: str, content: bytes) -> None:
     """Write a file that only its owner may read, down to the disk. Blocks."""
-    with open(folder / name, "xb", opener=_open_private) as file:
+    with (
+        name_target(folder.target / name),
+        open(folder.path / name, "xb", opener=_open_private) as file,
+    ):
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

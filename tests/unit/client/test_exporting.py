@@ -131,6 +131,7 @@ async def test_a_disk_that_is_full_leaves_nothing(client: Client, tmp_path: Path
     with largest_file(10_000), pytest.raises(OSError) as error:
         await client.ask(lambda: export.download(tmp_path / "frames"))
     assert error.value.errno == errno.EFBIG
+    assert error.value.filename == str(tmp_path / "frames" / "part-00001.jsonl")
     assert os.listdir(tmp_path) == []
 
 

@@ -53,7 +53,7 @@ class AsyncExport(ExportFields):
                 if part.url is not None:
                     names.append(exporting.name_part(export, part))
                     content = await self.read_part(part)
-                    await _write(new.path, names[-1], content)
+                    await _write(new, names[-1], content)
             new.publish()
         return [new.target / name for name in names]
 
@@ -67,7 +67,7 @@ class AsyncExport(ExportFields):
         return decode(AsyncExport, members, _transport=self._transport)
 
 
-async def _write(folder: Path, name: str, content: bytes) -> None:
+async def _write(folder: NewFolder, name: str, content: bytes) -> None:
     """Write a part in a thread; a cancellation waits for its end, so that the folder can go."""
     writing = asyncio.create_task(asyncio.to_thread(exporting.write_part, folder, name, content))
     try:

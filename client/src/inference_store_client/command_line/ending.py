@@ -34,7 +34,7 @@ def end_quietly(run: Callable[[], int]) -> int:
             say(describe(error))
             return CALLED_WRONGLY if isinstance(error, SettingsError) else FAILED
         except OSError as error:  # of a file, or of its disk
-            say(f"{error.filename or 'standard output'}: {error.strerror}")
+            say(f"{error.filename or 'standard output'}: {error.strerror or error}")
             return FAILED
     return status
 

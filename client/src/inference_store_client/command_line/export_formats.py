@@ -17,6 +17,7 @@ from inference_store_client.settings import ClientSettings
 from inference_store_client.streaming import stream
 
 from .new_file import NewFile
+from .parquet import write_parquet
 
 _Columns: TypeAlias = Callable[[Question, ClientSettings, Sequence[str] | None], Steps[None]]
 _CURSOR: Final = "cursor"
@@ -76,18 +77,6 @@ def _as_columns(read: _Columns) -> Callable[[Question, ClientSettings], Steps[No
     )
 
 
-def _write_parquet(source: IO[bytes], target: str) -> None:
-    """Write Arrow as Parquet, batch by batch, without the column of cursors."""
-    arro3_io: Any = import_module("arro3.io")
-    arro3_core: Any = import_module("arro3.core")
-    reader = arro3_io.read_ipc_stream(source)
-    names = [name for name in reader.schema.names if name != _CURSOR]
-    batches = (batch.select(names) for batch in reader)
-    first = arro3_core.Table.from_batches([], schema=reader.schema).select(names).schema
-    chosen = arro3_core.RecordBatchReader.from_batches(first, batches)
-    arro3_io.write_parquet(chosen, target, compression="zstd(3)")
-
-
 FORMATS: Final[Mapping[str, ExportFormat]] = {
     "arrow": ExportFormat(
         _as_columns(stream_columns), (".arrow", ".arrows"), {"nanoarrow": "arrow"}
@@ -98,6 +87,6 @@ FORMATS: Final[Mapping[str, ExportFormat]] = {
         _as_columns(stream_columns),
         (".parquet",),
         {"nanoarrow": "parquet", "arro3.io": "parquet"},
-        _write_parquet,
+        write_parquet,
     ),
 }

@@ -3,11 +3,13 @@
 import os
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
 from inference_store_client.chunks import RESTART, Chunk, Restart
+from inference_store_client.disk_errors import name_target
 
 
 class NewFile:
@@ -25,28 +27,30 @@ class NewFile:
 
     def accept(self, item: Chunk | Restart) -> None:
         """Add bytes, or begin again."""
-        if isinstance(item, Chunk):
-            self._file.write(item.content)
-        elif item is RESTART:
-            self._file.seek(0)
-            self._file.truncate()
+        with name_target(self._path):
+            if isinstance(item, Chunk):
+                self._file.write(item.content)
+            elif item is RESTART:
+                self._file.seek(0)
+                self._file.truncate()
 
     def convert(self, write: Callable[[IO[bytes], str], None]) -> None:
         """Replace the content by what a function makes of it; it is given the path to write."""
-        before = self._file
-        self._file = self._open()
-        try:
-            before.seek(0)
-            write(before, self._file.name)
-        finally:
-            before.close()
-            os.unlink(before.name)
+        with name_target(self._path):
+            before = self._file
+            self._file = self._open()
+            try:
+                before.seek(0)
+                write(before, self._file.name)
+            finally:
+                self._remove(before)
 
     def _open(self) -> IO[bytes]:
         prefix = f".{self._path.name[:100]}."
-        return tempfile.NamedTemporaryFile(
-            dir=self._path.parent, prefix=prefix, suffix=".part", delete=False
-        )
+        with name_target(self._path):
+            return tempfile.NamedTemporaryFile(
+                dir=self._path.parent, prefix=prefix, suffix=".part", delete=False
+            )
 
     def __exit__(
         self,
@@ -54,17 +58,26 @@ class NewFile:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # The bytes are on disk before the name is: after a crash there is no short file.
         try:
-            with self._file:
-                if error is None:
-                    self._file.flush()
-                    os.fsync(self._file.fileno())
             if error is None:
-                os.replace(self._file.name, self._path)
-                _sync_folder(self._path.parent)
+                with name_target(self._path):
+                    self._publish()
         finally:
-            Path(self._file.name).unlink(missing_ok=True)
+            self._remove(self._file)
+
+    def _publish(self) -> None:
+        # The bytes are on disk before the name is: after a crash there is no short file.
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()  # some systems rename no file that is open
+        os.replace(self._file.name, self._path)
+        _sync_folder(self._path.parent)
+
+    @staticmethod
+    def _remove(file: IO[bytes]) -> None:
+        with suppress(OSError):  # of bytes that a full disk does not take, and nobody needs
+            file.close()
+        Path(file.name).unlink(missing_ok=True)
 
 
 def _sync_folder(path: Path) -> None:

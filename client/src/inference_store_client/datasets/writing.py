@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from inference_store_client.disk_errors import name_target
 from inference_store_client.errors import SettingsError
 from inference_store_client.new_folder import NewFolder
 from inference_store_client.values.drawings import Drawing
@@ -69,16 +70,18 @@ class DatasetWriting:
         except NoPicture as reason:
             self._tally.left_out[str(reason)] += 1
         else:
-            self._write(inference, picture, download.drawing)
+            with name_target(self._request.folder):
+                self._write(inference, picture, download.drawing)
         self._request.on_added(download.content or b"")
 
     def finish(self) -> DatasetSummary:
         """Complete the dataset, and give the folder its name."""
         summary = self._summarize()
-        self._writer.finish(summary)
-        # What is left out goes with the data, whoever has them later.
-        (self._folder.path / "README.md").write_text(f"# {summary}\n", encoding="utf-8")
-        self._folder.publish()
+        with name_target(self._request.folder):
+            self._writer.finish(summary)
+            # What is left out goes with the data, whoever has them later.
+            (self._folder.path / "README.md").write_text(f"# {summary}\n", encoding="utf-8")
+            self._folder.publish()
         return summary
 
     def _summarize(self) -> DatasetSummary:
@@ -104,7 +107,8 @@ class DatasetWriting:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            self._writer.close()  # which writes what is still in its buffers
+            with name_target(self._request.folder):
+                self._writer.close()  # which writes what is still in its buffers
         finally:
             self._folder.remove()
 

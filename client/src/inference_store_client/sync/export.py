@@ -51,7 +51,7 @@ class Export(ExportFields):
             for part in self.list_parts():
                 if part.url is not None:
                     names.append(exporting.name_part(export, part))
-                    exporting.write_part(new.path, names[-1], self.read_part(part))
+                    exporting.write_part(new, names[-1], self.read_part(part))
             new.publish()
         return [new.target / name for name in names]
 

@@ -1,10 +1,8 @@
 """Datasets are whole, in order and bounded: each inference is in them once, or counted."""
 
 import json
-import resource
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from time import monotonic
@@ -19,6 +17,7 @@ from inference_store_client.datasets import FORMATS, LEFT_OUT, DatasetSummary
 from inference_store_client.datasets.downloading import MOST_DOWNLOADS, OUTLINED
 from tests.both_clients import Client, make_problem
 from tests.console.pictures import make_png
+from tests.largest_file import largest_file
 
 from .fake_pictures import BUCKET, PictureStore, make_inference, make_prediction
 
@@ -111,21 +110,11 @@ async def test_without_an_answer_there_is_no_folder(
     assert not list_all(tmp_path)
 
 
-@contextmanager
-def limit_files(size: int) -> Iterator[None]:
-    """Let no file of this process grow beyond a number of bytes: as on a disk that is full."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 @pytest.mark.parametrize("name", FORMATS)
 async def test_on_a_full_disk_there_is_no_folder(client: Client, tmp_path: Path, name: str) -> None:
-    with limit_files(10_000), pytest.raises(OSError, match="File too large"):
+    with largest_file(10_000), pytest.raises(OSError, match="File too large") as error:
         await write(client, PictureStore(make_street(100)), tmp_path / "street", name)
+    assert error.value.filename == str(tmp_path / "street")
     assert not list_all(tmp_path)
 
 
