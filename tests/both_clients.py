@@ -67,13 +67,13 @@ CLIENTS: Final = (Client("sync"), Client("async"))
 class Recorded:
     """Answers requests from a list, one after the other, and keeps them."""
 
-    answers: list[httpx.Response | Exception]
+    answers: list[httpx.Response | BaseException]
     requests: list[httpx.Request] = field(default_factory=list)
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         self.requests.append(request)
         answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
         # a response belongs to the client that has read it
         return httpx.Response(answer.status_code, headers=answer.headers, content=answer.content)

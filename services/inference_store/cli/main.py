@@ -37,6 +37,7 @@ CLIENT_COMMANDS = {
     "tail": "Show the last arrivals, and follow what arrives.",
     "sample": "Show a random sample of the inferences that match.",
     "export": "Write all inferences that match to a file.",
+    "exports": "List the exports that the store writes; get or cancel one.",
     "erase": "Show what an erasure would take; with --yes, erase it.",
 }
 

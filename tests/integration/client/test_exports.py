@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import re
+import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -92,3 +94,23 @@ async def test_the_command_line_downloads_a_job(url: str, tmp_path: Path) -> Non
     assert (again.returncode, "give a new folder" in again.stderr) == (2, True)
     refused = await istore.run(*words[:-1], str(tmp_path / "all"), "--expires-in", "never")
     assert (refused.returncode, "expires_in" in refused.stderr) == (1, True)
+
+
+async def test_an_export_goes_on_after_ctrl_c_and_is_got_again(url: str, tmp_path: Path) -> None:
+    istore, folder = Istore(url, tmp_path), tmp_path / "frames"
+    process = await istore.start("export", MODEL, "--job", "--filter", "ok", "-o", str(folder))
+    assert process.stderr is not None
+    id = re.findall(rb"^Export (\S+): the store writes it", await process.stderr.readline())[0]
+    process.send_signal(signal.SIGINT)
+    said = await process.stderr.read()
+    assert (await process.wait(), folder.exists()) == (130, False)
+    assert b"`istore exports get " + id + b" -o FOLDER` fetches it" in said
+    listed = await istore.run("exports", "list", "--format", "table")
+    assert listed.stdout.splitlines()[1].split()[:2] == [id.decode(), MODEL]
+    got = await istore.run("exports", "get", id.decode(), "-o", str(folder))
+    assert (got.returncode, len([*folder.iterdir()])) == (0, 3), got.stderr
+    assert got.stderr == f"90 inferences in 3 files: {folder}\n"
+    cancelled = await istore.run("exports", "cancel", id.decode())
+    assert "the store deletes its parts" in cancelled.stderr
+    unknown = await istore.run("exports", "get", "x", "-o", str(tmp_path / "other"))
+    assert (unknown.returncode, "export_id" in unknown.stderr) == (1, True)

@@ -19,11 +19,12 @@ def test_the_sentences_are_those_of_the_client() -> None:
 
 @pytest.mark.parametrize("name", CLIENT_COMMANDS)
 def test_a_command_has_the_clients_arguments(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [name, "list"] if name == "exports" else [name]
     with pytest.raises(SystemExit) as end:
-        main([name, "--help"])
+        main([*words, "--help"])
     assert end.value.code == 0
     output = capsys.readouterr().out
-    assert output.startswith(f"usage: inference-store {name} ")
+    assert output.startswith(f"usage: inference-store {' '.join(words)} ")
     assert "--url" in output
 
 

@@ -119,7 +119,9 @@ async def test_warnings_are_warnings_of_python(client: Client) -> None:
     ],
     ids=lambda trouble: str(getattr(trouble, "status_code", trouble)),
 )
-async def test_a_read_is_sent_again(client: Client, trouble: httpx.Response | Exception) -> None:
+async def test_a_read_is_sent_again(
+    client: Client, trouble: httpx.Response | BaseException
+) -> None:
     recorded = Recorded([trouble] * 5 + [answer(_COUNT)])
     assert await client.ask(ask_count(client.make_answered(recorded))) == 17
     assert len(recorded.requests) == 6

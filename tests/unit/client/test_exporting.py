@@ -16,7 +16,7 @@ from inference_store_client import ExportFailed, SettingsError, UnexpectedAnswer
 from tests.both_clients import Client, Recorded, make_problem
 from tests.largest_file import largest_file
 
-_ID = "019ac3f2-7c00-8123-9abc-000000000001"
+EXPORT = "019ac3f2-7c00-8123-9abc-000000000001"
 _LINK = "https://bucket.example/exports/1/parts/00001-ab.jsonl?X-Amz-Signature=0"
 
 
@@ -27,7 +27,7 @@ def make_export(state: str, **changes: Any) -> httpx.Response:
     )
     counts = dict.fromkeys(("members", "parts", "parts_written", "rows", "bytes", "gone"), 0)
     known = {
-        "id": _ID,
+        "id": EXPORT,
         "model_id": "hallway/detector",
         "format": "jsonl",
         "include": ["metadata"],
@@ -99,7 +99,7 @@ async def test_requests_waits_and_downloads(client: Client, tmp_path: Path) -> N
 @pytest.mark.parametrize("state", ["failed", "cancelling", "cancelled", "expired"])
 async def test_an_export_that_will_never_be_written_raises(client: Client, state: str) -> None:
     recorded = Recorded([make_export("pending"), make_export(state, error="the bucket is gone")])
-    export = await client.ask(lambda: client.make_answered(recorded).export(UUID(_ID)))
+    export = await client.ask(lambda: client.make_answered(recorded).export(UUID(EXPORT)))
     with pytest.raises(ExportFailed, match=f"is {state}: the bucket is gone"):
         await client.ask(export.wait)
 
@@ -107,7 +107,7 @@ async def test_an_export_that_will_never_be_written_raises(client: Client, state
 async def test_other_bytes_than_were_written_are_refused(client: Client, tmp_path: Path) -> None:
     answers = [make_export("done"), make_export("done"), make_page([make_part(1, b"one")])]
     recorded = Recorded([*answers, httpx.Response(200, content=b"on")])
-    export = await client.ask(lambda: client.make_answered(recorded).export(_ID))
+    export = await client.ask(lambda: client.make_answered(recorded).export(EXPORT))
     with pytest.raises(UnexpectedAnswer, match="part 1 is not what the store wrote"):
         await client.ask(lambda: export.download(tmp_path / "frames"))
     assert os.listdir(tmp_path) == []
@@ -117,7 +117,7 @@ async def test_a_folder_that_exists_is_refused_before_the_store_is_asked(
     client: Client, tmp_path: Path
 ) -> None:
     recorded = Recorded([make_export("done")])
-    export = await client.ask(lambda: client.make_answered(recorded).export(_ID))
+    export = await client.ask(lambda: client.make_answered(recorded).export(EXPORT))
     with pytest.raises(SettingsError, match="exists: remove it"):
         await client.ask(lambda: export.download(tmp_path))
     assert len(recorded.requests) == 1
@@ -127,7 +127,7 @@ async def test_a_disk_that_is_full_leaves_nothing(client: Client, tmp_path: Path
     content = bytes(100_000)
     answers = [make_export("done"), make_export("done"), make_page([make_part(1, content)])]
     recorded = Recorded([*answers, httpx.Response(200, content=content)])
-    export = await client.ask(lambda: client.make_answered(recorded).export(_ID))
+    export = await client.ask(lambda: client.make_answered(recorded).export(EXPORT))
     with largest_file(10_000), pytest.raises(OSError) as error:
         await client.ask(lambda: export.download(tmp_path / "frames"))
     assert error.value.errno == errno.EFBIG
@@ -137,7 +137,7 @@ async def test_a_disk_that_is_full_leaves_nothing(client: Client, tmp_path: Path
 
 async def test_a_storm_delays_and_a_request_is_not_sent_twice(client: Client) -> None:
     recorded = Recorded([make_export("pending"), make_problem(503), make_export("done")])
-    export = await client.ask(lambda: client.make_answered(recorded).export(_ID))
+    export = await client.ask(lambda: client.make_answered(recorded).export(EXPORT))
     assert (await client.ask(export.wait)).state == "done"
     once = Recorded([make_problem(503)])
     inferences = client.make_answered(once).model("m").inferences()

@@ -24,7 +24,8 @@ def end_quietly(run: Callable[[], int]) -> int:
         try:
             status = run()
             sys.stdout.flush()
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
+            _say_notes(interrupt)
             return INTERRUPTED
         except BrokenPipeError:
             # The reader has enough, such as `| head`: the rest must not be written at exit.
@@ -35,6 +36,7 @@ def end_quietly(run: Callable[[], int]) -> int:
             return CALLED_WRONGLY if isinstance(error, SettingsError) else FAILED
         except OSError as error:  # of a file, or of its disk
             say(f"{error.filename or 'standard output'}: {error.strerror or error}")
+            _say_notes(error)
             return FAILED
     return status
 
@@ -46,10 +48,19 @@ def say(text: str) -> None:
 
 def describe(error: StoreError) -> str:
     """Return what went wrong, and the remedy where it is known."""
-    text = "\n".join([_describe(error), *getattr(error, "__notes__", ())])
+    text = "\n".join([_describe(error), *_list_notes(error)])
     if isinstance(error, Unauthorized):
         text += "\nGive a key (INFERENCE_STORE_KEY), or sign in: istore login"
     return text
+
+
+def _say_notes(error: BaseException) -> None:
+    for note in _list_notes(error):
+        say(note)
+
+
+def _list_notes(error: BaseException) -> list[str]:
+    return getattr(error, "__notes__", [])
 
 
 def _describe(error: StoreError) -> str:

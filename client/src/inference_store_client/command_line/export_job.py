@@ -1,13 +1,16 @@
 """`istore export --job`: the store writes the files, and this downloads them into a folder."""
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
+from uuid import UUID
 
 from inference_store_client import exporting
 from inference_store_client.decoding import decode
-from inference_store_client.errors import SettingsError
+from inference_store_client.errors import ConnectionFailed, ExportFailed, SettingsError
 from inference_store_client.sync.export import Export
 from inference_store_client.values.exports import ExportFormat
 
@@ -31,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Request the export, wait for it, and download its parts."""
-    _check_folder(options.output)
+    check_folder(options.output)
     if options.format not in {None, *_FORMATS}:
         raise SettingsError(f"--format {options.format}: a job writes {', '.join(_FORMATS)}")
     if options.columns is not None:
@@ -44,16 +47,50 @@ def run(options: argparse.Namespace) -> int:
             confirm=options.confirm,
         )
         build = partial(decode, Export, _transport=transport)
-        export = transport.run(exporting.read_export(request, build, transport.settings))
+        with _warn_if_lost():
+            export = transport.run(exporting.read_export(request, build, transport.settings))
         say(f"Export {export.id}: the store writes it.")
-        files = export.download(options.output)
-        done = export.refresh()
-    say(f"{done.rows:,} inferences in {len(files):,} files: {options.output}")
+        download(export, options.output)
     return 0
 
 
-def _check_folder(path: Path) -> None:
-    if path.exists():
+def download(export: Export, folder: Path) -> None:
+    """Wait until an export is written, and download its parts into a new folder."""
+    with _name_remedy(export.id, "goes on writing"):
+        done = export.wait()
+    with _name_remedy(export.id, "keeps"):
+        files = done.download(folder)
+    say(f"{done.rows:,} inferences in {len(files):,} files: {folder}")
+
+
+def check_folder(path: Path) -> None:
+    """Raise SettingsError if a folder cannot be made: before anything is asked."""
+    if path.exists() or path.is_symlink():
         raise SettingsError(f"{path} exists: give a new folder")
     if not path.parent.is_dir():
         raise SettingsError(f"{path.parent} is no folder: make it first")
+
+
+@contextmanager
+def _warn_if_lost() -> Iterator[None]:
+    """Say of a request without an answer that it may have been carried out."""
+    try:
+        yield
+    except (ConnectionFailed, KeyboardInterrupt) as error:
+        error.add_note("Perhaps the store writes it all the same: `istore exports list` shows it.")
+        raise
+
+
+@contextmanager
+def _name_remedy(id: UUID, what: str) -> Iterator[None]:
+    """Say of an error or Ctrl-C what the store does with the export, and the commands for it."""
+    try:
+        yield
+    except ExportFailed:
+        raise
+    except BaseException as error:
+        error.add_note(
+            f"The store {what} export {id}: `istore exports get {id} -o FOLDER` fetches it,"
+            f" `istore exports cancel {id}` stops it."
+        )
+        raise

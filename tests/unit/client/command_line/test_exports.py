@@ -1,0 +1,58 @@
+"""What the command line says of an export that the store writes, if something goes wrong."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from inference_store_client import Store
+from inference_store_client.command_line.ending import end_quietly
+from inference_store_client.command_line.export_job import download
+from tests.both_clients import QUICK, Recorded
+from tests.largest_file import largest_file
+from tests.unit.client.test_exporting import EXPORT, make_export, make_page, make_part
+
+
+def get(folder: Path, *answers: httpx.Response | BaseException) -> int:
+    """Read an export and download it, before these answers; return the exit code."""
+    recorded = Recorded([make_export("pending"), *answers])
+    http = httpx.Client(transport=httpx.MockTransport(recorded))
+    store = Store("https://store.example", retries=QUICK, http_client=http)
+
+    def run() -> int:
+        download(store.export(EXPORT), folder)
+        return 0
+
+    return end_quietly(run)
+
+
+def test_ctrl_c_says_what_the_store_goes_on_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert get(tmp_path / "frames", KeyboardInterrupt()) == 130
+    assert capsys.readouterr().err == (
+        f"The store goes on writing export {EXPORT}: `istore exports get {EXPORT} -o FOLDER`"
+        f" fetches it, `istore exports cancel {EXPORT}` stops it.\n"
+    )
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_full_disk_says_where_the_export_still_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = bytes(100_000)
+    done, page = make_export("done"), make_page([make_part(1, content)])
+    with largest_file(10_000):
+        status = get(tmp_path / "frames", done, done, page, httpx.Response(200, content=content))
+    said = capsys.readouterr().err.splitlines()
+    assert (status, len(said)) == (1, 2)
+    assert said[0] == f"{tmp_path / 'frames' / 'part-00001.jsonl'}: File too large"
+    assert said[1].startswith(f"The store keeps export {EXPORT}: `istore exports get")
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_an_export_that_failed_has_no_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert get(tmp_path / "frames", make_export("failed", error="the bucket is gone")) == 1
+    assert capsys.readouterr().err == (f"the export {EXPORT} is failed: the bucket is gone\n")
