@@ -42,8 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write the file. It appears when it is whole."""
+    _refuse_standard_output(options.output)
     if options.job:
         return export_job.run(options)
+    export_job.refuse_options(options)
     if options.format in DATASETS:
         return export_dataset.run(options)
     export_format = find_format(options.format, options.output)
@@ -61,6 +63,11 @@ def run(options: argparse.Namespace) -> int:
         export_format.finish(file)
     say(f"{progress.describe()}: {options.output}")
     return 0
+
+
+def _refuse_standard_output(path: Path) -> None:
+    if str(path) == "-":
+        raise SettingsError("- is no ordinary file: name one; `query` prints lines of JSON")
 
 
 def _check_output(path: Path, *, force: bool) -> None:

@@ -32,6 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--confirm", action="store_true", help="also if very many match")
 
 
+def refuse_options(options: argparse.Namespace) -> None:
+    """Raise SettingsError for what a job alone has, if none was asked for."""
+    given = {"--expires-in": options.expires_in is not None, "--confirm": options.confirm}
+    if names := [name for name, is_given in given.items() if is_given]:
+        raise SettingsError(f"{', '.join(names)}: of a job alone; add --job, or leave it out")
+
+
 def run(options: argparse.Namespace) -> int:
     """Request the export, wait for it, and download its parts."""
     check_folder(options.output)
@@ -61,6 +68,8 @@ def download(export: Export, folder: Path) -> None:
     with _name_remedy(export.id, "keeps"):
         files = done.download(folder)
     say(f"{done.rows:,} inferences in {len(files):,} files: {folder}")
+    if not files:
+        say("nothing matches: the folder is empty")
 
 
 def check_folder(path: Path) -> None:

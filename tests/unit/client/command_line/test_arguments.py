@@ -60,6 +60,23 @@ def test_what_is_called_wrongly_is_refused(
     assert remedy in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (["-o", "a.csv", "--expires-in", "P1D"], "--expires-in: of a job alone; add --job"),
+        (["-o", "a.csv", "--confirm"], "--confirm: of a job alone; add --job"),
+        (["-o", "a", "--format", "coco", "--confirm"], "--confirm: of a job alone; add --job"),
+        (["-o", "-", "--format", "csv"], "- is no ordinary file: name one"),
+        (["-o", "-", "--job"], "- is no ordinary file: name one"),
+    ],
+)
+def test_an_export_refuses_what_it_cannot_do(
+    words: list[str], remedy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", "m", "--url", "https://store.example", *words]) == 2
+    assert remedy in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:

@@ -56,3 +56,12 @@ def test_an_export_that_failed_has_no_remedy(
 ) -> None:
     assert get(tmp_path / "frames", make_export("failed", error="the bucket is gone")) == 1
     assert capsys.readouterr().err == (f"the export {EXPORT} is failed: the bucket is gone\n")
+
+
+def test_an_export_of_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "frames"
+    assert get(folder, make_export("done"), make_export("done"), make_page([])) == 0
+    assert capsys.readouterr().err == (
+        f"0 inferences in 0 files: {folder}\nnothing matches: the folder is empty\n"
+    )
+    assert [*folder.iterdir()] == []
