@@ -70,7 +70,9 @@ def find_origin(url: str | None = None) -> Origin:
 
 def _make_origin(address: str | None) -> Origin:
     if not address:
-        raise SettingsError(f"no address: Store('https://…'), {URL}, or `url` in {get_file()}")
+        raise SettingsError(
+            f"no address: --url (in Python Store('https://…')), {URL}, or `url` in {get_file()}"
+        )
     return Origin(address)
 
 

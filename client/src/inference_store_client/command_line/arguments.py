@@ -18,7 +18,7 @@ from inference_store_client.values.metadata_values import read_instant
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 IMPATIENT: Final = Retries(attempts=3)
 """Somebody waits for the answer, and perhaps the address is wrong."""
-_AGO: Final = re.compile(r"(\d{1,6})([smhdw])", re.ASCII)
+_AGO: Final = re.compile(r"-?(\d{1,6})([smhdw])", re.ASCII)
 
 
 def add_store(parser: argparse.ArgumentParser) -> None:

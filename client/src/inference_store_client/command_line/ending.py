@@ -8,12 +8,15 @@ from typing import Any, Final
 
 from inference_store_client.errors import Refused, SettingsError, StoreError, Unauthorized
 
+from .option_names import name_options
 from .text import make_printable
 
 FAILED: Final = 1
 CALLED_WRONGLY: Final = 2
 INTERRUPTED: Final = 130
 """What shells know an interrupted command by."""
+CLOSED_PIPE: Final = 141
+"""What shells know a command by whose reader has gone."""
 
 
 def end_quietly(run: Callable[[], int]) -> int:
@@ -30,7 +33,7 @@ def end_quietly(run: Callable[[], int]) -> int:
         except BrokenPipeError:
             # The reader has enough, such as `| head`: the rest must not be written at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return FAILED
+            return CLOSED_PIPE
         except StoreError as error:
             say(describe(error))
             return CALLED_WRONGLY if isinstance(error, SettingsError) else FAILED
@@ -64,7 +67,9 @@ def _list_notes(error: BaseException) -> list[str]:
 
 
 def _describe(error: StoreError) -> str:
-    return error.problem.describe() if isinstance(error, Refused) else str(error)
+    if not isinstance(error, Refused):
+        return str(error)
+    return name_options(error.problem).describe()
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any, Final, NoReturn
 
 from .ending import end_quietly
+from .signed_values import join_values
 
 # Imported when run: `--help` waits for none of them.
 COMMANDS: Final[Mapping[str, str]] = {
@@ -71,7 +72,7 @@ def run_command(name: str, arguments: Sequence[str], *, program: str) -> int:
     module = import_command(name)
     parser = argparse.ArgumentParser(prog=program, description=COMMANDS[name])
     module.add_arguments(parser)
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(join_values(arguments))
     return end_quietly(lambda: int(module.run(options)))
 
 

@@ -2,11 +2,16 @@
 
 import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from inference_store_client.command_line.arguments import parse_instant
+from inference_store_client.command_line.ending import describe
 from inference_store_client.command_line.main import COMMANDS, import_command, main
+from inference_store_client.command_line.signed_values import join_values
+from inference_store_client.errors import make_refusal
+from inference_store_client.values.problems import Fault, Problem
 
 
 @pytest.mark.parametrize(
@@ -29,10 +34,53 @@ def test_an_instant(text: str, instant: datetime) -> None:
         ("12h", timedelta(hours=12)),
         ("7d", timedelta(days=7)),
         ("2w", timedelta(weeks=2)),
+        ("-1h", timedelta(hours=1)),
     ],
 )
 def test_how_long_ago(text: str, ago: timedelta) -> None:
     assert abs(datetime.now(UTC) - ago - parse_instant(text)) < timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "joined"),
+    [
+        (["m", "--sort", "-top_score", "--limit", "5"], ["m", "--sort=-top_score", "--limit", "5"]),
+        (["m", "--since", "-1h", "--until", "-5m"], ["m", "--since=-1h", "--until=-5m"]),
+        (["m", "--sort", "--limit", "5"], ["m", "--sort", "--limit", "5"]),
+        (["m", "-o", "frames.csv"], ["m", "-o", "frames.csv"]),
+    ],
+)
+def test_a_value_may_begin_with_a_hyphen(words: list[str], joined: list[str]) -> None:
+    assert join_values(words) == joined
+
+
+def test_without_an_address_the_option_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("INFERENCE_STORE_URL", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["query", "m", "--sort", "-top_score"]) == 2
+    assert "no address: --url" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("path", "detail", "described"),
+    [
+        ("received_at.to", "it must be later", "422 Wrong\nit must be later"),
+        ("received_at.from", "Wrong.", "422 Wrong\nWrong.\n--since: it must be later"),
+        (
+            "received_at.to",
+            "received_at.to: it must be later",
+            "422 Wrong\n--until: it must be later",
+        ),
+        ("fields.0", "Set `confirm`.", "422 Wrong\nSet `--confirm`.\n--columns: it must be later"),
+        ("filter", "Wrong.", "422 Wrong\nWrong.\nfilter: it must be later"),
+    ],
+)
+def test_an_error_of_the_api_names_the_option(path: str, detail: str, described: str) -> None:
+    fault = Fault(path=path, message="it must be later", known=())
+    problem = Problem(type="", title="Wrong", status=422, detail=detail, errors=(fault,))
+    assert describe(make_refusal(problem)) == described
 
 
 @pytest.mark.parametrize(
