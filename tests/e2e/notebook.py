@@ -12,7 +12,7 @@ NOTEBOOK = Path(__file__).parents[2] / "examples" / "hard_examples.ipynb"
 
 def run(api: str, folder: Path) -> None:
     """Run each cell in a folder. Raise AssertionError if one fails or shows something else."""
-    folder.mkdir()
+    (folder / "hard-faces").mkdir(parents=True)  # of an earlier run
     shown = read("run_notebook.py", str(NOTEBOOK), api, home=folder, folder=folder)
     with Store(api) as store:
         unsure = store.model("face-detector").inferences(
