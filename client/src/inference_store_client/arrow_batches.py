@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .errors import SettingsError
+from .extras import import_extra
 
 _CURSOR: Final = "cursor"
 _WARNINGS: Final = b"warnings"
@@ -65,10 +65,4 @@ def iterate_columns(content: bytes) -> Iterator[ArrowColumn]:
 
 
 def _import_nanoarrow() -> Any:
-    try:
-        import nanoarrow  # noqa: PLC0415
-    except ImportError:
-        raise SettingsError(
-            "columns need nanoarrow: install inference-store-client[arrow]"
-        ) from None
-    return nanoarrow
+    return import_extra("nanoarrow", "arrow")

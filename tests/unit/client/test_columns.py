@@ -12,7 +12,7 @@ import nanoarrow as na
 import pytest
 from nanoarrow.ipc import StreamWriter
 
-from inference_store_client import StoreWarning, StreamIncomplete, UnexpectedAnswer
+from inference_store_client import SettingsError, StoreWarning, StreamIncomplete, UnexpectedAnswer
 from inference_store_client.arrow_batches import iterate_columns, read_array
 from inference_store_client.arrow_messages import MessageDecoder, MessageKind
 from inference_store_client.columns import read_columns
@@ -21,6 +21,7 @@ from inference_store_client.origin import Origin
 from inference_store_client.question import Question
 from inference_store_client.retries import Retries
 from inference_store_client.settings import ClientSettings
+from tests.both_clients import Client, Recorded
 
 from .fake_stream import FakeStore
 
@@ -170,3 +171,25 @@ def test_each_library_gets_its_columns(monkeypatch: pytest.MonkeyPatch) -> None:
         "metadata.n": ("Int64", [90, 91, 92, 93, 94]),
     }
     assert make_polars(content) == (content, "cursor")
+
+
+@pytest.mark.parametrize(
+    ("extra", "missing"),
+    [
+        ("arrow", "nanoarrow"),
+        ("pandas", "nanoarrow"),
+        ("pandas", "pandas"),
+        ("polars", "nanoarrow"),
+        ("polars", "polars"),
+    ],
+)
+async def test_an_extra_is_named_before_the_store_is_asked(
+    client: Client, monkeypatch: pytest.MonkeyPatch, extra: str, missing: str
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    recorded = Recorded([])
+    inferences = client.make_answered(recorded).model("m").inferences()
+    remedy = rf"needs {missing}: .* python -m pip install './client\[{extra}\]'"
+    with pytest.raises(SettingsError, match=remedy):
+        await client.ask(getattr(inferences, f"to_{extra}"))
+    assert not recorded.requests

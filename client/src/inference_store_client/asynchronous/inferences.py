@@ -10,7 +10,7 @@ from inference_store_client.columns import read_columns
 from inference_store_client.dataset_methods import DatasetMethods
 from inference_store_client.decoding import decode
 from inference_store_client.exporting import make_export_request, read_export
-from inference_store_client.frames import make_pandas, make_polars
+from inference_store_client.frames import make_pandas, make_polars, require_frames
 from inference_store_client.question import Question
 from inference_store_client.streaming import stream
 from inference_store_client.values.answers import Page
@@ -65,17 +65,18 @@ class AsyncInferences(DatasetMethods[Coroutine[Any, Any, "DatasetSummary"]]):
 
         `fields`: these columns alone. It needs the right `export` and the extra `arrow`.
         """
-        return read_array(await self._read_columns(fields))
+        return read_array(await self._read_columns(fields, "arrow"))
 
     async def to_pandas(self, fields: Sequence[str] | None = None) -> Any:
         """Return every match as a `pandas.DataFrame`; as `to_arrow`, and the extra `pandas`."""
-        return make_pandas(await self._read_columns(fields))
+        return make_pandas(await self._read_columns(fields, "pandas"))
 
     async def to_polars(self, fields: Sequence[str] | None = None) -> Any:
         """Return every match as a `polars.DataFrame`; as `to_arrow`, and the extra `polars`."""
-        return make_polars(await self._read_columns(fields))
+        return make_polars(await self._read_columns(fields, "polars"))
 
-    async def _read_columns(self, fields: Sequence[str] | None) -> bytes:
+    async def _read_columns(self, fields: Sequence[str] | None, extra: str) -> bytes:
+        require_frames(extra)
         return await self._transport.run(read_columns(self._question, self._settings, fields))
 
     async def export(

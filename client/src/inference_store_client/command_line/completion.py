@@ -1,9 +1,8 @@
 """`istore completion`: prints shell completion, made from the commands' own arguments."""
 
 import argparse
-from typing import Any
 
-from inference_store_client.errors import SettingsError
+from inference_store_client.extras import import_extra
 
 from .main import COMMANDS, build_root_parser, import_command
 
@@ -22,18 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the script."""
-    print(_import_shtab().complete(_all_commands(), options.shell))
+    print(import_extra("shtab", "completion").complete(_all_commands(), options.shell))
     return 0
-
-
-def _import_shtab() -> Any:
-    try:
-        import shtab  # noqa: PLC0415 -- of an extra
-    except ImportError:
-        raise SettingsError(
-            "completion needs shtab: install inference-store-client[completion]"
-        ) from None
-    return shtab
 
 
 def _all_commands() -> argparse.ArgumentParser:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, Final, TypeAlias
 
@@ -12,6 +11,7 @@ from inference_store_client.columns import stream_columns
 from inference_store_client.commands import Steps
 from inference_store_client.csv_records import stream_csv
 from inference_store_client.errors import SettingsError
+from inference_store_client.extras import import_extra
 from inference_store_client.question import Question
 from inference_store_client.settings import ClientSettings
 from inference_store_client.streaming import stream
@@ -36,11 +36,7 @@ class ExportFormat:
     def require(self) -> None:
         """Raise SettingsError if something is not installed: before anything is asked."""
         for name, extra in self.needs.items():
-            try:
-                import_module(name)
-            except ImportError:
-                install = f"install inference-store-client[{extra}]"
-                raise SettingsError(f"this format needs {name}: {install}") from None
+            import_extra(name, extra)
 
     def finish(self, file: NewFile) -> None:
         """Make the bytes that came into the file."""

@@ -28,7 +28,7 @@ class DatasetFormat:
     unsupported: frozenset[str] = frozenset()
     """Suffixes of pictures that its readers skip."""
     extra: str = "datasets"
-    """What must be installed: `inference-store-client[…]`."""
+    """What must be installed: `'./client[…]'`."""
 
 
 def _list(*formats: DatasetFormat) -> Mapping[str, DatasetFormat]:

@@ -2,11 +2,11 @@
 
 import re
 from dataclasses import dataclass, field
-from importlib import import_module
 from io import BytesIO
 from typing import Any, Final
 
 from inference_store_client.errors import SettingsError
+from inference_store_client.extras import import_extra
 
 from .geometry import Size
 
@@ -65,9 +65,4 @@ def _find_suffix(content: bytes) -> str | None:
 
 
 def _import_imagesize() -> Any:
-    try:
-        return import_module("imagesize")
-    except ImportError:
-        raise SettingsError(
-            "datasets need imagesize: install inference-store-client[datasets]"
-        ) from None
+    return import_extra("imagesize", "datasets")

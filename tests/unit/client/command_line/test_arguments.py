@@ -146,7 +146,7 @@ def test_without_shtab_the_remedy_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert main(["completion", "bash"]) == 2
-    assert "inference-store-client[completion]" in capsys.readouterr().err
+    assert "python -m pip install './client[completion]'" in capsys.readouterr().err
 
 
 def test_prints_its_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -151,7 +151,7 @@ async def test_bad_arguments_name_their_remedy(
     with pytest.raises(SettingsError, match="at least 1"):
         await write(client, fake, tmp_path / "a", "webdataset", shard_bytes=0)
     monkeypatch.setitem(sys.modules, "imagesize", None)
-    with pytest.raises(SettingsError, match=r"install inference-store-client\[datasets\]"):
+    with pytest.raises(SettingsError, match=r"pip install './client\[datasets\]'"):
         await write(client, fake, tmp_path / "a")
     assert not fake.requests
     assert not list_all(tmp_path)
