@@ -86,6 +86,7 @@ ALONE = {
     "ledger.restart": "a person's command, which is given again",
     "export_worker._fail": "an export's fault is recorded; it is tried again without it as well",
     "export_worker._delay": "why an export waits; the next turn goes on at once without it",
+    "part_writing._find_keys": "the keys of a restored export, which the next process reads again",
     "listing.list_some": "a position of the search, which the next process finds again",
     "listing.begin_listing": "a head that the next process writes again",
     "ledger._settle": "reads the head: what takes effect does so in _take_effect",

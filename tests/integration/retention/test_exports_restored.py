@@ -1,24 +1,27 @@
 """A Postgres that was restored from an older backup finds exports in the bucket again."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
-from sqlalchemy import select
+from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.certify import chain
 from inference_store.erasure.log.keys import new_key
 from inference_store.erasure.log.signed_document import read_document
-from inference_store.index.tables import export_job
+from inference_store.index import partitions, registrations
+from inference_store.index.tables import export_job, inference
+from inference_store.inference.events.uid import received_at_of
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
 from tests.integration.backups import Backup, Restore, backup, restore
 
 from .exported import export_all, plant
-from .stored import Storing, ago
+from .stored import Stored, Storing, ago
 from .test_erasures import request
 from .test_exports import read_bucket
 from .test_restored import turn
@@ -78,6 +81,48 @@ async def test_an_export_that_postgres_lost_is_found_by_an_erasure(
     ]
     unknown = f"export {exported.id}: who downloaded it before Postgres was restored is unknown"
     assert {"where": unknown, "clear_at": None} in certificate["remains"]
+
+
+async def bring_back(older: AsyncEngine, newer: AsyncEngine, members: Sequence[Stored]) -> int:
+    """Register the model, and store its inferences, as the ingester does; return its integer."""
+    async with older.begin() as connection:
+        model = await registrations.ensure(connection, "model")
+    times = [received_at_of(stored.uid) for stored in members]
+    await partitions.make_missing(older, times, target=5_000_000)
+    async with newer.connect() as connection:
+        rows = (await connection.execute(select(inference))).mappings().all()
+    async with older.begin() as connection:
+        await connection.execute(insert(inference), [{**row, "model": model} for row in rows])
+    return model
+
+
+@pytest.mark.parametrize("expires_in", [timedelta(days=7), timedelta(seconds=-1)])
+async def test_an_export_is_found_whose_model_comes_back_after_the_restore(
+    storing: Storing,
+    engine: AsyncEngine,
+    blobs: Blobs,
+    settings: RetentionSettings,
+    backup: Backup,
+    restore: Restore,
+    expires_in: timedelta,
+) -> None:
+    dump = backup()
+    await storing.model("another")
+    members = await storing.inferences(await storing.model(), 12, ago(days=1))
+    exported = await export_all(engine, blobs, members, expires_in=expires_in)
+    older = await restore(dump)
+    await turn(older, blobs, settings)
+    model = await bring_back(older, engine, members)
+    await request(older, replace(members[0], model=model))
+    await turn(older, blobs, settings)
+    assert plant(members[0].uid) not in read_bucket(storing)
+    assert members[0].uid.bytes not in read_bucket(storing)
+    [certificate] = await read_certificates(older)
+    [named] = certificate["exports"]
+    assert (named["export"], named["inferences"], named["restored"]) == (str(exported.id), 1, True)
+    if expires_in > timedelta():
+        assert "part 1" in exported.objects()
+        assert (await replace(exported, engine=older).job()).document["keys"] == []
 
 
 async def test_what_an_erasure_took_since_the_backup_goes_again(

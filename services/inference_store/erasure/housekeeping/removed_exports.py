@@ -3,6 +3,7 @@
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.export.jobs.downloads import RESTORED
 from inference_store.index.tables import (
     export_download,
     export_erased,
@@ -23,11 +24,16 @@ async def cancel_exports(connection: AsyncConnection, model: int) -> None:
 
 
 async def delete_rows(connection: AsyncConnection) -> int:
-    """Delete some exports of removed models whose objects are gone; return how many."""
+    """Delete some exports of removed models whose objects are gone; return how many.
+
+    One that expired and was restored stays: Kafka may still bring its model back, and erasures of
+    that have to name it.
+    """
     here = export_job.c
     registered = select(registration.c.model).where(registration.c.model == here.model)
-    query = select(here.id).where(here.state.in_(_REMOVED), ~registered.exists()).limit(_BATCH)
-    ids = list((await connection.execute(query)).scalars())
+    is_awaited = here.document.has_key(RESTORED) & (here.state == "expired")
+    query = select(here.id).where(here.state.in_(_REMOVED), ~registered.exists(), ~is_awaited)
+    ids = list((await connection.execute(query.limit(_BATCH))).scalars())
     for column in (export_part.c.export, export_download.c.export, export_erased.c.export, here.id):
         await connection.execute(column.table.delete().where(column.in_(ids)))
     return len(ids)

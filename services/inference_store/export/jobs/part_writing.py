@@ -22,6 +22,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.export.columns import Columns
 from inference_store.export.fixed_columns import Row
 from inference_store.export.part_formats import PART_FORMATS, PartEncoder
+from inference_store.index import key_registry
+from inference_store.index.key_registry import KeySeen
 from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.objects import Blobs
@@ -34,7 +36,7 @@ from . import members, state_changes
 from .job import ExportJob, read_model_id
 from .members import Part
 from .object_keys import make_part_key
-from .saved_keys import load_keys
+from .saved_keys import load_keys, save_keys
 
 _PAGE: Final = 500
 """Members that are read at once, which bounds the memory."""
@@ -100,7 +102,7 @@ async def _encode(
 ) -> int:
     """Write the members that are still there into a file, and return how many."""
     include = job.document["include"]
-    columns = Columns.of(include, load_keys(job.document["keys"]))
+    columns = Columns.of(include, await _find_keys(engine, job))
     encoder: PartEncoder = PART_FORMATS[job.format].make_encoder(columns, file)
     count = 0
     for begin in range(0, len(uids), _PAGE):
@@ -109,6 +111,17 @@ async def _encode(
         count += len(rows)
     await asyncio.to_thread(encoder.close)
     return count
+
+
+async def _find_keys(engine: AsyncEngine, job: ExportJob) -> list[KeySeen]:
+    """Return the keys of the columns; of an export that was restored, those of the first part
+    that is written again."""
+    if job.document["keys"] is not None:
+        return load_keys(job.document["keys"])
+    async with engine.begin() as connection:
+        keys = await key_registry.keys(connection, job.model)
+        await state_changes.set_keys(connection, job, save_keys(keys))
+    return list(keys)
 
 
 async def _read_rows(engine: AsyncEngine, job: ExportJob, uids: Sequence[UUID]) -> list[Row]:

@@ -59,6 +59,11 @@ async def start_listing(
     await _update(connection, job.id, ("pending",), values)
 
 
+async def set_keys(connection: AsyncConnection, job: ExportJob, keys: Sequence[SavedKey]) -> None:
+    """Record the keys that give the columns of an export that was restored without them."""
+    await _update(connection, job.id, ("writing",), {"document": {**job.document, "keys": keys}})
+
+
 async def count_listed(
     connection: AsyncConnection, id: UUID, *, members: int, lists: int, listed_to: UUID
 ) -> None:

@@ -1,7 +1,9 @@
 """Makes Postgres and the bucket agree about exports, after a restore from an older backup.
 
 Exports that only the bucket has are imported with their lists, so that erasures find them: each in
-one transaction, so that a crash leaves it unknown, and it is imported again. Of an export that
+one transaction, so that a crash leaves it unknown, and it is imported again. A model that the
+backup does not know gets the integer with which it is registered later, so that no inference of it
+can be stored, and erased, without its exports. Of an export that
 Postgres knows, parts and lists that it does not name were written after the backup: they are
 deleted, because no erasure would find them, and written again.
 """
@@ -13,13 +15,12 @@ from uuid import UUID
 
 import structlog
 from sqlalchemy import select
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.export.jobs.downloads import RESTORED
 from inference_store.export.jobs.members import unpack_uids
-from inference_store.export.jobs.saved_keys import save_keys
 from inference_store.export.jobs.state_changes import recount
-from inference_store.index import key_registry, registrations
+from inference_store.index import model_numbers
 from inference_store.index.tables import export_job, export_part
 from inference_store.inference.events import StorageKey
 
@@ -82,11 +83,8 @@ async def _import_export(engine: AsyncEngine, bucket: BucketExports, export: UUI
     about = (bucket, export, manifest or {}, lists.keys())
     parts, faults = await asyncio.to_thread(_choose_parts, *about)
     async with engine.begin() as connection:
-        registered = await registrations.find_by_ids(connection, [head.model_id])
-        if head.model_id not in registered:
-            raise UnreadableExport(f"there is no model {head.model_id!r}")
-        model = registered[head.model_id].model
-        job = await _describe_job(connection, export, model, head, is_done=manifest is not None)
+        model = await model_numbers.reserve(connection, head.model_id)
+        job = _describe_job(export, model, head, is_done=manifest is not None)
         await connection.execute(export_job.insert().values(job))
         members = 0
         for number, key in lists.items():
@@ -120,15 +118,12 @@ def _choose_parts(
     return chosen, bucket.delete(others)
 
 
-async def _describe_job(
-    connection: AsyncConnection, export: UUID, model: int, head: Head, *, is_done: bool
-) -> dict[str, Any]:
-    """Return the row of a job; its filter is not in the bucket."""
+def _describe_job(export: UUID, model: int, head: Head, *, is_done: bool) -> dict[str, Any]:
+    """Return the row of a job; its filter is not in the bucket, and neither are its keys."""
     document = {
-        **dict.fromkeys(("filter", "saved", "since")),
+        **dict.fromkeys(("filter", "saved", "since", "keys")),
         "until": head.requested_at.isoformat(),
         "include": head.include,
-        "keys": save_keys(await key_registry.keys(connection, model)),
         RESTORED: True,
     }
     return {
