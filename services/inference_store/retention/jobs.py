@@ -18,8 +18,10 @@ class Job:
 def list_jobs(workers: Workers) -> tuple[Job, ...]:
     """Return the jobs in order: unfinished work, runs of policies, housekeeping, the rest."""
     scheduled, counter = workers.schedule.is_due, workers.partition_counter
+    taken_over = workers.taken_over_parts
     certificates, runs, housekeeping = workers.certificates, workers.runs, workers.housekeeping
     return (
+        Job("parts of the leader before", taken_over.is_due, taken_over.delete),
         Job("erasures", _every_turn, workers.erasures.resume),
         Job("certificates", _every_turn, certificates.sign_waiting),
         Job("values in holds", _every_turn, workers.residual_in_holds.remove_recorded),

@@ -45,6 +45,7 @@ class RetentionWorker:
     async def begin(self) -> None:
         """Restart the runs of a process that died, remove the unused labels that it left, and
         import what only the bucket has of certificates and exports."""
+        await self._workers.taken_over_parts.remember()
         async with self._engine.begin() as connection:
             await runs.reset_interrupted(connection)
             models = await registrations.every_model(connection)

@@ -26,6 +26,7 @@ from .reconciliation_worker import ReconciliationWorker
 from .residual_in_holds import ResidualInHolds
 from .run_worker import RunWorker
 from .size_reader import SizeReader
+from .taken_over_parts import TakenOverParts
 from .turn_schedule import TurnSchedule
 
 
@@ -43,6 +44,7 @@ class Workers:
     size_reader: SizeReader
     reconciliation_worker: ReconciliationWorker
     exports: ExportWorker
+    taken_over_parts: TakenOverParts
 
 
 def build_workers(  # noqa: PLR0917
@@ -71,6 +73,7 @@ def build_workers(  # noqa: PLR0917
         size_reader=SizeReader(engine, blobs, check),
         reconciliation_worker=ReconciliationWorker(settings, engine, blobs, check, kafka),
         exports=ExportWorker(engine, blobs, check, most=settings.export_part_inferences),
+        taken_over_parts=TakenOverParts(engine, blobs, schedule),
     )
 
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.tables import export_part
@@ -110,6 +110,11 @@ async def begin_part(connection: AsyncConnection, part: Part, storage_key: str |
     return await _change(connection, part, {"state": state, "storage_key": storage_key})
 
 
+async def is_current(connection: AsyncConnection, part: Part) -> bool:
+    """Check whether a part is still as it was read: an erasure, or another leader, changes it."""
+    return await connection.scalar(select(_HERE.number).where(*_match(part))) is not None
+
+
 async def end_part(
     connection: AsyncConnection, part: Part, *, rows: int, bytes: int, sha256: bytes, gone: int
 ) -> bool:
@@ -130,6 +135,18 @@ async def end_empty(connection: AsyncConnection, part: Part) -> bool:
     return await _change(connection, part, {"state": "removed", "storage_key": None})
 
 
+async def list_writing(connection: AsyncConnection) -> list[str]:
+    """Return the keys of all parts that are being written, of every export."""
+    query = select(_HERE.storage_key).where(_HERE.state == "writing")
+    return [str(key) for key in (await connection.execute(query)).scalars() if key is not None]
+
+
+async def find_named(connection: AsyncConnection, keys: Sequence[str]) -> set[str]:
+    """Return those of the keys that parts name."""
+    query = select(_HERE.storage_key).where(_HERE.storage_key.in_(keys))
+    return {str(key) for key in (await connection.execute(query)).scalars()}
+
+
 async def remove_parts(connection: AsyncConnection, export: UUID, *, keep_lists: bool) -> None:
     """Record that all objects are deleted. `keep_lists`: copies may exist, so that erasures have
     to find what was exported."""
@@ -143,14 +160,17 @@ async def remove_parts(connection: AsyncConnection, export: UUID, *, keep_lists:
 
 async def _change(connection: AsyncConnection, part: Part, values: dict[str, Any]) -> bool:
     """Update a part if it is still as it was read."""
-    where = (
+    changed = await connection.execute(export_part.update().where(*_match(part)).values(values))
+    return bool(changed.rowcount)
+
+
+def _match(part: Part) -> Sequence[ColumnElement[bool]]:
+    return (
         _HERE.export == part.export,
         _HERE.number == part.number,
         _HERE.state == part.state,
         _HERE.storage_key.is_not_distinct_from(part.storage_key),
     )
-    changed = await connection.execute(export_part.update().where(*where).values(values))
-    return bool(changed.rowcount)
 
 
 def _read_part(row: Any) -> Part:

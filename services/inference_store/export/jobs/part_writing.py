@@ -6,6 +6,11 @@
 4. commit   its size and SHA-256, unless an erasure took a member meanwhile
 
 A crash after 2 leaves an object under the recorded key: the next attempt begins with 1.
+
+A process that is frozen amid 3 may wake when another one leads, and has erased and certified what
+the file holds. What it commits in 4 fails then, because Postgres no longer names its key, and it
+deletes what it has put before it does anything else, also if it ends with an error. If it dies
+before that, `TakenOverParts` of the new leader deletes it.
 """
 
 import asyncio
@@ -17,6 +22,7 @@ from tempfile import TemporaryFile
 from typing import BinaryIO, Final
 from uuid import UUID
 
+import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.export.columns import Columns
@@ -41,6 +47,7 @@ from .saved_keys import load_keys, save_keys
 _PAGE: Final = 500
 """Members that are read at once, which bounds the memory."""
 _READ_BYTES: Final = 1_048_576
+_log = structlog.get_logger()
 
 
 async def write_part(engine: AsyncEngine, blobs: Blobs, job: ExportJob, part: Part) -> int:
@@ -63,19 +70,38 @@ async def write_part(engine: AsyncEngine, blobs: Blobs, job: ExportJob, part: Pa
             return 0
     part = replace(part, state="writing", storage_key=str(key))
     failpoint("export.write.named")
-    with TemporaryFile(prefix="inference-store-export-") as file:
-        rows = await _encode(engine, job, uids, file)
-        size, sha256 = await asyncio.to_thread(_digest, file)
-        await asyncio.to_thread(blobs.put_file, key, file, content_type=format.media_type)
-    await asyncio.to_thread(release_freed_memory)
-    failpoint("export.write.after")
-    async with engine.begin() as connection:
-        written = await members.end_part(
-            connection, part, rows=rows, bytes=size, sha256=sha256, gone=len(uids) - rows
-        )
-        await state_changes.recount(connection, job.id)
+    is_written = False
+    try:
+        with TemporaryFile(prefix="inference-store-export-") as file:
+            rows = await _encode(engine, job, uids, file)
+            size, sha256 = await asyncio.to_thread(_digest, file)
+            async with engine.connect() as connection:
+                if not await members.is_current(connection, part):
+                    return 0
+            await asyncio.to_thread(blobs.put_file, key, file, content_type=format.media_type)
+        await asyncio.to_thread(release_freed_memory)
+        failpoint("export.write.after")
+        async with engine.begin() as connection:
+            # whether the commit succeeds or not: Postgres names the key until an erasure deletes it
+            is_written = await members.end_part(
+                connection, part, rows=rows, bytes=size, sha256=sha256, gone=len(uids) - rows
+            )
+            await state_changes.recount(connection, job.id)
+    finally:
+        if not is_written:
+            await asyncio.to_thread(_delete_unwritten, blobs, key)
     failpoint("export.write.commit.after")
-    return size if written else 0
+    return size if is_written else 0
+
+
+def _delete_unwritten(blobs: Blobs, key: StorageKey) -> None:
+    """Delete what was put and is not written, in every version. Blocks."""
+    try:
+        faults = [fault.message for fault in blobs.delete_objects([key])]
+    except ObjectStoreUnavailable as error:  # nor does it hide the error that led here
+        faults = [str(error)]
+    if faults:
+        _log.error("a part stays", action="export_part_stays", key=str(key), error=faults[0])
 
 
 async def _end_empty(engine: AsyncEngine, part: Part) -> None:

@@ -1,0 +1,113 @@
+"""A leader that was frozen amid a part, and wakes when another one has erased what it holds."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import BinaryIO
+from uuid import UUID
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.inference.events import StorageKey
+from inference_store.objects import Blobs
+from inference_store.platform.settings import RetentionSettings
+from inference_store.retention.eraser import Eraser
+from inference_store.retention.export_worker import ExportWorker
+from inference_store.retention.taken_over_parts import TakenOverParts
+from inference_store.retention.turn_schedule import TurnSchedule
+
+from .stored import Stored, Storing
+from .test_erasures import request
+from .test_export_jobs import NoPace, store_and_request
+from .test_exports import read_bucket
+
+
+class Killed(Exception):
+    """The process ends here."""
+
+
+class FrozenBlobs(Blobs):
+    """Is frozen before it puts the first part, until `meanwhile` is done."""
+
+    meanwhile: Callable[[], Awaitable[None]] | None = None
+    loop: asyncio.AbstractEventLoop
+    fails = False
+    part: StorageKey
+
+    def put_file(self, key: StorageKey, file: BinaryIO, *, content_type: str) -> None:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            self.part = key
+            asyncio.run_coroutine_threadsafe(_run(meanwhile), self.loop).result()
+        super().put_file(key, file, content_type=content_type)
+        if meanwhile is not None and self.fails:
+            raise Killed
+
+
+async def _run(meanwhile: Callable[[], Awaitable[None]]) -> None:
+    await meanwhile()
+
+
+async def erase(engine: AsyncEngine, eraser: Eraser, stored: Stored) -> None:
+    assert await eraser.finish(await request(engine, stored)) == "deleted"
+
+
+async def list_keys(blobs: Blobs, export: UUID) -> list[str]:
+    prefix = f"exports/{export}/parts/"
+    return [f.place.key for f in blobs.page(blobs.buckets.default, prefix, after="", limit=99)]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_it_deletes_at_once_what_it_has_put_too_late(
+    storing: Storing, settings: RetentionSettings, eraser: Eraser, fails: bool
+) -> None:
+    stored, id = await store_and_request(storing)
+    with FrozenBlobs(settings) as frozen:
+        frozen.loop, frozen.fails = asyncio.get_running_loop(), fails
+        frozen.meanwhile = lambda: erase(storing.engine, eraser, stored[0])
+        worker = ExportWorker(storing.engine, frozen, NoPace(), most=len(stored))
+        if fails:
+            with pytest.raises(Killed):
+                await worker.run_turn()
+        else:
+            await worker.run_turn()
+    assert frozen.part.key not in await list_keys(storing.blobs, id)
+    assert stored[0].uid.bytes not in read_bucket(storing)
+    assert str(stored[0].uid).encode() not in read_bucket(storing)
+
+
+async def test_what_it_leaves_when_it_is_killed_is_deleted_by_the_new_leader(
+    storing: Storing, settings: RetentionSettings, eraser: Eraser
+) -> None:
+    stored, id = await store_and_request(storing)
+    taken_over = TakenOverParts(storing.engine, storing.blobs, TurnSchedule(asyncio.Event()))
+    planted = str(stored[0].uid).encode()
+
+    async def take_over() -> None:
+        await taken_over.remember()
+        await erase(storing.engine, eraser, stored[0])
+
+    with FrozenBlobs(settings) as frozen:
+        frozen.loop, frozen.meanwhile = asyncio.get_running_loop(), take_over
+        worker = ExportWorker(storing.engine, frozen, NoPace(), most=len(stored))
+        await worker.run_turn()
+    storing.blobs.put(frozen.part, planted, content_type="application/x-ndjson")
+    assert planted in read_bucket(storing)
+    assert taken_over.is_due()
+    await taken_over.delete()
+    assert planted not in read_bucket(storing)
+    [written] = await list_keys(storing.blobs, id)
+    assert written != frozen.part.key
+
+
+async def test_a_part_that_is_still_named_stays(
+    storing: Storing, settings: RetentionSettings
+) -> None:
+    stored, id = await store_and_request(storing)
+    taken_over = TakenOverParts(storing.engine, storing.blobs, TurnSchedule(asyncio.Event()))
+    assert not taken_over.is_due()
+    with FrozenBlobs(settings) as frozen:
+        frozen.loop, frozen.meanwhile = asyncio.get_running_loop(), taken_over.remember
+        await ExportWorker(storing.engine, frozen, NoPace(), most=len(stored)).run_turn()
+    await taken_over.delete()
+    assert await list_keys(storing.blobs, id) == [frozen.part.key]
