@@ -86,7 +86,7 @@ def _warn_if_lost() -> Iterator[None]:
     try:
         yield
     except (ConnectionFailed, KeyboardInterrupt) as error:
-        error.add_note("Perhaps the store writes it all the same: `istore exports list` shows it.")
+        error.add_note("If the request reached the store, `istore exports list` shows the export.")
         raise
 
 

@@ -8,6 +8,7 @@ import pytest
 from inference_store_client import Store
 from inference_store_client.command_line.ending import end_quietly
 from inference_store_client.command_line.export_job import download
+from inference_store_client.command_line.main import main
 from tests.both_clients import QUICK, Recorded
 from tests.largest_file import largest_file
 from tests.unit.client.test_exporting import EXPORT, make_export, make_page, make_part
@@ -65,3 +66,11 @@ def test_an_export_of_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixt
         f"0 inferences in 0 files: {folder}\nnothing matches: the folder is empty\n"
     )
     assert [*folder.iterdir()] == []
+
+
+def test_a_request_without_an_answer_may_have_been_carried_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["export", "m", "--url", "http://127.0.0.1:1", "--job", "-o", str(tmp_path / "frames")]
+    assert main(words) == 1
+    assert "`istore exports list` shows the export" in capsys.readouterr().err
