@@ -52,6 +52,7 @@ BETWEEN = {
     "orphan_eraser._measure_aged": ("orphans.claim.after", "retention.object_delete.before"),
     "orphan_deletion.delete": ("retention.object_delete.before", "orphans.forget.before"),
     "orphan_deletion._forget": ("orphans.forget.before", "orphans.forget.after"),
+    "listing._confirm_or_delete": ("export.list.after", "export.list.commit.after"),
     "part_writing._delete_unwritten": ("export.write.named", "export.write.commit.after"),
     "part_writing._clear": ("export.write.before", "export.write.named"),
     "part_writing._end_empty": ("export.write.before", "export.write.named"),

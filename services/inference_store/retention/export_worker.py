@@ -74,7 +74,9 @@ class ExportWorker:
         if job.state == "pending":
             await begin_listing(self._engine, self._blobs, job)
         elif job.state == "listing":
-            listing = list_some(self._engine, self._blobs, job, most=self._most)
+            listing = list_some(
+                self._engine, self._blobs, job, most=self._most, confirm=self._check.confirm_leading
+            )
             await self._check.unless_stopped(listing)
         else:  # not cut off: a thread would go on to write
             await self._write(job)
@@ -88,7 +90,8 @@ class ExportWorker:
         elif is_waiting:  # for years if S3 has locked the part: the other exports go on
             await self._delay(job, _STALE, seconds=_STALE_SECONDS)
         else:
-            await finish_export(self._engine, self._blobs, job)
+            confirm = self._check.confirm_leading
+            await finish_export(self._engine, self._blobs, job, confirm=confirm)
             EXPORTS.labels("done").inc()
 
     async def _remove_ended(self) -> None:

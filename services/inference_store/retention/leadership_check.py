@@ -31,6 +31,10 @@ class LeadershipCheck:
         self._heartbeat.beat()
         await self._election.confirm()
 
+    async def confirm_leading(self) -> None:
+        """Raise the driver's error if leadership is lost, also when the service is to stop."""
+        await self._election.confirm()
+
     async def unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of the work. If the service is asked to stop, cancel it and raise
         Stopped."""

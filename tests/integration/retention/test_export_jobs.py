@@ -173,6 +173,8 @@ class NoPace(LeadershipCheck):
 
     async def confirm_step(self) -> None: ...
 
+    async def confirm_leading(self) -> None: ...
+
     async def unless_stopped(self, work: Any) -> Any:
         return await work
 

@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.export.jobs.members import read_members
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
@@ -18,7 +19,7 @@ from inference_store.retention.turn_schedule import TurnSchedule
 
 from .stored import Stored, Storing
 from .test_erasures import request
-from .test_export_jobs import NoPace, store_and_request
+from .test_export_jobs import NoPace, read_job, store_and_request
 from .test_exports import read_bucket
 
 
@@ -98,6 +99,42 @@ async def test_what_it_leaves_when_it_is_killed_is_deleted_by_the_new_leader(
     assert planted not in read_bucket(storing)
     [written] = await list_keys(storing.blobs, id)
     assert written != frozen.part.key
+
+
+class Frozen(NoPace):
+    """Leads until a confirmation, and then again."""
+
+    def __init__(self, until: int) -> None:
+        self.until = until
+
+    async def confirm_leading(self) -> None:
+        self.until -= 1
+        if self.until == 0:
+            raise Killed
+
+
+async def test_a_list_that_it_writes_too_late_is_in_neither(storing: Storing) -> None:
+    stored, id = await store_and_request(storing)
+    worker = ExportWorker(storing.engine, storing.blobs, Frozen(2), most=len(stored))
+    with pytest.raises(Killed):
+        await worker.run_turn()
+    assert stored[0].uid.bytes not in read_bucket(storing)
+    async with storing.engine.connect() as connection:
+        assert await read_members(connection, id, 1) == []
+    await worker.run_turn()
+    assert stored[0].uid.bytes in read_bucket(storing)
+    assert len(await list_keys(storing.blobs, id)) == 1
+
+
+async def test_it_ends_no_export_too_late(storing: Storing) -> None:
+    stored, id = await store_and_request(storing)
+    worker = ExportWorker(storing.engine, storing.blobs, Frozen(4), most=len(stored))
+    with pytest.raises(Killed):
+        await worker.run_turn()
+    job = await read_job(storing, id)
+    assert (job.state, job.written) == ("writing", 1)
+    await worker.run_turn()
+    assert (await read_job(storing, id)).state == "done"
 
 
 async def test_a_part_that_is_still_named_stays(

@@ -1,6 +1,6 @@
 """An export job as it is stored, and the queries for jobs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias, get_args
@@ -15,6 +15,8 @@ from inference_store.index.scope_filters import match_models
 from inference_store.index.tables import export_job, registration
 from inference_store.inference.errors import Invalid
 
+Confirm: TypeAlias = Callable[[], Awaitable[None]]
+"""Raises if the service leads no more."""
 State: TypeAlias = Literal[
     "pending", "listing", "writing", "done", "failed", "cancelling", "cancelled", "expired"
 ]

@@ -4,18 +4,22 @@
 2. bucket   write the list there, so that a restored Postgres can find it again
 3. commit   the list in Postgres, with the position at which the search goes on
 
-After a crash before 3 the same list is written again.
+After a crash before 3 the same list is written again. Before 2 and in 3 the service confirms that
+it leads: one that was frozen meanwhile deletes its list, which may name what the next leader has
+erased.
 """
 
 import asyncio
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import key_registry
+from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
@@ -23,7 +27,7 @@ from inference_store.query.deadline import Deadline
 from inference_store.query.page import find_page
 
 from . import members, state_changes
-from .job import ExportJob, find_job, read_model_id
+from .job import Confirm, ExportJob, find_job, read_model_id
 from .object_keys import make_head_key, make_members_key
 from .question import build_remaining_question
 from .saved_keys import save_keys
@@ -46,9 +50,11 @@ async def begin_listing(engine: AsyncEngine, blobs: Blobs, job: ExportJob) -> No
         await state_changes.start_listing(connection, job, keys=save_keys(keys))
 
 
-async def list_some(engine: AsyncEngine, blobs: Blobs, job: ExportJob, *, most: int) -> None:
+async def list_some(
+    engine: AsyncEngine, blobs: Blobs, job: ExportJob, *, most: int, confirm: Confirm
+) -> None:
     """Add the next members to the lists of at most so many; with the last ones, let the writing
-    begin.
+    begin. `confirm` raises if the service leads no more.
 
     Raises OutOfTime, Invalid, ObjectStoreUnavailable.
     """
@@ -68,7 +74,7 @@ async def list_some(engine: AsyncEngine, blobs: Blobs, job: ExportJob, *, most: 
     position = page.uids[-1] if len(page.uids) == space else page.searched
     if page.uids:
         position = position if is_partial and position is not None else page.uids[-1]
-        await _add(engine, blobs, job, begun, page.uids, position)
+        await _add(engine, blobs, job, begun, page.uids, position, confirm)
     elif is_partial and position is not None:
         async with engine.begin() as connection:
             await state_changes.count_listed(
@@ -86,11 +92,13 @@ async def _add(  # noqa: PLR0917
     begun: Sequence[UUID],
     uids: Sequence[UUID],
     listed_to: UUID,
+    confirm: Confirm,
 ) -> None:
     """Write the last list with more members, or a new one."""
     number = job.lists if begun else job.lists + 1
     listed = [*begun, *uids]
     key = StorageKey(blobs.buckets.default, make_members_key(job.id, number))
+    await confirm()
     failpoint("export.list.before")
     await asyncio.to_thread(blobs.replace, key, members.pack_uids(listed), content_type=_BYTES)
     failpoint("export.list.after")
@@ -98,11 +106,23 @@ async def _add(  # noqa: PLR0917
         current = await find_job(connection, job.id, lock=True)
         if current is None or current.state != "listing":
             return  # it was cancelled, and its objects are deleted later
+        await _confirm_or_delete(blobs, key, confirm)
         await members.put_members(connection, job.id, number, job.model, listed)
         await state_changes.count_listed(
             connection, job.id, members=len(uids), lists=number - job.lists, listed_to=listed_to
         )
     failpoint("export.list.commit.after")
+
+
+async def _confirm_or_delete(blobs: Blobs, key: StorageKey, confirm: Confirm) -> None:
+    """Delete a list if the service leads no more. It is missing in the bucket then only for a
+    restore, which deletes parts without a list."""
+    try:
+        await confirm()
+    except Exception:
+        with suppress(ObjectStoreUnavailable):
+            await asyncio.to_thread(blobs.delete_objects, [key])
+        raise
 
 
 def _make_head(job: ExportJob, model_id: str) -> bytes:

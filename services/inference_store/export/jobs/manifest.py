@@ -12,25 +12,30 @@ from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
 
 from . import members, state_changes
-from .job import ExportJob, read_model_id
+from .job import Confirm, ExportJob, read_model_id
 from .members import Part
 from .object_keys import make_manifest_key
 
 _PAGE: Final = 1000
 
 
-async def finish_export(engine: AsyncEngine, blobs: Blobs, job: ExportJob) -> None:
-    """Write the manifest, and end the job. Raises ObjectStoreUnavailable."""
+async def finish_export(
+    engine: AsyncEngine, blobs: Blobs, job: ExportJob, *, confirm: Confirm
+) -> None:
+    """Write the manifest, and end the job. A service that was frozen and leads no more ends no job
+    whose parts an erasure has deleted since. Raises ObjectStoreUnavailable."""
     async with engine.connect() as connection:
         model_id = await read_model_id(connection, job)
         parts = await _list_written(connection, job)
     manifest = _make_manifest(job, model_id, parts)
     key = StorageKey(blobs.buckets.default, make_manifest_key(job.id))
     content = json.dumps(manifest, indent=2).encode()
+    await confirm()
     failpoint("export.finish.before")
     await asyncio.to_thread(blobs.replace, key, content, content_type="application/json")
     failpoint("export.finish.after")
     async with engine.begin() as connection:
+        await confirm()
         await state_changes.finish_job(connection, job.id)
     failpoint("export.finish.commit.after")
 
