@@ -3,7 +3,6 @@
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.export.jobs.downloads import RESTORED
 from inference_store.index.tables import (
     export_download,
     export_erased,
@@ -13,6 +12,8 @@ from inference_store.index.tables import (
 )
 
 _REMOVED = ("cancelled", "expired")
+# the member of a document that says so; `export.jobs.downloads` writes it
+_RESTORED = "restored"
 _BATCH = 100
 
 
@@ -31,7 +32,7 @@ async def delete_rows(connection: AsyncConnection) -> int:
     """
     here = export_job.c
     registered = select(registration.c.model).where(registration.c.model == here.model)
-    is_awaited = here.document.has_key(RESTORED) & (here.state == "expired")
+    is_awaited = here.document.has_key(_RESTORED) & (here.state == "expired")
     query = select(here.id).where(here.state.in_(_REMOVED), ~registered.exists(), ~is_awaited)
     ids = list((await connection.execute(query.limit(_BATCH))).scalars())
     for column in (export_part.c.export, export_download.c.export, export_erased.c.export, here.id):
