@@ -50,6 +50,8 @@ class AlwaysLeader(LeadershipCheck):
 
     async def confirm_step(self) -> None: ...
 
+    async def confirm_leading(self) -> None: ...
+
 
 class Trial:
     """Two inferences of a model, with the actions of the tests on them."""

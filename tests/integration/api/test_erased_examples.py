@@ -31,6 +31,8 @@ class AlwaysLeader(LeadershipCheck):
 
     async def confirm_step(self) -> None: ...
 
+    async def confirm_leading(self) -> None: ...
+
 
 @pytest.fixture
 def eraser(engine: AsyncEngine, blobs: Blobs) -> Eraser:

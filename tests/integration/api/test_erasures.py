@@ -29,6 +29,8 @@ class AlwaysLeader(LeadershipCheck):
 
     async def confirm_step(self) -> None: ...
 
+    async def confirm_leading(self) -> None: ...
+
     async def unless_stopped(self, work: Any) -> Any:
         return await work
 

@@ -63,6 +63,8 @@ class NoPace(LeadershipCheck):
 
     async def confirm_step(self) -> None: ...
 
+    async def confirm_leading(self) -> None: ...
+
 
 Retain = Callable[..., Awaitable[RetentionRun]]
 
