@@ -24,7 +24,8 @@ from inference_store.query.deadline import OutOfTime
 
 from .leadership_check import LeadershipCheck
 
-_SECONDS: Final = 10.0
+SHARE_SECONDS: Final = 10.0
+"""Of a turn."""
 _RETRY_SECONDS: Final = 30.0
 _STALE_SECONDS: Final = 5.0
 _STALE: Final = "an erasure has still to delete a part, and S3 may keep it"
@@ -48,7 +49,7 @@ class ExportWorker:
 
     async def run_turn(self) -> None:
         """Work for a few seconds. What cannot be written now says why, and is tried again."""
-        until = time.monotonic() + _SECONDS
+        until = time.monotonic() + SHARE_SECONDS
         await self._remove_ended()
         while time.monotonic() < until and (unfinished := await self._list_unfinished()):
             for job in unfinished:

@@ -14,6 +14,7 @@ from inference_store.export.part_formats import PART_FORMATS
 from inference_store.inference.events.event import Extras
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
+from inference_store.retention import export_worker
 from tests.integration.api.app_server import serve_app
 from tests.integration.api.conftest import MakeApp
 from tests.integration.api.test_erasures import RunRetention, make_run_retention
@@ -126,6 +127,12 @@ def make_inferences() -> list[NewInference]:
         )
         for number in range(COUNT)
     ]
+
+
+@pytest.fixture(autouse=True)
+def patient_exports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn of retention writes every export, however busy the machine is."""
+    monkeypatch.setattr(export_worker, "SHARE_SECONDS", 300.0)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from inference_store.erasure.runs import RetentionRun
 from inference_store.objects import Blobs
 from inference_store.platform.admin import Heartbeat
 from inference_store.platform.settings import RetentionSettings
+from inference_store.retention import export_worker
 from inference_store.retention.eraser import Eraser
 from inference_store.retention.leadership_check import LeadershipCheck
 from inference_store.retention.worker import RetentionWorker
@@ -18,6 +19,12 @@ from tests.servers.minio import S3
 
 from .stored import Storing, environment_of
 from .stranger import Stranger
+
+
+@pytest.fixture(autouse=True)
+def patient_exports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn of retention writes every export, however busy the machine is."""
+    monkeypatch.setattr(export_worker, "SHARE_SECONDS", 300.0)
 
 
 @pytest.fixture
