@@ -34,6 +34,8 @@ SELECTED: Mapping[str, str] = {
     f"{_WHOLE}/api/test_edits_and_erasures.py": "locks on rows of other nodes",
     f"{_WHOLE}/api/test_metadata_edits.py": "revisions, and objects that models share",
     f"{_WHOLE}/api/test_erasures.py": "erasures as they are asked for",
+    f"{_WHOLE}/api/test_exports.py": "exports: lists of members, and parts",
+    f"{_WHOLE}/api/test_exports_erased.py": "erasures reach exports",
     f"{_WHOLE}/api/test_streams.py": "streams, each page a statement of its own",
 }
 
