@@ -1,6 +1,6 @@
 """Events that have expired by a filtered policy on arrival, through Kafka into Postgres."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import select
@@ -15,11 +15,12 @@ from inference_store.index.tables import erasing, inference
 from inference_store.query.cql2 import parse_text
 from inference_store.query.filters.known_keys import KnownKeys
 from inference_store.query.filters.saved import save
-from tests.builders import NOW
 from tests.e2e.faults.books_close import counted
 from tests.integration.ingester.conftest import RunningIngester
 from tests.polling import until
 from tests.producer import Capture, capture
+
+NOW = datetime.now(UTC)  # how old an event is counts from the clock
 
 
 def make_capture(number: int, reviewed: str | None) -> Capture:
