@@ -58,7 +58,7 @@ install_package() { # PYTHON SHARED FOLDER
     local site='import sysconfig; print(sysconfig.get_path("purelib"))'
     "$1" -m venv --without-pip "$3"
     echo "import site; site.addsitedir('$("$2/bin/python" -c "$site")')" >"$("$3/bin/python" -c "$site")/shared.pth"
-    "$3/bin/python" -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation -e .
+    "$3/bin/python" -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation -e . -e ./client
 }
 
 run() { # VERSION PYTHON
