@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.export.jobs.downloads import list_downloads
+from inference_store.export.jobs.downloads import Download, list_downloads
 from inference_store.export.jobs.job import ExportJob
 from inference_store.export.jobs.members import Part
 from inference_store.index import registrations
@@ -20,12 +20,12 @@ from .schemas.exports import ShownDownload, ShownExport, ShownPart
 async def show_exports(connection: AsyncConnection, jobs: Sequence[ExportJob]) -> list[ShownExport]:
     """Return exports as answers have them."""
     names = await registrations.names(connection, {job.model for job in jobs})
+    downloads = await list_downloads(connection, [job.id for job in jobs])
     shown = [job for job in jobs if job.model in names]  # one may have been removed meanwhile
-    return [await _show_export(connection, job, names[job.model]) for job in shown]
+    return [_show_export(job, names[job.model], downloads[job.id]) for job in shown]
 
 
-async def _show_export(connection: AsyncConnection, job: ExportJob, model_id: str) -> ShownExport:
-    downloads = await list_downloads(connection, job.id)
+def _show_export(job: ExportJob, model_id: str, downloads: Sequence[Download]) -> ShownExport:
     return ShownExport.show(
         job,
         **_show_document(job),

@@ -22,7 +22,7 @@ _OPTIONS: Final[Mapping[str, str]] = {
 
 
 def name_options(problem: Problem) -> Problem:
-    """Return a problem that names options, as whoever gave them knows them, where it had fields."""
+    """Return the problem with the names of options in place of the API's fields."""
     errors = tuple(map(_name_option, problem.errors))
     return replace(problem, detail=_replace_paths(problem), errors=errors)
 

@@ -79,7 +79,7 @@ class DatasetWriting:
         summary = self._summarize()
         with name_target(self._request.folder):
             self._writer.finish(summary)
-            # What is left out goes with the data, whoever has them later.
+            # The reasons for what is left out travel with the data.
             (self._folder.path / "README.md").write_text(f"# {summary}\n", encoding="utf-8")
             self._folder.publish()
         return summary

@@ -3,6 +3,7 @@
 A link counts as a download: nobody tells whether it was used.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -41,12 +42,18 @@ async def record_download(
 
 
 async def list_downloads(
-    connection: AsyncConnection, export: UUID, *, limit: int = 1000
-) -> list[Download]:
-    """Return who downloaded an export, the first one first."""
-    query = select(_HERE.actor, _HERE.first_at, _HERE.last_at, _HERE.parts)
-    query = query.where(_HERE.export == export).order_by(_HERE.first_at, _HERE.actor)
-    return [Download(*row) for row in await connection.execute(query.limit(limit))]
+    connection: AsyncConnection, exports: Sequence[UUID], *, limit: int = 1000
+) -> dict[UUID, list[Download]]:
+    """Return who downloaded each of these exports, the first one first; at most `limit` of each."""
+    order = (_HERE.first_at, _HERE.actor)
+    place = func.row_number().over(partition_by=_HERE.export, order_by=order).label("place")
+    columns = (_HERE.export, _HERE.actor, _HERE.first_at, _HERE.last_at, _HERE.parts)
+    ranked = select(*columns, place).where(_HERE.export.in_(exports)).subquery()
+    query = select(ranked).where(ranked.c.place <= limit).order_by(ranked.c.export, ranked.c.place)
+    downloads: dict[UUID, list[Download]] = {export: [] for export in exports}
+    for export, *values, _ in await connection.execute(query):
+        downloads[export].append(Download(*values))
+    return downloads
 
 
 async def is_downloaded(connection: AsyncConnection, export: UUID) -> bool:

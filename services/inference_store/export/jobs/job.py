@@ -150,3 +150,17 @@ async def read_model_id(connection: AsyncConnection, job: ExportJob) -> str:
     if job.model not in names:
         raise Invalid("The model of this export was removed.")
     return names[job.model]
+
+
+def describe_job(job: ExportJob, model_id: str) -> dict[str, Any]:
+    """Return what the bucket says of an export; not its filter, which may hold a value that is
+    erased."""
+    return {
+        "export": str(job.id),
+        "model_id": model_id,
+        "format": job.format,
+        "include": job.document["include"],
+        "requested_by": job.requested_by,
+        "requested_at": job.requested_at.isoformat(),
+        "expires_at": job.expires_at.isoformat(),
+    }

@@ -27,7 +27,7 @@ from inference_store.query.deadline import Deadline
 from inference_store.query.page import find_page
 
 from . import members, state_changes
-from .job import Confirm, ExportJob, find_job, read_model_id
+from .job import Confirm, ExportJob, describe_job, find_job, read_model_id
 from .object_keys import make_head_key, make_members_key
 from .question import build_remaining_question
 from .saved_keys import save_keys
@@ -44,7 +44,7 @@ async def begin_listing(engine: AsyncEngine, blobs: Blobs, job: ExportJob) -> No
         model_id = await read_model_id(connection, job)
         keys = await key_registry.keys(connection, job.model)
     key = StorageKey(blobs.buckets.default, make_head_key(job.id))
-    head = _make_head(job, model_id)
+    head = json.dumps(describe_job(job, model_id), indent=2).encode()
     await asyncio.to_thread(blobs.put, key, head, content_type="application/json")
     async with engine.begin() as connection:
         await state_changes.start_listing(connection, job, keys=save_keys(keys))
@@ -123,18 +123,3 @@ async def _confirm_or_delete(blobs: Blobs, key: StorageKey, confirm: Confirm) ->
         with suppress(ObjectStoreUnavailable):
             await asyncio.to_thread(blobs.delete_objects, [key])
         raise
-
-
-def _make_head(job: ExportJob, model_id: str) -> bytes:
-    """Return what the bucket says of an export; not its filter, which may hold a value that is
-    erased."""
-    head = {
-        "export": str(job.id),
-        "model_id": model_id,
-        "format": job.format,
-        "include": job.document["include"],
-        "requested_by": job.requested_by,
-        "requested_at": job.requested_at.isoformat(),
-        "expires_at": job.expires_at.isoformat(),
-    }
-    return json.dumps(head, indent=2).encode()

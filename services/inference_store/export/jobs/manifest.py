@@ -5,14 +5,14 @@ import asyncio
 import json
 from typing import Any, Final
 
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
 
 from . import members, state_changes
-from .job import Confirm, ExportJob, read_model_id
+from .job import Confirm, ExportJob, describe_job, read_model_id
 from .members import Part
 from .object_keys import make_manifest_key
 
@@ -40,7 +40,7 @@ async def finish_export(
     failpoint("export.finish.commit.after")
 
 
-async def _list_written(connection: Any, job: ExportJob) -> list[Part]:
+async def _list_written(connection: AsyncConnection, job: ExportJob) -> list[Part]:
     parts: list[Part] = []
     after = 0
     while page := await members.list_parts(connection, job.id, after=after, limit=_PAGE):
@@ -50,15 +50,9 @@ async def _list_written(connection: Any, job: ExportJob) -> list[Part]:
 
 
 def _make_manifest(job: ExportJob, model_id: str, parts: list[Part]) -> dict[str, Any]:
-    """Return the manifest; without the filter, which may hold a value that is erased."""
+    """Return the manifest."""
     return {
-        "export": str(job.id),
-        "model_id": model_id,
-        "format": job.format,
-        "include": job.document["include"],
-        "requested_by": job.requested_by,
-        "requested_at": job.requested_at.isoformat(),
-        "expires_at": job.expires_at.isoformat(),
+        **describe_job(job, model_id),
         "rows": sum(part.rows or 0 for part in parts),
         "bytes": sum(part.bytes or 0 for part in parts),
         "parts": [_show_part(part) for part in parts],

@@ -45,8 +45,8 @@ async def list_reached(connection: AsyncConnection, erasure: UUID) -> list[Reach
     restored_ids = set((await connection.execute(restored)).scalars())
     exports = []
     for export, inferences, parts_deleted, last_at in reached:
-        downloads = await list_downloads(connection, export, limit=_MOST_DOWNLOADS)
-        earlier = [download for download in downloads if download.first_at <= last_at]
+        downloads = await list_downloads(connection, [export], limit=_MOST_DOWNLOADS)
+        earlier = [download for download in downloads[export] if download.first_at <= last_at]
         about = (export, int(inferences), parts_deleted, earlier, export in restored_ids)
         exports.append(ReachedExport(*about))
     return exports
