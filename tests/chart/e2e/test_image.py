@@ -126,6 +126,7 @@ def test_has_the_packages_of_the_lock(container: str, figures: list[str]) -> Non
         re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
     )
     assert packages.pop("inference-store")
+    assert packages.pop("inference-store-client")
     assert packages.items() <= lock.items()
     figures.append(f"the image holds {len(packages)} Python packages")
 
@@ -156,5 +157,5 @@ def test_is_small(container: str, root: Path, figures: list[str]) -> None:
 
     ours, whole = megabytes(root / "opt"), megabytes(root)
     figures.append(f"the image: {whole:.0f} MB, of these {ours:.0f} MB on top of its base")
-    assert ours < 250
+    assert ours < 300
     assert container
