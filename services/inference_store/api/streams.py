@@ -48,7 +48,8 @@ _LARGE: Final = {"metadata", "predictions", "urls"}
 _PAGE_OF_LARGE = 100
 _LEAST_OF_A_PAGE = 10
 _PAGE_BYTES = 1_048_576
-# While ordinary requests run, a page is small, and waits for them for so long at most.
+# While ordinary requests run or ran just now, a page is small, and waits for them for so long at
+# most.
 _PAGE_BESIDE_OTHERS = 50
 _GIVE_WAY_SECONDS = 0.05
 # A client that takes longer for a piece does not read any more.
@@ -226,18 +227,19 @@ async def _iterate_pieces(  # noqa: PLR0917
 ) -> AsyncIterator[bytes]:
     """Yield the stream in pieces; while the client reads, nothing else of a page is kept."""
     count, ended, after = 0, "stopped", page.next
+    began = foreground.read_clock()  # its own request has left the foreground
     try:
         while True:
             count, after = count + len(page.rows), page.next
             STREAMED.inc(len(page.rows))
             if len(page.rows) > _PAGE_BESIDE_OTHERS:
-                await foreground.wait_until_idle(_GIVE_WAY_SECONDS)
+                await foreground.wait_until_idle(_GIVE_WAY_SECONDS, since=began)
             content = await read_in_thread(encoder.encode_page, page)
             size.adapt(len(page.rows), len(content))
             del page
             for piece in _split_pieces(content):
                 yield piece
-            if await foreground.wait_until_idle(_GIVE_WAY_SECONDS):
+            if await foreground.wait_until_idle(_GIVE_WAY_SECONDS, since=began):
                 size.shrink()
             rest = size.size if most is None else most - count
             if after is None or rest <= 0:
