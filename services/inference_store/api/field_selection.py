@@ -11,7 +11,7 @@ from inference_store.export.fixed_columns import DISTANCE
 from inference_store.index import key_registry
 from inference_store.index.key_registry import Models
 from inference_store.inference.errors import Fault, Invalid
-from inference_store.inference.nearest import list_warnings, nearest, shortened
+from inference_store.inference.nearest import describe_nearest, list_warnings, nearest, shortened
 from inference_store.query.filters.distances import EXAMPLE
 
 from .schemas.chosen_fields import FIELDS, PARTS
@@ -113,8 +113,10 @@ def _refuse_unknown(number: int, name: str, field: str, part: str) -> None:
         [f"{field}.{part_name}" for part_name in PARTS.get(field, ())] if part else list(FIELDS)
     )
     if name not in (known_names or FIELDS):
-        near = nearest(name, known_names or FIELDS, limit=3) or list(known_names or FIELDS)
-        message = f"there is no field {name!r}; the nearest are {', '.join(near)}"
+        near = nearest(name, known_names or FIELDS, limit=3)
+        message = (
+            f"there is no field {name!r}; {describe_nearest(near, known_names or list(FIELDS))}"
+        )
         faults = [Fault(f"fields[{number}]", message, known_names or FIELDS)]
         raise Invalid(f"{message[0].upper()}{message[1:]}.", faults=faults)
 

@@ -10,6 +10,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, NoReturn
 
+CLOSED_PIPE = 141
+"""What shells know a command by whose reader has gone."""
 # Imported when run: a command needs only its own parts installed.
 COMMANDS = {
     "migrate": "Bring the database's tables to this version.",
@@ -84,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise  # another pipe or socket is broken
         # The reader has enough, such as `| head`: the rest must not be written at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return CLOSED_PIPE
     return ended
 
 

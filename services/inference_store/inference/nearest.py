@@ -58,6 +58,11 @@ def describe_known(near: Sequence[str], known_names: Sequence[str]) -> str:
     return f"{suggestion}known are {', '.join(known_names)}"
 
 
+def describe_nearest(near: Sequence[str], known_names: Sequence[str]) -> str:
+    """Return the rest of a refusal's sentence, with the nearest names, or all if none is alike."""
+    return f"the nearest are {', '.join(near)}" if near else describe_known((), known_names)
+
+
 def list_warnings(names: Sequence[str], describe: Callable[[str], str]) -> list[str]:
     """Return a warning for each of the first names, and one that counts the rest."""
     warnings = [describe(name) for name in names[:MOST_WARNED]]

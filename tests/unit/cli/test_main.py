@@ -46,7 +46,7 @@ def test_a_reader_that_has_enough_ends_a_command_without_a_traceback() -> None:
     command = [sys.executable, "-m", "inference_store.cli.main", "completion", "bash"]
     ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writing)
-    assert (ended.returncode, ended.stderr) == (1, "")
+    assert (ended.returncode, ended.stderr) == (141, "")
 
 
 @pytest.mark.parametrize("text", ["15s", "PT15S", "inf", "-1", ""])

@@ -6,6 +6,7 @@ from inference_store.inference.nearest import (
     LONGEST,
     MOST_COMPARED,
     MOST_WARNED,
+    describe_nearest,
     list_warnings,
     nearest,
     shortened,
@@ -21,6 +22,11 @@ def test_the_most_alike_come_first() -> None:
 def test_lists_all_of_a_few_names() -> None:
     assert nearest("frame_numer", ["width", "frame_number"]) == ["frame_number", "width"]
     assert nearest("n", ["m"]) == ["m"]
+
+
+def test_all_names_are_called_known_if_none_is_alike() -> None:
+    assert describe_nearest(["width"], ["width", "height"]) == "the nearest are width"
+    assert describe_nearest([], ["width", "height"]) == "known are width, height"
 
 
 def test_a_long_name_is_compared_with_none_and_none_with_a_long_one() -> None:

@@ -5,7 +5,7 @@ from typing import Final
 
 from inference_store.inference.json_text import storable
 from inference_store.inference.metadata import KEY_ALIASES
-from inference_store.inference.nearest import nearest
+from inference_store.inference.nearest import describe_nearest, nearest
 from inference_store.query.cql2 import meant_by
 from inference_store.query.cql2.tree import (
     Geometry,
@@ -89,9 +89,10 @@ def meaning(node: Named, checking: FilterCheck) -> Property | KnownKey:
 def _property(node: Named, checking: FilterCheck) -> Property:
     name = node.name.removeprefix(OWN)
     if name not in PROPERTIES:
-        near = nearest(name, PROPERTIES) or list(PROPERTIES)
-        message = f"an inference has no property {name!r}; the nearest are {', '.join(near)}"
-        raise meaningless(node, checking.source, message, near)
+        near = nearest(name, PROPERTIES)
+        hint = describe_nearest(near, list(PROPERTIES))
+        message = f"an inference has no property {name!r}; {hint}"
+        raise meaningless(node, checking.source, message, near or list(PROPERTIES))
     return PROPERTIES[name]
 
 
