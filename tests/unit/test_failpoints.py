@@ -88,6 +88,7 @@ ALONE = {
     "ledger.restart": "a person's command, which is given again",
     "export_worker._fail": "an export's fault is recorded; it is tried again without it as well",
     "export_worker._delay": "why an export waits; the next turn goes on at once without it",
+    "export_worker._reopen_incomplete": "a part is to be written again; the next process finds it",
     "taken_over_parts.delete": "objects that no part names, which the next turn deletes",
     "part_writing._find_keys": "the keys of a restored export, which the next process reads again",
     "listing.list_some": "a position of the search, which the next process finds again",

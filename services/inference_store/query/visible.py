@@ -26,12 +26,19 @@ async def read_visible(
     include: Collection[str] = (),
 ) -> list[Inference]:
     """Return the inferences that lie in the spans and are not being erased, in order."""
+    visible = await find_visible(connection, model, uids, spans)
+    return await read(connection, model, [uid for uid in uids if uid in visible], include=include)
+
+
+async def find_visible(
+    connection: AsyncConnection, model: int, uids: Sequence[UUID], spans: Sequence[Range]
+) -> set[UUID]:
+    """Return those of the uids whose inferences lie in the spans and are not being erased."""
     inside = [uid for uid in uids if any(lo <= uid < hi for lo, hi in spans)]
     if not inside:
-        return []
+        return set()
     rows = await _select_visible().fetch(connection, {"model": model, "uids": inside})
-    visible = {row["uid"] for row in rows}
-    return await read(connection, model, [uid for uid in inside if uid in visible], include=include)
+    return {row["uid"] for row in rows}
 
 
 @cache

@@ -10,8 +10,8 @@ from typing import Final
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.export.jobs import incomplete_parts, members, state_changes
 from inference_store.export.jobs import job as jobs
-from inference_store.export.jobs import members, state_changes
 from inference_store.export.jobs.job import ExportJob
 from inference_store.export.jobs.listing import begin_listing, list_some
 from inference_store.export.jobs.manifest import finish_export
@@ -28,6 +28,9 @@ SHARE_SECONDS: Final = 10.0
 """Of a turn."""
 _RETRY_SECONDS: Final = 30.0
 _STALE_SECONDS: Final = 5.0
+_INCOMPLETE_SECONDS: Final = 60.0
+_INCOMPLETE_PARTS: Final = 20
+"""That are looked at in each minute."""
 _STALE: Final = "an erasure has still to delete a part, and S3 may keep it"
 _log = structlog.get_logger()
 
@@ -46,11 +49,14 @@ class ExportWorker:
         self._blobs = blobs
         self._check = check
         self._most = most
+        self._look_at = 0.0
+        self._looked_to = incomplete_parts.FIRST
 
     async def run_turn(self) -> None:
         """Work for a few seconds. What cannot be written now says why, and is tried again."""
         until = time.monotonic() + SHARE_SECONDS
         await self._remove_ended()
+        await self._reopen_incomplete()
         while time.monotonic() < until and (unfinished := await self._list_unfinished()):
             for job in unfinished:
                 if time.monotonic() >= until:
@@ -106,6 +112,23 @@ class ExportWorker:
                 await self._delay(job, error)
             else:
                 EXPORTS.labels("cancelled" if job.state == "cancelling" else "expired").inc()
+
+    async def _reopen_incomplete(self) -> None:
+        """Let parts be written again whose members are visible again."""
+        if time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + _INCOMPLETE_SECONDS
+        async with self._engine.connect() as connection:
+            parts = await incomplete_parts.list_incomplete(
+                connection, after=self._looked_to, limit=_INCOMPLETE_PARTS
+            )
+        for part in parts:
+            await self._check.confirm_step()
+            async with self._engine.begin() as connection:
+                if await incomplete_parts.count_visible(connection, part) > (part.rows or 0):
+                    await incomplete_parts.reopen_part(connection, part)
+        is_last = len(parts) < _INCOMPLETE_PARTS
+        self._looked_to = incomplete_parts.FIRST if is_last else parts[-1].position
 
     async def _fail(self, job: ExportJob, reason: str) -> None:
         async with self._engine.begin() as connection:

@@ -13,7 +13,7 @@ from inference_store.index.tables import export_part
 
 MOST_MEMBERS: Final = 100_000
 """Of a list, whatever the settings say."""
-_BYTES: Final = 16
+UID_BYTES: Final = 16
 Sha256: TypeAlias = bytes
 PartState: TypeAlias = Literal["listed", "writing", "written", "stale", "removed"]
 _HERE: Final = export_part.c
@@ -40,6 +40,11 @@ class Part:
     gone: int
     """Members that are not in the object, because they were erased."""
 
+    @property
+    def position(self) -> tuple[UUID, int]:
+        """Where reading goes on."""
+        return self.export, self.number
+
 
 def pack_uids(uids: Iterable[UUID]) -> bytes:
     """Return uids as a list has them: 16 bytes each."""
@@ -48,7 +53,7 @@ def pack_uids(uids: Iterable[UUID]) -> bytes:
 
 def unpack_uids(packed: bytes) -> list[UUID]:
     """Return the uids of a list."""
-    return [UUID(bytes=packed[at : at + _BYTES]) for at in range(0, len(packed), _BYTES)]
+    return [UUID(bytes=packed[at : at + UID_BYTES]) for at in range(0, len(packed), UID_BYTES)]
 
 
 async def read_members(connection: AsyncConnection, export: UUID, number: int) -> list[UUID]:
@@ -95,8 +100,15 @@ async def list_parts(
     `lock`: until the transaction ends no erasure takes a member. So whoever is given links is known
     to every erasure that comes later, and is given none to what one before has taken from.
     """
-    query = select(*_SHOWN).where(_HERE.export == export, _HERE.number > after)
-    query = query.order_by(_HERE.number).limit(limit)
+    where = (_HERE.export == export, _HERE.number > after)
+    return await list_where(connection, *where, limit=limit, lock=lock)
+
+
+async def list_where(
+    connection: AsyncConnection, *where: ColumnElement[bool], limit: int, lock: bool = False
+) -> list[Part]:
+    """Return the parts that meet the conditions, by export and number. `lock`: see `list_parts`."""
+    query = select(*_SHOWN).where(*where).order_by(_HERE.export, _HERE.number).limit(limit)
     rows = await connection.execute(query.with_for_update(read=True) if lock else query)
     return [_read_part(row) for row in rows]
 

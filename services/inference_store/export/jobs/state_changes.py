@@ -111,6 +111,11 @@ async def finish_job(connection: AsyncConnection, id: UUID) -> None:
     await _update(connection, id, ("writing",), values)
 
 
+async def reopen_job(connection: AsyncConnection, id: UUID) -> None:
+    """Let an export that is done go on: a part is to be written again."""
+    await _update(connection, id, ("done",), {"state": "writing", "finished_at": None})
+
+
 async def fail_job(connection: AsyncConnection, id: UUID, error: str) -> None:
     """Record that a job cannot be done; it is not tried again."""
     values = {"state": "failed", "finished_at": func.now(), "error": error[:_ERROR_CHARACTERS]}

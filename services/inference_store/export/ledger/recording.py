@@ -13,12 +13,12 @@ from uuid import UUID
 from sqlalchemy import func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.export.jobs.members import unpack_uids
+from inference_store.export.jobs.members import UID_BYTES, unpack_uids
 from inference_store.export.jobs.state_changes import recount
 from inference_store.index.identities import Identity, by_model
 from inference_store.index.tables import export_erased, export_part
 
-from .uid_lists import UID_BYTES, take_uids
+from .uid_lists import take_uids
 
 _HERE = export_part.c
 _PAGE: Final = 1000

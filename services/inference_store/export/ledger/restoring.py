@@ -18,14 +18,13 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.export.jobs.downloads import RESTORED
-from inference_store.export.jobs.members import unpack_uids
+from inference_store.export.jobs.members import UID_BYTES, unpack_uids
 from inference_store.export.jobs.state_changes import recount
 from inference_store.index import model_numbers
 from inference_store.index.tables import export_job, export_part
 from inference_store.inference.events import StorageKey
 
 from .bucket_exports import BucketExports, Head, UnreadableExport
-from .uid_lists import UID_BYTES
 
 _UNDONE: Final = "Postgres was restored before it was done: request it again."
 _log = structlog.get_logger()

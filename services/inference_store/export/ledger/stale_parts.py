@@ -9,7 +9,7 @@ from sqlalchemy import case, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.export.jobs.downloads import is_downloaded
-from inference_store.export.jobs.state_changes import recount
+from inference_store.export.jobs.state_changes import recount, reopen_job
 from inference_store.index.tables import export_erased, export_job, export_part
 
 _HERE = export_part.c
@@ -84,6 +84,5 @@ async def _forget_of_export(
     changed = await connection.execute(export_part.update().where(*stale).values(values))
     if changed.rowcount and not is_over:
         # its manifest went with the part
-        done = export_job.update().where(export_job.c.id == export, export_job.c.state == "done")
-        await connection.execute(done.values(state="writing", finished_at=None))
+        await reopen_job(connection, export)
     await recount(connection, export)

@@ -1,9 +1,8 @@
 """Takes uids out of a list of members: 16 bytes each, sorted."""
 
 from collections.abc import Set
-from typing import Final
 
-UID_BYTES: Final = 16
+from inference_store.export.jobs.members import UID_BYTES
 
 
 def take_uids(uid_list: bytes, doomed: Set[bytes]) -> tuple[bytes, bytes]:
