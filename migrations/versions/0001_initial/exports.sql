@@ -16,6 +16,7 @@ CREATE TABLE export_job (
     rows BIGINT DEFAULT 0 NOT NULL,
     bytes BIGINT DEFAULT 0 NOT NULL,
     gone BIGINT DEFAULT 0 NOT NULL,
+    missing BIGINT DEFAULT 0 NOT NULL,
     error TEXT COLLATE "C",
     retry_at TIMESTAMP WITH TIME ZONE,
     erased_by UUID,
@@ -40,6 +41,7 @@ CREATE TABLE export_part (
     sha256 BYTEA,
     written_at TIMESTAMP WITH TIME ZONE,
     gone BIGINT DEFAULT 0 NOT NULL,
+    missing BIGINT DEFAULT 0 NOT NULL,
     CONSTRAINT export_part_pkey PRIMARY KEY (export, number)
 );
 

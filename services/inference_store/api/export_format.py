@@ -37,7 +37,8 @@ def _show_export(job: ExportJob, model_id: str, downloads: Sequence[Download]) -
 
 
 def _show_document(job: ExportJob) -> dict[str, Any]:
-    return {name: job.document[name] for name in ("filter", "since", "until", "include")}
+    shown = {name: job.document[name] for name in ("filter", "since", "until", "include")}
+    return shown | {"blobs": job.blobs}
 
 
 async def show_parts(settings: ApiSettings, blobs: Blobs, parts: Sequence[Part]) -> list[ShownPart]:

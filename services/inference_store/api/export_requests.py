@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import policies
 from inference_store.erasure.policies.durations import parse_duration
+from inference_store.export.blob_choices import BlobChoice
 from inference_store.export.jobs.job import ExportJob, count_unfinished
 from inference_store.export.jobs.question import build_question, describe_question
 from inference_store.export.jobs.state_changes import request_export
@@ -43,9 +44,10 @@ async def prepare_export(
     """Check a request, and resolve its filter.
 
     Raises InvalidFilter, UnknownKey, ImpossibleComparison; Invalid for a format that is not
-    installed and a bad duration; Conflict for too much without `confirm`.
+    installed or has no such blobs, and a bad duration; Conflict for too much without `confirm`.
     """
     PART_FORMATS[body.format].check_installed()
+    _check_blobs(settings, body)
     now = datetime.now(UTC)
     expires_at = await _find_end(connection, settings, model, body, now)
     document = await _describe(connection, model, body, now)
@@ -88,7 +90,24 @@ async def _describe(
         since=window.since,
         until=now if window.until is None else min(window.until, now),
         include=list(dict.fromkeys(body.include)),
+        blobs=choose_blobs(body),
     )
+
+
+def choose_blobs(body: ExportRequest) -> BlobChoice:
+    """Return what the parts have of the blobs."""
+    return PART_FORMATS[body.format].default_blobs if body.blobs is None else body.blobs
+
+
+def _check_blobs(settings: ApiSettings, body: ExportRequest) -> None:
+    choice = choose_blobs(body)
+    PART_FORMATS[body.format].check_blobs(choice)
+    if choice == "links" and settings.presigned_urls == "off":
+        message = (
+            "links are presigned, which this server does not do"
+            " (INFERENCE_STORE_PRESIGNED_URLS): choose copy or none"
+        )
+        raise Invalid(f"blobs: {message}.", faults=[Fault("blobs", message)])
 
 
 async def _require_few(

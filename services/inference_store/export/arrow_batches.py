@@ -19,6 +19,7 @@ _SCALARS: Final[Mapping[Kind, Any]] = {
     Kind.FLOAT: na.float64(),
     Kind.BOOL: na.bool_(),
     Kind.TIME: na.timestamp("us", timezone="UTC"),
+    Kind.BYTES: na.binary(),
 }
 _SCHEMAS: Final = {kind: na.c_schema(scalar) for kind, scalar in _SCALARS.items()}
 _NUMBERS: Final = {Kind.INTEGER: "q", Kind.FLOAT: "d", Kind.TIME: "q"}
@@ -79,6 +80,8 @@ def _encode_scalars(values: Values, kind: Kind) -> Any:
         values = [None if at is None else (at - _EPOCH) // _MICROSECOND for at in values]
     if kind in _NUMBERS:
         return _encode_numbers(values, kind)
+    if kind is Kind.BYTES:
+        return _encode_bytes(values)
     return na.c_array(values, _SCHEMAS[kind])
 
 
@@ -95,6 +98,15 @@ def _encode_numbers(values: Values, kind: Kind) -> Any:
     )
 
 
+def _encode_bytes(values: Values) -> Any:
+    """Encode contents of blobs, which nanoarrow's own builder copies once more."""
+    contents = [content or b"" for content in values]
+    offsets = array("i", accumulate(map(len, contents), initial=0))
+    nulls = values.count(None)
+    buffers = [_pack_validity(values) if nulls else None, offsets, b"".join(contents)]
+    return na.c_array_from_buffers(_SCHEMAS[Kind.BYTES], len(values), buffers, null_count=nulls)
+
+
 def _pack_validity(values: Values) -> bytes:
     """Return a bit for each value, 1 unless it is null; the first is the lowest."""
     bits = "".join(["0" if value is None else "1" for value in reversed(values)])
@@ -105,7 +117,7 @@ def _pack_validity(values: Values) -> bytes:
 def _encode_nulls(length: int, kind: Kind) -> Any:
     """Encode nulls alone, which most columns of most models are."""
     validity, offsets = bytes(-(-length // 8)), bytes(4 * (length + 1))
-    data = [offsets, b""] if kind is Kind.TEXT else [bytes(8 * length)]
+    data = [offsets, b""] if kind in {Kind.TEXT, Kind.BYTES} else [bytes(8 * length)]
     return na.c_array_from_buffers(_SCHEMAS[kind], length, [validity, *data], null_count=length)
 
 

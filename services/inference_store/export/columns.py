@@ -5,7 +5,17 @@ from dataclasses import dataclass
 
 from inference_store.index.key_registry import KeySeen
 
-from .fixed_columns import DISTANCE, FIXED_COLUMNS, Row, read_fixed, read_links
+from .blob_choices import NO_BLOBS, ChosenBlobs
+from .fixed_columns import (
+    DISTANCE,
+    FIXED_COLUMNS,
+    Row,
+    content_columns,
+    link_columns,
+    read_contents,
+    read_fixed,
+    read_links,
+)
 from .kinds import Column, Values
 from .metadata_columns import MetadataColumns, choose_columns
 from .prediction_columns import predictions_column, read_predictions
@@ -21,13 +31,21 @@ class Columns:
     links: Sequence[Column] = ()
     metadata: MetadataColumns | None = None
     predictions: Column | None = None
+    contents: Sequence[Column] = ()
 
     @classmethod
-    def of(cls, include: Collection[str], keys: Sequence[KeySeen]) -> "Columns":
+    def of(
+        cls,
+        include: Collection[str],
+        keys: Sequence[KeySeen],
+        blobs: ChosenBlobs = NO_BLOBS,
+    ) -> "Columns":
         """Return the columns of whole inferences: `metadata` and `predictions` if they are in
         `include`; `keys`: the key registry's of all models of the export."""
         return cls(
             fixed=[column for column in FIXED_COLUMNS if column.name != DISTANCE],
+            links=link_columns(blobs.linked),
+            contents=content_columns(blobs.copied),
             metadata=choose_columns(keys, None) if "metadata" in include else None,
             predictions=predictions_column(()) if "predictions" in include else None,
         )
@@ -36,7 +54,7 @@ class Columns:
         """Return all columns."""
         metadata = () if self.metadata is None else self.metadata.columns
         predictions = () if self.predictions is None else (self.predictions,)
-        return [*self.fixed, *self.links, *metadata, *predictions]
+        return [*self.fixed, *self.links, *metadata, *predictions, *self.contents]
 
     def read(self, rows: Sequence[Row]) -> list[Values]:
         """Return the values of each column."""
@@ -46,4 +64,5 @@ class Columns:
             values += self.metadata.read([row.inference.metadata or _NO_ENTRIES for row in rows])
         if self.predictions is not None:
             values.append(read_predictions(self.predictions, rows))
+        values += [read_contents(column, rows) for column in self.contents]
         return values

@@ -14,12 +14,14 @@ DISTANCE: Final = "distance_metres"
 
 
 class Row(NamedTuple):
-    """An inference of an export. `distance`: metres, if it is sorted by it; `urls`: its links."""
+    """An inference of an export. `distance`: metres, if it is sorted by it; `urls`: its links;
+    `contents`: the bytes of its blobs, None for those that are missing."""
 
     model_id: str
     inference: Inference
     distance: float | None = None
     urls: Mapping[str, str | None] | None = None
+    contents: Mapping[str, bytes | None] | None = None
 
 
 Read = Callable[[Sequence[Row]], Values]
@@ -96,3 +98,14 @@ def read_links(column: Column, rows: Sequence[Row]) -> list[Any]:
     """Return the links of a column."""
     blob = column.name.removeprefix("urls.")
     return [None if row.urls is None else row.urls[blob] for row in rows]
+
+
+def content_columns(blobs: Iterable[str]) -> list[Column]:
+    """Return the columns of the bytes of these blobs."""
+    return [Column(f"bytes.{blob}", Kind.BYTES) for blob in BLOBS if blob in blobs]
+
+
+def read_contents(column: Column, rows: Sequence[Row]) -> list[Any]:
+    """Return the bytes of a column."""
+    blob = column.name.removeprefix("bytes.")
+    return [None if row.contents is None else row.contents[blob] for row in rows]

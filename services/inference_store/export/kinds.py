@@ -14,6 +14,7 @@ class Kind(StrEnum):
     FLOAT = "float"
     BOOL = "bool"
     TIME = "time"
+    BYTES = "bytes"
     TEXTS = "texts"
     PREDICTIONS = "predictions"
 
@@ -25,6 +26,7 @@ MEANINGS: Final[Mapping[Kind, tuple[str, str]]] = MappingProxyType(
         Kind.FLOAT: ("double", "the shortest decimals that read as the same double"),
         Kind.BOOL: ("bool", "`true` or `false`"),
         Kind.TIME: ("timestamp(us, UTC)", "RFC 3339 in UTC, with microseconds"),
+        Kind.BYTES: ("binary", "(in no CSV)"),
         Kind.TEXTS: ("list<utf8>", "a JSON array"),
         Kind.PREDICTIONS: ("list<struct>", "a JSON array of objects"),
     }

@@ -1,33 +1,33 @@
-"""A part as JSON lines: of each inference the object that lines of the API have, without links."""
+"""A part as JSON lines: of each inference the object that lines of the API have."""
 
-from collections.abc import Sequence
-from typing import BinaryIO
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, BinaryIO
 
 from inference_store.platform.json_encoding import encode_json
 
 from .columns import Columns
 from .fixed_columns import Row
-from .inference_object import format_inference
+from .part_object import ObjectFormat
 
 
 class LinePart:
     """Writes a line for each inference. Metadata and predictions are whole, if they are
-    included."""
+    included. `reshape`: makes another object of the API's."""
 
-    def __init__(self, columns: Columns, file: BinaryIO) -> None:
-        self._file = file
-        self._names = {column.name for column in columns.fixed}
-        self._names |= set() if columns.metadata is None else {"metadata"}
-        self._names |= set() if columns.predictions is None else {"predictions"}
+    def __init__(
+        self,
+        columns: Columns,
+        file: BinaryIO,
+        *,
+        reshape: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda item: item,
+    ) -> None:
+        self._file, self._format, self._reshape = file, ObjectFormat(columns), reshape
 
     def add(self, rows: Sequence[Row]) -> None:
         """See PartEncoder."""
-        self._file.write(b"".join(self._encode_line(row) for row in rows))
+        for row in rows:
+            item = self._reshape(self._format.build(row))
+            self._file.write(encode_json(item, times_fit=True) + b"\n")
 
     def close(self) -> None:
         """See PartEncoder."""
-
-    def _encode_line(self, row: Row) -> bytes:
-        item = format_inference(row.model_id, row.inference)
-        chosen = {name: value for name, value in item.items() if name in self._names}
-        return encode_json(chosen, times_fit=True) + b"\n"

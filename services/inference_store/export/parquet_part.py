@@ -14,6 +14,8 @@ from .stream_part import StreamPart
 _COMPRESSION: Final = "zstd(3)"
 _GROUP_ROWS: Final = 5_000
 """Rows of a row group, which arro3 holds in memory."""
+_GROUP_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of blobs in a row group, unless a single row has more."""
 
 
 class ParquetPart:
@@ -24,10 +26,14 @@ class ParquetPart:
         self._file = file
         self._batches = TemporaryFile(prefix="inference-store-export-")  # noqa: SIM115  (see close)
         self._part = StreamPart(ArrowEncoder, columns, self._batches)
+        self._sizes: list[int] = []  # of the blobs of each row
+        self._copied = [column.name for column in columns.contents]
 
     def add(self, rows: Sequence[Row]) -> None:
         """See PartEncoder."""
         self._part.add(rows)
+        if self._copied:
+            self._sizes += map(_measure, rows)
 
     def close(self) -> None:
         """See PartEncoder."""
@@ -38,5 +44,27 @@ class ParquetPart:
             batches.seek(0)
             stream = InputStream.from_readable(batches)
             write_parquet(
-                stream, self._file, compression=_COMPRESSION, max_row_group_size=_GROUP_ROWS
+                stream,
+                self._file,
+                compression=_COMPRESSION,
+                max_row_group_size=_count_group_rows(self._sizes),
+                # a dictionary would be in memory beside the row group
+                column_dictionary_enabled=dict.fromkeys(self._copied, False),
             )
+
+
+def _measure(row: Row) -> int:
+    return sum(len(content or b"") for content in (row.contents or {}).values())
+
+
+def _count_group_rows(sizes: Sequence[int]) -> int:
+    """Return how many rows a group has, so that no group has too many bytes."""
+    rows = _GROUP_ROWS
+    while rows > 1 and _measure_largest(sizes, rows) > _GROUP_BYTES:
+        rows //= 2
+    return rows
+
+
+def _measure_largest(sizes: Sequence[int], rows: int) -> int:
+    groups = (sizes[begin : begin + rows] for begin in range(0, len(sizes), rows))
+    return max(map(sum, groups), default=0)

@@ -8,21 +8,25 @@ from types import MappingProxyType
 from typing import BinaryIO, Final, NamedTuple, Protocol
 
 from inference_store.inference.errors import Fault, Invalid
+from inference_store.query.stored_blobs import BLOBS
 
 from .arrow import ArrowEncoder
+from .blob_choices import NO_BLOBS, BlobChoice, ChosenBlobs
+from .chariot_object import format_chariot
 from .columns import Columns
 from .csv_text import CsvEncoder
 from .fixed_columns import Row
 from .line_part import LinePart
 from .parquet_part import ParquetPart
 from .stream_part import StreamPart
+from .webdataset_part import WebDatasetPart
 
 
 class PartEncoder(Protocol):
     """Encodes one part into a file."""
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Add a page of inferences: a thousand or so."""
+        """Add a page of inferences: a thousand or so, or fewer with some megabytes of blobs."""
 
     def close(self) -> None:
         """Write what is not in the file yet; the file stays open."""
@@ -46,6 +50,28 @@ class PartFormat:
     make_encoder: Callable[[Columns, BinaryIO], PartEncoder]
     extra: Extra | None = None
     """What has to be installed for it."""
+    linked: Sequence[str] = BLOBS
+    """The blobs that its parts can have links to."""
+    copied: Sequence[str] = ()
+    """The blobs whose bytes its parts can have; none: it cannot have copies."""
+    default_blobs: BlobChoice = "none"
+    """What its parts have if nobody says it."""
+
+    def choose_blobs(self, choice: BlobChoice) -> ChosenBlobs:
+        """Return the blobs that its parts have."""
+        return {
+            "none": NO_BLOBS,
+            "links": ChosenBlobs(linked=self.linked),
+            "copy": ChosenBlobs(copied=self.copied),
+        }[choice]
+
+    def check_blobs(self, choice: BlobChoice) -> None:
+        """Raise Invalid for copies in a format that cannot have them."""
+        if choice != "copy" or self.copied:
+            return
+        others = ", ".join(format.name for format in PART_FORMATS.values() if format.copied)
+        message = f"{self.name} has no copies of blobs: choose none or links, or {others}"
+        raise Invalid(f"blobs: {message}.", faults=[Fault("blobs", message)])
 
     def check_installed(self) -> None:
         """Raise Invalid if the format needs an extra that is not installed."""
@@ -63,6 +89,10 @@ def _is_installed(module: str) -> bool:
         return False
 
 
+_BOTH: Final = ("data", "response")
+"""The metadata blob is not copied: the metadata are in columns, and the rest of it is input."""
+
+
 def _table(*formats: PartFormat) -> Mapping[str, PartFormat]:
     return MappingProxyType({format.name: format for format in formats})
 
@@ -74,14 +104,31 @@ PART_FORMATS: Final = _table(
         ".parquet",
         ParquetPart,
         extra=Extra("parquet", "arro3.io"),
+        copied=_BOTH,
     ),
     PartFormat(
         "arrow",
         "application/vnd.apache.arrow.stream",
         ".arrows",
         partial(StreamPart, ArrowEncoder),
+        copied=_BOTH,
     ),
     PartFormat("csv", "text/csv", ".csv", partial(StreamPart, CsvEncoder)),
-    PartFormat("jsonl", "application/x-ndjson", ".jsonl", LinePart),
+    PartFormat("jsonl", "application/x-ndjson", ".jsonl", LinePart, copied=_BOTH),
+    PartFormat(
+        "webdataset",
+        "application/x-tar",
+        ".tar",
+        WebDatasetPart,
+        copied=("data",),
+        default_blobs="copy",
+    ),
+    PartFormat(
+        "chariot",
+        "application/x-ndjson",
+        ".chariot.jsonl",
+        partial(LinePart, reshape=format_chariot),
+        linked=("data",),
+    ),
 )
 """By name. Parquet holds a row group in memory; the others hold a page."""

@@ -165,8 +165,8 @@ class Blobs:
         self._refuse_unallowed(key.bucket)
         return self._deletion.delete_hidden(key)
 
-    def presign(self, key: StorageKey, seconds: int) -> str:
-        """Return a link by which clients can read the object for `seconds`.
+    def presign(self, key: StorageKey, seconds: int, *, at: datetime | None = None) -> str:
+        """Return a link by which clients can read the object for `seconds`, from now or `at` on.
 
         Raises BlobMissing in a bucket that is not allowed, and for `.` and `..`.
         """
@@ -175,7 +175,7 @@ class Blobs:
             raise BlobMissing(f"bucket {key.bucket}: {NOT_ALLOWED}")
         with translate_errors():
             return self._public.presigned_get_object(
-                key.bucket, key.key, timedelta(seconds=seconds)
+                key.bucket, key.key, timedelta(seconds=seconds), request_date=at
             )
 
     def list_versions(self, keys: Iterable[StorageKey]) -> Listed:

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.export.jobs import incomplete_parts, members, state_changes
 from inference_store.export.jobs import job as jobs
+from inference_store.export.jobs.blob_copies import CopyLimits
 from inference_store.export.jobs.job import ExportJob
 from inference_store.export.jobs.listing import begin_listing, list_some
 from inference_store.export.jobs.manifest import finish_export
@@ -42,13 +43,20 @@ class ExportWorker:
     """
 
     def __init__(
-        self, engine: AsyncEngine, blobs: Blobs, check: LeadershipCheck, *, most: int
+        self,
+        engine: AsyncEngine,
+        blobs: Blobs,
+        check: LeadershipCheck,
+        *,
+        most: int,
+        copies: CopyLimits,
     ) -> None:
-        """Make a worker; `most`: members of a part."""
+        """Make a worker; `most`: members of a part, `copies`: of what blobs it has."""
         self._engine = engine
         self._blobs = blobs
         self._check = check
         self._most = most
+        self._copies = copies
         self._look_at = 0.0
         self._looked_to = incomplete_parts.FIRST
 
@@ -82,7 +90,12 @@ class ExportWorker:
             await begin_listing(self._engine, self._blobs, job)
         elif job.state == "listing":
             listing = list_some(
-                self._engine, self._blobs, job, most=self._most, confirm=self._check.confirm_leading
+                self._engine,
+                self._blobs,
+                job,
+                most=self._most,
+                copies=self._copies,
+                confirm=self._check.confirm_leading,
             )
             await self._check.unless_stopped(listing)
         else:  # not cut off: a thread would go on to write
@@ -93,7 +106,8 @@ class ExportWorker:
             part = await members.find_next(connection, job.id)
             is_waiting = part is None and await members.has_stale(connection, job.id)
         if part is not None:
-            EXPORTED_BYTES.inc(await write_part(self._engine, self._blobs, job, part))
+            writing = write_part(self._engine, self._blobs, job, part, limits=self._copies)
+            EXPORTED_BYTES.inc(await writing)
         elif is_waiting:  # for years if S3 has locked the part: the other exports go on
             await self._delay(job, _STALE, seconds=_STALE_SECONDS)
         else:

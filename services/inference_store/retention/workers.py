@@ -8,6 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.log.chain_head import AUDIT_HEAD, ChainHead
 from inference_store.erasure.log.keys import signing_keys
+from inference_store.export.jobs.blob_copies import CopyLimits
 from inference_store.objects import Blobs
 from inference_store.platform.settings import KafkaSettings, RetentionSettings
 
@@ -72,7 +73,13 @@ def build_workers(  # noqa: PLR0917
         partition_counter=PartitionCounter(engine, check, schedule),
         size_reader=SizeReader(engine, blobs, check),
         reconciliation_worker=ReconciliationWorker(settings, engine, blobs, check, kafka),
-        exports=ExportWorker(engine, blobs, check, most=settings.export_part_inferences),
+        exports=ExportWorker(
+            engine,
+            blobs,
+            check,
+            most=settings.export_part_inferences,
+            copies=CopyLimits(settings.export_blob_bytes, settings.export_part_bytes),
+        ),
         taken_over_parts=TakenOverParts(engine, blobs, schedule),
     )
 

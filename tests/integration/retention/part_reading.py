@@ -1,9 +1,12 @@
 """What is in the parts of exports, and in every version of every object of a bucket."""
 
+import base64
 import csv
 import io
 import json
+import tarfile
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -11,6 +14,7 @@ import arro3.io
 import nanoarrow
 
 from inference_store.inference.events import StorageKey
+from inference_store.inference.events.uid import uid_of
 from inference_store.objects import Blobs
 
 
@@ -18,6 +22,10 @@ def read_uids(format: str, content: bytes) -> list[UUID]:
     """Return the uids of a part's rows, in order."""
     if format == "jsonl":
         return [UUID(json.loads(line)["uid"]) for line in content.splitlines()]
+    if format == "chariot":
+        return [compute_uid(json.loads(line)) for line in content.splitlines()]
+    if format == "webdataset":
+        return [UUID(name.removesuffix(".json")) for name in read_tar(content) if ".json" in name]
     if format == "csv":
         rows = csv.DictReader(io.StringIO(content.decode(), newline=""))
         return [UUID(row["uid"]) for row in rows]
@@ -29,6 +37,19 @@ def read_uids(format: str, content: bytes) -> list[UUID]:
     return [UUID(uid) for uid in array.child(names.index("uid")).to_pylist()]
 
 
+def compute_uid(line: dict[str, Any]) -> UUID:
+    """Return the uid of an inference of the reference system, which has none."""
+    received_at = datetime.fromisoformat(line["request_received_at"])
+    return uid_of(received_at, line["model_id"], line["inference_id"])
+
+
+def read_tar(content: bytes) -> dict[str, bytes]:
+    """Return the contents of a tar file's members by their names, in order."""
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        files = [(member.name, archive.extractfile(member)) for member in archive]
+        return {name: file.read() for name, file in files if file is not None}
+
+
 def read_parquet(content: bytes) -> dict[str, list[Any]]:
     """Return the values of each column."""
     table = arro3.io.read_parquet(io.BytesIO(content)).read_all()
@@ -36,11 +57,17 @@ def read_parquet(content: bytes) -> dict[str, list[Any]]:
 
 
 def decode_object(name: str, content: bytes) -> bytes:
-    """Return the bytes of an object with those that compression hides: the values of Parquet."""
-    if not name.endswith(".parquet"):
-        return content
-    values = [str(value) for values in read_parquet(content).values() for value in values]
-    return b"\n".join([content, *(value.encode() for value in values)])
+    """Return the bytes of an object with those that compression hides, the values of Parquet, and
+    that base64 hides, in JSON lines."""
+    hidden: list[bytes] = []
+    if name.endswith(".parquet"):
+        values = [value for values in read_parquet(content).values() for value in values]
+        hidden = [v if isinstance(v, bytes) else str(v).encode() for v in values]
+    elif name.endswith(".jsonl"):
+        lines = [json.loads(line) for line in content.splitlines()]
+        texts = [text for line in lines for text in line.get("bytes", {}).values()]
+        hidden = [base64.b64decode(text) for text in texts if text is not None]
+    return b"\n".join([content, *hidden])
 
 
 def read_versions(blobs: Blobs, prefix: str = "") -> Iterator[tuple[str, bytes]]:

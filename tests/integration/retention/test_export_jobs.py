@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import text
 
+from inference_store.export.jobs.blob_copies import CopyLimits
 from inference_store.export.jobs.job import ExportJob, State, find_job
 from inference_store.export.jobs.members import Part, list_parts, read_members
 from inference_store.export.jobs.question import describe_question
@@ -29,6 +30,7 @@ from tests.service_process import Service
 
 from .stored import NOW, Stored, Storing, ago
 
+COPIES = CopyLimits(blob=1_000_000, part=1_000_000)
 _STORED = 12
 _PARTS = 3
 EXPORT_FAILPOINTS = [
@@ -188,7 +190,9 @@ async def test_a_bucket_that_refuses_is_named_and_it_goes_on_later(
     user.may(everything, statement("Deny", ["PutObject"], f"{bucket}/exports/{id}/parts/*"))
     keys = {"s3_access_key": user.access_key, "s3_secret_key": user.secret_key}
     with Blobs(RetentionSettings.model_validate(settings.model_dump() | keys)) as refused:
-        worker = ExportWorker(storing.engine, refused, NoPace(), most=_STORED // _PARTS)
+        worker = ExportWorker(
+            storing.engine, refused, NoPace(), most=_STORED // _PARTS, copies=COPIES
+        )
         await worker.run_turn()
         waiting = await read_job(storing, id)
         assert waiting.state == "writing"

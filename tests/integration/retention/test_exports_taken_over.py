@@ -19,7 +19,7 @@ from inference_store.retention.turn_schedule import TurnSchedule
 
 from .stored import Stored, Storing
 from .test_erasures import request
-from .test_export_jobs import NoPace, read_job, store_and_request
+from .test_export_jobs import COPIES, NoPace, read_job, store_and_request
 from .test_exports import read_bucket
 
 
@@ -66,7 +66,7 @@ async def test_it_deletes_at_once_what_it_has_put_too_late(
     with FrozenBlobs(settings) as frozen:
         frozen.loop, frozen.fails = asyncio.get_running_loop(), fails
         frozen.meanwhile = lambda: erase(storing.engine, eraser, stored[0])
-        worker = ExportWorker(storing.engine, frozen, NoPace(), most=len(stored))
+        worker = ExportWorker(storing.engine, frozen, NoPace(), most=len(stored), copies=COPIES)
         if fails:
             with pytest.raises(Killed):
                 await worker.run_turn()
@@ -90,7 +90,7 @@ async def test_what_it_leaves_when_it_is_killed_is_deleted_by_the_new_leader(
 
     with FrozenBlobs(settings) as frozen:
         frozen.loop, frozen.meanwhile = asyncio.get_running_loop(), take_over
-        worker = ExportWorker(storing.engine, frozen, NoPace(), most=len(stored))
+        worker = ExportWorker(storing.engine, frozen, NoPace(), most=len(stored), copies=COPIES)
         await worker.run_turn()
     storing.blobs.put(frozen.part, planted, content_type="application/x-ndjson")
     assert planted in read_bucket(storing)
@@ -115,7 +115,7 @@ class Frozen(NoPace):
 
 async def test_a_list_that_it_writes_too_late_is_in_neither(storing: Storing) -> None:
     stored, id = await store_and_request(storing)
-    worker = ExportWorker(storing.engine, storing.blobs, Frozen(2), most=len(stored))
+    worker = ExportWorker(storing.engine, storing.blobs, Frozen(2), most=len(stored), copies=COPIES)
     with pytest.raises(Killed):
         await worker.run_turn()
     assert stored[0].uid.bytes not in read_bucket(storing)
@@ -128,7 +128,7 @@ async def test_a_list_that_it_writes_too_late_is_in_neither(storing: Storing) ->
 
 async def test_it_ends_no_export_too_late(storing: Storing) -> None:
     stored, id = await store_and_request(storing)
-    worker = ExportWorker(storing.engine, storing.blobs, Frozen(4), most=len(stored))
+    worker = ExportWorker(storing.engine, storing.blobs, Frozen(4), most=len(stored), copies=COPIES)
     with pytest.raises(Killed):
         await worker.run_turn()
     job = await read_job(storing, id)
@@ -145,6 +145,8 @@ async def test_a_part_that_is_still_named_stays(
     assert not taken_over.is_due()
     with FrozenBlobs(settings) as frozen:
         frozen.loop, frozen.meanwhile = asyncio.get_running_loop(), taken_over.remember
-        await ExportWorker(storing.engine, frozen, NoPace(), most=len(stored)).run_turn()
+        await ExportWorker(
+            storing.engine, frozen, NoPace(), most=len(stored), copies=COPIES
+        ).run_turn()
     await taken_over.delete()
     assert await list_keys(storing.blobs, id) == [frozen.part.key]

@@ -15,7 +15,7 @@ from inference_store.api.access import Access, Asking, Over, needs
 from inference_store.api.answer import Answer
 from inference_store.api.dependencies import BlobStore, Reading, Settings, Writing, querying
 from inference_store.api.export_format import show_exports, show_parts
-from inference_store.api.export_requests import insert_export, prepare_export
+from inference_store.api.export_requests import choose_blobs, insert_export, prepare_export
 from inference_store.api.negotiation import ANY, BYTES
 from inference_store.api.openapi import BINARY
 from inference_store.api.paths import ModelId
@@ -64,10 +64,18 @@ async def request_export(
     matches now, and writes it; GET /v1/exports/{id} follows it."""
     async with querying(request, access) as connection:
         registration = await access.find_model(connection, model_id)
+        if choose_blobs(body) != "none":
+            access.require_right(Right.READ_INPUTS, registration)
         new_export = await prepare_export(connection, to, registration.model, body)
     async with request.app.state.engine.begin() as connection:
         job = await insert_export(connection, new_export, requested_by=access.who.actor)
-        await access.note(connection, Action.EXPORT_REQUESTED, registration, export=str(job.id))
+        await access.note(
+            connection,
+            Action.EXPORT_REQUESTED,
+            registration,
+            export=str(job.id),
+            blobs=job.blobs,
+        )
         [shown] = await show_exports(connection, [job])
     return Answer(shown, status_code=202, headers={"Location": f"/v1/exports/{job.id}"})
 
@@ -146,7 +154,7 @@ async def get_export_parts(  # noqa: PLR0917  (FastAPI calls it by name)
 ) -> Answer:
     """The parts that are listed so far, each with a link once it is written. Who asks counts as
     having downloaded what is written: erasures name them."""
-    job = await _find_job(connection, access, export_id)
+    job = await _find_readable(connection, access, export_id)
     after = cursors.decode_one(page.cursor, int) or 0
     if after > _MOST_PARTS:
         raise InvalidCursor("The cursor is none of this list: ask without one.")
@@ -174,7 +182,7 @@ async def get_export_part(
     access: Asking,
 ) -> StreamingResponse:
     """The bytes of a part, through the api."""
-    job = await _find_job(connection, access, export_id)
+    job = await _find_readable(connection, access, export_id)
     parts = await list_parts(connection, export_id, after=number - 1, limit=1, lock=True)
     if not parts or parts[0].number != number:
         if job.state in REMOVED:
@@ -205,6 +213,16 @@ async def _find_job(
     job = await find_job(connection, export_id, within=access.scope, lock=lock)
     if job is None:
         raise NotFound(f"There is no export {export_id}.")
+    return job
+
+
+async def _find_readable(connection: AsyncConnection, access: Access, export_id: UUID) -> ExportJob:
+    """Return an export whose parts the caller may read. Raises Forbidden: it has inputs, which
+    whoever requested it may see."""
+    job = await _find_job(connection, access, export_id)
+    if job.blobs != "none":
+        registration = await access.find_model(connection, await read_model_id(connection, job))
+        access.require_right(Right.READ_INPUTS, registration)
     return job
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from pydantic import ConfigDict, Field
 
 from inference_store.api.shown import Shown
+from inference_store.export.blob_choices import BlobChoice
 from inference_store.export.jobs.downloads import Download
 from inference_store.export.jobs.job import STATES, ExportJob, State
 from inference_store.export.jobs.members import Part
@@ -16,7 +17,7 @@ from .links import PageParameters
 from .questions import filter_schema
 from .ranges import Window
 
-Format: TypeAlias = Literal["parquet", "arrow", "csv", "jsonl"]
+Format: TypeAlias = Literal["parquet", "arrow", "csv", "jsonl", "webdataset", "chariot"]
 Included: TypeAlias = Literal["metadata", "predictions"]
 _EVERYTHING: Final[list[Included]] = ["metadata", "predictions"]
 
@@ -51,6 +52,10 @@ class ExportRequest(Body):
     """How the parts are written."""
     include: Annotated[list[Included], Field(max_length=2)] = Field(default=_EVERYTHING)
     """What is written beside the inference itself."""
+    blobs: BlobChoice | None = None
+    """What the parts have of the blobs: nothing; presigned `links`, by which anybody who has the
+    file can read them, until the export expires, for at most 7 days; or their bytes (`copy`). Both
+    need the right `read_inputs`. Left out: `none`, and `copy` for webdataset."""
     expires_in: Annotated[
         ShortText | None, Field(json_schema_extra={"format": "duration"}, examples=["P7D"])
     ] = None
@@ -78,7 +83,7 @@ class ShownExport(
     of=ExportJob,
     instead={
         "model": ("model_id",),
-        "document": ("filter", "since", "until", "include"),
+        "document": ("filter", "since", "until", "include", "blobs"),
         "listed_to": (),
         "lists": ("parts",),
         "written": ("parts_written",),
@@ -88,7 +93,7 @@ class ShownExport(
 
     model_id: str
     format: str
-    """parquet, arrow, csv or jsonl."""
+    """parquet, arrow, csv, jsonl, webdataset or chariot."""
     state: str
     """`pending`; `listing`: the matches are being listed; `writing`; `done`; `failed`;
     `cancelling`; `cancelled` and `expired`: the parts are deleted."""
@@ -99,6 +104,8 @@ class ShownExport(
     until: datetime | None
     """And before when: at the latest when the export was requested."""
     include: list[str]
+    blobs: str
+    """`none`; `links`: presigned links; `copy`: their bytes."""
     parts: int
     """Parts that are listed so far."""
     parts_written: int

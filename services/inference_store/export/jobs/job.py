@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import EVERYTHING, AccessScope
+from inference_store.export.blob_choices import BlobChoice
 from inference_store.index import registrations
 from inference_store.index.scope_filters import match_models
 from inference_store.index.tables import export_job, registration
@@ -38,7 +39,8 @@ class ExportJob:
     format: str
     document: Mapping[str, Any]
     """`filter` as it was written and `saved` as it was resolved, `since` and `until`, `include`,
-    `blobs`. Both forms of the filter are null without one, and after an erasure took its values."""
+    `blobs`. Both forms of the filter are null without one, and after an erasure took its
+    values."""
     state: State
     requested_by: str
     requested_at: datetime
@@ -59,11 +61,19 @@ class ExportJob:
     """Of the parts that are written."""
     gone: int
     """Members that are in no part, because they were erased."""
+    missing: int
+    """Blobs that the parts should have and do not: erased, not in the bucket, or too large."""
     error: str | None
     """Why it failed, or waits."""
     retry_at: datetime | None
     erased_by: UUID | None
     """The erasure that took the values of its filter."""
+
+    @property
+    def blobs(self) -> BlobChoice:
+        """What its parts have of the blobs."""
+        choice: BlobChoice = self.document.get("blobs", "none")
+        return choice
 
 
 _COLUMNS: Final = [_HERE[field.name] for field in fields(ExportJob)]
@@ -160,6 +170,7 @@ def describe_job(job: ExportJob, model_id: str) -> dict[str, Any]:
         "model_id": model_id,
         "format": job.format,
         "include": job.document["include"],
+        "blobs": job.blobs,
         "requested_by": job.requested_by,
         "requested_at": job.requested_at.isoformat(),
         "expires_at": job.expires_at.isoformat(),

@@ -13,11 +13,13 @@ import asyncio
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from dataclasses import replace
+from typing import Final, NamedTuple
 from uuid import UUID
 
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from inference_store.export.part_formats import PART_FORMATS
 from inference_store.index import key_registry
 from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.inference.events import StorageKey
@@ -27,7 +29,10 @@ from inference_store.query.deadline import Deadline
 from inference_store.query.page import find_page
 
 from . import members, state_changes
+from .blob_copies import CopyLimits
+from .blob_sizes import measure_blobs
 from .job import Confirm, ExportJob, describe_job, find_job, read_model_id
+from .list_cutting import ListLimits, Measure, cut_lists
 from .object_keys import make_head_key, make_members_key
 from .question import build_remaining_question
 from .saved_keys import save_keys
@@ -35,6 +40,16 @@ from .saved_keys import save_keys
 _SECONDS: Final = 30.0
 """The longest search for one list; then it goes on with what was found."""
 _BYTES: Final = "application/octet-stream"
+
+
+class NewList(NamedTuple):
+    """A list as it is written: its number and members, how many of them are new, and the position
+    at which the search goes on."""
+
+    number: int
+    uids: Sequence[UUID]
+    added: int
+    listed_to: UUID
 
 
 async def begin_listing(engine: AsyncEngine, blobs: Blobs, job: ExportJob) -> None:
@@ -51,10 +66,16 @@ async def begin_listing(engine: AsyncEngine, blobs: Blobs, job: ExportJob) -> No
 
 
 async def list_some(
-    engine: AsyncEngine, blobs: Blobs, job: ExportJob, *, most: int, confirm: Confirm
+    engine: AsyncEngine,
+    blobs: Blobs,
+    job: ExportJob,
+    *,
+    most: int,
+    copies: CopyLimits,
+    confirm: Confirm,
 ) -> None:
     """Add the next members to the lists of at most so many; with the last ones, let the writing
-    begin. `confirm` raises if the service leads no more.
+    begin. `copies`: what closes a list earlier. `confirm` raises if the service leads no more.
 
     Raises OutOfTime, Invalid, ObjectStoreUnavailable.
     """
@@ -70,48 +91,85 @@ async def list_some(
             deadline=Deadline.after(_SECONDS),
             goes_on=job.listed_to is not None,
         )
-    is_partial = page.out_of_time or len(page.uids) == space
-    position = page.uids[-1] if len(page.uids) == space else page.searched
+        limits = ListLimits(most, copies.part)
+        measure = _make_measure(connection, blobs, job, copies)
+        lists = await cut_lists(begun, page.uids, limits, measure)
+    listed = sum(map(len, lists)) - len(begun)
+    is_partial = page.out_of_time or len(page.uids) == space or listed < len(page.uids)
     if page.uids:
-        position = position if is_partial and position is not None else page.uids[-1]
-        await _add(engine, blobs, job, begun, page.uids, position, confirm)
-    elif is_partial and position is not None:
+        is_searched_farther = page.out_of_time and listed == len(page.uids) < space
+        position = page.searched if is_searched_farther else None
+        await _add_all(engine, blobs, job, begun, lists, position, confirm)
+    elif is_partial and page.searched is not None:
         async with engine.begin() as connection:
             await state_changes.count_listed(
-                connection, job.id, members=0, lists=0, listed_to=position
+                connection, job.id, members=0, lists=0, listed_to=page.searched
             )
     if not is_partial:
         async with engine.begin() as connection:
             await state_changes.start_writing(connection, job.id)
 
 
-async def _add(  # noqa: PLR0917
+def _make_measure(
+    connection: AsyncConnection, blobs: Blobs, job: ExportJob, copies: CopyLimits
+) -> Measure:
+    """Return what measures members: 0 bytes, if no blob is copied."""
+    copied = PART_FORMATS[job.format].choose_blobs(job.blobs).copied
+
+    async def measure(uids: Sequence[UUID]) -> Sequence[int]:
+        if not copied:
+            return [0] * len(uids)
+        return await measure_blobs(
+            connection, blobs, job.model, uids, copied=copied, most=copies.blob
+        )
+
+    return measure
+
+
+async def _add_all(  # noqa: PLR0917
     engine: AsyncEngine,
     blobs: Blobs,
     job: ExportJob,
     begun: Sequence[UUID],
-    uids: Sequence[UUID],
-    listed_to: UUID,
+    lists: Sequence[Sequence[UUID]],
+    position: UUID | None,
     confirm: Confirm,
 ) -> None:
-    """Write the last list with more members, or a new one."""
-    number = job.lists if begun else job.lists + 1
-    listed = [*begun, *uids]
-    key = StorageKey(blobs.buckets.default, make_members_key(job.id, number))
+    """Write the last list with more members, and new ones; `position`: how far the search is, if
+    that is farther than the last member."""
+    for listed in lists:
+        number = job.lists if begun else job.lists + 1
+        end = listed[-1] if position is None or listed is not lists[-1] else position
+        new = NewList(number, listed, len(listed) - len(begun), end)
+        if new.added and not await _add(engine, blobs, job, new, confirm):
+            return
+        job, begun = replace(job, lists=number), ()
+
+
+async def _add(
+    engine: AsyncEngine, blobs: Blobs, job: ExportJob, new: NewList, confirm: Confirm
+) -> bool:
+    """Write a list. False: the export was cancelled, and its objects are deleted later."""
+    key = StorageKey(blobs.buckets.default, make_members_key(job.id, new.number))
     await confirm()
     failpoint("export.list.before")
-    await asyncio.to_thread(blobs.replace, key, members.pack_uids(listed), content_type=_BYTES)
+    await asyncio.to_thread(blobs.replace, key, members.pack_uids(new.uids), content_type=_BYTES)
     failpoint("export.list.after")
     async with engine.begin() as connection:
         current = await find_job(connection, job.id, lock=True)
         if current is None or current.state != "listing":
-            return  # it was cancelled, and its objects are deleted later
+            return False
         await _confirm_or_delete(blobs, key, confirm)
-        await members.put_members(connection, job.id, number, job.model, listed)
+        await members.put_members(connection, job.id, new.number, job.model, new.uids)
         await state_changes.count_listed(
-            connection, job.id, members=len(uids), lists=number - job.lists, listed_to=listed_to
+            connection,
+            job.id,
+            members=new.added,
+            lists=new.number - job.lists,
+            listed_to=new.listed_to,
         )
     failpoint("export.list.commit.after")
+    return True
 
 
 async def _confirm_or_delete(blobs: Blobs, key: StorageKey, confirm: Confirm) -> None:

@@ -55,6 +55,7 @@ def _make_manifest(job: ExportJob, model_id: str, parts: list[Part]) -> dict[str
         **describe_job(job, model_id),
         "rows": sum(part.rows or 0 for part in parts),
         "bytes": sum(part.bytes or 0 for part in parts),
+        "missing": sum(part.missing for part in parts),
         "parts": [_show_part(part) for part in parts],
     }
 
@@ -69,4 +70,5 @@ def _show_part(part: Part) -> dict[str, Any]:
         "bytes": part.bytes,
         "sha256": part.sha256.hex(),
         "gone": part.gone,
+        "missing": part.missing,
     }

@@ -39,6 +39,8 @@ class Part:
     written_at: datetime | None
     gone: int
     """Members that are not in the object, because they were erased."""
+    missing: int
+    """Blobs that the object should have and does not."""
 
     @property
     def position(self) -> tuple[UUID, int]:
@@ -128,7 +130,14 @@ async def is_current(connection: AsyncConnection, part: Part) -> bool:
 
 
 async def end_part(
-    connection: AsyncConnection, part: Part, *, rows: int, bytes: int, sha256: bytes, gone: int
+    connection: AsyncConnection,
+    part: Part,
+    *,
+    rows: int,
+    bytes: int,
+    sha256: bytes,
+    gone: int,
+    missing: int,
 ) -> bool:
     """Record that the object is written. False: an erasure took a member meanwhile."""
     values = {
@@ -138,6 +147,7 @@ async def end_part(
         "sha256": sha256,
         "written_at": func.now(),
         "gone": _HERE.gone + gone,
+        "missing": missing,
     }
     return await _change(connection, part, values)
 

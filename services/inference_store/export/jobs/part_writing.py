@@ -15,43 +15,36 @@ before that, `TakenOverParts` of the new leader deletes it.
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
 from dataclasses import replace
-from io import BufferedRandom
 from tempfile import TemporaryFile
 from typing import BinaryIO, Final
-from uuid import UUID
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.export.columns import Columns
-from inference_store.export.fixed_columns import Row
-from inference_store.export.part_formats import PART_FORMATS, PartEncoder
-from inference_store.index import key_registry
-from inference_store.index.key_registry import KeySeen
+from inference_store.export.part_formats import PART_FORMATS
 from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.freed_memory import release_freed_memory
-from inference_store.query.scan_range import find_ranges
-from inference_store.query.visible import read_visible
 
 from . import members, state_changes
-from .job import ExportJob, read_model_id
+from .blob_copies import CopyLimits
+from .job import ExportJob
 from .members import Part
 from .object_keys import make_part_key
-from .saved_keys import load_keys, save_keys
+from .part_encoding import PartEncoding
 
-_PAGE: Final = 500
-"""Members that are read at once, which bounds the memory."""
 _READ_BYTES: Final = 1_048_576
 _log = structlog.get_logger()
 
 
-async def write_part(engine: AsyncEngine, blobs: Blobs, job: ExportJob, part: Part) -> int:
+async def write_part(
+    engine: AsyncEngine, blobs: Blobs, job: ExportJob, part: Part, *, limits: CopyLimits
+) -> int:
     """Write a part, and return its bytes; 0 if no member is left, or an erasure came meanwhile.
+    `limits`: of the blobs that it copies.
 
     Raises ObjectStoreUnavailable, OSError if the disk is full, and the errors of the database.
     """
@@ -73,7 +66,7 @@ async def write_part(engine: AsyncEngine, blobs: Blobs, job: ExportJob, part: Pa
     is_written = False
     try:
         with TemporaryFile(prefix="inference-store-export-") as file:
-            rows = await _encode(engine, job, uids, file)
+            encoded = await PartEncoding(engine, blobs, job, limits).encode(uids, file)
             size, sha256 = await asyncio.to_thread(_digest, file)
             async with engine.connect() as connection:
                 if not await members.is_current(connection, part):
@@ -84,7 +77,13 @@ async def write_part(engine: AsyncEngine, blobs: Blobs, job: ExportJob, part: Pa
         async with engine.begin() as connection:
             # whether the commit succeeds or not: Postgres names the key until an erasure deletes it
             is_written = await members.end_part(
-                connection, part, rows=rows, bytes=size, sha256=sha256, gone=len(uids) - rows
+                connection,
+                part,
+                rows=encoded.rows,
+                bytes=size,
+                sha256=sha256,
+                gone=len(uids) - encoded.rows,
+                missing=encoded.missing,
             )
             await state_changes.recount(connection, job.id)
     finally:
@@ -121,43 +120,6 @@ async def _clear(engine: AsyncEngine, blobs: Blobs, part: Part) -> Part:
     async with engine.begin() as connection:
         await members.begin_part(connection, part, None)
     return replace(part, state="listed", storage_key=None)
-
-
-async def _encode(
-    engine: AsyncEngine, job: ExportJob, uids: Sequence[UUID], file: BinaryIO | BufferedRandom
-) -> int:
-    """Write the members that are still there into a file, and return how many."""
-    include = job.document["include"]
-    columns = Columns.of(include, await _find_keys(engine, job))
-    encoder: PartEncoder = PART_FORMATS[job.format].make_encoder(columns, file)
-    count = 0
-    for begin in range(0, len(uids), _PAGE):
-        rows = await _read_rows(engine, job, uids[begin : begin + _PAGE])
-        await asyncio.to_thread(encoder.add, rows)
-        count += len(rows)
-    await asyncio.to_thread(encoder.close)
-    return count
-
-
-async def _find_keys(engine: AsyncEngine, job: ExportJob) -> list[KeySeen]:
-    """Return the keys of the columns; of an export that was restored, those of the first part
-    that is written again."""
-    if job.document["keys"] is not None:
-        return load_keys(job.document["keys"])
-    async with engine.begin() as connection:
-        keys = await key_registry.keys(connection, job.model)
-        await state_changes.set_keys(connection, job, save_keys(keys))
-    return list(keys)
-
-
-async def _read_rows(engine: AsyncEngine, job: ExportJob, uids: Sequence[UUID]) -> list[Row]:
-    async with engine.connect() as connection:
-        spans = await find_ranges(connection)
-        model_id = await read_model_id(connection, job)
-        inferences = await read_visible(
-            connection, job.model, uids, spans, include=job.document["include"]
-        )
-    return [Row(model_id, inference) for inference in inferences]
 
 
 def _digest(file: BinaryIO) -> tuple[int, bytes]:

@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.export.blob_choices import BlobChoice
 from inference_store.inference.errors import Invalid
 from inference_store.inference.json_text import write_json
 from inference_store.query.cql2 import Node, resolved_in, to_json, to_text
@@ -31,6 +32,7 @@ async def describe_question(
     since: datetime | None,
     until: datetime,
     include: Sequence[Included],
+    blobs: BlobChoice = "none",
 ) -> dict[str, Any]:
     """Return the document of a job; `tree`: the filter, `text`: as it was written.
 
@@ -43,6 +45,7 @@ async def describe_question(
         "since": None if since is None else since.isoformat(),
         "until": until.isoformat(),
         "include": list(include),
+        "blobs": blobs,
     }
     if tree is None:
         return document

@@ -94,12 +94,13 @@ async def recount(connection: AsyncConnection, id: UUID) -> None:
             func.coalesce(func.sum(here.rows).filter(is_written), 0),
             func.coalesce(func.sum(here.bytes).filter(is_written), 0),
             func.coalesce(func.sum(here.gone), 0),
+            func.coalesce(func.sum(here.missing).filter(is_written), 0),
         )
         .where(here.export == id)
         .group_by(here.export)
         .subquery("counted")
     )
-    names = ("written", "rows", "bytes", "gone")
+    names = ("written", "rows", "bytes", "gone", "missing")
     values = dict(zip(names, list(counted.c)[1:], strict=True))
     where = (_HERE.id == id, counted.c.export == _HERE.id)
     await connection.execute(export_job.update().where(*where).values(values))

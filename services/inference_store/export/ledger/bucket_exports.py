@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
+from inference_store.export.blob_choices import BlobChoice
 from inference_store.export.jobs.object_keys import (
     MEMBERS,
     PARTS,
@@ -42,6 +43,7 @@ class Head:
     requested_by: str
     requested_at: datetime
     expires_at: datetime
+    blobs: BlobChoice
 
 
 class BucketExports:
@@ -68,9 +70,18 @@ class BucketExports:
         """Read a head. Raises UnreadableExport."""
         try:
             head = json.loads(self._get(make_head_key(export), _MOST_BYTES))
-            times = (datetime.fromisoformat(head[n]) for n in ("requested_at", "expires_at"))
-            texts = (head[name] for name in ("model_id", "format", "include", "requested_by"))
-            return Head(*texts, *times)
+            requested_at, expires_at = (
+                datetime.fromisoformat(head[name]) for name in ("requested_at", "expires_at")
+            )
+            return Head(
+                model_id=head["model_id"],
+                format=head["format"],
+                include=head["include"],
+                requested_by=head["requested_by"],
+                requested_at=requested_at,
+                expires_at=expires_at,
+                blobs=head.get("blobs", "none"),
+            )
         except (BlobMissing, ValueError, KeyError, TypeError) as error:
             raise UnreadableExport(str(error)) from error
 

@@ -123,6 +123,7 @@ def _describe_job(export: UUID, model: int, head: Head, *, is_done: bool) -> dic
         **dict.fromkeys(("filter", "saved", "since", "keys")),
         "until": head.requested_at.isoformat(),
         "include": head.include,
+        "blobs": head.blobs,
         RESTORED: True,
     }
     return {
@@ -160,5 +161,6 @@ def _describe_part(
     }
     if described is not None:
         row |= {name: described[name] for name in ("rows", "bytes", "gone")}
+        row |= {"missing": described.get("missing", 0)}
         row |= {"state": "written", "sha256": bytes.fromhex(described["sha256"])}
     return row

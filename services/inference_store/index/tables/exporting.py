@@ -47,7 +47,7 @@ export_job = Table(
     Column("expires_at", DateTime(timezone=True), nullable=False),
     # the last uid that was looked at for the lists; NULL: none
     Column("listed_to", UUID(as_uuid=True)),
-    *(_count(name) for name in ("members", "lists", "written", "rows", "bytes", "gone")),
+    *(_count(name) for name in ("members", "lists", "written", "rows", "bytes", "gone", "missing")),
     # why it waits or has failed
     Column("error", CODE_POINTS),
     # when it is tried again after an error
@@ -81,6 +81,8 @@ export_part = Table(
     Column("written_at", DateTime(timezone=True)),
     # members that are not in the object, because they were erased
     _count("gone"),
+    # blobs that the object should have and has not
+    _count("missing"),
     Index("export_part_model_idx", "model", "first", "last"),
 )
 
