@@ -15,18 +15,37 @@ from .question import NEWEST_FIRST, Question
 from .reading import fetch, request_any
 from .requests import ANY, Request, make_path, make_request
 from .settings import ClientSettings
-from .values.exports import ENDED, ExportFields, ExportFormat, ExportPart, ExportPartPage
+from .values.exports import (
+    ENDED,
+    ExportBlobs,
+    ExportFields,
+    ExportFormat,
+    ExportPart,
+    ExportPartPage,
+)
 
 T = TypeVar("T", bound=ExportFields)
 Build = Callable[[Any], T]
 _FIRST_WAIT_SECONDS: Final = 0.2
 _LONGEST_WAIT_SECONDS: Final = 5.0
-_SUFFIXES: Final = {"parquet": ".parquet", "arrow": ".arrows", "csv": ".csv", "jsonl": ".jsonl"}
+_SUFFIXES: Final = {
+    "parquet": ".parquet",
+    "arrow": ".arrows",
+    "csv": ".csv",
+    "jsonl": ".jsonl",
+    "webdataset": ".tar",
+    "chariot": ".chariot.jsonl",
+}
 _INCLUDED: Final = ("metadata", "predictions")
 
 
 def make_export_request(
-    question: Question, format: ExportFormat, *, expires_in: str | None, confirm: bool
+    question: Question,
+    format: ExportFormat,
+    *,
+    blobs: ExportBlobs | None,
+    expires_in: str | None,
+    confirm: bool,
 ) -> Request:
     """Make the request for an export of a question. Raises SettingsError for one that an export
     cannot answer: it has all inferences of one model that match, in order of time."""
@@ -47,8 +66,11 @@ def make_export_request(
         "include": [name for name in question.include if name in _INCLUDED],
         "confirm": confirm,
     }
-    if expires_in is not None:
-        body["expires_in"] = expires_in
+    body |= {
+        name: value
+        for name, value in (("blobs", blobs), ("expires_in", expires_in))
+        if value is not None
+    }
     path = question.path.removesuffix("/inferences") + "/exports"
     return make_request("POST", path, body=body)
 

@@ -6,13 +6,15 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from uuid import UUID
 
 import httpx
 import pytest
 
+from inference_store.export.part_formats import PART_FORMATS
 from inference_store_client import ExportFailed, SettingsError, UnexpectedAnswer
+from inference_store_client.values.exports import ExportFormat
 from tests.both_clients import Client, Recorded, make_problem
 from tests.largest_file import largest_file
 
@@ -25,12 +27,14 @@ def make_export(state: str, **changes: Any) -> httpx.Response:
     nothing = dict.fromkeys(
         ("filter", "since", "until", "started_at", "finished_at", "error", "retry_at", "erased_by")
     )
-    counts = dict.fromkeys(("members", "parts", "parts_written", "rows", "bytes", "gone"), 0)
+    names = ("members", "parts", "parts_written", "rows", "bytes", "gone", "missing")
+    counts = dict.fromkeys(names, 0)
     known = {
         "id": EXPORT,
         "model_id": "hallway/detector",
         "format": "jsonl",
         "include": ["metadata"],
+        "blobs": "none",
         "state": state,
         "requested_by": "key:k",
         "requested_at": "2026-11-01T00:00:00Z",
@@ -52,6 +56,7 @@ def make_part(number: int, content: bytes | None, link: str = _LINK) -> dict[str
         "sha256": None if content is None else hashlib.sha256(content).hexdigest(),
         "written_at": "2026-11-01T00:00:00Z" if written else None,
         "gone": 0,
+        "missing": 0,
     }
 
 
@@ -144,6 +149,20 @@ async def test_a_storm_delays_and_a_request_is_not_sent_twice(client: Client) ->
     with pytest.raises(Exception, match="A title"):
         await client.ask(inferences.export)
     assert len(once.requests) == 1
+
+
+@pytest.mark.parametrize("format", get_args(ExportFormat))
+async def test_asks_for_blobs_and_names_each_format(
+    client: Client, tmp_path: Path, format: ExportFormat
+) -> None:
+    done = make_export("done", format=format, blobs="links")
+    answers = [done, done, make_page([make_part(1, b"one")]), httpx.Response(200, content=b"one")]
+    recorded = Recorded(answers)
+    inferences = client.make_answered(recorded).model("m").inferences()
+    export = await client.ask(lambda: inferences.export(format, blobs="links"))
+    [file] = await client.ask(lambda: export.download(tmp_path / "frames"))
+    assert file.name == f"part-00001{PART_FORMATS[format].suffix}"
+    assert json.loads(recorded.requests[0].content)["blobs"] == "links"
 
 
 async def test_refuses_what_an_export_cannot_have(client: Client) -> None:

@@ -14,7 +14,7 @@ from inference_store_client.frames import make_pandas, make_polars, require_fram
 from inference_store_client.question import Question
 from inference_store_client.streaming import stream
 from inference_store_client.values.answers import Page
-from inference_store_client.values.exports import ExportFormat
+from inference_store_client.values.exports import ExportBlobs, ExportFormat
 
 from .export import AsyncExport
 from .inference import AsyncInference
@@ -83,16 +83,19 @@ class AsyncInferences(DatasetMethods[Coroutine[Any, Any, "DatasetSummary"]]):
         self,
         format: ExportFormat = "parquet",
         *,
+        blobs: ExportBlobs | None = None,
         expires_in: str | None = None,
         confirm: bool = False,
     ) -> AsyncExport:
         """Let the store write every match to its bucket, in parts. It needs the right `export`.
 
+        `blobs`: beside each inference nothing, links to its blobs, or their bytes (`copy`); links
+        and copies need the right `read_inputs`. Left out: `copy` for webdataset, else nothing.
         `expires_in`: when the parts are deleted, as an ISO 8601 duration (`P7D`). `confirm`: also
         if very many match.
         """
         request = make_export_request(
-            self._question, format, expires_in=expires_in, confirm=confirm
+            self._question, format, blobs=blobs, expires_in=expires_in, confirm=confirm
         )
         build = partial(decode, AsyncExport, _transport=self._transport)
         return await self._transport.run(read_export(request, build, self._settings))

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--format",
-        choices=[*sorted(FORMATS), *sorted(DATASETS)],
+        choices=sorted({*FORMATS, *DATASETS, *export_job.FORMATS}),
         help="default: as the file's name ends",
     )
     parser.add_argument("--force", action="store_true", help="replace the file if it is there")
@@ -46,6 +46,8 @@ def run(options: argparse.Namespace) -> int:
     if options.job:
         return export_job.run(options)
     export_job.refuse_options(options)
+    if options.format in {*export_job.FORMATS} - {*FORMATS, *DATASETS}:
+        raise SettingsError(f"--format {options.format}: only the store writes it; add --job")
     if options.format in DATASETS:
         return export_dataset.run(options)
     export_format = find_format(options.format, options.output)

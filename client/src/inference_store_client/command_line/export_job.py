@@ -5,19 +5,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 from uuid import UUID
 
 from inference_store_client import exporting
 from inference_store_client.decoding import decode
 from inference_store_client.errors import ConnectionFailed, ExportFailed, SettingsError
 from inference_store_client.sync.export import Export
-from inference_store_client.values.exports import ExportFormat
+from inference_store_client.values.exports import ExportBlobs, ExportFormat
 
 from .arguments import make_question, open_store
 from .ending import say
 
-_FORMATS: Final[tuple[ExportFormat, ...]] = ("parquet", "arrow", "csv", "jsonl")
+FORMATS: Final[tuple[ExportFormat, ...]] = get_args(ExportFormat)
+"""What a job writes."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,12 +30,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--expires-in", metavar="DURATION", help="when the store deletes its files: P7D, PT12H"
     )
+    group.add_argument(
+        "--blobs",
+        choices=get_args(ExportBlobs),
+        help="beside each inference nothing, presigned links, or the bytes of its input and"
+        " response; default: none, and copy for webdataset",
+    )
     group.add_argument("--confirm", action="store_true", help="also if very many match")
 
 
 def refuse_options(options: argparse.Namespace) -> None:
     """Raise SettingsError for what a job alone has, if none was asked for."""
-    given = {"--expires-in": options.expires_in is not None, "--confirm": options.confirm}
+    given = {
+        "--expires-in": options.expires_in is not None,
+        "--blobs": options.blobs is not None,
+        "--confirm": options.confirm,
+    }
     if names := [name for name, is_given in given.items() if is_given]:
         raise SettingsError(f"{', '.join(names)}: of a job alone; add --job, or leave it out")
 
@@ -42,14 +53,15 @@ def refuse_options(options: argparse.Namespace) -> None:
 def run(options: argparse.Namespace) -> int:
     """Request the export, wait for it, and download its parts."""
     check_folder(options.output)
-    if options.format not in {None, *_FORMATS}:
-        raise SettingsError(f"--format {options.format}: a job writes {', '.join(_FORMATS)}")
+    if options.format not in {None, *FORMATS}:
+        raise SettingsError(f"--format {options.format}: a job writes {', '.join(FORMATS)}")
     if options.columns is not None:
         raise SettingsError("--columns: a job writes all columns; leave it out, or leave out --job")
     with open_store(options) as transport:
         request = exporting.make_export_request(
             make_question(options),
-            options.format or _FORMATS[0],
+            options.format or FORMATS[0],
+            blobs=options.blobs,
             expires_in=options.expires_in,
             confirm=options.confirm,
         )

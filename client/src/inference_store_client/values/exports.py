@@ -5,7 +5,8 @@ from datetime import datetime
 from typing import Final, Literal, TypeAlias
 from uuid import UUID
 
-ExportFormat: TypeAlias = Literal["parquet", "arrow", "csv", "jsonl"]
+ExportFormat: TypeAlias = Literal["parquet", "arrow", "csv", "jsonl", "webdataset", "chariot"]
+ExportBlobs: TypeAlias = Literal["none", "links", "copy"]
 ENDED: Final = ("done", "failed", "cancelling", "cancelled", "expired")
 """The states in which nothing more is written."""
 
@@ -31,6 +32,8 @@ class ExportFields:
     since: datetime | None
     until: datetime | None
     include: tuple[str, ...]
+    blobs: str
+    """What its parts have of the blobs: `none`, `links` or `copy`."""
     state: str
     requested_by: str
     requested_at: datetime
@@ -47,6 +50,8 @@ class ExportFields:
     bytes: int
     gone: int
     """Members that are in no part, because they were erased."""
+    missing: int
+    """Blobs that the parts should have and do not."""
     error: str | None
     """Why it failed, or waits."""
     retry_at: datetime | None
@@ -68,6 +73,7 @@ class ExportPart:
     sha256: str | None
     written_at: datetime | None
     gone: int
+    missing: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

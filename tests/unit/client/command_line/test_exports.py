@@ -68,6 +68,17 @@ def test_an_export_of_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixt
     assert [*folder.iterdir()] == []
 
 
+def test_what_only_a_job_writes_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["export", "m", "--url", "http://127.0.0.1:1", "-o", str(tmp_path / "frames")]
+    for more, remedy in [
+        (["--format", "chariot"], "--format chariot: only the store writes it; add --job"),
+        (["--format", "webdataset", "--blobs", "copy"], "--blobs: of a job alone; add --job"),
+        (["--format", "coco", "--job"], "a job writes parquet, arrow"),
+    ]:
+        assert main([*words, *more]) == 2
+        assert remedy in capsys.readouterr().err
+
+
 def test_a_request_without_an_answer_may_have_been_carried_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
