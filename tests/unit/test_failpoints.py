@@ -90,7 +90,7 @@ ALONE = {
     "export_worker._delay": "why an export waits; the next turn goes on at once without it",
     "export_worker._reopen_incomplete": "a part is to be written again; the next process finds it",
     "taken_over_parts.delete": "objects that no part names, which the next turn deletes",
-    "part_writing._find_keys": "the keys of a restored export, which the next process reads again",
+    "part_encoding._find_keys": "the keys of a restored export, which the next process reads again",
     "listing.list_some": "a position of the search, which the next process finds again",
     "listing.begin_listing": "a head that the next process writes again",
     "ledger._settle": "reads the head: what takes effect does so in _take_effect",

@@ -96,7 +96,8 @@
 {{- $v := .root.Values -}}
 {{- $prefix := include "inference-store.volumePrefix" . -}}
 - name: {{ $prefix }}tmp
-  emptyDir: {sizeLimit: 64Mi}
+  {{- /* A part of an export is written to it before it is sent: what is over it ends the pod. */}}
+  emptyDir: {sizeLimit: {{ ternary "5Gi" "64Mi" (eq .component "retention") }}}
 {{- range $name, $ca := include "inference-store.authorities" . | fromJson }}
 - name: {{ $prefix }}{{ $name }}-ca
   {{- if $ca.configMap }}
