@@ -19,6 +19,7 @@ FAILPOINTS = (
     "export.list.commit.after",
     "export.write.before",
     "export.write.named",
+    "export.write.batch",
     "export.write.after",
     "export.write.commit.after",
     "export.finish.before",

@@ -25,12 +25,14 @@ class Exporting:
         return answer.json()
 
     async def request_all(self) -> dict[str, str]:
-        """Request an export of all in each format; return the id of each by its format."""
+        """Request an export of all in each format, with copies of blobs in those that can have
+        them; return the id of each by its format."""
         path = "/models/model/exports"
-        return {
-            format: (await self.call("POST", path, {"format": format}))["id"]
-            for format in PART_FORMATS
-        }
+        exports: dict[str, str] = {}
+        for name, format in PART_FORMATS.items():
+            body = {"format": name, "blobs": "copy" if format.copied else "links"}
+            exports[name] = (await self.call("POST", path, body))["id"]
+        return exports
 
     async def follow(self, exports: Mapping[str, str]) -> list[Shown]:
         """Return exports as they are now."""

@@ -11,6 +11,7 @@ from inference_store.erasure.log.keys import new_key
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings, RetentionSettings
 from tests.integration.api.conftest import make_client
+from tests.integration.exported_blobs import JPEG, put_blobs
 from tests.integration.stored_inferences import NewInference, at, store
 from tests.servers.fixtures import unique
 from tests.servers.minio import S3
@@ -44,7 +45,8 @@ async def exporting(
 
 
 def make_inferences() -> list[NewInference]:
-    """The planted value is in a key's value, a label, and metadata that came twice."""
+    """The planted value is in a key's value, a label, and metadata that came twice; `put_all` puts
+    it into the blobs too."""
     return [
         NewInference(
             f"frame-{number}",
@@ -54,6 +56,15 @@ def make_inferences() -> list[NewInference]:
             [(PLANTED if number in _ERASED else "person", 0.5)],
         )
         for number in range(_STORED)
+    ]
+
+
+def put_all(blobs: Blobs, inferences: Sequence[NewInference]) -> list[NewInference]:
+    """Put the input and the response of each into the bucket."""
+    values = [PLANTED if number in _ERASED else "other" for number in range(_STORED)]
+    return [
+        put_blobs(blobs, each, JPEG + f"{value} in".encode(), f"{value} out".encode())
+        for each, value in zip(inferences, values, strict=True)
     ]
 
 
@@ -78,7 +89,7 @@ async def test_a_planted_value_is_in_no_byte_of_the_bucket_after_the_certificate
     environment: dict[str, str],
     tmp_path: Path,
 ) -> None:
-    inferences = make_inferences()
+    inferences = put_all(blobs, make_inferences())
     await store(engine, *inferences)
     gone = [inferences[number] for number in sorted(_ERASED)]
     changes = {
@@ -89,7 +100,7 @@ async def test_a_planted_value_is_in_no_byte_of_the_bucket_after_the_certificate
     try:
         exports = await exporting.request_all()
         await exporting.wait_until_done(exports)
-        before = find(blobs, PLANTED.encode())
+        before = find(blobs, PLANTED.encode(), prefix="exports/")
         # two parts of each, whatever compresses them
         assert len(before) == 2 * len(exports), before
         erasure = await exporting.erase([inference.inference_id for inference in gone])

@@ -15,6 +15,7 @@ from inference_store.export.part_formats import PART_FORMATS, PartEncoder
 from inference_store.index import key_registry
 from inference_store.index.key_registry import KeySeen
 from inference_store.objects import Blobs
+from inference_store.platform.failpoints import failpoint
 from inference_store.query.scan_range import find_ranges
 from inference_store.query.stored_blobs import STORAGE_KEYS
 from inference_store.query.visible import read_visible
@@ -108,6 +109,7 @@ def _add_all(
     missing = 0
     for batch in source.complete(rows):
         encoder.add(batch)
+        failpoint("export.write.batch")
         missing += sum(_count_missing(row, chosen) for row in batch)
     return missing
 

@@ -1,0 +1,194 @@
+"""Exports with copies of blobs: `kill -9` amid a part, a bucket that gives none, and erasures."""
+
+from datetime import timedelta
+from pathlib import Path
+from signal import SIGKILL
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.erasure.policies import ErasureScope
+from inference_store.export.jobs.blob_copies import CopyLimits
+from inference_store.export.jobs.members import list_parts
+from inference_store.export.jobs.question import describe_question
+from inference_store.export.jobs.state_changes import request_export
+from inference_store.export.part_formats import PART_FORMATS
+from inference_store.objects import Blobs
+from inference_store.platform.settings import RetentionSettings
+from inference_store.retention.eraser import Eraser
+from inference_store.retention.export_worker import ExportWorker
+from tests.servers.fixtures import unique
+from tests.servers.minio import S3
+from tests.servers.minio_user import MinioUser, statement
+from tests.service_process import Service
+
+from .part_reading import read_versions
+from .stored import NOW, Stored, Storing, ago
+from .test_erasures import request
+from .test_export_jobs import NoPace, read_job, wait_for
+
+_STORED, _BYTES = 12, 3_000_000
+_LIMITS = CopyLimits(blob=10_000_000, part=13_000_000)
+"""So that four inferences are in a part, in batches of two."""
+_PLANTED = b"planted-9b1f"
+COPYING = [format.name for format in PART_FORMATS.values() if format.copied]
+
+
+async def store(storing: Storing, data_bytes: int = _BYTES) -> list[Stored]:
+    """Store inferences with inputs of so many bytes, and a planted value in each blob."""
+    stored = await storing.inferences(await storing.model(), _STORED, ago(hours=1))
+    for number, each in enumerate(stored):
+        sizes = {b"data": data_bytes, b"response": 1}
+        for key, (kind, size) in zip(each.keys[:2], sizes.items(), strict=True):
+            assert key is not None
+            content = plant(number, kind) + bytes(size)
+            storing.blobs.put(key, content, content_type="application/octet-stream")
+    return stored
+
+
+def plant(number: int, kind: bytes) -> bytes:
+    """The value that is in a blob."""
+    return b"%s-%s-%d-" % (_PLANTED, kind, number)
+
+
+async def request_copies(storing: Storing, model: int, format: str) -> UUID:
+    """Request an export of all with copies."""
+    id = uuid4()
+    async with storing.engine.begin() as connection:
+        document = await describe_question(
+            connection,
+            model,
+            None,
+            text=None,
+            since=None,
+            until=NOW,
+            include=["metadata"],
+            blobs="copy",
+        )
+        await request_export(
+            connection,
+            id,
+            model=model,
+            format=format,
+            document=document,
+            requested_by="test",
+            expires_at=NOW + timedelta(days=1),
+        )
+    return id
+
+
+def make_worker(storing: Storing, blobs: Blobs) -> ExportWorker:
+    return ExportWorker(storing.engine, blobs, NoPace(), most=_STORED, copies=_LIMITS)
+
+
+async def read_hashes(storing: Storing, id: UUID) -> list[tuple[int | None, Any]]:
+    """Return the rows and the SHA-256 of each part."""
+    async with storing.engine.connect() as connection:
+        return [(part.rows, part.sha256) for part in await list_parts(connection, id)]
+
+
+@pytest.mark.kills
+@pytest.mark.parametrize(
+    ("kill", "format"),
+    [
+        ("export.list.after:2", "parquet"),
+        ("export.write.batch:3", "arrow"),
+        ("export.write.batch:2", "jsonl"),
+        ("export.write.after:2", "webdataset"),
+    ],
+)
+async def test_a_kill_amid_copies_gives_the_same_hashes(
+    storing: Storing, environment: dict[str, str], tmp_path: Path, kill: str, format: str
+) -> None:
+    model = (await store(storing))[0].model
+    undisturbed = await request_copies(storing, model, format)
+    await make_worker(storing, storing.blobs).run_turn()
+    assert (await read_job(storing, undisturbed)).state == "done"
+    id = await request_copies(storing, model, format)
+    limits = {
+        "INFERENCE_STORE_EXPORT_PART_BYTES": str(_LIMITS.part),
+        "INFERENCE_STORE_EXPORT_BLOB_BYTES": str(_LIMITS.blob),
+    }
+    killed = environment | limits | {"INFERENCE_STORE_FAILPOINT": kill}
+    failing = Service("retention", killed, tmp_path)
+    assert failing.process.wait(180) == 128 + SIGKILL, failing.text
+    service = Service("retention", environment | limits, tmp_path)
+    try:
+        job = await wait_for(storing, id, "done")
+    finally:
+        service.stop()
+    assert (job.rows, job.lists, job.missing) == (_STORED, 3, 0)
+    assert await read_hashes(storing, id) == await read_hashes(storing, undisturbed)
+
+
+@pytest.fixture(params=["plain", "versioned"])
+def any_bucket(request: pytest.FixtureRequest, minio_server: S3) -> str:
+    """A bucket, which may keep versions."""
+    if request.param == "versioned" and not minio_server.real:
+        pytest.skip("needs a real MinIO")
+    return minio_server.create_bucket(unique(), object_lock=request.param == "versioned")
+
+
+class TestErasures:
+    """In a bucket of either kind."""
+
+    @pytest.fixture
+    def bucket(self, any_bucket: str) -> str:
+        """The bucket of the test."""
+        return any_bucket
+
+    @pytest.mark.parametrize("scope", ["inference", "input", "response"])
+    async def test_what_is_erased_is_in_no_byte_of_the_bucket(
+        self, storing: Storing, engine: AsyncEngine, eraser: Eraser, scope: ErasureScope
+    ) -> None:
+        stored = await store(storing, 1000)
+        exports = [await request_copies(storing, stored[0].model, format) for format in COPYING]
+        worker = make_worker(storing, storing.blobs)
+        await worker.run_turn()
+        assert len(find(storing.blobs, plant(5, b"data"))) == 1 + len(COPYING)
+        assert await eraser.finish(await request(engine, stored[5], scope=scope)) == "deleted"
+        gone = {b"data": scope != "response", b"response": scope != "input"}
+        for _ in range(2):  # before the parts are written again, and afterwards
+            for kind, is_gone in gone.items():
+                assert not is_gone or find(storing.blobs, plant(5, kind)) == set()
+            await worker.run_turn()
+        missing = 0 if scope == "inference" else 1
+        for format, export in zip(COPYING, exports, strict=True):
+            job = await read_job(storing, export)
+            copies = 0 if scope == "response" and format == "webdataset" else missing
+            counts = (job.state, job.rows, job.gone, job.missing)
+            assert counts == ("done", _STORED - 1 + missing, 1 - missing, copies)
+        remaining = find(storing.blobs, plant(4, b"data"))
+        assert len(remaining) == 1 + len(COPYING)
+
+
+def find(blobs: Blobs, value: bytes) -> set[str]:
+    """Return the keys of which some version holds a value."""
+    return {name for name, content in read_versions(blobs) if value in content}
+
+
+async def test_a_bucket_that_gives_no_blob_makes_it_wait(
+    storing: Storing, settings: RetentionSettings, minio_server: S3
+) -> None:
+    model = (await store(storing))[0].model
+    id = await request_copies(storing, model, "arrow")
+    user, bucket = MinioUser(minio_server, unique()), storing.bucket
+    everything = statement("Allow", ["*"], bucket, f"{bucket}/*")
+    denied = statement("Deny", ["GetObject"], f"{bucket}/*")
+    user.may(everything, denied)
+    keys = {"s3_access_key": user.access_key, "s3_secret_key": user.secret_key}
+    with Blobs(RetentionSettings.model_validate(settings.model_dump() | keys)) as refused:
+        worker = make_worker(storing, refused)
+        await worker.run_turn()
+        waiting = await read_job(storing, id)
+        assert (waiting.state, waiting.members) == ("listing", 0)
+        assert "AccessDenied" in str(waiting.error)
+        user.may(everything)
+        async with storing.engine.begin() as connection:
+            await connection.execute(text("UPDATE export_job SET retry_at = now()"))
+        await worker.run_turn()
+    done = await read_job(storing, id)
+    assert (done.state, done.rows, done.missing) == ("done", _STORED, 0)
