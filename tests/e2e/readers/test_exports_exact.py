@@ -158,12 +158,15 @@ async def test_each_format_has_exactly_what_a_query_answers(
     print(f"seed {SEED}")
     await store(engine, *make_inferences())
     lines = tmp_path / "lines.ndjson"
-    parts = [tmp_path / f"part{format.suffix}" for format in PART_FORMATS.values()]
+    # `chariot` has other names: tests/unit/export/test_chariot.py compares it
+    formats = [format for format in PART_FORMATS.values() if format.name != "chariot"]
+    parts = [tmp_path / f"part{format.suffix}" for format in formats]
     async with serve_app(make_app()) as http:
         await write_query(http, lines)
         exports = []
-        for format in PART_FORMATS:
-            answer = await http.post("/v1/models/model/exports", json={"format": format})
+        for format in formats:
+            body = {"format": format.name}
+            answer = await http.post("/v1/models/model/exports", json=body)
             assert answer.status_code == 202, answer.text
             exports.append(answer.json()["id"])
         await run_retention()
@@ -179,6 +182,8 @@ async def test_each_format_has_exactly_what_a_query_answers(
     }
     assert {result["rows"] for result in compared.values()} == {COUNT}
     [metadata] = {result["metadata"] for result in compared.values()}
-    [rest] = {result["rest"] for suffix, result in compared.items() if suffix != ".jsonl"}
+    [rest] = {
+        result["rest"] for suffix, result in compared.items() if suffix not in {".jsonl", ".tar"}
+    }
     assert metadata > COUNT * 5
     assert 0 < rest < metadata

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import pyarrow.ipc
 import pyarrow.parquet
+import webdataset
 
 Row = dict[str, Any]
 _MOST_DIFFERENCES: Final = 20
@@ -24,6 +25,7 @@ _TIME: Final = re.compile(
 )
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _BOOLS: Final = {"true": True, "1": True, "false": False, "0": False}
+_LINES: Final = {".jsonl", ".tar"}
 _SPECIAL: Final = {"metadata", "predictions", "cursor", "urls"}
 
 
@@ -72,11 +74,18 @@ def read_parquet(path: Path) -> list[Row]:
     return list(pyarrow.parquet.read_table(path).to_pylist())
 
 
+def read_tar(path: Path) -> list[Row]:
+    """Return the objects of a WebDataset, with every digit of a number."""
+    samples = webdataset.WebDataset(str(path), shardshuffle=False)
+    return [json.loads(sample["json"], parse_float=Decimal) for sample in samples]
+
+
 READERS: Final[dict[str, Callable[[Path], list[Row]]]] = {
     ".jsonl": read_lines,
     ".csv": read_csv,
     ".arrows": read_arrow,
     ".parquet": read_parquet,
+    ".tar": read_tar,
 }
 
 
@@ -223,7 +232,7 @@ def compare(lines: list[Row], path: Path) -> Row:
             differences.append(f"{line['inference_id']}: {what}")
 
         plain = {name: value for name, value in line.items() if name not in _SPECIAL}
-        if path.suffix == ".jsonl":
+        if path.suffix in _LINES:
             for name in {*plain, "metadata", "predictions"}:
                 if line[name] != row.get(name, "missing"):
                     differ(f"{name}: {line[name]!r} {row.get(name, 'missing')!r}")
