@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import httpx
@@ -33,10 +33,18 @@ from .metadata import serve_dataset
 
 _BUCKET = "captures"
 _PAUSE_SECONDS = 0.02
-_IDLE_SECONDS = 10.0
+IDLE_SECONDS = 10.0
 _ROUNDS = 2
 _FORMATS = ("jsonl", "parquet")
 _MEBIBYTE = 2**20
+
+
+class Question(NamedTuple):
+    """What is exported."""
+
+    model_id: str
+    format: str
+    blobs: str = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +89,19 @@ def serve_both(size: int) -> Iterator[Exporting]:
         yield Exporting(client, psutil.Process(services[1].process.pid))
 
 
-def measure_export(exporting: Exporting, format: str) -> str:
+def print_head() -> None:
+    """Print the head of the table."""
+    names = ("format", "blobs", "rows", "before", "at most", "after", "grown", "anonymous")
+    print("|", " | ".join((*names, "seconds", "CPU µs")), "|")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+
+
+def measure_export(exporting: Exporting, question: Question) -> str:
     """Export everything once; return a line of the table."""
     before = most = exporting.read_memory()
     cpu, began = _read_cpu(exporting), time.perf_counter()
-    export = _call(exporting, "POST", f"/models/{MODELS[0]}/exports", {"format": format})
+    body = {"format": question.format, "blobs": question.blobs}
+    export = _call(exporting, "POST", f"/models/{question.model_id}/exports", body)
     while export["state"] not in {"done", "failed"}:
         until = time.perf_counter() + 0.5
         while time.perf_counter() < until:
@@ -95,10 +111,15 @@ def measure_export(exporting: Exporting, format: str) -> str:
         export = _call(exporting, "GET", f"/exports/{export['id']}")
     assert export["state"] == "done", export
     seconds, cpu = time.perf_counter() - began, _read_cpu(exporting) - cpu
-    time.sleep(_IDLE_SECONDS)
+    time.sleep(IDLE_SECONDS)
     memory = [value[0] / _MEBIBYTE for value in (before, most, exporting.read_memory())]
     grown = [(most[number] - before[number]) / _MEBIBYTE for number in (0, 1)]
-    cells = [format, str(export["rows"]), *(f"{value:.0f}" for value in memory)]
+    cells = [
+        question.format,
+        question.blobs,
+        str(export["rows"]),
+        *(f"{value:.0f}" for value in memory),
+    ]
     cells += [*(f"+{value:.0f}" for value in grown), f"{seconds:.0f}"]
     return f"| {' | '.join(cells)} | {1e6 * cpu / export['rows']:.0f} |"
 
@@ -121,12 +142,11 @@ def main() -> None:
     size = SIZES[parser.parse_args().size]
     print(", ".join(f"{name} {value}" for name, value in machine().items()), end=".\n\n")
     with serve_both(size) as exporting:
-        time.sleep(_IDLE_SECONDS)
-        print("| format | rows | before | at most | after | grown | anonymous | seconds | CPU µs |")
-        print("|---|---|---|---|---|---|---|---|---|")
+        time.sleep(IDLE_SECONDS)
+        print_head()
         for _ in range(_ROUNDS):
             for format in _FORMATS:
-                print(measure_export(exporting, format), flush=True)
+                print(measure_export(exporting, Question(MODELS[0], format)), flush=True)
 
 
 if __name__ == "__main__":

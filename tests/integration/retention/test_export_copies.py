@@ -32,7 +32,7 @@ from .test_export_jobs import NoPace, read_job, wait_for
 
 _STORED, _BYTES = 12, 3_000_000
 _LIMITS = CopyLimits(blob=10_000_000, part=13_000_000)
-"""So that four inferences are in a part, in batches of two."""
+"""So that four inferences are in a part, each in a batch of its own."""
 _PLANTED = b"planted-9b1f"
 COPYING = [format.name for format in PART_FORMATS.values() if format.copied]
 
