@@ -13,7 +13,7 @@ from inference_store.retention.marker import Marker
 
 from .conftest import NoPace
 from .stored import Storing
-from .test_export_jobs import check_written, find_objects, read_job, store_and_request
+from .test_export_jobs import COPIES, check_written, find_objects, read_job, store_and_request
 from .test_marked_by_another import marker, request_by_ids
 
 __all__ = ["marker"]
@@ -25,12 +25,12 @@ async def list_all(storing: Storing, engine: AsyncEngine, blobs: Blobs, id: UUID
     await begin_listing(engine, blobs, await read_job(storing, id))
     while (job := await read_job(storing, id)).state == "listing":
         confirm = NoPace().confirm_leading
-        await list_some(engine, blobs, job, most=_MOST, confirm=confirm)
+        await list_some(engine, blobs, job, most=_MOST, copies=COPIES, confirm=confirm)
 
 
 async def run_turn(engine: AsyncEngine, blobs: Blobs) -> None:
     """Let a retention service that has just begun to lead work on exports."""
-    await ExportWorker(engine, blobs, NoPace(), most=_MOST).run_turn()
+    await ExportWorker(engine, blobs, NoPace(), most=_MOST, copies=COPIES).run_turn()
 
 
 async def test_members_that_are_visible_again_come_back(
