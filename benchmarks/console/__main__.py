@@ -4,6 +4,7 @@ import argparse
 from statistics import median
 
 from playwright.sync_api import Browser, sync_playwright
+from tests.console.chromium import CHROMIUM, OPTIONS
 
 from benchmarks.machine import machine
 from benchmarks.query.__main__ import SIZES
@@ -11,7 +12,6 @@ from benchmarks.query.__main__ import SIZES
 from .measures import MEASURES, Measure
 from .stage import MODEL, serve_console
 
-CHROMIUM = "/usr/bin/chromium"
 PICTURES = 10_000
 
 
@@ -23,9 +23,7 @@ def main() -> None:
     arguments = parser.parse_args()
     print(", ".join(f"{name} {value}" for name, value in machine().items()), end=".\n\n")
     with serve_console(SIZES[arguments.size], PICTURES) as address, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
-        )
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
         print(f"| {arguments.size} inferences | is | at most |\n|---|---|---|")
         for measure in MEASURES:
             print(format_line(measure, browser, address, arguments.rounds), flush=True)

@@ -9,12 +9,20 @@ from typing import Any
 from playwright.sync_api import Browser, Page, ViewportSize
 
 _LISTEN = """
-window.longest = 0;
+window.longest = 0;  // task of the main thread, in milliseconds
+window.filled = 0;  // when the first row was shown
+window.shown = [];  // when each thumbnail was shown, in their order
+setInterval(() => {
+  const isShown = (picture) => picture.complete && picture.naturalWidth;
+  const count = [...document.querySelectorAll(".tile .frame img")].filter(isShown).length;
+  if (document.querySelector(".tile time")) window.filled ||= performance.now();
+  while (window.shown.length < count) window.shown.push(performance.now());
+}, 5);
 new PerformanceObserver((list) => {
   for (const task of list.getEntries()) window.longest = Math.max(window.longest, task.duration);
 }).observe({ type: "longtask", buffered: true });
 """
-_LOADED = "document.querySelectorAll('.tile img[src^=blob]').length >= {count}"
+_LOADED = "window.shown.at({count} - 1)"
 _PAINTED = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
 _MOVE = """new Promise((resolve) => {
   const box = document.querySelector(".zoom").getBoundingClientRect();
@@ -33,11 +41,11 @@ _MOVE = """new Promise((resolve) => {
     else resolve((performance.now() - begun) / frames);
   });
 })"""
-_FILLED = "document.querySelectorAll('.tile time').length > 0"
-_SINCE_START = "performance.now()"
+_FILLED = "window.filled"
 _WIDE: ViewportSize = {"width": 1440, "height": 900}
 _ALL_SHOWN: ViewportSize = {"width": 1440, "height": 12_000}
 _MOST_MS = 120_000.0
+_WINDOW_MS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,26 +60,28 @@ class Measure:
 
 @contextmanager
 def open_page(browser: Browser, size: ViewportSize | None = None) -> Iterator[Page]:
-    """Yield a page with an empty cache."""
+    """Yield a page with an empty cache, once the browser has built its window."""
     context = browser.new_context(viewport=size or _WIDE)
     context.set_default_timeout(_MOST_MS)
     context.add_init_script(_LISTEN)
-    yield context.new_page()
+    page = context.new_page()
+    page.wait_for_timeout(_WINDOW_MS)
+    yield page
     context.close()
 
 
 def wait_for(page: Page, condition: str) -> float:
-    """Return the milliseconds since the page began, when a condition holds.
+    """Wait for a condition; return its value: of a time the milliseconds since the page began.
 
     It is looked at from here: the page's policy forbids the waiting of playwright. Raises
     TimeoutError if it does not hold in time.
     """
     until = time.monotonic() + _MOST_MS / 1000
-    while not page.evaluate(condition):
+    while not (value := page.evaluate(condition)):
         if time.monotonic() > until:
             raise TimeoutError(condition)
-        page.wait_for_timeout(10)
-    return float(page.evaluate(_SINCE_START))
+        page.wait_for_timeout(50)
+    return float(value)
 
 
 def measure_first_paint(browser: Browser, address: str) -> float:

@@ -24,6 +24,8 @@ from benchmarks.query.population import MODELS
 MODEL = MODELS[0]
 _BUCKET = "captures"  # that the population's keys name
 _NOBODY = Kafka("127.0.0.1:1")
+_DIFFERENT = 500  # more than are shown at once: a browser decodes equal ones once
+_AT_ONCE = 100
 _NEWEST = """
 SELECT array_agg(data_storage_key) FROM (
   SELECT data_storage_key FROM inference
@@ -56,15 +58,27 @@ def serve_console(size: int, pictures: int) -> Iterator[str]:
 
 
 async def _put_pictures(store: S3Store, keys: list[str]) -> None:
-    picture = make_picture()
-    for begin in range(0, len(keys), 100):
-        batch = (key.removeprefix(f"s3://{_BUCKET}/") for key in keys[begin : begin + 100])
-        await asyncio.gather(*(put_async(store, key, picture) for key in batch))
+    pictures = [make_picture() for _ in range(_DIFFERENT)]
+    for begin in range(0, len(keys), _AT_ONCE):
+        batch = (key.removeprefix(f"s3://{_BUCKET}/") for key in keys[begin : begin + _AT_ONCE])
+        await asyncio.gather(
+            *(
+                put_async(store, key, pictures[(begin + number) % _DIFFERENT])
+                for number, key in enumerate(batch)
+            )
+        )
 
 
 def make_picture(width: int = 640, height: int = 480) -> bytes:
-    """Return a JPEG of a frame's size, with something on it to compress."""
+    """Return a JPEG of a frame's size, like no other: coarse and fine structure, as of a photo."""
     buffer = io.BytesIO()
-    gradient = Image.linear_gradient("L").resize((width, height))
-    Image.merge("RGB", [gradient, gradient.rotate(90), gradient.rotate(180)]).save(buffer, "JPEG")
+    channels = [
+        Image.blend(
+            Image.effect_noise((8, 6), 120).resize((width, height), Image.Resampling.BICUBIC),
+            Image.effect_noise((width // 8, height // 8), 60).resize((width, height)),
+            0.3,
+        )
+        for _ in range(3)
+    ]
+    Image.merge("RGB", channels).save(buffer, "JPEG")
     return buffer.getvalue()

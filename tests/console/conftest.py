@@ -26,10 +26,10 @@ from tests.servers.waiting import wait_until
 from tests.service_process import Service
 from tests.settings import TOKEN
 
+from .chromium import CHROMIUM, OPTIONS
 from .content import list_captures
 from .watched_page import WatchedPage
 
-CHROMIUM = "/usr/bin/chromium"
 WIDE = {"width": 1440, "height": 900}
 NARROW = {"width": 390, "height": 844}
 SIGNING = new_key()
@@ -161,8 +161,7 @@ def browser() -> Iterator[Browser]:
     # as for the actions of a page, since the machine may be busy
     expect.set_options(timeout=30_000)
     with sync_playwright() as playwright:
-        options = ["--no-sandbox", "--disable-gpu"]
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=options)
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
         yield chromium
         chromium.close()
 

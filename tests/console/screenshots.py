@@ -19,7 +19,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.demo_process import Demo, demo, remove_database, wait_for
 
-from .conftest import CHROMIUM, NARROW, WIDE
+from .chromium import CHROMIUM, OPTIONS
+from .conftest import NARROW, WIDE
 
 START_SECONDS = 600.0
 MODEL = "face-detector"
@@ -49,8 +50,7 @@ def main(folder: Path) -> None:
         with demo(Path(directory)) as running:
             running.wait_serving(START_SECONDS)
             with sync_playwright() as playwright:
-                options = ["--no-sandbox", "--disable-gpu"]
-                browser = playwright.chromium.launch(executable_path=CHROMIUM, args=options)
+                browser = playwright.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
                 _shoot_examples(browser, running, folder)
                 fill(running)
                 shoot_pages(browser, running, folder / "console")

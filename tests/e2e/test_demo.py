@@ -13,7 +13,7 @@ import psutil
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
-from tests.console.conftest import CHROMIUM
+from tests.console.chromium import CHROMIUM, OPTIONS
 from tests.demo_process import Demo, demo, remove_database, wait_for
 from tests.e2e import notebook, tutorial
 from tests.e2e.dataframe import follow_dataframe
@@ -135,9 +135,8 @@ def test_the_demo_feeds_once_answers_and_leaves_no_process(folder: Path) -> None
 def look_at_console(running: Demo, folder: Path) -> None:
     """Open the console in a browser that has the demo's network."""
     browser = write_entering(CHROMIUM, running.process.pid, folder)
-    options = ["--no-sandbox", "--disable-gpu"]
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=browser, args=options)
+        chromium = playwright.chromium.launch(executable_path=browser, args=OPTIONS)
         page = chromium.new_page()
         page.goto(f"{running.api}/console/")
         for model in INFERENCES:
