@@ -52,8 +52,9 @@ export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
   return (await send("GET", path, undefined, signal)).json() as Promise<T>;
 }
 
+/** Asks for one object, also where the API has lines. */
 export async function post<T>(path: string, body: unknown, signal?: AbortSignal): Promise<T> {
-  return (await send("POST", path, body, signal)).json() as Promise<T>;
+  return (await send("POST", path, body, signal, null, LONGEST_MS, { Accept: "application/json" })).json() as Promise<T>;
 }
 
 /** An answer with the revision that the next change of the same thing has to name. */
@@ -83,20 +84,6 @@ async function readRevised<T>(response: Response): Promise<Revised<T>> {
 
 export async function getBlob(path: string, signal?: AbortSignal): Promise<Blob> {
   return (await send("GET", path, undefined, signal)).blob();
-}
-
-/** Yields the lines of an answer in NDJSON as they come. */
-export async function* postLines<T>(path: string, body: unknown): AsyncGenerator<T> {
-  const { body: stream } = await send("POST", path, body);
-  const reader = stream?.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
-  for (;;) {
-    const { done, value } = (await reader?.read()) ?? { done: true, value: undefined };
-    const lines = (rest + (value ?? "")).split("\n");
-    rest = done ? "" : (lines.pop() ?? "");
-    for (const line of lines) if (line) yield JSON.parse(line) as T;
-    if (done) return;
-  }
 }
 
 /** Looks whether the session goes on: the API does not count it as a use of the session. */

@@ -1,6 +1,6 @@
 /** Thumbnails, asked for many at a time, when the first of them comes near the window. */
 
-import { path, Problem, postLines } from "./api.ts";
+import { path, post, Problem } from "./api.ts";
 import { whenNear } from "./near.ts";
 import type { Preview } from "./preview.svelte.ts";
 
@@ -14,10 +14,8 @@ interface Line {
 }
 
 const MOST_AT_ONCE = 60; // a page
-const EDGE = 320;
+const EDGE = devicePixelRatio > 1 ? 320 : 256;
 const PAUSE_MS = 5000;
-/** After so long the page may do something else. */
-const TASK_MS = 16;
 /** So many thumbnails are held; those that were far from the window for longest are asked for again. */
 const MOST_HELD = 2000;
 /** Those without one, in the order of the page. */
@@ -49,7 +47,7 @@ function approach(preview: Preview): void {
   if (held.delete(preview)) held.add(preview);
   if (isPlanned || !waiting.has(preview)) return;
   isPlanned = true;
-  setTimeout(askNear); // those of this moment together
+  queueMicrotask(askNear); // those of this moment together, before they are drawn
 }
 
 function askNear(): void {
@@ -72,43 +70,30 @@ function takeFrom(first: Preview): Preview[] {
 }
 
 async function askBatch(batch: Preview[]): Promise<void> {
-  const left = new Map(batch.map((preview) => [preview.uid, preview]));
+  const asked = new Map(batch.map((preview) => [preview.uid, preview]));
   const where = path("models", batch[0]?.model ?? "", "inferences", "thumbnails");
-  let begun = performance.now();
   try {
-    for await (const line of postLines<Line>(where, { uids: [...left.keys()], edge: EDGE })) {
-      const preview = left.get(line.uid);
-      left.delete(line.uid);
+    const { items } = await post<{ items: Line[] }>(where, { uids: [...asked.keys()], edge: EDGE });
+    for (const line of items) { // all at once: the page is drawn again once
+      const preview = asked.get(line.uid);
       if (preview) show(line, preview);
-      if (performance.now() - begun < TASK_MS) continue;
-      await new Promise((resolve) => setTimeout(resolve));
-      begun = performance.now();
     }
   } catch (fault) {
     const problem = fault instanceof Problem ? fault : new Problem(-2, "No picture", String(fault));
-    left.forEach((preview) => fail(preview, problem));
+    asked.forEach((preview) => fail(preview, problem));
   }
 }
 
 function show(line: Line, preview: Preview): void {
-  const { problem, data, picture_width: width, picture_height: height } = line;
+  const { problem, data, content_type: mediaType, picture_width: width, picture_height: height } = line;
   if (!watched.has(preview)) return;
   if (problem) {
     preview.problem = new Problem(problem.status, problem.title, problem.detail);
     return;
   }
-  preview.show(new Blob([decode(data ?? "")], { type: line.content_type ?? "" }), width && height ? { width, height } : null);
+  preview.show(mediaType ?? "", data ?? "", width && height ? { width, height } : null);
   held.add(preview);
   if (held.size > MOST_HELD) forgetOne();
-}
-
-/** Newer browsers have a function for it, which takes a tenth of the time. */
-function decode(text: string): Uint8Array<ArrayBuffer> {
-  if ("fromBase64" in Uint8Array) return (Uint8Array.fromBase64 as typeof decode)(text);
-  const letters = atob(text);
-  const bytes = new Uint8Array(letters.length); // a function for each byte would take a tenth of a second for a page
-  for (let at = 0; at < letters.length; at += 1) bytes[at] = letters.charCodeAt(at);
-  return bytes;
 }
 
 function forgetOne(): void {

@@ -7,7 +7,7 @@ import type { Drawing, Inference } from "./types.ts";
 export class Preview {
   readonly model: string;
   readonly uid: string;
-  /** Of the thumbnail; empty: it is not there. */
+  /** The thumbnail, as a `data:` address; empty: it is not there. */
   address = $state("");
   problem = $state.raw<Problem | null>(null);
   /** Contours and keypoints, if the task has any and they were asked for. */
@@ -20,15 +20,14 @@ export class Preview {
     this.uid = uid;
   }
 
-  show(thumbnail: Blob, size: Size | null): void {
-    this.forget();
-    this.address = URL.createObjectURL(thumbnail);
+  /** Shows a thumbnail in base64. A Blob for each would take several messages between processes of the browser. */
+  show(mediaType: string, base64: string, size: Size | null): void {
+    this.address = `data:${mediaType};base64,${base64}`;
     this.problem = null;
     this.size = size ?? this.size;
   }
 
   forget(): void {
-    if (this.address) URL.revokeObjectURL(this.address);
     this.address = "";
   }
 }

@@ -23,7 +23,7 @@ from .negotiation import CODINGS, choose_coding, choose_type
 CONSOLE: Final = "/console"
 FILES: Final = Path(__file__).parent / "console_files"
 POLICY: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:;"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:;"
     " connect-src 'self'; base-uri 'none'; form-action 'none';"
     " require-trusted-types-for 'script'; frame-ancestors 'none'"
 )
