@@ -14,6 +14,7 @@ interface Line {
 }
 
 const MOST_AT_ONCE = 60; // a page
+/** Tiles of most windows are no wider. */
 const EDGE = devicePixelRatio > 1 ? 320 : 256;
 const PAUSE_MS = 5000;
 /** So many thumbnails are held; those that were far from the window for longest are asked for again. */
