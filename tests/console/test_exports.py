@@ -97,6 +97,32 @@ def test_the_selected_alone_are_exported(open_page: OpenPage, console: Console) 
     assert find_last(console)["filter"].startswith("uid IN (")
 
 
+def test_offers_each_format_of_the_api(open_page: OpenPage, console: Console) -> None:
+    page = open_page(EXPLORE)
+    open_dialog(page)
+    schema = console.ask("GET", "/openapi.json")["components"]["schemas"]["ExportRequest"]
+    formats = schema["properties"]["format"]["enum"]
+    options = page.get_by_label("Format").locator("option")
+    expect(options).to_have_count(len(formats))
+    assert [option.get_attribute("value") for option in options.all()] == formats
+
+
+def test_offers_choices_that_a_newer_api_lists(open_page: OpenPage) -> None:
+    page = open_page(EXPLORE)
+    blobs = {"anyOf": [{"enum": ["none", "links"]}, {"type": "null"}]}
+    request = {"properties": {"format": {"enum": ["parquet", "newest"]}, "blobs": blobs}}
+    document = {"components": {"schemas": {"ExportRequest": request}}}
+    page.route("**/openapi.json", lambda route: route.fulfill(json=document))
+    page.route("**/exports", lambda route: route.fulfill(status=422, json={"detail": "no"}))
+    open_dialog(page)
+    page.get_by_label("Format").select_option("newest")
+    page.get_by_label("Of inputs and responses").select_option("links")
+    with page.expect_request("**/exports") as sent:
+        page.get_by_role("button", name="Export 4").click()
+    body = json.loads(sent.value.post_data or "")
+    assert (body["format"], body["blobs"]) == ("newest", "links")
+
+
 def test_a_refusal_is_explained(open_page: OpenPage) -> None:
     page = open_page(EXPLORE)
     open_dialog(page)

@@ -9,6 +9,8 @@ export interface Export {
   since: string | null;
   until: string | null;
   include: string[];
+  /** What its parts have of the blobs, if the API has that. */
+  blobs?: string;
   requested_by: string;
   requested_at: string;
   started_at: string | null;
@@ -55,14 +57,6 @@ export const PART_STATES: Record<string, string> = {
   removed: "Nothing is left in it, or the export is over.",
 };
 
-/** By name, with what each is for. */
-export const FORMATS: [name: string, title: string][] = [
-  ["parquet", "Parquet, for pandas, polars, DuckDB and Spark"],
-  ["arrow", "Arrow, a stream of typed columns"],
-  ["csv", "CSV, for spreadsheets"],
-  ["jsonl", "JSON lines, as the API shows inferences"],
-];
-
 /** How long the parts stay; empty: as the store has it. */
 export const PERIODS: [period: string, title: string][] = [
   ["", "The store's default"],
@@ -74,6 +68,8 @@ export const PERIODS: [period: string, title: string][] = [
 export interface Draft {
   format: string;
   include: string[];
+  /** Empty: the default of the format. */
+  blobs: string;
   period: string;
 }
 
@@ -92,8 +88,9 @@ export function mayCancel({ state }: Export): boolean {
 }
 
 /** What the API takes, of what matches `conditions`. The number of it was shown, and that confirms it. */
-export function buildExport(conditions: Record<string, unknown>, { format, include, period }: Draft): Record<string, unknown> {
-  return { ...conditions, format, include, ...(period && { expires_in: period }), confirm: true };
+export function buildExport(conditions: Record<string, unknown>, draft: Draft): Record<string, unknown> {
+  const { format, include, blobs, period } = draft;
+  return { ...conditions, format, include, ...(blobs && { blobs }), ...(period && { expires_in: period }), confirm: true };
 }
 
 /** What it is of, in words. */
