@@ -136,6 +136,9 @@ MATRIX: dict[str, Values] = {
         },
         "admin": {"tlsSecret": "admin-tls"},
         "api": {"tlsSecret": "api-tls", "corsOrigins": ["https://a.example.com"]},
+        "retention": {
+            "exportWebhooks": {"origins": ["https://hooks.example"], "existingSecret": "hooks"}
+        },
     },
     "tokens instead of passwords": {
         "postgres": {"host": "db", "existingSecret": "cnpg-app", "dsnKey": "uri"},

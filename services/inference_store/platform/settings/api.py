@@ -11,6 +11,7 @@ from .blobs import BlobSettings
 from .caps import CapSettings
 from .connections import ConnectionSettings
 from .dsn import CheckDsn
+from .export_webhooks import ExportWebhookSettings
 from .group import Count, Port, Seconds
 from .logs import LogSettings
 from .postgres import PostgresSettings
@@ -25,6 +26,7 @@ class ApiSettings(
     CapSettings,
     ConnectionSettings,
     AccessSettings,
+    ExportWebhookSettings,
 ):
     """Questions and administration."""
 

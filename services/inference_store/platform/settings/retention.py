@@ -8,6 +8,7 @@ from .access import AuditSettings
 from .admin import AdminSettings
 from .blobs import BlobSettings
 from .certificates import CertificateSettings
+from .export_webhooks import ExportWebhookSecretSettings
 from .group import Count, Port, Seconds
 from .logs import LogSettings
 from .postgres import PostgresSettings
@@ -22,6 +23,7 @@ class RetentionSettings(
     AuditSettings,
     ReconcileSettings,
     CertificateSettings,
+    ExportWebhookSecretSettings,
 ):
     """Deletes by policy, on a schedule."""
 
