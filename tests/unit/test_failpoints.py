@@ -12,7 +12,7 @@ from tests.e2e.faults.deletion import test_kills as kills_beside_holds
 from tests.integration.api import test_edits_and_erasures
 from tests.integration.erasure.ledger import test_services
 from tests.integration.operations.reconcile import test_orphans, test_rebuild
-from tests.integration.retention import test_export_jobs, test_kills
+from tests.integration.retention import test_export_jobs, test_kills, test_webhooks
 
 ROOT = Path(inference_store.__file__).parent
 LOOKED_AT = [
@@ -57,6 +57,7 @@ BETWEEN = {
     "part_writing._clear": ("export.write.before", "export.write.named"),
     "part_writing._end_empty": ("export.write.before", "export.write.named"),
     "removal._delete_objects": ("export.remove.before", "export.remove.after"),
+    "webhook_worker._record": ("retention.webhook.send.after", "retention.webhook.record.after"),
     "ledger._put": ("ledger.put.before", "ledger.put.after"),
 }
 ALONE = {
@@ -93,6 +94,7 @@ ALONE = {
     "part_encoding._find_keys": "the keys of a restored export, which the next process reads again",
     "listing.list_some": "a position of the search, which the next process finds again",
     "listing.begin_listing": "a head that the next process writes again",
+    "webhook_worker._find_event": "reads what is sent next; that there is nothing is read again",
     "ledger._settle": "reads the head: what takes effect does so in _take_effect",
 }
 
@@ -163,6 +165,7 @@ KILLS = {
     test_export_jobs.test_a_kill_leaves_nothing_of_a_cancelled_export: (
         test_export_jobs.REMOVAL_FAILPOINTS
     ),
+    test_webhooks.test_a_kill_repeats_the_message_with_its_id: test_webhooks.WEBHOOK_FAILPOINTS,
 }
 
 

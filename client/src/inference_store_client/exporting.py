@@ -46,6 +46,7 @@ def make_export_request(
     blobs: ExportBlobs | None,
     expires_in: str | None,
     confirm: bool,
+    webhook: str | None,
 ) -> Request:
     """Make the request for an export of a question. Raises SettingsError for one that an export
     cannot answer: it has all inferences of one model that match, in order of time."""
@@ -66,11 +67,8 @@ def make_export_request(
         "include": [name for name in question.include if name in _INCLUDED],
         "confirm": confirm,
     }
-    body |= {
-        name: value
-        for name, value in (("blobs", blobs), ("expires_in", expires_in))
-        if value is not None
-    }
+    more = {"blobs": blobs, "expires_in": expires_in, "webhook": webhook}
+    body |= {name: value for name, value in more.items() if value is not None}
     path = question.path.removesuffix("/inferences") + "/exports"
     return make_request("POST", path, body=body)
 

@@ -43,6 +43,7 @@ def list_jobs(workers: Workers) -> tuple[Job, ...]:
         Job("object sizes", _every_turn, workers.size_reader.run_turn),
         Job("reconciliations", _every_turn, workers.reconciliation_worker.run_turn),
         Job("exports", _every_turn, workers.exports.run_turn),
+        Job("webhooks", _every_turn, workers.webhooks.run_turn),
     )
 
 

@@ -25,7 +25,17 @@ _LINK = "https://bucket.example/exports/1/parts/00001-ab.jsonl?X-Amz-Signature=0
 def make_export(state: str, **changes: Any) -> httpx.Response:
     """Make an export as the API shows it."""
     nothing = dict.fromkeys(
-        ("filter", "since", "until", "started_at", "finished_at", "error", "retry_at", "erased_by")
+        (
+            "filter",
+            "since",
+            "until",
+            "started_at",
+            "finished_at",
+            "error",
+            "retry_at",
+            "erased_by",
+            "webhook",
+        )
     )
     names = ("members", "parts", "parts_written", "rows", "bytes", "gone", "missing")
     counts = dict.fromkeys(names, 0)
@@ -79,7 +89,8 @@ async def test_requests_waits_and_downloads(client: Client, tmp_path: Path) -> N
     )
     store = client.make_answered(recorded, "secret")
     inferences = store.model("hallway/detector").inferences("ok", since="2026-11-01")
-    export = await client.ask(lambda: inferences.export("jsonl", expires_in="P1D", confirm=True))
+    more: Any = {"expires_in": "P1D", "webhook": "https://hooks.example/e", "confirm": True}
+    export = await client.ask(lambda: inferences.export("jsonl", **more))
     files = await client.ask(lambda: export.download(tmp_path / "frames"))
     assert [path.name for path in files] == ["part-00001.jsonl", "part-00003.jsonl"]
     assert [path.read_bytes() for path in files] == [b"one", b"three"]
@@ -97,6 +108,7 @@ async def test_requests_waits_and_downloads(client: Client, tmp_path: Path) -> N
         "include": ["metadata", "predictions"],
         "confirm": True,
         "expires_in": "P1D",
+        "webhook": "https://hooks.example/e",
     }
     assert "authorization" not in link.headers
 

@@ -27,6 +27,7 @@ from inference_store_client.values.exports import (
     ExportFields,
     ExportPart,
     ExportPartPage,
+    Webhook,
 )
 from inference_store_client.values.inference import InferenceFields, Urls
 from inference_store_client.values.metadata import Metadata, MetadataEntry
@@ -79,6 +80,7 @@ KINDS: dict[str, type[Any]] = {
     "SwitchedOn": SwitchedOn,
     "ShownExport": ExportFields,
     "ShownDownload": Download,
+    "ShownWebhook": Webhook,
     "ShownPart": ExportPart,
     "ExportPartPage": ExportPartPage,
     "ShownThumbnail": Thumbnail,

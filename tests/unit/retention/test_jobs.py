@@ -17,6 +17,7 @@ EVERY_TURN = [
     "object sizes",
     "reconciliations",
     "exports",
+    "webhooks",
 ]
 
 
@@ -48,7 +49,7 @@ def _list_due(jobs: tuple[Job, ...]) -> list[str]:
 
 def test_every_job_has_a_name_of_its_own() -> None:
     _, jobs = _make_table(asyncio.Event(), [])
-    assert len({job.name for job in jobs}) == len(jobs) == 21
+    assert len({job.name for job in jobs}) == len(jobs) == 22
 
 
 def test_without_the_schedule_only_some_are_due() -> None:

@@ -8,6 +8,7 @@ crash the page is read again.
 import json
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote_plus
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, case, func, or_, select, tuple_
@@ -18,7 +19,14 @@ from inference_store.erasure.audit_chain import mentions, redact_mentions
 from inference_store.erasure.progress.erasure import ENDED, match_erasures
 from inference_store.erasure.request.criteria import Subject
 from inference_store.index.scope_filters import match_models, match_policies
-from inference_store.index.tables import audit, erasure, export_job, policy_version, saved_view
+from inference_store.index.tables import (
+    audit,
+    erasure,
+    export_job,
+    export_webhook,
+    policy_version,
+    saved_view,
+)
 from inference_store.query.sort import NEWEST_FIRST
 
 _VERSION = (policy_version.c.level, policy_version.c.subject, policy_version.c.revision)
@@ -27,6 +35,7 @@ FIRST_VERSION = ("", "", 0)
 FIRST_ERASURE = (UUID(int=0),)
 FIRST_VIEW = (UUID(int=0),)
 FIRST_EXPORT = (UUID(int=0),)
+FIRST_WEBHOOK = (UUID(int=0),)
 _TEXTS = ("name", "filter", "sort", "columns")
 
 
@@ -140,6 +149,22 @@ async def redact_exports(
     values = {"document": here.document.concat(taken), "error": error, "erased_by": by.erasure}
     await connection.execute(export_job.update().where(here.id.in_(mentioning)).values(values))
     return len(mentioning), (page[-1].id,) if len(page) == limit else None
+
+
+async def redact_webhooks(
+    connection: AsyncConnection, by: Redaction, after: tuple[Any, ...], limit: int
+) -> tuple[int, tuple[Any, ...] | None]:
+    """Take the next URLs of webhooks that mention the subject, and end these; return the same."""
+    here = export_webhook.c
+    query = select(here.export, here.url).join(export_job, export_job.c.id == here.export)
+    query = query.where(here.export > after[0], match_models(by.reach, export_job.c.model))
+    page = (await connection.execute(query.order_by(here.export).limit(limit))).all()
+    mentioning = [row.export for row in page if by.is_about([row.url, unquote_plus(row.url or "")])]
+    values = {"state": "ended", "url": None, "waiting_since": None, "retry_at": None}
+    error = f"erased by the erasure {by.erasure}"
+    updated = export_webhook.update().where(here.export.in_(mentioning))
+    await connection.execute(updated.values({**values, "error": error}))
+    return len(mentioning), (page[-1].export,) if len(page) == limit else None
 
 
 def _is_past() -> ColumnElement[bool]:

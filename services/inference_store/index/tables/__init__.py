@@ -44,7 +44,13 @@ from .dictionary import (
     partition_span,
     registration,
 )
-from .exporting import export_download, export_erased, export_job, export_part
+from .exporting import (
+    export_download,
+    export_erased,
+    export_job,
+    export_part,
+    export_webhook,
+)
 from .holds import erasure_held, hold, hold_change
 from .inference import (
     PARTITIONED,
@@ -92,6 +98,7 @@ __all__ = [
     "export_erased",
     "export_job",
     "export_part",
+    "export_webhook",
     "former_model",
     "former_producers",
     "hold",

@@ -1,0 +1,318 @@
+"""Who exported is told what erasures took: once for each, at least once whatever happens."""
+
+import asyncio
+import hashlib
+import hmac
+import time
+from base64 import b64decode, b64encode
+from datetime import timedelta
+from pathlib import Path
+from signal import SIGKILL
+
+import pytest
+from aiohttp import web
+from sqlalchemy import text
+
+from inference_store.export.webhooks.attempts import DELAYS
+from inference_store.platform.failpoints import FAILPOINTS
+from inference_store.platform.settings import RetentionSettings, presenting
+from inference_store.retention.eraser import Eraser
+from inference_store.retention.webhook_worker import AT_ONCE_OF_ORIGIN
+from tests.polling import until
+from tests.receiver import SECRET, Message, accept, answer_with, start_receiver
+from tests.servers.certificates import Authority
+from tests.service_process import Service
+
+from .conftest import Retain
+from .stored import NOW, Stored, Storing, ago
+from .test_erasures import request
+from .webhooks import (
+    deliver,
+    export_to,
+    has_failed,
+    is_idle,
+    read_webhook,
+    wait_for_messages,
+)
+
+WEBHOOK_FAILPOINTS = [name for name in FAILPOINTS if name.startswith("retention.webhook")]
+URL = "/hook/erased?token=s3cret"
+
+
+@pytest.fixture
+async def members(storing: Storing) -> list[Stored]:
+    return await storing.inferences(await storing.model(), 6, ago(hours=1))
+
+
+def check_signature(message: Message) -> None:
+    """Check a message as its receiver would, with the specification alone."""
+    sent_at = int(message.headers["webhook-timestamp"])
+    assert abs(time.time() - sent_at) < 300
+    signed = f"{message.id}.{sent_at}.".encode() + message.body
+    digest = hmac.new(b64decode(SECRET.removeprefix("whsec_")), signed, hashlib.sha256).digest()
+    assert message.headers["webhook-signature"] == f"v1,{b64encode(digest).decode()}"
+
+
+async def test_a_receiver_is_told_once_of_each_erasure(
+    storing: Storing, settings: RetentionSettings, eraser: Eraser, members: list[Stored]
+) -> None:
+    async with (
+        start_receiver() as receiver,
+        deliver(storing, settings, members, receiver.origin + URL) as run,
+    ):
+        await run.run_until(is_idle)
+        assert receiver.messages == []
+        first = await request(storing.engine, *members[:3])
+        await eraser.finish(first)
+        assert (await run.read()).state == "waiting"
+        await run.run_until(is_idle)
+        second = await request(storing.engine, members[3])
+        await eraser.finish(second)
+        told = await run.run_until(is_idle)
+        messages = await wait_for_messages(receiver, 2)
+        for message in messages:
+            check_signature(message)
+            assert message.path == URL
+            assert not any(str(member.uid).encode() in message.body for member in members)
+        assert [(m.data["erasure"], m.data["inferences"]) for m in messages] == [
+            (str(first.id), 3),
+            (str(second.id), 1),
+        ]
+        assert {m.data["export"] for m in messages} == {str(run.exported.id)}
+        assert {m.data["model_id"] for m in messages} == {"model"}
+        assert messages[0].id != messages[1].id
+        assert told.delivered_until == (await run.exported.erased())[-1].erased_at
+        assert (told.attempts, told.error, told.retry_at) == (0, None, None)
+        assert "s3cret" not in repr(told)
+
+
+@pytest.mark.kills
+@pytest.mark.parametrize("kill", WEBHOOK_FAILPOINTS)
+async def test_a_kill_repeats_the_message_with_its_id(
+    storing: Storing,
+    environment: dict[str, str],
+    members: list[Stored],
+    tmp_path: Path,
+    kill: str,
+) -> None:
+    async with start_receiver() as receiver:
+        exported = await export_to(storing, members, receiver.origin + URL)
+        await request(storing.engine, *members[:2])
+        own = environment | {
+            "INFERENCE_STORE_EXPORT_WEBHOOK_ORIGINS": receiver.origin,
+            "INFERENCE_STORE_EXPORT_WEBHOOK_SECRET": SECRET,
+        }
+        failing = Service("retention", own | {"INFERENCE_STORE_FAILPOINT": kill}, tmp_path)
+        code = await asyncio.to_thread(failing.process.wait, 180)
+        assert code == 128 + SIGKILL, failing.text
+        sent = len(receiver.messages)
+        assert sent == (0 if kill.endswith("before") else 1)
+        service = Service("retention", own, tmp_path)
+        try:
+            if "record" not in kill:
+                await wait_for_messages(receiver, sent + 1)
+            told = await until(lambda: read_webhook(storing, exported.id), is_idle)
+        finally:
+            await asyncio.to_thread(service.stop)
+        assert len({message.id for message in receiver.messages}) == 1
+        assert len({message.body for message in receiver.messages}) == 1
+        assert "s3cret" not in service.text + failing.text
+        assert told.delivered_at is not None
+
+
+async def test_a_receiver_that_was_down_is_told_later(
+    storing: Storing, settings: RetentionSettings, eraser: Eraser, members: list[Stored]
+) -> None:
+    async with (
+        start_receiver() as receiver,
+        deliver(storing, settings, members, receiver.origin + URL) as run,
+    ):
+        receiver.answer = answer_with(503, **{"Retry-After": "7200"})
+        await eraser.finish(await request(storing.engine, members[0]))
+        failed = await run.run_until(has_failed)
+        assert (failed.state, failed.attempts, failed.error) == ("waiting", 1, "it answered 503")
+        assert failed.retry_at is not None
+        assert failed.retry_at > NOW + timedelta(hours=1)
+        await run.worker.run_turn()  # it is not due
+        assert len(await wait_for_messages(receiver, 1)) == 1
+        receiver.answer = accept
+        told = await run.attempt()
+        first, second = await wait_for_messages(receiver, 2)
+        assert (first.id, first.body) == (second.id, second.body)
+        assert (told.attempts, told.error, told.retry_at) == (0, None, None)
+
+
+async def test_nobody_there_is_said(
+    storing: Storing, settings: RetentionSettings, eraser: Eraser, members: list[Stored]
+) -> None:
+    async with start_receiver() as receiver:
+        pass  # its port is closed again
+    async with deliver(storing, settings, members, receiver.origin + URL) as run:
+        await eraser.finish(await request(storing.engine, members[0]))
+        failed = await run.run_until(has_failed)
+        assert failed.error is not None
+        assert failed.error.startswith("it cannot be connected to")
+
+
+async def test_it_gives_up_after_days_and_begins_again_with_the_next_erasure(
+    storing: Storing, settings: RetentionSettings, eraser: Eraser, members: list[Stored]
+) -> None:
+    async with (
+        start_receiver() as receiver,
+        deliver(storing, settings, members, receiver.origin + URL) as run,
+    ):
+        receiver.answer = answer_with(500)
+        await eraser.finish(await request(storing.engine, members[0]))
+        for _ in range(len(DELAYS) + 1):
+            given_up = await run.attempt()
+        assert (given_up.state, given_up.retry_at) == ("given_up", None)
+        assert given_up.error == "it answered 500"
+        receiver.answer = accept
+        await eraser.finish(await request(storing.engine, members[1]))
+        await run.run_until(is_idle)
+        *_, first, second = await wait_for_messages(receiver, len(DELAYS) + 3)
+        assert first.id == receiver.messages[0].id
+        assert second.id != first.id
+
+
+async def test_a_receiver_that_is_gone_ends_it(
+    storing: Storing, settings: RetentionSettings, eraser: Eraser, members: list[Stored]
+) -> None:
+    async with (
+        start_receiver() as receiver,
+        deliver(storing, settings, members, receiver.origin + URL) as run,
+    ):
+        receiver.answer = answer_with(410)
+        await eraser.finish(await request(storing.engine, members[0]))
+        ended = await run.run_until(has_failed)
+        assert ended.state == "ended"
+        await eraser.finish(await request(storing.engine, members[1]))
+        await run.worker.run_turn()
+        assert len(await wait_for_messages(receiver, 1)) == 1
+        assert (await run.read()).state == "ended"
+        async with storing.engine.connect() as connection:
+            url = await connection.scalar(text("SELECT url FROM export_webhook"))
+        assert url is None
+
+
+async def test_a_redirect_is_not_followed(
+    storing: Storing, settings: RetentionSettings, eraser: Eraser, members: list[Stored]
+) -> None:
+    async with (
+        start_receiver() as inner,
+        start_receiver() as receiver,
+        deliver(
+            storing, settings, members, receiver.origin + URL, receiver.origin, inner.origin
+        ) as run,
+    ):
+        for status in (301, 302, 303, 307, 308):
+            receiver.answer = answer_with(status, Location=f"{inner.origin}/admin")
+            await eraser.finish(await request(storing.engine, members.pop()))
+            failed = await run.attempt()
+            assert failed.error == f"it answered {status}: redirects are not followed"
+        assert inner.messages == []
+
+
+async def test_an_origin_that_is_listed_no_more_is_not_sent_to(
+    storing: Storing, settings: RetentionSettings, eraser: Eraser, members: list[Stored]
+) -> None:
+    async with (
+        start_receiver() as receiver,
+        deliver(storing, settings, members, receiver.origin + URL, "https://hooks.example") as run,
+    ):
+        await eraser.finish(await request(storing.engine, members[0]))
+        failed = await run.run_until(has_failed)
+        assert "is not in INFERENCE_STORE_EXPORT_WEBHOOK_ORIGINS" in str(failed.error)
+        assert receiver.messages == []
+
+
+async def test_a_certificate_that_is_not_trusted_is_no_receiver(
+    storing: Storing,
+    settings: RetentionSettings,
+    eraser: Eraser,
+    members: list[Stored],
+    tmp_path: Path,
+) -> None:
+    pair = Authority(tmp_path).issue("receiver")
+    async with (
+        start_receiver(tls=presenting(pair.certificate, pair.key)) as receiver,
+        deliver(storing, settings, members, receiver.origin + URL) as run,
+    ):
+        await eraser.finish(await request(storing.engine, members[0]))
+        failed = await run.run_until(has_failed)
+        assert failed.error == "its TLS certificate is not trusted"
+        assert receiver.messages == []
+
+
+async def test_a_receiver_that_never_answers_delays_nobody(
+    storing: Storing, settings: RetentionSettings, eraser: Eraser, members: list[Stored]
+) -> None:
+    """Neither a turn, nor an erasure, nor the receiver of another origin."""
+    held = asyncio.Event()
+
+    async def never(_: web.Request) -> web.StreamResponse:
+        await held.wait()
+        raise AssertionError("it is cancelled before")
+
+    async with (
+        start_receiver() as slow,
+        start_receiver() as quick,
+        deliver(storing, settings, members, quick.origin + URL, quick.origin, slow.origin) as run,
+    ):
+        slow.answer = never
+        # more than are sent to at once
+        exports = [
+            await export_to(storing, members, f"{slow.origin}/{number}")
+            for number in range(2 * AT_ONCE_OF_ORIGIN)
+        ]
+        await eraser.finish(await request(storing.engine, members[0]))
+        begun = time.monotonic()
+        await run.worker.run_turn()
+        assert time.monotonic() - begun < 2
+        await wait_for_messages(slow, AT_ONCE_OF_ORIGIN)
+        await run.run_until(is_idle)
+        begun = time.monotonic()
+        await eraser.finish(await request(storing.engine, members[1]))
+        await run.run_until(is_idle)
+        assert time.monotonic() - begun < 10
+        await wait_for_messages(quick, 2)
+        assert len(slow.messages) == AT_ONCE_OF_ORIGIN
+        waiting = [await read_webhook(storing, exported.id) for exported in exports]
+        assert {webhook.state for webhook in waiting} == {"waiting"}
+
+
+async def test_of_an_erasure_that_goes_on_nothing_is_told(
+    storing: Storing, settings: RetentionSettings, eraser: Eraser, members: list[Stored]
+) -> None:
+    async with (
+        start_receiver() as receiver,
+        deliver(storing, settings, members, receiver.origin + URL) as run,
+    ):
+        unfinished = await request(storing.engine, members[0])
+        await eraser.step(unfinished, None)
+        assert len(await run.exported.erased()) == 1
+        finished = await request(storing.engine, members[1])
+        await eraser.finish(finished)
+        await run.run_until(is_idle)
+        [message] = await wait_for_messages(receiver, 1)
+        assert message.data["erasure"] == str(finished.id)
+        await eraser.finish(unfinished)
+        await run.run_until(is_idle)
+        [_, later] = await wait_for_messages(receiver, 2)
+        assert later.data["erasure"] == str(unfinished.id)
+
+
+async def test_a_run_of_a_policy_is_sent_too(
+    storing: Storing, settings: RetentionSettings, retain: Retain, members: list[Stored]
+) -> None:
+    async with (
+        start_receiver() as receiver,
+        deliver(storing, settings, members, receiver.origin + URL) as run,
+    ):
+        await storing.keep(members[0].model, inference="PT1M")
+        await retain()
+        # the leader of this run may send nowhere: it may have recorded that
+        await run.attempt()
+        await run.run_until(is_idle)
+        [message] = await wait_for_messages(receiver, 1)
+        assert message.data["inferences"] == len(members)
