@@ -168,7 +168,12 @@ async def test_asks_for_blobs_and_names_each_format(
     client: Client, tmp_path: Path, format: ExportFormat
 ) -> None:
     done = make_export("done", format=format, blobs="links")
-    answers: list[httpx.Response | BaseException] = [done, done, make_page([make_part(1, b"one")]), httpx.Response(200, content=b"one")]
+    answers: list[httpx.Response | BaseException] = [
+        done,
+        done,
+        make_page([make_part(1, b"one")]),
+        httpx.Response(200, content=b"one"),
+    ]
     recorded = Recorded(answers)
     inferences = client.make_answered(recorded).model("m").inferences()
     export = await client.ask(lambda: inferences.export(format, blobs="links"))
