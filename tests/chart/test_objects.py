@@ -56,6 +56,18 @@ def test_kubernetes_knows_every_field(values: Values) -> None:
     assert f"Skipped: {len(foreign)}" in done.stdout
 
 
+def test_retention_has_room_for_the_largest_part_of_an_export() -> None:
+    pods = select_pods(render_objects({**SERVERS}))
+    sizes = {
+        name.rpartition("-")[2]: volume["emptyDir"]["sizeLimit"]
+        for name, pod in pods.items()
+        for volume in pod["spec"]["volumes"]
+        if volume["name"] == "tmp" and name.startswith("Deployment/")
+    }
+    # INFERENCE_STORE_EXPORT_PART_BYTES is 1 GiB at most, a part twice that, and on the disk twice
+    assert (sizes["retention"], sizes["api"], sizes["ingester"]) == ("5Gi", "64Mi", "64Mi")
+
+
 @with_every_values
 def test_every_pod_passes_the_restricted_standard(values: Values) -> None:
     specs = select_pods(render_objects(values))
