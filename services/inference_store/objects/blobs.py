@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from functools import partial
+from os import SEEK_END
 from threading import Lock
 from typing import BinaryIO, Literal, Self
 
@@ -153,7 +154,9 @@ class Blobs:
 
     def put_file(self, key: StorageKey, file: BinaryIO, *, content_type: str) -> None:
         """Write an object from a whole file on the disk; see `put_whole_file`."""
-        put_whole_file(self._store(key.bucket), key, file, content_type=content_type)
+        self._refuse_unallowed(key.bucket)
+        store = obstore_client(self._settings, key.bucket, bytes=file.seek(0, SEEK_END))
+        put_whole_file(store, key, file, content_type=content_type)
 
     def replace(self, key: StorageKey, data: bytes, *, content_type: str) -> list[DeleteFault]:
         """Write an object and delete its earlier versions."""

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import certifi
@@ -31,6 +31,8 @@ if TYPE_CHECKING:  # typed dictionaries that obstore has only for type checkers
     from obstore.store import ClientConfig, S3Config
 
 RETRIES = 2
+_SLOWEST: Final = 2 * 1024 * 1024
+"""Bytes a second that a large object is sent with at least."""
 _AWS = "https://s3.amazonaws.com"
 _REFUSED = 300
 _ERRORS = (b"<?xml", b"<Error")
@@ -41,10 +43,12 @@ _UNAVAILABLE = (
 )
 
 
-def obstore_client(settings: BlobSettings, bucket: str) -> S3Store:
-    """Return a client for the objects of one bucket; safe to share between threads."""
-    timeout = timedelta(seconds=settings.s3_timeout_seconds)
-    options: ClientConfig = {"allow_http": True, "timeout": timeout, "connect_timeout": timeout}
+def obstore_client(settings: BlobSettings, bucket: str, *, bytes: int = 0) -> S3Store:
+    """Return a client for the objects of one bucket; safe to share between threads. `bytes`: that
+    one request sends, which may take longer than others."""
+    connecting = timedelta(seconds=settings.s3_timeout_seconds)
+    timeout = connecting + timedelta(seconds=bytes / _SLOWEST)
+    options: ClientConfig = {"allow_http": True, "timeout": timeout, "connect_timeout": connecting}
     if settings.s3_ca_file is not None:
         options["root_certificate"] = settings.s3_ca_file.read_bytes()
     return S3Store(

@@ -98,7 +98,7 @@ class ExportWorker:
                 confirm=self._check.confirm_leading,
             )
             await self._check.unless_stopped(listing)
-        else:  # not cut off: a thread would go on to write
+        else:  # cut off between two batches alone: a thread would go on to write
             await self._write(job)
 
     async def _write(self, job: ExportJob) -> None:
@@ -106,8 +106,15 @@ class ExportWorker:
             part = await members.find_next(connection, job.id)
             is_waiting = part is None and await members.has_stale(connection, job.id)
         if part is not None:
-            writing = write_part(self._engine, self._blobs, job, part, limits=self._copies)
-            EXPORTED_BYTES.inc(await writing)
+            size = await write_part(
+                self._engine,
+                self._blobs,
+                job,
+                part,
+                limits=self._copies,
+                confirm=self._check.confirm_step,
+            )
+            EXPORTED_BYTES.inc(size)
         elif is_waiting:  # for years if S3 has locked the part: the other exports go on
             await self._delay(job, _STALE, seconds=_STALE_SECONDS)
         else:

@@ -20,6 +20,7 @@ from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.eraser import Eraser
 from inference_store.retention.export_worker import ExportWorker
+from inference_store.retention.leadership_check import Stopped
 from tests.servers.fixtures import unique
 from tests.servers.minio import S3
 from tests.servers.minio_user import MinioUser, statement
@@ -28,7 +29,7 @@ from tests.service_process import Service
 from .part_reading import read_versions
 from .stored import NOW, Stored, Storing, ago
 from .test_erasures import request
-from .test_export_jobs import NoPace, read_job, wait_for
+from .test_export_jobs import NoPace, find_objects, read_job, wait_for
 
 _STORED, _BYTES = 12, 3_000_000
 _LIMITS = CopyLimits(blob=10_000_000, part=13_000_000)
@@ -192,3 +193,34 @@ async def test_a_bucket_that_gives_no_blob_makes_it_wait(
         await worker.run_turn()
     done = await read_job(storing, id)
     assert (done.state, done.rows, done.missing) == ("done", _STORED, 0)
+
+
+class StoppedAt(NoPace):
+    """Is asked to stop before the step or the batch of this number."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    async def confirm_step(self) -> None:
+        self.number -= 1
+        if self.number == 0:
+            raise Stopped
+
+
+async def test_a_stop_amid_a_part_leaves_nothing_of_it_and_the_next_one_writes_it(
+    storing: Storing,
+) -> None:
+    model = (await store(storing))[0].model
+    id = await request_copies(storing, model, "jsonl")
+    # begun, listed, the part begun, its first batch, its second
+    stopped = ExportWorker(
+        storing.engine, storing.blobs, StoppedAt(5), most=_STORED, copies=_LIMITS
+    )
+    with pytest.raises(Stopped):
+        await stopped.run_turn()
+    assert (await read_job(storing, id)).state == "writing"
+    assert find_objects(storing, f"exports/{id}/parts/") == []
+    await make_worker(storing, storing.blobs).run_turn()
+    done = await read_job(storing, id)
+    assert (done.state, done.rows, done.written) == ("done", _STORED, 3)
+    assert len(find_objects(storing, f"exports/{id}/parts/")) == 3

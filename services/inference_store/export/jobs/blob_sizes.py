@@ -9,7 +9,7 @@ from uuid import UUID
 
 from sqlalchemy import ARRAY, any_, literal, select
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index.tables import inference
 from inference_store.inference.errors import AccessDenied, BlobMissing
@@ -23,7 +23,7 @@ _THREADS: Final = 8
 
 
 async def measure_blobs(
-    connection: AsyncConnection,
+    engine: AsyncEngine,
     blobs: Blobs,
     model: int,
     uids: Sequence[UUID],
@@ -40,7 +40,8 @@ async def measure_blobs(
     query = select(_HERE.uid, *columns).where(
         _HERE.model == model, _HERE.uid == any_(literal(uids, _UIDS))
     )
-    rows = {row.uid: row for row in await connection.execute(query)}
+    async with engine.connect() as connection:  # none is open while S3 is asked
+        rows = {row.uid: row for row in await connection.execute(query)}
     wanted = [(rows.get(uid), blob) for uid in uids for blob in copied]
 
     def measure() -> list[int]:

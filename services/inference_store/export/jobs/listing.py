@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.export.part_formats import PART_FORMATS
 from inference_store.index import key_registry
@@ -91,9 +91,8 @@ async def list_some(
             deadline=Deadline.after(_SECONDS),
             goes_on=job.listed_to is not None,
         )
-        limits = ListLimits(most, copies.part)
-        measure = _make_measure(connection, blobs, job, copies)
-        lists = await cut_lists(begun, page.uids, limits, measure)
+    measure = _make_measure(engine, blobs, job, copies)
+    lists = await cut_lists(begun, page.uids, ListLimits(most, copies.part), measure)
     listed = sum(map(len, lists)) - len(begun)
     is_partial = page.out_of_time or len(page.uids) == space or listed < len(page.uids)
     if page.uids:
@@ -110,18 +109,14 @@ async def list_some(
             await state_changes.start_writing(connection, job.id)
 
 
-def _make_measure(
-    connection: AsyncConnection, blobs: Blobs, job: ExportJob, copies: CopyLimits
-) -> Measure:
+def _make_measure(engine: AsyncEngine, blobs: Blobs, job: ExportJob, copies: CopyLimits) -> Measure:
     """Return what measures members: 0 bytes, if no blob is copied."""
     copied = PART_FORMATS[job.format].choose_blobs(job.blobs).copied
 
     async def measure(uids: Sequence[UUID]) -> Sequence[int]:
         if not copied:
             return [0] * len(uids)
-        return await measure_blobs(
-            connection, blobs, job.model, uids, copied=copied, most=copies.blob
-        )
+        return await measure_blobs(engine, blobs, job.model, uids, copied=copied, most=copies.blob)
 
     return measure
 

@@ -23,7 +23,7 @@ from inference_store.query.visible import read_visible
 from . import state_changes
 from .blob_copies import CopyLimits, CopySource
 from .blob_links import LinkSource
-from .job import ExportJob, read_model_id
+from .job import Confirm, ExportJob, read_model_id
 from .saved_keys import load_keys, save_keys
 
 _PAGE: Final = 500
@@ -60,18 +60,26 @@ class PartEncoding:
     blobs: Blobs
     job: ExportJob
     limits: CopyLimits
+    confirm: Confirm
 
     async def encode(self, uids: Sequence[UUID], file: BinaryIO) -> Encoded:
-        """Encode the members that are still there. Raises ObjectStoreUnavailable, OSError if the
-        disk is full, and the errors of the database."""
+        """Encode the members that are still there; `confirm`, before each batch, raises if the
+        service may not go on. Raises ObjectStoreUnavailable, OSError if the disk is full, and the
+        errors of the database."""
         format = PART_FORMATS[self.job.format]
         chosen = format.choose_blobs(self.job.blobs)
         columns = Columns.of(self.job.document["include"], await self._find_keys(), chosen)
-        encoder, source = format.make_encoder(columns, file), self._make_source(chosen)
+        encoder: PartEncoder = format.make_encoder(columns, file)
+        source = self._make_source(chosen)
         count = missing = 0
         for begin in range(0, len(uids), _PAGE):
             rows = await self._read_rows(uids[begin : begin + _PAGE])
-            missing += await asyncio.to_thread(_add_all, encoder, source, rows, chosen)
+            batches = source.complete(rows)
+            while batch := await asyncio.to_thread(next, batches, ()):
+                await self.confirm()
+                await asyncio.to_thread(encoder.add, batch)
+                missing += sum(_count_missing(row, chosen) for row in batch)
+                failpoint("export.write.batch")
             count += len(rows)
         await asyncio.to_thread(encoder.close)
         return Encoded(count, missing)
@@ -100,18 +108,6 @@ class PartEncoding:
                 connection, job.model, uids, spans, include=job.document["include"]
             )
         return [Row(model_id, inference) for inference in inferences]
-
-
-def _add_all(
-    encoder: PartEncoder, source: _Source, rows: Sequence[Row], chosen: ChosenBlobs
-) -> int:
-    """Encode a page; return how many blobs are missing. Blocks."""
-    missing = 0
-    for batch in source.complete(rows):
-        encoder.add(batch)
-        failpoint("export.write.batch")
-        missing += sum(_count_missing(row, chosen) for row in batch)
-    return missing
 
 
 def _count_missing(row: Row, chosen: ChosenBlobs) -> int:

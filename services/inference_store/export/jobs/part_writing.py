@@ -31,7 +31,7 @@ from inference_store.platform.freed_memory import release_freed_memory
 
 from . import members, state_changes
 from .blob_copies import CopyLimits
-from .job import ExportJob
+from .job import Confirm, ExportJob
 from .members import Part
 from .object_keys import make_part_key
 from .part_encoding import PartEncoding
@@ -41,10 +41,16 @@ _log = structlog.get_logger()
 
 
 async def write_part(
-    engine: AsyncEngine, blobs: Blobs, job: ExportJob, part: Part, *, limits: CopyLimits
+    engine: AsyncEngine,
+    blobs: Blobs,
+    job: ExportJob,
+    part: Part,
+    *,
+    limits: CopyLimits,
+    confirm: Confirm,
 ) -> int:
     """Write a part, and return its bytes; 0 if no member is left, or an erasure came meanwhile.
-    `limits`: of the blobs that it copies.
+    `limits`: of the blobs that it copies; `confirm` raises if the service may not go on.
 
     Raises ObjectStoreUnavailable, OSError if the disk is full, and the errors of the database.
     """
@@ -66,7 +72,7 @@ async def write_part(
     is_written = False
     try:
         with TemporaryFile(prefix="inference-store-export-") as file:
-            encoded = await PartEncoding(engine, blobs, job, limits).encode(uids, file)
+            encoded = await PartEncoding(engine, blobs, job, limits, confirm).encode(uids, file)
             size, sha256 = await asyncio.to_thread(_digest, file)
             async with engine.connect() as connection:
                 if not await members.is_current(connection, part):
