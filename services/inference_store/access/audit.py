@@ -71,7 +71,7 @@ ACTIONS: Final[dict[Action, str]] = {
     Action.METADATA_READ: "A metadata blob, which may hold the request, was read.",
     Action.LINKS_MADE: "Presigned links to an inference's blobs were given out.",
     Action.THUMBNAILS_READ: "Thumbnails of inputs were read; `detail` lists whose.",
-    Action.EXPORT_REQUESTED: "An export was requested; `detail` has its id.",
+    Action.EXPORT_REQUESTED: "An export was requested; `detail` has its id, and its `blobs`.",
     Action.EXPORT_CANCELLED: "An export was cancelled, or its parts were deleted.",
     Action.EXPORT_READ: "Links to parts of an export were given out, or one was downloaded.",
     Action.DEAD_LETTER_READ: "The bytes of a dead letter were read.",
