@@ -99,7 +99,7 @@ _ERRORS = [
     (["count", MODEL, "--filter", "frame_numer > 1"], 1, "the nearest are frame_number"),
     (["query", MODEL, "--columns", "top_scor"], 1, "There is no field 'top_scor'"),
     (["query", MODEL, "--columns", "metadata.nothing"], 0, "warning: No inference of this"),
-    (["count", MODEL, "--since", "2026-11-02", "--until", "-99w"], 1, "--until: it must be later"),
+    (["count", MODEL, "--since", "-98w", "--until", "-99w"], 1, "--until: it must be later"),
     (["query", MODEL, "--sort", "-top_scor"], 1, "top_scor"),
     (["count", MODEL, "--since", "-1h"], 0, ""),
     (["count", "no-such-model"], 1, "There is no model 'no-such-model'"),

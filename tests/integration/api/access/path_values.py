@@ -1,6 +1,6 @@
 """Everything that the path of a route may name, stored in a real database."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -99,7 +99,7 @@ async def add_export(connection: AsyncConnection, model: int) -> UUID:
         format="csv",
         document=document,
         requested_by="test",
-        expires_at=NOW + timedelta(days=3650),
+        expires_at=datetime.now(UTC) + timedelta(days=1),
     )
     return id
 
