@@ -2,7 +2,7 @@
 
 import json
 
-from jsonschema import Draft202012Validator
+from jsonschema_rs import Draft202012Validator
 from pydantic import BaseModel
 
 
