@@ -36,7 +36,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv demo docs reference console console-test screenshots lock servers upstreams readers lint format types workflows hooks test unit unit-pythons golden integration acceptance citus e2e properties mutations faults faults-steps \
+.PHONY: help venv demo docs reference console console-test screenshots lock servers upstreams readers lint format types workflows hooks test unit unit-pythons golden integration acceptance citus e2e properties mutations faults faults-cold faults-steps \
 	bench-once bench-api bench-citus bench-console bench-erasure bench-export bench-ingest bench-neighbours bench-peers bench-proxy bench-query bench-rebuild bench-scale bench-start audit image sbom wheel client-wheel chart-package version notes chart chart-e2e \
 	clean
 
@@ -163,8 +163,11 @@ mutations: servers ## Break the product in known ways, and show which test sees 
 	@$(BIN)/python -m tests.mutations
 
 faults: servers upstreams ## Kill and stop everything under load, and check that nothing was lost.
-	@INFERENCE_STORE_TEST_COLD=1 $(STEP) $@ $(WORKING) --faults -m "faults or kills" tests/e2e tests/integration \
+	@INFERENCE_STORE_TEST_COLD=1 $(STEP) $@ $(WORKING) --faults -m faults tests/e2e tests/integration \
 		--ignore=$(FAULTS_STEPS)
+
+faults-cold: servers ## Repeat the kills at failpoints of `make test` with processes that start cold.
+	@INFERENCE_STORE_TEST_COLD=1 $(STEP) $@ $(WORKING) -m kills tests/e2e/faults tests/integration
 
 FAULTS_STEPS := tests/e2e/faults/deletion/test_steps.py
 faults-steps: servers ## Try each of five faults at each step of a deletion.

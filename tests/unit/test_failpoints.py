@@ -170,7 +170,7 @@ KILLS = {
 
 
 def test_every_failpoint_is_met_by_a_kill() -> None:
-    """In `make test`, and with processes started cold in `make faults`: both run these tests."""
+    """In `make test`, and with processes started cold in `make faults-cold`: both run these."""
     assert set(FAILPOINTS) == {failpoint for places in KILLS.values() for failpoint in places}
     for test in KILLS:
         marks = {mark.name for mark in getattr(test, "pytestmark", ())}
