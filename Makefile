@@ -131,9 +131,9 @@ unit: $(DEV_STAMP) ## Run the tests that need no server.
 golden: $(DEV_STAMP) ## Write the golden files again, after a change of what they hold.
 	@INFERENCE_STORE_TEST_WRITE_GOLDEN=1 $(PYTEST) -q tests/unit/golden
 
-# PYTHONS names interpreters; else it is Debian's python3, those on PATH and pyenv's. What they need is
-# kept in INFERENCE_STORE_PYTHONS_CACHE.
-unit-pythons: $(DEV_STAMP) ## Run the unit tests under each supported Python that is here, or PYTHONS="python3.12 ...".
+# PYTHONS names interpreters, or is `all` for Debian's python3, those on PATH and pyenv's. What they need
+# is kept in INFERENCE_STORE_PYTHONS_CACHE.
+unit-pythons: $(DEV_STAMP) ## Run the unit tests under Debian's Python and the newest one here, or PYTHONS=all, or PYTHONS="python3.12 ...".
 	@$(STEP) $@ env OLDEST=$(OLDEST) NEWEST=$(NEWEST) tests/pythons.sh $(PYTHONS)
 
 integration: servers ## Run the tests of the parts, and a kill at every failpoint, on real servers.

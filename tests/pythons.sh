@@ -1,10 +1,11 @@
 #!/bin/bash
-# Run the unit tests under each supported Python that is here, or under those that are named:
+# Run the unit tests under Debian's Python and the newest supported one that is here, or under others:
 #
-#   pythons.sh [PYTHON...]   PYTHON is a command or a path
+#   pythons.sh [all | PYTHON...]   PYTHON is a command or a path
 #
 # Debian's own, those on PATH and pyenv's are found; of each minor version one is used, and not the
-# one of .venv, which `make unit` has. What the tests need is installed once for each, into
+# one of .venv, which `make unit` has. `all` runs the versions between too: what they lack, the oldest
+# lacks, and what they changed, the newest has. What the tests need is installed once for each, into
 # INFERENCE_STORE_PYTHONS_CACHE. With CI=true, Debian's must be among them, or be that of .venv.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -69,13 +70,25 @@ run() { # VERSION PYTHON
     "$own/$1/bin/python" -m pytest tests/unit -q -n 2
 }
 
-if (($#)); then
+choose_ends() { # leave Debian's and the newest
+    local version newest debian
+    newest=$(printf '%s\n' "${!found[@]}" "$tested" | sort -V | tail -n 1)
+    debian=$(describe /usr/bin/python3 2>/dev/null) || debian=
+    for version in "${!found[@]}"; do
+        [ "$version" = "$newest" ] || [ "$version" = "${debian%% *}" ] || unset "found[$version]"
+    done
+}
+
+if [ "$*" = all ]; then
+    find_pythons
+elif (($#)); then
     for python in "$@"; do
         description=$(describe "$python")
         found[${description%% *}]=${description#* }
     done
 else
     find_pythons
+    choose_ends
 fi
 failed=no
 for version in $(printf '%s\n' "${!found[@]}" | sort -V); do
