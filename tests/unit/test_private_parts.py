@@ -2,7 +2,8 @@
 
 import ast
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -12,7 +13,6 @@ import pytest
 from tests.private_parts import PRIVATE_PARTS, PUBLIC
 
 ROOT = Path(__file__).parents[2] / "services" / "inference_store"
-TREES = {path: ast.parse(path.read_text()) for path in ROOT.rglob("*.py")}
 LISTED = {
     name for parts in PRIVATE_PARTS.values() for names in parts.names.values() for name in names
 }
@@ -51,10 +51,15 @@ def test_every_private_part_that_is_used_is_listed() -> None:
     assert set(list_foreign_names()) - LISTED - PUBLIC == set()
 
 
+@cache
+def parse_modules() -> Sequence[ast.Module]:
+    return [ast.parse(path.read_text()) for path in ROOT.rglob("*.py")]
+
+
 def list_foreign_names() -> Iterator[str]:
     """Yield names with an underscore that none of our modules defines, and private imports."""
     own = set(list_defined_names())
-    for tree in TREES.values():
+    for tree in parse_modules():
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in own:
                 yield node.attr
@@ -64,7 +69,7 @@ def list_foreign_names() -> Iterator[str]:
 
 
 def list_defined_names() -> Iterator[str]:
-    for tree in TREES.values():
+    for tree in parse_modules():
         for node in ast.walk(tree):
             match node:
                 case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
