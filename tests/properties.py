@@ -4,7 +4,6 @@ from hypothesis import settings
 
 LONG = "long"
 _SHARE = 10
-_LEAST = 10
 
 
 def register() -> None:
@@ -17,8 +16,8 @@ def register() -> None:
     settings.load_profile("short")
 
 
-def examples(most: int) -> int:
-    """Return `most` with `--hypothesis-profile=long`, otherwise a tenth of it."""
+def examples(most: int, least: int = 10) -> int:
+    """Return `most` with `--hypothesis-profile=long`, otherwise a tenth of it, or `least`."""
     if settings.get_current_profile_name() == LONG:
         return most
-    return max(most // _SHARE, _LEAST)
+    return max(most // _SHARE, least)

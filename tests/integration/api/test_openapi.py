@@ -150,7 +150,7 @@ def _check_operation(
     body = fill_body(TABLE[route_key].body, ids["model_id"])
 
     @example_settings(
-        max_examples=examples(20),
+        max_examples=examples(20, least=3),  # for each of 140 operations
         deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),
