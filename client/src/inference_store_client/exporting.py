@@ -1,19 +1,18 @@
 """Exports that the store carries out: requested, waited for, their parts downloaded. No I/O."""
 
-import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from .commands import Steps, Wait
 from .disk_errors import name_target
-from .errors import ExportFailed, SettingsError, UnexpectedAnswer
-from .exchange import exchange
+from .errors import ExportFailed, SettingsError
 from .new_folder import NewFolder
 from .question import NEWEST_FIRST, Question
 from .reading import fetch, request_any
-from .requests import ANY, Request, make_path, make_request
+from .requests import Request, make_path, make_request
 from .settings import ClientSettings
 from .values.exports import (
     ENDED,
@@ -107,29 +106,23 @@ def list_parts(id: UUID, settings: ClientSettings) -> Steps[list[ExportPart]]:
         params = {"cursor": page.next}
 
 
-def read_part(part: ExportPart, settings: ClientSettings) -> Steps[bytes]:
-    """Return the bytes of a part, checked by their SHA-256. Raises UnexpectedAnswer."""
-    if part.url is None:
-        raise ExportFailed(f"part {part.number} is not there: it is {part.state}")
-    request = Request("GET", part.url, accept=ANY, may_leave=True)
-    response = yield from exchange(request, settings)
-    if hashlib.sha256(response.content).hexdigest() != part.sha256:
-        raise UnexpectedAnswer(f"part {part.number} is not what the store wrote: ask again")
-    return response.content
-
-
 def name_part(export: ExportFields, part: ExportPart) -> str:
     """Return a file name for a part: its number, and the suffix of its format."""
     return f"part-{part.number:05}{_SUFFIXES.get(export.format, '')}"
 
 
-def write_part(folder: NewFolder, name: str, content: bytes) -> None:
-    """Write a file that only its owner may read, down to the disk. Blocks."""
+@contextmanager
+def open_part(folder: NewFolder, name: str) -> Iterator[Callable[[bytes], None]]:
+    """Yield what writes to a file that only its owner may read; at the end it is on the disk."""
     with (
         name_target(folder.target / name),
         open(folder.path / name, "xb", opener=_open_private) as file,
     ):
-        file.write(content)
+
+        def write(piece: bytes) -> None:
+            file.write(piece)
+
+        yield write
         file.flush()
         os.fsync(file.fileno())
 

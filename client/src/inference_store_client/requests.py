@@ -31,11 +31,15 @@ class Request:
     is_read: bool = True
     may_leave: bool = False
     """Whether another host may answer: a blob's link, or a redirect to one. It gets no key."""
+    begin: int = 0
+    """The first byte to send; whoever cannot do that sends all."""
 
     @property
     def headers(self) -> Mapping[str, str]:
         """The headers, without the key."""
         sent = {} if self.body is None else {"Content-Type": JSON}
+        if self.begin:
+            sent["Range"] = f"bytes={self.begin}-"
         return {"Accept": self.accept, **sent}
 
 

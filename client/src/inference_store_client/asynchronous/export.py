@@ -1,6 +1,8 @@
 """An export that the store writes to its bucket."""
 
 import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,6 +10,7 @@ from inference_store_client import exporting
 from inference_store_client.decoding import decode
 from inference_store_client.json_text import Json
 from inference_store_client.new_folder import NewFolder
+from inference_store_client.part_download import stream_part
 from inference_store_client.requests import make_path, make_request
 from inference_store_client.values.exports import ExportFields, ExportPart
 
@@ -38,13 +41,13 @@ class AsyncExport(ExportFields):
 
     async def read_part(self, part: ExportPart) -> bytes:
         """Return the bytes of a part, checked by their SHA-256."""
-        return await self._transport.run(exporting.read_part(part, self._transport.settings))
+        return b"".join([piece async for piece in self._stream_part(part)])
 
     async def download(self, folder: str | Path) -> list[Path]:
         """Write every part into a folder, once all are written; return the files.
 
-        The folder must be new. It appears when it is whole, and only you may read it. Only one part
-        is in memory at a time.
+        The folder must be new. It appears when it is whole, and only you may read it. A download
+        that is cut off is continued; no part is in memory as a whole.
         """
         names = []
         with NewFolder(Path(folder)) as new:
@@ -52,8 +55,10 @@ class AsyncExport(ExportFields):
             for part in await self.list_parts():
                 if part.url is not None:
                     names.append(exporting.name_part(export, part))
-                    content = await self.read_part(part)
-                    await _write(new, names[-1], content)
+                    with exporting.open_part(new, names[-1]) as write:
+                        async with aclosing(self._stream_part(part)) as pieces:
+                            async for piece in pieces:
+                                await _write(write, piece)
             new.publish()
         return [new.target / name for name in names]
 
@@ -63,13 +68,16 @@ class AsyncExport(ExportFields):
         steps = exporting.read_export(request, self._build, self._transport.settings)
         return await self._transport.run(steps)
 
+    def _stream_part(self, part: ExportPart) -> AsyncGenerator[bytes]:
+        return self._transport.iterate(stream_part(part, self._transport.settings))
+
     def _build(self, members: Json) -> "AsyncExport":
         return decode(AsyncExport, members, _transport=self._transport)
 
 
-async def _write(folder: NewFolder, name: str, content: bytes) -> None:
-    """Write a part in a thread; a cancellation waits for its end, so that the folder can go."""
-    writing = asyncio.create_task(asyncio.to_thread(exporting.write_part, folder, name, content))
+async def _write(write: Callable[[bytes], None], piece: bytes) -> None:
+    """Write in a thread; a cancellation waits for its end, so that the folder can go."""
+    writing = asyncio.create_task(asyncio.to_thread(write, piece))
     try:
         await asyncio.shield(writing)
     finally:

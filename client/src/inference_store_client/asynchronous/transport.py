@@ -1,7 +1,7 @@
 """Performs the core's commands in an event loop."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -45,7 +45,7 @@ class AsyncTransport:
                     return result
                 outcome = await conversation.perform(command)
 
-    async def iterate(self, steps: Steps[None]) -> AsyncIterator[Any]:
+    async def iterate(self, steps: Steps[None]) -> AsyncGenerator[Any]:
         """Perform the commands, and yield what they deliver."""
         outcome: Outcome = None
         async with aclosing(_Conversation(self._http, self.settings)) as conversation:

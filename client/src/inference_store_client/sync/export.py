@@ -1,5 +1,6 @@
 """An export that the store writes to its bucket."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -7,6 +8,7 @@ from inference_store_client import exporting
 from inference_store_client.decoding import decode
 from inference_store_client.json_text import Json
 from inference_store_client.new_folder import NewFolder
+from inference_store_client.part_download import stream_part
 from inference_store_client.requests import make_path, make_request
 from inference_store_client.values.exports import ExportFields, ExportPart
 
@@ -37,13 +39,13 @@ class Export(ExportFields):
 
     def read_part(self, part: ExportPart) -> bytes:
         """Return the bytes of a part, checked by their SHA-256."""
-        return self._transport.run(exporting.read_part(part, self._transport.settings))
+        return b"".join(self._stream_part(part))
 
     def download(self, folder: str | Path) -> list[Path]:
         """Write every part into a folder, once all are written; return the files.
 
-        The folder must be new. It appears when it is whole, and only you may read it. Only one part
-        is in memory at a time.
+        The folder must be new. It appears when it is whole, and only you may read it. A download
+        that is cut off is continued; no part is in memory as a whole.
         """
         names = []
         with NewFolder(Path(folder)) as new:
@@ -51,7 +53,9 @@ class Export(ExportFields):
             for part in self.list_parts():
                 if part.url is not None:
                     names.append(exporting.name_part(export, part))
-                    exporting.write_part(new, names[-1], self.read_part(part))
+                    with exporting.open_part(new, names[-1]) as write:
+                        for piece in self._stream_part(part):
+                            write(piece)
             new.publish()
         return [new.target / name for name in names]
 
@@ -60,6 +64,9 @@ class Export(ExportFields):
         request = make_request("POST", make_path("exports", str(self.id), "cancel"))
         steps = exporting.read_export(request, self._build, self._transport.settings)
         return self._transport.run(steps)
+
+    def _stream_part(self, part: ExportPart) -> Iterator[bytes]:
+        return self._transport.iterate(stream_part(part, self._transport.settings))
 
     def _build(self, members: Json) -> "Export":
         return decode(Export, members, _transport=self._transport)

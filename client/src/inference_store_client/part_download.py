@@ -1,0 +1,83 @@
+"""The bytes of a part of an export, in pieces, over as many connections as it takes. No I/O."""
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from .commands import Close, Deliver, Failure, Read, Response, Steps, Wait
+from .errors import ExportFailed, UnexpectedAnswer
+from .exchange import is_success, open_response, read_content
+from .requests import ANY, Request
+from .settings import ClientSettings
+from .values.exports import ExportPart
+
+_PARTIAL: Final = 206
+
+
+@dataclass(slots=True)
+class _Received:
+    """What has come of a part, and its SHA-256."""
+
+    bytes: int = 0
+    digest: Any = field(default_factory=hashlib.sha256)
+
+
+def stream_part(part: ExportPart, settings: ClientSettings) -> Steps[None]:
+    """Deliver the bytes of a part; what was cut off is continued.
+
+    Raises ExportFailed if it is not written; UnexpectedAnswer, at the end, if the bytes are others
+    than the store wrote.
+    """
+    received, attempt = _Received(), 0
+    while True:
+        before = received.bytes
+        failure = yield from _read_once(part, settings, received)
+        if failure is None:
+            break
+        attempt = 1 if received.bytes > before else attempt + 1
+        wait = settings.retries.find_wait(failure, attempt)
+        if wait is None:
+            raise failure.error
+        yield Wait(wait)
+    if received.digest.hexdigest() != part.sha256:
+        raise UnexpectedAnswer(f"part {part.number} is not what the store wrote: ask again")
+
+
+def _read_once(
+    part: ExportPart, settings: ClientSettings, received: _Received
+) -> Steps[Failure | None]:
+    """Read what one connection brings; None: that was the end."""
+    if part.url is None:
+        raise ExportFailed(f"part {part.number} is not there: it is {part.state}")
+    request = Request("GET", part.url, accept=ANY, may_leave=True, begin=received.bytes)
+    opened = yield from open_response(request, settings)
+    if isinstance(opened, Failure):
+        return opened
+    if not is_success(opened):
+        refused = yield from read_content(opened)
+        assert isinstance(refused, Failure)
+        return refused
+    failure = yield from _read_pieces(received, skipped=_count_skipped(opened, received))
+    yield Close()
+    return failure
+
+
+def _count_skipped(response: Response, received: _Received) -> int:
+    """Return how many bytes of a response have come before: all, if it has no range."""
+    return 0 if response.status == _PARTIAL else received.bytes
+
+
+def _read_pieces(received: _Received, *, skipped: int) -> Steps[Failure | None]:
+    """Deliver what comes after the first `skipped` bytes."""
+    while True:
+        piece = yield Read()
+        if isinstance(piece, Failure):
+            return piece
+        if not piece:
+            return None
+        assert isinstance(piece, bytes)
+        rest = piece[skipped:]
+        skipped = max(0, skipped - len(piece))
+        received.bytes += len(rest)
+        received.digest.update(rest)
+        yield Deliver([rest])
