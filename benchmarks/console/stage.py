@@ -20,6 +20,7 @@ from tests.service_process import Service
 from benchmarks.ingest.stage import open_store
 from benchmarks.query.dataset import dataset
 from benchmarks.query.population import MODELS
+from benchmarks.query.restoration import count_partitions
 
 MODEL = MODELS[0]
 _BUCKET = "captures"  # that the population's keys name
@@ -43,6 +44,7 @@ def serve_console(size: int, pictures: int) -> Iterator[str]:
     """Yield the address of an api over `size` inferences, the newest of them with pictures."""
     with ExitStack() as stack:
         _, dsn = stack.enter_context(dataset(size))
+        asyncio.run(count_partitions(dsn))
         Postgres(dsn).execute(_SHOW_PICTURES.format(model=MODEL))
         minio = stack.enter_context(MinioServer())
         minio.create_bucket(_BUCKET)

@@ -1,7 +1,7 @@
 /** How many inferences came when, in bars of a fitting width. */
 
 import type { Link } from "./link.ts";
-import { askAggregate } from "./questions.ts";
+import { askAggregate, askPage } from "./questions.ts";
 import { readSpan } from "./times.ts";
 
 const MOST_BARS = 60;
@@ -59,11 +59,18 @@ function readBar(time: string, found: Record<string, unknown>): Bar {
 async function askExtent(link: Link, signal: AbortSignal) {
   const { from, to } = readSpan(link.time);
   if (from && to) return { from: Date.parse(from), to: Date.parse(to), last: null };
+  const [oldest, last] = await askEnds(link, signal);
+  if (!oldest || !last) return null;
+  const first = Date.parse(from ?? oldest);
+  return { from: first, to: Math.max(Date.parse(to ?? last), first + SECOND), last };
+}
+
+/** When the oldest and the newest came. Two pages are found by the index, whatever the number of inferences. */
+async function askEnds(link: Link, signal: AbortSignal): Promise<(string | undefined)[]> {
+  const pages = await Promise.all(["received_at", "-received_at"].map((sort) => askPage({ ...link, sort }, null, signal, 1)));
+  if (pages.every(({ items, next }) => items.length || !next)) return pages.map(({ items }) => items[0]?.received_at);
+  // of a filter that little matches, a page may end before it finds anything
   const measures = ["min", "max"].map((of) => ({ function: of, of: "received_at", as: of }));
   const { groups } = await askAggregate(link, { measures }, signal);
-  const found = groups[0]?.measures ?? {};
-  if (!found.min || !found.max) return null;
-  const last = String(found.max);
-  const first = Date.parse(from ?? String(found.min));
-  return { from: first, to: Math.max(Date.parse(to ?? last), first + SECOND), last };
+  return ["min", "max"].map((name) => groups[0]?.measures[name] as string | undefined);
 }
