@@ -111,9 +111,10 @@ def _check_blobs(settings: ApiSettings, body: ExportRequest) -> None:
     choice = choose_blobs(body)
     PART_FORMATS[body.format].check_blobs(choice)
     if choice == "links" and settings.presigned_urls == "off":
+        others = "copy or none" if PART_FORMATS[body.format].copied else "none"
         message = (
             "links are presigned, which this server does not do"
-            " (INFERENCE_STORE_PRESIGNED_URLS): choose copy or none"
+            f" (INFERENCE_STORE_PRESIGNED_URLS): choose {others}"
         )
         raise Invalid(f"blobs: {message}.", faults=[Fault("blobs", message)])
 
@@ -164,7 +165,7 @@ def _read_duration(text: str, settings: ApiSettings, now: datetime) -> datetime:
         raise _refuse_duration("it is an ISO 8601 duration, such as P7D or PT12H") from None
     if expires_at is None or expires_at > now + most:
         raise _refuse_duration(
-            f"an export stays for at most {settings.export_most_seconds:g} seconds"
+            f"an export stays for at most {settings.export_most_seconds:,.0f} seconds"
             " (INFERENCE_STORE_EXPORT_MOST_SECONDS)"
         )
     if expires_at <= now:

@@ -92,6 +92,9 @@ async def test_a_person_is_erased_from_an_export(
     for limit in (1, 2, 10):
         erased = await list_erased(client, export, limit)
         assert [item["uid"] for item in erased] == [UID["1"], UID["3"], UID["5"]]
+    path = f"/exports/{export}/erased?cursor="
+    assert (await call(client, "GET", path + erased[-1]["cursor"]))["items"] == []
+    assert (await call(client, "GET", path + erased[0]["cursor"]))["items"] == erased[1:]
     assert {item["erasure"] for item in erased} == {erasure}
     assert {(item["scope"], item["inferences"]) for item in erased} == {("inference", 1)}
 

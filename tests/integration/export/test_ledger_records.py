@@ -87,6 +87,11 @@ async def test_exactly_what_was_erased_leaves_the_lists(engine: AsyncEngine, see
                 assert (part.first, part.last) == (uids[0], uids[-1])
             is_stale = part_key in touched and part.storage_key is not None
             assert (part.state == "stale") == is_stale
+        stale = {
+            part.export
+            for part in await connection.execute(select(export_part))
+            if part.state == "stale"
+        }
         recorded = Counter[tuple[UUID, int]]()
         for row in await connection.execute(select(export_erased)):
             recorded[row.export, row.part] += row.inferences
@@ -95,6 +100,7 @@ async def test_exactly_what_was_erased_leaves_the_lists(engine: AsyncEngine, see
             assert row.hashed_by == "key"
         assert +recorded == +taken
         for job in await connection.execute(select(export_job)):
+            assert job.state == ("writing" if job.id in stale else "done")
             parts = [part_key for part_key in lists if part_key[0] == job.id]
             if touched.isdisjoint(parts):
                 continue

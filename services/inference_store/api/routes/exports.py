@@ -166,7 +166,7 @@ async def get_export_parts(  # noqa: PLR0917  (FastAPI calls it by name)
     f"{_ONE}/parts/{{number}}",
     response_class=StreamingResponse,
     responses=document_refusals(
-        404, 410, also={200: {"content": {ANY: {}, BYTES: BINARY}, "description": "The part."}}
+        404, 409, 410, also={200: {"content": {ANY: {}, BYTES: BINARY}, "description": "The part."}}
     ),
     openapi_extra=_NEEDED,
     summary="Download a part of an export",
@@ -181,14 +181,15 @@ async def get_export_part(
     """The bytes of a part, through the api."""
     job = await _find_readable(connection, access, export_id)
     parts = await list_parts(connection, export_id, after=number - 1, limit=1, lock=True)
+    if job.state in REMOVED:
+        raise Gone(f"The export is {job.state}: its parts are deleted.")
     if not parts or parts[0].number != number:
-        if job.state in REMOVED:
-            raise Gone(f"The export is {job.state}: its parts are deleted.")
         raise NotFound(f"The export has no part {number}.")
     part = parts[0]
     if part.state != "written" or part.storage_key is None:
-        message = f"The part {number} is not there: it is {part.state}."
-        raise Gone(message) if part.state == "removed" else NotFound(message)
+        if part.state == "removed":
+            raise Gone(f"The part {number} is not there: nothing of it is left.")
+        raise Conflict(f"The part {number} is {part.state}: ask again when the export is done.")
     await _record_download(connection, access, job, [part])
     try:
         stream = await blobs.stream(parse_stored(part.storage_key))

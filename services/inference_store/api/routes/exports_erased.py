@@ -35,12 +35,14 @@ async def list_erased_members(
     access: Asking,
 ) -> Answer:
     """What was exported and has been erased since, in the order of its erasure: delete it from
-    every copy. The last `cursor` that was asked with shows what has come since."""
+    every copy. The `cursor` of the last item shows what has come since."""
     if await find_job(connection, export_id, within=access.scope) is None:
         raise NotFound(f"There is no export {export_id}.")
     key = cursors.decode(page.cursor, int, int)
     after = FIRST if key is None else (key[0], key[1])
     erased = await list_erased(connection, export_id, after=after, limit=page.limit + 1)
     items, following = cursors.cut_page(erased, page.limit, lambda member: member.position)
-    shown = [ShownErasedMember.show(member) for member in items]
+    shown = [
+        ShownErasedMember.show(member, cursor=cursors.encode(*member.position)) for member in items
+    ]
     return Answer(ErasedMemberPage(items=shown, next=following))

@@ -4,8 +4,11 @@ from inference_store.api.shown import Shown
 from inference_store.export.ledger.notices import ErasedMember
 
 
-class ShownErasedMember(Shown, of=ErasedMember, instead={"position": ()}):
+class ShownErasedMember(Shown, of=ErasedMember, instead={"position": ("cursor",)}):
     """A member that an erasure took: erase it in copies too."""
+
+    cursor: str
+    """Continues after it: of the last one, with what comes later."""
 
 
 class ErasedMemberPage(Shown):

@@ -117,6 +117,15 @@ async def reopen_job(connection: AsyncConnection, id: UUID) -> None:
     await _update(connection, id, ("done",), {"state": "writing", "finished_at": None})
 
 
+async def reopen_if_stale(connection: AsyncConnection, id: UUID) -> None:
+    """Let an export that is done go on if an erasure has to delete a part of it: it is not whole
+    until the part is written again."""
+    here = export_part.c
+    is_stale = select(here.number).where(here.export == id, here.state == "stale").exists()
+    done = export_job.update().where(_HERE.id == id, _HERE.state == "done", is_stale)
+    await connection.execute(done.values(state="writing", finished_at=None))
+
+
 async def fail_job(connection: AsyncConnection, id: UUID, error: str) -> None:
     """Record that a job cannot be done; it is not tried again."""
     values = {"state": "failed", "finished_at": func.now(), "error": error[:_ERROR_CHARACTERS]}

@@ -14,7 +14,7 @@ from sqlalchemy import func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.export.jobs.members import UID_BYTES, unpack_uids
-from inference_store.export.jobs.state_changes import recount
+from inference_store.export.jobs.state_changes import recount, reopen_if_stale
 from inference_store.index.identities import Identity, by_model
 from inference_store.index.tables import export_erased, export_part
 
@@ -60,6 +60,7 @@ async def record_batch(
                     touched.add(row.export)
             after = page[-1].export, page[-1].number
     for export in sorted(touched):
+        await reopen_if_stale(connection, export)
         await recount(connection, export)
 
 
