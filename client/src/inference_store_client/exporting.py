@@ -1,7 +1,7 @@
 """Exports that the store carries out: requested, waited for, their parts downloaded. No I/O."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -79,18 +79,56 @@ def read_export(request: Request, build: Build[T], settings: ClientSettings) -> 
 
 def wait_until_written(id: UUID, build: Build[T], settings: ClientSettings) -> Steps[T]:
     """Wait until every part is written. Raises ExportFailed if that will never be."""
-    wait_seconds = _FIRST_WAIT_SECONDS
+    waits = _list_waits()
     request = make_request("GET", make_path("exports", str(id)))
     while True:
         export = yield from read_export(request, build, settings)
         if export.state in ENDED:
             break
-        yield Wait(wait_seconds)
-        wait_seconds = min(2 * wait_seconds, _LONGEST_WAIT_SECONDS)
+        yield Wait(next(waits))
     if export.state != "done":
         reason = export.error or "its parts are deleted"
         raise ExportFailed(f"the export {id} is {export.state}: {reason}")
     return export
+
+
+def wait_for_parts(
+    id: UUID, build: Build[T], settings: ClientSettings
+) -> Steps[tuple[T, list[ExportPart]]]:
+    """Wait until an export is done and no part of it is to be written again; return both.
+
+    An erasure can reach a part after the export was seen done. Raises as `wait_until_written`.
+    """
+    waits = _list_waits()
+    while True:
+        export = yield from wait_until_written(id, build, settings)
+        parts = yield from list_parts(id, settings)
+        if (yield from _is_whole(export, parts, settings)):
+            return export, parts
+        yield Wait(next(waits))
+
+
+def _is_whole(
+    export: ExportFields, parts: Sequence[ExportPart], settings: ClientSettings
+) -> Steps[bool]:
+    """Return whether the parts are all that an export has."""
+    states = {part.state for part in parts}
+    if not states <= {"written", "removed"}:
+        return False
+    if "removed" not in states and len(parts) >= export.parts:
+        return True
+    # Nothing is left in a part; or the export ended after it was seen done, and all are removed.
+    request = make_request("GET", make_path("exports", str(export.id)))
+    now = yield from fetch(ExportFields, request, settings)
+    return now.state == "done" and len(parts) >= now.parts
+
+
+def _list_waits() -> Iterator[float]:
+    """Yield ever longer waits in seconds, without end."""
+    seconds = _FIRST_WAIT_SECONDS
+    while True:
+        yield seconds
+        seconds = min(2 * seconds, _LONGEST_WAIT_SECONDS)
 
 
 def list_parts(id: UUID, settings: ClientSettings) -> Steps[list[ExportPart]]:

@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from .commands import Close, Deliver, Failure, Read, Response, Steps, Wait
-from .errors import ExportFailed, UnexpectedAnswer
+from .errors import ExportFailed, Refused, UnexpectedAnswer
 from .exchange import is_success, open_response, read_content
 from .requests import ANY, Request
 from .settings import ClientSettings
 from .values.exports import ExportPart
 
 _PARTIAL: Final = 206
+_DELETED: Final = (404, 410)
 
 
 @dataclass(slots=True)
@@ -56,10 +57,22 @@ def _read_once(
     if not is_success(opened):
         refused = yield from read_content(opened)
         assert isinstance(refused, Failure)
-        return refused
+        return _name_deleted(part, refused)
     failure = yield from _read_pieces(received, skipped=_count_skipped(opened, received))
     yield Close()
     return failure
+
+
+def _name_deleted(part: ExportPart, refused: Failure) -> Failure:
+    """Return the failure; of a link that leads nowhere: what that means, and the remedy."""
+    if not (isinstance(refused.error, Refused) and refused.error.status in _DELETED):
+        return refused
+    error = ExportFailed(
+        f"the link of part {part.number} leads nowhere ({refused.error.status}): its object was"
+        " deleted, perhaps by an erasure; download the export again"
+    )
+    error.__cause__ = refused.error
+    return Failure(error, is_transient=False)
 
 
 def _count_skipped(response: Response, received: _Received) -> int:

@@ -54,12 +54,14 @@ def make_export(state: str, **changes: Any) -> httpx.Response:
     return httpx.Response(200, json={**nothing, **counts, **known, **changes})
 
 
-def make_part(number: int, content: bytes | None, link: str = _LINK) -> dict[str, Any]:
-    """Make a part as the API shows it; None: it is not written."""
+def make_part(
+    number: int, content: bytes | None, link: str = _LINK, state: str = "removed"
+) -> dict[str, Any]:
+    """Make a part as the API shows it; None: it is not written, but in this state."""
     written = content is not None
     return {
         "number": number,
-        "state": "written" if written else "removed",
+        "state": "written" if written else state,
         "url": link if written else None,
         "rows": 1 if written else None,
         "bytes": None if content is None else len(content),
@@ -83,6 +85,7 @@ async def test_requests_waits_and_downloads(client: Client, tmp_path: Path) -> N
             make_export("done"),
             make_page([make_part(1, b"one"), make_part(2, None)], "more"),
             make_page([make_part(3, b"three")]),
+            make_export("done"),
             httpx.Response(200, content=b"one"),
             httpx.Response(200, content=b"three"),
         ]
@@ -111,6 +114,48 @@ async def test_requests_waits_and_downloads(client: Client, tmp_path: Path) -> N
         "webhook": "https://hooks.example/e",
     }
     assert "authorization" not in link.headers
+
+
+@pytest.mark.parametrize("state", ["stale", "listed", "writing"])
+async def test_a_part_that_is_to_be_written_again_is_waited_for(
+    client: Client, tmp_path: Path, state: str
+) -> None:
+    done = make_export("done")
+    recorded = Recorded(
+        [
+            *(done, done, make_page([make_part(1, b"one"), make_part(2, None, state=state)])),
+            *(done, make_page([make_part(1, b"one"), make_part(2, b"two")])),
+            *(httpx.Response(200, content=content) for content in (b"one", b"two")),
+        ]
+    )
+    export = await client.ask(lambda: client.make_answered(recorded).export(EXPORT))
+    files = await client.ask(lambda: export.download(tmp_path / "frames"))
+    assert [path.read_bytes() for path in files] == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("parts", [[make_part(1, None)], []])
+async def test_parts_that_are_deleted_while_they_are_listed_are_no_empty_export(
+    client: Client, tmp_path: Path, parts: list[dict[str, Any]]
+) -> None:
+    done, over = make_export("done", parts=1), make_export("expired", parts=1)
+    recorded = Recorded([done, done, make_page(parts), over, over])
+    export = await client.ask(lambda: client.make_answered(recorded).export(EXPORT))
+    with pytest.raises(ExportFailed, match="is expired: its parts are deleted"):
+        await client.ask(lambda: export.download(tmp_path / "frames"))
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("status", [404, 410])
+async def test_a_link_whose_object_was_deleted_is_an_error(
+    client: Client, tmp_path: Path, status: int
+) -> None:
+    done = make_export("done")
+    gone = httpx.Response(status, content=b"<Error><Code>NoSuchKey</Code></Error>")
+    recorded = Recorded([done, done, make_page([make_part(1, b"one")]), gone])
+    export = await client.ask(lambda: client.make_answered(recorded).export(EXPORT))
+    with pytest.raises(ExportFailed, match=r"part 1 leads nowhere .* download the export again"):
+        await client.ask(lambda: export.download(tmp_path / "frames"))
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("state", ["failed", "cancelling", "cancelled", "expired"])

@@ -51,9 +51,9 @@ class AsyncExport(ExportFields):
         """
         names = []
         with NewFolder(Path(folder)) as new:
-            export = await self.wait()
-            for part in await self.list_parts():
-                if part.url is not None:
+            export, parts = await self._wait_for_parts()
+            for part in parts:
+                if part.state != "removed":
                     names.append(exporting.name_part(export, part))
                     with exporting.open_part(new, names[-1]) as write:
                         async with aclosing(self._stream_part(part)) as pieces:
@@ -67,6 +67,10 @@ class AsyncExport(ExportFields):
         request = make_request("POST", make_path("exports", str(self.id), "cancel"))
         steps = exporting.read_export(request, self._build, self._transport.settings)
         return await self._transport.run(steps)
+
+    async def _wait_for_parts(self) -> "tuple[AsyncExport, list[ExportPart]]":
+        settings = self._transport.settings
+        return await self._transport.run(exporting.wait_for_parts(self.id, self._build, settings))
 
     def _stream_part(self, part: ExportPart) -> AsyncGenerator[bytes]:
         return self._transport.iterate(stream_part(part, self._transport.settings))

@@ -49,9 +49,9 @@ class Export(ExportFields):
         """
         names = []
         with NewFolder(Path(folder)) as new:
-            export = self.wait()
-            for part in self.list_parts():
-                if part.url is not None:
+            export, parts = self._wait_for_parts()
+            for part in parts:
+                if part.state != "removed":
                     names.append(exporting.name_part(export, part))
                     with exporting.open_part(new, names[-1]) as write:
                         for piece in self._stream_part(part):
@@ -64,6 +64,10 @@ class Export(ExportFields):
         request = make_request("POST", make_path("exports", str(self.id), "cancel"))
         steps = exporting.read_export(request, self._build, self._transport.settings)
         return self._transport.run(steps)
+
+    def _wait_for_parts(self) -> "tuple[Export, list[ExportPart]]":
+        settings = self._transport.settings
+        return self._transport.run(exporting.wait_for_parts(self.id, self._build, settings))
 
     def _stream_part(self, part: ExportPart) -> Iterator[bytes]:
         return self._transport.iterate(stream_part(part, self._transport.settings))
