@@ -27,12 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         required=True,
         metavar="FILE",
-        help="the file to write; of a dataset of pictures: the folder",
+        help="the file to write; of a dataset of pictures, and with --job: the new folder",
     )
     parser.add_argument(
         "--format",
         choices=sorted({*FORMATS, *DATASETS, *export_job.FORMATS}),
-        help="default: as the file's name ends",
+        help="default: as the name of -o ends; a job whose name says none writes parquet",
     )
     parser.add_argument("--force", action="store_true", help="replace the file if it is there")
     add_columns(parser)

@@ -48,10 +48,16 @@ def find_format(name: str | None, output: Path) -> ExportFormat:
     """Return the format of a name, else of the file's ending."""
     if name is not None:
         return FORMATS[name]
-    for known in FORMATS.values():
-        if output.suffix.lower() in known.endings:
-            return known
+    ending = find_ending(output)
+    if ending is not None:
+        return FORMATS[ending]
     raise SettingsError(f"{output} does not say its format: --format {'|'.join(sorted(FORMATS))}")
+
+
+def find_ending(output: Path) -> str | None:
+    """Return the name of the format that the ending of a name says; None: it says none."""
+    ending = output.suffix.lower()
+    return next((name for name, known in FORMATS.items() if ending in known.endings), None)
 
 
 def _stream_lines(question: Question, settings: ClientSettings) -> Steps[None]:

@@ -16,6 +16,7 @@ from inference_store_client.values.exports import ExportBlobs, ExportFormat
 
 from .arguments import make_question, open_store
 from .ending import say
+from .export_formats import find_ending
 
 FORMATS: Final[tuple[ExportFormat, ...]] = get_args(ExportFormat)
 """What a job writes."""
@@ -64,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     with open_store(options) as transport:
         request = exporting.make_export_request(
             make_question(options),
-            options.format or FORMATS[0],
+            options.format or find_ending(options.output) or FORMATS[0],
             blobs=options.blobs,
             expires_in=options.expires_in,
             confirm=options.confirm,

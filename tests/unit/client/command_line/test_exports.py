@@ -1,5 +1,8 @@
 """What the command line says of an export that the store writes, if something goes wrong."""
 
+import asyncio
+import json
+import re
 from pathlib import Path
 
 import httpx
@@ -77,6 +80,35 @@ def test_what_only_a_job_writes_says_so(tmp_path: Path, capsys: pytest.CaptureFi
     ]:
         assert main([*words, *more]) == 2
         assert remedy in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "format"),
+    [
+        ("faces.csv", [], "csv"),
+        ("faces.NDJSON", [], "jsonl"),
+        ("faces", [], "parquet"),
+        ("faces.csv", ["--format", "arrow"], "arrow"),
+    ],
+)
+async def test_a_job_obeys_the_ending_of_its_folder(
+    tmp_path: Path, name: str, more: list[str], format: str
+) -> None:
+    asked: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(re.findall(rb"(?i)content-length: (\d+)", head)[0])
+        asked.append(await reader.readexactly(length))
+        writer.write(b"HTTP/1.1 422 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        words = ["export", "m", "--job", "--url", f"http://127.0.0.1:{port}"]
+        status = await asyncio.to_thread(main, [*words, "-o", str(tmp_path / name), *more])
+    assert (status, [json.loads(body)["format"] for body in asked]) == (1, [format])
 
 
 def test_a_request_without_an_answer_may_have_been_carried_out(
