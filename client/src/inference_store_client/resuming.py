@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from .commands import Close, Failure, Steps, Wait
 from .errors import ConnectionFailed, StoreError, StreamIncomplete
 from .exchange import is_success, open_response, read_content
+from .plurals import write_count
 from .requests import Request
 from .settings import ClientSettings
 
@@ -74,7 +75,7 @@ def _read_once(
 
 
 def _explain(error: StoreError, position: Position) -> StoreError:
-    count = f"{position.received:,} inferences had come"
+    count = f"{write_count(position.received, 'inference')} had come"
     if not isinstance(error, ConnectionFailed):
         if position.received:
             error.add_note(count)

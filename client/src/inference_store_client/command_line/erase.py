@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from inference_store_client.json_text import Json
+from inference_store_client.plurals import write_count
 from inference_store_client.reading import request_any
 from inference_store_client.requests import make_path, make_request
 from inference_store_client.sync.transport import Transport
@@ -65,7 +66,8 @@ def _post(transport: Transport, model: str, body: Mapping[str, Any], *, is_read:
 
 def _describe(estimate: Mapping[str, Any]) -> str:
     count, objects = estimate["inferences"], estimate["objects"]
-    return f"It takes {count:,} inferences with {objects:,} objects; {estimate['held']:,} are held."
+    inferences, with_objects = write_count(count, "inference"), write_count(objects, "object")
+    return f"It takes {inferences} with {with_objects}; held: {estimate['held']:,}."
 
 
 def _print(answer: Json, options: argparse.Namespace) -> None:

@@ -1,7 +1,7 @@
 """`istore export --job`: the store writes the files, and this downloads them into a folder."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -11,8 +11,9 @@ from uuid import UUID
 from inference_store_client import exporting
 from inference_store_client.decoding import decode
 from inference_store_client.errors import ConnectionFailed, ExportFailed, SettingsError
-from inference_store_client.sync.export import Export
-from inference_store_client.values.exports import ExportBlobs, ExportFormat
+from inference_store_client.plurals import write_count
+from inference_store_client.sync.export import Export, download_parts
+from inference_store_client.values.exports import ExportBlobs, ExportFormat, ExportPart
 
 from .arguments import make_question, open_store
 from .ending import say
@@ -74,20 +75,35 @@ def run(options: argparse.Namespace) -> int:
         build = partial(decode, Export, _transport=transport)
         with _warn_if_lost():
             export = transport.run(exporting.read_export(request, build, transport.settings))
-        say(f"Export {export.id}: the store writes it.")
-        download(export, options.output)
+        download(export, options.output, f"Export {export.id}: the store writes it.")
     return 0
 
 
-def download(export: Export, folder: Path) -> None:
-    """Wait until an export is written, and download its parts into a new folder."""
-    with _name_remedy(export.id, "goes on writing"):
-        done = export.wait()
-    with _name_remedy(export.id, "keeps"):
-        files = done.download(folder)
-    say(f"{done.rows:,} inferences in {len(files):,} files: {folder}")
-    if not files:
-        say("nothing matches: the folder is empty")
+def download(export: Export, folder: Path, news: str | None = None) -> None:
+    """Say the news of an export, wait until it is written, and download its parts."""
+    with _name_remedy(export.id):
+        if news is not None:
+            say(news)
+        parts, files = download_parts(export, folder)
+    say(_describe(parts, files, folder))
+
+
+def _describe(parts: Sequence[ExportPart], files: Sequence[Path], folder: Path) -> str:
+    """Return what was downloaded, and in a second line what is not in it."""
+    rows, gone, missing = (
+        sum(getattr(part, name) or 0 for part in parts) for name in ("rows", "gone", "missing")
+    )
+    lines = [f"{write_count(rows, 'inference')} in {write_count(len(files), 'file')}: {folder}"]
+    left_out = [f"{write_count(gone, 'inference')} (erased)"] if gone else []
+    if missing:
+        left_out.append(
+            f"{write_count(missing, 'blob')} (deleted, not in the bucket, or too large)"
+        )
+    if left_out:
+        lines.append(f"left out: {', '.join(left_out)}")
+    elif not files:
+        lines.append("nothing matches: the folder is empty")
+    return "\n".join(lines)
 
 
 def check_folder(path: Path) -> None:
@@ -109,15 +125,15 @@ def _warn_if_lost() -> Iterator[None]:
 
 
 @contextmanager
-def _name_remedy(id: UUID, what: str) -> Iterator[None]:
-    """Say of an error or Ctrl-C what the store does with the export, and the commands for it."""
+def _name_remedy(id: UUID) -> Iterator[None]:
+    """Say of an error or Ctrl-C that the store goes on, and the commands for the export."""
     try:
         yield
     except ExportFailed:
         raise
     except BaseException as error:
         error.add_note(
-            f"The store {what} export {id}: `istore exports get {id} -o FOLDER` fetches it,"
+            f"The store goes on with export {id}: `istore exports get {id} -o FOLDER` fetches it,"
             f" `istore exports cancel {id}` stops it."
         )
         raise

@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from inference_store_client.chunks import Chunk, Restart
+from inference_store_client.plurals import write_count
 
 _PAUSE_SECONDS: Final = 0.2
 
@@ -33,7 +34,8 @@ class Progress:
     def describe(self) -> str:
         """Return how much has come, in how long."""
         seconds = time.monotonic() - self._begun
-        return f"{self._count:,} inferences, {self._bytes / 1e6:,.1f} MB received, {seconds:.1f} s"
+        count = write_count(self._count, "inference")
+        return f"{count}, {self._bytes / 1e6:,.1f} MB received, {seconds:.1f} s"
 
     def __enter__(self) -> Self:
         return self

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from inference_store_client.plurals import write_count
+
 LEFT_OUT: Final[Mapping[str, str]] = {
     "no_data": "the store has no datum of them",
     "deleted": "their datum was deleted, or is not in the bucket",
@@ -65,13 +67,19 @@ class DatasetSummary:
     def __str__(self) -> str:
         return "\n".join(
             [
-                f"{self.folder.name}: {self.pictures:,} pictures of {self.inferences:,} inferences,"
-                f" {self.annotations:,} annotations of {len(self.classes):,} classes",
+                self._describe_contents(),
                 *_describe("inferences left out", self.left_out, LEFT_OUT),
                 *_describe("predictions dropped", self.dropped, DROPPED),
                 *_describe("remarks", self.remarks, REMARKS),
             ]
         )
+
+    def _describe_contents(self) -> str:
+        pictures = write_count(self.pictures, "picture")
+        inferences = write_count(self.inferences, "inference")
+        annotations = write_count(self.annotations, "annotation")
+        classes = write_count(len(self.classes), "class", "classes")
+        return f"{self.folder.name}: {pictures} of {inferences}, {annotations} of {classes}"
 
 
 def _describe(title: str, counts: Mapping[str, int], texts: Mapping[str, str]) -> list[str]:

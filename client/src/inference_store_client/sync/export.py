@@ -47,17 +47,7 @@ class Export(ExportFields):
         The folder must be new. It appears when it is whole, and only you may read it. A download
         that is cut off is continued; no part is in memory as a whole.
         """
-        names = []
-        with NewFolder(Path(folder)) as new:
-            export, parts = self._wait_for_parts()
-            for part in parts:
-                if part.state != "removed":
-                    names.append(exporting.name_part(export, part))
-                    with exporting.open_part(new, names[-1]) as write:
-                        for piece in self._stream_part(part):
-                            write(piece)
-            new.publish()
-        return [new.target / name for name in names]
+        return download_parts(self, folder)[1]
 
     def cancel(self) -> "Export":
         """Stop it, and let the store delete its parts."""
@@ -74,3 +64,18 @@ class Export(ExportFields):
 
     def _build(self, members: Json) -> "Export":
         return decode(Export, members, _transport=self._transport)
+
+
+def download_parts(export: Export, folder: str | Path) -> tuple[list[ExportPart], list[Path]]:
+    """Download an export as `Export.download` does; return its parts and the files."""
+    names = []
+    with NewFolder(Path(folder)) as new:
+        export, parts = export._wait_for_parts()
+        for part in parts:
+            if part.state != "removed":
+                names.append(exporting.name_part(export, part))
+                with exporting.open_part(new, names[-1]) as write:
+                    for piece in export._stream_part(part):
+                        write(piece)
+        new.publish()
+    return parts, [new.target / name for name in names]

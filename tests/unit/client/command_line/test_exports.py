@@ -35,7 +35,7 @@ def test_ctrl_c_says_what_the_store_goes_on_with(
 ) -> None:
     assert get(tmp_path / "frames", KeyboardInterrupt()) == 130
     assert capsys.readouterr().err == (
-        f"The store goes on writing export {EXPORT}: `istore exports get {EXPORT} -o FOLDER`"
+        f"The store goes on with export {EXPORT}: `istore exports get {EXPORT} -o FOLDER`"
         f" fetches it, `istore exports cancel {EXPORT}` stops it.\n"
     )
     assert [*tmp_path.iterdir()] == []
@@ -47,11 +47,11 @@ def test_a_full_disk_says_where_the_export_still_is(
     content = bytes(100_000)
     done, page = make_export("done"), make_page([make_part(1, content)])
     with largest_file(10_000):
-        status = get(tmp_path / "frames", done, done, page, httpx.Response(200, content=content))
+        status = get(tmp_path / "frames", done, page, httpx.Response(200, content=content))
     said = capsys.readouterr().err.splitlines()
     assert (status, len(said)) == (1, 2)
     assert said[0] == f"{tmp_path / 'frames' / 'part-00001.jsonl'}: File too large"
-    assert said[1].startswith(f"The store keeps export {EXPORT}: `istore exports get")
+    assert said[1].startswith(f"The store goes on with export {EXPORT}: `istore exports get")
     assert [*tmp_path.iterdir()] == []
 
 
@@ -64,11 +64,31 @@ def test_an_export_that_failed_has_no_remedy(
 
 def test_an_export_of_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "frames"
-    assert get(folder, make_export("done"), make_export("done"), make_page([])) == 0
+    assert get(folder, make_export("done"), make_page([]), make_export("done")) == 0
     assert capsys.readouterr().err == (
         f"0 inferences in 0 files: {folder}\nnothing matches: the folder is empty\n"
     )
     assert [*folder.iterdir()] == []
+
+
+def test_what_is_not_in_an_export_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = make_part(1, b"one") | {"gone": 1, "missing": 2}
+    page, content = make_page([part]), httpx.Response(200, content=b"one")
+    assert get(tmp_path / "frames", make_export("done"), page, content) == 0
+    assert capsys.readouterr().err == (
+        f"1 inference in 1 file: {tmp_path / 'frames'}\n"
+        "left out: 1 inference (erased), 2 blobs (deleted, not in the bucket, or too large)\n"
+    )
+
+
+def test_an_export_of_which_all_was_erased_does_not_say_that_nothing_matched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = make_page([make_part(1, None) | {"gone": 3}])
+    assert get(tmp_path / "frames", make_export("done"), page, make_export("done")) == 0
+    assert capsys.readouterr().err.splitlines()[1:] == ["left out: 3 inferences (erased)"]
 
 
 def test_what_only_a_job_writes_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
