@@ -3,12 +3,14 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from .commands import Steps, Wait
 from .disk_errors import name_target
 from .errors import ExportFailed, SettingsError
+from .instants import format_duration
 from .new_folder import NewFolder
 from .question import NEWEST_FIRST, Question
 from .reading import fetch, request_any
@@ -43,7 +45,7 @@ def make_export_request(
     format: ExportFormat,
     *,
     blobs: ExportBlobs | None,
-    expires_in: str | None,
+    expires_in: str | timedelta | None,
     confirm: bool,
     webhook: str | None,
 ) -> Request:
@@ -60,13 +62,19 @@ def make_export_request(
     }.items():
         if is_given:
             raise SettingsError(f"an export has no `{name}`: leave it out, or stream instead")
+    if others := [name for name in question.include if name not in _INCLUDED]:
+        raise SettingsError(
+            f"an export cannot `include` {', '.join(others)}: leave it out; for links to the blobs"
+            ' give blobs="links"'
+        )
     body = {
         **question.list_conditions(),
         "format": format,
-        "include": [name for name in question.include if name in _INCLUDED],
+        "include": list(question.include),
         "confirm": confirm,
     }
-    more = {"blobs": blobs, "expires_in": expires_in, "webhook": webhook}
+    ends = format_duration(expires_in) if isinstance(expires_in, timedelta) else expires_in
+    more = {"blobs": blobs, "expires_in": ends, "webhook": webhook}
     body |= {name: value for name, value in more.items() if value is not None}
     path = question.path.removesuffix("/inferences") + "/exports"
     return make_request("POST", path, body=body)

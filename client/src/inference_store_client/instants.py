@@ -1,6 +1,6 @@
-"""Instants, as the API takes them."""
+"""Instants and durations, as the API takes them."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
 from .errors import FilterError
@@ -19,3 +19,9 @@ def format_instant(at: Instant) -> str:
             " .astimezone() for the time of this machine"
         )
     return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def format_duration(duration: timedelta) -> str:
+    """Return a duration in ISO 8601, in seconds: `PT86400S`."""
+    seconds = f"{duration / timedelta(seconds=1):.6f}".rstrip("0").rstrip(".")
+    return f"PT{seconds}S"

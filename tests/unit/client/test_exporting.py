@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, get_args
 from uuid import UUID
@@ -227,6 +228,23 @@ async def test_asks_for_blobs_and_names_each_format(
     assert json.loads(recorded.requests[0].content)["blobs"] == "links"
 
 
+@pytest.mark.parametrize(
+    ("expires_in", "sent"),
+    [
+        (timedelta(days=1), "PT86400S"),
+        (timedelta(hours=1, milliseconds=500), "PT3600.5S"),
+        ("P7D", "P7D"),
+    ],
+)
+async def test_an_export_ends_after_a_duration(
+    client: Client, expires_in: str | timedelta, sent: str
+) -> None:
+    recorded = Recorded([make_export("pending")])
+    inferences = client.make_answered(recorded).model("m").inferences()
+    await client.ask(lambda: inferences.export(expires_in=expires_in))
+    assert json.loads(recorded.requests[0].content)["expires_in"] == sent
+
+
 async def test_refuses_what_an_export_cannot_have(client: Client) -> None:
     store = client.make_answered(Recorded([]))
     for inferences, name in [
@@ -234,6 +252,7 @@ async def test_refuses_what_an_export_cannot_have(client: Client) -> None:
         (store.model("m").inferences(sort="frame_number"), "sort"),
         (store.model("m").inferences(inference_ids=["one"]), "inference_ids"),
         (store.model("m").inferences(unknown_keys="empty"), "unknown_keys"),
+        (store.model("m").inferences(include=["metadata", "urls"]), 'include` urls.*blobs="links"'),
     ]:
         with pytest.raises(SettingsError, match=name):
             await client.ask(inferences.export)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Final, TypeAlias
+from typing import IO, Any, Final, Literal, TypeAlias
 
 from inference_store_client.chunks import Chunk
 from inference_store_client.columns import stream_columns
@@ -19,6 +19,7 @@ from inference_store_client.streaming import stream
 from .new_file import NewFile
 from .parquet import write_parquet
 
+FileFormat: TypeAlias = Literal["arrow", "csv", "jsonl", "parquet"]
 _Columns: TypeAlias = Callable[[Question, ClientSettings, Sequence[str] | None], Steps[None]]
 _CURSOR: Final = "cursor"
 
@@ -44,7 +45,7 @@ class ExportFormat:
             file.convert(self.convert)
 
 
-def find_format(name: str | None, output: Path) -> ExportFormat:
+def find_format(name: FileFormat | None, output: Path) -> ExportFormat:
     """Return the format of a name, else of the file's ending."""
     if name is not None:
         return FORMATS[name]
@@ -54,7 +55,7 @@ def find_format(name: str | None, output: Path) -> ExportFormat:
     raise SettingsError(f"{output} does not say its format: --format {'|'.join(sorted(FORMATS))}")
 
 
-def find_ending(output: Path) -> str | None:
+def find_ending(output: Path) -> FileFormat | None:
     """Return the name of the format that the ending of a name says; None: it says none."""
     ending = output.suffix.lower()
     return next((name for name, known in FORMATS.items() if ending in known.endings), None)
@@ -79,7 +80,7 @@ def _as_columns(read: _Columns) -> Callable[[Question, ClientSettings], Steps[No
     )
 
 
-FORMATS: Final[Mapping[str, ExportFormat]] = {
+FORMATS: Final[Mapping[FileFormat, ExportFormat]] = {
     "arrow": ExportFormat(
         _as_columns(stream_columns), (".arrow", ".arrows"), {"nanoarrow": "arrow"}
     ),

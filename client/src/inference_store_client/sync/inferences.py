@@ -1,6 +1,7 @@
 """The inferences that match a question."""
 
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +85,7 @@ class Inferences(DatasetMethods["DatasetSummary"]):
         format: ExportFormat = "parquet",
         *,
         blobs: ExportBlobs | None = None,
-        expires_in: str | None = None,
+        expires_in: str | timedelta | None = None,
         confirm: bool = False,
         webhook: str | None = None,
     ) -> Export:
@@ -92,8 +93,8 @@ class Inferences(DatasetMethods["DatasetSummary"]):
 
         `blobs`: beside each inference nothing, links to its blobs, or their bytes (`copy`); links
         and copies need the right `read_inputs`. Left out: `copy` for webdataset, else nothing.
-        `expires_in`: when the parts are deleted, as an ISO 8601 duration (`P7D`). `confirm`: also
-        if very many match.
+        `expires_in`: when the parts are deleted: a `timedelta`, or an ISO 8601 duration (`P7D`).
+        `confirm`: also if very many match.
         `webhook`: a URL to which is sent that erasures have taken something of it.
         """
         request = make_export_request(

@@ -31,7 +31,7 @@ class Obstacle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erasure:
-    """An erasure. `state` is `done` when the certificate is signed."""
+    """An erasure. `state` is `certified` when the certificate is signed."""
 
     id: UUID
     cause: str
