@@ -13,11 +13,12 @@ from .errors import ExportFailed, SettingsError
 from .instants import format_duration
 from .new_folder import NewFolder
 from .question import NEWEST_FIRST, Question
-from .reading import fetch, request_any
+from .reading import fetch, read_list, request_any
 from .requests import Request, make_path, make_request
 from .settings import ClientSettings
 from .values.exports import (
     ENDED,
+    ErasedMemberPage,
     ExportBlobs,
     ExportFields,
     ExportFormat,
@@ -150,6 +151,11 @@ def list_parts(id: UUID, settings: ClientSettings) -> Steps[list[ExportPart]]:
         if page.next is None:
             return parts
         params = {"cursor": page.next}
+
+
+def list_erased(id: UUID, settings: ClientSettings) -> Steps[None]:
+    """Deliver what erasures took of an export, page by page."""
+    return read_list(make_path("exports", str(id), "erased"), ErasedMemberPage, settings, {})
 
 
 def name_part(export: ExportFields, part: ExportPart) -> str:

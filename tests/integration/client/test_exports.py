@@ -4,9 +4,10 @@ import asyncio
 import json
 import re
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -40,6 +41,15 @@ async def running(run_turn: Callable[[], object]) -> AsyncIterator[None]:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
+
+
+async def wait_for_some(ask: Callable[[], Awaitable[list[Any]]]) -> list[Any]:
+    """Ask until a list has something."""
+    for _ in range(600):
+        if listed := await ask():
+            return listed
+        await asyncio.sleep(0.05)
+    raise AssertionError("nothing came")
 
 
 @pytest.fixture
@@ -113,4 +123,29 @@ async def test_an_export_goes_on_after_ctrl_c_and_is_got_again(url: str, tmp_pat
     cancelled = await istore.run("exports", "cancel", id.decode())
     assert "the store deletes its parts" in cancelled.stderr
     unknown = await istore.run("exports", "get", "x", "-o", str(tmp_path / "other"))
-    assert (unknown.returncode, "export_id" in unknown.stderr) == (1, True)
+    assert unknown.returncode == 2
+    assert unknown.stderr == "x is no id of an export: `istore exports list` shows them\n"
+
+
+async def test_what_was_erased_of_an_export_is_listed(
+    url: str, both: Client, tmp_path: Path
+) -> None:
+    async with both.open_store(url) as store:
+        model = store.model(MODEL)
+        export = await both.ask(lambda: model.inferences(field.ok).export("jsonl"))
+        await both.ask(lambda: export.download(tmp_path / "before"))
+        assert await both.ask(export.list_erased) == []
+        inference = await both.ask(lambda: model.inference("frame-051"))
+        erasure = await both.ask(inference.erase)
+        [erased] = await wait_for_some(lambda: both.ask(export.list_erased))
+        files = await both.ask(lambda: export.download(tmp_path / "after"))
+    assert (erased.uid, erased.inferences, erased.scope) == (inference.uid, 1, "inference")
+    assert erased.erasure == erasure.id
+    assert sum(len(path.read_text().splitlines()) for path in files) == 89
+    istore = Istore(url, tmp_path)
+    lines = await istore.run("exports", "erased", str(export.id))
+    assert json.loads(lines.stdout)["uid"] == str(inference.uid)
+    table = await istore.run("exports", "erased", str(export.id), "--format", "table")
+    head, row = table.stdout.splitlines()
+    assert head.split() == ["uid", "inferences", "scope", "erased_at", "erasure"]
+    assert row.split()[0] == str(inference.uid)

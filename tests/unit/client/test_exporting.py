@@ -245,6 +245,23 @@ async def test_an_export_ends_after_a_duration(
     assert json.loads(recorded.requests[0].content)["expires_in"] == sent
 
 
+async def test_lists_all_that_was_erased(client: Client) -> None:
+    uids = [f"019ac3f2-7c00-8123-9abc-{number:012x}" for number in range(3)]
+    items = [
+        {
+            **{"uid": uid, "inferences": 1, "scope": "inference", "cursor": uid},
+            **{"erased_at": "2026-11-01T00:00:00Z", "erasure": EXPORT},
+        }
+        for uid in uids
+    ]
+    recorded = Recorded([make_export("done"), make_page(items[:2], "more"), make_page(items[2:])])
+    export = await client.ask(lambda: client.make_answered(recorded).export(EXPORT))
+    erased = await client.ask(export.list_erased)
+    assert [str(member.uid) for member in erased] == uids
+    paths = [request.url.raw_path.decode() for request in recorded.requests[1:]]
+    assert paths == [f"/v1/exports/{EXPORT}/erased{query}" for query in ("", "?cursor=more")]
+
+
 async def test_refuses_what_an_export_cannot_have(client: Client) -> None:
     store = client.make_answered(Recorded([]))
     for inferences, name in [

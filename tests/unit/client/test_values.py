@@ -24,6 +24,8 @@ from inference_store_client.values.drawings import (
 from inference_store_client.values.erasures import Erasure, Obstacle, Progress
 from inference_store_client.values.exports import (
     Download,
+    ErasedMember,
+    ErasedMemberPage,
     ExportFields,
     ExportPart,
     ExportPartPage,
@@ -83,6 +85,8 @@ KINDS: dict[str, type[Any]] = {
     "ShownWebhook": Webhook,
     "ShownPart": ExportPart,
     "ExportPartPage": ExportPartPage,
+    "ShownErasedMember": ErasedMember,
+    "ErasedMemberPage": ErasedMemberPage,
     "ShownThumbnail": Thumbnail,
     "ThumbnailPage": ThumbnailPage,
     "ShownDrawing": Drawing,

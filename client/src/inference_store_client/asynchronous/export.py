@@ -12,7 +12,11 @@ from inference_store_client.json_text import Json
 from inference_store_client.new_folder import NewFolder
 from inference_store_client.part_download import stream_part
 from inference_store_client.requests import make_path, make_request
-from inference_store_client.values.exports import ExportFields, ExportPart
+from inference_store_client.values.exports import (
+    ErasedMember,
+    ExportFields,
+    ExportPart,
+)
 
 from .transport import AsyncTransport
 
@@ -61,6 +65,11 @@ class AsyncExport(ExportFields):
                                 await _write(write, piece)
             new.publish()
         return [new.target / name for name in names]
+
+    async def list_erased(self) -> list[ErasedMember]:
+        """Return what erasures took of it, the earliest first: erase it in your copies too."""
+        steps = exporting.list_erased(self.id, self._transport.settings)
+        return [member async for member in self._transport.iterate(steps)]
 
     async def cancel(self) -> "AsyncExport":
         """Stop it, and let the store delete its parts."""

@@ -1,12 +1,17 @@
-"""`istore exports`: lists the exports that the store writes, downloads one, or stops one."""
+"""`istore exports`: lists the exports that the store writes, downloads one, or stops one.
+
+It also lists what erasures took of one.
+"""
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+from uuid import UUID
 
 from inference_store_client.decoding import decode
+from inference_store_client.errors import SettingsError
 from inference_store_client.exporting import read_export
 from inference_store_client.reading import fetch_plain
 from inference_store_client.requests import make_path, make_request
@@ -22,6 +27,7 @@ from .table import Table
 from .text import measure
 
 _COLUMNS: Final = ("id", "model_id", "state", "rows", "expires_at")
+_ERASED_COLUMNS: Final = ("uid", "inferences", "scope", "erased_at", "erasure")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,11 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         return action
 
     listing, getting, cancelling = add("list", _list), add("get", _get), add("cancel", _cancel)
+    erased = add("erased", _list_erased)
     listing.add_argument(
         "--limit", type=parse_size, default=20, help="show at most so many (default: %(default)s)"
     )
-    add_format(listing)
-    for action in (getting, cancelling):
+    for action in (listing, erased):
+        add_format(action)
+    for action in (getting, cancelling, erased):
         action.add_argument("id", help="the id of the export")
     getting.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FOLDER", help="the folder to make"
@@ -58,19 +66,39 @@ def _list(options: argparse.Namespace) -> None:
     request = make_request("GET", make_path("exports"), params={"limit": str(options.limit)})
     with open_store(options, IMPATIENT) as transport:
         page: Any = transport.run(fetch_plain(request, transport.settings))
-    if is_table(options):
-        _print_table(page["items"])
-    else:
-        for item in page["items"]:
-            print(write_line(item))
+    _print(page["items"], _COLUMNS, options)
     if page["next"] is not None:
         say(f"There are more: --limit shows more than {options.limit}.")
 
 
-def _print_table(items: Sequence[Mapping[str, Any]]) -> None:
-    """Print exports in columns that are never cut: `get` needs a whole id."""
-    cells = [[column, *(pick(item, column) for item in items)] for column in _COLUMNS]
-    table = Table(_COLUMNS, [max(map(measure, column)) for column in cells])
+def _list_erased(options: argparse.Namespace) -> None:
+    """Show what erasures took of an export, the earliest first: erase it in your copies too."""
+    with open_store(options) as transport:
+        _print([*_read_erased(transport, _parse_id(options.id))], _ERASED_COLUMNS, options)
+
+
+def _read_erased(transport: Transport, id: str) -> Iterator[Mapping[str, Any]]:
+    """Yield what was erased, page by page."""
+    params: dict[str, str] = {}
+    while True:
+        request = make_request("GET", make_path("exports", id, "erased"), params=params)
+        page: Any = transport.run(fetch_plain(request, transport.settings))
+        yield from page["items"]
+        if page["next"] is None:
+            return
+        params = {"cursor": page["next"]}
+
+
+def _print(
+    items: Sequence[Mapping[str, Any]], columns: Sequence[str], options: argparse.Namespace
+) -> None:
+    """Print items in columns that are never cut, since ids are needed whole; or as lines."""
+    if not is_table(options):
+        for item in items:
+            print(write_line(item))
+        return
+    cells = [[column, *(pick(item, column) for item in items)] for column in columns]
+    table = Table(columns, [max(map(measure, column)) for column in cells])
     print(table.format_head(), *map(table.format_row, items), sep="\n")
 
 
@@ -89,6 +117,15 @@ def _cancel(options: argparse.Namespace) -> None:
 
 
 def _read(transport: Transport, id: str) -> Export:
-    request = make_request("GET", make_path("exports", id))
+    request = make_request("GET", make_path("exports", _parse_id(id)))
     build = partial(decode, Export, _transport=transport)
     return transport.run(read_export(request, build, transport.settings))
+
+
+def _parse_id(text: str) -> str:
+    """Return the id of an export."""
+    try:
+        return str(UUID(text))
+    except ValueError:
+        message = f"{text} is no id of an export: `istore exports list` shows them"
+        raise SettingsError(message) from None

@@ -10,7 +10,11 @@ from inference_store_client.json_text import Json
 from inference_store_client.new_folder import NewFolder
 from inference_store_client.part_download import stream_part
 from inference_store_client.requests import make_path, make_request
-from inference_store_client.values.exports import ExportFields, ExportPart
+from inference_store_client.values.exports import (
+    ErasedMember,
+    ExportFields,
+    ExportPart,
+)
 
 from .transport import Transport
 
@@ -48,6 +52,10 @@ class Export(ExportFields):
         that is cut off is continued; no part is in memory as a whole.
         """
         return download_parts(self, folder)[1]
+
+    def list_erased(self) -> list[ErasedMember]:
+        """Return what erasures took of it, the earliest first: erase it in your copies too."""
+        return [*self._transport.iterate(exporting.list_erased(self.id, self._transport.settings))]
 
     def cancel(self) -> "Export":
         """Stop it, and let the store delete its parts."""

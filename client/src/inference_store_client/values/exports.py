@@ -104,3 +104,27 @@ class ExportPartPage:
 
     items: tuple[ExportPart, ...]
     next: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasedMember:
+    """A member of an export that an erasure took: erase it in copies too."""
+
+    uid: UUID | None
+    """Null: the store has forgotten the uids."""
+    inferences: int
+    """1; if `uid` is null, how many they were."""
+    scope: str
+    """What is erased: `inference`, or its `input` or `response` alone."""
+    erased_at: datetime
+    erasure: UUID
+    cursor: str
+    """Where reading goes on after it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasedMemberPage:
+    """Erased members, in the order in which they were erased."""
+
+    items: tuple[ErasedMember, ...]
+    next: str | None
