@@ -29,7 +29,7 @@ RIGHTS: Final[dict[Right, str]] = {
     Right.ANNOTATE: "Add to the metadata of an inference, or change it; save, change and"
     " delete views for the model's project.",
     Right.EXPORT: "Export inferences: stream all that match, or have them written to the bucket as"
-    " files; see and download the exports of others.",
+    " files; see, download and cancel the exports of others.",
     Right.DELETE: "Erase inferences.",
     Right.HOLD: "Place and lift legal holds.",
     Right.ADMIN: "Register models, set retention policies, redrive and discard dead letters, see"

@@ -31,3 +31,10 @@ def cut_page(
     return cursors.cut_page(
         rows, limit, lambda row: cursors.make_time_key(getattr(row, at), row.id)
     )
+
+
+def make_next(rows: Sequence[Item], *, has_more: bool, at: str = "requested_at") -> str | None:
+    """Return the cursor of the page after these items, if there are more."""
+    if not has_more:
+        return None
+    return cursors.encode(*cursors.make_time_key(getattr(rows[-1], at), rows[-1].id))

@@ -341,3 +341,22 @@ async def test_lists_exports_newest_first(
     await run_retention()
     assert len((await client.get("/v1/exports?state=done&model_id=model")).json()["items"]) == 2
     assert (await client.get("/v1/exports?state=failed")).json()["items"] == []
+
+
+async def test_a_page_of_large_filters_is_short_and_the_next_goes_on(
+    client: httpx.AsyncClient,
+) -> None:
+    large = f"n > 0 AND inference_id <> '{'x' * 90_000}'"
+    for _ in range(16):
+        await request(client, filter=large, format="csv")
+    ids: list[str] = []
+    sizes: list[int] = []
+    following = ""
+    while following is not None:
+        page = (await client.get(f"/v1/exports?limit=1000{following}")).json()
+        sizes.append(len(page["items"]))
+        ids += [item["id"] for item in page["items"]]
+        following = page["next"] and f"&cursor={page['next']}"
+    assert len(set(ids)) == len(ids) == 16
+    assert len(sizes) > 1
+    assert max(sizes) < 12

@@ -16,8 +16,8 @@ EVERY_TURN = [
     "chain head",
     "object sizes",
     "reconciliations",
-    "exports",
     "webhooks",
+    "exports",
 ]
 
 

@@ -87,18 +87,19 @@ async def request_export(
 async def list_exports(
     page: Annotated[ExportParameters, Query()], connection: Reading, access: Asking
 ) -> Answer:
-    """Exports of the models that the caller may export, the newest first."""
+    """Exports of the models that the caller may export, the newest first. A page of large filters
+    has fewer than `limit`."""
     model = None if page.model_id is None else await access.find_model(connection, page.model_id)
-    jobs = await list_jobs(
+    jobs, has_more = await list_jobs(
         connection,
         model=None if model is None else model.model,
         states=page.state,
         before=time_pages.decode_before(page),
-        limit=page.limit + 1,
+        limit=page.limit,
         within=access.scope,
     )
-    items, following = time_pages.cut_page(jobs, page.limit)
-    return Answer(ExportPage(items=await show_exports(connection, items), next=following))
+    following = time_pages.make_next(jobs, has_more=has_more)
+    return Answer(ExportPage(items=await show_exports(connection, jobs), next=following))
 
 
 @router.get(

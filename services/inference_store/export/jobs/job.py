@@ -3,10 +3,11 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
+from itertools import accumulate
 from typing import Any, Final, Literal, TypeAlias, get_args
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import ColumnElement, Text, cast, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import EVERYTHING, AccessScope
@@ -28,6 +29,9 @@ REMOVED: Final[Sequence[State]] = ("cancelled", "expired")
 """States of exports whose parts are deleted."""
 _HERE: Final = export_job.c
 _LOCK: Final = 7_302_042
+_PAGE_BYTES: Final = 1_048_576
+"""Of the documents of a page, unless the first one has more."""
+_MOST_REMOVED: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +102,11 @@ async def list_jobs(
     before: tuple[datetime, UUID] | None = None,
     limit: int = 100,
     within: AccessScope = EVERYTHING,
-) -> list[ExportJob]:
-    """Return exports, the newest first; `before`: (requested_at, id) of the last one of a page."""
-    query = select(*_COLUMNS).where(match_models(within, _HERE.model), _is_registered())
+) -> tuple[list[ExportJob], bool]:
+    """Return exports, the newest first, and whether there are more; `before`: (requested_at, id) of
+    the last one of a page. A page whose filters are large has fewer than `limit`."""
+    size = func.octet_length(cast(_HERE.document, Text))
+    query = select(_HERE.id, size).where(match_models(within, _HERE.model), _is_registered())
     if model is not None:
         query = query.where(_HERE.model == model)
     if states is not None:
@@ -110,8 +116,13 @@ async def list_jobs(
         query = query.where(
             (_HERE.requested_at < at) | ((_HERE.requested_at == at) & (_HERE.id < id))
         )
-    query = query.order_by(_HERE.requested_at.desc(), _HERE.id.desc()).limit(limit)
-    return [ExportJob(**row._mapping) for row in await connection.execute(query)]
+    order = (_HERE.requested_at.desc(), _HERE.id.desc())
+    sizes = (await connection.execute(query.order_by(*order).limit(limit + 1))).all()
+    totals = accumulate(row[1] for row in sizes)
+    fitting = max(1, sum(total <= _PAGE_BYTES for total in totals))
+    ids = [row.id for row in sizes[: min(limit, fitting)]]
+    rows = await connection.execute(select(*_COLUMNS).where(_HERE.id.in_(ids)).order_by(*order))
+    return [ExportJob(**row._mapping) for row in rows], len(sizes) > len(ids)
 
 
 def _is_registered() -> ColumnElement[bool]:
@@ -128,11 +139,12 @@ async def list_unfinished(connection: AsyncConnection) -> list[ExportJob]:
 
 
 async def list_removable(connection: AsyncConnection) -> list[ExportJob]:
-    """Return the exports whose parts are to be deleted now."""
+    """Return the first exports whose parts are to be deleted now."""
     is_due = or_(_HERE.retry_at.is_(None), _HERE.retry_at <= func.now())
     has_expired = _HERE.state.not_in(REMOVED) & (_HERE.expires_at <= func.now())
     query = select(*_COLUMNS).where(or_(_HERE.state == "cancelling", has_expired), is_due)
-    rows = await connection.execute(query.order_by(_HERE.expires_at, _HERE.id))
+    query = query.order_by(_HERE.expires_at, _HERE.id).limit(_MOST_REMOVED)
+    rows = await connection.execute(query)
     return [ExportJob(**row._mapping) for row in rows]
 
 

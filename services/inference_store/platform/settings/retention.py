@@ -41,7 +41,7 @@ class RetentionSettings(
     """Most inferences in one part of an export."""
     export_part_bytes: Annotated[int, Field(ge=1, le=1024**3)] = 256 * 1024 * 1024
     """Most bytes of blobs in one part of an export that copies them; takes the disk twice."""
-    export_blob_bytes: Annotated[int, Field(ge=1, le=256 * 1024 * 1024)] = 64 * 1024 * 1024
+    export_blob_bytes: Annotated[int, Field(ge=1, le=256 * 1024 * 1024)] = 16 * 1024 * 1024
     """Largest blob that an export copies; a larger one is left out, and counted."""
     dead_letter_keep_seconds: Seconds = 90 * 24 * 3600.0
     """How long dead letters are kept after they were discarded or redriven; open ones stay."""

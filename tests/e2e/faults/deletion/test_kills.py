@@ -15,6 +15,7 @@ from inference_store.index.tables import dead_letter, kafka_partition
 from inference_store.platform.failpoints import FAILPOINTS
 from tests.integration.retention import test_kills
 from tests.integration.retention.stored import NOW
+from tests.integration.retention.test_webhooks import WEBHOOK_FAILPOINTS
 from tests.polling import until
 
 from .judging import S3Of, check_deletions
@@ -25,7 +26,7 @@ DELETION_FAILPOINTS = [
     name
     for name in FAILPOINTS
     if name.startswith(("retention.", "ledger.", "reconcile."))
-    and name not in test_kills.RETENTION_FAILPOINTS
+    and name not in (*test_kills.RETENTION_FAILPOINTS, *WEBHOOK_FAILPOINTS)
 ]
 
 
