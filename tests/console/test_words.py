@@ -10,6 +10,7 @@ from inference_store.access.audit import Action
 from inference_store.access.rights import ROLES, Right
 from inference_store.erasure.holds import hold
 from inference_store.erasure.progress import erasure
+from inference_store.export.blob_choices import BlobChoice
 from inference_store.export.jobs import job, members
 from inference_store.export.part_formats import PART_FORMATS
 from inference_store.index import dead_letters
@@ -48,10 +49,9 @@ def test_states_and_outcomes() -> None:
     assert list_names("exports.ts", "PART_STATES") == set(get_args(members.PartState))
 
 
-def test_formats_of_exports() -> None:
-    formats = read_export("exports.ts", "FORMATS")
-    assert isinstance(formats, list)
-    assert [name for name, _ in formats] == list(PART_FORMATS)
+def test_choices_of_exports() -> None:
+    assert list_names("export_choices.ts", "FORMAT_WORDS") == set(PART_FORMATS)
+    assert list_names("export_choices.ts", "BLOB_WORDS") == set(get_args(BlobChoice))
 
 
 def list_names(module: str, name: str) -> set[str]:

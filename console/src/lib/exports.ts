@@ -57,6 +57,22 @@ export const PART_STATES: Record<string, string> = {
   removed: "Nothing is left in it, or the export is over.",
 };
 
+/** A value that is not here is shown as it is. */
+export const FORMAT_WORDS: Record<string, string> = {
+  parquet: "Parquet, for pandas, polars, DuckDB and Spark",
+  arrow: "Arrow, a stream of typed columns",
+  csv: "CSV, for spreadsheets",
+  jsonl: "JSON lines, as the API shows inferences",
+  webdataset: "WebDataset, tar files to train from",
+  chariot: "Chariot, JSON lines with the names of its events",
+};
+
+export const BLOB_WORDS: Record<string, string> = {
+  none: "Nothing",
+  links: "Links: whoever has the file can read them",
+  copy: "Copies",
+};
+
 /** How long the parts stay; empty: as the store has it. */
 export const PERIODS: [period: string, title: string][] = [
   ["", "The store's default"],
