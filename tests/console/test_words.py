@@ -50,8 +50,8 @@ def test_states_and_outcomes() -> None:
 
 
 def test_choices_of_exports() -> None:
-    assert list_names("export_choices.ts", "FORMAT_WORDS") == set(PART_FORMATS)
-    assert list_names("export_choices.ts", "BLOB_WORDS") == set(get_args(BlobChoice))
+    assert list_names("exports.ts", "FORMAT_WORDS") == set(PART_FORMATS)
+    assert list_names("exports.ts", "BLOB_WORDS") == set(get_args(BlobChoice))
 
 
 def list_names(module: str, name: str) -> set[str]:
