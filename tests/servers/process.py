@@ -51,13 +51,17 @@ class WatchedProcess(ABC):
             return self.kill()
 
     def kill(self) -> int:
-        """SIGKILL the command and everything it started, and wait until all of it is gone."""
+        """SIGKILL the command and everything it started, and wait until all of it is gone.
+
+        All of it is stopped first: no process lives on to see that another has been killed.
+        """
         tree = self._tree()
-        for process in tree:
-            try:
-                process.kill()
-            except psutil.NoSuchProcess:
-                continue
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for process in tree:
+                try:
+                    process.send_signal(number)
+                except psutil.NoSuchProcess:
+                    continue
         psutil.wait_procs(tree, timeout=60)
         return self.wait(60)
 
