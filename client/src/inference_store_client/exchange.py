@@ -54,6 +54,14 @@ def open_response(request: Request, settings: ClientSettings) -> Steps[Response 
     raise Redirected(f"more than {_MOST_REDIRECTS} redirects, the last one to {request.path}")
 
 
+def open_content(request: Request, settings: ClientSettings) -> Steps[Response | Failure]:
+    """Send a request whose content is read piece by piece; a refusal becomes a Failure."""
+    opened = yield from open_response(request, settings)
+    if isinstance(opened, Failure) or is_success(opened):
+        return opened
+    return (yield from read_content(opened))
+
+
 def read_content(response: Response) -> Steps[Response | Failure]:
     """Read the rest of a response; a refusal becomes a Failure."""
     pieces: list[bytes] = []

@@ -11,7 +11,7 @@ from typing import Any, Final
 from .commands import Close, Deliver, Failure, Read, Steps, Wait
 from .decoding import decode
 from .errors import ConnectionFailed, UnexpectedAnswer, make_refusal
-from .exchange import is_success, open_response, read_content
+from .exchange import open_content
 from .requests import Request
 from .settings import ClientSettings
 from .values.problems import Problem
@@ -89,13 +89,9 @@ def _follow_once(
     request: Request, settings: ClientSettings, progress: _Progress
 ) -> Steps[Failure | None]:
     """Follow over one connection; None: the store has ended it, as it does after its time."""
-    opened = yield from open_response(request, settings)
+    opened = yield from open_content(request, settings)
     if isinstance(opened, Failure):
         return opened
-    if not is_success(opened):
-        refused = yield from read_content(opened)
-        assert isinstance(refused, Failure)
-        return refused
     failure = yield from _read_events(progress)
     yield Close()
     return failure

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from .commands import Close, Deliver, Failure, Read, Response, Steps, Wait
 from .errors import ExportFailed, Refused, UnexpectedAnswer
-from .exchange import is_success, open_response, read_content
+from .exchange import open_content
 from .requests import ANY, Request
 from .settings import ClientSettings
 from .values.exports import ExportPart
@@ -33,7 +33,8 @@ def stream_part(part: ExportPart, settings: ClientSettings) -> Steps[None]:
     while True:
         before = received.bytes
         failure = yield from _read_once(part, settings, received)
-        if failure is None:
+        # a connection may break after the last byte, from where there is nothing to ask for
+        if failure is None or received.bytes == part.bytes:
             break
         attempt = 1 if received.bytes > before else attempt + 1
         wait = settings.retries.find_wait(failure, attempt)
@@ -51,27 +52,23 @@ def _read_once(
     if part.url is None:
         raise ExportFailed(f"part {part.number} is not there: it is {part.state}")
     request = Request("GET", part.url, accept=ANY, may_leave=True, begin=received.bytes)
-    opened = yield from open_response(request, settings)
+    opened = yield from open_content(request, settings)
     if isinstance(opened, Failure):
-        return opened
-    if not is_success(opened):
-        refused = yield from read_content(opened)
-        assert isinstance(refused, Failure)
-        return _name_deleted(part, refused)
+        return _name_deleted(part, opened)
     failure = yield from _read_pieces(received, skipped=_count_skipped(opened, received))
     yield Close()
     return failure
 
 
-def _name_deleted(part: ExportPart, refused: Failure) -> Failure:
+def _name_deleted(part: ExportPart, failure: Failure) -> Failure:
     """Return the failure; of a link that leads nowhere: what that means, and the remedy."""
-    if not (isinstance(refused.error, Refused) and refused.error.status in _DELETED):
-        return refused
+    if not (isinstance(failure.error, Refused) and failure.error.status in _DELETED):
+        return failure
     error = ExportFailed(
-        f"the link of part {part.number} leads nowhere ({refused.error.status}): its object was"
+        f"the link of part {part.number} leads nowhere ({failure.error.status}): its object was"
         " deleted, perhaps by an erasure; download the export again"
     )
-    error.__cause__ = refused.error
+    error.__cause__ = failure.error
     return Failure(error, is_transient=False)
 
 

@@ -32,7 +32,7 @@ class Request:
     may_leave: bool = False
     """Whether another host may answer: a blob's link, or a redirect to one. It gets no key."""
     begin: int = 0
-    """The first byte to send; whoever cannot do that sends all."""
+    """The first byte that is wanted; a server that knows no ranges sends all of them."""
 
     @property
     def headers(self) -> Mapping[str, str]:

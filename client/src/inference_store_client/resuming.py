@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from .commands import Close, Failure, Steps, Wait
 from .errors import ConnectionFailed, StoreError, StreamIncomplete
-from .exchange import is_success, open_response, read_content
+from .exchange import open_content
 from .plurals import write_count
 from .requests import Request
 from .settings import ClientSettings
@@ -62,13 +62,9 @@ def resume(
 def _read_once(
     request: Request, read_part: ReadPart, settings: ClientSettings, position: Position
 ) -> Steps[Failure | None]:
-    opened = yield from open_response(request, settings)
+    opened = yield from open_content(request, settings)
     if isinstance(opened, Failure):
         return opened
-    if not is_success(opened):
-        refused = yield from read_content(opened)
-        assert isinstance(refused, Failure)
-        return refused
     failure = yield from read_part(position)
     yield Close()
     return failure

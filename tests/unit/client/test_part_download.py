@@ -39,6 +39,9 @@ class FakeBucket:
     def open(self, request: Request) -> Response:
         begin = request.begin if self.knows_ranges else 0
         self.begins.append(request.begin)
+        if begin and begin >= len(self.content):  # as S3: there is no such range
+            self.pieces = iter([b""])
+            return Response(416)
         rest = self.content[begin:]
         cut = self.cuts.pop(0) if self.cuts else len(rest) + 1
         self.pieces = self._cut(rest, cut)
@@ -85,6 +88,12 @@ def test_it_continues_where_it_was_cut() -> None:
     bucket = FakeBucket(_CONTENT, [30, 20], knows_ranges=True)
     assert download(bucket, make_part(1, _CONTENT)) == _CONTENT
     assert bucket.begins == [0, 30, 50]
+
+
+def test_a_connection_that_breaks_after_the_last_byte_was_enough() -> None:
+    bucket = FakeBucket(_CONTENT, [30, 70], knows_ranges=True)
+    assert download(bucket, make_part(1, _CONTENT)) == _CONTENT
+    assert bucket.begins == [0, 30]
 
 
 def test_an_object_that_was_replaced_meanwhile_is_refused() -> None:
