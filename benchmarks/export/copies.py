@@ -10,20 +10,12 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
-import httpx
-import psutil
 from tests.integration.exported_blobs import JPEG, put_blobs
 from tests.integration.stored_inferences import NewInference, at, store
-from tests.servers.environment import service_environment
 from tests.servers.fixtures import migrate
-from tests.servers.kafka import Kafka
 from tests.servers.minio import MinioServer
-from tests.servers.ports import free_port
 from tests.servers.postgres import PostgresServer
-from tests.service_process import Service
 
 from benchmarks.machine import machine
 from inference_store.export.part_formats import PART_FORMATS
@@ -31,9 +23,9 @@ from inference_store.index.database import create_engine
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
 
-from .jobs import IDLE_SECONDS, Exporting, Question, measure_export, print_head
+from .jobs import BUCKET, IDLE_SECONDS, Exporting, Question, measure_export, print_head, start_both
 
-_BUCKET, _MODEL, _ROUNDS = "captures", "model", 2
+_MODEL, _ROUNDS = "model", 2
 
 
 async def fill(dsn: str, minio: MinioServer, count: int, kilobytes: int) -> None:
@@ -44,7 +36,7 @@ async def fill(dsn: str, minio: MinioServer, count: int, kilobytes: int) -> None
             "s3_endpoint": minio.endpoint,
             "s3_access_key": minio.access_key,
             "s3_secret_key": minio.secret_key,
-            "s3_bucket": _BUCKET,
+            "s3_bucket": BUCKET,
         }
     )
     engine = create_engine(dsn)
@@ -70,18 +62,9 @@ def serve(count: int, kilobytes: int) -> Iterator[Exporting]:
         dsn = postgres.create_database("copies")
         migrate(dsn)
         minio = stack.enter_context(MinioServer())
-        minio.create_bucket(_BUCKET)
+        minio.create_bucket(BUCKET)
         asyncio.run(fill(dsn, minio, count, kilobytes))
-        folder, port = Path(stack.enter_context(TemporaryDirectory())), str(free_port())
-        environment = service_environment(
-            dsn, Kafka("127.0.0.1:1"), minio, _BUCKET, API_PORT=port, RETENTION_POLL_SECONDS="0.2"
-        )
-        services = [Service(name, environment, folder) for name in ("api", "retention")]
-        for service in services:
-            stack.callback(service.stop)
-            service.wait_ready()
-        client = stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{port}/v1"))
-        yield Exporting(client, psutil.Process(services[1].process.pid))
+        yield start_both(stack, dsn, minio)
 
 
 def main() -> None:

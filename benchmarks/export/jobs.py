@@ -31,7 +31,7 @@ from benchmarks.query.population import MODELS
 
 from .metadata import serve_dataset
 
-_BUCKET = "captures"
+BUCKET = "captures"
 _PAUSE_SECONDS = 0.02
 IDLE_SECONDS = 10.0
 _ROUNDS = 2
@@ -75,18 +75,23 @@ def serve_both(size: int) -> Iterator[Exporting]:
     with ExitStack() as stack:
         dsn = stack.enter_context(copy_dataset(size))
         minio = stack.enter_context(MinioServer())
-        minio.create_bucket(_BUCKET)
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        port = str(free_port())
-        environment = service_environment(
-            dsn, Kafka("127.0.0.1:1"), minio, _BUCKET, API_PORT=port, RETENTION_POLL_SECONDS="0.2"
-        )
-        services = [Service(name, environment, folder) for name in ("api", "retention")]
-        for service in services:
-            stack.callback(service.stop)
-            service.wait_ready()
-        client = stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{port}/v1"))
-        yield Exporting(client, psutil.Process(services[1].process.pid))
+        minio.create_bucket(BUCKET)
+        yield start_both(stack, dsn, minio)
+
+
+def start_both(stack: ExitStack, dsn: str, minio: MinioServer) -> Exporting:
+    """Start an api and a retention service, which end with the stack."""
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    port = str(free_port())
+    environment = service_environment(
+        dsn, Kafka("127.0.0.1:1"), minio, BUCKET, API_PORT=port, RETENTION_POLL_SECONDS="0.2"
+    )
+    services = [Service(name, environment, folder) for name in ("api", "retention")]
+    for service in services:
+        stack.callback(service.stop)
+        service.wait_ready()
+    client = stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{port}/v1"))
+    return Exporting(client, psutil.Process(services[1].process.pid))
 
 
 def print_head() -> None:
