@@ -3,19 +3,11 @@
 Nothing of a suffix comes from who sent the input. The client's datasets name pictures the same.
 """
 
-import re
 from types import MappingProxyType
 from typing import Final
 
-_SIGNATURES: Final = (
-    (re.compile(rb"\xff\xd8\xff"), "jpg"),
-    (re.compile(rb"\x89PNG\r\n\x1a\n"), "png"),
-    (re.compile(rb"GIF8[79]a"), "gif"),
-    (re.compile(rb"RIFF....WEBPVP", re.DOTALL), "webp"),
-    (re.compile(rb"BM....\0\0\0\0", re.DOTALL), "bmp"),
-    (re.compile(rb"II\*\0|MM\0\*"), "tiff"),
-    (re.compile(rb"....ftypavi[fs]", re.DOTALL), "avif"),
-)
+from inference_store.inference.image_types import find_image_type
+
 _SUFFIXES: Final = MappingProxyType(
     {
         "image/jpeg": "jpg",
@@ -44,8 +36,6 @@ _OTHER: Final = "bin"
 
 def find_suffix(content: bytes, content_type: str | None) -> str:
     """Return the suffix, without a dot before it."""
-    for begin, suffix in _SIGNATURES:
-        if begin.match(content):
-            return suffix
+    suffix = _SUFFIXES.get(find_image_type(content) or "")
     media_type = (content_type or "").partition(";")[0].strip().lower()
-    return _SUFFIXES.get(media_type, _OTHER)
+    return suffix or _SUFFIXES.get(media_type, _OTHER)

@@ -5,31 +5,18 @@ from io import BytesIO
 
 import imagesize
 
+from inference_store.inference.image_types import find_image_type
 from inference_store.inference.json_text import UnreadableJson, read_json
 
 OCTETS = "application/octet-stream"
-# The MIME Sniffing standard's images, and those of newer containers.
-_IMAGES = (
-    (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
-    (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
-    (re.compile(rb"GIF8[79]a"), "image/gif"),
-    (re.compile(rb"RIFF....WEBPVP", re.DOTALL), "image/webp"),
-    (re.compile(rb"BM....\0\0\0\0", re.DOTALL), "image/bmp"),
-    (re.compile(rb"II\*\0|MM\0\*"), "image/tiff"),
-    (re.compile(rb"....ftypavi[fs]", re.DOTALL), "image/avif"),
-    (re.compile(rb"....ftyp(hei[cx]|hev[cx]|mif1)", re.DOTALL), "image/heic"),
-    (re.compile(rb"\0\0\0\x0cjP  \r\n\x87\n"), "image/jp2"),
-    (re.compile(rb"P[1-6][ \t\r\n]"), "image/x-portable-anymap"),
-)
 _BINARY = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
 _MOST_JSON = 64 * 1024
 
 
 def content_type_of(data: bytes) -> str:
     """Return the content type that the bytes indicate."""
-    for pattern, name in _IMAGES:
-        if pattern.match(data):
-            return name
+    if (image := find_image_type(data)) is not None:
+        return image
     if _BINARY.search(data):
         return OCTETS
     try:
