@@ -109,15 +109,12 @@ def _has_within(key: str, names: Sequence[str]) -> bool:
 def _refuse_unknown(number: int, name: str, field: str, part: str) -> None:
     if field == _METADATA and (part or name == field):
         return
-    known_names = (
-        [f"{field}.{part_name}" for part_name in PARTS.get(field, ())] if part else list(FIELDS)
-    )
-    if name not in (known_names or FIELDS):
-        near = nearest(name, known_names or FIELDS, limit=3)
-        message = (
-            f"there is no field {name!r}; {describe_nearest(near, known_names or list(FIELDS))}"
-        )
-        faults = [Fault(f"fields[{number}]", message, known_names or FIELDS)]
+    parts = [f"{field}.{part_name}" for part_name in PARTS.get(field, ())] if part else []
+    known_names = parts or list(FIELDS)
+    if name not in known_names:
+        hint = describe_nearest(nearest(name, known_names, limit=3), known_names)
+        message = f"there is no field {name!r}; {hint}"
+        faults = [Fault(f"fields[{number}]", message, known_names)]
         raise Invalid(f"{message[0].upper()}{message[1:]}.", faults=faults)
 
 

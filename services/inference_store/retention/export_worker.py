@@ -63,7 +63,7 @@ class ExportWorker:
     async def run_turn(self) -> None:
         """Work for a few seconds. What cannot be written now says why, and is tried again."""
         until = time.monotonic() + SHARE_SECONDS
-        await self._remove_ended(until)
+        await self._remove_ended()
         await self._reopen_incomplete()
         while time.monotonic() < until and (unfinished := await self._list_unfinished()):
             for job in unfinished:
@@ -122,9 +122,9 @@ class ExportWorker:
             await finish_export(self._engine, self._blobs, job, confirm=confirm)
             EXPORTS.labels("done").inc()
 
-    async def _remove_ended(self, until: float) -> None:
-        """Delete parts for at most a half of the turn; the next one goes on."""
-        until -= SHARE_SECONDS / 2
+    async def _remove_ended(self) -> None:
+        """Delete parts for at most half of a turn's share; the next turn goes on."""
+        until = time.monotonic() + SHARE_SECONDS / 2
         async with self._engine.connect() as connection:
             ended = await jobs.list_removable(connection)
         for job in ended:

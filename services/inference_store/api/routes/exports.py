@@ -216,8 +216,8 @@ async def _find_job(
 
 
 async def _find_readable(connection: AsyncConnection, access: Access, export_id: UUID) -> ExportJob:
-    """Return an export whose parts the caller may read. Raises Forbidden: it has inputs, which
-    whoever requested it may see."""
+    """Return an export whose parts the caller may read. Raises Forbidden if it has inputs, and the
+    caller may not see them."""
     job = await _find_job(connection, access, export_id)
     if job.blobs != "none":
         registration = await access.find_model(connection, await read_model_id(connection, job))

@@ -35,8 +35,8 @@ FIRST_VERSION = ("", "", 0)
 FIRST_ERASURE = (UUID(int=0),)
 FIRST_VIEW = (UUID(int=0),)
 FIRST_EXPORT = (UUID(int=0),)
-_MOST_ESCAPES = 3
 FIRST_WEBHOOK = (UUID(int=0),)
+_MOST_ESCAPES = 3
 _TEXTS = ("name", "filter", "sort", "columns")
 
 

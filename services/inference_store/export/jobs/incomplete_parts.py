@@ -55,7 +55,7 @@ async def count_visible(connection: AsyncConnection, part: Part) -> int:
 
 
 async def reopen_part(connection: AsyncConnection, part: Part) -> None:
-    """Let a part be written again, and its export go on; whoever writes it deletes its object."""
+    """Let a part be written again, and its export go on. The old object is deleted before that."""
     values: dict[str, Any] = {"state": "listed", "gone": _HERE.gone - (_LISTED - _HERE.rows)}
     values |= dict.fromkeys(("rows", "bytes", "sha256", "written_at"))
     where = (_HERE.export == part.export, _HERE.number == part.number, _HERE.state == "written")

@@ -43,8 +43,7 @@ class ExportJob:
     format: str
     document: Mapping[str, Any]
     """`filter` as it was written and `saved` as it was resolved, `since` and `until`, `include`,
-    `blobs`. Both forms of the filter are null without one, and after an erasure took its
-    values."""
+    `blobs`. Both forms of the filter are null without one, and after an erasure took its values."""
     state: State
     requested_by: str
     requested_at: datetime

@@ -60,8 +60,9 @@ async def record_batch(
                     touched.add(row.export)
             after = page[-1].export, page[-1].number
     for export in sorted(touched):
-        await reopen_if_stale(connection, export)
+        # first what locks the job: a leader that was frozen may be ending it just now
         await recount(connection, export)
+        await reopen_if_stale(connection, export)
 
 
 async def _read_bounds(

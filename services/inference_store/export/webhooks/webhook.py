@@ -81,9 +81,9 @@ async def list_due(
 ) -> list[DueWebhook]:
     """Return at most `limit` webhooks of each origin to send to now, those first that answered."""
     order = (_HERE.attempts, _HERE.waiting_since, _HERE.export)
-    place = func.row_number().over(partition_by=_HERE.origin, order_by=order).label("place")
+    rank = func.row_number().over(partition_by=_HERE.origin, order_by=order).label("rank")
     ranked = (
-        select(_HERE.export, _HERE.origin, _HERE.url, _HERE.attempts, place)
+        select(_HERE.export, _HERE.origin, _HERE.url, _HERE.attempts, rank)
         .where(
             _HERE.state == "waiting",
             _HERE.retry_at.is_(None) | (_HERE.retry_at <= func.now()),
@@ -92,7 +92,7 @@ async def list_due(
         .subquery()
     )
     columns = (ranked.c.export, ranked.c.origin, ranked.c.url, ranked.c.attempts)
-    query = select(*columns).where(ranked.c.place <= limit).order_by(ranked.c.place)
+    query = select(*columns).where(ranked.c.rank <= limit).order_by(ranked.c.rank)
     return [DueWebhook(*row) for row in await connection.execute(query)]
 
 
