@@ -12,6 +12,7 @@ import pytest
 from inference_store.grpc_messages import message
 from inference_store.proxy.capture import ID_HEADER
 from inference_store.proxy.exchange import header
+from inference_store.proxy.grpc import Calls
 from inference_store.proxy.protocols import PROTOCOLS, Call
 from tests.integration.proxy.grpc_upstream import (
     INFER,
@@ -184,7 +185,7 @@ async def test_stream_without_messages_is_not_captured() -> None:
 
 
 async def test_captures_a_stream_to_an_unavailable_upstream() -> None:
-    async with start_proxy() as setup:
+    async with start_proxy(calls=Calls(first_message_seconds=60)) as setup:
         await setup.upstream_server.stop(None)
         result = await call_stream(setup.at[1], STREAM, [REQUEST_BYTES])
         assert result.code is grpc.StatusCode.UNAVAILABLE

@@ -8,6 +8,7 @@ from inference_store.platform.metrics import REFUSED_CALLS
 
 MOST_CALLS: Final = 4096
 MESSAGE_SECONDS: Final = 300.0
+FIRST_MESSAGE_SECONDS: Final = 1.0
 
 
 class Calls:
@@ -20,12 +21,16 @@ class Calls:
         *,
         most_of_one: int | None = None,
         message_seconds: float = MESSAGE_SECONDS,
+        first_message_seconds: float = FIRST_MESSAGE_SECONDS,
     ) -> None:
         """`most` in total, `most_of_one` from one address (None: half of them); a call with a
-        single message may take `message_seconds` to send it."""
+        single message may take `message_seconds` to send it. A stream that the upstream refused
+        before its first message arrived waits `first_message_seconds` for it: without it the call
+        has no model, and is not captured."""
         self._most = most
         self._most_of_one = min(most, most_of_one or max(1, most // 2))
         self.message_seconds = message_seconds
+        self.first_message_seconds = first_message_seconds
         self._by_address: Counter[str] = Counter()
         self._all = 0
 

@@ -87,7 +87,13 @@ class Forwarding:
         observe(target, path, context, captured_call)
         call: UpstreamCall = target.channel.stream_stream(path)(**_options(target, context))
         try:
-            await exchange_messages(first, context, call, captured_call)
+            await exchange_messages(
+                first,
+                context,
+                call,
+                captured_call,
+                first_message_seconds=self._calls.first_message_seconds,
+            )
         except asyncio.CancelledError:
             record_cut_off(context, captured_call)
             raise

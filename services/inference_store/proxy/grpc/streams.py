@@ -12,22 +12,26 @@ from .metadata import select_metadata
 
 _FAILED: Final = (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
 _STATUS_SECONDS: Final = 5.0
-_FIRST_SECONDS: Final = 0.02
-"""How long a failed call waits for its request, which may still arrive."""
 
 
 async def exchange_messages(
-    first: Any, context: Context, call: UpstreamCall, captured_call: CapturedCall
+    first: Any,
+    context: Context,
+    call: UpstreamCall,
+    captured_call: CapturedCall,
+    *,
+    first_message_seconds: float,
 ) -> None:
     """Forward messages until the upstream has ended the call; `first`: a message that was already
-    read, or EOF; None if nothing was read."""
+    read, or EOF; None if nothing was read. A call that failed before its request arrived waits at
+    most `first_message_seconds` for it."""
     forwarding = asyncio.create_task(_forward_requests(first, context, call, captured_call))
     try:
         await _forward_answers(context, call, captured_call)
     except grpc.aio.AioRpcError:  # the call has its status
         # an unavailable upstream answers before the request arrives
         if not captured_call.has_request:
-            await asyncio.wait([forwarding], timeout=_FIRST_SECONDS)
+            await asyncio.wait([forwarding], timeout=first_message_seconds)
     finally:
         forwarding.cancel()
         call.cancel()
