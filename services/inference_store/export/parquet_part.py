@@ -14,7 +14,7 @@ from .stream_part import StreamPart
 _COMPRESSION: Final = "zstd(3)"
 _GROUP_ROWS: Final = 5_000
 """Rows of a row group, which arro3 holds in memory."""
-_GROUP_BYTES: Final = 8 * 1024 * 1024
+_GROUP_BYTES: Final = 4 * 1024 * 1024
 """Bytes of blobs in a row group, unless a single row has more."""
 
 

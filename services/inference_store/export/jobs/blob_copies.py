@@ -13,7 +13,7 @@ from inference_store.objects import OVER_BUDGET, Blobs, Fetched
 from inference_store.query.stored_blobs import get_storage_key
 
 _BATCH_ROWS: Final = 100
-_BATCH_BYTES: Final = 4 * 1024 * 1024
+_BATCH_BYTES: Final = 2 * 1024 * 1024
 """Bytes of a batch, unless a single row has more."""
 _THREADS: Final = 4
 """Requests at once; each may be for a blob more than the batch has room for."""
