@@ -5,6 +5,7 @@ known by the population's version, its size and its partitions; the schema is br
 by its own migrations, so that a new one loads nothing anew.
 """
 
+import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +15,8 @@ from pathlib import Path
 from tests.servers.fixtures import migrate
 from tests.servers.postgres import PostgresServer, find_postgres
 from tests.servers.process import LeashedProcess
+
+from inference_store.index.schema import MIGRATIONS
 
 from .load import load
 from .population import MODELS, VERSION
@@ -76,9 +79,16 @@ def cache() -> Path:
 
 
 def folder_of(size: int, partitions: int | None) -> Path:
-    """The folder of one data set."""
+    """The folder of one data set. Its name has the schema: until a release the first migration
+    changes, and a database that was made before cannot be migrated."""
     spans = "" if partitions is None else f"-{partitions}-partitions"
-    return cache() / f"v{VERSION}-{size}{spans}-postgres-{_version()}"
+    return cache() / f"v{VERSION}-{size}{spans}-postgres-{_version()}-schema-{_hash_schema()}"
+
+
+def _hash_schema() -> str:
+    """Return eight digits of the SHA-256 of all migrations."""
+    paths = sorted(path for path in MIGRATIONS.rglob("*") if path.suffix in {".py", ".sql"})
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:8]
 
 
 def _version() -> str:
