@@ -38,7 +38,7 @@ class Istore:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=300,
         )
 
     async def start(self, *words: str) -> asyncio.subprocess.Process:

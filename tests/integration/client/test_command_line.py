@@ -233,7 +233,7 @@ async def test_tail_shows_arrivals_in_their_order_and_follows(
         tail = await istore.start("tail", "model", "--columns", "inference_id")
         assert tail.stdout is not None
         shown = []
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             for number in range(4):
                 shown.append(json.loads(await tail.stdout.readline())["inference_id"])
                 if number:

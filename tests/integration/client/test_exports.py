@@ -45,7 +45,7 @@ async def running(run_turn: Callable[[], object]) -> AsyncIterator[None]:
 
 async def wait_for_some(ask: Callable[[], Awaitable[list[Any]]]) -> list[Any]:
     """Ask until a list has something."""
-    for _ in range(600):
+    for _ in range(2400):
         if listed := await ask():
             return listed
         await asyncio.sleep(0.05)
@@ -53,17 +53,26 @@ async def wait_for_some(ask: Callable[[], Awaitable[list[Any]]]) -> list[Any]:
 
 
 @pytest.fixture
-async def url(
-    make_app: MakeApp,
-    engine: AsyncEngine,
-    blobs: Blobs,
-    settings: Callable[..., ApiSettings],
-) -> AsyncIterator[str]:
-    """The address of a store with the hundred frames of the docs, whose retention runs."""
+def run_turn(
+    engine: AsyncEngine, blobs: Blobs, settings: Callable[..., ApiSettings]
+) -> Callable[[], object]:
+    """A turn of retention, in parts of 40."""
+    return make_run_retention(engine, blobs, settings(), export_part_inferences=40)
+
+
+@pytest.fixture
+async def paused_url(make_app: MakeApp, engine: AsyncEngine) -> AsyncIterator[str]:
+    """The address of a store with the hundred frames of the docs, whose retention does not run."""
     await store_inferences(engine, *make_frames())
-    run_turn = make_run_retention(engine, blobs, settings(), export_part_inferences=40)
-    async with serve_app(make_app(export_confirm_above=95)) as http, running(run_turn):
+    async with serve_app(make_app(export_confirm_above=95)) as http:
         yield str(http.base_url)
+
+
+@pytest.fixture
+async def url(paused_url: str, run_turn: Callable[[], object]) -> AsyncIterator[str]:
+    """The address of the same store, whose retention runs."""
+    async with running(run_turn):
+        yield paused_url
 
 
 async def test_downloads_the_same_as_a_stream(url: str, both: Client, tmp_path: Path) -> None:
@@ -106,8 +115,10 @@ async def test_the_command_line_downloads_a_job(url: str, tmp_path: Path) -> Non
     assert (refused.returncode, "--expires-in: " in refused.stderr) == (1, True)
 
 
-async def test_an_export_goes_on_after_ctrl_c_and_is_got_again(url: str, tmp_path: Path) -> None:
-    istore, folder = Istore(url, tmp_path), tmp_path / "frames"
+async def test_an_export_goes_on_after_ctrl_c_and_is_got_again(
+    paused_url: str, run_turn: Callable[[], object], tmp_path: Path
+) -> None:
+    istore, folder = Istore(paused_url, tmp_path), tmp_path / "frames"
     process = await istore.start("export", MODEL, "--job", "--filter", "ok", "-o", str(folder))
     assert process.stderr is not None
     id = re.findall(rb"^Export (\S+): the store writes it", await process.stderr.readline())[0]
@@ -117,7 +128,8 @@ async def test_an_export_goes_on_after_ctrl_c_and_is_got_again(url: str, tmp_pat
     assert b"`istore exports get " + id + b" -o FOLDER` fetches it" in said
     listed = await istore.run("exports", "list", "--format", "table")
     assert listed.stdout.splitlines()[1].split()[:2] == [id.decode(), MODEL]
-    got = await istore.run("exports", "get", id.decode(), "-o", str(folder))
+    async with running(run_turn):
+        got = await istore.run("exports", "get", id.decode(), "-o", str(folder))
     assert (got.returncode, len([*folder.iterdir()])) == (0, 3), got.stderr
     assert got.stderr == f"90 inferences in 3 files: {folder}\n"
     cancelled = await istore.run("exports", "cancel", id.decode())
