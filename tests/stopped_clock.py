@@ -1,0 +1,22 @@
+"""A clock that stands still, for modules that read the time."""
+
+import time
+
+
+class StoppedClock:
+    """Stands in for the module `time`. A test moves it, so that no machine is too slow or too fast.
+
+    `monkeypatch.setattr(module, "time", StoppedClock())`
+    """
+
+    def __init__(self) -> None:
+        self.now = time.monotonic()
+        self.busy = 0.0
+
+    def monotonic(self) -> float:
+        """Return the time in seconds."""
+        return self.now
+
+    def process_time(self) -> float:
+        """Return for how many seconds the process has kept a processor busy."""
+        return self.busy

@@ -1,0 +1,72 @@
+"""What is cached is two seconds old at most, counted from before it was read."""
+
+import asyncio
+
+import pytest
+
+from inference_store.api.access import fresh_cache
+from inference_store.api.access.fresh_cache import FRESH_SECONDS, FreshCache
+from tests.stopped_clock import StoppedClock
+
+
+class Rows:
+    """What Postgres has; a read takes what is there when it begins, and ends when it may."""
+
+    def __init__(self) -> None:
+        self.value, self.reads = "old", 0
+        self.may_end = asyncio.Event()
+        self.may_end.set()
+
+    async def read(self, _: str) -> str | None:
+        self.reads += 1
+        value = self.value
+        await self.may_end.wait()
+        return value
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> StoppedClock:
+    stopped = StoppedClock()
+    monkeypatch.setattr(fresh_cache, "time", stopped)
+    return stopped
+
+
+async def test_reads_again_after_two_seconds(clock: StoppedClock) -> None:
+    rows = Rows()
+    cache = FreshCache(rows.read)
+    assert await cache.get("a") == "old"
+    rows.value = "new"
+    clock.now += FRESH_SECONDS - 0.001
+    assert (await cache.get("a"), rows.reads) == ("old", 1)
+    clock.now += 0.002
+    assert (await cache.get("a"), rows.reads) == ("new", 2)
+
+
+async def test_the_time_of_a_slow_read_counts(clock: StoppedClock) -> None:
+    rows = Rows()
+    cache = FreshCache(rows.read)
+    rows.may_end.clear()
+    reading = asyncio.create_task(cache.get("a"))
+    await asyncio.sleep(0)
+    rows.value = "new"
+    clock.now += FRESH_SECONDS
+    rows.may_end.set()
+    assert await reading == "old"
+    assert await cache.get("a") == "new"
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_read_that_began_before_a_change_is_not_used_again(known: bool) -> None:
+    rows = Rows()
+    cache = FreshCache(rows.read)
+    if known:
+        await cache.get("a")
+    rows.may_end.clear()
+    reading = asyncio.create_task(cache.get("a", fresh_seconds=0))
+    await asyncio.sleep(0)
+    rows.value = "new"
+    cache.forget("a")
+    rows.may_end.set()
+    assert await reading == "old"
+    assert await cache.get("a") == "new"
