@@ -22,6 +22,8 @@ _FRESH_SECONDS = 300.0
 _STALE_SECONDS = 3600.0
 # How long a known key waits for a fetch: the key may have been withdrawn.
 _WAIT_SECONDS = 1.0
+TIMEOUT_SECONDS = 5.0
+"""How long a fetch may take."""
 _LEAST_RSA_BITS = 2048
 _TYPES = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
 _log = structlog.get_logger()
@@ -56,13 +58,13 @@ class Issuer:
         *,
         retry_seconds: float = 10,
         fresh_seconds: float = _FRESH_SECONDS,
-        timeout_seconds: float = 5,
+        timeout_seconds: float | None = None,
     ) -> None:
         self._url = url
         self._jwks_url = jwks_url
         self._retry_seconds = retry_seconds
         self._fresh_seconds = fresh_seconds
-        self._timeout_seconds = timeout_seconds
+        self._timeout_seconds = TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
         self._read_keys: tuple[SigningKey, ...] = ()
         self._fetched_at: float | None = None
         self._tried_at: float | None = None

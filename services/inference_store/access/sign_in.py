@@ -21,7 +21,8 @@ from .tokens import Tokens
 
 _FRESH_SECONDS = 300.0
 _RETRY_SECONDS = 10.0
-_TIMEOUT_SECONDS = 10.0
+TIMEOUT_SECONDS = 10.0
+"""How long the issuer may take to answer a request."""
 _log = structlog.get_logger()
 
 
@@ -123,7 +124,7 @@ class SignIn:
 
     async def _ask(self, url: str, **more: Any) -> tuple[int, Mapping[str, Any]]:
         try:
-            async with asyncio.timeout(_TIMEOUT_SECONDS), aiohttp.ClientSession() as session:
+            async with asyncio.timeout(TIMEOUT_SECONDS), aiohttp.ClientSession() as session:
                 return await ask(session, "POST", url, **more)
         except (IssuerUnavailable, TimeoutError) as exc:
             raise self._away(exc) from None
@@ -144,14 +145,14 @@ class SignIn:
             return
         self._tried_at = now
         try:
-            async with asyncio.timeout(_TIMEOUT_SECONDS), aiohttp.ClientSession() as session:
+            async with asyncio.timeout(TIMEOUT_SECONDS), aiohttp.ClientSession() as session:
                 self._document = await discover(session, self._issuer)
             self._fetched_at = time.monotonic()
         except (IssuerUnavailable, TimeoutError) as exc:  # what is known may still be true
             self._away(exc)
 
     def _away(self, exc: Exception) -> Unavailable:
-        why = str(exc) or f"no answer within {_TIMEOUT_SECONDS:g} s"
+        why = str(exc) or f"no answer within {TIMEOUT_SECONDS:g} s"
         _log.warning("issuer away", action="issuer_away", issuer=self._issuer, error=why)
         return Unavailable(f"The issuer {self._issuer} is unavailable.")
 

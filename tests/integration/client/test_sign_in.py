@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.access import issuer as issuer_keys
 from tests.device_issuer import AUDIENCE, CLIENT, DeviceIssuer
 from tests.integration.api.app_server import serve_app
 from tests.integration.api.conftest import MakeApp
@@ -17,6 +18,12 @@ from tests.integration.api.hallway import MODEL, make_frames
 from tests.integration.stored_inferences import store
 
 from .istore import Istore
+
+
+@pytest.fixture(autouse=True)
+def patient_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store waits for the issuer, however busy the machine is."""
+    monkeypatch.setattr(issuer_keys, "TIMEOUT_SECONDS", 600.0)
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ import jwt
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
+from tests.servers.ports import free_port
+
 AUDIENCE = "inference-store"
 CLIENT, CLIENT_SECRET = "store-console", "a secret: of 50% +"
 Private = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
@@ -63,7 +65,7 @@ class OidcIssuer:
         self.codes: dict[str, Mapping[str, str]] = {}
         self.exchanges: list[dict[str, str]] = []
         self._runner: web.AppRunner | None = None
-        self._port = 0
+        self._port = free_port()
 
     @property
     def url(self) -> str:
@@ -87,7 +89,6 @@ class OidcIssuer:
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self._port).start()
-        self._port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
         if self._runner is not None:

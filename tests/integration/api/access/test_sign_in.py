@@ -13,6 +13,8 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from structlog.testing import capture_logs
 
+from inference_store.access import issuer as issuer_keys
+from inference_store.access import sign_in
 from inference_store.api.access.session_cookie import COOKIE
 from inference_store.index.tables import web_session
 from tests.integration.api.conftest import MakeApp, make_client
@@ -25,6 +27,13 @@ _BEGIN, _CALLBACK = "/v1/session/oidc/begin", "/v1/session/oidc/callback"
 _ATTEMPT = "__Host-inference-store-sign-in"
 _HERE = "http://127.0.0.1"
 _ROLES = {"analysts": [{"role": "analyst"}], "ops": [{"role": "owner"}]}
+
+
+@pytest.fixture(autouse=True)
+def patient_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store waits for the issuer, however busy the machine is."""
+    for module in (issuer_keys, sign_in):
+        monkeypatch.setattr(module, "TIMEOUT_SECONDS", 600.0)
 
 
 @pytest.fixture
@@ -73,7 +82,7 @@ class Visitor(Browser):
 
     async def visit(self, url: str) -> str:
         """Sign in at the issuer; return the URL that it redirects to."""
-        async with httpx.AsyncClient() as outside:
+        async with httpx.AsyncClient(timeout=120) as outside:
             answer = await outside.get(url)
         assert answer.status_code == 302
         return str(answer.headers["location"])
