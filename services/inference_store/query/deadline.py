@@ -56,7 +56,8 @@ class Deadline:
     @classmethod
     def after(cls, seconds: float) -> "Deadline":
         """Return a deadline in this many seconds."""
-        return cls(time.monotonic() + seconds)
+        now = time.monotonic()
+        return cls(now + seconds, began=now)
 
     def softly(self, seconds: float) -> "Deadline":
         """Return the same deadline, with a soft end in this many seconds."""

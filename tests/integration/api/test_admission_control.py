@@ -1,17 +1,19 @@
 """Heavy queries of one caller are refused above its share, and delay nobody else."""
 
 import asyncio
-import time
 from typing import Any
 
 import httpx
+import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index.tables import metadata_number
+from inference_store.query import deadline
 from tests.integration.query.held_partition import hold_partition
 from tests.integration.stored_inferences import NewInference, at, store
 from tests.polling import until
 from tests.settings import TOKEN
+from tests.stopped_clock import StoppedClock
 
 from .conftest import MakeApp, make_client
 
@@ -73,21 +75,22 @@ async def test_short_burst_waits_and_succeeds(make_app: MakeApp, engine: AsyncEn
     assert {answer.status_code for answer in answers} == {200}
 
 
-async def test_query_may_set_a_shorter_timeout(make_app: MakeApp, engine: AsyncEngine) -> None:
+async def test_query_may_set_a_shorter_timeout(
+    make_app: MakeApp, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deadline, "time", StoppedClock())  # Postgres alone measures it
     await store(engine, NewInference("one", at(1), [("n", "int", "1")]))
-    async with make_client(make_app(query_timeout_seconds=60)) as client:
+    async with make_client(make_app(query_timeout_seconds=600)) as client:
         async with hold_partition(engine, metadata_number, at(0)):
-            began = time.monotonic()
             for path in ("count", "query"):
                 body = _HEAVY | {"timeout_seconds": 0.3}
                 answer = await client.post(f"{_BASE}/{path}", json=body)
                 assert answer.status_code == 503
                 assert answer.json()["type"] == "/docs/errors#query-timeout"
-            assert time.monotonic() - began < 50
-        for seconds in (61, 0.01, -1, "1"):
+        for seconds in (601, 0.01, -1, "1"):
             body = {"timeout_seconds": seconds}
             answer = await client.post(f"{_BASE}/query", json=body)
             assert answer.status_code == 422
             assert answer.json()["errors"][0]["path"] == "timeout_seconds"
-        link = await client.get(_BASE, params={"timeout_seconds": "5"})
+        link = await client.get(_BASE, params={"timeout_seconds": "500"})
         assert link.status_code == 200

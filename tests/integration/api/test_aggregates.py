@@ -18,11 +18,9 @@ from inference_store.index.tables import inference
 from inference_store.inference.events.event import Extras
 from inference_store.query.aggregates import budget, run, spans
 from inference_store.query.counting import count_ended
-from tests.integration.query.held_partition import hold_partition
+from tests.integration.query.lock_time import hold_partition_until_late
 from tests.integration.stored_inferences import START, NewInference, at, store
 from tests.servers.marks import stored_counts
-
-from .conftest import MakeApp, make_client
 
 _PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "query.md").read_text()
 _EXAMPLES = re.findall(r"```json aggregate\n(.*?)```\n\n```json answer\n(.*?)```", _PAGE, re.DOTALL)
@@ -245,12 +243,9 @@ async def test_groups_across_partitions_count_once(
     assert [group["measures"]["count"] for group in answer["groups"]] == [6, 6, 6]
 
 
-async def test_timeout(make_app: MakeApp, engine: AsyncEngine) -> None:
+async def test_timeout(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
     await store(engine, *_make_inferences())
-    async with (
-        make_client(make_app(query_timeout_seconds=1.0)) as client,
-        hold_partition(engine, inference, START),
-    ):
+    async with hold_partition_until_late(engine, inference, START):
         answer = await client.post(_ONE, json={"group_by": ["ok"]})
     assert answer.status_code == 503
     assert answer.json()["type"] == "/docs/errors#query-timeout"

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.api import streams
 from inference_store.export.formats import FORMATS
 from inference_store.index.tables import metadata_number
-from tests.integration.query.held_partition import hold_partition
+from tests.integration.query.lock_time import hold_partition_until_late
 from tests.integration.stored_inferences import NewInference, at, store
 
 from .app_server import serve_app
@@ -201,8 +201,8 @@ async def test_a_failed_stream_is_cut_off(
         engine, *(NewInference(f"id-{n}", at(n * 86_400), [("n", "int", "1")]) for n in range(20))
     )
     body = {"filter": "n > 0"}
-    async with serve_app(make_app(query_timeout_seconds=1)) as client:
-        async with hold_partition(engine, metadata_number, at(9 * 86_400)):
+    async with serve_app(make_app()) as client:
+        async with hold_partition_until_late(engine, metadata_number, at(9 * 86_400)):
             with pytest.raises(httpx.RemoteProtocolError):
                 await client.post(_QUERY, json=body, headers={"Accept": media_type})
         answer = await client.post(_QUERY, json=body, headers={"Accept": media_type})

@@ -8,8 +8,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index.tables import metadata_number
-from tests.integration.api.conftest import MakeApp, make_client
-from tests.integration.query.held_partition import hold_partition
+from tests.integration.query.lock_time import hold_partition_until_late
 from tests.integration.stored_inferences import NewInference, at, store
 
 _PATH = "/v1/models/model/inferences"
@@ -81,10 +80,9 @@ async def test_other_sorts_have_no_distance(client: httpx.AsyncClient) -> None:
     assert "distance_metres" not in item
 
 
-async def test_timeout_is_a_503(make_app: MakeApp, engine: AsyncEngine) -> None:
-    async with make_client(make_app()) as client, hold_partition(engine, metadata_number, at(0)):
-        body = {"sort": _SORT, "timeout_seconds": 0.5}
-        answer = await client.post(f"{_PATH}/query", json=body)
+async def test_timeout_is_a_503(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
+    async with hold_partition_until_late(engine, metadata_number, at(0)):
+        answer = await client.post(f"{_PATH}/query", json={"sort": _SORT})
     assert (answer.status_code, answer.json()["type"]) == (503, "/docs/errors#query-timeout")
 
 

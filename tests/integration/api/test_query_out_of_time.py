@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from typing import Any
 
 import httpx
@@ -11,9 +10,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index.tables import inference, metadata_number
 from inference_store.platform.metrics import QUERY_TIMEOUTS
+from inference_store.query import deadline
 from tests.integration.api.conftest import MakeApp, make_client
-from tests.integration.query.held_partition import hold_partition
+from tests.integration.query.lock_time import hold_partition_until_late
 from tests.integration.stored_inferences import NewInference, at, store
+from tests.stopped_clock import StoppedClock
 
 _QUERY = "/v1/models/model/inferences/query"
 _DAY = 86_400
@@ -49,13 +50,13 @@ def _list_ids(page: dict[str, Any]) -> list[str]:
 async def test_cursor_continues_after_a_timeout(make_app: MakeApp, engine: AsyncEngine) -> None:
     await store(engine, *_make_inferences())
     async with (
-        make_client(make_app(query_timeout_seconds=4.0)) as client,
-        hold_partition(engine, metadata_number, at(_HELD_DAY * _DAY)) as span,
+        make_client(make_app()) as client,
+        hold_partition_until_late(engine, metadata_number, at(_HELD_DAY * _DAY)) as span,
     ):
         first = await _read_page(client)
     assert _list_ids(first) == [f"id-{n}" for n in range(59, 3 * (_HELD_DAY + 1) - 1, -1)]
     assert first["searched_back_to"] == span.hi.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    async with make_client(make_app(query_timeout_seconds=60.0)) as patient:
+    async with make_client(make_app()) as patient:
         rest = await _read_page(patient, first["next"])
     assert _list_ids(first) + _list_ids(rest) == [f"id-{n}" for n in range(59, 5, -1)]
     assert (rest["next"], rest["searched_back_to"]) == (None, None)
@@ -73,7 +74,7 @@ async def test_page_ends_early_with_partial_results(make_app: MakeApp, engine: A
         assert 2 < len(pages) <= _DAYS + 1
         assert [id for page in pages for id in _list_ids(page)] == expected
         # a request with a timeout waits that long, and so does a stream with all of its pages
-        patient = await _read_page(client, timeout_seconds=60)
+        patient = await _read_page(client, timeout_seconds=300)
         assert (_list_ids(patient), patient["next"]) == (expected, None)
         streamed = await client.post(
             _QUERY, json=_make_body(), headers={"Accept": "application/x-ndjson"}
@@ -94,8 +95,8 @@ def _count_timeouts() -> float:
 async def test_reports_a_timeout_without_results(make_app: MakeApp, engine: AsyncEngine) -> None:
     await store(engine, *_make_inferences())
     async with (
-        make_client(make_app(query_timeout_seconds=0.5)) as client,
-        hold_partition(engine, inference, at((_DAYS - 1) * _DAY)),
+        make_client(make_app()) as client,
+        hold_partition_until_late(engine, inference, at((_DAYS - 1) * _DAY)),
     ):
         answer = await client.post(_QUERY, json={})
     assert (answer.status_code, answer.json()["type"]) == (503, "/docs/errors#query-timeout")
@@ -112,14 +113,14 @@ async def test_sorted_page_contains_all_values_found_in_time(
     await store(engine, *inferences)
     body = {"sort": "-n", "limit": 1000}
     async with (
-        make_client(make_app(query_timeout_seconds=4.0)) as client,
-        hold_partition(engine, inference, at(_HELD_DAY * _DAY)),
+        make_client(make_app()) as client,
+        hold_partition_until_late(engine, inference, at(_HELD_DAY * _DAY)),
     ):
         answer = await client.post(_QUERY, json=body)
     assert answer.status_code == 200, answer.text
     first = answer.json()
     assert _list_ids(first) == [f"id-{n}" for n in range(4, -1, -1)]
-    async with make_client(make_app(query_timeout_seconds=60.0)) as patient:
+    async with make_client(make_app()) as patient:
         rest = (await patient.post(_QUERY, json=body | {"cursor": first["next"]})).json()
     assert _list_ids(rest) == [f"id-{n}" for n in range(_DAYS - 1, 4, -1)]
     assert rest["next"] is None
@@ -145,27 +146,27 @@ async def test_sorted_page_does_not_end_early(make_app: MakeApp, engine: AsyncEn
 
 @pytest.mark.parametrize("what", ["query", "count", "aggregate"])
 async def test_busy_api_is_not_a_query_timeout(
-    make_app: MakeApp, engine: AsyncEngine, what: str
+    client: httpx.AsyncClient, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """Other tasks keep the api busy until the time is over; the query is not to blame."""
     await store(engine, *_make_inferences())
     body = _make_body() | ({"measures": [{"function": "count"}]} if what == "aggregate" else {})
     before = _count_timeouts()
-    async with make_client(make_app(query_timeout_seconds=0.02)) as client:
-        busy = asyncio.create_task(_keep_busy(0.03))
-        try:
-            answer = await client.post(_QUERY.replace("query", what), json=body)
-        finally:
-            busy.cancel()
+    clock = StoppedClock()
+    monkeypatch.setattr(deadline, "time", clock)
+    busy = asyncio.create_task(_keep_busy(clock))
+    try:
+        answer = await client.post(_QUERY.replace("query", what), json=body)
+    finally:
+        busy.cancel()
     assert (answer.status_code, answer.json()["type"]) == (503, "/docs/errors#busy")
     assert int(answer.headers["Retry-After"]) > 0
     assert _count_timeouts() == before
 
 
-async def _keep_busy(seconds: float) -> None:
-    """Block every other task of the loop for `seconds`, again and again."""
+async def _keep_busy(clock: StoppedClock) -> None:
+    """Block every other task of the loop for longer than a query may take, again and again."""
     while True:
-        until = time.process_time() + seconds
-        while time.process_time() < until:
-            pass
+        clock.now += 600
+        clock.busy += 600
         await asyncio.sleep(0)

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.api import streams
 from inference_store.index.tables import metadata_number
 from inference_store.platform.metrics import SHOWN
-from tests.integration.query.held_partition import hold_partition
+from tests.integration.query.lock_time import hold_partition_until_late
 from tests.integration.statements import record_statements
 from tests.integration.stored_inferences import NewInference, at, store
 from tests.polling import until
@@ -102,19 +102,18 @@ async def test_refusals_have_the_usual_form(client: httpx.AsyncClient, engine: A
 
 
 async def test_search_without_matches_reports_its_position(
-    make_app: MakeApp, engine: AsyncEngine
+    client: httpx.AsyncClient, engine: AsyncEngine
 ) -> None:
     """Time runs out after some matches, and then again without any."""
     inferences = _make_inferences(60, _DAY / 3)
     await store(engine, *inferences)
     condition = {"key": "n", "operator": "gte", "value": 1}
-    async with make_client(make_app(query_timeout_seconds=6)) as client:
-        async with hold_partition(engine, metadata_number, at(9 * _DAY)):
-            lines = await _read_lines(client, metadata_filter=[condition])
-        assert lines[-1]["problem"]["type"] == "/docs/errors#query-timeout"
-        assert lines[-2].keys() == {"cursor", "searched_back_to"}
-        assert lines[-1]["next"] == lines[-2]["cursor"]
-        rest = await _read_lines(client, metadata_filter=[condition], cursor=lines[-1]["next"])
+    async with hold_partition_until_late(engine, metadata_number, at(9 * _DAY)):
+        lines = await _read_lines(client, metadata_filter=[condition])
+    assert lines[-1]["problem"]["type"] == "/docs/errors#query-timeout"
+    assert lines[-2].keys() == {"cursor", "searched_back_to"}
+    assert lines[-1]["next"] == lines[-2]["cursor"]
+    rest = await _read_lines(client, metadata_filter=[condition], cursor=lines[-1]["next"])
     assert _list_ids(lines) + _list_ids(rest) == [
         inferences[n].inference_id for n in range(59, -1, -1)
     ]

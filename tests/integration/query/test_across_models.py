@@ -16,6 +16,7 @@ from inference_store.query.matching import Query
 from inference_store.query.operators import OPERATORS
 from inference_store.query.preparation import QueryRequest, prepare
 from tests.integration.query.held_partition import hold_partition
+from tests.integration.query.lock_time import PATIENT_SECONDS, hold_partition_until_late
 from tests.integration.stored_inferences import NewInference, at, store
 
 _DAY = 86_400
@@ -136,16 +137,17 @@ async def test_next_page_continues_where_time_ran_out(
     question = QueryRequest(metadata=[_least(0)])
     queries = await _build_queries(engine, models, question, newest_first=newest_first)
     everything = await _fetch_pages(engine, queries, 1)
-    async with engine.connect() as connection:
-        async with hold_partition(engine, metadata_number, at(5 * _DAY)) as span:
-            page = await find_across(
-                connection, queries, limit=1000, deadline=Deadline.after(3), scan=1
-            )
-        assert page.out_of_time
-        assert page.searched is not None
-        edge = uid_floor(span.hi if newest_first else span.lo).int
-        reached = page.searched.int if newest_first else page.searched.int + 1
-        assert (reached >= edge) == newest_first or reached == edge
+    async with (
+        hold_partition_until_late(engine, metadata_number, at(5 * _DAY)) as span,
+        engine.connect() as connection,
+    ):
+        deadline = Deadline.after(PATIENT_SECONDS)
+        page = await find_across(connection, queries, limit=1000, deadline=deadline, scan=1)
+    assert page.out_of_time
+    assert page.searched is not None
+    edge = uid_floor(span.hi if newest_first else span.lo).int
+    reached = page.searched.int if newest_first else page.searched.int + 1
+    assert (reached >= edge) == newest_first or reached == edge
     uids = [hit.uid for hit in page.hits]
     assert 0 < len(uids) < len(everything)
     rest = await _fetch_pages(engine, tuple(query.after(page.searched) for query in queries), 1)
