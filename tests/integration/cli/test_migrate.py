@@ -11,6 +11,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from inference_store.index import migration
 from inference_store.index.migration import MigrationBusy, upgrade
 from inference_store.index.schema import newest
 from tests.servers.fixtures import MakeEnvironment, unique
@@ -18,6 +19,7 @@ from tests.servers.ports import free_port
 from tests.servers.postgres import Postgres
 from tests.servers.waiting import wait_until
 from tests.service_process import Service
+from tests.stopped_clock import StoppedClock
 from tests.synthetic_migration import NEXT, copy_migrations_with_one_more
 from tests.warm.process import run_command
 
@@ -60,18 +62,27 @@ def test_check_of_an_unavailable_server(tmp_path: Path) -> None:
 
 def test_check_waits_for_the_migration(empty_database: str) -> None:
     with ThreadPoolExecutor(1) as thread:
-        waiting = thread.submit(run_migrate, empty_database, "--check", "--wait-seconds", "30")
+        waiting = thread.submit(run_migrate, empty_database, "--check", "--wait-seconds", "300")
         upgrade(empty_database)
         assert waiting.result().returncode == 0
 
 
-async def test_second_migration_waits_with_a_message_and_a_deadline(empty_database: str) -> None:
+async def test_second_migration_waits_with_a_message_and_a_deadline(
+    empty_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     holder = await asyncpg.connect(empty_database)
+    clock = StoppedClock()
+    monkeypatch.setattr(migration, "time", clock)
+    messages: list[str] = []
+
+    def hear(message: str) -> None:
+        messages.append(message)
+        clock.now += 1
+
     try:
         await holder.execute("SELECT pg_advisory_lock($1)", LOCK_ID)
-        messages: list[str] = []
         with pytest.raises(MigrationBusy, match="Another migration still runs"):
-            await asyncio.to_thread(upgrade, empty_database, wait_seconds=1, say=messages.append)
+            await asyncio.to_thread(upgrade, empty_database, wait_seconds=1, say=hear)
         assert len(messages) == 1
         assert f"Another migration runs (process {holder.get_server_pid()}" in messages[0]
         assert await holder.fetchval("SELECT to_regclass('inference')") is None
