@@ -35,6 +35,7 @@ from tests.integration.waiting import count_lock_waiters
 from tests.polling import until
 from tests.servers.fixtures import MakeEnvironment
 from tests.servers.minio import S3
+from tests.servers.waiting import wait_until
 from tests.service_process import Service
 
 PLACES = [name for name in FAILPOINTS if name.startswith("metadata_edit.")]
@@ -165,7 +166,8 @@ async def test_a_crash_between_blob_and_rows_leaves_no_orphan(
     service = Service("api", environment, tmp_path)
     try:
         await asyncio.to_thread(service.wait_ready)
-        async with httpx.AsyncClient(base_url=address_of(service), timeout=120) as killing:
+        address = await asyncio.to_thread(wait_for_address, service)
+        async with httpx.AsyncClient(base_url=address, timeout=120) as killing:
             with pytest.raises(httpx.TransportError):
                 await edit(killing, trial.first)
         assert await asyncio.to_thread(service.process.wait, 180) == 128 + SIGKILL
@@ -184,7 +186,8 @@ async def test_a_crash_between_blob_and_rows_leaves_no_orphan(
     assert trial.object_names == []
 
 
-def address_of(service: Service) -> str:
+def wait_for_address(service: Service) -> str:
+    wait_until(lambda: '"api_listening"' in service.text, seconds=180, what="the api")
     for line in service.text.splitlines():
         if '"action": "api_listening"' in line:
             return f"http://127.0.0.1:{json.loads(line)['port']}"

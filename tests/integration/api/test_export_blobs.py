@@ -102,7 +102,7 @@ async def test_links_lead_to_the_blobs_as_long_as_the_export_lives(
     assert len(links) == 5
     [seconds] = parse_qs(urlsplit(links[0]).query)["X-Amz-Expires"]
     assert 5 * 3600 - 60 < int(seconds) <= 5 * 3600
-    async with httpx.AsyncClient() as anybody:
+    async with httpx.AsyncClient(timeout=120) as anybody:
         assert (await anybody.get(links[1])).content == make_data(1)
 
 

@@ -76,7 +76,7 @@ async def list_parts(client: httpx.AsyncClient, export: dict[str, Any]) -> list[
 
 async def download(part: dict[str, Any]) -> bytes:
     """Return what a part's presigned link leads to."""
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=120) as client:
         return (await client.get(part["url"])).content
 
 

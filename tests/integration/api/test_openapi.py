@@ -166,8 +166,9 @@ def _check_operation(
             case.body = body
         if "revision" in valid_parts and case.headers is not None:
             case.headers.pop("If-Match", None)
-        if isinstance(case.body, dict) and "timeout_seconds" in case.body:
-            case.body["timeout_seconds"] = 120  # less may be too little on a busy machine
+        for asked in (case.body, case.query):
+            if isinstance(asked, dict) and "timeout_seconds" in asked:
+                asked["timeout_seconds"] = 120  # less may be too little on a busy machine
         if operation.path.endswith("/follow"):
             case.query = {**(case.query or {}), "seconds": 0}  # else it lasts an hour
         answer = case.call_and_validate(checks=_CHECKS, timeout=180)

@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from sqlalchemy import func, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.api.thumbnails import decoder, maker
 from inference_store.erasure import audit_chain
 from inference_store.index.tables import inference
 from inference_store.inference.events import StorageKey
@@ -29,6 +30,13 @@ _PICTURES = {
     "cut": make_picture("JPEG", (640, 480))[:-400],
     "bomb": make_png(20_000, 20_000),
 }
+
+
+@pytest.fixture(autouse=True)
+def patient_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pictures of a request may take as long as a busy machine needs."""
+    monkeypatch.setattr(decoder, "PICTURE_SECONDS", 300.0)
+    monkeypatch.setattr(maker, "BATCH_SECONDS", 600.0)
 
 
 @pytest.fixture

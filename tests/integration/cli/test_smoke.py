@@ -38,7 +38,7 @@ def test_stores_and_erases_an_inference(api: dict[str, str], tmp_path: Path) -> 
     refusing = api | {"INFERENCE_STORE_INGESTER_UNKNOWN_MODELS": "refuse"}
     ingester = Service("ingester", refusing, tmp_path).wait_ready()
     try:
-        done = run_smoke(api, "--api", find_address(api))
+        done = run_smoke(api, "--api", find_address(api), "--seconds", "300")
     finally:
         ingester.stop()
     assert done.returncode == 0, done

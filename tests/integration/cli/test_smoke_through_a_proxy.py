@@ -40,7 +40,8 @@ class Installation:
 
     async def run_smoke(self, *arguments: str, proxy: str = "") -> tuple[int, str]:
         """Run the smoke test; return its exit code and its output."""
-        arguments_ = ("--api", self.api, "--proxy", proxy or self.proxy, *arguments)
+        addresses = ("--api", self.api, "--proxy", proxy or self.proxy)
+        arguments_ = (*addresses, "--seconds", "300", *arguments)
         done = await asyncio.to_thread(run_smoke, self.environment, *arguments_)
         return done.returncode, done.stdout + done.stderr
 

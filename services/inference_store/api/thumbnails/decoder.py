@@ -37,9 +37,10 @@ class Decoder:
     """
 
     def __init__(
-        self, *, seconds: float = PICTURE_SECONDS, command: tuple[str, ...] = _COMMAND
+        self, *, seconds: float | None = None, command: tuple[str, ...] = _COMMAND
     ) -> None:
-        self._seconds, self._command = seconds, command
+        self._seconds = PICTURE_SECONDS if seconds is None else seconds
+        self._command = command
         self._process: Process | None = None
 
     async def make(self, picture: bytes, edge: int) -> Thumbnail:

@@ -35,10 +35,8 @@ _TOO_LARGE: Final = f"The input is over {MOST_INPUT_BYTES // 1024 // 1024} MiB."
 class ThumbnailMaker:
     """Makes thumbnails of stored inferences."""
 
-    def __init__(
-        self, blobs: Blobs, cache: ThumbnailCache, *, batch_seconds: float = BATCH_SECONDS
-    ) -> None:
-        self._blobs, self._cache, self._batch_seconds = blobs, cache, batch_seconds
+    def __init__(self, blobs: Blobs, cache: ThumbnailCache) -> None:
+        self._blobs, self._cache = blobs, cache
 
     def find_cached(
         self, inferences: Sequence[Inference], edge: int
@@ -54,7 +52,7 @@ class ThumbnailMaker:
     async def make(self, inferences: Sequence[Inference], edge: int) -> dict[UUID, ThumbnailResult]:
         """Make thumbnails, one after the other. Those that are not made in time are Busy."""
         results: dict[UUID, ThumbnailResult] = {}
-        until = time.monotonic() + self._batch_seconds
+        until = time.monotonic() + BATCH_SECONDS
         pictures = self._fetch(inferences)
         async with Decoder() as decoder, aclosing(pictures):
             async for inference, picture in pictures:

@@ -30,6 +30,7 @@ async def test_proxy_reads_registrations_with_a_reader_key(
             proxy_registry_url=str(client.base_url),
             proxy_registry_key=reader,
             proxy_registry_file=tmp_path / "models.json",
+            proxy_registry_seconds=0.2,
         )
         registrations = Registrations(settings)
         task = asyncio.create_task(registrations.keep_current())
@@ -37,7 +38,7 @@ async def test_proxy_reads_registrations_with_a_reader_key(
         async def find_models() -> list[RegisteredModel | None]:
             return [registrations.of(name) for name in ("yolo", "team/yolo")]
 
-        await until(find_models, all, seconds=60)
+        await until(find_models, all)
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
