@@ -4,10 +4,9 @@ import asyncio
 import json
 import re
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -21,6 +20,7 @@ from tests.integration.api.conftest import MakeApp
 from tests.integration.api.hallway import MODEL, make_frames
 from tests.integration.api.test_erasures import make_run_retention
 from tests.integration.stored_inferences import store as store_inferences
+from tests.polling import until
 
 from .istore import Istore
 
@@ -41,15 +41,6 @@ async def running(run_turn: Callable[[], object]) -> AsyncIterator[None]:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
-
-
-async def wait_for_some(ask: Callable[[], Awaitable[list[Any]]]) -> list[Any]:
-    """Ask until a list has something."""
-    for _ in range(2400):
-        if listed := await ask():
-            return listed
-        await asyncio.sleep(0.05)
-    raise AssertionError("nothing came")
 
 
 @pytest.fixture
@@ -149,7 +140,7 @@ async def test_what_was_erased_of_an_export_is_listed(
         assert await both.ask(export.list_erased) == []
         inference = await both.ask(lambda: model.inference("frame-051"))
         erasure = await both.ask(inference.erase)
-        [erased] = await wait_for_some(lambda: both.ask(export.list_erased))
+        [erased] = await until(lambda: both.ask(export.list_erased), bool)
         files = await both.ask(lambda: export.download(tmp_path / "after"))
     assert (erased.uid, erased.inferences, erased.scope) == (inference.uid, 1, "inference")
     assert erased.erasure == erasure.id

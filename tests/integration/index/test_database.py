@@ -14,6 +14,7 @@ from tests.servers.postgres import Postgres
 
 _CONNECTIONS = 3
 _LOCK = text("SELECT pg_advisory_xact_lock(1)")
+_IDLE = "idle_in_transaction_session_timeout"
 
 
 async def _find_pid(connection: AsyncConnection) -> int:
@@ -49,11 +50,14 @@ async def test_replaces_connections_that_postgres_closed(database: str) -> None:
 
 
 async def test_idle_transaction_loses_its_locks(database: str) -> None:
-    frozen = create_engine(database, pool_size=1, idle_transaction_seconds=1)
+    frozen = create_engine(database, pool_size=1, idle_transaction_seconds=600)
     other = create_engine(database, pool_size=1)
     try:
         async with frozen.connect() as connection:
             await connection.execute(_LOCK)
+            assert await connection.scalar(text(f"SHOW {_IDLE}")) == "10min"
+            # it is idle from now on, however long the test took to come here
+            await connection.execute(text(f"SET {_IDLE} = '10ms'"))
             async with other.begin() as waiting:
                 await waiting.execute(_LOCK)
             with pytest.raises(DBAPIError) as caught:
