@@ -37,10 +37,13 @@ class Service:
 
     @property
     def text(self) -> str:
-        """Return the log since the last start."""
+        """Return the log since the last start; while it runs, without a line that it is writing."""
+        is_over = not self.process.running
         with self.log.open("rb") as log:
             log.seek(self._mark)
-            return log.read().decode("utf-8", "replace")
+            written = log.read()
+        whole = written if is_over else written[: written.rfind(b"\n") + 1]
+        return whole.decode("utf-8", "replace")
 
     @property
     def admin(self) -> str:

@@ -8,8 +8,6 @@ from functools import partial
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-import asyncpg
-
 from .postgres import Postgres
 from .waiting import wait_until
 
@@ -56,7 +54,8 @@ class Citus(Postgres):
     def drop_database(self, name: str) -> None:
         """Drop it on every node."""
         with ThreadPoolExecutor() as threads:
-            list(threads.map(partial(_drop, name=name), self.nodes))
+            # a process of Citus may just be starting in it, and needs time to end
+            list(threads.map(partial(Postgres.drop_database, name=name), self.nodes))
 
 
 @contextmanager
@@ -111,19 +110,6 @@ def join(addresses: Sequence[str]) -> None:
             f"SELECT citus_set_coordinator_host('{first.hostname}', {first.port})",
             *(f"SELECT citus_add_node('{worker.hostname}', {worker.port})" for worker in workers),
         )
-
-
-def _drop(node: Postgres, name: str) -> None:
-    """Drop a database. A process of Citus may just be starting in it, and needs time to end."""
-
-    def is_dropped() -> bool:
-        try:
-            node.drop_database(name)
-        except asyncpg.ObjectInUseError:
-            return False
-        return True
-
-    wait_until(is_dropped, seconds=60, what=f"{name} is dropped")
 
 
 def _close(node: Postgres, name: str) -> None:

@@ -22,6 +22,7 @@ from .ports import free_port
 from .process import LeashedProcess
 from .server import SHARED_TEMPORARY, Server
 from .versions import POSTGRES_VERSIONS, MissingServer
+from .waiting import wait_until
 
 _DEBIAN = Path("/usr/lib/postgresql")
 
@@ -49,12 +50,27 @@ class Postgres:
     def create_database(self, name: str, *, template: str = "template1") -> str:
         """Create a database as a copy of `template`, and return its address."""
         # Copying files takes half as long as logging every block.
-        self.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY file_copy')
+        self._execute_once_unused(
+            f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY file_copy'
+        )
         return self.dsn_of(name)
 
     def drop_database(self, name: str) -> None:
         """Drop a database in spite of connections; one that does not exist is no error."""
-        self.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+        self._execute_once_unused(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+    def _execute_once_unused(self, statement: str) -> None:
+        """Run a statement as soon as nobody uses its database: Postgres itself waits five seconds
+        for sessions to end, and on a busy machine one may take longer."""
+
+        def is_done() -> bool:
+            try:
+                self.execute(statement)
+            except asyncpg.ObjectInUseError:
+                return False
+            return True
+
+        wait_until(is_done, seconds=120, what=statement)
 
 
 async def _ask(dsn: str, question: str) -> Any:

@@ -4,7 +4,7 @@ import signal
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -53,16 +53,15 @@ class WatchedProcess(ABC):
     def kill(self) -> int:
         """SIGKILL the command and everything it started, and wait until all of it is gone.
 
-        All of it is stopped first: no process lives on to see that another has been killed.
+        All of it is stopped first: no process lives on to see that another has been killed, or
+        starts one that nobody kills.
         """
-        tree = self._tree()
-        for number in (signal.SIGSTOP, signal.SIGKILL):
-            for process in tree:
-                try:
-                    process.send_signal(number)
-                except psutil.NoSuchProcess:
-                    continue
-        psutil.wait_procs(tree, timeout=60)
+        stopped: list[psutil.Process] = []
+        while started := [process for process in self._tree() if process not in stopped]:
+            _signal_all(started, signal.SIGSTOP)
+            stopped += started
+        _signal_all(stopped, signal.SIGKILL)
+        psutil.wait_procs(stopped, timeout=60)
         return self.wait(60)
 
     def last_lines(self) -> str:
@@ -77,6 +76,14 @@ class WatchedProcess(ABC):
             return [command, *command.children(recursive=True)]
         except psutil.NoSuchProcess:
             return []
+
+
+def _signal_all(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        try:
+            process.send_signal(number)
+        except psutil.NoSuchProcess:
+            continue
 
 
 class LeashedProcess(WatchedProcess):

@@ -64,7 +64,9 @@ def running_kafka() -> AbstractContextManager[Kafka]:
 
 @contextmanager
 def _own_kafka() -> Iterator[Kafka]:
-    with ShortLivedKafka() as server:
+    # It is never killed, so nobody waits for the end of its session, and a machine that stalls for
+    # seconds does not take its partitions away.
+    with ShortLivedKafka({"broker.session.timeout.ms": "60000"}) as server:
         yield Kafka(server.bootstrap_servers)
 
 

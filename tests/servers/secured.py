@@ -19,6 +19,7 @@ from .kafka import KafkaServer
 from .minio import MinioServer
 from .ports import free_port
 from .postgres import PostgresServer
+from .waiting import wait_until
 
 USER, PASSWORD = "alice", "correct-horse"
 _MODULES = "org.apache.kafka.common.security"
@@ -171,11 +172,15 @@ class SecuredMinio(MinioServer):
     @property
     def role(self) -> str:
         """The role of the issuer's tokens, which the server logs when it starts."""
-        log = (self.folder / "minio.log").read_text(errors="replace")
-        role = re.search(r"arn:minio:iam:::role/\S+", log)
-        if role is None:
-            raise RuntimeError(f"MinIO names no role\n{log[-2000:]}")
-        return role[0]
+        roles: list[str] = []
+
+        def is_named() -> bool:
+            log = (self.folder / "minio.log").read_text(errors="replace")
+            roles[:] = re.findall(r"arn:minio:iam:::role/\S+(?=\s)", log)
+            return bool(roles)
+
+        wait_until(is_named, seconds=120, what="MinIO's log names its role")
+        return roles[0]
 
     def client(self) -> Minio:
         """Return a client for set-up and checks; the caller need not close it."""
