@@ -125,7 +125,9 @@ class Producer:
 
     async def __aenter__(self) -> "Producer":
         servers = self._environment["INFERENCE_STORE_KAFKA_BOOTSTRAP_SERVERS"]
-        self._kafka = AIOKafkaProducer(bootstrap_servers=servers, linger_ms=5)
+        # as long as a Kafka that a test has stopped may take to start again
+        patience = {"request_timeout_ms": 300_000}
+        self._kafka = AIOKafkaProducer(bootstrap_servers=servers, linger_ms=5, **patience)
         await self._kafka.start()
         return self
 

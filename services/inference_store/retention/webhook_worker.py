@@ -23,7 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.export.webhooks import webhook as webhooks
 from inference_store.export.webhooks.attempts import compute_delay
 from inference_store.export.webhooks.event import ErasedEvent
-from inference_store.export.webhooks.sending import Outcome, Sender
+from inference_store.export.webhooks.sending import SECONDS, Outcome, Sender
 from inference_store.export.webhooks.webhook import DueWebhook
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import WEBHOOK_ATTEMPTS, from_zero
@@ -40,10 +40,13 @@ _log = structlog.get_logger()
 class WebhookWorker:
     """Sends webhooks. `close` ends what is under way; it is sent again later."""
 
-    def __init__(self, settings: RetentionSettings, engine: AsyncEngine) -> None:
+    def __init__(
+        self, settings: RetentionSettings, engine: AsyncEngine, *, seconds: float = SECONDS
+    ) -> None:
+        """`seconds`: how long a receiver may take to answer."""
         from_zero(WEBHOOK_ATTEMPTS, _RESULTS)
         self._engine = engine
-        self._sender = Sender(settings.webhook_origins, settings.webhook_keys)
+        self._sender = Sender(settings.webhook_origins, settings.webhook_keys, seconds=seconds)
         self._sending: dict[UUID, tuple[str, asyncio.Task[None]]] = {}
         # one connection at a time, so that erasures find the others free
         self._turn = asyncio.Lock()

@@ -16,6 +16,13 @@ RunningIngester = tuple[Service, Producer]
 StartIngester = Callable[..., Awaitable[RunningIngester]]
 
 
+def list_troubles(service: Service) -> list[str]:
+    """Return what its log says of waits for a server, but for a broker that a busy machine delays:
+    such a wait is over with the next answer."""
+    waits = [line for line in service.text.splitlines() if '"action": "waiting"' in line]
+    return [line for line in waits if "does not answer within" not in line]
+
+
 @pytest.fixture
 async def start_ingester(
     service_environment: Any, topic: Any, tmp_path: Path

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from datetime import timedelta
 
 import pytest
 from sqlalchemy import func, select
@@ -113,7 +114,7 @@ async def test_waits_for_a_store_that_refuses_everything(
 ) -> None:
     """Rights are removed while it runs; no more events are parked, and none become dead letters."""
     rights.refuse_one_prefix()
-    service, producer = await rights.start_ingester(INGESTER_PARKED_GIVE_UP_SECONDS="3")
+    service, producer = await rights.start_ingester()
     await producer.produce(ALLOWED[0], REFUSED[0])
     await until(lambda: counted(engine), lambda counts: counts.total() == 2)
     rights.refuse_all()
@@ -122,8 +123,14 @@ async def test_waits_for_a_store_that_refuses_everything(
         lambda: read_health(service, "object store"), lambda health: "Denied" in health
     )
     assert "AccessDenied" in health
-    # Wait longer than a parked event may.
-    await until(lambda: count_troubles(service), lambda count: count >= 8)
+    # It has been parked for longer than it may, and is due.
+    async with engine.begin() as connection:
+        long_ago = func.now() - timedelta(days=2)
+        await connection.execute(
+            parked_event.update().values(created_at=long_ago, next_attempt_at=long_ago)
+        )
+    before = await count_troubles(service)
+    await until(lambda: count_troubles(service), lambda count: count >= before + 4)
     assert +(await counted(engine)) == Counter({Outcome.STORED: 1, Outcome.PARKED: 1})
     assert await count_set_aside(engine) == {"parked_event blob_forbidden": 1}
     rights.allow_all()

@@ -94,5 +94,5 @@ async def test_unexpected_error_ends_the_process(
     async with engine.begin() as connection:
         await connection.execute(text("DROP TABLE inference CASCADE"))
     await producer.produce(capture(1))
-    code = await asyncio.to_thread(service.process.wait, 20)
+    code = await asyncio.to_thread(service.process.wait, 180)
     assert code == 1

@@ -8,13 +8,15 @@ from typing import Any
 import httpx
 import pytest
 from aiokafka import TopicPartition
+from sqlalchemy import func
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.index.tables import producer_report
 from inference_store.inference.producer_reports import ProducerReport, encode
 from inference_store.ingester.reports import Reports
 from inference_store.platform.settings import IngesterSettings
 from tests.integration.api.conftest import blobs, client, make_app, settings  # noqa: F401
-from tests.integration.ingester.conftest import StartIngester
+from tests.integration.ingester.conftest import StartIngester, list_troubles
 from tests.polling import until
 from tests.producer import Producer, capture
 from tests.servers.fixtures import MakeEnvironment, unique
@@ -68,8 +70,14 @@ async def test_the_books_of_producers(
         await reporter.publish(encode_report("p-2", 1, seen=2, dropped={"left": 1}, final=True))
         await reporter.publish(encode_report("long ago", 1), timestamp_ms=1_500_000_000_000)
 
+        # It counts a report after it has stored it.
+        await until(
+            lambda: asyncio.to_thread(service.metrics, "ingester_reports_total"),
+            lambda count: count >= 11,
+        )
+
         def have_arrived(producers: Producers) -> bool:
-            return {"p-1", "p-2"} <= producers.keys() and producers["p-1"]["arrived"] == 6
+            return "p-1" in producers and producers["p-1"]["arrived"] == 6
 
         accounts = await until(_make_fetch(client), have_arrived, seconds=180)
         first = accounts["p-1"]
@@ -86,7 +94,6 @@ async def test_the_books_of_producers(
         assert [kept_report["number"] for kept_report in first["reports"]] == [2]
         assert (accounts["p-2"]["state"], accounts["p-2"]["closes"]) == ("ended", False)
         assert "long ago" not in accounts
-        assert service.metrics("ingester_reports_total") >= 11
         assert service.health()["ready"]
 
         # After a restart it continues from the stored reports.
@@ -122,7 +129,7 @@ async def test_reads_a_topic_that_is_created_later(
 
     await until(count_stored, lambda count: count == 20, seconds=180)
     assert service.health()["ready"]
-    assert service.metrics("ingester_trouble_total") == 0
+    assert list_troubles(service) == []
     kafka_server.create_topic(name)
     async with Producer(service_environment(), name) as reporter:
         await reporter.publish(encode_report("late", 1))
@@ -163,7 +170,10 @@ async def test_silent_producer_is_dead_and_its_tail_unknown(
         )
         producers = await until(
             _make_fetch(client),
-            lambda producers: producers.get("dies", {}).get("state") == "dead",
+            # the one that is published first may be silent for long before the other
+            lambda producers: (
+                producers.get("dies", {}).get("state") == "dead" and "ends" in producers
+            ),
             seconds=180,
         )
         assert producers["dies"]["holes"]["unknown_tail"] == 9
@@ -176,7 +186,6 @@ async def test_silent_producer_is_dead_and_its_tail_unknown(
         producers = await until(
             _make_fetch(client),
             lambda producers: len(producers["dies"]["reports"]) == 2,
-            seconds=30,
         )
         stop.set()
     dies = producers["dies"]
@@ -197,13 +206,15 @@ async def test_continues_after_kafka_was_away_and_stops_without_it(
         KAFKA_BOOTSTRAP_SERVERS=own_kafka.bootstrap_servers,
         INGESTER_RETRY_SECONDS="0.2",
     )
-    short: dict[str, Any] = {"silent_after": timedelta(seconds=2), "look_seconds": 0.2}
-    reports = Reports(_settings(environment), engine, stop, **short)
+    reports = Reports(_settings(environment), engine, stop, look_seconds=0.2)
     running = asyncio.create_task(reports.run())
     async with Producer(environment, name) as reporter:
         await reporter.publish(encode_report("p", 1))
         await until(_make_fetch(client), lambda producers: "p" in producers, seconds=180)
     await asyncio.to_thread(own_kafka.stop)
+    async with engine.begin() as connection:
+        long_ago = func.now() - timedelta(hours=1)
+        await connection.execute(producer_report.update().values(heard_at=long_ago))
     # It is not declared dead while its reports cannot be read.
     deadline = asyncio.get_running_loop().time() + 4
     while asyncio.get_running_loop().time() < deadline:

@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,16 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.erasure import runs
 from inference_store.erasure.leader_election import open_election
 from inference_store.erasure.runs import RetentionRun
+from inference_store.erasure.select import overdue
 from inference_store.objects import Blobs
 from inference_store.platform.admin import Heartbeat
 from inference_store.platform.settings import RetentionSettings
-from inference_store.retention import export_worker
+from inference_store.retention import (
+    erasure_worker,
+    export_worker,
+    partition_counter,
+    size_reader,
+)
 from inference_store.retention.eraser import Eraser
 from inference_store.retention.leadership_check import LeadershipCheck
 from inference_store.retention.worker import RetentionWorker
@@ -20,11 +27,22 @@ from tests.servers.minio import S3
 from .stored import Storing, environment_of
 from .stranger import Stranger
 
+_SHARES = (
+    (erasure_worker, "_SHARE_SECONDS"),
+    (erasure_worker, "_RESUME_SECONDS"),
+    (export_worker, "SHARE_SECONDS"),
+    (overdue, "_SECONDS"),
+    (overdue, "_QUERY_SECONDS"),
+    (partition_counter, "_SECONDS"),
+    (size_reader, "_SECONDS"),
+)
+
 
 @pytest.fixture(autouse=True)
-def patient_exports(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn of retention writes every export, however busy the machine is."""
-    monkeypatch.setattr(export_worker, "SHARE_SECONDS", 300.0)
+def patient_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn of retention does all that is to do, however busy the machine is."""
+    for module, name in _SHARES:
+        monkeypatch.setattr(module, name, 300)
 
 
 @pytest.fixture
@@ -93,8 +111,9 @@ def retain(engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings) -> Re
             assert await election.take()
             check = LeadershipCheck(election, Heartbeat(), asyncio.Event())
             leader = RetentionWorker(settings, engine, using, check, asyncio.Event())
-            await leader.begin()
-            await leader.run_turn()
+            async with aclosing(leader):  # what it has begun to send goes on beside the test
+                await leader.begin()
+                await leader.run_turn()
         async with engine.connect() as connection:
             done = await runs.find_run(connection, run.id)
         assert done is not None

@@ -34,7 +34,16 @@ from inference_store.platform.settings import RetentionSettings
 from tests.polling import until
 
 PREFIX = "INFERENCE_STORE_"
-NOW = datetime.now(UTC).replace(microsecond=0)
+
+
+def _find_now() -> datetime:
+    """Return the present second, or one before the last minutes of the day: inferences that are
+    stored seconds apart then lie in one partition, and partitions begin at midnight."""
+    now = datetime.now(UTC).replace(microsecond=0)
+    return min(now, now.replace(hour=23, minute=57, second=0))
+
+
+NOW = _find_now()
 METADATA_BLOB = (
     b'{"metadata": [{"key": "k", "type": "int", "value": "1"}], "request": {"prompt": "p"}}'
 )

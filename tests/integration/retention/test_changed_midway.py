@@ -24,7 +24,7 @@ def change_midway(blobs: Watched, change: Coroutine[Any, Any, Any]) -> None:
 
     def tell(_: str) -> None:
         if pending:
-            asyncio.run_coroutine_threadsafe(pending.pop(), loop).result(60)
+            asyncio.run_coroutine_threadsafe(pending.pop(), loop).result(180)
 
     blobs.tell = tell
 

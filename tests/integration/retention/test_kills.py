@@ -67,7 +67,7 @@ async def test_a_kill_loses_nothing_and_leaves_nothing(
     service = Service("retention", environment, tmp_path)
     try:
         done = await storing.until_done()
-        await until(exported.job, lambda job: job.state == "done", seconds=60)
+        await until(exported.job, lambda job: job.state == "done")
     finally:
         service.stop()
     assert await storing.stored() == {inference.uid for inference in (*kept_inferences, *inputs)}

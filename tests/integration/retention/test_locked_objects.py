@@ -64,6 +64,16 @@ async def find_due(engine: AsyncEngine) -> list[Erasure]:
         return await list_unfinished(connection, failed=False)
 
 
+async def finish_due(engine: AsyncEngine, eraser: Eraser) -> list[str | None]:
+    """Work on the erasures that are due, as a run does; return their states."""
+    due = await find_due(engine)
+    async with engine.connect() as connection:
+        failed = await list_unfinished(connection, failed=True)
+    # if the lock ends while a try fails, nobody says when: the next run tries again
+    due += [erasure for erasure in failed if erasure.state == "failed" and not erasure.retry_at]
+    return [await eraser.finish(erasure) for erasure in due]
+
+
 @pytest.mark.parametrize("mode", [GOVERNANCE, COMPLIANCE])
 async def test_what_is_locked_is_named_and_goes_when_its_lock_ends(
     storing: Storing, engine: AsyncEngine, eraser: Eraser, minio_server: S3, mode: str
@@ -71,7 +81,7 @@ async def test_what_is_locked_is_named_and_goes_when_its_lock_ends(
     model = await storing.model()
     locked, _ = await storing.inferences(model, 2, ago(days=1))
     key = locked.objects[0]
-    end = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=6)
+    end = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
     minio_server.client().set_object_retention(key.bucket, key.key, Retention(mode, end))
     erasure = await request_old(engine, storing, model)
     assert await eraser.finish(erasure) == "failed"
@@ -88,12 +98,19 @@ async def test_what_is_locked_is_named_and_goes_when_its_lock_ends(
     assert (key.key, True) not in list_versions(minio_server, key.bucket)
     assert await storing.stored() == {locked.uid}
     assert await find_due(engine) == []
-    [again] = await until(lambda: find_due(engine), bool, seconds=180)
-    assert await eraser.finish(again) == "deleted"
-    assert list_versions(minio_server, key.bucket) == []
-    assert (await reload_erasure(engine, erasure)).inferences == 2
+    [brief] = await storing.inferences(model, 1, ago(days=1))
+    key = brief.objects[0]
+    # so brief that it ends: on a busy machine before the first try
+    end = datetime.now(UTC) + timedelta(seconds=3)
+    minio_server.client().set_object_retention(key.bucket, key.key, Retention(mode, end))
+    async with engine.begin() as connection:
+        goes = await erasure_requests.request_erasure(connection, model=model, uids=[brief.uid])
+    await until(lambda: finish_due(engine, eraser), lambda states: states == ["deleted"])
+    assert not {(key.key, False), (key.key, True)} & {*list_versions(minio_server, key.bucket)}
+    assert (await reload_erasure(engine, goes)).inferences == 1
+    assert await storing.stored() == {locked.uid}
     async with engine.connect() as connection:
-        assert await list_blocked(connection, erasure.id) == []
+        assert await list_blocked(connection, goes.id) == []
 
 
 async def test_a_legal_hold_of_s3_has_no_known_end(

@@ -132,7 +132,7 @@ async def test_a_span_is_opened_again_with_the_gate_held_for_a_moment_only(
     async with engine.begin() as writer:
         await fence_shared(writer)
         opening = asyncio.create_task(reopen_span(engine, span, NoPace()))
-        await until(orphans, lambda count: count == 0, seconds=30)
+        await until(orphans, lambda count: count == 0)
     await opening
     assert await storing.scalar("SELECT state FROM partition_span") == "open"
     assert await storing.scalar("SELECT count(*) FROM prediction") == 2

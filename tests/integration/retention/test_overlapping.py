@@ -38,13 +38,13 @@ async def test_the_next_batch_does_not_spare_objects_being_erased(
         nonlocal calls
         calls += 1
         if calls == 1:
-            placed.append(asyncio.run_coroutine_threadsafe(hold(), loop).result(60))
+            placed.append(asyncio.run_coroutine_threadsafe(hold(), loop).result(300))
 
     async def hold() -> Placement:
         placement = await place_hold(engine, model, None, first.uid)
         # the second batch is claimed while the first is at its objects
         query = "SELECT count(*) FROM erasing WHERE claimed_at IS NOT NULL"
-        await until(lambda: storing.scalar(query), lambda count: count == 2, seconds=30)
+        await until(lambda: storing.scalar(query), lambda count: count == 2)
         return placement
 
     with Watched(settings) as blobs:
@@ -70,7 +70,7 @@ class _Beside(Blobs):
         return versions
 
     def delete_objects(self, keys: Iterable[StorageKey], listed: Listed | None = None) -> Deleted:
-        assert self.next_is_listed.wait(60)
+        assert self.next_is_listed.wait(180)
         return super().delete_objects(keys, listed)
 
     def __enter__(self) -> "_Beside":

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import aclosing
 from typing import Any
 from uuid import UUID
 
@@ -41,9 +42,10 @@ async def turn(engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings) -
         check, due = LeadershipCheck(election, Heartbeat(), asyncio.Event()), asyncio.Event()
         due.set()
         leader = RetentionWorker(settings, engine, blobs, check, due)
-        await leader.begin()
-        for _ in range(3):
-            await leader.run_turn()
+        async with aclosing(leader):
+            await leader.begin()
+            for _ in range(3):
+                await leader.run_turn()
 
 
 async def list_tombstones(engine: AsyncEngine) -> set[UUID]:

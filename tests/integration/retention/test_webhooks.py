@@ -21,6 +21,7 @@ from inference_store.retention.webhook_worker import AT_ONCE_OF_ORIGIN
 from tests.polling import until
 from tests.receiver import SECRET, Message, accept, answer_with, start_receiver
 from tests.servers.certificates import Authority
+from tests.servers.ports import free_port
 from tests.service_process import Service
 
 from .conftest import Retain
@@ -145,9 +146,8 @@ async def test_a_receiver_that_was_down_is_told_later(
 async def test_nobody_there_is_said(
     storing: Storing, settings: RetentionSettings, eraser: Eraser, members: list[Stored]
 ) -> None:
-    async with start_receiver() as receiver:
-        pass  # its port is closed again
-    async with deliver(storing, settings, members, receiver.origin + URL) as run:
+    nobody = f"http://127.0.0.1:{free_port()}"
+    async with deliver(storing, settings, members, nobody + URL) as run:
         await eraser.finish(await request(storing.engine, members[0]))
         failed = await run.run_until(has_failed)
         assert failed.error is not None
@@ -247,7 +247,8 @@ async def test_a_certificate_that_is_not_trusted_is_no_receiver(
 async def test_a_receiver_that_never_answers_delays_nobody(
     storing: Storing, settings: RetentionSettings, eraser: Eraser, members: list[Stored]
 ) -> None:
-    """Neither a turn, nor an erasure, nor the receiver of another origin."""
+    """Neither a turn, nor an erasure, nor the receiver of another origin: all of them end while it
+    may still answer, which is longer than this test may take."""
     held = asyncio.Event()
 
     async def never(_: web.Request) -> web.StreamResponse:
@@ -266,19 +267,15 @@ async def test_a_receiver_that_never_answers_delays_nobody(
             for number in range(2 * AT_ONCE_OF_ORIGIN)
         ]
         await eraser.finish(await request(storing.engine, members[0]))
-        begun = time.monotonic()
         await run.worker.run_turn()
-        assert time.monotonic() - begun < 2
         await wait_for_messages(slow, AT_ONCE_OF_ORIGIN)
         await run.run_until(is_idle)
-        begun = time.monotonic()
         await eraser.finish(await request(storing.engine, members[1]))
         await run.run_until(is_idle)
-        assert time.monotonic() - begun < 10
         await wait_for_messages(quick, 2)
         assert len(slow.messages) == AT_ONCE_OF_ORIGIN
         waiting = [await read_webhook(storing, exported.id) for exported in exports]
-        assert {webhook.state for webhook in waiting} == {"waiting"}
+        assert {(webhook.state, webhook.error) for webhook in waiting} == {("waiting", None)}
 
 
 async def test_of_an_erasure_that_goes_on_nothing_is_told(

@@ -43,7 +43,7 @@ class Delivering:
             await self.worker.run_turn()
             return await self.read()
 
-        return await until(turn, enough, seconds=30)
+        return await until(turn, enough)
 
     async def attempt(self) -> Webhook:
         """Let the next attempt come now, and wait until its outcome is recorded."""
@@ -73,7 +73,8 @@ async def deliver(
 ) -> AsyncIterator[Delivering]:
     """Export these inferences with a webhook that may be sent to."""
     exported = await export_to(storing, members, url)
-    worker = WebhookWorker(listen_to(settings, *(origins or [read_origin(url)])), storing.engine)
+    allowed = listen_to(settings, *(origins or [read_origin(url)]))
+    worker = WebhookWorker(allowed, storing.engine, seconds=600)
     try:
         yield Delivering(storing, exported, worker)
     finally:
@@ -82,7 +83,7 @@ async def deliver(
 
 async def wait_for_messages(receiver: Receiver, number: int) -> list[Message]:
     """Wait until so many messages have come, and return them."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while len(receiver.messages) < number:
             receiver.arrived.clear()
             await receiver.arrived.wait()

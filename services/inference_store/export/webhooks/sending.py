@@ -22,7 +22,7 @@ from inference_store.platform.settings import read_origin
 
 from .signature import make_headers
 
-_SECONDS: Final = 15.0
+SECONDS: Final = 15.0
 _CONNECT_SECONDS: Final = 5.0
 _HEAD_BYTES: Final = 8190
 _THREADS: Final = 4
@@ -80,7 +80,7 @@ class Sender:
         origins: Container[str],
         keys: Sequence[bytes],
         *,
-        seconds: float = _SECONDS,
+        seconds: float = SECONDS,
     ) -> None:
         self._origins = origins
         self._keys = keys
