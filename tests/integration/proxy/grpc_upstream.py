@@ -14,6 +14,7 @@ from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.grpc import CallTarget, channel, server
 from inference_store.proxy.protocols.protocol import Call, Protocol
 from inference_store.proxy.rules import Rules
+from tests.servers.ports import free_port
 
 V2 = "/inference.GRPCInferenceService/"
 INFER, STREAM = V2 + "ModelInfer", V2 + "ModelStreamInfer"
@@ -192,10 +193,10 @@ class ProxySetup:
 
 @asynccontextmanager
 async def start_proxy(*, by_model: bool = False, **limits: Any) -> AsyncIterator[ProxySetup]:
-    """Start an upstream and a proxy on free ports."""
+    """Start an upstream and a proxy on free ports; nobody gets the upstream's when it stops."""
     upstream, captures = Upstream(), Captures()
     behind = grpc.aio.server(handlers=(upstream,), options=UNLIMITED)
-    behind_port = behind.add_insecure_port("127.0.0.1:0")
+    behind_port = behind.add_insecure_port(f"127.0.0.1:{free_port()}")
     await behind.start()
     to_upstream = channel(f"127.0.0.1:{behind_port}")
     routed: list[tuple[str, str | None, str | None]] = []

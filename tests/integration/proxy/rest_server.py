@@ -91,7 +91,9 @@ async def proxy(
     """
     fields: dict[str, Any] = {
         "url": f"http://127.0.0.1:{port}",
-        "read_seconds": 10.0,
+        "read_seconds": DEADLINE,
+        # a connection stays open between two calls, however long the machine stalls
+        "keepalive_seconds": DEADLINE,
         **upstream,
     }
     entry = UpstreamEntry(name="one", protocols=("v2",), **fields)

@@ -120,6 +120,7 @@ async def test_a_request_that_does_not_arrive_ends_in_time(data: bytes) -> None:
         assert b"grpc-status" in ended
         assert b"the request was not whole after 0.3 s" in ended
         await until(calls.why_full, lambda reason: reason is None)
+        calls.message_seconds = SECONDS
         assert (await call_unary(setup.proxied, INFER, b"x")).code is grpc.StatusCode.OK
         assert setup.captures.begun == 1  # by the call that arrived
 

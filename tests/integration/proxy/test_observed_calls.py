@@ -13,6 +13,7 @@ from aiohttp import ClientSession, web
 from inference_store.grpc_messages import message
 from inference_store.platform.metrics import SHOWN
 from tests.collector import Collector, ReceivedSpan
+from tests.polling import until
 from tests.proxy_process import Proxy
 from tests.proxy_process import upstream as entry
 from tests.servers.ports import free_port
@@ -206,10 +207,15 @@ async def test_traces_each_captured_call_below_the_span_of_the_caller(tmp_path: 
         try:
             await asyncio.to_thread(running.wait_ready)
             await _make_calls(running)
+            await until(lambda: _list_spans(collector), lambda spans: len(spans) >= 3)
         finally:
             await asyncio.to_thread(running.stop)
     assert contexts == [TRACEPARENT] * 4
     _check_spans(collector)
+
+
+async def _list_spans(collector: Collector) -> list[ReceivedSpan]:
+    return collector.spans
 
 
 async def _make_calls(running: Proxy) -> None:

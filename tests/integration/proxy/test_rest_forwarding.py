@@ -12,6 +12,7 @@ from aiohttp import ClientPayloadError, ClientSession, web
 from inference_store.proxy.configuration import ModelEntry
 from inference_store.proxy.rest.forwarded_call import CALLER_GONE
 from inference_store.proxy.rest.heads import MOST_HEAD_BYTES
+from tests.servers.ports import free_port
 
 from .rest_server import DEADLINE, FakeCaptures, proxy, send_raw, upstream
 
@@ -251,9 +252,7 @@ async def test_strips_metadata_of_a_large_body() -> None:
 
 
 async def test_unreachable_upstream_is_a_bad_gateway() -> None:
-    async with upstream(Echo()) as port:
-        pass
-    async with proxy(port, captures := FakeCaptures()) as before:
+    async with proxy(free_port(), captures := FakeCaptures()) as before:
         status, _, body = _split_answer(
             await send_raw(before, _encode_request("POST", INFER, b"{}"))
         )

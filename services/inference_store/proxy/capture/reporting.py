@@ -15,6 +15,8 @@ from .spools import Spools
 
 # Longest wait for an acknowledgement before others get a turn.
 _SECONDS = 5.0
+# Longest wait for that of the final report, if nobody else can send it.
+_FINAL_SECONDS = 15.0
 _log = structlog.get_logger()
 
 
@@ -25,6 +27,7 @@ class Reporting:
         self._topic, self._counts, self._spools = topic, counts, spools
         self._waiting: asyncio.Task[None] | None = None
         self._until = inf
+        self._longest = _SECONDS
 
     async def report_all(self) -> None:
         """Send one report of every producer; close an empty spool after its final report."""
@@ -36,8 +39,10 @@ class Reporting:
 
     async def send_final_reports(self, seconds: float = inf) -> ProducerReport:
         """Send the final reports within `seconds`, and return our own; if Kafka is unavailable, our
-        own is stored for the process that adopts the spool."""
+        own is stored for the process that adopts the spool. Without a spool nobody else can send
+        it, and it waits longer."""
         self._until = asyncio.get_running_loop().time() + seconds
+        self._longest = _SECONDS if self._spools.is_on else _FINAL_SECONDS
         report = self._counts.report(spooled=self._spools.own_waiting, final=True)
         if not await self._send(report):
             self._spools.store_report(encode(report))
@@ -77,7 +82,7 @@ class Reporting:
 
     async def _is_done(self, task: asyncio.Task[None]) -> bool:
         seconds_left = max(0.0, self._until - asyncio.get_running_loop().time())
-        return bool((await asyncio.wait({task}, timeout=min(_SECONDS, seconds_left)))[0])
+        return bool((await asyncio.wait({task}, timeout=min(self._longest, seconds_left)))[0])
 
     def _has_arrived(self, task: asyncio.Task[None]) -> bool:
         error = None if task.cancelled() else task.exception()

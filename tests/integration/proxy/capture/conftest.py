@@ -29,6 +29,6 @@ def environment(
         PROXY_REPORT_SECONDS="0.3",
         PROXY_RETRY_SECONDS="0.1",
         PROXY_GRACE_SECONDS="120",
-        S3_TIMEOUT_SECONDS="1",
+        S3_TIMEOUT_SECONDS="20",
         LOG_FORMAT="text",
     )

@@ -52,4 +52,5 @@ class CapturingProcess:
 
         (pid,) = await until(ask, lambda pids: len(pids) == 1)
         psutil.Process(pid).kill()
+        await until(ask, lambda pids: pid not in pids)
         return pid

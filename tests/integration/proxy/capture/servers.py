@@ -34,7 +34,7 @@ def make_proxy_settings(kafka: Kafka, s3: S3, bucket: str, **changes: Any) -> Pr
         "s3_secret_key": s3.secret_key,
         "s3_region": s3.region,
         "s3_bucket": bucket,
-        "s3_timeout_seconds": 2,
+        "s3_timeout_seconds": 20,
         "proxy_upstream": "http://up",
         "proxy_capture_priority": "normal",
         "proxy_report_seconds": 0.5,
@@ -52,7 +52,7 @@ async def start_captures(proxy_settings: ProxySettings) -> AsyncIterator[Capture
     try:
         yield captures
     finally:
-        await captures.stop(20)
+        await captures.stop(120)
 
 
 CALL = Call(PROTOCOLS["v2"], "infer", model="detector")

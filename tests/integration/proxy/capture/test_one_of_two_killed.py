@@ -125,7 +125,12 @@ async def test_killed_serving_process_while_a_server_is_away(
     capturing = CapturingProcess(environment, tmp_path, "one")
     try:
         producer = await capturing.find_producer()
-        await asyncio.sleep(2)
+
+        async def ask() -> list[int]:
+            topic = environment["INFERENCE_STORE_KAFKA_REPORTS_TOPIC"]
+            return [report.queued for report in await read_reports(kafka_server, topic)]
+
+        await until(ask, lambda queued: max(queued, default=0) > 100)
         capturing.kill_serving()
     finally:
         capturing.kill()

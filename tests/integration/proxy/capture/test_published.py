@@ -80,4 +80,5 @@ async def test_publishes_events_without_a_topic_of_reports(
     async with start_captures(proxy_settings) as captures:
         assert hand_over(captures, 1)
         await wait_until_published(captures, 1)
+        await captures.stop(2)  # nobody takes its final report
     assert len(await read_events(kafka_server, events)) == 1

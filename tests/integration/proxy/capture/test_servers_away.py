@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from statistics import median
 
 import pytest
 
@@ -37,13 +38,14 @@ async def test_captures_wait_for_a_server_that_is_away(
         hand_over(captures, 0)
         await wait_until_published(captures, 1)
         await asyncio.to_thread(server.stop)
-        slowest = 0.0
+        seconds: list[float] = []
         for number in range(1, 51):
             began = time.perf_counter()
             assert hand_over(captures, number)
-            slowest = max(slowest, time.perf_counter() - began)
+            seconds.append(time.perf_counter() - began)
             await asyncio.sleep(0.01)
-        assert slowest < 1
+        # a wait for the server would be in each of them, one of the machine in few
+        assert median(seconds) < 0.1
         await until(captures.waits[away], lambda why: why is not None, seconds=180)
         await asyncio.to_thread(server.start)
         await wait_until_published(captures, 51, seconds=180)
