@@ -106,6 +106,23 @@ def test_names_and_values_are_completed(open_page: OpenPage) -> None:
     expect(page.get_by_text("43 inferences", exact=True)).to_be_visible()
 
 
+def test_what_is_typed_at_once_follows_the_suggestion(open_page: OpenPage) -> None:
+    """Also where the next frame is late, as on a busy machine."""
+    page = open_page(MODEL)
+    box = page.get_by_role("combobox", name="Filter")
+    box.press_sequentially("data_s")
+    expect(page.get_by_role("option", name="data_source string")).to_be_visible()
+    page.evaluate(
+        "() => { window.late = []; window.requestAnimationFrame = (draw) => late.push(draw); }"
+    )
+    box.press("ArrowDown")
+    box.press("Enter")
+    box.press_sequentially("= 'camera-1'")
+    page.evaluate("() => late.forEach((draw) => draw())")
+    box.press_sequentially(" AND ok")
+    expect(box).to_have_value("data_source = 'camera-1' AND ok")
+
+
 def test_completes_existing_labels(open_page: OpenPage) -> None:
     page = open_page(MODEL)
     box = page.get_by_role("combobox", name="Filter")
