@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import APIResponse, Page, Route, expect
 
 from tests.producer import Capture, Producer
 from tests.servers.environment import PREFIX
@@ -15,6 +15,10 @@ from .conftest import Console, OpenPage
 
 MODEL = "arrivals"
 PAGE = f"#/m/{MODEL}?live=1"
+STREAMS, QUERIES = "**/inferences/follow*", "**/inferences/query"
+BEGIN = 'event: begin\ndata: {"at": "2026-11-01T00:00:00Z"}\n\n'
+"""The whole of a stream that is cut off. The page begins the next one `PAUSE_MS` later."""
+PAUSE_MS = 5000
 _NUMBERS = count(1_000_000)
 
 
@@ -94,4 +98,76 @@ def test_an_arrival_below_the_top_is_announced(open_page: OpenPage, console: Con
     # That of the test before may be announced too, and earlier.
     wait_until(lambda: is_known(console, inference_id), seconds=60, what="it to be indexed")
     page.get_by_role("button", name="new: show").click()
+    expect(page.get_by_text(inference_id)).to_be_visible()
+
+
+class CutStreams:
+    """Streams of a page that mention no arrival, each cut off; the page begins another later."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        self._asked = 0
+        self.is_silent = False
+        """Whether those to come are never answered."""
+        page.clock.install()
+        page.route(STREAMS, self._answer)
+
+    def _answer(self, route: Route) -> None:
+        self._asked += 1
+        if not self.is_silent:
+            route.fulfill(content_type="text/event-stream", body=BEGIN)
+
+    def wait_for_more(self, count: int) -> None:
+        """Wait until the page asks for so many more; what came before the last is taken by then."""
+        expected = self._asked + count
+
+        def are_asked() -> bool:
+            self._page.clock.run_for(PAUSE_MS)
+            return self._asked >= expected
+
+        wait_until(are_asked, seconds=180, what="the next streams")
+
+
+def open_with_cut_streams(
+    open_page: OpenPage, console: Console, arrival: str
+) -> tuple[Page, CutStreams]:
+    """Open a page that follows arrivals and is told of none."""
+    page = open_page("#/list/accounting")  # follows nothing
+    streams = CutStreams(page)
+    page.goto(f"{console.address}/console/{PAGE}")
+    expect(page.get_by_text(arrival)).to_be_visible()
+    return page, streams
+
+
+def produce_known_arrival(console: Console) -> str:
+    """Produce an inference, wait until it is indexed, and return its id."""
+    inference_id = produce_arrival(console)
+    wait_until(lambda: is_known(console, inference_id), seconds=180, what="it to be indexed")
+    return inference_id
+
+
+def test_what_arrives_while_the_stream_is_cut_off_is_shown(
+    open_page: OpenPage, console: Console, arrival: str
+) -> None:
+    page, streams = open_with_cut_streams(open_page, console, arrival)
+    inference_id = produce_known_arrival(console)
+    streams.wait_for_more(2)
+    expect(page.get_by_text(inference_id)).to_be_visible()
+
+
+def test_what_arrives_while_a_page_is_on_its_way_is_shown_after_it(
+    open_page: OpenPage, console: Console, arrival: str
+) -> None:
+    page, streams = open_with_cut_streams(open_page, console, arrival)
+    held: list[tuple[Route, APIResponse]] = []
+    page.route(QUERIES, lambda route: held.append((route, route.fetch())))
+    streams.wait_for_more(2)
+    wait_until(lambda: bool(page.title()) and bool(held), seconds=60, what="a page on its way")
+    inference_id = produce_known_arrival(console)
+    streams.wait_for_more(2)
+    streams.is_silent = True
+    streams.wait_for_more(1)
+    page.unroute(QUERIES)
+    for route, answer in held:
+        route.fulfill(response=answer)
     expect(page.get_by_text(inference_id)).to_be_visible()

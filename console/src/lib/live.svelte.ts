@@ -108,9 +108,9 @@ export class Live {
     if (name === "end") return this.#refuse(new Problem(data.status ?? 0, data.title ?? "", data.detail ?? ""));
     this.state = name === "problem" ? "connecting" : "on";
     const count = data.items?.length ?? 0;
-    if (!count) return;
+    if (!count && name !== "begin") return;
     this.#channel.postMessage({ question: this.#question, count });
-    this.#onarrive(count);
+    this.#onarrive(count); // of `begin` with 0: what came while nothing was followed is not in the stream
   }
 
   #refuse(problem: Problem): void {

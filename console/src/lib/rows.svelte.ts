@@ -28,10 +28,13 @@ export class Rows {
     });
   }
 
-  /** Asks for the first page again, and marks nothing as old meanwhile: it only has more. */
-  renew(): void {
+  /**
+   * Asks for the first page again, and marks nothing as old meanwhile: it only has more. Returns false if it does not,
+   * because a page is on its way.
+   */
+  renew(): boolean {
     const link = this.#link;
-    if (!link || this.page.isBusy) return;
+    if (!link || this.page.isBusy) return false;
     this.#isFirst = false;
     this.page.ask(async (signal) => {
       const page = await askPage(link, null, signal);
@@ -43,6 +46,7 @@ export class Rows {
       this.items = page.items;
       return page;
     });
+    return true;
   }
 
   /** Whether the items are those of an earlier question. */
