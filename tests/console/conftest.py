@@ -68,7 +68,7 @@ class Console:
         expected = {model: before[model] + number for model, number in models.items()}
         wait_until(
             lambda: {model: self.count(model) for model in models} == expected,
-            seconds=60,
+            seconds=180,
             what="all indexed",
         )
 

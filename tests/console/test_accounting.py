@@ -36,7 +36,7 @@ def test_shows_missing_captures_of_a_producer(open_page: OpenPage, console: Cons
             [account["arrived"] for account in console.ask("GET", "/v1/accounting")["producers"]]
             == [2]
         ),
-        seconds=60,
+        seconds=180,
         what="the producer",
     )
     page = open_page("#/list/accounting")

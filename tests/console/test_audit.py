@@ -2,24 +2,30 @@
 
 import re
 
+import pytest
 from playwright.sync_api import expect
 
 from .conftest import Console, OpenPage
 from .content import STREET
 
 
-def test_filters_are_in_the_address(open_page: OpenPage, console: Console) -> None:
-    inference = console.ask("GET", f"/v1/models/{STREET}/inferences/{STREET}-0020")
+@pytest.fixture(scope="module")
+def edited(console: Console) -> str:
+    """The uid of an inference whose metadata were edited once."""
+    path = f"/v1/models/{STREET}/inferences/{STREET}-0020"
     metadata = [{"key": "seen", "type": "bool", "value": "true"}]
-    path = f"/v1/models/{STREET}/inferences/{STREET}-0020/metadata"
-    console.ask("POST", path, {"metadata": metadata})
+    console.ask("POST", f"{path}/metadata", {"metadata": metadata})
+    return str(console.ask("GET", path)["uid"])
+
+
+def test_filters_are_in_the_address(open_page: OpenPage, edited: str) -> None:
     page = open_page("#/list/audit")
     page.get_by_role("combobox", name="What").select_option("metadata_changed")
     expect(page).to_have_url(re.compile(r"audit\?action=metadata_changed$"))
-    page.get_by_role("textbox", name="Inference").fill(inference["uid"])
+    page.get_by_role("textbox", name="Inference").fill(edited)
     page.get_by_role("textbox", name="Inference").press("Enter")
     expect(page.locator("tbody tr")).to_have_count(1)
-    expect(page).to_have_url(re.compile(f"uid={inference['uid']}"))
+    expect(page).to_have_url(re.compile(f"uid={edited}"))
     page.locator("tbody summary").click()
     expect(page.locator("tbody pre")).to_contain_text('"seen"')
     again = open_page(page.url.partition("/console/")[2])
@@ -33,13 +39,12 @@ def test_filters_are_in_the_address(open_page: OpenPage, console: Console) -> No
     expect(again.locator("tbody tr").nth(1)).to_be_visible()
 
 
-def test_value_filters_and_links_to_its_inference(open_page: OpenPage, console: Console) -> None:
-    inference = console.ask("GET", f"/v1/models/{STREET}/inferences/{STREET}-0020")
-    page = open_page(f"#/list/audit?action=metadata_changed&uid={inference['uid']}")
+def test_value_filters_and_links_to_its_inference(open_page: OpenPage, edited: str) -> None:
+    page = open_page(f"#/list/audit?action=metadata_changed&uid={edited}")
     page.locator("tbody").get_by_role("link", name=STREET).first.click()
     expect(page).to_have_url(re.compile(f"model_id={STREET}"))
     expect(page.get_by_role("combobox", name="Model")).to_have_value(STREET)
-    page.locator("tbody").get_by_role("link", name=inference["uid"]).first.click()
+    page.locator("tbody").get_by_role("link", name=edited).first.click()
     expect(page.get_by_role("heading", level=1)).to_have_text(f"{STREET}-0020")
 
 

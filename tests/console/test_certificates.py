@@ -35,7 +35,7 @@ def certificate(console: Console) -> int:
         path = f"/v1/models/{MODEL}/inferences/{MODEL}-{number}"
         erasure = f"/v1/erasures/{console.ask('DELETE', path)['id']}"
         certified = partial(is_certified, console, erasure)
-        wait_until(certified, seconds=120, what="the certificate")
+        wait_until(certified, seconds=180, what="the certificate")
     return int(console.ask("GET", "/v1/certificates")["items"][0]["number"])
 
 

@@ -45,13 +45,13 @@ def test_columns_are_chosen_and_moved(open_page: OpenPage) -> None:
     visible.get_by_role("button", name="Move Hash of the input to the left").press("Enter")
     expect(page.locator("thead th").nth(3)).to_contain_text("Hash of the input")
     expect(page.locator("tbody tr").first.locator("td").nth(3)).to_have_text(HASH)
-    assert "c=inference_id" in page.url
+    expect(page).to_have_url(re.compile("c=inference_id"))
     other = open_page(page.url.partition("/console/")[2])
     expect(other.locator("tbody tr")).to_have_count(3)
     assert list_headings(other) == list_headings(page)
     menu.get_by_role("button", name="Back to the usual columns").click()
     expect(page.locator("thead th", has_text="Top label")).to_be_visible()
-    assert "c=" not in page.url
+    expect(page).not_to_have_url(re.compile("c="))
 
 
 def test_the_first_column_leads_to_the_inference(open_page: OpenPage) -> None:

@@ -34,7 +34,7 @@ def letters(console: Console) -> list[int]:
     def list_open() -> list[int]:
         return [item["id"] for item in console.ask("GET", PATH)["items"]]
 
-    wait_until(lambda: len(list_open()) == 3, seconds=60, what="three dead letters")
+    wait_until(lambda: len(list_open()) == 3, seconds=180, what="three dead letters")
     return list_open()
 
 
@@ -70,7 +70,7 @@ def redrive(page: Page, button: str, number: int) -> None:
     dialog = page.get_by_role("dialog")
     expect(dialog.get_by_role("status")).to_contain_text(f"{number} dead letter")
     dialog.get_by_role("button", name=f"Redrive {number}").click()
-    expect(dialog.get_by_role("status")).to_have_text(f"{number} open again", timeout=60_000)
+    expect(dialog.get_by_role("status")).to_have_text(f"{number} open again", timeout=180_000)
     expect(dialog.locator("tbody tr")).to_have_count(number)
     dialog.get_by_role("button", name="Done").click()
 
@@ -96,7 +96,7 @@ def test_redrive_one_and_discard_it(
     page.get_by_role("button", name="Redrive …").click()
     page.get_by_role("dialog").get_by_role("button", name="Redrive it").click()
     attempts = page.locator("dt", has_text="Attempts").locator("+ dd")
-    expect(attempts).to_have_text(str(before + 1), timeout=60_000)
+    expect(attempts).to_have_text(str(before + 1), timeout=180_000)
     page.get_by_role("button", name="Discard …").click()
     page.get_by_label("Reason").fill("a test message")
     page.get_by_role("dialog").get_by_role("button", name="Discard it").click()

@@ -9,6 +9,7 @@ from playwright.sync_api import Page, expect
 
 from .conftest import Console, OpenPage
 from .content import STREET, STREETS
+from .watched_page import AskedRequests
 
 MODEL = f"#/m/{STREET}"
 PAGE, NEXT_PAGE = 60, 120
@@ -56,20 +57,18 @@ def test_a_gallery_takes_few_requests_and_audit_entries(
 ) -> None:
     page = open_page("#/list/accounting")  # has no picture
     expect(page.locator("tbody tr").first).to_be_visible()
-    before, urls = count_reads(console), list[str]()
-    page.on("request", lambda request: urls.append(request.url))
+    before = count_reads(console)
+    thumbnails, inputs = AskedRequests(page, "/thumbnails"), AskedRequests(page, "/data")
     page.goto(f"{console.address}/console/{MODEL}")
     picture = page.locator(".tile img").nth(8)
     expect(picture).to_be_visible()
     expect(picture).to_have_attribute("src", re.compile("^data:image/jpeg;base64,"))
     show_all(page, STREETS)
-    page.locator(".tile").last.scroll_into_view_if_needed()
-    expect(page.locator(".tile").last.locator("img")).to_be_visible()
-    page.wait_for_load_state("networkidle")  # the last request has its answer, so its entry
-    requests = [url for url in urls if url.endswith("/thumbnails")]
-    assert 1 < len(requests) <= 4
-    assert count_reads(console) - before == len(requests)
-    assert not [url for url in urls if url.endswith("/data")]
+    show_last(page)
+    thumbnails.wait_answered()
+    assert 1 < len(thumbnails.urls) <= 4
+    assert count_reads(console) - before == len(thumbnails.urls)
+    assert not inputs.urls
 
 
 def count_reads(console: Console) -> int:
@@ -143,6 +142,8 @@ def test_a_field_is_counted_when_it_is_opened_and_filters(open_page: OpenPage) -
 
 def test_a_brush_over_the_timeline_chooses_a_time(open_page: OpenPage) -> None:
     page = open_page(MODEL)
+    expect(page.get_by_text(f"{PAGE} of {STREETS} inferences")).to_be_visible()
+    expect(page.get_by_role("complementary", name="Fields")).to_be_visible()
     line = page.get_by_role("img", name="Inferences over time")
     area = line.bounding_box()
     assert area is not None
@@ -182,6 +183,12 @@ def show_all(page: Page, count: int) -> None:
         expect(page.locator(".tile")).to_have_count(shown)
 
 
+def show_last(page: Page) -> None:
+    """Scroll to the last tile: what is asked for at that place has been asked for by then."""
+    page.locator(".tile").last.scroll_into_view_if_needed()
+    expect(page.locator(".tile").last.locator("img")).to_be_visible()
+
+
 def test_more_rows_come_with_scrolling(open_page: OpenPage) -> None:
     page = open_page(MODEL)
     expect(page.get_by_text(f"{PAGE} of {STREETS} inferences")).to_be_visible()
@@ -197,6 +204,7 @@ def test_a_tile_far_from_the_window_is_a_link_alone(open_page: OpenPage) -> None
     page.keyboard.press("x")
     drawn = first.bounding_box()
     show_all(page, STREETS)
+    show_last(page)
     expect(first.locator("img")).to_have_count(0)
     far, main = first.bounding_box(), page.get_by_role("main")
     assert far
@@ -204,13 +212,11 @@ def test_a_tile_far_from_the_window_is_a_link_alone(open_page: OpenPage) -> None
     assert (far["width"], far["height"]) == (drawn["width"], drawn["height"])
     expect(first.locator(".id")).to_have_text(re.compile(STREET))
     expect(first.get_by_role("checkbox")).to_be_checked()
-    page.wait_for_load_state("networkidle")
-    urls = list[str]()
-    page.on("request", lambda request: urls.append(request.url))
+    thumbnails = AskedRequests(page, "/thumbnails")
     main.evaluate("main => main.scrollTo(0, 0)")
     expect(first.locator("img")).to_be_visible()
     expect(first.get_by_role("checkbox")).to_be_checked()
-    assert not [url for url in urls if url.endswith("/thumbnails")]
+    assert not thumbnails.urls
 
 
 @pytest.mark.parametrize("view", ["grid", "table"])

@@ -15,7 +15,7 @@ from .test_erasures import make_captures
 MODEL = "exported-cameras"
 COUNT = 6
 EXPLORE = f"#/m/{MODEL}?f=frame_number%20%3C%204&s=frame_number"
-WRITE_MS = 60_000
+WRITE_MS = 180_000
 
 
 @pytest.fixture(scope="module", autouse=True)

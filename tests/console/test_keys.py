@@ -49,7 +49,7 @@ def test_a_key_is_made_shown_once_and_revoked(open_page: OpenPage, guarded: Cons
     row.get_by_role("button", name="Revoke").click()
     page.get_by_role("dialog").get_by_role("button", name="Revoke the key").click()
     expect(row).to_contain_text("revoked")
-    wait_until(lambda: not may_read(guarded, key), seconds=30, what="the key to end")
+    wait_until(lambda: not may_read(guarded, key), seconds=180, what="the key to end")
 
 
 def open_keys(open_page: OpenPage, guarded: Console, key: str) -> Page:
@@ -86,7 +86,7 @@ def test_rotated_key_is_shown_once_and_replaces_the_old_one(
     third = rotate(page, "turning", "at once")
     expect(row).not_to_contain_text("old text until")
     assert may_read(guarded, third)
-    wait_until(lambda: not may_read(guarded, second), seconds=30, what="the text to end")
+    wait_until(lambda: not may_read(guarded, second), seconds=180, what="the text to end")
     assert not may_read(guarded, first)
 
 

@@ -12,6 +12,7 @@ from tests.servers.environment import PREFIX
 from tests.servers.waiting import wait_until
 
 from .conftest import Console, OpenPage
+from .watched_page import wait_in_page
 
 MODEL = "arrivals"
 PAGE = f"#/m/{MODEL}?live=1"
@@ -31,6 +32,13 @@ def produce_arrival(console: Console) -> str:
     return f"arrival-{number}"
 
 
+def produce_known_arrival(console: Console) -> str:
+    """Produce an inference, wait until it is indexed, and return its id."""
+    inference_id = produce_arrival(console)
+    wait_until(lambda: is_known(console, inference_id), seconds=180, what="it to be indexed")
+    return inference_id
+
+
 async def _send(console: Console, capture: Capture) -> None:
     topic = console.environment[f"{PREFIX}KAFKA_TOPIC"]
     async with Producer(console.environment, topic) as producer:
@@ -41,7 +49,7 @@ async def _send(console: Console, capture: Capture) -> None:
 def arrival(console: Console) -> str:
     """The id of the model's first indexed inference."""
     first = produce_arrival(console)
-    wait_until(lambda: is_known(console, first), seconds=60, what="the first to be indexed")
+    wait_until(lambda: is_known(console, first), seconds=180, what="the first to be indexed")
     return first
 
 
@@ -94,9 +102,8 @@ def test_ten_windows_share_one_stream(open_page: OpenPage, console: Console, arr
 def test_an_arrival_below_the_top_is_announced(open_page: OpenPage, console: Console) -> None:
     page = open_page(f"{PAGE}&s=received_at")
     wait_live(page)
-    inference_id = produce_arrival(console)
+    inference_id = produce_known_arrival(console)
     # That of the test before may be announced too, and earlier.
-    wait_until(lambda: is_known(console, inference_id), seconds=60, what="it to be indexed")
     page.get_by_role("button", name="new: show").click()
     expect(page.get_by_text(inference_id)).to_be_visible()
 
@@ -139,13 +146,6 @@ def open_with_cut_streams(
     return page, streams
 
 
-def produce_known_arrival(console: Console) -> str:
-    """Produce an inference, wait until it is indexed, and return its id."""
-    inference_id = produce_arrival(console)
-    wait_until(lambda: is_known(console, inference_id), seconds=180, what="it to be indexed")
-    return inference_id
-
-
 def test_what_arrives_while_the_stream_is_cut_off_is_shown(
     open_page: OpenPage, console: Console, arrival: str
 ) -> None:
@@ -162,7 +162,7 @@ def test_what_arrives_while_a_page_is_on_its_way_is_shown_after_it(
     held: list[tuple[Route, APIResponse]] = []
     page.route(QUERIES, lambda route: held.append((route, route.fetch())))
     streams.wait_for_more(2)
-    wait_until(lambda: bool(page.title()) and bool(held), seconds=60, what="a page on its way")
+    wait_in_page(page, lambda: bool(held), what="a page on its way")
     inference_id = produce_known_arrival(console)
     streams.wait_for_more(2)
     streams.is_silent = True

@@ -42,7 +42,7 @@ def operated(console: Console) -> Operated:
 def wait_for_letter(console: Console) -> int:
     """Wait for an open dead letter, and return the id of the newest."""
     path = "/v1/dead-letters?state=open"
-    wait_until(lambda: bool(console.ask("GET", path)["items"]), seconds=60, what="a dead letter")
+    wait_until(lambda: bool(console.ask("GET", path)["items"]), seconds=180, what="a dead letter")
     return int(console.ask("GET", path)["items"][0]["id"])
 
 

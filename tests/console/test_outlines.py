@@ -3,17 +3,30 @@
 from typing import Any
 
 import pytest
-from playwright.sync_api import Request, expect
+from playwright.sync_api import expect
 
 from tests.producer import Capture, capture
 
 from .conftest import Console, OpenPage
 from .pictures import HEIGHT, WIDTH, make_png
+from .watched_page import AskedRequests
 
 TRIANGLE = [{"x": 20, "y": 20}, {"x": 120, "y": 20}, {"x": 70, "y": 140}]
 LEFT = [{"x": 10, "y": 10}, {"x": 40, "y": 10}, {"x": 40, "y": 40}]
 COUNT = 60
 """A page of the gallery: more than a window shows."""
+MOST_AT_ONCE = 3
+COUNT_DRAWINGS = """() => {
+    const send = window.fetch;
+    let underWay = 0;
+    window.mostDrawings = 0;
+    window.fetch = (where, ...more) => {
+        if (!String(where).endsWith("/drawing")) return send(where, ...more);
+        window.mostDrawings = Math.max(window.mostDrawings, ++underWay);
+        return send(where, ...more).finally(() => { underWay -= 1; });
+    };
+}"""
+"""Counts in the page how many drawings wait for an answer at once."""
 KEYPOINTS = [[30, 40, 0.9], [0, 0, 0], [60, 90, 0.8]]
 OF_TASK: dict[str, Any] = {
     "Image Segmentation": {"contour": [TRIANGLE, LEFT]},
@@ -36,11 +49,6 @@ def make_captures(model: str, task: str, count: int, **more: Any) -> list[Captur
         )
         for number in range(count)
     ]
-
-
-def is_drawing(request: Request) -> bool:
-    """Whether a page asks for outlines."""
-    return request.url.endswith("/drawing")
 
 
 def test_a_tile_shows_whole_contours(open_page: OpenPage, console: Console) -> None:
@@ -66,27 +74,14 @@ def test_asks_for_outlines_that_are_near_a_few_at_a_time(
 ) -> None:
     console.produce(*make_captures("many-contours", "Image Segmentation", COUNT))
     page = open_page("#/list/accounting")  # has no picture
-    under_way: set[Request] = set()
-    urls, most = list[str](), list[int]()
-
-    def begin(request: Request) -> None:
-        if is_drawing(request):
-            urls.append(request.url)
-            under_way.add(request)
-            most.append(len(under_way))
-
-    def end(request: Request) -> None:
-        under_way.discard(request)
-
-    page.on("request", begin)
-    page.on("requestfinished", end)
-    page.on("requestfailed", end)
+    page.evaluate(COUNT_DRAWINGS)
+    drawings = AskedRequests(page, "/drawing")
     page.goto(f"{console.address}/console/#/m/many-contours")
     expect(page.locator(".tile").first.locator("polygon.outline")).to_have_count(2)
     page.locator(".tile").last.scroll_into_view_if_needed()
     expect(page.locator(".tile").last.locator("polygon.outline")).to_have_count(2)
-    assert len(urls) == len(set(urls)) < COUNT
-    assert max(most) < 8  # the end of a request is heard a little late
+    assert len(drawings.urls) == len(set(drawings.urls)) < COUNT
+    assert 0 < page.evaluate("window.mostDrawings") <= MOST_AT_ONCE
 
 
 @pytest.mark.parametrize("status", [404, 503])

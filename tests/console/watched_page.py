@@ -1,6 +1,10 @@
-"""Checks that a page did nothing forbidden."""
+"""Checks that a page did nothing forbidden, and what it asks."""
+
+from collections.abc import Callable
 
 from playwright.sync_api import ConsoleMessage, Page, Request
+
+from tests.servers.waiting import wait_until
 
 # The browser writes refusals of the API to its console, and tests cause them on purpose.
 _EXPECTED = "Failed to load resource"
@@ -28,3 +32,32 @@ class WatchedPage:
     def check(self) -> None:
         """Fail if there was any fault."""
         assert not self._faults, self._faults
+
+
+class AskedRequests:
+    """The requests of a page to addresses with this end, from now on."""
+
+    def __init__(self, page: Page, end: str) -> None:
+        self.urls: list[str] = []
+        self._page, self._end = page, end
+        self._under_way: set[Request] = set()
+        page.on("request", self._begin)
+        page.on("requestfinished", self._finish)
+        page.on("requestfailed", self._finish)
+
+    def wait_answered(self) -> None:
+        """Wait until each has its answer, so that the store has recorded it."""
+        wait_in_page(self._page, lambda: not self._under_way, what=f"answers to …{self._end}")
+
+    def _begin(self, request: Request) -> None:
+        if request.url.endswith(self._end):
+            self.urls.append(request.url)
+            self._under_way.add(request)
+
+    def _finish(self, request: Request) -> None:
+        self._under_way.discard(request)
+
+
+def wait_in_page(page: Page, check: Callable[[], bool], *, what: str) -> None:
+    """Wait until `check()` is true, and take meanwhile what the page tells."""
+    wait_until(lambda: bool(page.title()) and check(), seconds=180, what=what)

@@ -11,7 +11,7 @@ def publish_poison(console: Console, model: str, number: int = 0) -> Capture:
     """Publish an event whose response is not in the bucket; wait until it is a dead letter."""
     [capture] = make_captures(model, number, 1)
     run_beside(_publish(console.environment, capture))
-    wait_until(lambda: bool(find_letters(console, model)), seconds=60, what="a dead letter")
+    wait_until(lambda: bool(find_letters(console, model)), seconds=180, what="a dead letter")
     return capture
 
 

@@ -42,7 +42,7 @@ def erase(page: Page) -> None:
     expect(page.get_by_role("region", name="What would go")).to_be_visible()
     confirm(page, 2)
     progress = page.get_by_role("region", name="Progress")
-    expect(progress).to_contain_text("certified", timeout=120_000)
+    expect(progress).to_contain_text("certified", timeout=180_000)
     expect(progress).to_contain_text("2 of 2 inferences erased")
 
 

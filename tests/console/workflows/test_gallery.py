@@ -7,6 +7,7 @@ from playwright.sync_api import expect
 
 from tests.console.conftest import Console, OpenPage
 from tests.console.test_erasures import make_captures
+from tests.console.watched_page import AskedRequests, wait_in_page
 
 MODEL = "gallery-cameras"
 INFERENCES = 200
@@ -37,19 +38,22 @@ def test_it_takes_four_requests_and_audit_entries(
 ) -> None:
     page = open_page("#/list/accounting")  # has no picture
     expect(page.locator("tbody tr").first).to_be_visible()
-    before, requested = count_reads(console), list[str]()
-    page.on("request", lambda request: requested.append(request.url))
+    before = count_reads(console)
+    thumbnails, inputs = AskedRequests(page, "/thumbnails"), AskedRequests(page, "/data")
     page.goto(gallery)
     tiles = page.locator(".tile")
     for number in steps:
         tiles.nth(number).scroll_into_view_if_needed()
         expect(tiles.nth(number).locator("img")).to_be_visible()
     expect(tiles).to_have_count(INFERENCES)
-    assert tiles.locator("img").count() < INFERENCES / 2, "what is far from the window is drawn"
-    thumbnails = [url for url in requested if url.endswith("/thumbnails")]
-    assert len(thumbnails) <= MOST_REQUESTS
-    assert count_reads(console) - before == len(thumbnails)
-    assert not [url for url in requested if url.endswith("/data")]
+    pictures = tiles.locator("img")
+    wait_in_page(
+        page, lambda: pictures.count() < INFERENCES / 2, what="what is far from the window goes"
+    )
+    thumbnails.wait_answered()
+    assert len(thumbnails.urls) <= MOST_REQUESTS
+    assert count_reads(console) - before == len(thumbnails.urls)
+    assert not inputs.urls
 
 
 def test_the_next_page_comes_before_the_end_is_reached(open_page: OpenPage, gallery: str) -> None:

@@ -51,7 +51,7 @@ class Round:
         self.keyboard.choose(self.page.get_by_role("button", name="Redrive 1 …"))
         dialog = self.page.get_by_role("dialog")
         self.keyboard.choose(dialog.get_by_role("button", name="Redrive 1", exact=True))
-        expect(dialog.get_by_role("status")).to_have_text("1 stored", timeout=60_000)
+        expect(dialog.get_by_role("status")).to_have_text("1 stored", timeout=180_000)
         self.keyboard.choose(dialog.get_by_role("button", name="Done"))
         expect(dialog).to_have_count(0)
 
@@ -82,7 +82,7 @@ class Round:
         self.keyboard.fill(confirmation, "1")
         self.keyboard.press("Enter")
         progress = self.page.get_by_role("region", name="Progress")
-        expect(progress).to_contain_text("certified", timeout=120_000)
+        expect(progress).to_contain_text("certified", timeout=180_000)
 
     def verify(self) -> None:
         """Follow the link to the certificate, and verify it by its key."""

@@ -46,7 +46,7 @@ def test_a_poison_event_is_redriven_after_a_repair(open_page: OpenPage, console:
     open_letter(page)
     repair(console, capture)
     redrive(page)
-    expect(page.get_by_text("A redrive indexed it.")).to_be_visible(timeout=60_000)
+    expect(page.get_by_text("A redrive indexed it.")).to_be_visible(timeout=180_000)
     after = read_accounting(open_page)
     assert after - before == {"Offsets read": 1, "stored": 1}
     assert before - after == {}
