@@ -72,7 +72,7 @@ async def test_no_payload_and_no_secret_is_logged(
     name, port = topic(1), free_port()
     environment = service_environment(
         KAFKA_TOPIC=name, API_PORT=str(port), AUTH="on", API_TOKEN=TOKEN, LOG_FORMAT=log_format,
-        LOG_LEVEL="debug", QUERY_TIMEOUT_SECONDS="1", INGESTER_PARKED_FIRST_SECONDS="0.2",
+        LOG_LEVEL="debug", INGESTER_PARKED_FIRST_SECONDS="0.2",
     )  # fmt: skip
     async with Collector() as collector:
         environment |= collector.environment()

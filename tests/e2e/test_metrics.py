@@ -51,11 +51,10 @@ class Scraped:
     def __init__(self) -> None:
         self.highest: dict[str, Samples] = {}
 
-    def take(self, service: Service) -> None:
-        with urllib.request.urlopen(f"{service.admin}/metrics", timeout=60) as answer:
-            for name, labels, value in _list_samples(answer.read().decode()):
-                result = self.highest.setdefault(name, {})
-                result[labels] = max(result.get(labels, value), value)
+    def take(self, page: str) -> None:
+        for name, labels, value in _list_samples(page):
+            result = self.highest.setdefault(name, {})
+            result[labels] = max(result.get(labels, value), value)
 
     def of(self, entry: Entry) -> Samples:
         """A counter's or gauge's samples; of a histogram how often it was observed."""
@@ -66,6 +65,11 @@ class Scraped:
         """The metrics that have not moved yet."""
         short = {entry.name.removeprefix("inference_store_"): entry for entry in METRICS}
         return [name for name, moves in MOVES.items() if not moves(self.of(short[name]))]
+
+
+def read_metrics(service: Service) -> str:
+    with urllib.request.urlopen(f"{service.admin}/metrics", timeout=60) as answer:
+        return str(answer.read().decode())
 
 
 def _list_samples(text: str) -> Iterator[tuple[str, str, float]]:
@@ -99,9 +103,11 @@ class Store:
         """Scrape until these have moved."""
 
         async def still() -> set[str]:
-            for service in self.services.values():
-                if service.process.running:
-                    await asyncio.to_thread(self.scraped.take, service)
+            # All at once: some values are high for seconds alone.
+            running = [each for each in self.services.values() if each.process.running]
+            pages = await asyncio.gather(*(asyncio.to_thread(read_metrics, it) for it in running))
+            for page in pages:
+                self.scraped.take(page)
             return set(names) & set(self.scraped.still())
 
         await until(still, lambda remaining: not remaining, seconds=seconds)
@@ -143,11 +149,12 @@ async def test_every_metric_moves_when_the_thing_happens(
         KAFKA_TOPIC=topic(2), KAFKA_REPORTS_TOPIC=topic(1), S3_BUCKET=bucket,
         API_PORT=str(free_port()),
         INGESTER_PARKED_FIRST_SECONDS="0.5", INGESTER_PARKED_LONGEST_SECONDS="1",
-        INGESTER_RETRY_SECONDS="0.2", INGESTER_POLL_SECONDS="0.1", QUERY_TIMEOUT_SECONDS="6",
+        INGESTER_RETRY_SECONDS="0.2", INGESTER_POLL_SECONDS="0.1",
+        # For so long a query waits, and another takes its turn: meanwhile both are scraped.
+        QUERIES_AT_ONCE_PER_CALLER="1", QUERY_WAIT_SECONDS="8", QUERY_TIMEOUT_SECONDS="20",
         POSTGRES_READ_DSN=f"postgresql://nobody@127.0.0.1:{free_port()}/nothing",
         RETENTION_INTERVAL_SECONDS="3600", POLICY_GRACE_SECONDS="0",
         INGESTER_DEAD_LETTER_LIMIT="12",
-        QUERIES_AT_ONCE_PER_CALLER="1", QUERY_WAIT_SECONDS="1",
         AUTH="on", API_TOKEN=TOKEN, OIDC_AUDIENCE="the-store",
         OIDC_ISSUER=f"http://127.0.0.1:{free_port()}",
     )  # fmt: skip
@@ -352,7 +359,7 @@ async def _halt(store: Store) -> None:
 def _check_own_metrics(store: Store) -> None:
     for name, service in store.services.items():
         scraped = Scraped()
-        scraped.take(service)
+        scraped.take(read_metrics(service))
         owners = {
             entry.owner
             for entry in METRICS

@@ -1,9 +1,9 @@
 """One trace from a producer's Kafka header through the ingester and a question to the api."""
 
 import asyncio
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index.tables import inference
-from tests.collector import Collector
+from tests.collector import Collector, ReceivedSpan
 from tests.polling import until
 from tests.producer import Producer, capture
 from tests.servers.fixtures import MakeEnvironment
@@ -79,11 +79,19 @@ async def test_spans_of_all_services_join(
             assert await ask(api, "GET", f"/models/{MODEL}/inferences/no-such-id") == 404
             assert await ask(api, "DELETE", f"/models/{MODEL}/inferences/inference-3") == 202
             await until(lambda: count_stored(engine), lambda count: count == 4)
-        # They have ended, and sent what they had.
-        check_ingester_spans(collector, name)
-        check_api_spans(collector)
-        check_retention_spans(collector)
+            # Before they end: at their end they send what they have for three seconds alone.
+            for check in (partial(check_ingester_spans, topic=name), *OTHER_CHECKS):
+                await until(partial(find_fault, check, collector), lambda fault: fault is None)
         check_nothing_private(collector)
+
+
+async def find_fault(check: Callable[[Collector], None], collector: Collector) -> str | None:
+    """Return why the spans that came do not pass a check yet."""
+    try:
+        check(collector)
+    except (AssertionError, ValueError) as exc:
+        return str(exc)
+    return None
 
 
 def check_ingester_spans(collector: Collector, topic: str) -> None:
@@ -135,6 +143,9 @@ def check_retention_spans(collector: Collector) -> None:
     assert {"claim", "delete", "verify", "forget"} <= names
 
 
+OTHER_CHECKS = (check_api_spans, check_retention_spans)
+
+
 def check_nothing_private(collector: Collector) -> None:
     text_of_spans = repr([(span.name, span.attributes) for span in collector.spans])
     assert not [value for value in VALUES if value in text_of_spans]
@@ -152,15 +163,23 @@ async def test_unsampled_traces_are_not_linked_and_custom_names_are_kept(
     environment = service_environment(KAFKA_TOPIC=name)
     async with Collector() as collector:
         environment |= collector.environment() | {"OTEL_SERVICE_NAME": "my-own-name"}
-        service = Service("ingester", environment, tmp_path).wait_ready()
+        service = await asyncio.to_thread(Service("ingester", environment, tmp_path).wait_ready)
         async with Producer(environment, name) as producer:
             await publish(producer, sampled=False)
             await producer.publish(b"{}", headers=[("traceparent", b"\xff not one")])
         await until(lambda: count_stored(engine), lambda count: count == 5)
+        await until(partial(find_spans, collector, f"process {name}"), bool)
         await asyncio.to_thread(service.stop)
-        assert collector.find_spans(f"process {name}")
         assert not [span for span in collector.spans if span.links]
         assert {span.service for span in collector.spans} == {"my-own-name"}
+
+
+async def find_spans(collector: Collector, name: str) -> Sequence[ReceivedSpan]:
+    return collector.find_spans(name)
+
+
+async def count_requests(collector: Collector) -> int:
+    return collector.requests
 
 
 @pytest.mark.parametrize("collector", ["away", "hangs"])
@@ -173,7 +192,7 @@ async def test_a_collector_that_is_away_or_hangs_harms_nothing(
 ) -> None:
     name = topic(1)
     environment = service_environment(KAFKA_TOPIC=name)
-    async with Collector(hang_seconds=60) as hanging:
+    async with Collector(hang_seconds=3600) as hanging:
         environment |= hanging.environment()
         if collector == "away":
             environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://127.0.0.1:{free_port()}"
@@ -181,11 +200,10 @@ async def test_a_collector_that_is_away_or_hangs_harms_nothing(
         async with Producer(environment, name) as producer:
             await producer.produce(*(capture(number) for number in range(300)))
         await until(lambda: count_stored(engine), lambda count: count == 300)
-        assert service.health()["ready"]
+        await asyncio.to_thread(service.wait_ready)
         if collector == "hangs":
-            assert hanging.requests
-        began = time.monotonic()
-        await asyncio.to_thread(service.stop)
-        assert time.monotonic() - began < 50  # of the 60 that the collector takes
+            await until(partial(count_requests, hanging), bool)
+        code = await asyncio.to_thread(service.process.stop)
+        assert code == 0, "it did not end by itself"
         # A line now and then, not one a batch.
         assert service.text.count("opentelemetry") + service.text.count("xport") < 20
