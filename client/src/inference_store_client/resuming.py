@@ -9,6 +9,7 @@ from .exchange import open_content
 from .plurals import write_count
 from .requests import Request
 from .settings import ClientSettings
+from .store_warnings import warn_of_header
 
 
 @dataclass(slots=True)
@@ -21,6 +22,7 @@ class Position:
     received: int = 0
     moves: int = 0
     """Grows with each cursor."""
+    has_warned: bool = False
 
     @property
     def is_full(self) -> bool:
@@ -65,6 +67,9 @@ def _read_once(
     opened = yield from open_content(request, settings)
     if isinstance(opened, Failure):
         return opened
+    if not position.has_warned:
+        position.has_warned = True
+        warn_of_header(opened.headers)
     failure = yield from read_part(position)
     yield Close()
     return failure

@@ -1,7 +1,11 @@
 """What the store remarks about a question, as Python warnings."""
 
+import json
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+_HEADER: Final = "inference-store-warnings"
 
 
 class StoreWarning(UserWarning):
@@ -12,3 +16,13 @@ def warn(texts: Iterable[str]) -> None:
     """Issue each text as a StoreWarning."""
     for text in texts:
         warnings.warn(text, StoreWarning, stacklevel=2)
+
+
+def warn_of_header(headers: Mapping[str, str]) -> None:
+    """Issue the warnings of an answer that has no room for them, such as CSV."""
+    text = headers.get(_HEADER, "[]")
+    try:
+        texts = json.loads(text)
+    except ValueError:  # something on the way has cut it
+        texts = [text]
+    warn(texts)

@@ -59,6 +59,7 @@ from .security_headers import HeaderLimit, SecurityHeaders
 from .templates import Templates
 from .thumbnails.cache import ThumbnailCache
 from .thumbnails.maker import ThumbnailMaker
+from .warnings_header import NAME as WARNINGS
 
 _DESCRIPTION = """What models did in production: typed, queryable, and deleted on time.
 
@@ -192,5 +193,5 @@ def _allow_origins(app: FastAPI, origins: list[str]) -> None:
             allow_origins=origins,
             allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
             allow_headers=["Authorization", "Content-Type", "If-Match"],
-            expose_headers=["ETag", "Location", "Retry-After"],
+            expose_headers=["ETag", "Location", "Retry-After", WARNINGS],
         )

@@ -1,17 +1,12 @@
 """Chooses the fields of an inference to return: all of them, or those chosen by name."""
 
-from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from inference_store.export.fixed_columns import DISTANCE
-from inference_store.index import key_registry
-from inference_store.index.key_registry import Models
 from inference_store.inference.errors import Fault, Invalid
-from inference_store.inference.nearest import describe_nearest, list_warnings, nearest, shortened
+from inference_store.inference.nearest import describe_nearest, nearest
 from inference_store.query.filters.distances import EXAMPLE
 
 from .schemas.chosen_fields import FIELDS, PARTS
@@ -69,41 +64,23 @@ class FieldSelection:
             message = f"only pages sorted by distance have it, as in {EXAMPLE}"
             raise Invalid(f"{DISTANCE}: {message}.", faults=[Fault("fields", message, [EXAMPLE])])
 
-    async def warn_of_unknown_keys(self, connection: AsyncConnection, models: Models) -> list[str]:
-        """Return warnings about chosen metadata keys that no inference of the model has."""
-        keys = (self.fields or {}).get(_METADATA)
-        if not keys:
-            return []
-        names = await key_registry.all_names(connection, models)
-        missing = [key for key in sorted(keys) if not _has_within(key, names)]
-        return list_warnings(missing, lambda key: _describe_unknown_key(key, names))
-
 
 def _select_parts(field: str, value: Any, parts: Collection[str]) -> Any:
     """Return a field's value reduced to the chosen parts."""
     if not parts or value is None:
         return value
     if isinstance(value, dict) and field == _METADATA:
-        return {key: value[key] for key in value if any(_is_within(p, key) for p in parts)}
+        return {key: value[key] for key in value if any(is_within(p, key) for p in parts)}
     if field == _METADATA:
-        return [entry for entry in value if any(_is_within(p, str(entry["key"])) for p in parts)]
+        return [entry for entry in value if any(is_within(p, str(entry["key"])) for p in parts)]
     if field == _URLS:
         return {name: value[name] for name in value if name in parts}
     return [{name: element[name] for name in element if name in parts} for element in value]
 
 
-def _is_within(name: str, key: str) -> bool:
+def is_within(name: str, key: str) -> bool:
     """Return whether a name is a key, or a path into its value: `a.b` and `a[]` are within `a`."""
     return name == key or name.startswith((f"{key}.", f"{key}["))
-
-
-def _has_within(key: str, names: Sequence[str]) -> bool:
-    """Return whether one of the names, which are sorted, is within the key."""
-    for begin in (key, f"{key}.", f"{key}["):
-        position = bisect_left(names, begin)
-        if position < len(names) and _is_within(names[position], key):
-            return True
-    return False
 
 
 def _refuse_unknown(number: int, name: str, field: str, part: str) -> None:
@@ -116,9 +93,3 @@ def _refuse_unknown(number: int, name: str, field: str, part: str) -> None:
         message = f"there is no field {name!r}; {hint}"
         faults = [Fault(f"fields[{number}]", message, known_names)]
         raise Invalid(f"{message[0].upper()}{message[1:]}.", faults=faults)
-
-
-def _describe_unknown_key(key: str, names: Sequence[str]) -> str:
-    near = nearest(key, names, limit=3)
-    hint = f" The nearest are {', '.join(near)}." if near else ""
-    return f"No inference of this model has the metadata key {shortened(key)}.{hint}"

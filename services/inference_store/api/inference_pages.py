@@ -34,6 +34,7 @@ from inference_store.query.sort import Sort, resolve_sort
 
 from .access import Access
 from .answer import encode_json
+from .chosen_keys import check_chosen_keys
 from .field_selection import FieldSelection
 from .filters import RequestedFilter, read_requested_filter
 from .inference_format import build_links, format_inference
@@ -160,7 +161,7 @@ async def build_page(  # noqa: PLR0917
 ) -> AnsweredPage:
     """Return the page.
 
-    Raises QueryTimeout, InvalidCursor; Forbidden for links without the right.
+    Raises QueryTimeout, InvalidCursor, UnknownKey; Forbidden for links without the right.
     """
     selection = FieldSelection.of(body.fields, body.include, body.metadata_as)
     has_distances = isinstance(page_request.sort.order, ByDistance)
@@ -169,6 +170,10 @@ async def build_page(  # noqa: PLR0917
     if "urls" in selection.include:
         for model in page_request.models:
             access.require_right(Right.READ_INPUTS, model)
+    warnings = [*page_request.warnings, *page_request.sort.warnings]
+    if body.cursor is None:
+        numbers = [model.model for model in page_request.models]
+        warnings += await check_chosen_keys(connection, numbers, body, selection)
     with record_query(body.explain) as explained:
         # only how the page is found is explained
         include = None if body.explain else selection.include
@@ -177,10 +182,6 @@ async def build_page(  # noqa: PLR0917
     hits = await _read_rows(
         connection, access, blobs, settings, selection, page_request.models, page
     )
-    warnings = [*page_request.warnings, *page_request.sort.warnings]
-    if body.cursor is None:
-        numbers = [model.model for model in page_request.models]
-        warnings += await selection.warn_of_unknown_keys(connection, numbers)
     pin = page_request.filter.pin
     return AnsweredPage(
         rows=[row._replace(distance=hit.value) if has_distances else row for hit, row in hits],

@@ -7,7 +7,7 @@ ends. Each page gives way to ordinary requests.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
@@ -38,9 +38,12 @@ from .reader_thread import read_in_thread
 from .schemas.inferences import LINES
 from .schemas.questions import InferenceQuery
 from .unfinished_answer import UnfinishedError
+from .warnings_header import NAME, write_warnings
 
 _SPELLINGS: Final = (NDJSON, "application/ndjson", "application/jsonl")
 _STREAMED: Final = (*_SPELLINGS, *FORMATS)
+# Nothing in such an answer can hold warnings.
+_WITHOUT_ROOM: Final = {kind for kind, format in FORMATS.items() if not format.has_room}
 _PAGE = 1000
 _MOST_OF_A_PAGE: Final = 1000  # the range of `limit`
 # With these an inference may be large.
@@ -72,6 +75,12 @@ STREAMING: Final[dict[int | str, dict[str, Any]]] = {
                 for kind in _SPELLINGS
             },
             **dict.fromkeys(FORMATS, BINARY),
+        },
+        "headers": {
+            NAME: {
+                "description": "Of CSV: the warnings, as a JSON array of texts in ASCII.",
+                "schema": {"type": "string"},
+            }
         },
     }
 }
@@ -132,9 +141,10 @@ class Stream(StreamingResponse):
         pieces: AsyncIterator[bytes],
         *,
         media_type: str | None = None,
+        headers: Mapping[str, str] | None = None,
         stalled_seconds: float,
     ) -> None:
-        super().__init__(pieces, media_type=media_type)
+        super().__init__(pieces, media_type=media_type, headers=headers)
         self._admission, self._caller, self._stalled_seconds = admission, caller, stalled_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -199,6 +209,7 @@ async def answer_page_or_stream(  # noqa: PLR0917
         access.admission_name,
         _iterate_pieces(first, following, size, _get_limit(body), encoder, app.state.foreground),
         media_type=NDJSON if format is None else media_type,
+        headers=write_warnings(first.warnings) if media_type in _WITHOUT_ROOM else None,
         stalled_seconds=_STALLED_SECONDS,
     )
 

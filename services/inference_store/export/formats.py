@@ -32,6 +32,8 @@ class Format:
     make_encoder: Callable[[Sequence[Column]], Encoder]
     has_cursors: bool
     """Whether the last row of each page has a cursor, without being asked to."""
+    has_room: bool
+    """Whether what comes before the first page can hold warnings."""
 
 
 def _table(*formats: Format) -> Mapping[str, Format]:
@@ -39,7 +41,13 @@ def _table(*formats: Format) -> Mapping[str, Format]:
 
 
 FORMATS: Final = _table(
-    Format("arrow", "application/vnd.apache.arrow.stream", ArrowEncoder, has_cursors=True),
-    Format("csv", "text/csv", CsvEncoder, has_cursors=False),
+    Format(
+        "arrow",
+        "application/vnd.apache.arrow.stream",
+        ArrowEncoder,
+        has_cursors=True,
+        has_room=True,
+    ),
+    Format("csv", "text/csv", CsvEncoder, has_cursors=False, has_room=False),
 )
 """By media type."""

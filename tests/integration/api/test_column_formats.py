@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api import streams
+from inference_store.api.warnings_header import NAME
 from inference_store.export.formats import FORMATS
 from inference_store.index.tables import metadata_number
 from tests.integration.query.lock_time import hold_partition_until_late
@@ -230,3 +231,14 @@ async def test_pages_are_small_beside_ordinary_requests(
 def find_page_ends(rows: list[dict[str, Any]]) -> list[int]:
     """Return the numbers of the rows that end a page."""
     return [number for number, row in enumerate(rows) if row["cursor"] is not None]
+
+
+@pytest.mark.usefixtures("stored")
+async def test_csv_has_warnings_in_a_header(client: httpx.AsyncClient) -> None:
+    body = {"filter": "prediction(label = 'dgo')", "fields": ["ok"]}
+    expected = (await client.post(_QUERY, json=body)).json()["warnings"]
+    assert len(expected) == 1
+    assert json.loads((await send(client, _CSV, **body)).headers[NAME]) == expected
+    for media_type in (_ARROW, _LINES):  # they have them inside
+        assert NAME not in (await send(client, media_type, **body)).headers
+    assert NAME not in (await send(client, _CSV, fields=["ok"])).headers

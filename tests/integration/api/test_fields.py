@@ -6,9 +6,11 @@ import httpx
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.index.tables import model_key
 from tests.integration.stored_inferences import NewInference, at, store
 
 _QUERY = "/v1/models/model/inferences/query"
+ARROW = "application/vnd.apache.arrow.stream"
 _ITEMS = [
     ("frame_number", "int", "7"),
     ("camera", "json", '{"name": "hallway", "angle": 10}'),
@@ -56,16 +58,58 @@ async def test_returns_requested_fields(client: httpx.AsyncClient) -> None:
 async def test_metadata_by_key(
     client: httpx.AsyncClient, chosen: list[str], keys: list[str]
 ) -> None:
-    item = await _read_item(client, fields=chosen)
+    item = await _read_item(client, fields=chosen, unknown_keys="empty")
     assert [entry["key"] for entry in item["metadata"]] == keys
 
 
-async def test_warns_about_unknown_key(client: httpx.AsyncClient) -> None:
-    answer = (await client.post(_QUERY, json={"fields": ["metadata.frame_numer"]})).json()
-    assert "'frame_numer'" in answer["warnings"][0]
-    assert "frame_number" in answer["warnings"][0]
-    exact = (await client.post(_QUERY, json={"fields": ["metadata.camera"]})).json()
-    assert exact["warnings"] == []
+@pytest.mark.parametrize(
+    "media_type", ["application/json", "application/x-ndjson", "text/csv", ARROW]
+)
+async def test_refuses_unknown_key(client: httpx.AsyncClient, media_type: str) -> None:
+    body = {"fields": ["ok", "metadata.frame_numer", "metadata.camera.angel", "metadata.camera"]}
+    answer = await client.post(_QUERY, json=body, headers={"Accept": media_type})
+    assert answer.status_code == 422
+    problem = answer.json()
+    assert problem["type"].endswith("#unknown-metadata-key")
+    assert problem["detail"] == f"fields[1]: {problem['errors'][0]['message']}."
+    assert [fault["path"] for fault in problem["errors"]] == ["fields[1]", "fields[2]"]
+    assert problem["errors"][0]["message"].startswith(
+        "there is no metadata key 'frame_numer'; the nearest are frame_number"
+    )
+    assert problem["errors"][1]["known"][0] == "camera.angle"
+
+
+async def test_warns_about_unknown_key_that_counts_as_empty(client: httpx.AsyncClient) -> None:
+    body = {"fields": ["metadata.frame_numer", "metadata.camera"], "unknown_keys": "empty"}
+    [warning] = (await client.post(_QUERY, json=body)).json()["warnings"]
+    assert "'frame_numer'" in warning
+    assert "frame_number" in warning
+
+
+async def test_knows_keys_however_they_are_named(
+    client: httpx.AsyncClient, engine: AsyncEngine
+) -> None:
+    long = "k" * 280  # the index has its beginning
+    items = [("dataset_split", "string", "train"), (long, "int", "1"), ("tags", "json", "[1]")]
+    await store(engine, NewInference("two", at(2), items))
+    names = ["dataset_split", "dataset_snapshot_split", long, "tags", "tags[]"]
+    for name in names:
+        answer = await client.post(_QUERY, json={"fields": [f"metadata.{name}"]})
+        assert (answer.status_code, answer.json()["warnings"]) == (200, []), name
+    whole = await client.post(_QUERY, json={"fields": ["metadata", "metadata.nothing"]})
+    assert whole.status_code == 200
+
+
+async def test_a_key_that_is_erased_amid_pages_ends_no_question(
+    client: httpx.AsyncClient, engine: AsyncEngine
+) -> None:
+    await store(engine, NewInference("two", at(2), [("other", "int", "1")]))
+    body = {"fields": ["metadata.other"], "limit": 1}
+    cursor = (await client.post(_QUERY, json=body)).json()["next"]
+    async with engine.begin() as connection:
+        await connection.execute(model_key.delete())
+    assert (await client.post(_QUERY, json=body)).status_code == 422
+    assert (await client.post(_QUERY, json={**body, "cursor": cursor})).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,12 @@ _ERRORS = [
     ),
     (["count", MODEL, "--filter", "frame_numer > 1"], 1, "the nearest are frame_number"),
     (["query", MODEL, "--columns", "top_scor"], 1, "There is no field 'top_scor'"),
-    (["query", MODEL, "--columns", "metadata.nothing"], 0, "warning: No inference of this"),
+    (
+        ["query", MODEL, "--columns", "ok,metadata.frame_numer"],
+        1,
+        "--columns: there is no metadata key 'frame_numer'; the nearest are frame_number",
+    ),
+    (["tail", MODEL, "--columns", "metadata.frame_numer"], 1, "the nearest are frame_number"),
     (["count", MODEL, "--since", "-98w", "--until", "-99w"], 1, "--until: it must be later"),
     (["query", MODEL, "--sort", "-top_scor"], 1, "top_scor"),
     (["count", MODEL, "--since", "-1h"], 0, ""),
@@ -134,6 +139,15 @@ async def test_every_format_has_every_match(istore: Istore, tmp_path: Path) -> N
     parquet = arro3.io.read_parquet(tmp_path / "frames.parquet").schema.names
     assert "cursor" not in parquet
     assert "metadata.frame_number" in parquet
+
+
+async def test_csv_has_no_room_for_warnings_but_they_are_shown(
+    istore: Istore, tmp_path: Path
+) -> None:
+    misspelt = ["--filter", "prediction(label = 'caar')", "-o", str(tmp_path / "frames.csv")]
+    ended = await istore.run("export", MODEL, *misspelt)
+    assert ended.returncode == 0, ended.stderr
+    assert "warning: No prediction" in ended.stderr
 
 
 def read_csv(path: Path) -> list[str]:

@@ -43,6 +43,8 @@ class FakeStore:
     """Encodes something else than lines."""
     is_searching: bool = False
     """Whether the first line says how far the search is."""
+    headers: dict[str, str] = field(default_factory=dict)
+    """Of each answer that is a stream."""
     _pieces: Iterator[bytes | Failure] = field(default_factory=lambda: iter(()))
 
     def drive(self, steps: Steps[Any]) -> list[Any]:
@@ -77,7 +79,7 @@ class FakeStore:
             return Response(refusal.status, refusal.headers)
         cursor = self.bodies[-1].get("cursor")
         self._pieces = self._cut(self.encode(0 if cursor is None else int(cursor)))
-        return Response(200)
+        return Response(200, self.headers)
 
     def encode(self, begin: int) -> bytes:
         """Return the lines after the first `begin` inferences."""

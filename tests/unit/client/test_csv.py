@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from inference_store_client import StreamIncomplete, UnexpectedAnswer
+from inference_store_client import StoreWarning, StreamIncomplete, UnexpectedAnswer
 from inference_store_client.chunks import RESTART
 from inference_store_client.csv_records import RecordDecoder, stream_csv
 from inference_store_client.origin import Origin
@@ -103,3 +103,14 @@ def test_with_other_columns_it_begins_again() -> None:
 def test_what_has_no_cursors_is_an_error() -> None:
     with pytest.raises(UnexpectedAnswer):
         read(make_store(repeat(None), encode_columns=lambda _: b'"a","b"\r\n"1","2"\r\n'))
+
+
+@pytest.mark.parametrize("text", ['["a remark", "another"]', '["a remark'])
+def test_warnings_of_the_header_come_once(text: str) -> None:
+    headers = {"inference-store-warnings": text}
+    store = make_store(chain([200], repeat(None)), headers=headers)
+    with pytest.warns(StoreWarning) as warned:
+        assert read(store) == _EXPECTED
+    assert len(store.bodies) == 2
+    assert len(warned) == (2 if text.endswith("]") else 1)
+    assert "a remark" in str(warned[0].message)

@@ -1,5 +1,6 @@
 """The options that stand for the fields of the API's requests."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
@@ -20,6 +21,7 @@ _OPTIONS: Final[Mapping[str, str]] = {
     "inference_ids": "--id",
     "subject": "--subject",
 }
+_INSIDE: Final = re.compile(r"[.\[]")
 
 
 def name_options(problem: Problem) -> Problem:
@@ -43,6 +45,6 @@ def _replace_paths(problem: Problem) -> str:
 
 
 def _find(path: str) -> str:
-    """Return the option of a field or of what is in it (`fields.0`); else the path."""
+    """Return the option of a field or of what is in it (`fields[0]`); else the path."""
     known = _OPTIONS.get(path)
-    return known or _OPTIONS.get(path.partition(".")[0], path)
+    return known or _OPTIONS.get(_INSIDE.split(path, maxsplit=1)[0], path)

@@ -22,6 +22,8 @@ _LAST: Final = 50
 """An event has at most so many, and so has what is looked up after an interruption."""
 _MOST_SEEN: Final = 10_000
 _BY_ARRIVAL: Final = "-indexed_at"
+_LATER: Final = "empty"
+"""A key that was there at the beginning may have been erased since."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,6 +90,8 @@ class Tail:
         columns = choose_columns(self.options)
         since = datetime.now(UTC) - timedelta(days=1)
         question = make_question(self.options, columns, sort=_BY_ARRIVAL, since=since)
+        if self.has_begun:
+            question = replace(question, unknown_keys=_LATER)
         items = list(self._read(question, limit))
         new = [item for item in reversed(items) if item["uid"] not in self.seen]
         if self.has_begun and len(new) == limit:
@@ -100,7 +104,7 @@ class Tail:
             say(f"More arrived with them: these are the last {len(arrived['items'])}.")
         ids = [f"uid:{uid}" for uid in uids]
         question = make_question(self.options, choose_columns(self.options))
-        question = replace(question, filter=None, inference_ids=ids)
+        question = replace(question, filter=None, inference_ids=ids, unknown_keys=_LATER)
         by_uid = {item["uid"]: item for item in self._read(question, _LAST)} if ids else {}
         self._show([by_uid[uid] for uid in uids if uid in by_uid])
 

@@ -172,7 +172,7 @@ class Conditions(Body):
     page in order of time answers after INFERENCE_STORE_PAGE_SECONDS what it has."""
     unknown_keys: UnknownKeys = "refuse"
     """`refuse`: a metadata key that no inference of the model has is an error; `empty`: nothing
-    matches it."""
+    matches it in a filter, and in `fields` it is a warning."""
     explain: Flag = False
     """Whether the answer says what the query did: for people, and the words may change."""
 
