@@ -1,20 +1,21 @@
 """How a command ends: its exit code, and what is said if it fails."""
 
 import os
+import signal
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from inference_store_client.errors import Refused, SettingsError, StoreError, Unauthorized
+from inference_store_client_entry import INTERRUPTED, end_at_once
 
 from .option_names import name_options
 from .text import make_printable
 
 FAILED: Final = 1
 CALLED_WRONGLY: Final = 2
-INTERRUPTED: Final = 130
-"""What shells know an interrupted command by."""
 CLOSED_PIPE: Final = 141
 """What shells know a command by whose reader has gone."""
 
@@ -25,8 +26,9 @@ def end_quietly(run: Callable[[], int]) -> int:
         warnings.simplefilter("always")
         warnings.showwarning = _show_warning
         try:
-            status = run()
-            sys.stdout.flush()
+            with _interruptible():
+                status = run()
+                sys.stdout.flush()
         except KeyboardInterrupt as interrupt:
             _say_notes(interrupt)
             return INTERRUPTED
@@ -42,6 +44,20 @@ def end_quietly(run: Callable[[], int]) -> int:
             _say_notes(error)
             return FAILED
     return status
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C raise KeyboardInterrupt, so that a command cleans up, if it would end `istore` at
+    once."""
+    if signal.getsignal(signal.SIGINT) is not end_at_once:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, end_at_once)
 
 
 def say(text: str) -> None:
