@@ -17,7 +17,8 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """What came so far is void, because the columns have changed: the file begins again."""
+    """What came so far is void, because the columns have changed or bytes were damaged: the file
+    begins again."""
 
 
 RESTART: Final = Restart()

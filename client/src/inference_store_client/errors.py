@@ -4,7 +4,7 @@ StoreError
 ├── SettingsError        no address, or a file that others may read: nothing was sent
 ├── SignInFailed         nobody signed in at the issuer, or the sign-in has ended
 ├── FilterError          an expression that Python cannot turn into a filter (also a TypeError)
-├── ExportFailed         an export that failed, or whose parts are deleted
+├── ExportFailed         an export that failed, or whose parts are deleted or damaged
 ├── NotIncluded          a part of an inference that was not asked for
 ├── ConnectionFailed     the store cannot be reached, or the connection broke
 │   └── StreamIncomplete   a stream broke off, and could not be resumed
@@ -38,7 +38,7 @@ class FilterError(StoreError, TypeError):
 
 
 class ExportFailed(StoreError):
-    """An export failed, or its parts are deleted."""
+    """An export failed, or its parts are deleted or damaged."""
 
 
 class NotIncluded(StoreError, LookupError):

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
+from .chunks import Restart
 from .commands import Steps, Wait
 from .disk_errors import name_target
 from .errors import ExportFailed, SettingsError
@@ -164,15 +165,20 @@ def name_part(export: ExportFields, part: ExportPart) -> str:
 
 
 @contextmanager
-def open_part(folder: NewFolder, name: str) -> Iterator[Callable[[bytes], None]]:
-    """Yield what writes to a file that only its owner may read; at the end it is on the disk."""
+def open_part(folder: NewFolder, name: str) -> Iterator[Callable[[bytes | Restart], None]]:
+    """Yield what writes to a file that only its owner may read, or begins it again; at the end it
+    is on the disk."""
     with (
         name_target(folder.target / name),
         open(folder.path / name, "xb", opener=_open_private) as file,
     ):
 
-        def write(piece: bytes) -> None:
-            file.write(piece)
+        def write(piece: bytes | Restart) -> None:
+            if isinstance(piece, bytes):
+                file.write(piece)
+            else:
+                file.seek(0)
+                file.truncate()
 
         yield write
         file.flush()

@@ -1,12 +1,18 @@
-"""The bytes of a part of an export, in pieces, over as many connections as it takes. No I/O."""
+"""The bytes of a part of an export, in pieces, over as many connections as it takes. No I/O.
+
+Bytes that are not those of its SHA-256 are fetched once more: the download may have spoilt them.
+"""
 
 import hashlib
 from dataclasses import dataclass, field
 from typing import Any, Final
+from uuid import UUID
 
+from .chunks import RESTART, accept_delivered
 from .commands import Close, Deliver, Failure, Read, Response, Steps, Wait
-from .errors import ExportFailed, Refused, UnexpectedAnswer
+from .errors import ExportFailed, Refused
 from .exchange import open_content
+from .exporting import list_parts
 from .requests import ANY, Request
 from .settings import ClientSettings
 from .values.exports import ExportPart
@@ -23,12 +29,44 @@ class _Received:
     digest: Any = field(default_factory=hashlib.sha256)
 
 
-def stream_part(part: ExportPart, settings: ClientSettings) -> Steps[None]:
-    """Deliver the bytes of a part; what was cut off is continued.
+def read_part(export: UUID, part: ExportPart, settings: ClientSettings) -> Steps[bytes]:
+    """Return the bytes of a part. Raises as `stream_part`."""
+    pieces: list[bytes] = []
 
-    Raises ExportFailed if it is not written; UnexpectedAnswer, at the end, if the bytes are others
-    than the store wrote.
+    def accept(item: Any) -> None:
+        if item is RESTART:
+            pieces.clear()
+        else:
+            pieces.append(item)
+
+    yield from accept_delivered(stream_part(export, part, settings), accept)
+    return b"".join(pieces)
+
+
+def stream_part(export: UUID, part: ExportPart, settings: ClientSettings) -> Steps[None]:
+    """Deliver the bytes of a part, or RESTART; what was cut off is continued.
+
+    Raises ExportFailed if it is not written; or, at the end, if the bytes are others than the store
+    wrote, also when they come again.
     """
+    first = yield from _stream_once(part, settings)
+    if first == part.sha256:
+        return
+    yield Deliver([RESTART])
+    second = yield from _stream_once(part, settings)
+    if second == part.sha256:
+        return
+    for now in (yield from list_parts(export, settings)):
+        if now.number == part.number and now.sha256 == part.sha256:
+            raise ExportFailed(_describe_damage(export, part, first, second))
+    raise ExportFailed(
+        f"part {part.number} of export {export} was written again since it was listed, because an"
+        " erasure took something of it: download the export again"
+    )
+
+
+def _stream_once(part: ExportPart, settings: ClientSettings) -> Steps[str]:
+    """Deliver the bytes of a part; return their SHA-256."""
     received, attempt = _Received(), 0
     while True:
         before = received.bytes
@@ -41,8 +79,24 @@ def stream_part(part: ExportPart, settings: ClientSettings) -> Steps[None]:
         if wait is None:
             raise failure.error
         yield Wait(wait)
-    if received.digest.hexdigest() != part.sha256:
-        raise UnexpectedAnswer(f"part {part.number} is not what the store wrote: ask again")
+    digest: str = received.digest.hexdigest()
+    return digest
+
+
+def _describe_damage(export: UUID, part: ExportPart, first: str, second: str) -> str:
+    """Return what it means that the bytes are others, and the remedy."""
+    name = f"part {part.number} of export {export}"
+    if first == second:
+        return (
+            f"{name} is damaged: the bytes in the bucket are not those that the store wrote. Their"
+            f" SHA-256 is {first}, and the manifest has {part.sha256}. Tell the operator of the"
+            " store, and request the export again"
+        )
+    return (
+        f"{name} arrives damaged: something on the way changes its bytes. The manifest has the"
+        f" SHA-256 {part.sha256}, and {first} and then {second} came. Download it over another"
+        " network or without a proxy"
+    )
 
 
 def _read_once(

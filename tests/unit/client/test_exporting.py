@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from inference_store.export.part_formats import PART_FORMATS
-from inference_store_client import ExportFailed, SettingsError, UnexpectedAnswer
+from inference_store_client import ExportFailed, SettingsError
 from inference_store_client.values.exports import ExportFormat
 from tests.both_clients import Client, Recorded, make_problem
 from tests.largest_file import largest_file
@@ -167,12 +167,41 @@ async def test_an_export_that_will_never_be_written_raises(client: Client, state
         await client.ask(export.wait)
 
 
-async def test_other_bytes_than_were_written_are_refused(client: Client, tmp_path: Path) -> None:
-    answers = [make_export("done"), make_export("done"), make_page([make_part(1, b"one")])]
-    recorded = Recorded([*answers, httpx.Response(200, content=b"on")])
+async def test_bytes_that_came_damaged_are_fetched_again(client: Client, tmp_path: Path) -> None:
+    page = make_page([make_part(1, b"one")])
+    good, bad = httpx.Response(200, content=b"one"), httpx.Response(200, content=b"other")
+    recorded = Recorded(
+        [make_export("done"), make_export("done"), page, bad, good, page, bad, good]
+    )
     export = await client.ask(lambda: client.make_answered(recorded).export(EXPORT))
-    with pytest.raises(UnexpectedAnswer, match="part 1 is not what the store wrote"):
+    [file] = await client.ask(lambda: export.download(tmp_path / "frames"))
+    assert file.read_bytes() == b"one"
+    [part] = await client.ask(export.list_parts)
+    assert await client.ask(lambda: export.read_part(part)) == b"one"
+
+
+@pytest.mark.parametrize(
+    ("came", "now", "said"),
+    [
+        ([b"tampered", b"tampered"], b"one", "the bytes in the bucket are not those"),
+        ([b"tampered", b"other"], b"one", "something on the way changes its bytes"),
+        ([b"new", b"new"], b"new", "was written again since it was listed"),
+        ([b"new", b"new"], None, "was written again since it was listed"),
+    ],
+)
+async def test_other_bytes_than_were_written_are_refused(
+    client: Client, tmp_path: Path, came: list[bytes], now: bytes | None, said: str
+) -> None:
+    answers = [make_export("done"), make_export("done"), make_page([make_part(1, b"one")])]
+    answers += [httpx.Response(200, content=content) for content in came]
+    recorded = Recorded([*answers, make_page([make_part(1, now)])])
+    export = await client.ask(lambda: client.make_answered(recorded).export(EXPORT))
+    with pytest.raises(ExportFailed, match=f"part 1 of export {EXPORT}") as error:
         await client.ask(lambda: export.download(tmp_path / "frames"))
+    assert said in str(error.value)
+    if now == b"one":
+        for content in (b"one", *came):
+            assert hashlib.sha256(content).hexdigest() in str(error.value)
     assert os.listdir(tmp_path) == []
 
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from inference_store_client import exporting
+from inference_store_client.chunks import Restart
 from inference_store_client.decoding import decode
 from inference_store_client.json_text import Json
 from inference_store_client.new_folder import NewFolder
-from inference_store_client.part_download import stream_part
+from inference_store_client.part_download import read_part, stream_part
 from inference_store_client.requests import make_path, make_request
 from inference_store_client.values.exports import (
     ErasedMember,
@@ -45,7 +46,7 @@ class AsyncExport(ExportFields):
 
     async def read_part(self, part: ExportPart) -> bytes:
         """Return the bytes of a part, checked by their SHA-256."""
-        return b"".join([piece async for piece in self._stream_part(part)])
+        return await self._transport.run(read_part(self.id, part, self._transport.settings))
 
     async def download(self, folder: str | Path) -> list[Path]:
         """Write every part into a folder, once all are written; return the files.
@@ -81,14 +82,14 @@ class AsyncExport(ExportFields):
         settings = self._transport.settings
         return await self._transport.run(exporting.wait_for_parts(self.id, self._build, settings))
 
-    def _stream_part(self, part: ExportPart) -> AsyncGenerator[bytes]:
-        return self._transport.iterate(stream_part(part, self._transport.settings))
+    def _stream_part(self, part: ExportPart) -> AsyncGenerator[bytes | Restart]:
+        return self._transport.iterate(stream_part(self.id, part, self._transport.settings))
 
     def _build(self, members: Json) -> "AsyncExport":
         return decode(AsyncExport, members, _transport=self._transport)
 
 
-async def _write(write: Callable[[bytes], None], piece: bytes) -> None:
+async def _write(write: Callable[[bytes | Restart], None], piece: bytes | Restart) -> None:
     """Write in a thread; a cancellation waits for its end, so that the folder can go."""
     writing = asyncio.create_task(asyncio.to_thread(write, piece))
     try:

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from inference_store_client import exporting
+from inference_store_client.chunks import Restart
 from inference_store_client.decoding import decode
 from inference_store_client.json_text import Json
 from inference_store_client.new_folder import NewFolder
-from inference_store_client.part_download import stream_part
+from inference_store_client.part_download import read_part, stream_part
 from inference_store_client.requests import make_path, make_request
 from inference_store_client.values.exports import (
     ErasedMember,
@@ -43,7 +44,7 @@ class Export(ExportFields):
 
     def read_part(self, part: ExportPart) -> bytes:
         """Return the bytes of a part, checked by their SHA-256."""
-        return b"".join(self._stream_part(part))
+        return self._transport.run(read_part(self.id, part, self._transport.settings))
 
     def download(self, folder: str | Path) -> list[Path]:
         """Write every part into a folder, once all are written; return the files.
@@ -67,8 +68,8 @@ class Export(ExportFields):
         settings = self._transport.settings
         return self._transport.run(exporting.wait_for_parts(self.id, self._build, settings))
 
-    def _stream_part(self, part: ExportPart) -> Iterator[bytes]:
-        return self._transport.iterate(stream_part(part, self._transport.settings))
+    def _stream_part(self, part: ExportPart) -> Iterator[bytes | Restart]:
+        return self._transport.iterate(stream_part(self.id, part, self._transport.settings))
 
     def _build(self, members: Json) -> "Export":
         return decode(Export, members, _transport=self._transport)
