@@ -9,8 +9,8 @@ export interface Export {
   since: string | null;
   until: string | null;
   include: string[];
-  /** What its parts have of the blobs, if the API has that. */
-  blobs?: string;
+  /** What its parts have of the blobs. */
+  blobs: string;
   requested_by: string;
   requested_at: string;
   started_at: string | null;
