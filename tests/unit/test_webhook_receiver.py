@@ -11,7 +11,7 @@ import pytest
 from inference_store.export.webhooks.signature import make_headers
 from inference_store.platform.settings.export_webhooks import read_webhook_secrets
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "export.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "export-jobs.md").read_text()
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 OTHER = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
 BODY = b'{"type": "export.erased"}'

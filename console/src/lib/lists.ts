@@ -71,7 +71,7 @@ export const LISTS: List[] = [
     group: "Operate",
     right: "export",
     about: "Copies of inferences in the bucket, the newest first, and who was given links to them.",
-    docs: "how-to/export.html#export-to-files",
+    docs: "how-to/export-jobs.html",
     page: () => import("../pages/Exports.svelte"),
   },
   {
