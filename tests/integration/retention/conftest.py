@@ -2,6 +2,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -89,6 +90,9 @@ class NoPace(LeadershipCheck):
     async def confirm_step(self) -> None: ...
 
     async def confirm_leading(self) -> None: ...
+
+    async def unless_stopped(self, work: Any) -> Any:
+        return await work
 
 
 Retain = Callable[..., Awaitable[RetentionRun]]

@@ -1,10 +1,8 @@
 """Exports with copies of blobs: `kill -9` amid a part, a bucket that gives none, and erasures."""
 
-from datetime import timedelta
 from pathlib import Path
-from signal import SIGKILL
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from sqlalchemy import text
@@ -13,8 +11,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.erasure.policies import ErasureScope
 from inference_store.export.jobs.blob_copies import CopyLimits
 from inference_store.export.jobs.members import list_parts
-from inference_store.export.jobs.question import describe_question
-from inference_store.export.jobs.state_changes import request_export
 from inference_store.export.part_formats import PART_FORMATS
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
@@ -24,12 +20,20 @@ from inference_store.retention.leadership_check import Stopped
 from tests.servers.fixtures import unique
 from tests.servers.minio import S3
 from tests.servers.minio_user import MinioUser, statement
-from tests.service_process import Service
 
+from .conftest import NoPace
 from .part_reading import read_versions
-from .stored import NOW, Stored, Storing, ago
+from .requested_exports import (
+    find_objects,
+    read_job,
+    request_all,
+    run_service,
+    run_until_killed,
+    sign_in_as,
+    wait_for,
+)
+from .stored import Stored, Storing, ago
 from .test_erasures import request
-from .test_export_jobs import NoPace, find_objects, read_job, wait_for
 
 _STORED, _BYTES = 12, 3_000_000
 _LIMITS = CopyLimits(blob=10_000_000, part=13_000_000)
@@ -57,28 +61,7 @@ def plant(number: int, kind: bytes) -> bytes:
 
 async def request_copies(storing: Storing, model: int, format: str) -> UUID:
     """Request an export of all with copies."""
-    id = uuid4()
-    async with storing.engine.begin() as connection:
-        document = await describe_question(
-            connection,
-            model,
-            None,
-            text=None,
-            since=None,
-            until=NOW,
-            include=["metadata"],
-            blobs="copy",
-        )
-        await request_export(
-            connection,
-            id,
-            model=model,
-            format=format,
-            document=document,
-            requested_by="test",
-            expires_at=NOW + timedelta(days=1),
-        )
-    return id
+    return await request_all(storing, model, format, include=["metadata"], blobs="copy")
 
 
 def make_worker(storing: Storing, blobs: Blobs) -> ExportWorker:
@@ -113,14 +96,9 @@ async def test_a_kill_amid_copies_gives_the_same_hashes(
         "INFERENCE_STORE_EXPORT_PART_BYTES": str(_LIMITS.part),
         "INFERENCE_STORE_EXPORT_BLOB_BYTES": str(_LIMITS.blob),
     }
-    killed = environment | limits | {"INFERENCE_STORE_FAILPOINT": kill}
-    failing = Service("retention", killed, tmp_path)
-    assert failing.process.wait(180) == 128 + SIGKILL, failing.text
-    service = Service("retention", environment | limits, tmp_path)
-    try:
+    await run_until_killed(environment | limits, kill, tmp_path)
+    async with run_service(environment | limits, tmp_path):
         job = await wait_for(storing, id, "done")
-    finally:
-        service.stop()
     assert (job.rows, job.lists, job.missing) == (_STORED, 3, 0)
     assert await read_hashes(storing, id) == await read_hashes(storing, undisturbed)
 
@@ -180,8 +158,7 @@ async def test_a_bucket_that_gives_no_blob_makes_it_wait(
     everything = statement("Allow", ["*"], bucket, f"{bucket}/*")
     denied = statement("Deny", ["GetObject"], f"{bucket}/*")
     user.may(everything, denied)
-    keys = {"s3_access_key": user.access_key, "s3_secret_key": user.secret_key}
-    with Blobs(RetentionSettings.model_validate(settings.model_dump() | keys)) as refused:
+    with Blobs(sign_in_as(user, settings)) as refused:
         worker = make_worker(storing, refused)
         await worker.run_turn()
         waiting = await read_job(storing, id)

@@ -2,33 +2,37 @@
 
 import hashlib
 import json
-from datetime import timedelta
 from pathlib import Path
 from signal import SIGKILL
-from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from sqlalchemy import text
 
 from inference_store.export.jobs.blob_copies import CopyLimits
-from inference_store.export.jobs.job import ExportJob, State, find_job
 from inference_store.export.jobs.members import Part, list_parts, read_members
-from inference_store.export.jobs.question import describe_question
-from inference_store.export.jobs.state_changes import request_export, request_removal
+from inference_store.export.jobs.state_changes import request_removal
 from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import FAILPOINTS
 from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.export_worker import ExportWorker
-from inference_store.retention.leadership_check import LeadershipCheck
-from tests.polling import until
 from tests.servers.fixtures import unique
 from tests.servers.minio import S3
 from tests.servers.minio_user import MinioUser, statement
 from tests.service_process import Service
 
-from .stored import NOW, Stored, Storing, ago
+from .conftest import NoPace
+from .requested_exports import (
+    find_objects,
+    read_job,
+    request_all,
+    run_service,
+    run_until_killed,
+    sign_in_as,
+    wait_for,
+)
+from .stored import Stored, Storing, ago
 
 COPIES = CopyLimits(blob=1_000_000, part=1_000_000)
 _STORED = 12
@@ -45,27 +49,7 @@ async def store_and_request(storing: Storing) -> tuple[list[Stored], UUID]:
     """Store inferences, and request an export of all."""
     model = await storing.model()
     stored = await storing.inferences(model, _STORED, ago(hours=1))
-    id = uuid4()
-    async with storing.engine.begin() as connection:
-        document = await describe_question(
-            connection,
-            model,
-            None,
-            text=None,
-            since=None,
-            until=NOW,
-            include=["metadata", "predictions"],
-        )
-        await request_export(
-            connection,
-            id,
-            model=model,
-            format="jsonl",
-            document=document,
-            requested_by="test",
-            expires_at=NOW + timedelta(days=1),
-        )
-    return stored, id
+    return stored, await request_all(storing, model)
 
 
 @pytest.fixture
@@ -73,23 +57,6 @@ def environment(environment: dict[str, str]) -> dict[str, str]:
     """The environment of a retention process that writes small parts."""
     size = str(_STORED // _PARTS)
     return environment | {"INFERENCE_STORE_EXPORT_PART_INFERENCES": size}
-
-
-async def read_job(storing: Storing, id: UUID) -> ExportJob:
-    """Return the export as it is now."""
-    async with storing.engine.connect() as connection:
-        job = await find_job(connection, id)
-    assert job is not None
-    return job
-
-
-async def wait_for(storing: Storing, id: UUID, state: State) -> ExportJob:
-    """Wait until the export is in a state, and return it."""
-
-    async def ask() -> ExportJob:
-        return await read_job(storing, id)
-
-    return await until(ask, lambda job: job.state == state)
 
 
 async def check_written(storing: Storing, stored: list[Stored], id: UUID) -> None:
@@ -124,26 +91,15 @@ def check_part(storing: Storing, part: Part) -> bytes:
     return content
 
 
-def find_objects(storing: Storing, prefix: str) -> list[str]:
-    """Return the keys under a prefix."""
-    return [
-        item.place.key for item in storing.blobs.page(storing.bucket, prefix, after="", limit=99)
-    ]
-
-
 @pytest.mark.kills
 @pytest.mark.parametrize("kill", KILLS)
 async def test_a_kill_loses_nothing_and_doubles_nothing(
     storing: Storing, environment: dict[str, str], tmp_path: Path, kill: str
 ) -> None:
     stored, id = await store_and_request(storing)
-    failing = Service("retention", environment | {"INFERENCE_STORE_FAILPOINT": kill}, tmp_path)
-    assert failing.process.wait(180) == 128 + SIGKILL, failing.text
-    service = Service("retention", environment, tmp_path)
-    try:
+    await run_until_killed(environment, kill, tmp_path)
+    async with run_service(environment, tmp_path):
         job = await wait_for(storing, id, "done")
-    finally:
-        service.stop()
     counts = (job.members, job.lists, job.written, job.rows, job.gone)
     assert counts == (_STORED, _PARTS, _PARTS, _STORED, 0)
     await check_written(storing, stored, id)
@@ -160,25 +116,9 @@ async def test_a_kill_leaves_nothing_of_a_cancelled_export(
     async with storing.engine.begin() as connection:
         await request_removal(connection, id)
     assert service.process.wait(180) == 128 + SIGKILL, service.text
-    service = Service("retention", environment, tmp_path)
-    try:
+    async with run_service(environment, tmp_path):
         await wait_for(storing, id, "cancelled")
-    finally:
-        service.stop()
     assert find_objects(storing, f"exports/{id}/") == []
-
-
-class NoPace(LeadershipCheck):
-    """Never stopped, always the leader."""
-
-    def __init__(self) -> None: ...
-
-    async def confirm_step(self) -> None: ...
-
-    async def confirm_leading(self) -> None: ...
-
-    async def unless_stopped(self, work: Any) -> Any:
-        return await work
 
 
 async def test_a_bucket_that_refuses_is_named_and_it_goes_on_later(
@@ -188,8 +128,7 @@ async def test_a_bucket_that_refuses_is_named_and_it_goes_on_later(
     user, bucket = MinioUser(minio_server, unique()), storing.bucket
     everything = statement("Allow", ["*"], bucket, f"{bucket}/*")
     user.may(everything, statement("Deny", ["PutObject"], f"{bucket}/exports/{id}/parts/*"))
-    keys = {"s3_access_key": user.access_key, "s3_secret_key": user.secret_key}
-    with Blobs(RetentionSettings.model_validate(settings.model_dump() | keys)) as refused:
+    with Blobs(sign_in_as(user, settings)) as refused:
         worker = ExportWorker(
             storing.engine, refused, NoPace(), most=_STORED // _PARTS, copies=COPIES
         )

@@ -12,8 +12,9 @@ from inference_store.retention.export_worker import ExportWorker
 from inference_store.retention.marker import Marker
 
 from .conftest import NoPace
+from .requested_exports import find_objects, read_job
 from .stored import Storing
-from .test_export_jobs import COPIES, check_written, find_objects, read_job, store_and_request
+from .test_export_jobs import COPIES, check_written, store_and_request
 from .test_marked_by_another import marker, request_by_ids
 
 __all__ = ["marker"]

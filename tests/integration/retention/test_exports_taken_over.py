@@ -17,9 +17,11 @@ from inference_store.retention.export_worker import ExportWorker
 from inference_store.retention.taken_over_parts import TakenOverParts
 from inference_store.retention.turn_schedule import TurnSchedule
 
+from .conftest import NoPace
+from .requested_exports import read_job
 from .stored import Stored, Storing
 from .test_erasures import request
-from .test_export_jobs import COPIES, NoPace, read_job, store_and_request
+from .test_export_jobs import COPIES, store_and_request
 from .test_exports import read_bucket
 
 

@@ -5,9 +5,9 @@ import hashlib
 import hmac
 import time
 from base64 import b64decode, b64encode
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
-from signal import SIGKILL
 
 import pytest
 from aiohttp import web
@@ -19,15 +19,16 @@ from inference_store.platform.settings import RetentionSettings, presenting
 from inference_store.retention.eraser import Eraser
 from inference_store.retention.webhook_worker import AT_ONCE_OF_ORIGIN
 from tests.polling import until
-from tests.receiver import SECRET, Message, accept, answer_with, start_receiver
+from tests.receiver import SECRET, Message, Receiver, accept, answer_with, start_receiver
 from tests.servers.certificates import Authority
 from tests.servers.ports import free_port
-from tests.service_process import Service
 
 from .conftest import Retain
+from .requested_exports import run_service, run_until_killed
 from .stored import NOW, Stored, Storing, ago
 from .test_erasures import request
 from .webhooks import (
+    Delivering,
     deliver,
     export_to,
     has_failed,
@@ -42,7 +43,24 @@ URL = "/hook/erased?token=s3cret"
 
 @pytest.fixture
 async def members(storing: Storing) -> list[Stored]:
+    """Six inferences, all of which an export has."""
     return await storing.inferences(await storing.model(), 6, ago(hours=1))
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    """A receiver that acknowledges, until a test has it answer otherwise."""
+    async with start_receiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture
+async def run(
+    storing: Storing, settings: RetentionSettings, members: list[Stored], receiver: Receiver
+) -> AsyncIterator[Delivering]:
+    """An export of these whose receiver is told."""
+    async with deliver(storing, settings, members, receiver.origin + URL) as run:
+        yield run
 
 
 def check_signature(message: Message) -> None:
@@ -55,92 +73,79 @@ def check_signature(message: Message) -> None:
 
 
 async def test_a_receiver_is_told_once_of_each_erasure(
-    storing: Storing, settings: RetentionSettings, eraser: Eraser, members: list[Stored]
+    storing: Storing, eraser: Eraser, members: list[Stored], run: Delivering, receiver: Receiver
 ) -> None:
-    async with (
-        start_receiver() as receiver,
-        deliver(storing, settings, members, receiver.origin + URL) as run,
-    ):
-        await run.run_until(is_idle)
-        assert receiver.messages == []
-        first = await request(storing.engine, *members[:3])
-        await eraser.finish(first)
-        assert (await run.read()).state == "waiting"
-        await run.run_until(is_idle)
-        second = await request(storing.engine, members[3])
-        await eraser.finish(second)
-        told = await run.run_until(is_idle)
-        messages = await wait_for_messages(receiver, 2)
-        for message in messages:
-            check_signature(message)
-            assert message.path == URL
-            assert not any(str(member.uid).encode() in message.body for member in members)
-        assert [(m.data["erasure"], m.data["inferences"]) for m in messages] == [
-            (str(first.id), 3),
-            (str(second.id), 1),
-        ]
-        assert {m.data["export"] for m in messages} == {str(run.exported.id)}
-        assert {m.data["model_id"] for m in messages} == {"model"}
-        assert messages[0].id != messages[1].id
-        assert told.delivered_until == (await run.exported.erased())[-1].erased_at
-        assert (told.attempts, told.error, told.retry_at) == (0, None, None)
-        assert "s3cret" not in repr(told)
+    await run.run_until(is_idle)
+    assert receiver.messages == []
+    first = await request(storing.engine, *members[:3])
+    await eraser.finish(first)
+    assert (await run.read()).state == "waiting"
+    await run.run_until(is_idle)
+    second = await request(storing.engine, members[3])
+    await eraser.finish(second)
+    told = await run.run_until(is_idle)
+    messages = await wait_for_messages(receiver, 2)
+    for message in messages:
+        check_signature(message)
+        assert message.path == URL
+        assert not any(str(member.uid).encode() in message.body for member in members)
+    assert [(m.data["erasure"], m.data["inferences"]) for m in messages] == [
+        (str(first.id), 3),
+        (str(second.id), 1),
+    ]
+    assert {m.data["export"] for m in messages} == {str(run.exported.id)}
+    assert {m.data["model_id"] for m in messages} == {"model"}
+    assert messages[0].id != messages[1].id
+    assert told.delivered_until == (await run.exported.erased())[-1].erased_at
+    assert (told.attempts, told.error, told.retry_at) == (0, None, None)
+    assert "s3cret" not in repr(told)
 
 
 @pytest.mark.kills
 @pytest.mark.parametrize("kill", WEBHOOK_FAILPOINTS)
 async def test_a_kill_repeats_the_message_with_its_id(
     storing: Storing,
-    environment: dict[str, str],
     members: list[Stored],
     tmp_path: Path,
+    environment: dict[str, str],
     kill: str,
+    receiver: Receiver,
 ) -> None:
-    async with start_receiver() as receiver:
-        exported = await export_to(storing, members, receiver.origin + URL)
-        await request(storing.engine, *members[:2])
-        own = environment | {
-            "INFERENCE_STORE_EXPORT_WEBHOOK_ORIGINS": receiver.origin,
-            "INFERENCE_STORE_EXPORT_WEBHOOK_SECRET": SECRET,
-        }
-        failing = Service("retention", own | {"INFERENCE_STORE_FAILPOINT": kill}, tmp_path)
-        code = await asyncio.to_thread(failing.process.wait, 180)
-        assert code == 128 + SIGKILL, failing.text
-        sent = len(receiver.messages)
-        assert sent == (0 if kill.endswith("before") else 1)
-        service = Service("retention", own, tmp_path)
-        try:
-            if "record" not in kill:
-                await wait_for_messages(receiver, sent + 1)
-            told = await until(lambda: read_webhook(storing, exported.id), is_idle)
-        finally:
-            await asyncio.to_thread(service.stop)
-        assert len({message.id for message in receiver.messages}) == 1
-        assert len({message.body for message in receiver.messages}) == 1
-        assert "s3cret" not in service.text + failing.text
-        assert told.delivered_at is not None
+    exported = await export_to(storing, members, receiver.origin + URL)
+    await request(storing.engine, *members[:2])
+    own = environment | {
+        "INFERENCE_STORE_EXPORT_WEBHOOK_ORIGINS": receiver.origin,
+        "INFERENCE_STORE_EXPORT_WEBHOOK_SECRET": SECRET,
+    }
+    failing = await run_until_killed(own, kill, tmp_path)
+    sent = len(receiver.messages)
+    assert sent == (0 if kill.endswith("before") else 1)
+    async with run_service(own, tmp_path) as service:
+        if "record" not in kill:
+            await wait_for_messages(receiver, sent + 1)
+        told = await until(lambda: read_webhook(storing, exported.id), is_idle)
+    assert len({message.id for message in receiver.messages}) == 1
+    assert len({message.body for message in receiver.messages}) == 1
+    assert "s3cret" not in service.text + failing.text
+    assert told.delivered_at is not None
 
 
 async def test_a_receiver_that_was_down_is_told_later(
-    storing: Storing, settings: RetentionSettings, eraser: Eraser, members: list[Stored]
+    storing: Storing, eraser: Eraser, members: list[Stored], run: Delivering, receiver: Receiver
 ) -> None:
-    async with (
-        start_receiver() as receiver,
-        deliver(storing, settings, members, receiver.origin + URL) as run,
-    ):
-        receiver.answer = answer_with(503, **{"Retry-After": "7200"})
-        await eraser.finish(await request(storing.engine, members[0]))
-        failed = await run.run_until(has_failed)
-        assert (failed.state, failed.attempts, failed.error) == ("waiting", 1, "it answered 503")
-        assert failed.retry_at is not None
-        assert failed.retry_at > NOW + timedelta(hours=1)
-        await run.worker.run_turn()  # it is not due
-        assert len(await wait_for_messages(receiver, 1)) == 1
-        receiver.answer = accept
-        told = await run.attempt()
-        first, second = await wait_for_messages(receiver, 2)
-        assert (first.id, first.body) == (second.id, second.body)
-        assert (told.attempts, told.error, told.retry_at) == (0, None, None)
+    receiver.answer = answer_with(503, **{"Retry-After": "7200"})
+    await eraser.finish(await request(storing.engine, members[0]))
+    failed = await run.run_until(has_failed)
+    assert (failed.state, failed.attempts, failed.error) == ("waiting", 1, "it answered 503")
+    assert failed.retry_at is not None
+    assert failed.retry_at > NOW + timedelta(hours=1)
+    await run.worker.run_turn()  # it is not due
+    assert len(await wait_for_messages(receiver, 1)) == 1
+    receiver.answer = accept
+    told = await run.attempt()
+    first, second = await wait_for_messages(receiver, 2)
+    assert (first.id, first.body) == (second.id, second.body)
+    assert (told.attempts, told.error, told.retry_at) == (0, None, None)
 
 
 async def test_nobody_there_is_said(
@@ -155,52 +160,47 @@ async def test_nobody_there_is_said(
 
 
 async def test_it_gives_up_after_days_and_begins_again_with_the_next_erasure(
-    storing: Storing, settings: RetentionSettings, eraser: Eraser, members: list[Stored]
+    storing: Storing, eraser: Eraser, members: list[Stored], run: Delivering, receiver: Receiver
 ) -> None:
-    async with (
-        start_receiver() as receiver,
-        deliver(storing, settings, members, receiver.origin + URL) as run,
-    ):
-        receiver.answer = answer_with(500)
-        await eraser.finish(await request(storing.engine, members[0]))
-        for _ in range(len(DELAYS) + 1):
-            given_up = await run.attempt()
-        assert (given_up.state, given_up.retry_at) == ("given_up", None)
-        assert given_up.error == "it answered 500"
-        receiver.answer = accept
-        await eraser.finish(await request(storing.engine, members[1]))
-        await run.run_until(is_idle)
-        *_, first, second = await wait_for_messages(receiver, len(DELAYS) + 3)
-        assert first.id == receiver.messages[0].id
-        assert second.id != first.id
+    receiver.answer = answer_with(500)
+    await eraser.finish(await request(storing.engine, members[0]))
+    for _ in range(len(DELAYS) + 1):
+        given_up = await run.attempt()
+    assert (given_up.state, given_up.retry_at) == ("given_up", None)
+    assert given_up.error == "it answered 500"
+    receiver.answer = accept
+    await eraser.finish(await request(storing.engine, members[1]))
+    await run.run_until(is_idle)
+    *_, first, second = await wait_for_messages(receiver, len(DELAYS) + 3)
+    assert first.id == receiver.messages[0].id
+    assert second.id != first.id
 
 
 async def test_a_receiver_that_is_gone_ends_it(
-    storing: Storing, settings: RetentionSettings, eraser: Eraser, members: list[Stored]
+    storing: Storing, eraser: Eraser, members: list[Stored], run: Delivering, receiver: Receiver
 ) -> None:
-    async with (
-        start_receiver() as receiver,
-        deliver(storing, settings, members, receiver.origin + URL) as run,
-    ):
-        receiver.answer = answer_with(410)
-        await eraser.finish(await request(storing.engine, members[0]))
-        ended = await run.run_until(has_failed)
-        assert ended.state == "ended"
-        await eraser.finish(await request(storing.engine, members[1]))
-        await run.worker.run_turn()
-        assert len(await wait_for_messages(receiver, 1)) == 1
-        assert (await run.read()).state == "ended"
-        async with storing.engine.connect() as connection:
-            url = await connection.scalar(text("SELECT url FROM export_webhook"))
-        assert url is None
+    receiver.answer = answer_with(410)
+    await eraser.finish(await request(storing.engine, members[0]))
+    ended = await run.run_until(has_failed)
+    assert ended.state == "ended"
+    await eraser.finish(await request(storing.engine, members[1]))
+    await run.worker.run_turn()
+    assert len(await wait_for_messages(receiver, 1)) == 1
+    assert (await run.read()).state == "ended"
+    async with storing.engine.connect() as connection:
+        url = await connection.scalar(text("SELECT url FROM export_webhook"))
+    assert url is None
 
 
 async def test_a_redirect_is_not_followed(
-    storing: Storing, settings: RetentionSettings, eraser: Eraser, members: list[Stored]
+    storing: Storing,
+    settings: RetentionSettings,
+    eraser: Eraser,
+    members: list[Stored],
+    receiver: Receiver,
 ) -> None:
     async with (
         start_receiver() as inner,
-        start_receiver() as receiver,
         deliver(
             storing, settings, members, receiver.origin + URL, receiver.origin, inner.origin
         ) as run,
@@ -214,12 +214,15 @@ async def test_a_redirect_is_not_followed(
 
 
 async def test_an_origin_that_is_listed_no_more_is_not_sent_to(
-    storing: Storing, settings: RetentionSettings, eraser: Eraser, members: list[Stored]
+    storing: Storing,
+    settings: RetentionSettings,
+    eraser: Eraser,
+    members: list[Stored],
+    receiver: Receiver,
 ) -> None:
-    async with (
-        start_receiver() as receiver,
-        deliver(storing, settings, members, receiver.origin + URL, "https://hooks.example") as run,
-    ):
+    async with deliver(
+        storing, settings, members, receiver.origin + URL, "https://hooks.example"
+    ) as run:
         await eraser.finish(await request(storing.engine, members[0]))
         failed = await run.run_until(has_failed)
         assert "is not in INFERENCE_STORE_EXPORT_WEBHOOK_ORIGINS" in str(failed.error)
@@ -279,37 +282,29 @@ async def test_a_receiver_that_never_answers_delays_nobody(
 
 
 async def test_of_an_erasure_that_goes_on_nothing_is_told(
-    storing: Storing, settings: RetentionSettings, eraser: Eraser, members: list[Stored]
+    storing: Storing, eraser: Eraser, members: list[Stored], run: Delivering, receiver: Receiver
 ) -> None:
-    async with (
-        start_receiver() as receiver,
-        deliver(storing, settings, members, receiver.origin + URL) as run,
-    ):
-        unfinished = await request(storing.engine, members[0])
-        await eraser.step(unfinished, None)
-        assert len(await run.exported.erased()) == 1
-        finished = await request(storing.engine, members[1])
-        await eraser.finish(finished)
-        await run.run_until(is_idle)
-        [message] = await wait_for_messages(receiver, 1)
-        assert message.data["erasure"] == str(finished.id)
-        await eraser.finish(unfinished)
-        await run.run_until(is_idle)
-        [_, later] = await wait_for_messages(receiver, 2)
-        assert later.data["erasure"] == str(unfinished.id)
+    unfinished = await request(storing.engine, members[0])
+    await eraser.step(unfinished, None)
+    assert len(await run.exported.erased()) == 1
+    finished = await request(storing.engine, members[1])
+    await eraser.finish(finished)
+    await run.run_until(is_idle)
+    [message] = await wait_for_messages(receiver, 1)
+    assert message.data["erasure"] == str(finished.id)
+    await eraser.finish(unfinished)
+    await run.run_until(is_idle)
+    [_, later] = await wait_for_messages(receiver, 2)
+    assert later.data["erasure"] == str(unfinished.id)
 
 
 async def test_a_run_of_a_policy_is_sent_too(
-    storing: Storing, settings: RetentionSettings, retain: Retain, members: list[Stored]
+    storing: Storing, members: list[Stored], retain: Retain, run: Delivering, receiver: Receiver
 ) -> None:
-    async with (
-        start_receiver() as receiver,
-        deliver(storing, settings, members, receiver.origin + URL) as run,
-    ):
-        await storing.keep(members[0].model, inference="PT1M")
-        await retain()
-        # the leader of this run may send nowhere: it may have recorded that
-        await run.attempt()
-        await run.run_until(is_idle)
-        [message] = await wait_for_messages(receiver, 1)
-        assert message.data["inferences"] == len(members)
+    await storing.keep(members[0].model, inference="PT1M")
+    await retain()
+    # the leader of this run may send nowhere: it may have recorded that
+    await run.attempt()
+    await run.run_until(is_idle)
+    [message] = await wait_for_messages(receiver, 1)
+    assert message.data["inferences"] == len(members)
