@@ -1,19 +1,22 @@
 """All matches as CSV: resumed after the last whole record. No I/O.
 
-The store writes a cursor into the last field of each record; it is taken out again. HTTP itself
-says whether an answer is whole.
+The store writes a cursor into the last field of each record; it is taken out again. CSV has no mark
+of its end, and HTTP's own can be lost: a proxy that asks the store in HTTP/1.0 takes a broken
+connection for the end, and a compressed answer that is cut off is no error of httpx. So the end is
+where a page after the last record is empty.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from .chunks import RESTART, Chunk
 from .columns import CHANGED
-from .commands import Deliver, Failure, Read, Steps
+from .commands import Close, Deliver, Failure, Read, Steps
 from .errors import ConnectionFailed, UnexpectedAnswer
 from .question import Question
+from .reading import find_first
 from .requests import CSV
 from .resuming import Position, resume
 from .settings import ClientSettings
@@ -61,10 +64,28 @@ def stream_csv(
 ) -> Steps[None]:
     """Deliver the records of a CSV file: a Chunk for several, or RESTART."""
     make_request = partial(question.columns_request, fields, accept=CSV)
-    yield from resume(make_request, partial(_read_records, _Head()), settings, Position())
+    find_next = partial(_find_next, replace(question, fields=()), settings)
+    read_part = partial(_read_records, _Head(), find_next)
+    yield from resume(make_request, read_part, settings, Position())
 
 
-def _read_records(head: _Head, position: Position) -> Steps[Failure | None]:
+def _find_next(question: Question, settings: ClientSettings, cursor: str | None) -> Steps[Any]:
+    """Return the first match after the cursor; None: there is none."""
+    return (yield from find_first(question, dict, settings, cursor))
+
+
+def _read_records(
+    head: _Head, find_next: Callable[[str | None], Steps[Any]], position: Position
+) -> Steps[Failure | None]:
+    """Read what one connection brings; None: that was the end."""
+    if (failure := (yield from _read_answer(head, position))) is not None:
+        return failure
+    yield Close()
+    following = yield from find_next(position.cursor)
+    return None if following is None else Failure(ConnectionFailed(CUT))
+
+
+def _read_answer(head: _Head, position: Position) -> Steps[Failure | None]:
     decoder, is_first = RecordDecoder(), True
     while True:
         piece = yield Read()

@@ -78,8 +78,16 @@ class FakeStore:
             self._pieces = iter([refusal.content, b""])
             return Response(refusal.status, refusal.headers)
         cursor = self.bodies[-1].get("cursor")
+        if "limit" in self.bodies[-1]:
+            return self._open_page(int(cursor or 0))
         self._pieces = self._cut(self.encode(0 if cursor is None else int(cursor)))
         return Response(200, self.headers)
+
+    def _open_page(self, begin: int) -> Response:
+        items = [make_item(number) for number in range(begin, self.count)][:1]
+        page = {"items": items, "next": None, "searched_back_to": None, "warnings": []}
+        self._pieces = iter([json.dumps(page).encode(), b""])
+        return Response(200)
 
     def encode(self, begin: int) -> bytes:
         """Return the lines after the first `begin` inferences."""

@@ -46,7 +46,7 @@ def read(store: FakeStore) -> list[list[str]]:
 
 
 def make_store(cuts: Iterator[int | None], **options: object) -> FakeStore:
-    return FakeStore(0, cuts, **{"encode_columns": encode, **options})  # type: ignore[arg-type]
+    return FakeStore(_ROWS, cuts, **{"encode_columns": encode, **options})  # type: ignore[arg-type]
 
 
 _EXPECTED = [["inference_id", "metadata.n"]]
@@ -66,8 +66,9 @@ def test_records_are_cut_whatever_the_pieces_are(size: int) -> None:
 def test_a_whole_file_is_one_connection_without_cursors() -> None:
     store = make_store(repeat(None))
     assert read(store) == _EXPECTED
-    [body] = store.bodies
+    body, last = store.bodies
     assert body["cursors"] is True
+    assert (last["cursor"], last["limit"], last["fields"]) == (str(_ROWS), 1, ["uid"])
 
 
 def test_it_is_whole_wherever_it_is_cut() -> None:
@@ -77,11 +78,25 @@ def test_it_is_whole_wherever_it_is_cut() -> None:
         assert read(make_store(chain(cuts, repeat(None)), piece_bytes=50)) == _EXPECTED
 
 
+@pytest.mark.parametrize("records", [1, 12])
+def test_an_end_after_a_whole_record_is_a_cut_if_more_match(records: int) -> None:
+    after = encode(0).index(b'"frame-%d"' % records)
+    store = make_store(chain([after], repeat(None)), is_silent=True)
+    assert read(store) == _EXPECTED
+    assert [body.get("cursor") for body in store.bodies] == [None, str(records), str(records), "40"]
+
+
+def test_what_always_ends_early_without_an_error_is_an_error() -> None:
+    head = encode(0).index(b'"frame-0"')
+    with pytest.raises(StreamIncomplete, match="0 inferences"):
+        read(make_store(repeat(head), is_silent=True))
+
+
 def test_an_end_within_a_record_is_a_cut() -> None:
     within = encode(0).index(b"frame-20")
     store = make_store(chain([within], repeat(None)), is_silent=True)
     assert read(store) == _EXPECTED
-    assert len(store.bodies) == 2
+    assert len(store.bodies) == 3
 
 
 def test_without_progress_it_is_an_error() -> None:
@@ -97,7 +112,7 @@ def test_with_other_columns_it_begins_again() -> None:
 
     store = make_store(chain([600], repeat(None)), encode_columns=encode_with_new_key)
     assert read(store) == [["inference_id", "metadata.new"], *_EXPECTED[1:]]
-    assert [body.get("cursor") is None for body in store.bodies] == [True, False, True]
+    assert [body.get("cursor") is None for body in store.bodies] == [True, False, True, False]
 
 
 def test_what_has_no_cursors_is_an_error() -> None:
@@ -111,6 +126,6 @@ def test_warnings_of_the_header_come_once(text: str) -> None:
     store = make_store(chain([200], repeat(None)), headers=headers)
     with pytest.warns(StoreWarning) as warned:
         assert read(store) == _EXPECTED
-    assert len(store.bodies) == 2
+    assert len(store.bodies) == 3
     assert len(warned) == (2 if text.endswith("]") else 1)
     assert "a remark" in str(warned[0].message)
