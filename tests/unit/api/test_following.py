@@ -50,7 +50,7 @@ def _make_arrivals(count: int, at: datetime) -> list[Arrival]:
 
 async def test_passes_shown_inferences_to_the_next_look() -> None:
     """And forgotten when it cannot be met any more."""
-    now = datetime.now(UTC)
+    now = datetime.now(UTC) + timedelta(seconds=60)  # later than the stream begins
     first, second = _make_arrivals(2, now), _make_arrivals(1, now + timedelta(seconds=60))
     events, requests = await _collect_events(first, second, [])
     assert [name for name, _ in events] == ["begin", "inferences", "inferences"]

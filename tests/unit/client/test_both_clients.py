@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -146,13 +147,11 @@ async def test_it_is_not_sent_again_for_ever(
 
 
 async def test_retry_after_is_honoured(client: Client) -> None:
-    waits: list[float] = []
     recorded = Recorded([make_problem(429, **{"Retry-After": "1"}), answer(_COUNT)])
     store = client.make_answered(recorded)
-    began = datetime.now(UTC)
+    began = time.monotonic()
     assert await client.ask(ask_count(store)) == 17
-    waits.append((datetime.now(UTC) - began).total_seconds())
-    assert waits[0] >= 1
+    assert time.monotonic() - began >= 1
     refused = Recorded([make_problem(503, **{"Retry-After": "3600"})])
     with pytest.raises(Unavailable):
         await client.ask(ask_count(client.make_answered(refused)))

@@ -44,7 +44,7 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited too long"
@@ -58,7 +58,7 @@ def list_pid_files(folder: LocalFolder) -> list[str]:
 def test_reports_a_part_that_ends_with_the_end_of_its_log(folder: LocalFolder) -> None:
     running = RunningPart(make_part(folder, "raise SystemExit('no such disk')"), folder)
     with pytest.raises(PartEnded, match="no such disk"):
-        running.wait_ready(lambda: "not yet", 20)
+        running.wait_ready(lambda: "not yet", 120)
 
 
 def test_stops_a_part_that_is_never_ready_and_reports_the_last_reason(
@@ -73,7 +73,7 @@ def test_stops_a_part_that_is_never_ready_and_reports_the_last_reason(
 
 def test_a_deaf_part_is_killed(folder: LocalFolder) -> None:
     running = RunningPart(make_part(folder, STUBBORN, stop_seconds=0.3), folder)
-    running.wait_ready(lambda: None if "deaf" in running.log.read_text() else "starting", 20)
+    running.wait_ready(lambda: None if "deaf" in running.log.read_text() else "starting", 120)
     running.stop()
     assert is_gone(running.pid)
 
@@ -87,14 +87,14 @@ def test_stopping_twice_does_nothing(folder: LocalFolder) -> None:
 
 def test_the_log_of_the_last_start_is_kept(folder: LocalFolder) -> None:
     for word in ("first", "second"):
-        RunningPart(make_part(folder, f"print('{word}')"), folder).wait_done(20)
+        RunningPart(make_part(folder, f"print('{word}')"), folder).wait_done(120)
     assert (folder.logs / "one.log").read_text() == "second\n"
     assert (folder.logs / "one.previous.log").read_text() == "first\n"
 
 
 def test_reports_a_part_that_fails(folder: LocalFolder) -> None:
     with pytest.raises(PartEnded, match="code 3"):
-        RunningPart(make_part(folder, "raise SystemExit(3)"), folder).wait_done(20)
+        RunningPart(make_part(folder, "raise SystemExit(3)"), folder).wait_done(120)
 
 
 STARTER = """

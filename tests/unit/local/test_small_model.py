@@ -105,7 +105,7 @@ def served() -> Iterator[str]:
     with subprocess.Popen([*command, "--host", "0.0.0.0"]) as process:
         address = f"http://{HOST}:{rest}"
         try:
-            wait_until(lambda: _is_ready(address), seconds=60, what="the model server")
+            wait_until(lambda: _is_ready(address), seconds=180, what="the model server")
             yield address
         finally:
             process.terminate()
@@ -124,7 +124,7 @@ def test_it_is_served_without_the_demos_packages(served: str) -> None:
     tensor = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [picture]}
     body = json.dumps({"inputs": [tensor]}).encode()
     address = f"{served}/v2/models/digit-classifier/infer"
-    with urllib.request.urlopen(address, data=body, timeout=10) as answer:
+    with urllib.request.urlopen(address, data=body, timeout=120) as answer:
         (output,) = json.load(answer)["outputs"]
     assert output["shape"] == [10]
     assert sum(finding["score"] for finding in output["data"]) == pytest.approx(1, abs=1e-4)

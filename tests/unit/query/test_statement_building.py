@@ -48,7 +48,7 @@ async def test_it_takes_too_long_itself() -> None:
         go_on.wait(60)
         return select(literal(1))
 
-    building = asyncio.create_task(_build(slow, 0.5))
+    building = asyncio.create_task(_build(slow, 2))
     try:
         await asyncio.to_thread(begun.wait, 60)
         with pytest.raises(TimeoutError) as raised:

@@ -50,7 +50,7 @@ async def test_the_end_is_within_the_grace_while_kafka_is_silent(
     reservation.finish(exchange(body), CALL, Rules(), "m")
     began = time.monotonic()
     assert await captures.stop(4.0) == 1
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
     # what it would have said is there for whoever comes next
     assert await asyncio.to_thread(_count_reports, tmp_path) == (spool == "overflow")
 

@@ -60,7 +60,7 @@ async def test_a_body_is_stripped_once_it_is_here() -> None:
 async def test_few_bodies_are_parsed_at_once() -> None:
     stripping, at_once, most = Stripping(1000), 0, 0
     lock = threading.Lock()
-    here = threading.Barrier(2, timeout=10)
+    here = threading.Barrier(2, timeout=120)
 
     def strip(_: bytes, __: Headers) -> None:
         nonlocal at_once, most
