@@ -128,7 +128,7 @@ def test_a_request_made_to_be_searched_for_ever_is_not(of_grpc: bool) -> None:
     body = Body(parts=parts, size=sum(map(len, parts)))
     began = time.process_time()
     result = build_remainder(b"", *data, transport="grpc", request=body)
-    assert time.process_time() - began < 2
+    assert time.process_time() - began < 10
     assert result["messages"] is None
 
 
