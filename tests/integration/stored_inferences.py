@@ -101,9 +101,10 @@ def make_indexable(inference: NewInference, registration: registrations.Registra
 async def store(engine: AsyncEngine, *inferences: NewInference) -> int:
     """Write inferences of one model; return the integer of the model."""
     model_id = inferences[0].model_id
-    await partitions.make_missing(
-        engine, [inference.received_at for inference in inferences], target=5_000_000
-    )
+    instants = [inference.received_at for inference in inferences]
+    # as if they came within a day: what is old by the clock would have wide partitions
+    soon = min(datetime.now(UTC), max(instants) + timedelta(days=1))
+    await partitions.make_missing(engine, instants, target=5_000_000, now=soon)
     async with engine.begin() as connection:
         details = registrations.Details()
         registration = (await registrations.find_by_ids(connection, [model_id])).get(model_id)

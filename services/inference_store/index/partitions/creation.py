@@ -23,10 +23,10 @@ AHEAD = timedelta(hours=1)
 
 
 async def make_missing(
-    engine: AsyncEngine, instants: Sequence[datetime], *, target: int
+    engine: AsyncEngine, instants: Sequence[datetime], *, target: int, now: datetime | None = None
 ) -> TimePartitions:
     """Return the catalogue with a partition for each of `instants`; create missing ones, one at a
-    time."""
+    time. `now`: from which time on they are old."""
     async with engine.connect() as connection:
         partitions = TimePartitions(await list_partitions(connection, closed=True))
     for at in sorted(set(instants)):
@@ -36,7 +36,7 @@ async def make_missing(
                 await lock_catalogue(connection)
                 partitions = TimePartitions(await list_partitions(connection, closed=True))
                 if partitions.find(at) is None:
-                    await _make(connection, partitions, at, target)
+                    await _make(connection, partitions, at, target, now or datetime.now(UTC))
                     partitions = TimePartitions(await list_partitions(connection, closed=True))
             failpoint("partitions.create.after")
     return partitions
@@ -67,9 +67,13 @@ def _end(partitions: TimePartitions, at: datetime) -> datetime | None:
 
 
 async def _make(
-    connection: AsyncConnection, partitions: TimePartitions, at: datetime, target: int
+    connection: AsyncConnection,
+    partitions: TimePartitions,
+    at: datetime,
+    target: int,
+    now: datetime,
 ) -> None:
-    width = await _width(connection, at, target)
+    width = await _width(connection, at, target, now)
     lo = _EPOCH + (at - _EPOCH) // width * width
     hi = lo + width
     before, after = partitions.gap(at)
@@ -97,7 +101,9 @@ async def create(connection: AsyncConnection, partition: TimePartition) -> None:
     await connection.execute(partition_span.insert().values(values))
 
 
-async def _width(connection: AsyncConnection, at: datetime, target: int) -> timedelta:
+async def _width(
+    connection: AsyncConnection, at: datetime, target: int, now: datetime
+) -> timedelta:
     """Return the width of a partition at `at`, from the rows of the nearest older one."""
     near = (
         select(partition_span.c.lo, partition_span.c.hi, partition_span.c.analysed_rows)
@@ -107,9 +113,9 @@ async def _width(connection: AsyncConnection, at: datetime, target: int) -> time
     )
     row = (await connection.execute(near)).first()
     if row is None:
-        return _WIDTHS[-1] if datetime.now(UTC) - at > _OLD else _DEFAULT_WIDTH
+        return _WIDTHS[-1] if now - at > _OLD else _DEFAULT_WIDTH
     lo, hi, rows = row
-    ideal = (min(hi, datetime.now(UTC)) - lo) * (target / rows)
+    ideal = (min(hi, now) - lo) * (target / rows)
     return max((width for width in _WIDTHS if width <= ideal), default=_WIDTHS[0])
 
 
