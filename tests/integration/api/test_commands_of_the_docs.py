@@ -49,7 +49,9 @@ async def _send_command(
     assert headers == ({} if command.body is None else {"Content-Type": "application/json"})
     url = command.url.removeprefix("$API").replace("$ID", last_id)
     assert url.startswith("/v1/")
-    answer = await client.request(command.method, url, content=command.body, headers=headers)
+    # the end of a hold lies ahead in whatever year this runs
+    body = command.body and command.body.replace("2027-", f"{datetime.now(UTC).year + 1}-")
+    answer = await client.request(command.method, url, content=body, headers=headers)
     assert answer.is_success, (command, answer.text)
     return dict(answer.json())
 
