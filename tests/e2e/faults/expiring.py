@@ -118,7 +118,7 @@ async def check_in_the_end(
     await until(
         lambda: asyncio.to_thread(list_objects, minio_server, bucket),
         lambda result: result == list_expected_objects(captures),
-        seconds=120,
+        seconds=300,
     )
     await until(lambda: count_unfinished(engine), lambda count: count == 0, seconds=180)
     await check(engine, captures, bucket)

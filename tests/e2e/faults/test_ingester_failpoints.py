@@ -33,7 +33,7 @@ REDRIVE_FAILPOINTS = [*RETRY_FAILPOINTS, "ingester.write.children", "ingester.si
 
 async def wait_until_killed(service: Service) -> None:
     """Wait until the failpoint has killed it."""
-    code = await asyncio.to_thread(service.process.wait, 120)
+    code = await asyncio.to_thread(service.process.wait, 300)
     assert code == _SIGKILL, service.text[-4000:]
 
 

@@ -27,7 +27,7 @@ def bucket_settings(secured_minio: SecuredMinio, authority: Authority) -> dict[s
         "s3_endpoint": secured_minio.endpoint,
         "s3_ca_file": authority.ca_file,
         "s3_bucket": secured_minio.create_bucket(unique()),
-        "s3_timeout_seconds": 5,
+        "s3_timeout_seconds": 30,
     }
 
 

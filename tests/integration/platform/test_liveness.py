@@ -3,7 +3,6 @@
 import asyncio
 import signal
 import sys
-import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.ingester import backoff
 from inference_store.ingester import run as ingester
 from inference_store.platform.admin import Heartbeat
 from inference_store.platform.settings import IngesterSettings, RetentionSettings
@@ -83,8 +83,10 @@ async def test_ingester_with_a_stalled_writer_is_not_live(
 
 
 async def test_ingester_that_waits_for_a_server_is_live(
-    service_environment: MakeEnvironment,
+    service_environment: MakeEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Waits grow to half a minute, which is longer than `live_seconds` here.
+    monkeypatch.setattr(backoff, "_LONGEST_SECONDS", 1.0)
     port = free_port()
     environment = service_environment(
         POSTGRES_DSN=f"postgresql://nobody@127.0.0.1:{free_port()}/nothing",
@@ -119,14 +121,16 @@ async def test_stalled_retention_service_is_not_live(
 
 
 _API = """
-import asyncio, signal, time
+import asyncio, signal
 from inference_store.api.run import serve
 from inference_store.platform.settings import ApiSettings
 
 async def main():
-    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, time.sleep, 8)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR1, signal.sigwait, [signal.SIGUSR2])
     await serve(ApiSettings())
 
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
 asyncio.run(main())
 """
 
@@ -143,6 +147,7 @@ async def test_api_with_a_blocked_loop_is_not_live(
         await until(lambda: fetch_live_status(port), lambda status: status == 200, seconds=180)
         process.send_signal(signal.SIGUSR1)
         await until(lambda: fetch_live_status(port), lambda status: status == 0)
+        process.send_signal(signal.SIGUSR2)
         await until(lambda: fetch_live_status(port), lambda status: status == 200)
     finally:
         await asyncio.to_thread(process.stop)
@@ -150,10 +155,10 @@ async def test_api_with_a_blocked_loop_is_not_live(
 
 @pytest.mark.parametrize(("rests", "is_old"), [(False, True), (True, False)])
 def test_resting_loop_need_not_beat(rests: bool, is_old: bool) -> None:
-    heartbeat = Heartbeat(limit_seconds=1.0)
+    heartbeat = Heartbeat()
     heartbeat.beat("write")
+    heartbeat._last["write"] -= 2 * heartbeat.limit_seconds
     if rests:
         heartbeat.rest("write")
-    threading.Event().wait(1.1)
     heartbeat.beat()
     assert (heartbeat.age_seconds > heartbeat.limit_seconds) is is_old

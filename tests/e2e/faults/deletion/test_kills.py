@@ -33,7 +33,7 @@ DELETION_FAILPOINTS = [
 async def run_until_killed(world: World, failpoint: str) -> None:
     """A service that dies at this place."""
     failing = world.service(failpoint)
-    assert await asyncio.to_thread(failing.process.wait, 60) == 128 + SIGKILL, failing.text
+    assert await asyncio.to_thread(failing.process.wait, 180) == 128 + SIGKILL, failing.text
 
 
 async def check_end(world: World, *, asked_stays: bool = False) -> None:

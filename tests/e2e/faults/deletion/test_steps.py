@@ -70,7 +70,7 @@ async def test_killed_while_another_stands_by(world: World, step: str) -> None:
         bool,
     )
     world.service()
-    assert await asyncio.to_thread(failing.process.wait, 60) == 128 + SIGKILL, failing.text
+    assert await asyncio.to_thread(failing.process.wait, 180) == 128 + SIGKILL, failing.text
     await check_everything_went(world)
 
 

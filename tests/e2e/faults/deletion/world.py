@@ -107,7 +107,7 @@ class World:
 
     async def call_api(self, method: str, path: str, status: int, **more: Any) -> dict[str, Any]:
         """Return what the api answers. Raise AssertionError for another status."""
-        answer = await self.client.request(method, path, timeout=60, **more)
+        answer = await self.client.request(method, path, timeout=120, **more)
         assert answer.status_code == status, answer.text
         return dict(answer.json())
 
@@ -154,7 +154,7 @@ async def wait_until_at_rest(engine: AsyncEngine) -> None:
         unfinished = [erasure for erasure in begun if erasure.state != "partly_held"]
         return [*unfinished, *waiting, *([] if ran else ["no run"])]
 
-    await until(find_unfinished, lambda result: not result, seconds=120)
+    await until(find_unfinished, lambda result: not result, seconds=300)
 
 
 async def wait_until_stopped(service: Service) -> None:
@@ -165,7 +165,7 @@ async def wait_until_stopped(service: Service) -> None:
         status = psutil.Process(service.process.pid).status()
         return bool(status == psutil.STATUS_STOPPED) or '"held_up"' in service.text
 
-    await until(stopped, bool, seconds=60)
+    await until(stopped, bool)
 
 
 async def wait_until_a_lock_is_awaited(engine: AsyncEngine) -> None:
@@ -181,4 +181,4 @@ async def wait_until_a_lock_is_awaited(engine: AsyncEngine) -> None:
 
 async def wait_for_answers(*tasks: asyncio.Task[Any]) -> list[Any]:
     """Wait for the tasks, and return their answers."""
-    return list(await asyncio.wait_for(asyncio.gather(*tasks), 90))
+    return list(await asyncio.wait_for(asyncio.gather(*tasks), 180))

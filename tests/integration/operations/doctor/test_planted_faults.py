@@ -92,7 +92,7 @@ class Patient:
     def execute(self, *statements: str) -> None:
         Postgres(self.dsn).execute(*statements)
 
-    def examine(self, deadline: float = 15.0) -> Examination:
+    def examine(self, deadline: float = 60.0) -> Examination:
         for name, value in self.environment.items():
             if name.startswith("INFERENCE_STORE_"):
                 self.monkeypatch.setenv(name, value)

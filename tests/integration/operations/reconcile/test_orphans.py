@@ -286,8 +286,8 @@ async def test_killed_erasure_ends_with_one_certificate(
         "INFERENCE_STORE_RECONCILE_GRACE_SECONDS": "0",
     }
     failing = Service("retention", environment | {"INFERENCE_STORE_FAILPOINT": kill}, tmp_path)
-    assert failing.process.wait(60) == 128 + SIGKILL, failing.text
-    async with asyncio.timeout(60):
+    assert failing.process.wait(180) == 128 + SIGKILL, failing.text
+    async with asyncio.timeout(180):
         await _run_leader_turn(engine, Blobs(settings), settings)
     done = await _reload(engine, erasure)
     assert (done.state, done.objects) == ("certified", 5)

@@ -91,10 +91,14 @@ def test_silent_sockets_do_not_take_a_service_down(
     path, expected = ("/v1/models", 200) if name == "api" else ("/v2/models/m/ready", 502)
 
     def wait_for(port: int, path: str, status: int) -> Any:
-        wait_until(
-            lambda: send_request(port, path)[0] == status, seconds=120, what=f"{status} of {path}"
-        )
-        return send_request(port, path)[1]
+        answers: list[tuple[int, Any]] = []
+
+        def answers_so() -> bool:
+            answers.append(send_request(port, path))
+            return answers[-1][0] == status
+
+        wait_until(answers_so, seconds=120, what=f"{status} of {path}")
+        return answers[-1][1]
 
     with start_limited_service(name, environment, tmp_path):
         wait_for(admin, "/health/ready", 200)
