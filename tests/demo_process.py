@@ -72,7 +72,7 @@ def demo(folder: Path, begin: Sequence[str] = ()) -> Iterator[Demo]:
     finally:
         if running.process.poll() is None:
             running.process.terminate()
-            running.process.wait(180)
+            running.process.wait(300)
 
 
 def wait_for(condition: Callable[[], bool], seconds: float) -> None:

@@ -48,14 +48,16 @@ class Service:
     @property
     def admin(self) -> str:
         """Wait for the admin port; return its URL."""
-        wait_until(lambda: "admin_listening" in self.text, seconds=180, what=f"{self.name}'s port")
-        match = re.search(
-            r'"port": (\d+), [^\n]*admin_listening|admin_listening[^\n]*"port": (\d+)', self.text
-        )
-        if match is None:
-            raise AssertionError(self.text)
+        wait_until(lambda: bool(self._find_port()), seconds=180, what=f"{self.name}'s port")
         scheme = "http" if self.trusted is None else "https"
-        return f"{scheme}://127.0.0.1:{match[1] or match[2]}"
+        return f"{scheme}://127.0.0.1:{self._find_port()}"
+
+    def _find_port(self) -> str:
+        """Return the admin port; empty while its line is not in the log, or not whole."""
+        match = re.search(
+            r'"port": (\d+), [^\n]*admin_listening|admin_listening[^\n]*"port": (\d+)\D', self.text
+        )
+        return "" if match is None else match[1] or match[2]
 
     def health(self) -> dict[str, Any]:
         """Return the body of /health/ready."""
@@ -88,12 +90,13 @@ class Service:
         self.process = self._start()
         return self
 
-    def metrics(self, name: str) -> float:
-        """Return the sum of the samples of a metric over all labels."""
+    def metrics(self, name: str, label: str = "") -> float:
+        """Return the sum of the samples of a metric, over all labels or those with a text."""
         with self._get("/metrics") as answer:
             lines = answer.read().decode().splitlines()
         pattern = re.compile(rf"inference_store_{name}(\{{.*\}})? (\S+)$")
-        return sum(float(match[2]) for line in lines if (match := pattern.match(line)))
+        matches = filter(None, map(pattern.match, lines))
+        return sum(float(match[2]) for match in matches if label in (match[1] or ""))
 
     def stop(self) -> None:
         """Send SIGTERM, and wait."""

@@ -39,7 +39,7 @@ def model_server(tmp_path: Path) -> Iterator[tuple[str, str]]:
     process = LeashedProcess(command, log=tmp_path / "model-server.log", environment=os.environ)
     rest, over_grpc = (f"127.0.0.1:{port}" for port in ports.values())
     try:
-        wait_until(lambda: is_ready(rest), seconds=60, what="the model server")
+        wait_until(lambda: is_ready(rest), seconds=180, what="the model server")
         yield rest, over_grpc
     finally:
         process.stop()
@@ -76,7 +76,7 @@ def test_the_smoke_test_passes_through_the_proxy(
     try:
         for service in (*started, proxy):
             service.wait_ready()
-        done = run_command(name, *arguments, environment=environment)
+        done = run_command(name, *arguments, environment=environment, seconds=600)
     finally:
         for service in (*started, proxy):
             service.stop()

@@ -23,6 +23,8 @@ from tests.servers.network_cut import CUT, list_interfaces, write_entering
 
 pytest.importorskip("cv2", reason="the demo's packages are not installed")
 
+pytestmark = pytest.mark.timeout(2400)
+
 INFERENCES = {"face-detector": 240, "people-detector": 240, "digit-classifier": 300}
 FIRST_START_SECONDS = 600.0
 NEXT_START_SECONDS = 300.0
@@ -111,7 +113,7 @@ def test_the_demo_feeds_once_answers_and_leaves_no_process(folder: Path) -> None
         pids = first.pids()
         assert set(pids) == PARTS
         first.process.send_signal(signal.SIGINT)
-        assert first.process.wait(180) == 0
+        assert first.process.wait(300) == 0
     assert all(is_gone(pid) for pid in pids.values())
 
     # kill -9 of the next start, then one more: the data is there, not twice, and nothing is left.
@@ -120,9 +122,9 @@ def test_the_demo_feeds_once_answers_and_leaves_no_process(folder: Path) -> None
         assert "all there" in second.output.read_text()
         pids = second.pids()
         second.process.kill()
-        second.process.wait(180)
+        second.process.wait(300)
     if sys.platform == "linux":
-        wait_for(lambda: all(is_gone(pid) for pid in pids.values()), 120)
+        wait_for(lambda: all(is_gone(pid) for pid in pids.values()), 300)
     with demo(folder) as third:
         third.wait_serving(NEXT_START_SECONDS)
         assert all(is_gone(pid) for pid in pids.values())
@@ -138,11 +140,12 @@ def look_at_console(running: Demo, folder: Path) -> None:
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=browser, args=OPTIONS)
         page = chromium.new_page()
+        page.set_default_timeout(180_000)
         page.goto(f"{running.api}/console/")
         for model in INFERENCES:
             shown = page.get_by_role("article").filter(has_text=model)
-            expect(shown).to_contain_text("inferences", timeout=60_000)
-            expect(shown.locator("img").first).to_be_visible(timeout=60_000)
+            expect(shown).to_contain_text("inferences", timeout=180_000)
+            expect(shown.locator("img").first).to_be_visible(timeout=180_000)
         chromium.close()
 
 

@@ -178,7 +178,7 @@ async def test_every_question_agrees_with_the_blobs(services: Any, engine: Async
         piece = captures[start : start + 1000]
         await asyncio.to_thread(producer.put_by_threads, piece)
         await producer.publish_all(item.event for item in piece)
-    await wait_until_drained(engine, records=EVENTS, seconds=200)
+    await wait_until_drained(engine, records=EVENTS, seconds=600)
     reads: dict[str, list[Read]] = {model_id: [] for model_id in MODELS}
     for item in sorted(captures, key=lambda item: item.received_at or START):
         reads[item.model_id].append(read(item.event, item.blobs))

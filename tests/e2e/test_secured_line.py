@@ -141,7 +141,7 @@ async def test_an_event_becomes_a_typed_answer(
     url = f"https://localhost:{port}/v1/models/people-detector/inferences"
     try:
         for service in services:
-            await asyncio.to_thread(service.wait_ready, 120)
+            await asyncio.to_thread(service.wait_ready)
         await produce(environment, secured_kafka, authority, 7)
         await until(lambda: count_rows(engine), lambda number: number == 1, seconds=180)
         body: dict[str, Any] = {

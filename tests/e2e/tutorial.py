@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial" / "first-hour.md"
 _BLOCK = re.compile(r"^```(sh|json|text)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_SECONDS = 180
+_SECONDS = 600
 
 
 class Step(NamedTuple):

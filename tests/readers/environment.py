@@ -16,7 +16,7 @@ _HERE = Path(__file__).parent
 _ROOT = _HERE.parents[1]
 _LOCK = _HERE / "requirements.lock"
 _TORCH = ("torch", "torchvision")
-_SECONDS = 300
+_SECONDS = 600
 _DIFFERS = "-1"
 
 

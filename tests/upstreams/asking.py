@@ -3,7 +3,6 @@
 import asyncio
 import shutil
 import subprocess
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
@@ -48,8 +47,8 @@ async def by_socket(address: str, asked: Asked) -> Answered:
     """Over a plain socket, written and read here. Raises ConnectionError where nothing came."""
     wire = b""
     with suppress(ConnectionResetError):  # after some of an answer that is its end
-        async with aclosing(_coming(address, asked)) as coming:
-            async for _, part in coming:
+        async with aclosing(arrivals(address, asked)) as coming:
+            async for part in coming:
                 wire += part
                 if _whole(wire, asked.method):
                     break
@@ -119,22 +118,17 @@ WAYS: Mapping[str, Callable[[str, Asked], Awaitable[Answered]]] = {
 }
 
 
-async def arrivals(address: str, asked: Asked) -> list[tuple[float, bytes]]:
-    """What came over a plain socket, head and chunks, as it came: seconds after asking, bytes.
+async def arrivals(address: str, asked: Asked) -> AsyncGenerator[bytes]:
+    """What comes over a plain socket, head and chunks, as it comes.
 
     Ask with `Connection: close`: it reads until the server closes.
     """
-    return [arrival async for arrival in _coming(address, asked)]
-
-
-async def _coming(address: str, asked: Asked) -> AsyncGenerator[tuple[float, bytes]]:
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port), limit=2**20)
     try:
         writer.write(_on_the_wire(address, asked))
-        began = time.monotonic()
         while part := await asyncio.wait_for(reader.read(2**20), _SECONDS):
-            yield time.monotonic() - began, part
+            yield part
     finally:
         writer.close()
         with suppress(OSError):

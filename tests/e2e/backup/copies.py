@@ -14,7 +14,7 @@ from tests.servers.postgres import Postgres, PostgresServer, find_postgres
 def run(name: str, *arguments: str) -> None:
     """Run one of Postgres' own programs."""
     command = [str(find_postgres() / name), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, f"{name}: {done.stderr[-2000:]}"
 
 

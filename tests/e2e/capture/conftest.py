@@ -82,6 +82,7 @@ async def line(
             PROXY_UPSTREAM=f"http://127.0.0.1:{port}",
             PROXY_PROTOCOLS="v2",
             PROXY_REPORT_SECONDS="1",
+            PROXY_GRACE_SECONDS="60",
         )
         names = ("proxy", "ingester", "api")
         started = [Service(name, environment, tmp_path) for name in names]

@@ -63,7 +63,8 @@ class RealLine:
         answer = httpx.post(
             f"{self.api}/models/{model}/inferences/query", json=dict(query), timeout=120
         )
-        if answer.status_code in (404, 422):  # the model, or its first key, is not there yet
+        # the model, or its first key, is not there yet; or the api is busy
+        if answer.status_code in (404, 422, 429, 503):
             return []
         assert answer.status_code == 200, answer.text
         return list(answer.json()["items"])

@@ -44,7 +44,9 @@ def proxy_before(
     ) -> Iterator[Proxy]:
         folder = tmp_path_factory.mktemp(name)
         models = [] if rules is None else [rules]
-        with Proxy(environment, folder, [upstream(name, *protocols, **where)], models) as proxy:
+        upstreams = [upstream(name, *protocols, **where)]
+        # At its end a busy machine may still have much to publish.
+        with Proxy(environment, folder, upstreams, models, PROXY_GRACE_SECONDS="60") as proxy:
             proxy.wait_ready()
             yield proxy
             assert proxy.process.running, proxy.text[-4000:]

@@ -2,6 +2,8 @@
 
 import base64
 import json
+from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,6 +12,7 @@ from sklearn.datasets import load_digits
 
 from tests.upstreams.asking import Asked, arrivals
 from tests.upstreams.clients import V2, Clients, tensor
+from tests.upstreams.gate import Gate
 from tests.upstreams.huggingface import HuggingFace
 from tests.upstreams.kserve import KServe, ask
 from tests.upstreams.mlserver import MLServer, batch
@@ -82,16 +85,16 @@ def test_mlserver_does_not_know_the_binary_extension(mlserver: MLServer, clients
     assert refused["status"] == "422"
 
 
-async def test_mlserver_streams(mlserver: MLServer, clients: Clients) -> None:
-    text = {"name": "text", "datatype": "BYTES", "shape": [1]}
-    document = {"inputs": [text | {"data": ["one two"]}], "parameters": {"pause": 0.5}}
+async def test_mlserver_streams(mlserver: MLServer, clients: Clients, tmp_path: Path) -> None:
+    text, gate, wire = {"name": "text", "datatype": "BYTES", "shape": [1]}, Gate(tmp_path), b""
+    document = {"inputs": [text | {"data": ["one two"]}], "parameters": {"gate": str(tmp_path)}}
     body = json.dumps(document).encode()
-    came = await arrivals(
-        mlserver.http, Asked("POST", "/v2/models/words/infer_stream", [JSON, CLOSE], body)
-    )
-    first = next(seconds for seconds, part in came if b'["one"]' in part)
-    second = next(seconds for seconds, part in came if b'["two"]' in part)
-    assert second - first > 0.3
+    request = Asked("POST", "/v2/models/words/infer_stream", [JSON, CLOSE], body)
+    async with aclosing(arrivals(mlserver.http, request)) as coming:
+        for word in (b'["one"]', b'["two"]'):  # the second one is held back until the first came
+            while word not in wire:
+                wire += await anext(coming)
+            gate.let_next()
 
     inputs = [text | {"contents": {"bytes_contents": ["YSBi"]}}]
     message = clients.encode("ModelInferRequest", {"model_name": "words", "inputs": inputs})

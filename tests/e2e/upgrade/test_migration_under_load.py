@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.index.migration import upgrade
 from tests.e2e.faults.books_close import check_ingested
 from tests.e2e.faults.traffic import Published, make_captures
+from tests.polling import until
 from tests.producer import Producer
 from tests.servers.fixtures import MakeEnvironment, unique
 from tests.servers.waiting import wait_until
@@ -19,9 +20,9 @@ from tests.service_process import Service
 from tests.synthetic_migration import NEXT, copy_migrations_with_one_more
 
 # A reader that the migration has to wait for holds everybody up for its lock_timeout of 2 s, on a
-# busy machine a little longer; without that timeout for as long as it reads.
-LONGEST_SECONDS = 15.0
-READER_SECONDS = 40.0
+# busy machine longer; without that timeout for as long as it reads.
+LONGEST_SECONDS = 60.0
+READER_SECONDS = 150.0
 
 
 async def measure_slowest(database: str, stop: asyncio.Event) -> float:
@@ -39,9 +40,11 @@ async def measure_slowest(database: str, stop: asyncio.Event) -> float:
     return longest
 
 
-async def read_long(database: str, reading: asyncio.Event, in_the_way: asyncio.Event) -> None:
+async def read_long(
+    database: str, reading: asyncio.Event, in_the_way: asyncio.Event, published: Published
+) -> None:
     """A transaction that has read `inference`, `reading` once it has, and stays open until it has
-    stood in the way."""
+    stood in the way and more has been published."""
     connection = await asyncpg.connect(database)
     try:
         async with connection.transaction():
@@ -49,8 +52,14 @@ async def read_long(database: str, reading: asyncio.Event, in_the_way: asyncio.E
             reading.set()
             with suppress(TimeoutError):
                 await asyncio.wait_for(in_the_way.wait(), READER_SECONDS)
+                before = len(published.captures)
+                await until(lambda: count(published), lambda number: number > before)
     finally:
         await connection.close()
+
+
+async def count(published: Published) -> int:
+    return len(published.captures)
 
 
 async def publish_until(stop: asyncio.Event, published: Published) -> None:
@@ -100,7 +109,7 @@ async def test_nothing_is_lost_and_no_lock_is_held_long(
                     seconds=180,
                     what="some traffic",
                 )
-                reader = tasks.create_task(read_long(database, reading, in_the_way))
+                reader = tasks.create_task(read_long(database, reading, in_the_way, published))
                 await reading.wait()
                 before = len(published.captures)
                 await asyncio.to_thread(

@@ -62,7 +62,7 @@ def old_database(postgres_server: Postgres, step: Step) -> Iterator[str]:
     dsn = postgres_server.create_database(name)
     environment = step.before.environment({"INFERENCE_STORE_POSTGRES_DSN": dsn})
     command = [sys.executable, "-m", "inference_store.cli.main", "migrate"]
-    subprocess.run(command, env=environment, check=True, timeout=60)
+    subprocess.run(command, env=environment, check=True, timeout=300)
     yield dsn
     postgres_server.drop_database(name)
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from faces import FaceDetector, NoImage
+from gate import wait_for
 from mlserver import MLModel
 from mlserver.codecs import StringCodec
 from mlserver.errors import InferenceError
@@ -62,7 +63,8 @@ def _image(element: str | bytes) -> bytes:
 class Words(MLModel):
     """The words of the first input's text, one an answer where it is streamed.
 
-    The request's parameter `pause` is waited before each, in seconds.
+    The request's parameter `pause` is waited before each, in seconds. Each waits for the parameter
+    `gate`: see gate.py.
     """
 
     async def load(self) -> bool:
@@ -76,8 +78,9 @@ class Words(MLModel):
         self, payloads: AsyncIterator[InferenceRequest]
     ) -> AsyncIterator[InferenceResponse]:
         async for payload in payloads:
-            for word in _text(payload).split():
+            for number, word in enumerate(_text(payload).split()):
                 await asyncio.sleep(_pause(payload))
+                await wait_for(getattr(payload.parameters, "gate", None), number)
                 yield self._answer([word])
 
     def _answer(self, words: list[str]) -> InferenceResponse:
