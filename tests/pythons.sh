@@ -46,8 +46,16 @@ find_pythons() {
     done
 }
 
-install() { # PYTHON FOLDER: make an environment with what the tests need, once
-    [ -e "$2/complete" ] && return
+install() { # PYTHON FOLDER: make an environment with what the tests need, once, one at a time
+    local handle
+    mkdir -p "$cache"
+    exec {handle}>"$cache/.lock"
+    ! command -v flock >/dev/null || flock "$handle"
+    [ -e "$2/complete" ] || make_environment "$@"
+    exec {handle}>&-
+}
+
+make_environment() { # PYTHON FOLDER
     rm -rf "$2"
     "$1" -m venv "$2"
     "$2/bin/python" -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements-dev.lock

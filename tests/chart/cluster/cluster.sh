@@ -76,13 +76,13 @@ control_plane() {
         --service-account-key-file "$pki/service-account.key" \
         --service-account-signing-key-file "$pki/service-account.key" \
         --kubelet-preferred-address-types InternalIP
-    wait_for 30 "API server's certificate" test -s "$pki/apiserver.crt"
+    wait_for 300 "API server's certificate" test -s "$pki/apiserver.crt"
     kubectl config set-cluster test --server https://$NODE_IP:6443 --certificate-authority "$pki/apiserver.crt" --embed-certs
     kubectl config set-credentials admin --token "$token"
     kubectl config set-context test --cluster test --user admin
     kubectl config use-context test
     chmod 600 "$KUBECONFIG"
-    wait_for 60 "API server" kubectl get --raw /readyz
+    wait_for 300 "API server" kubectl get --raw /readyz
     [ "$NODE" = yes ] || return 0
 
     spawn kube-controller-manager kube-controller-manager --kubeconfig "$KUBECONFIG" \
@@ -90,7 +90,7 @@ control_plane() {
         --service-account-private-key-file "$pki/service-account.key" --root-ca-file "$pki/apiserver.crt" \
         --allocate-node-cidrs --cluster-cidr $POD_NET
     spawn kube-scheduler kube-scheduler --kubeconfig "$KUBECONFIG" --leader-elect=false
-    wait_for 30 "service account" kubectl get serviceaccount default
+    wait_for 300 "service account" kubectl get serviceaccount default
     volumes | kubectl apply -f -
 }
 
@@ -171,7 +171,7 @@ YAML
         [ -e "$controller/cgroup.procs" ] && mkdir -p "$controller/$CGROUP"
     done
     spawn containerd containerd --config "$STATE/containerd.toml"
-    wait_for 30 containerd ctr version
+    wait_for 300 containerd ctr version
     for image in "$BIN"/images/*.tar; do
         ctr --namespace k8s.io image import "$image"
     done
@@ -200,10 +200,11 @@ up)
         ln -sf "$BIN/kube" "$STATE/bin/$name"
     done
     # The first process of the namespaces: when it ends, all of them end.
+    # It says that their /proc is mounted.
     unshare --net --mount --pid --fork --kill-child --mount-proc \
-        bash -c 'while :; do sleep 3600 & wait; done' >/dev/null 2>&1 </dev/null &
+        bash -c 'touch "$STATE/mounted"; while :; do sleep 3600 & wait; done' >/dev/null 2>&1 </dev/null &
     holder=$!
-    wait_for 10 namespace pgrep -P $holder
+    wait_for 300 namespace test -e "$STATE/mounted"
     pgrep -P $holder >"$STATE/pid"
     inside "$here/cluster.sh" _up >"$STATE/log/up.log" 2>&1 || { tail -5 "$STATE/log/up.log" >&2; exit 1; }
     ;;
@@ -212,7 +213,7 @@ _up)
     control_plane
     if [ "$NODE" = yes ]; then
         real_node
-        wait_for 60 "ready node" kubectl wait --for condition=Ready node --all --timeout 1s
+        wait_for 300 "ready node" kubectl wait --for condition=Ready node --all --timeout 1s
     fi
     ;;
 exec)
@@ -224,7 +225,7 @@ load)
     ;;
 down)
     kill -KILL "$(cat "$STATE/pid")" || true
-    for ((i = 0; i < 50; i++)); do
+    for ((i = 0; i < 600; i++)); do
         for controller in /sys/fs/cgroup/*/; do
             if [ -d "$controller/$CGROUP" ]; then
                 find "$controller/$CGROUP" -depth -type d -exec rmdir {} + 2>/dev/null || true

@@ -82,7 +82,7 @@ def call_repeatedly(url: str, model: str) -> None:
 
 
 def print_url(url: str) -> None:
-    with urllib.request.urlopen(url, timeout=20) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         print(answer.read().decode())
 
 

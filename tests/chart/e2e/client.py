@@ -96,7 +96,7 @@ def send_request(method: str, path: str, body: str | None = None) -> tuple[int, 
         },
     )
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -127,7 +127,7 @@ async def publish_and_request(model: str) -> None:
     published = await publish_while(
         model, lambda n: n < LEAST or not os.path.exists(STOP), share=20
     )
-    asking.join(30)
+    asking.join(120)
     print(
         json.dumps({"published": published, "requests": asking.requests, "failed": asking.failed})
     )

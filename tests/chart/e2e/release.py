@@ -73,7 +73,7 @@ class Release:
     def start_client(self) -> None:
         """Start a pod that reaches the Services like any program of the cluster."""
         self.kubectl("apply", "-f", "-", text=json.dumps(_client(self.cluster.image)))
-        self.kubectl("wait", "--for=condition=Ready", "pod/client", "--timeout=120s")
+        self.kubectl("wait", "--for=condition=Ready", "pod/client", "--timeout=300s")
 
     def client(self, *arguments: str, script: str | None = None) -> str:
         """Return the answer of client.py, or of another script, to a command in that pod."""
@@ -91,7 +91,7 @@ class Release:
         status, body = self.api("POST", f"/v1/models/{model}/inferences/count", {})
         return int(body["count"]) if status == 200 else 0
 
-    def wait_for_count(self, model: str, expected: int, *, seconds: float = 120) -> None:
+    def wait_for_count(self, model: str, expected: int, *, seconds: float = 300) -> None:
         """Wait until the api counts `expected` inferences."""
         wait_until(
             lambda: self.count(model) == expected,
@@ -101,7 +101,7 @@ class Release:
 
     def wait_for_some(self, model: str) -> None:
         """Wait until the api counts any."""
-        wait_until(lambda: self.count(model) > 0, seconds=120, what=f"inferences of {model}")
+        wait_until(lambda: self.count(model) > 0, seconds=300, what=f"inferences of {model}")
 
     def load(self, model: str) -> AbstractContextManager[Callable[[], dict[str, Any]]]:
         """Publish and send requests; the yielded function ends it and returns the counts."""
@@ -126,7 +126,7 @@ class Release:
 
         def stop_script() -> dict[str, Any]:
             self.kubectl("exec", "client", "--", "touch", "/tmp/stop")
-            return dict(json.loads(process.communicate(timeout=120)[0]))
+            return dict(json.loads(process.communicate(timeout=400)[0]))
 
         try:
             yield stop_script
