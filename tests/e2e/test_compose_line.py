@@ -76,6 +76,7 @@ def test_the_smoke_test_passes_through_the_proxy(
     try:
         for service in (*started, proxy):
             service.wait_ready()
+        arguments.append("--seconds=300")
         done = run_command(name, *arguments, environment=environment, seconds=600)
     finally:
         for service in (*started, proxy):
