@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 
 from .conftest import Console, OpenPage
 from .content import STREET, STREETS
-from .watched_page import AskedRequests
+from .watched_page import AskedRequests, stop_clock
 
 MODEL = f"#/m/{STREET}"
 PAGE, NEXT_PAGE = 60, 120
@@ -241,12 +241,29 @@ def test_a_link_gives_the_same_inferences_anywhere(open_page: OpenPage, console:
     assert list_ids(second) == expected
 
 
+def test_words_of_the_last_copy_stay_their_whole_time(open_page: OpenPage) -> None:
+    page = open_page(MODEL)
+    list_ids(page)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    stop_clock(page)
+    page.get_by_text("Copy", exact=True).click()
+    words = page.get_by_role("status").filter(has_text="copied")
+    for kind in ("curl", "Python"):
+        page.get_by_role("button", name=kind).click()
+        expect(words).to_have_text(f"{kind} copied")
+        page.clock.run_for(2000)
+    expect(words).to_have_text("Python copied")
+    page.clock.run_for(1000)
+    expect(words).to_have_count(0)
+
+
 def test_copied_commands_give_the_same_inferences(open_page: OpenPage) -> None:
     page = open_page(f"{MODEL}?f=frame_number%20%3C%3E%207&s=frame_number")
     list_ids(page)
     show_all(page, STREETS - 1)
     expected = list_ids(page)
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    stop_clock(page)
     commands = []
     for kind in ("curl", "Python"):
         page.get_by_text("Copy", exact=True).click()

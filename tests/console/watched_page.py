@@ -1,6 +1,7 @@
 """Checks that a page did nothing forbidden, and what it asks."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 from playwright.sync_api import ConsoleMessage, Page, Request
 
@@ -61,3 +62,9 @@ class AskedRequests:
 def wait_in_page(page: Page, check: Callable[[], bool], *, what: str) -> None:
     """Wait until `check()` is true, and take meanwhile what the page tells."""
     wait_until(lambda: bool(page.title()) and check(), seconds=180, what=what)
+
+
+def stop_clock(page: Page) -> None:
+    """Stop a page's clock: what it shows for a moment it shows until something else replaces it."""
+    page.clock.install()
+    page.clock.pause_at(datetime.now(UTC) + timedelta(minutes=1))

@@ -13,6 +13,7 @@ from playwright.sync_api import Page, expect
 from tests.console.conftest import Console, OpenPage
 from tests.console.pictures import make_png
 from tests.console.test_explore import list_ids
+from tests.console.watched_page import stop_clock
 from tests.producer import Capture, capture
 
 from .actions import CountedPage
@@ -93,6 +94,7 @@ def cameras(console: Console) -> None:
 def copy_link(page: Page) -> str:
     """Copy the link of what is shown."""
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    stop_clock(page)
     page.get_by_text("Copy", exact=True).click()
     page.get_by_role("button", name="Link", exact=True).click()
     expect(page.get_by_role("status").filter(has_text="Link copied")).to_be_attached()
