@@ -140,7 +140,7 @@ def test_a_length_far_beyond_the_batch_is_not_followed() -> None:
     assert isinstance(record.value, Unreadable)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     st.sampled_from(sorted(CODECS)),
     st.lists(st.tuples(st.integers(0, 400), st.binary(max_size=9)), max_size=3),

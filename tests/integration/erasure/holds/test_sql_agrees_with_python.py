@@ -94,7 +94,7 @@ async def stored(engine: AsyncEngine) -> AsyncIterator[Stored]:
 @settings(
     deadline=None,
     max_examples=examples(400),
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())
 async def test_sql_agrees_with_python(stored: Stored, data: st.DataObject) -> None:
