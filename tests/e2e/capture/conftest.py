@@ -21,6 +21,7 @@ from tests.servers.minio import S3
 from tests.servers.ports import free_port
 from tests.servers.postgres import Postgres
 from tests.service_process import Service
+from tests.upstreams.written import Stub
 
 from .detector import detector
 from .real_line import RealLine
@@ -103,7 +104,6 @@ SERVERS = {
     "triton": "triton",
     "chariot": "chariot_engine",
     "omi": "omi_container",
-    "stub": "stub",
 }
 MODELS = [
     {"model": "faces*", "task_type": "object_detection"},
@@ -149,6 +149,7 @@ def real_line(
     kafka_server: Kafka,
     minio_server: S3,
     tmp_path_factory: pytest.TempPathFactory,
+    stub: Stub,  # asked for here: so its tests run where others have started these servers
 ) -> Iterator[RealLine]:
     """The proxies before the real servers, and all that is behind them."""
     database, api_port = unique(), free_port()
@@ -167,6 +168,7 @@ def real_line(
     )
     folder = tmp_path_factory.mktemp("line")
     servers = {name: request.getfixturevalue(fixture) for name, fixture in SERVERS.items()}
+    servers["stub"] = stub
     proxies = {
         name: Proxy(environment, folder / name, upstreams, MODELS)
         for name, upstreams in proxied(servers).items()
