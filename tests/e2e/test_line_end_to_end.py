@@ -17,6 +17,7 @@ from tests.producer import START, Capture, Producer, capture
 from tests.servers.ports import free_port
 from tests.service_process import Service
 
+pytestmark = pytest.mark.timeout(1800)
 EVENTS = 10_000
 TASKS = {
     "detector": "Object Detection",

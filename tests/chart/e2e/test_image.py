@@ -18,7 +18,7 @@ from inference_store.index.schema import newest
 from .cluster import TEST_CLUSTER
 from .images import ROOT, build_image
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(2400)
 _ID = 10001
 # Programs that install or compile.
 _UNWANTED = ("pip", "pip3", "gcc", "cc", "g++", "make", "uv")

@@ -17,7 +17,7 @@ from .cluster import Cluster
 from .images import CHART
 from .release import FULL, Release
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(2400)
 NAMESPACE = "inference-store-proxied"
 GATEWAY = f"http://{FULL}-proxy:8090"
 _HERE = Path(__file__).parent

@@ -11,7 +11,7 @@ from .cluster import list_values
 from .images import CHART, ROOT
 from .release import COMPONENTS, FULL, NAME, NAMESPACE, Release
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(2400)
 
 
 def test_cluster_accepts_every_object(release: Release) -> None:
