@@ -5,8 +5,8 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, Final
+from contextlib import contextmanager, suppress
+from typing import Any, Final, TextIO
 
 from inference_store_client.errors import Refused, SettingsError, StoreError, Unauthorized
 from inference_store_client_entry import INTERRUPTED, end_at_once
@@ -22,19 +22,17 @@ CLOSED_PIPE: Final = 141
 
 def end_quietly(run: Callable[[], int]) -> int:
     """Run a command; return its exit code. An error is a sentence on standard error."""
+    _open_closed()
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.showwarning = _show_warning
         try:
-            with _interruptible():
-                status = run()
-                sys.stdout.flush()
+            status = _run_and_flush(run)
         except KeyboardInterrupt as interrupt:
             _say_notes(interrupt)
             return INTERRUPTED
         except BrokenPipeError:
-            # The reader has enough, such as `| head`: the rest must not be written at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _discard(sys.stdout)  # the reader has enough, such as `| head`
             return CLOSED_PIPE
         except StoreError as error:
             say(describe(error))
@@ -42,12 +40,40 @@ def end_quietly(run: Callable[[], int]) -> int:
         except OSError as error:  # of a file, or of its disk
             say(f"{error.filename or 'standard output'}: {error.strerror or error}")
             _say_notes(error)
+            if error.filename is None:
+                _discard(sys.stdout)
             return FAILED
     return status
 
 
+def _open_closed() -> None:
+    """Open what the command was started without (`>&-`), so that nothing else gets its number."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 -- until the process ends
+
+
+def _discard(stream: TextIO) -> None:
+    """Write what a stream still has to nowhere: Python tries again at its end, and ends with 120
+    if that fails."""
+    with suppress(OSError):  # it has no number, as in a notebook
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _run_and_flush(run: Callable[[], int]) -> int:
+    """Run a command, which may exit as after `--help`; what it printed is written here, so that an
+    error is noticed."""
+    try:
+        status = run()
+    except SystemExit:
+        sys.stdout.flush()
+        raise
+    sys.stdout.flush()
+    return status
+
+
 @contextmanager
-def _interruptible() -> Iterator[None]:
+def interruptible() -> Iterator[None]:
     """Let Ctrl-C raise KeyboardInterrupt, so that a command cleans up, if it would end `istore` at
     once."""
     if signal.getsignal(signal.SIGINT) is not end_at_once:
@@ -61,8 +87,12 @@ def _interruptible() -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """Say something to people: on standard error, since standard output is for results."""
-    print(make_printable(text, kept="\n"), file=sys.stderr, flush=True)
+    """Say something to people: on standard error, since standard output is for results. Nobody
+    may be there to hear it."""
+    try:
+        print(make_printable(text, kept="\n"), file=sys.stderr, flush=True)
+    except OSError:
+        _discard(sys.stderr)
 
 
 def describe(error: StoreError) -> str:

@@ -10,7 +10,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Final, NoReturn
 
-from .ending import end_quietly
+from .ending import end_quietly, interruptible
 from .signed_values import join_values
 
 # Imported when run: `--help` waits for none of them.
@@ -59,21 +59,30 @@ def import_command(name: str) -> ModuleType:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; its result is the exit code."""
+    return end_quietly(lambda: _choose_and_run(arguments))
+
+
+def _choose_and_run(arguments: Sequence[str] | None) -> int:
     parser = build_root_parser()
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     for name, sentence in COMMANDS.items():
         commands.add_parser(name, help=sentence, description=sentence, add_help=False)
     options, rest = parser.parse_known_args(arguments)
-    return run_command(options.command, rest, program=f"{PROGRAM} {options.command}")
+    return _run(options.command, rest, f"{PROGRAM} {options.command}")
 
 
 def run_command(name: str, arguments: Sequence[str], *, program: str) -> int:
     """Run one command with its own arguments; its result is the exit code."""
+    return end_quietly(lambda: _run(name, arguments, program))
+
+
+def _run(name: str, arguments: Sequence[str], program: str) -> int:
     module = import_command(name)
     parser = argparse.ArgumentParser(prog=program, description=COMMANDS[name])
     module.add_arguments(parser)
     options = parser.parse_args(join_values(arguments))
-    return end_quietly(lambda: int(module.run(options)))
+    with interruptible():
+        return int(module.run(options))
 
 
 if __name__ == "__main__":

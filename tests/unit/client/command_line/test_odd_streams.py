@@ -1,0 +1,62 @@
+"""Standard output and error that are closed or full: an exit code, and never a traceback."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+_SOURCE = Path(__file__).parents[4] / "client" / "src"
+_MAIN = f"{sys.executable} -m inference_store_client.command_line.main"
+
+
+class _Counting(BaseHTTPRequestHandler):
+    """Counts three inferences, with a warning."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        body = json.dumps({"count": 3, "warnings": ["look"]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), _Counting) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "output", "said"),
+    [
+        ("count m >/dev/full", 1, "", "warning: look\nstandard output: No space left on device\n"),
+        ("count m >&-", 0, "", "warning: look\n"),
+        ("count m 2>&-", 0, "3\n", ""),
+        ("count m 2>/dev/full", 0, "3\n", ""),
+        ("--version >/dev/full", 1, "", "standard output: No space left on device\n"),
+    ],
+)
+def test_where_it_writes_to(
+    tmp_path: Path, url: str, words: str, status: int, output: str, said: str
+) -> None:
+    ended = subprocess.run(
+        ["sh", "-c", f"exec {_MAIN} {words}"],
+        env={"PYTHONPATH": str(_SOURCE), "HOME": str(tmp_path), "INFERENCE_STORE_URL": url},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (status, output, said)
