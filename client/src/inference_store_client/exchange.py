@@ -91,14 +91,19 @@ def _read_problem(response: Response) -> Problem:
     try:
         return decode(Problem, response.json())
     except (ValueError, UnexpectedAnswer):
-        start = response.content[:200].decode("utf-8", "replace")
         return Problem(
             type="about:blank",
             title="An answer that is not the API's",
             status=response.status,
-            detail=f"Is this the address of the API? The answer begins: {start!r}",
+            detail=name_beginning(response.content),
             errors=(),
         )
+
+
+def name_beginning(content: bytes) -> str:
+    """Return how an answer begins that is not the API's: a sign-in page, or an error of a proxy."""
+    beginning = content[:200].decode("utf-8", "replace")
+    return f"Is this the address of the API? The answer begins: {beginning!r}"
 
 
 def _redirect(request: Request, origin: Origin, response: Response) -> Request:

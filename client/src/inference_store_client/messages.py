@@ -3,11 +3,12 @@
 import socket
 import ssl
 from typing import Final
+from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
 from .commands import Failure, Response
-from .errors import ConnectionFailed, StoreError
+from .errors import ConnectionFailed, SettingsError, StoreError
 from .requests import Request
 from .settings import ClientSettings
 
@@ -15,6 +16,9 @@ TIMEOUT: Final = httpx.Timeout(120.0, connect=10.0)
 """Longer than a query may take."""
 _FINAL: Final = (socket.gaierror, ssl.SSLCertVerificationError)
 """Causes that do not pass by themselves: no such host, and a certificate that is not trusted."""
+
+_NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
+_UNREACHED: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError)
 
 
 def build_message(
@@ -28,7 +32,10 @@ def build_message(
     key = settings.read_key()
     sent = {} if key is None else {"Authorization": f"Bearer {key}"}
     headers = {**request.headers, **sent}
-    return http.build_request(request.method, url, content=request.body, headers=headers)
+    try:
+        return http.build_request(request.method, url, content=request.body, headers=headers)
+    except (httpx.InvalidURL, UnicodeError) as error:
+        raise SettingsError(f"{url!r} is no address: {error}") from error
 
 
 def read_head(response: httpx.Response) -> Response:
@@ -40,9 +47,21 @@ def read_head(response: httpx.Response) -> Response:
 def make_failure(error: httpx.RequestError, settings: ClientSettings) -> Failure:
     """Return a failure of the connection; `error` is its cause."""
     name = type(error).__name__
-    failure = ConnectionFailed(f"{settings.origin.url}: {str(error) or name} ({name})")
+    hint = _find_hint(error, settings.origin.url)
+    failure = ConnectionFailed(f"{settings.origin.url}: {str(error) or name} ({name}){hint}")
     failure.__cause__ = error
     return Failure(failure, is_transient=not _has_final_cause(error))
+
+
+def _find_hint(error: httpx.RequestError, url: str) -> str:
+    """Return what else may be wrong than the error says."""
+    if any(reason in str(error) for reason in _NO_TLS):
+        return ": no TLS is spoken there; is it http://?"
+    proxies, target = getproxies(), httpx.URL(url)
+    is_set = target.scheme in proxies or "all" in proxies
+    if isinstance(error, _UNREACHED) and is_set and not proxy_bypass(target.host):
+        return ": the environment names a proxy (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY)"
+    return ""
 
 
 def renew(settings: ClientSettings) -> Failure | None:

@@ -16,7 +16,7 @@ class Origin:
     url: str
 
     def __post_init__(self) -> None:
-        if _identify(self.url) is None:
+        if _identify(self.url) is None or not self.url.isprintable() or " " in self.url:
             raise SettingsError(f"{self.url!r} is no address: write https://store.example")
         parts = urlsplit(self.url)
         if parts.username is not None or parts.query or parts.fragment:

@@ -8,7 +8,7 @@ from .blob import Blob
 from .commands import Deliver, Steps
 from .decoding import decode
 from .errors import ConnectionFailed, Refused, UnexpectedAnswer
-from .exchange import exchange
+from .exchange import exchange, name_beginning
 from .json_text import Json, read_json, read_plain
 from .question import Question
 from .requests import ANY, Request, make_path, make_request
@@ -153,4 +153,6 @@ def _read(read: Callable[[bytes], Json], content: bytes) -> Json:
     try:
         return read(content)
     except (ValueError, RecursionError) as wrong:
-        raise UnexpectedAnswer(f"the answer is not JSON: {wrong}") from wrong
+        raise UnexpectedAnswer(
+            f"the answer is not JSON: {wrong}. {name_beginning(content)}"
+        ) from wrong

@@ -71,5 +71,18 @@ def make_any_request(
 
 
 def make_path(*segments: str) -> str:
-    """Return `/v1/…` with each segment percent-escaped once."""
-    return "/".join(["/v1", *(quote(segment, safe="") for segment in segments)])
+    """Return `/v1/…` with each segment percent-escaped once.
+
+    Raises SettingsError for an id that no path can hold: what is between takes `..` for the route
+    above.
+    """
+    return "/".join(["/v1", *map(_escape, segments)])
+
+
+def _escape(segment: str) -> str:
+    if segment in {"", ".", ".."}:
+        raise SettingsError(f"{segment!r} is no id")
+    try:
+        return quote(segment, safe="")
+    except UnicodeEncodeError:
+        raise SettingsError(f"{segment!r} is no id: it is no text in UTF-8") from None

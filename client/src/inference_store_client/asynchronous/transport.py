@@ -18,7 +18,14 @@ from inference_store_client.commands import (
     Steps,
     Wait,
 )
-from inference_store_client.messages import TIMEOUT, build_message, make_failure, read_head, renew
+from inference_store_client.http_clients import open_http
+from inference_store_client.messages import (
+    TIMEOUT,
+    build_message,
+    make_failure,
+    read_head,
+    renew,
+)
 from inference_store_client.requests import Request
 from inference_store_client.settings import ClientSettings
 
@@ -30,7 +37,7 @@ class AsyncTransport:
 
     def __init__(self, settings: ClientSettings, http: httpx.AsyncClient | None = None) -> None:
         self.settings = settings
-        self._http = http or httpx.AsyncClient(timeout=TIMEOUT)
+        self._http = http or open_http(lambda: httpx.AsyncClient(timeout=TIMEOUT))
         self._is_owned = http is None
 
     async def run(self, steps: Steps[T]) -> T:

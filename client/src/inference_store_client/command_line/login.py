@@ -12,6 +12,7 @@ from typing import Final
 import httpx
 
 from inference_store_client.errors import NotFound, SettingsError, UnexpectedAnswer
+from inference_store_client.http_clients import open_http
 from inference_store_client.reading import fetch, request_any
 from inference_store_client.requests import make_path, make_request
 from inference_store_client.settings import ClientSettings, find_settings, get_cache
@@ -49,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _sign_in(device: Mapping[str, str]) -> Tokens:
     """Return what the issuer gives, once somebody has entered the code. Raises StoreError."""
-    with httpx.Client() as http:
+    with open_http(httpx.Client) as http:
         issuer = discover(device["issuer"], http)
         code = request_code(issuer, device["client_id"], device["scopes"])
         say(_describe(code))

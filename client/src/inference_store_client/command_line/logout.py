@@ -4,6 +4,7 @@ import argparse
 
 import httpx
 
+from inference_store_client.http_clients import open_http
 from inference_store_client.settings import find_origin, get_cache
 from inference_store_client.sign_in.session import end
 
@@ -26,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
     if tokens is None:
         say(f"Nobody is signed in to {origin.url}.")
         return FAILED
-    with httpx.Client() as http:
+    with open_http(httpx.Client) as http:
         end(tokens, http)
     say(f"Signed out of {origin.url}.")
     return 0

@@ -7,6 +7,7 @@ from typing import Final
 import httpx
 
 from inference_store_client.errors import ConnectionFailed, SignInFailed, StoreError
+from inference_store_client.http_clients import open_http
 from inference_store_client.origin import Origin
 
 from .cache import TokenCache
@@ -52,7 +53,7 @@ class SignIn:
         if tokens.refresh_token is None:
             raise SignInFailed(f"the sign-in to {self.origin.url} {_ENDED}")
         try:
-            with httpx.Client() as http:
+            with open_http(httpx.Client) as http:
                 return refresh(tokens, tokens.refresh_token, http)
         except StoreError:
             if tokens.is_ending(0):
