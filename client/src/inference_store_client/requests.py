@@ -81,7 +81,7 @@ def make_path(*segments: str) -> str:
 
 def _escape(segment: str) -> str:
     if segment in {"", ".", ".."}:
-        raise SettingsError(f"{segment!r} is no id")
+        raise SettingsError(f"{segment!r} is no id: no path can hold it")
     try:
         return quote(segment, safe="")
     except UnicodeEncodeError:

@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from typing import Any, Final, TextIO
 
 from inference_store_client.errors import Refused, SettingsError, StoreError, Unauthorized
@@ -22,7 +23,7 @@ CLOSED_PIPE: Final = 141
 
 def end_quietly(run: Callable[[], int]) -> int:
     """Run a command; return its exit code. An error is a sentence on standard error."""
-    _open_closed()
+    _prepare_outputs()
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.showwarning = _show_warning
@@ -46,11 +47,14 @@ def end_quietly(run: Callable[[], int]) -> int:
     return status
 
 
-def _open_closed() -> None:
-    """Open what the command was started without (`>&-`), so that nothing else gets its number."""
+def _prepare_outputs() -> None:
+    """Open what the command was started without (`>&-`), so that nothing else gets its number; and
+    let an encoding such as Latin-1 escape what it does not have."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 -- until the process ends
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _discard(stream: TextIO) -> None:

@@ -1,6 +1,7 @@
 """Inferences as the rows of a table, and as lines of JSON with exact numbers."""
 
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -39,11 +40,11 @@ def _read_entry(type_name: str, text: str | None) -> Json:
 
 
 def write_line(value: Json) -> str:
-    """Return a value as a line of JSON in UTF-8, with exact numbers."""
+    """Return a value as a line of JSON for standard output, with exact numbers."""
     line = write_json(value, ensure_ascii=False)
     try:
-        line.encode()
-    except UnicodeEncodeError:  # a lone surrogate
+        line.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:  # a lone surrogate, or a terminal that is not of UTF-8
         return write_json(value)
     return line
 

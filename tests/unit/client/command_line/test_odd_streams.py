@@ -1,17 +1,46 @@
-"""Standard output and error that are closed or full: an exit code, and never a traceback."""
+"""Standard output and error that are closed, full or of another encoding: an exit code, and never
+a traceback."""
 
 import json
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
+from inference_store_client.command_line.ending import end_quietly
+from inference_store_client.command_line.printing import RowPrinter
+from tests.both_clients import make_item
+
 _SOURCE = Path(__file__).parents[4] / "client" / "src"
 _MAIN = f"{sys.executable} -m inference_store_client.command_line.main"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "ascii"])
+@pytest.mark.parametrize("format", ["jsonl", "table"])
+def test_what_an_encoding_does_not_have(
+    monkeypatch: pytest.MonkeyPatch, encoding: str, format: str
+) -> None:
+    item = make_item(1, inference_id="ü \u6f22 \U0001f600 \ud800")
+    output = BytesIO()
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(output, encoding=encoding))
+    options = Namespace(columns=["inference_id"], format=format)
+
+    def run() -> int:
+        RowPrinter(options).print_rows([item])
+        return 0
+
+    assert end_quietly(run) == 0
+    written = output.getvalue().decode(encoding)
+    if format == "jsonl":
+        assert json.loads(written) == {"inference_id": item["inference_id"]}
+    elif encoding != "utf-8":
+        assert "\\u6f22 \\U0001f600 \\ud800" in written
 
 
 class _Counting(BaseHTTPRequestHandler):
