@@ -2,8 +2,10 @@
 
 import argparse
 import sys
+from typing import TextIO
 
 from inference_store_client.commands import Steps
+from inference_store_client.errors import SettingsError
 from inference_store_client.exchange import exchange
 from inference_store_client.reading import fetch_plain
 from inference_store_client.requests import ANY, Request, make_path, make_request
@@ -13,6 +15,7 @@ from .arguments import IMPATIENT, add_store, open_store
 from .ending import say
 from .printing import add_format, is_table, print_members
 from .rows import shape, write_line
+from .text import make_printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     with open_store(options, IMPATIENT) as transport:
         if options.part is not None:
             content = transport.run(_read_part(f"{path}/{options.part}", transport.settings))
-            sys.stdout.buffer.write(content)
+            write_part(content, options.part, sys.stdout)
             return 0
         request = make_request("GET", path, params={"include": "metadata,predictions"})
         item = transport.run(fetch_plain(request, transport.settings))
@@ -46,6 +49,15 @@ def run(options: argparse.Namespace) -> int:
     else:
         print(write_line(shown))
     return 0
+
+
+def write_part(content: bytes, part: str, output: TextIO) -> None:
+    """Write a part as it was stored. Raises SettingsError for bytes that would steer a terminal."""
+    if output.isatty():
+        text = content.decode("utf-8", "surrogateescape")
+        if make_printable(text, kept="\n\r\t") != text:
+            raise SettingsError(f"the {part} is not plain text: write it to a file, > FILE")
+    output.buffer.write(content)
 
 
 def _read_part(path: str, settings: ClientSettings) -> Steps[bytes]:

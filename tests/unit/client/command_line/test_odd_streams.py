@@ -6,6 +6,7 @@ import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
+from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -13,7 +14,9 @@ from threading import Thread
 
 import pytest
 
+from inference_store_client import SettingsError
 from inference_store_client.command_line.ending import end_quietly
+from inference_store_client.command_line.get import write_part
 from inference_store_client.command_line.printing import RowPrinter
 from tests.both_clients import make_item
 
@@ -41,6 +44,31 @@ def test_what_an_encoding_does_not_have(
         assert json.loads(written) == {"inference_id": item["inference_id"]}
     elif encoding != "utf-8":
         assert "\\u6f22 \\U0001f600 \\ud800" in written
+
+
+class Terminal(TextIOWrapper):
+    """A terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("content", "is_plain"),
+    [
+        (b'{"a":\t"1"}\r\n', True),
+        ("ü".encode(), True),
+        (b"\xff\xd8\xff\xe0", False),
+        (b'{"a": "\x1b[2J"}', False),
+    ],
+)
+def test_a_part_that_would_steer_a_terminal(content: bytes, is_plain: bool) -> None:
+    file, terminal = TextIOWrapper(BytesIO()), Terminal(BytesIO())
+    write_part(content, "data", file)
+    assert file.buffer.getvalue() == content
+    with nullcontext() if is_plain else pytest.raises(SettingsError, match="to a file, > FILE"):
+        write_part(content, "data", terminal)
+    assert terminal.buffer.getvalue() == (content if is_plain else b"")  # type: ignore[attr-defined]
 
 
 class _Counting(BaseHTTPRequestHandler):
