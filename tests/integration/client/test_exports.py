@@ -1,6 +1,7 @@
 """Exports by both clients and by the command line, from the real api and the retention service."""
 
 import asyncio
+import hashlib
 import json
 import re
 import signal
@@ -152,3 +153,26 @@ async def test_what_was_erased_of_an_export_is_listed(
     head, row = table.stdout.splitlines()
     assert head.split() == ["uid", "inferences", "scope", "erased_at", "erasure"]
     assert row.split()[0] == str(inference.uid)
+
+
+async def test_a_part_that_was_changed_in_the_bucket_is_named(
+    url: str, blobs: Blobs, tmp_path: Path
+) -> None:
+    istore, folder = Istore(url, tmp_path), tmp_path / "frames"
+    words = ("export", MODEL, "--job", "--filter", "ok", "--format", "jsonl", "-o")
+    ended = await istore.run(*words, str(tmp_path / "before"))
+    assert ended.returncode == 0, ended.stderr
+    listed = await istore.run("exports", "list", "--format", "jsonl")
+    id = json.loads(listed.stdout)["id"]
+    bucket = blobs.buckets.default
+    keys = [item.place for item in blobs.page(bucket, f"exports/{id}/parts/", after="", limit=9)]
+    blobs.put(keys[1], b"tampered\n", content_type="application/x-ndjson")
+    tampered = await istore.run("exports", "get", id, "-o", str(folder))
+    assert (tampered.returncode, folder.exists()) == (1, False)
+    written = (tmp_path / "before" / "part-00002.jsonl").read_bytes()
+    hashes = [hashlib.sha256(content).hexdigest() for content in (b"tampered\n", written)]
+    assert tampered.stderr == (
+        f"part 2 of export {id} is damaged: the bytes in the bucket are not those that the store"
+        f" wrote. Their SHA-256 is {hashes[0]}, and the manifest has {hashes[1]}. Tell the operator"
+        " of the store, and request the export again\n"
+    )
