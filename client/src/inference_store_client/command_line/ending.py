@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
-from typing import Any, Final, TextIO
+from typing import Any, Final, NoReturn, TextIO
 
 from inference_store_client.errors import Refused, SettingsError, StoreError, Unauthorized
 from inference_store_client_entry import INTERRUPTED, end_at_once
@@ -19,6 +19,9 @@ FAILED: Final = 1
 CALLED_WRONGLY: Final = 2
 CLOSED_PIPE: Final = 141
 """What shells know a command by whose reader has gone."""
+_KILLED: Final = 128
+"""Shells add the number of the signal."""
+_ENDING: Final = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 def end_quietly(run: Callable[[], int]) -> int:
@@ -78,16 +81,25 @@ def _run_and_flush(run: Callable[[], int]) -> int:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let Ctrl-C raise KeyboardInterrupt, so that a command cleans up, if it would end `istore` at
-    once."""
-    if signal.getsignal(signal.SIGINT) is not end_at_once:
+    """Let signals that end `istore` raise an exception, so that a command removes what it had
+    begun to write."""
+    if signal.getsignal(signal.SIGINT) is not end_at_once:  # the process is somebody else's
         yield
         return
+    ending = [number for number in _ENDING if signal.getsignal(number) is signal.SIG_DFL]
+    before: dict[int, Any] = {signal.SIGINT: end_at_once, **dict.fromkeys(ending, signal.SIG_DFL)}
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in ending:
+        signal.signal(number, _exit)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, end_at_once)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _exit(number: int, _: object) -> NoReturn:
+    raise SystemExit(_KILLED + number)
 
 
 def say(text: str) -> None:

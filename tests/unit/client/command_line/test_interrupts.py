@@ -1,4 +1,4 @@
-"""Ctrl-C ends `istore` with 130 and without a traceback, whatever it is doing."""
+"""Ctrl-C and other signals end `istore` without a traceback, whatever it is doing."""
 
 import json
 import os
@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.both_clients import make_item
+from tests.polling import until
 
 _CLIENT = Path(__file__).parents[4] / "client"
 _SCRIPTS = tomllib.loads((_CLIENT / "pyproject.toml").read_text())["project"]["scripts"]
@@ -83,6 +84,28 @@ def test_after_it_printed(tmp_path: Path, server: socket.socket) -> None:
         connection.sendall(f"{head}\r\n\r\n".encode() + body)
         assert b'"cursor"' in read_request(connection)
         assert interrupt(process) == '{"inference_id": "frame-1"}\n'
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+async def test_amid_a_file(tmp_path: Path, server: socket.socket, number: signal.Signals) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    words = ("-o", str(folder / "frames.csv"), "--url", get_url(server))
+    process = start(tmp_path, "export", "m", *words)
+    connection, _ = server.accept()
+    with connection:
+        read_request(connection)
+        head = "HTTP/1.1 200 OK\r\nContent-Type: text/csv\r\nContent-Length: 1000"
+        connection.sendall(f'{head}\r\n\r\n"inference_id","cursor"\r\n"frame-1","1"\r\n'.encode())
+        await until(lambda: list_files(folder), bool)
+        process.send_signal(number)
+        output, said = process.communicate(timeout=60)
+    assert (process.returncode, output, said) == (128 + number, "", "")
+    assert os.listdir(folder) == []
+
+
+async def list_files(folder: Path) -> list[str]:
+    return os.listdir(folder)
 
 
 def test_while_python_ends(tmp_path: Path) -> None:
