@@ -153,6 +153,6 @@ def _read(read: Callable[[bytes], Json], content: bytes) -> Json:
     try:
         return read(content)
     except (ValueError, RecursionError) as wrong:
-        raise UnexpectedAnswer(
-            f"the answer is not JSON: {wrong}. {name_beginning(content)}"
-        ) from wrong
+        if content.lstrip()[:1] in {b"{", b"["}:
+            raise UnexpectedAnswer(f"the answer is cut off or damaged: {wrong}") from wrong
+        raise UnexpectedAnswer(f"the answer is not JSON. {name_beginning(content)}") from wrong

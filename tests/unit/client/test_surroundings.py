@@ -76,8 +76,16 @@ async def test_https_where_no_tls_is_spoken(client: Client) -> None:
             await client.ask(store.me)
 
 
-async def test_a_page_of_a_proxy_is_shown(client: Client) -> None:
-    page = httpx.Response(200, content=b"<html>Sign in to the network</html>")
-    store = client.make_answered(Recorded([page]))
-    with pytest.raises(UnexpectedAnswer, match="begins: '<html>Sign in to the network"):
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"<html>Sign in to the network</html>", "not JSON.* begins: '<html>Sign in to the net"),
+        (b"", "not JSON.* begins: ''"),
+        (b'{"actor": "key:a", "rights": [', "the answer is cut off or damaged: "),
+        (b"[" * 100_000, "the answer is cut off or damaged: "),
+    ],
+)
+async def test_an_answer_that_is_not_of_the_api(client: Client, content: bytes, said: str) -> None:
+    store = client.make_answered(Recorded([httpx.Response(200, content=content)]))
+    with pytest.raises(UnexpectedAnswer, match=said):
         await client.ask(store.me)
