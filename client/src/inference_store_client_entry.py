@@ -14,7 +14,8 @@ def main() -> int:
     try:
         import signal  # noqa: PLC0415
 
-        signal.signal(signal.SIGINT, end_at_once)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored
+            signal.signal(signal.SIGINT, end_at_once)
         from inference_store_client.command_line.main import main as run  # noqa: PLC0415
 
         return run()

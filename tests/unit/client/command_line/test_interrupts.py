@@ -8,8 +8,9 @@ import socket
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,10 +25,10 @@ _HANG = 'print("here", flush=True); import time; time.sleep(60)\n'
 _PAGE = {"items": [make_item(1)], "next": "cursor", "searched_back_to": None, "warnings": []}
 
 
-def start(folder: Path, *words: str) -> subprocess.Popen[str]:
+def start(folder: Path, *words: str, before: Sequence[str] = ()) -> subprocess.Popen[str]:
     """Start `istore` as its script does; modules in `folder` come before all others."""
     return subprocess.Popen(
-        [sys.executable, "-c", _RUN, *words],
+        [*before, sys.executable, "-c", _RUN, *words],
         env={"PYTHONPATH": f"{folder}{os.pathsep}{_CLIENT / 'src'}", "HOME": str(folder)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -73,15 +74,25 @@ def test_while_it_waits_for_a_server_that_does_not_answer(
         assert interrupt(process) == ""
 
 
+def test_in_the_background_of_a_script_it_goes_on(tmp_path: Path, server: socket.socket) -> None:
+    ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]  # as `istore … &` does
+    process = start(tmp_path, "count", "m", "--url", get_url(server), before=ignoring)
+    connection, _ = server.accept()
+    with connection:
+        read_request(connection)
+        process.send_signal(signal.SIGINT)
+        answer(connection, {"count": 3, "warnings": []})
+        output, said = process.communicate(timeout=60)
+    assert (process.returncode, output, said) == (0, "3\n", "")
+
+
 def test_after_it_printed(tmp_path: Path, server: socket.socket) -> None:
     words = ["--limit", "2", "--columns", "inference_id", "--format", "jsonl"]
     process = start(tmp_path, "query", "m", *words, "--url", get_url(server))
     connection, _ = server.accept()
     with connection:
         read_request(connection)
-        body = json.dumps(_PAGE).encode()
-        head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-        connection.sendall(f"{head}\r\n\r\n".encode() + body)
+        answer(connection, _PAGE)
         assert b'"cursor"' in read_request(connection)
         assert interrupt(process) == '{"inference_id": "frame-1"}\n'
 
@@ -117,6 +128,13 @@ def test_while_python_ends(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert (process.returncode, said) == (130, "Nobody is signed in to http://127.0.0.1:1.\n")
+
+
+def answer(connection: socket.socket, content: Any) -> None:
+    """Answer with JSON."""
+    body = json.dumps(content).encode()
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    connection.sendall(f"{head}\r\n\r\n".encode() + body)
 
 
 def read_request(connection: socket.socket) -> bytes:
