@@ -158,7 +158,7 @@ async def test_the_largest_filters(engine: AsyncEngine) -> None:
                 if evaluate(predicate, inference_facts)
             }
             query = await build_query(connection, range_of_time(model, None, None), [predicate])
-            deadline = Deadline.after(120)
+            deadline = Deadline.after(600)
             page = await find_page(connection, query, limit=100, deadline=deadline)
             assert set(page.uids) == expected, name
             assert await count(connection, query, deadline=deadline) == len(expected), name
