@@ -44,7 +44,7 @@ async def test_builds_an_index_in_every_partition_beside_writers(
     migrate(dsn)
     engine = create_engine(dsn)
     days = [START + timedelta(days=day) for day in range(3)]
-    known_partitions = await partitions.make_missing(engine, days, target=5_000_000)
+    known_partitions = await partitions.make_missing(engine, days, target=5_000_000, now=days[-1])
     spans = [span for day in days if (span := known_partitions.find(day)) is not None]
     cut_off, unattached, _ = [f"inference_{span.name}" for span in spans]
     async with engine.begin() as connection:
@@ -59,7 +59,8 @@ async def test_builds_an_index_in_every_partition_beside_writers(
         await connection.execute(invalid)
     migrations = copy_migrations_with_an_index(tmp_path)
     await asyncio.to_thread(upgrade, dsn, migrations=migrations)
-    await partitions.make_missing(engine, [days[-1] + timedelta(days=1)], target=5_000_000)
+    following = days[-1] + timedelta(days=1)
+    await partitions.make_missing(engine, [following], target=5_000_000, now=following)
     query = text(
         "SELECT count(*), bool_and(indisvalid) FROM pg_index"
         " LEFT JOIN pg_inherits ON inhrelid = indexrelid"
