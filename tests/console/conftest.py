@@ -159,7 +159,7 @@ def browser() -> Iterator[Browser]:
     if not Path(CHROMIUM).exists():
         pytest.fail(f"There is no {CHROMIUM}: apt-get install chromium fonts-dejavu-core")
     # as for the actions of a page, since the machine may be busy
-    expect.set_options(timeout=30_000)
+    expect.set_options(timeout=60_000)
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
         yield chromium
@@ -186,7 +186,7 @@ def open_page(browser: Browser, console: Console) -> Iterator[OpenPage]:
     ) -> Page:
         size: Any = NARROW if narrow else WIDE
         context = browser.new_context(viewport=size, color_scheme=scheme)
-        context.set_default_timeout(30_000)
+        context.set_default_timeout(60_000)
         page = context.new_page()
         watched_pages.append(WatchedPage(page, of.address))
         page.goto(f"{of.address}/console/{fragment}")

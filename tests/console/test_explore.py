@@ -7,6 +7,8 @@ import sys
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.servers.waiting import wait_until
+
 from .conftest import Console, OpenPage
 from .content import STREET, STREETS
 from .watched_page import AskedRequests, stop_clock
@@ -57,6 +59,11 @@ def test_a_gallery_takes_few_requests_and_audit_entries(
 ) -> None:
     page = open_page("#/list/accounting")  # has no picture
     expect(page.locator("tbody tr").first).to_be_visible()
+    wait_until(
+        lambda: console.service.metrics("api_requests_in_progress") == 0,
+        seconds=180,
+        what="the end of what pages of other tests asked",
+    )
     before = count_reads(console)
     thumbnails, inputs = AskedRequests(page, "/thumbnails"), AskedRequests(page, "/data")
     page.goto(f"{console.address}/console/{MODEL}")

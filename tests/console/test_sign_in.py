@@ -69,7 +69,7 @@ def guarded(
 def page(browser: Browser, guarded: Console) -> Iterator[Page]:
     """A page that may also send requests to the issuer."""
     context = browser.new_context()
-    context.set_default_timeout(30_000)
+    context.set_default_timeout(60_000)
     signing_in = context.new_page()
     signing_in.goto(f"{guarded.address}/console/{_LINK}")
     yield signing_in
