@@ -26,6 +26,8 @@ def test_a_cell_becomes_a_filter(open_page: OpenPage) -> None:
 
 def test_a_dragged_box_becomes_a_filter(open_page: OpenPage) -> None:
     page = open_page(MAP)
+    expect(page.get_by_text(f"{COMPARED} inferences", exact=True)).to_be_visible()
+    expect(page.get_by_role("complementary", name="Fields")).to_be_visible()
     expect(page.locator("svg .cell")).to_have_count(COMPARED)
     size = page.locator("figure svg[role=group]").bounding_box()
     assert size
