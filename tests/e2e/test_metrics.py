@@ -338,7 +338,7 @@ async def _lose_postgres(store: Store, server: Postgres, dsn: str) -> None:
 
 async def _delete(store: Store, s3: S3, bucket: str) -> None:
     """All has expired; one object is locked, so that its erasure fails and stays."""
-    object_retention = Retention(COMPLIANCE, datetime.now(UTC) + timedelta(minutes=10))
+    object_retention = Retention(COMPLIANCE, datetime.now(UTC) + timedelta(hours=2))
     s3.client().set_object_retention(bucket, capture(30).key("data"), object_retention)
     rule = {"keep_input": "PT1S", "keep_inference": "PT1S"}
     path = f"/models/{MODEL}/retention-policy"
