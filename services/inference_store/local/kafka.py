@@ -5,10 +5,9 @@ import sys
 from dataclasses import dataclass
 
 from .folder import LocalFolder
-from .part import Part, RunningPart
+from .part import READY_SECONDS, Part, RunningPart
 
 NAME = "kafka"
-_READY_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,5 +33,5 @@ def start_kafka(folder: LocalFolder, topic: str, partitions: int) -> Kafka:
         current_folder=folder.path,
     )
     running = RunningPart(part, folder)
-    running.wait_ready(lambda: None if address.exists() else "no address yet", _READY_SECONDS)
+    running.wait_ready(lambda: None if address.exists() else "no address yet", READY_SECONDS)
     return Kafka(running, address.read_text())

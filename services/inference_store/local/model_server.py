@@ -6,12 +6,11 @@ import urllib.request
 from dataclasses import dataclass
 
 from .folder import LocalFolder
-from .part import Part, RunningPart
+from .part import READY_SECONDS, Part, RunningPart
 from .ports import HOST
 
 NAME = "model-server"
 _MODULE = "inference_store.local.demo.model_server"
-_READY_SECONDS = 60.0  # it loads OpenCV and trains a classifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +25,7 @@ class ModelServer:
 
     def wait_ready(self) -> None:
         """Wait until its models are loaded. Raises LocalStackError."""
-        self.running.wait_ready(lambda: _problem(self.rest), _READY_SECONDS)
+        self.running.wait_ready(lambda: _problem(self.rest), READY_SECONDS)
 
 
 def start_model_server(folder: LocalFolder, rest_port: int, grpc_port: int) -> ModelServer:

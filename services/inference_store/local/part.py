@@ -14,6 +14,9 @@ from .errors import PartEnded, PartNotReady
 from .folder import LocalFolder
 from .leftover_processes import forget, remember
 
+READY_SECONDS = 180.0
+"""How long a part may take to become ready on a busy machine: Postgres recovers after a kill, the
+model server trains a classifier. A part that ends instead is noticed at once."""
 _PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.05
 _LAST_LINES = 15

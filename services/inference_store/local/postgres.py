@@ -13,7 +13,7 @@ import psutil
 from .errors import LocalStackError
 from .folder import LocalFolder
 from .leftover_processes import end
-from .part import Part, RunningPart
+from .part import READY_SECONDS, Part, RunningPart
 from .ports import HOST
 from .postgres_home import PostgresHome, find_home
 
@@ -21,8 +21,7 @@ NAME = "postgres"
 STOP_SIGNAL = signal.SIGINT  # "fast": ends sessions, writes a checkpoint
 USER = "inference_store"
 DATABASE = "inference_store"
-_READY_SECONDS = 60.0  # crash recovery after a kill takes its time
-_INITDB_SECONDS = 120.0
+_INITDB_SECONDS = 300.0
 # The libraries beside the binaries are found by relative paths, which our environment must not
 # change; a user's PG* settings must not reach the server.
 _ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
@@ -56,7 +55,7 @@ def start_postgres(folder: LocalFolder, port: int) -> Postgres:
         answered = subprocess.run(ready, env=_ENVIRONMENT, check=False).returncode
         return None if answered == 0 else f"pg_isready answers {answered}"
 
-    running.wait_ready(problem, _READY_SECONDS)
+    running.wait_ready(problem, READY_SECONDS)
     dsn = f"postgresql://{USER}:{password}@{HOST}:{port}/{DATABASE}"
     return Postgres(running, dsn, data, home.binaries)
 

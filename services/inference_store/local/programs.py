@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from .folder import LocalFolder
 from .model_server import ModelServer
-from .part import Part, RunningPart
+from .part import READY_SECONDS, Part, RunningPart
 from .ports import HOST
 from .servers import Servers
 
@@ -22,8 +22,7 @@ its captures can still be published and indexed."""
 BUCKET = "inferences"
 TOPIC = "inference-events"
 PARTITIONS = 3
-_MIGRATE_SECONDS = 120.0
-_READY_SECONDS = 60.0
+_MIGRATE_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ def start(name: str, folder: LocalFolder, chosen: Mapping[str, str]) -> RunningP
 
 def wait_ready(running: RunningPart, admin_port: int) -> None:
     """Wait until the service reports that it is ready. Raises LocalStackError."""
-    running.wait_ready(lambda: _problem(admin_port), _READY_SECONDS)
+    running.wait_ready(lambda: _problem(admin_port), READY_SECONDS)
 
 
 def _part(name: str, folder: LocalFolder, chosen: Mapping[str, str]) -> Part:

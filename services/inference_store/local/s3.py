@@ -12,11 +12,10 @@ from pathlib import Path
 
 from .errors import LocalStackError
 from .folder import LocalFolder
-from .part import Part, RunningPart
+from .part import READY_SECONDS, Part, RunningPart
 from .ports import HOST
 
 NAME = "s3"
-_READY_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ def start_s3(folder: LocalFolder, port: int, buckets: tuple[str, ...]) -> S3:
     keys = f"{passwords.s3_access_key},{passwords.s3_secret_key}"
     running = RunningPart(_part(folder, port, keys), folder)
     endpoint = f"http://{HOST}:{port}"
-    running.wait_ready(lambda: _problem(endpoint), _READY_SECONDS)
+    running.wait_ready(lambda: _problem(endpoint), READY_SECONDS)
     return S3(running, endpoint, passwords.s3_access_key, passwords.s3_secret_key)
 
 

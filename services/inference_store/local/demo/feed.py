@@ -13,7 +13,7 @@ from .requests import Request, digit_id, digit_requests, frame_id, frame_request
 from .rest import Rest
 from .sending import send_all
 
-_INDEXED_SECONDS = 120.0
+_INDEXED_SECONDS = 300.0
 _POLL_SECONDS = 0.2
 
 
