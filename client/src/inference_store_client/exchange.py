@@ -9,7 +9,7 @@ from .commands import Close, Failure, Open, Outcome, Read, Renew, Response, Step
 from .decoding import decode
 from .errors import ConnectionFailed, Redirected, UnexpectedAnswer, make_refusal
 from .origin import Origin
-from .requests import Request
+from .requests import ANY, Request
 from .retries import read_retry_after
 from .settings import ClientSettings
 from .values.problems import Problem
@@ -18,6 +18,7 @@ _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _MOST_REDIRECTS: Final = 5
 TRANSIENT: Final = frozenset({429, 502, 503, 504})
 """The statuses after which a read is sent again."""
+_PAGE: Final = "text/html"
 _TIMEOUT: Final = "query-timeout"
 """A query that took too long would take too long again."""
 
@@ -55,11 +56,22 @@ def open_response(request: Request, settings: ClientSettings) -> Steps[Response 
 
 
 def open_content(request: Request, settings: ClientSettings) -> Steps[Response | Failure]:
-    """Send a request whose content is read piece by piece; a refusal becomes a Failure."""
+    """Send a request whose content is read piece by piece; a refusal becomes a Failure.
+
+    Raises UnexpectedAnswer for a page of a proxy.
+    """
     opened = yield from open_response(request, settings)
-    if isinstance(opened, Failure) or is_success(opened):
+    if isinstance(opened, Failure):
         return opened
-    return (yield from read_content(opened))
+    if not is_success(opened):
+        return (yield from read_content(opened))
+    kind = opened.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == _PAGE and request.accept != ANY:
+        beginning = yield Read()
+        yield Close()
+        content = beginning if isinstance(beginning, bytes) else b""
+        raise UnexpectedAnswer(f"the answer is a page of HTML. {name_beginning(content)}")
+    return opened
 
 
 def read_content(response: Response) -> Steps[Response | Failure]:

@@ -28,10 +28,10 @@ def fetch(kind: type[T], request: Request, settings: ClientSettings) -> Steps[T]
     return decode(kind, _read(read_json, response.content))
 
 
-def fetch_plain(request: Request, settings: ClientSettings) -> Steps[Json]:
-    """Send a request whose answer is an inference, with doubles as `float`."""
+def fetch_plain(request: Request, settings: ClientSettings) -> Steps[Mapping[str, Json]]:
+    """Send a request whose answer is an object, with doubles as `float`."""
     response = yield from exchange(request, settings)
-    return _read(read_plain, response.content)
+    return require_object(_read(read_plain, response.content))
 
 
 def count(question: Question, settings: ClientSettings) -> Steps[int]:
@@ -147,6 +147,13 @@ def request_any(request: Request, settings: ClientSettings) -> Steps[Json]:
     """Send a request of any route; None if the answer is empty."""
     response = yield from exchange(request, settings)
     return _read(read_json, response.content) if response.content else None
+
+
+def require_object(answer: Json) -> Mapping[str, Json]:
+    """Return an answer that is an object. Raises UnexpectedAnswer for another one."""
+    if not isinstance(answer, Mapping):
+        raise UnexpectedAnswer(f"the answer is a {type(answer).__name__}, not an object")
+    return answer
 
 
 def _read(read: Callable[[bytes], Json], content: bytes) -> Json:

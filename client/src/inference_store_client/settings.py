@@ -108,5 +108,5 @@ def _check_members(path: Path, members: Mapping[str, Any]) -> dict[str, str]:
 
 def _check_key(key: str | None) -> str | None:
     if key is not None and not (key.isascii() and key.isprintable() and " " not in key and key):
-        raise SettingsError("the key has characters that no header can hold")
+        raise SettingsError("the key has characters that no header can hold, such as a line break")
     return key

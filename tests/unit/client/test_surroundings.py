@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import httpx
 import pytest
@@ -89,3 +91,18 @@ async def test_an_answer_that_is_not_of_the_api(client: Client, content: bytes, 
     store = client.make_answered(Recorded([httpx.Response(200, content=content)]))
     with pytest.raises(UnexpectedAnswer, match=said):
         await client.ask(store.me)
+
+
+@pytest.mark.parametrize("ask", ["stream", "to_arrow"])
+async def test_a_page_of_a_proxy_instead_of_a_stream(client: Client, ask: str) -> None:
+    html = {"Content-Type": "text/html; charset=utf-8"}
+    page = httpx.Response(200, content=b"<html>Sign in</html>", headers=html)
+    recorded = Recorded([page])
+    inferences = client.make_answered(recorded).model("m").inferences()
+    asks: dict[str, Callable[[], Awaitable[Any]]] = {
+        "stream": lambda: client.list(inferences.stream),
+        "to_arrow": lambda: client.ask(inferences.to_arrow),
+    }
+    with pytest.raises(UnexpectedAnswer, match=r"a page of HTML\..* begins: '<html>Sign in"):
+        await asks[ask]()
+    assert len(recorded.requests) == 1

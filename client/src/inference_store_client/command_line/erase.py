@@ -2,11 +2,13 @@
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from inference_store_client.decoding import decode
 from inference_store_client.json_text import Json
 from inference_store_client.plurals import write_count
-from inference_store_client.reading import request_any
+from inference_store_client.reading import request_any, require_object
 from inference_store_client.requests import make_path, make_request
 from inference_store_client.sync.transport import Transport
 
@@ -57,20 +59,32 @@ def _make_body(options: argparse.Namespace) -> dict[str, Any]:
     return {"filter": options.filter}
 
 
-def _post(transport: Transport, model: str, body: Mapping[str, Any], *, is_read: bool) -> Json:
+def _post(
+    transport: Transport, model: str, body: Mapping[str, Any], *, is_read: bool
+) -> Mapping[str, Json]:
     """Send an erasure, or a dry run, which changes nothing and may be sent again."""
     path = make_path("models", model, "erasures")
     request = make_request("POST", path, body=body, is_read=is_read)
-    return transport.run(request_any(request, transport.settings))
+    return require_object(transport.run(request_any(request, transport.settings)))
 
 
-def _describe(estimate: Mapping[str, Any]) -> str:
-    count, objects = estimate["inferences"], estimate["objects"]
-    inferences, with_objects = write_count(count, "inference"), write_count(objects, "object")
-    return f"It takes {inferences} with {with_objects}; held: {estimate['held']:,}."
+@dataclass(frozen=True, slots=True)
+class _Estimate:
+    """What an erasure would take."""
+
+    inferences: int
+    objects: int
+    held: int
 
 
-def _print(answer: Json, options: argparse.Namespace) -> None:
+def _describe(answer: Mapping[str, Any]) -> str:
+    estimate = decode(_Estimate, answer)
+    inferences = write_count(estimate.inferences, "inference")
+    objects = write_count(estimate.objects, "object")
+    return f"It takes {inferences} with {objects}; held: {estimate.held:,}."
+
+
+def _print(answer: Mapping[str, Json], options: argparse.Namespace) -> None:
     if is_table(options):
         print_members({name: value for name, value in answer.items() if name != "models"})
     else:

@@ -5,6 +5,7 @@ It also lists what erasures took of one.
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +15,7 @@ from inference_store_client.decoding import decode
 from inference_store_client.errors import SettingsError
 from inference_store_client.exporting import read_export
 from inference_store_client.reading import fetch_plain
-from inference_store_client.requests import make_path, make_request
+from inference_store_client.requests import Request, make_path, make_request
 from inference_store_client.sync.export import Export
 from inference_store_client.sync.transport import Transport
 
@@ -65,9 +66,9 @@ def _list(options: argparse.Namespace) -> None:
     """Show the exports that you may see, the newest first."""
     request = make_request("GET", make_path("exports"), params={"limit": str(options.limit)})
     with open_store(options, IMPATIENT) as transport:
-        page: Any = transport.run(fetch_plain(request, transport.settings))
-    _print(page["items"], _COLUMNS, options)
-    if page["next"] is not None:
+        page = _read_page(transport, request)
+    _print(page.items, _COLUMNS, options)
+    if page.next is not None:
         say(f"There are more: --limit shows more than {options.limit}.")
 
 
@@ -82,11 +83,23 @@ def _read_erased(transport: Transport, id: str) -> Iterator[Mapping[str, Any]]:
     params: dict[str, str] = {}
     while True:
         request = make_request("GET", make_path("exports", id, "erased"), params=params)
-        page: Any = transport.run(fetch_plain(request, transport.settings))
-        yield from page["items"]
-        if page["next"] is None:
+        page = _read_page(transport, request)
+        yield from page.items
+        if page.next is None:
             return
-        params = {"cursor": page["next"]}
+        params = {"cursor": page.next}
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """Items as the API shows them."""
+
+    items: tuple[Mapping[str, Any], ...]
+    next: str | None
+
+
+def _read_page(transport: Transport, request: Request) -> _Page:
+    return decode(_Page, transport.run(fetch_plain(request, transport.settings)))
 
 
 def _print(
