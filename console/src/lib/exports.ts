@@ -22,6 +22,8 @@ export interface Export {
   rows: number;
   bytes: number;
   gone: number;
+  /** Blobs that are in no part: they were deleted, are not in the bucket, or too large. */
+  missing: number;
   error: string | null;
   retry_at: string | null;
   erased_by: string | null;
