@@ -3,20 +3,22 @@
 The store writes a cursor into the last field of each record; it is taken out again. CSV has no mark
 of its end, and HTTP's own can be lost: a proxy that asks the store in HTTP/1.0 takes a broken
 connection for the end, and a compressed answer that is cut off is no error of httpx. So the end is
-where a page after the last record is empty.
+where a page after the last record has nothing that was received before the stream began: what is
+received meanwhile may come behind the end, for as long as one asks.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from .chunks import RESTART, Chunk
 from .columns import CHANGED
 from .commands import Close, Deliver, Failure, Read, Steps
 from .errors import ConnectionFailed, UnexpectedAnswer
 from .question import Question
-from .reading import find_first
+from .reading import read_page
 from .requests import CSV
 from .resuming import Position, resume
 from .settings import ClientSettings
@@ -24,6 +26,9 @@ from .streaming import CUT
 
 _CURSOR: Final = b'"cursor"'
 _MOST_BYTES: Final = 256 * 1024 * 1024
+_RECEIVED: Final = "received_at"
+_LOOKED_AT: Final = 50
+"""Matches after the last record: in most orders those that have just been received are few."""
 
 
 class RecordDecoder:
@@ -64,25 +69,33 @@ def stream_csv(
 ) -> Steps[None]:
     """Deliver the records of a CSV file: a Chunk for several, or RESTART."""
     make_request = partial(question.columns_request, fields, accept=CSV)
-    find_next = partial(_find_next, replace(question, fields=()), settings)
-    read_part = partial(_read_records, _Head(), find_next)
+    following = replace(question, fields=(_RECEIVED,))
+    is_short = partial(_is_short, following, settings, datetime.now(UTC))
+    read_part = partial(_read_records, _Head(), is_short)
     yield from resume(make_request, read_part, settings, Position())
 
 
-def _find_next(question: Question, settings: ClientSettings, cursor: str | None) -> Steps[Any]:
-    """Return the first match after the cursor; None: there is none."""
-    return (yield from find_first(question, dict, settings, cursor))
+def _is_short(
+    question: Question, settings: ClientSettings, began: datetime, cursor: str | None
+) -> Steps[bool]:
+    """Return whether a match that was there when the stream began follows the cursor."""
+    is_first = True
+    while is_first or cursor is not None:
+        page = yield from read_page(question, dict, settings, cursor, _LOOKED_AT)
+        if page.items:
+            return any(datetime.fromisoformat(item[_RECEIVED]) < began for item in page.items)
+        cursor, is_first = page.next, False
+    return False
 
 
 def _read_records(
-    head: _Head, find_next: Callable[[str | None], Steps[Any]], position: Position
+    head: _Head, is_short: Callable[[str | None], Steps[bool]], position: Position
 ) -> Steps[Failure | None]:
     """Read what one connection brings; None: that was the end."""
     if (failure := (yield from _read_answer(head, position))) is not None:
         return failure
     yield Close()
-    following = yield from find_next(position.cursor)
-    return None if following is None else Failure(ConnectionFailed(CUT))
+    return Failure(ConnectionFailed(CUT)) if (yield from is_short(position.cursor)) else None
 
 
 def _read_answer(head: _Head, position: Position) -> Steps[Failure | None]:

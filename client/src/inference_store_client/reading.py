@@ -54,11 +54,9 @@ def read_pages(
         cursor, is_first = page.next, False
 
 
-def find_first(
-    question: Question, build: Build, settings: ClientSettings, cursor: str | None = None
-) -> Steps[Any]:
-    """Return the first match, after a cursor; None: nothing matches."""
-    is_first = True
+def find_first(question: Question, build: Build, settings: ClientSettings) -> Steps[Any]:
+    """Return the first match; None: nothing matches."""
+    cursor, is_first = None, True
     while is_first or cursor is not None:
         page = yield from read_page(question, build, settings, cursor, 1)
         if page.items:

@@ -45,6 +45,8 @@ class FakeStore:
     """Whether the first line says how far the search is."""
     headers: dict[str, str] = field(default_factory=dict)
     """Of each answer that is a stream."""
+    arrivals: list[Line] = field(default_factory=list)
+    """What a page has after the last inference."""
     _pieces: Iterator[bytes | Failure] = field(default_factory=lambda: iter(()))
 
     def drive(self, steps: Steps[Any]) -> list[Any]:
@@ -84,7 +86,7 @@ class FakeStore:
         return Response(200, self.headers)
 
     def _open_page(self, begin: int) -> Response:
-        items = [make_item(number) for number in range(begin, self.count)][:1]
+        items = [make_item(number) for number in range(begin, self.count)][:50] or self.arrivals
         page = {"items": items, "next": None, "searched_back_to": None, "warnings": []}
         self._pieces = iter([json.dumps(page).encode(), b""])
         return Response(200)

@@ -15,6 +15,7 @@ from inference_store_client.origin import Origin
 from inference_store_client.question import Question
 from inference_store_client.retries import Retries
 from inference_store_client.settings import ClientSettings
+from tests.both_clients import make_item
 
 from .fake_stream import FakeStore
 
@@ -68,7 +69,8 @@ def test_a_whole_file_is_one_connection_without_cursors() -> None:
     assert read(store) == _EXPECTED
     body, last = store.bodies
     assert body["cursors"] is True
-    assert (last["cursor"], last["limit"], last["fields"]) == (str(_ROWS), 1, ["uid"])
+    assert (last["cursor"], last["limit"]) == (str(_ROWS), 50)
+    assert last["fields"] == ["received_at", "uid"]
 
 
 def test_it_is_whole_wherever_it_is_cut() -> None:
@@ -84,6 +86,13 @@ def test_an_end_after_a_whole_record_is_a_cut_if_more_match(records: int) -> Non
     store = make_store(chain([after], repeat(None)), is_silent=True)
     assert read(store) == _EXPECTED
     assert [body.get("cursor") for body in store.bodies] == [None, str(records), str(records), "40"]
+
+
+def test_the_end_is_not_awaited_while_inferences_arrive_behind_it() -> None:
+    arrival = make_item(_ROWS) | {"received_at": "2999-01-01T00:00:00Z"}
+    store = make_store(repeat(None), arrivals=[arrival])
+    assert read(store) == _EXPECTED
+    assert len(store.bodies) == 2
 
 
 def test_what_always_ends_early_without_an_error_is_an_error() -> None:
