@@ -37,7 +37,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help venv demo docs reference console console-test screenshots lock servers upstreams readers lint format types workflows hooks test unit unit-pythons golden integration acceptance citus e2e properties mutations faults faults-cold faults-steps \
-	bench-once bench-api bench-citus bench-console bench-erasure bench-export bench-ingest bench-neighbours bench-peers bench-proxy bench-query bench-rebuild bench-scale bench-start audit image sbom wheel client-wheel chart-package version notes chart chart-e2e \
+	bench-once bench-api bench-citus bench-console bench-erasure bench-export bench-ingest bench-neighbours bench-peers bench-proxy bench-proxy-servers bench-query bench-rebuild bench-scale bench-start audit image sbom wheel client-wheel chart-package version notes chart chart-e2e \
 	clean
 
 help: ## Print every target and what it does.
@@ -80,6 +80,8 @@ lock: $(DEV_STAMP) ## Resolve the dependencies again into the hashed lock files.
 	$(LOCK) --upgrade --group build --extra client --extra parquet --extra demo --extra dev -c requirements-demo.lock -o requirements-dev.lock
 	$(LOCK_BUILD) --upgrade -c requirements-demo.lock -o requirements-build.lock
 	$(LOCK:pyproject.toml=benchmarks/peers/requirements.in) --upgrade -o benchmarks/peers/requirements.lock
+	$(LOCK:pyproject.toml=benchmarks/proxy_servers/requirements.in) --upgrade -c requirements-dev.lock \
+		-o benchmarks/proxy_servers/requirements.lock
 	$(LOCK:pyproject.toml=tests/upstreams/requirements.in) --upgrade -o tests/upstreams/requirements.lock
 	$(LOCK:pyproject.toml=tests/upstreams/huggingface.in) --upgrade -o tests/upstreams/huggingface.lock \
 		--override tests/upstreams/huggingface-overrides.in --no-emit-package tensorflow --no-emit-package torch
@@ -198,6 +200,11 @@ bench-proxy: servers ## Measure the proxy beside no proxy and beside nginx, MINU
 	@$(BIN)/python -m benchmarks.proxy --rounds $(or $(ROUNDS),3) --seconds $(or $(SECONDS),6) \
 		--minutes $(or $(MINUTES),10)
 	@$(BIN)/python -m benchmarks.proxy.report
+
+# The other servers are kept in INFERENCE_STORE_BENCH_CACHE.
+bench-proxy-servers: servers ## Measure the proxy on other HTTP servers, and which cases of the wire they hold.
+	@$(BIN)/python -m benchmarks.proxy_servers --rounds $(or $(ROUNDS),5) --seconds $(or $(SECONDS),4)
+	@$(BIN)/python -m benchmarks.proxy_servers.report
 
 # ROWS are erased without objects, INFERENCES with three objects each; what is loaded is kept in
 # INFERENCE_STORE_BENCH_CACHE.

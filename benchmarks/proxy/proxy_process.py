@@ -1,8 +1,8 @@
 """The proxy as its users start it, on the servers of the benchmark."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import psutil
 from tests.servers.environment import service_environment
@@ -13,6 +13,8 @@ from tests.service_process import Service
 
 from .nginx import until_open
 from .workloads import Ports
+
+Start: TypeAlias = Callable[[str, Mapping[str, str], Path], Service]
 
 # What became of exchanges, as the proxy's own metrics count them.
 _COUNTED: Final = {
@@ -41,9 +43,9 @@ class Proxy:
 
     def __init__(
         self, folder: Path, *, upstream: Ports, kafka: KafkaServer, s3: MinioServer, bucket: str,
-        settings: Mapping[str, str], stripping: bool = False,
+        settings: Mapping[str, str], stripping: bool = False, start: Start = Service,
     ) -> None:  # fmt: skip
-        """`settings`: names without the prefix."""
+        """`settings`: names without the prefix; `start`: starts another than the product's own."""
         self.ports = Ports.free()
         environment = service_environment(
             "", kafka, s3, bucket,
@@ -52,7 +54,7 @@ class Proxy:
             PROXY_GRPC_PORT=str(self.ports.grpc),
             **{"PROXY_CAPTURE_PRIORITY": "idle", **settings},
         )  # fmt: skip
-        self.service = Service("proxy", environment, folder)
+        self.service = start("proxy", environment, folder)
         for port in self.ports:
             until_open(self.service.process, port, "the proxy")
         # its start is no part of what is measured
