@@ -14,7 +14,7 @@ PAGE: Final = _DOCS / "explanation" / "benchmarks.md"
 _HEAD: Final = """# {title}
 
 [Benchmarks](../../explanation/benchmarks.md) says what is measured and what the figures mean.
-`python -m benchmarks.{name}.report` makes this page from the results of `make bench-{name}`.
+`python -m benchmarks.{module}.report` makes this page from the results of `make bench-{name}`.
 
 """
 
@@ -40,7 +40,8 @@ def write_bars(name: str, bars: Iterable[Bar]) -> None:
 
 def format_figures(name: str, title: str, section: str) -> str:
     """Return the page of figures, in Markdown."""
-    return f"{_HEAD.format(title=title, name=name)}{section}\n"
+    module = name.replace("-", "_")
+    return f"{_HEAD.format(title=title, name=name, module=module)}{section}\n"
 
 
 def replace_bars(page: str, name: str, bars: Iterable[Bar]) -> str:

@@ -11,10 +11,18 @@ from benchmarks.erasure import report as erasure
 from benchmarks.pages import FIGURES, PAGE, Bar, format_figures, replace_bars
 from benchmarks.peers import report as peers
 from benchmarks.proxy import report as proxy
+from benchmarks.proxy_servers import report as proxy_servers
 from benchmarks.query import report as query
 from benchmarks.query.plot import draw_plot
 
-_REPORTS = {"citus": citus, "erasure": erasure, "peers": peers, "proxy": proxy, "query": query}
+_REPORTS = {
+    "citus": citus,
+    "erasure": erasure,
+    "peers": peers,
+    "proxy": proxy,
+    "proxy-servers": proxy_servers,
+    "query": query,
+}
 _HELD = {
     name: page_report for name, page_report in _REPORTS.items() if hasattr(page_report, "list_bars")
 }
