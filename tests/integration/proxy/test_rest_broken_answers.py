@@ -82,6 +82,29 @@ async def test_drops_trailers_of_an_answer() -> None:
     assert response.endswith(b"\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
 
 
+async def test_trailers_are_no_headers_of_the_next_answer_on_the_connection() -> None:
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        with closing(writer):
+            await reader.readuntil(b"{}")
+            writer.write(CHUNKED + b"3\r\nabc\r\n0\r\nX-Late: of another caller\r\n\r\n")
+            await reader.readuntil(b"{}")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with proxy(port, FakeCaptures()) as before:
+            first = await send_raw(before, REQUEST)
+            second = await send_raw(before, REQUEST)
+    assert first.endswith(b"3\r\nabc\r\n0\r\n\r\n")
+    assert second.endswith(b"\r\n\r\nok")
+    assert b"x-late" not in second.lower()
+    assert connections == 1
+
+
 @pytest.mark.parametrize(
     "answer",
     [
