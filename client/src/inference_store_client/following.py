@@ -4,8 +4,9 @@ https://html.spec.whatwg.org/multipage/server-sent-events.html
 """
 
 import json
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from .commands import Close, Deliver, Failure, Read, Steps, Wait
@@ -19,6 +20,11 @@ from .values.problems import Problem
 EVENTS: Final = "text/event-stream"
 BEGIN: Final = "begin"
 ARRIVED: Final = "inferences"
+INTERRUPTED: Final = "interrupted"
+"""An event of the client: its data says why the store cannot be reached."""
+_TOLD: Final = 2
+"""The attempt in vain from which on an interruption is told: a restart behind a load balancer takes
+one."""
 _END: Final = "end"
 _MOST_BYTES: Final = 16 * 1024 * 1024
 
@@ -62,21 +68,25 @@ def _read_event(members: dict[bytes, bytes]) -> Event:
 
 
 def follow(request: Request, settings: ClientSettings) -> Steps[None]:
-    """Deliver the events of a route for ever; `begin` comes again after each interruption.
+    """Deliver the events of a route for ever; `begin` comes again after each interruption, and
+    `INTERRUPTED` with the reason before it, if the store cannot be reached at once.
 
-    Raises the refusal that ended them, or ConnectionFailed.
+    Raises the refusal that ended them, or ConnectionFailed if they never began.
     """
-    attempt = 0
+    attempt, retries = 0, settings.retries
     while True:
         progress = _Progress()
         failure = yield from _follow_once(request, settings, progress)
+        if failure is None or progress.has_begun:
+            attempt, retries = 0, replace(retries, attempts=sys.maxsize)
         if failure is None:
-            attempt = 0
             continue
-        attempt = 1 if progress.has_begun else attempt + 1
-        wait = settings.retries.find_wait(failure, attempt)
+        attempt += 1
+        wait = retries.find_wait(failure, attempt)
         if wait is None:
             raise failure.error
+        if attempt == _TOLD and retries.attempts == sys.maxsize:
+            yield Deliver([Event(INTERRUPTED, str(failure.error))])
         yield Wait(wait)
 
 

@@ -8,6 +8,9 @@ from typing import Final
 
 from .commands import Failure
 
+_MOST_DOUBLED: Final = 100
+"""So many times a wait is doubled: more than any is worth, and fewer than a float takes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Retries:
@@ -33,7 +36,7 @@ class Retries:
         is_too_long = least > self.longest_retry_after_seconds
         if not failure.is_transient or is_too_long or attempt >= self.attempts:
             return None
-        doubled = self.first_wait_seconds * 2.0 ** (attempt - 1)
+        doubled = self.first_wait_seconds * 2.0 ** min(attempt - 1, _MOST_DOUBLED)
         wait = min(doubled, self.longest_wait_seconds)
         return max(wait * random.uniform(0.5, 1.0), least)
 

@@ -9,24 +9,29 @@ _CURSOR: Final = "cursor"
 
 
 class _Sink:
-    """A file whose first error is raised later: arro3 panics at one, and prints that."""
+    """A file whose first error is raised later, as is Ctrl-C: arro3 panics at one, and prints that,
+    or turns it into an error of its own."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self._error: OSError | None = None
+        self._error: BaseException | None = None
 
     @property
     def has_failed(self) -> bool:
         """Whether the rest need not be written."""
         return self._error is not None
 
+    def fail(self, error: BaseException) -> None:
+        """Write no more, and raise the error later."""
+        self._error = self._error or error
+
     def write(self, content: bytes) -> int:
         """Write, unless that has failed before."""
         try:
             if self._error is None:
                 self._file.write(content)
-        except OSError as error:
-            self._error = error
+        except BaseException as error:
+            self.fail(error)
         return len(content)
 
     def flush(self) -> None:
@@ -53,12 +58,19 @@ def write_parquet(source: IO[bytes], target: str) -> None:
         sink = _Sink(file)
         batches = _select(reader, names, sink)
         chosen = arro3_core.RecordBatchReader.from_batches(first, batches)
-        arro3_io.write_parquet(chosen, sink, compression="zstd(3)")
-        sink.check()
+        try:
+            arro3_io.write_parquet(chosen, sink, compression="zstd(3)")
+        finally:
+            sink.check()
 
 
 def _select(reader: Any, names: list[str], sink: _Sink) -> Iterator[Any]:
-    for batch in reader:
-        if sink.has_failed:
-            return
-        yield batch.select(names)
+    try:
+        for batch in reader:
+            if sink.has_failed:
+                return
+            yield batch.select(names)
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        sink.fail(error)

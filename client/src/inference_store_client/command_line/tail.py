@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from inference_store_client.errors import Unavailable
-from inference_store_client.following import ARRIVED, BEGIN, EVENTS, follow
+from inference_store_client.following import ARRIVED, BEGIN, EVENTS, INTERRUPTED, follow
 from inference_store_client.question import Question
 from inference_store_client.reading import read_page
 from inference_store_client.requests import make_path, make_request
@@ -76,6 +76,8 @@ class Tail:
                 self._begin()
             elif event.name == ARRIVED:
                 self._show_arrived(event.data)
+            elif event.name == INTERRUPTED:
+                say(f"{event.data}: waiting for the store; Ctrl-C ends")
 
     def _begin(self) -> None:
         """Show the last arrivals; if they cannot be found in time, those to come are shown."""

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from inference_store_client import Forbidden, Retries
+from inference_store_client import ConnectionFailed, Forbidden, Retries
 from inference_store_client.command_line.printing import RowPrinter
 from inference_store_client.command_line.tail import Tail
 from inference_store_client.origin import Origin
@@ -18,6 +18,7 @@ from inference_store_client.sync.transport import Transport
 from tests.both_clients import make_item, make_problem
 
 _BEGIN = 'event: begin\ndata: {"at": "2026-11-01T00:00:00Z"}\n\n'
+_AWAY = "away"
 _SETTINGS = ClientSettings(
     Origin("https://store.example"), retries=Retries(first_wait_seconds=0.0, attempts=2)
 )
@@ -50,7 +51,10 @@ class FakeApi:
     def _follow(self) -> httpx.Response:
         if not self.follows:
             return make_problem(403)
-        return httpx.Response(200, content=self.follows.pop(0).encode())
+        follow = self.follows.pop(0)
+        if follow == _AWAY:
+            raise httpx.ConnectError("Connection refused")
+        return httpx.Response(200, content=follow.encode())
 
     @staticmethod
     def _answer(numbers: Sequence[int]) -> httpx.Response:
@@ -107,3 +111,21 @@ def test_a_key_that_is_erased_meanwhile_does_not_end_it() -> None:
         "empty",
         "empty",
     ]
+
+
+def test_it_waits_for_a_store_that_is_away(capsys: pytest.CaptureFixture[str]) -> None:
+    away = [_AWAY] * 2000
+    FakeApi([_BEGIN, *away, _BEGIN + write_arrived([7])], [[1], [1]]).run()
+    shown = capsys.readouterr()
+    names = [json.loads(line)["inference_id"] for line in shown.out.splitlines()]
+    assert names == ["frame-1", "frame-7"]
+    [line] = shown.err.splitlines()
+    assert "Connection refused" in line
+    assert "Ctrl-C ends" in line
+
+
+def test_a_store_that_was_never_there_is_an_error() -> None:
+    http = httpx.Client(transport=httpx.MockTransport(FakeApi([_AWAY] * 3, [])))
+    options = argparse.Namespace(model="m", filter=None, columns=None, format="jsonl")
+    with http, pytest.raises(ConnectionFailed):
+        Tail(Transport(_SETTINGS, http), options, RowPrinter(options)).follow()
