@@ -51,6 +51,11 @@ export const STATES: Record<string, string> = {
   expired: "Its time was up: its parts are deleted.",
 };
 
+/** Whether the parts are deleted, or being deleted: nothing can be fetched any more. */
+export function isOver(job: Export): boolean {
+  return ["cancelling", "cancelled", "expired"].includes(job.state);
+}
+
 export const PART_STATES: Record<string, string> = {
   listed: "It is still to be written.",
   writing: "It is being written.",
