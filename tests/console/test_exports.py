@@ -82,6 +82,8 @@ def test_parts_are_deleted_on_request(open_page: OpenPage) -> None:
     progress = page.get_by_role("region", name="Progress")
     expect(progress).to_contain_text("cancelled", timeout=WRITE_MS)
     expect(page.get_by_role("button", name="Delete the parts …")).to_have_count(0)
+    expect(page.get_by_role("button", name="Get the links")).to_have_count(0)
+    expect(progress).not_to_contain_text("in the bucket")
 
 
 def test_the_selected_alone_are_exported(open_page: OpenPage, console: Console) -> None:
