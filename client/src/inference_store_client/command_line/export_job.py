@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final, get_args
-from uuid import UUID
 
 from inference_store_client import exporting
 from inference_store_client.decoding import decode
@@ -81,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
 
 def download(export: Export, folder: Path, news: str | None = None) -> None:
     """Say the news of an export, wait until it is written, and download its parts."""
-    with _name_remedy(export.id):
+    with _name_remedy(export):
         if news is not None:
             say(news)
         parts, files = download_parts(export, folder)
@@ -125,15 +124,21 @@ def _warn_if_lost() -> Iterator[None]:
 
 
 @contextmanager
-def _name_remedy(id: UUID) -> Iterator[None]:
-    """Say of an error or Ctrl-C that the store goes on, and the commands for the export."""
+def _name_remedy(export: Export) -> Iterator[None]:
+    """Say of an error or Ctrl-C that the store goes on or has what it wrote, and the commands for
+    the export."""
     try:
         yield
     except ExportFailed:
         raise
     except BaseException as error:
-        error.add_note(
-            f"The store goes on with export {id}: `istore exports get {id} -o FOLDER` fetches it,"
-            f" `istore exports cancel {id}` stops it."
-        )
+        error.add_note(_describe_remedy(export))
         raise
+
+
+def _describe_remedy(export: Export) -> str:
+    get = f"`istore exports get {export.id} -o FOLDER` fetches it"
+    if export.state == "done":
+        return f"Export {export.id} stays in the store until it expires: {get}."
+    cancel = f"`istore exports cancel {export.id}` stops it"
+    return f"The store goes on with export {export.id}: {get}, {cancel}."

@@ -17,9 +17,9 @@ from tests.largest_file import largest_file
 from tests.unit.client.test_exporting import EXPORT, make_export, make_page, make_part
 
 
-def get(folder: Path, *answers: httpx.Response | BaseException) -> int:
+def get(folder: Path, *answers: httpx.Response | BaseException, state: str = "pending") -> int:
     """Read an export and download it, before these answers; return the exit code."""
-    recorded = Recorded([make_export("pending"), *answers])
+    recorded = Recorded([make_export(state), *answers])
     http = httpx.Client(transport=httpx.MockTransport(recorded))
     store = Store("https://store.example", retries=QUICK, http_client=http)
 
@@ -39,6 +39,16 @@ def test_ctrl_c_says_what_the_store_goes_on_with(
         f" fetches it, `istore exports cancel {EXPORT}` stops it.\n"
     )
     assert [*tmp_path.iterdir()] == []
+
+
+def test_ctrl_c_says_that_what_is_written_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert get(tmp_path / "frames", KeyboardInterrupt(), state="done") == 130
+    assert capsys.readouterr().err == (
+        f"Export {EXPORT} stays in the store until it expires:"
+        f" `istore exports get {EXPORT} -o FOLDER` fetches it.\n"
+    )
 
 
 def test_a_full_disk_says_where_the_export_still_is(
