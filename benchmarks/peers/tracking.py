@@ -8,12 +8,10 @@ environment (mlflow_client.py) and keeps the time itself.
 import asyncio
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,8 +22,8 @@ from tests.servers.ports import free_port
 from tests.servers.process import LeashedProcess
 from tests.servers.waiting import wait_until
 
+from benchmarks.locked_environment import install_locked
 from benchmarks.query.asker import PAGE, Answer
-from benchmarks.query.dataset import cache
 
 from .questions import MODEL, Put
 from .traces import Trace, uid_of
@@ -44,21 +42,7 @@ _LINE = 64 * 2**20
 
 def environment() -> Path:
     """The folder of MLflow's executables, installed if they are not there."""
-    folder = cache() / f"mlflow-{sha256(_LOCK.read_bytes()).hexdigest()[:12]}"
-    ready = folder / "ready"
-    if not ready.exists():
-        print(f"installing MLflow into {folder} …", flush=True)
-        uv = str(Path(sys.executable).with_name("uv"))
-        python = str(folder / "bin" / "python")
-        _run(uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(folder))
-        install = (uv, "pip", "install", "--quiet", "--require-hashes", "--python", python)
-        _run(*install, "-r", str(_LOCK))
-        ready.touch()
-    return folder / "bin"
-
-
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True)
+    return install_locked("mlflow", _LOCK) / "bin"
 
 
 def version() -> str:

@@ -1,34 +1,26 @@
-"""Servers that the product does not install: from their lock, into a folder of their own."""
+"""Servers that the product does not install: from their lock, in an environment of their own."""
 
-import subprocess
 import sys
-from hashlib import sha256
+import sysconfig
 from pathlib import Path
 from typing import Final
 
-from benchmarks.query.dataset import cache
+from benchmarks.locked_environment import install_locked
 
 LOCK: Final = Path(__file__).with_name("requirements.lock")
 
 
 def install_servers() -> Path:
-    """Return the folder of the servers' packages, installed if they are not there."""
-    folder = cache() / f"proxy-servers-{sha256(LOCK.read_bytes()).hexdigest()[:12]}"
-    ready = folder / "ready"
-    if not ready.exists():
-        print(f"installing servers into {folder} …", flush=True)
-        uv = str(Path(sys.executable).with_name("uv"))
-        target = ("--quiet", "--require-hashes", "--target", str(folder))
-        subprocess.run([uv, "pip", "install", *target, "-r", str(LOCK)], check=True)
-        ready.touch()
-    return folder
+    """Return the folder of the servers' environment, made if it is not there."""
+    return install_locked("proxy-servers", LOCK)
 
 
 def find_servers() -> None:
     """Let this process import them, after all that the product has."""
     folder = str(install_servers())
-    if folder not in sys.path:
-        sys.path.append(folder)
+    packages = sysconfig.get_path("purelib", scheme="venv", vars={"base": folder})
+    if packages not in sys.path:
+        sys.path.append(packages)
 
 
 def list_versions() -> dict[str, str]:

@@ -2,13 +2,11 @@
 `build_server`, and carries the same application in the same event loop."""
 
 import asyncio
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-import uvicorn
 from aiohttp import web
 from tests.polling import until
 from tests.servers.ports import free_port
@@ -136,30 +134,14 @@ class Granian(CarryingServer):
         await serving
 
 
-def _build_uvicorn(http: str) -> Callable[..., Server]:
+def _build_uvicorn(http: Literal["h11", "httptools"]) -> Callable[..., Server]:
     """Return the builder of the proxy's server with uvicorn's own reading of HTTP."""
 
-    def build(
-        app: App, *, host: str, port: int, grace_seconds: float, connections: Connections,
-        limits: Limits, **_: Any,
-    ) -> Server:  # fmt: skip
-        config = uvicorn.Config(
-            Served(app),
-            http=http,
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=math.ceil(limits.idle),
-            timeout_graceful_shutdown=max(1, round(grace_seconds)),
-            h11_max_incomplete_event_size=MOST_HEAD_BYTES,
-        )
-        sockets = listen(host, port, setting="PROXY", backlog=_BACKLOG)
-        return Server(config, sockets, connections, limits)
+    def build(app: App, **options: Any) -> Server:
+        server = build_server(app, **options)  # type: ignore[arg-type]
+        server.config.http = http
+        server.config.h11_max_incomplete_event_size = MOST_HEAD_BYTES
+        return server
 
     return build
 
