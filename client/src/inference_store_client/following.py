@@ -22,9 +22,8 @@ BEGIN: Final = "begin"
 ARRIVED: Final = "inferences"
 INTERRUPTED: Final = "interrupted"
 """An event of the client: its data says why the store cannot be reached."""
-_TOLD: Final = 2
-"""The attempt in vain from which on an interruption is told: a restart behind a load balancer takes
-one."""
+_ANNOUNCED_ATTEMPT: Final = 2
+"""The failed attempt that is announced: the first is often a server that restarts."""
 _END: Final = "end"
 _MOST_BYTES: Final = 16 * 1024 * 1024
 
@@ -73,19 +72,20 @@ def follow(request: Request, settings: ClientSettings) -> Steps[None]:
 
     Raises the refusal that ended them, or ConnectionFailed if they never began.
     """
-    attempt, retries = 0, settings.retries
+    attempt, has_begun = 0, False
+    endless = replace(settings.retries, attempts=sys.maxsize)
     while True:
         progress = _Progress()
         failure = yield from _follow_once(request, settings, progress)
         if failure is None or progress.has_begun:
-            attempt, retries = 0, replace(retries, attempts=sys.maxsize)
+            attempt, has_begun = 0, True
         if failure is None:
             continue
         attempt += 1
-        wait = retries.find_wait(failure, attempt)
+        wait = (endless if has_begun else settings.retries).find_wait(failure, attempt)
         if wait is None:
             raise failure.error
-        if attempt == _TOLD and retries.attempts == sys.maxsize:
+        if has_begun and attempt == _ANNOUNCED_ATTEMPT:
             yield Deliver([Event(INTERRUPTED, str(failure.error))])
         yield Wait(wait)
 

@@ -24,5 +24,5 @@ def warn_of_header(headers: Mapping[str, str]) -> None:
     try:
         texts = json.loads(text)
     except ValueError:  # something on the way has cut it
-        texts = [text]
-    warn(texts)
+        texts = text
+    warn(map(str, texts) if isinstance(texts, list) else [text])

@@ -90,6 +90,7 @@ def _refuse_unknown(number: int, name: str, field: str, part: str) -> None:
     known_names = parts or list(FIELDS)
     if name not in known_names:
         hint = describe_nearest(nearest(name, known_names, limit=3), known_names)
-        message = f"there is no field {name!r}; {hint}; a metadata key is written metadata.KEY"
+        message = f"there is no field {name!r}; {hint}"
+        message += "" if part else "; a metadata key is written metadata.KEY"
         faults = [Fault(f"fields[{number}]", message, known_names)]
         raise Invalid(f"{message[0].upper()}{message[1:]}.", faults=faults)

@@ -128,6 +128,8 @@ async def test_rejects_unknown_field(client: httpx.AsyncClient, name: str, near:
     assert fault["path"] == "fields[1]"
     assert near in fault["message"]
     assert near in fault["known"]
+    is_hinted = "written metadata.KEY" in fault["message"]
+    assert is_hinted == (name in {"inference_ids", "metadata."})
 
 
 async def test_fields_of_a_link_and_a_cursor_of_other_fields(

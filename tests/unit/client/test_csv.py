@@ -129,7 +129,7 @@ def test_what_has_no_cursors_is_an_error() -> None:
         read(make_store(repeat(None), encode_columns=lambda _: b'"a","b"\r\n"1","2"\r\n'))
 
 
-@pytest.mark.parametrize("text", ['["a remark", "another"]', '["a remark'])
+@pytest.mark.parametrize("text", ['["a remark", "another"]', '["a remark', '{"a remark": 1}'])
 def test_warnings_of_the_header_come_once(text: str) -> None:
     headers = {"inference-store-warnings": text}
     store = make_store(chain([200], repeat(None)), headers=headers)
