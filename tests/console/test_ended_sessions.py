@@ -61,7 +61,7 @@ def wait_ended(page: Page) -> None:
 def test_a_page_at_rest_says_that_its_key_was_revoked(
     open_page: OpenPage, console: Console, guarded: Console, is_elsewhere: bool
 ) -> None:
-    """Also if another process of the api revoked it: it is looked up anew for such a page."""
+    """Also if another process of the api revoked it: its key is looked up again for such a page."""
     key = make_key(guarded)
     page = open_page(PAGE, of=guarded)
     enter(page, key["key"])
@@ -72,7 +72,8 @@ def test_a_page_at_rest_says_that_its_key_was_revoked(
     known_until = time.time() + WATCHED_SECONDS
     wait_ended(page)
     later = [look.response() for look in looks if began_at(look) > known_until]
-    assert {answer and answer.status for answer in later} <= {401}, "it was not looked up anew"
+    statuses = {answer and answer.status for answer in later}
+    assert statuses <= {401}, "the key was not looked up again"
 
 
 def test_the_same_page_goes_on_with_another_key(open_page: OpenPage, guarded: Console) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.erasure.ledger import Ledger
 from inference_store.objects import Blobs
 from inference_store.operations.reconcile import reconciliations
 from inference_store.operations.reconcile.reconciler import Reconciler
@@ -54,6 +55,11 @@ def blobs(settings: RetentionSettings) -> Iterator[Blobs]:
 @pytest.fixture
 def storing(engine: AsyncEngine, blobs: Blobs, bucket: str) -> Storing:
     return Storing(engine, blobs, bucket)
+
+
+@pytest.fixture
+def ledger(engine: AsyncEngine, blobs: Blobs) -> Ledger:
+    return Ledger(engine, blobs, prefix="ledger/")
 
 
 @pytest.fixture

@@ -59,11 +59,6 @@ async def _count_certified(engine: AsyncEngine, erasure: Erasure) -> Sequence[in
 
 
 @pytest.fixture
-def ledger(engine: AsyncEngine, blobs: Blobs) -> Ledger:
-    return Ledger(engine, blobs, prefix="ledger/")
-
-
-@pytest.fixture
 def worker(
     engine: AsyncEngine, blobs: Blobs, ledger: Ledger, settings: RetentionSettings
 ) -> OrphanEraser:

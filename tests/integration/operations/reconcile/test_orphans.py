@@ -61,11 +61,6 @@ def _list_objects(storing: Storing) -> set[str]:
 
 
 @pytest.fixture
-def ledger(engine: AsyncEngine, blobs: Blobs) -> Ledger:
-    return Ledger(engine, blobs, prefix="ledger/")
-
-
-@pytest.fixture
 def worker(
     engine: AsyncEngine, blobs: Blobs, ledger: Ledger, settings: RetentionSettings
 ) -> OrphanEraser:

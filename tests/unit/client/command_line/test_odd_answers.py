@@ -2,14 +2,15 @@
 
 import json
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import quote, unquote
 
 import pytest
 
 from inference_store_client.command_line.main import main
+
+from .http_server import serve
 
 _ID = "019ac3f2-7c00-8123-9abc-000000000001"
 _ASKS = [
@@ -47,12 +48,8 @@ class _Answering(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def origin() -> Iterator[str]:
-    with HTTPServer(("127.0.0.1", 0), _Answering) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with serve(_Answering) as origin:
+        yield origin
 
 
 _ODD: list[Any] = [[], None, "text", {"items": {}, "next": 5}, {"items": ["x"], "next": None}]
@@ -71,6 +68,6 @@ def test_an_odd_answer(
     origin: str, capsys: pytest.CaptureFixture[str], words: list[str], answer: Any
 ) -> None:
     status = main([*words, "--url", f"{origin}/{quote(json.dumps(answer), safe='')}"])
-    said = capsys.readouterr().err
-    assert (status > 0, "Error" in said) == (True, False)
-    assert "the answer " in said or "of the API" in said or "a command line" in said
+    errors = capsys.readouterr().err
+    assert (status > 0, "Error" in errors) == (True, False)
+    assert "the answer " in errors or "of the API" in errors or "a command line" in errors

@@ -7,10 +7,9 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import nullcontext
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
@@ -19,6 +18,8 @@ from inference_store_client.command_line.ending import end_quietly
 from inference_store_client.command_line.get import write_part
 from inference_store_client.command_line.printing import RowPrinter
 from tests.both_clients import make_item
+
+from .http_server import serve
 
 _SOURCE = Path(__file__).parents[4] / "client" / "src"
 _MAIN = f"{sys.executable} -m inference_store_client.command_line.main"
@@ -87,16 +88,12 @@ class _Counting(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with HTTPServer(("127.0.0.1", 0), _Counting) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with serve(_Counting) as url:
+        yield url
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "output", "said"),
+    ("words", "status", "output", "errors"),
     [
         ("count m >/dev/full", 1, "", "warning: look\nstandard output: No space left on device\n"),
         ("count m >&-", 0, "", "warning: look\n"),
@@ -106,7 +103,7 @@ def url() -> Iterator[str]:
     ],
 )
 def test_where_it_writes_to(
-    tmp_path: Path, url: str, words: str, status: int, output: str, said: str
+    tmp_path: Path, url: str, words: str, status: int, output: str, errors: str
 ) -> None:
     ended = subprocess.run(
         ["sh", "-c", f"exec {_MAIN} {words}"],
@@ -116,4 +113,4 @@ def test_where_it_writes_to(
         check=False,
         timeout=60,
     )
-    assert (ended.returncode, ended.stdout, ended.stderr) == (status, output, said)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (status, output, errors)
