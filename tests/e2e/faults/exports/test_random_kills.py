@@ -108,22 +108,30 @@ class Killing:
     erasure: str = ""
 
     async def kill_often(self) -> None:
-        """Kill and start again; there is always something to do."""
-        for _ in range(KILLS):
+        """Kill and start again; there is always something to do. Half of the kills come before the
+        erasure."""
+        for number in range(KILLS):
             await self._prepare()
             self.service.restart()
+            if number == KILLS // 2:
+                await self._erase()
             await self._wait_for_changes(self.moments.randint(1, _MOST_CHANGES))
             await asyncio.to_thread(self.service.kill)
 
     async def _prepare(self) -> None:
-        """Request more if all is done, and the erasure once the writing has begun."""
-        shown = await self._list()
-        if {export["state"] for export in shown} <= {"done"}:
+        """Request more if all is done."""
+        if {export["state"] for export in await self._list()} <= {"done"}:
             self.rounds.append(await self.exporting.request_all())
-        elif not self.erasure and {export["state"] for export in shown} <= {"writing", "done"}:
-            self.rounds_before = len(self.rounds)
-            ids = [inference.inference_id for inference in GONE]
-            self.erasure = await self.exporting.erase(ids)
+
+    async def _erase(self) -> None:
+        """Request the erasure as soon as every member is listed: mostly amid the writing."""
+
+        def are_listed(shown: list[dict[str, Any]]) -> bool:
+            return {export["state"] for export in shown} <= {"writing", "done"}
+
+        await until(self._list, are_listed, seconds=60)
+        self.rounds_before = len(self.rounds)
+        self.erasure = await self.exporting.erase([inference.inference_id for inference in GONE])
 
     async def _list(self) -> list[dict[str, Any]]:
         ids = {export for some in self.rounds for export in some.values()}
