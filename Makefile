@@ -36,7 +36,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv demo docs reference console console-test screenshots lock servers upstreams readers lint format types workflows hooks test unit unit-pythons golden integration acceptance citus e2e properties mutations faults faults-cold faults-steps \
+.PHONY: help venv demo docs reference console console-test screenshots lock servers upstreams readers lint format types workflows hooks test unit unit-pythons golden integration long acceptance citus e2e properties mutations faults faults-cold faults-steps \
 	bench-once bench-api bench-citus bench-console bench-erasure bench-export bench-ingest bench-neighbours bench-peers bench-proxy bench-proxy-servers bench-query bench-rebuild bench-scale bench-start audit image sbom wheel client-wheel chart-package version notes chart chart-e2e \
 	clean
 
@@ -138,11 +138,16 @@ golden: $(DEV_STAMP) ## Write the golden files again, after a change of what the
 unit-pythons: $(DEV_STAMP) ## Run the unit tests under Debian's Python and the newest one here, or PYTHONS=all, or PYTHONS="python3.12 ...".
 	@$(STEP) $@ env OLDEST=$(OLDEST) NEWEST=$(NEWEST) tests/pythons.sh $(PYTHONS)
 
-integration: servers ## Run the tests of the parts, and a kill at every failpoint, on real servers.
-	@$(STEP) $@ $(WORKING) tests/integration tests/e2e/faults
+# What is marked `kills` or `long` takes half of the time of tests/integration.
+PARTS := tests/integration tests/e2e/faults
+integration: servers ## Run the tests of the parts on real servers, without the long ones.
+	@$(STEP) $@ $(WORKING) -m "not kills and not long" $(PARTS)
+
+long: servers ## Kill at every failpoint, and run the long tests of the parts, on real servers.
+	@$(STEP) $@ $(WORKING) -m "kills or long" $(PARTS)
 
 # Its parts; chart-e2e needs root, or a KUBECONFIG.
-ACCEPTANCE ?= e2e citus faults chart bench-once console-test unit-pythons chart-e2e
+ACCEPTANCE ?= long e2e citus faults chart bench-once console-test unit-pythons chart-e2e
 acceptance: $(ACCEPTANCE) ## Run all that takes longer: see docs/how-to/tests.md.
 
 e2e: servers upstreams readers ## Run the tests of the whole line, before real model servers, and with real readers.
@@ -158,7 +163,7 @@ CITUS ?=
 citus: servers ## Run what a cluster could break on Citus: INFERENCE_STORE_TEST_CITUS_DSN, or three nodes here.
 	@$(STEP) $@ $(BIN)/python -m tests.runs.citus "$(CITUS)" $(WORKING)
 
-properties: servers ## Try all examples of the property tests, up to ten times those of `make test`.
+properties: servers ## Try all examples of the property tests, up to ten times those of the other runs.
 	@$(PYTEST) $$(grep -rl "from hypothesis" tests --include=test_*.py) --hypothesis-profile=long
 
 mutations: servers ## Break the product in known ways, and show which test sees each.
@@ -168,8 +173,8 @@ faults: servers upstreams ## Kill and stop everything under load, and check that
 	@INFERENCE_STORE_TEST_COLD=1 $(STEP) $@ $(WORKING) --faults -m faults tests/e2e tests/integration \
 		--ignore=$(FAULTS_STEPS)
 
-faults-cold: servers ## Repeat the kills at failpoints of `make test` with processes that start cold.
-	@INFERENCE_STORE_TEST_COLD=1 $(STEP) $@ $(WORKING) -m kills tests/e2e/faults tests/integration
+faults-cold: servers ## Repeat the kills at every failpoint with processes that start cold.
+	@INFERENCE_STORE_TEST_COLD=1 $(STEP) $@ $(WORKING) -m kills $(PARTS)
 
 FAULTS_STEPS := tests/e2e/faults/deletion/test_steps.py
 faults-steps: servers ## Try each of five faults at each step of a deletion.

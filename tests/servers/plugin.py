@@ -57,6 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{mark}: needs a real {server}{instead}")
     config.addinivalue_line("markers", "faults: long faults under load, run with --faults")
     config.addinivalue_line("markers", "kills: kill -9 at a failpoint, met by a real process")
+    config.addinivalue_line("markers", "long: many examples or turns; `make test` leaves it out")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -170,9 +170,9 @@ KILLS = {
 
 
 def test_every_failpoint_is_met_by_a_kill() -> None:
-    """In `make test`, and with processes started cold in `make faults-cold`: both run these."""
+    """In `make long`, and with processes started cold in `make faults-cold`: both run these."""
     assert set(FAILPOINTS) == {failpoint for places in KILLS.values() for failpoint in places}
     for test in KILLS:
         marks = {mark.name for mark in getattr(test, "pytestmark", ())}
         assert "kills" in marks, f"{test.__module__}.{test.__name__} is not marked `kills`"
-        assert "faults" not in marks, f"{test.__name__} would be left out of `make test`"
+        assert "faults" not in marks, f"{test.__name__} would be left out of `make long`"

@@ -39,6 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
+@pytest.mark.long
 async def test_generated_client_calls_every_reading_route(
     make_app: MakeApp, engine: AsyncEngine, blobs: Blobs, bucket: str, folder: Path
 ) -> None:

@@ -69,6 +69,7 @@ def freeze_memory() -> Iterator[None]:
     gc.unfreeze()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ["query", "count", "aggregate"])
 async def test_other_requests_are_not_blocked(
     client: httpx.AsyncClient, engine: AsyncEngine, what: str

@@ -124,6 +124,7 @@ _MUST_SUCCEED = (
 _Reached = set[tuple[str, str]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
 def test_every_answer_is_documented(running_api: RunningApi, mode: GenerationMode) -> None:
     document = f"{running_api.address}/openapi.json"  # it takes a busy machine long to build

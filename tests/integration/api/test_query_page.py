@@ -36,6 +36,7 @@ def test_every_example_has_its_number() -> None:
     assert len(_EXAMPLES) == len(filters) + 3
 
 
+@pytest.mark.long
 async def test_examples_find_as_many_as_the_page_says(
     client: httpx.AsyncClient, engine: AsyncEngine
 ) -> None:

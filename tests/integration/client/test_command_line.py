@@ -125,6 +125,7 @@ async def test_an_error_names_what_is_wrong(istore: Istore, subtests: pytest.Sub
             assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.long
 async def test_every_format_has_every_match(istore: Istore, tmp_path: Path) -> None:
     for name in ("arrow", "csv", "jsonl", "parquet"):
         path = tmp_path / f"frames.{name}"
@@ -173,6 +174,7 @@ READERS = {
 }
 
 
+@pytest.mark.long
 async def test_an_export_that_is_cut_is_whole_or_not_there(
     make_app: MakeApp, engine: AsyncEngine, tmp_path: Path
 ) -> None:

@@ -54,6 +54,7 @@ async def read_ids(both: Client, inferences: Any) -> list[str]:
     return [inference.inference_id for inference in await both.list(inferences.stream)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("most", "cuts"), [(20_000, 40), (200_000, 4)])
 async def test_a_stream_that_is_cut_at_random_bytes_is_whole(
     proxy: CuttingProxy, both: Client, most: int, cuts: int

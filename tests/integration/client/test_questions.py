@@ -45,6 +45,7 @@ async def read_ids(both: Client, inferences: Any) -> list[str]:
     return [inference.inference_id for inference in await both.list(inferences.stream)]
 
 
+@pytest.mark.long
 async def test_an_expression_asks_for_the_same_as_its_text(
     make_app: MakeApp, engine: AsyncEngine, both: Client
 ) -> None:

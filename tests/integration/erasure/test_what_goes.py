@@ -200,6 +200,7 @@ async def _hold(stored: Stored, data: st.DataObject) -> Holding:
     return Holding(hold_filter.text, model, until, released)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 @settings(
     deadline=None,

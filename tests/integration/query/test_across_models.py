@@ -76,6 +76,7 @@ async def _build_queries(
         return await build_queries(connection, query if newest_first else query.in_order(), models)
 
 
+@pytest.mark.long
 async def test_pages_and_counts(engine: AsyncEngine) -> None:
     by_model = _make_models()
     models = [await store(engine, *entries) for entries in by_model]

@@ -4,6 +4,7 @@ from dataclasses import fields, is_dataclass, replace
 from decimal import Decimal
 from typing import Any
 
+import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -143,6 +144,7 @@ def _replace_keys(node: Any, keys: dict[str, int]) -> Any:
     )
 
 
+@pytest.mark.long
 async def test_the_largest_filters(engine: AsyncEngine) -> None:
     inferences = InferenceMaker(7).make_inferences("model", 40)
     model = await store(engine, *inferences)

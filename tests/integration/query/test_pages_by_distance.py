@@ -57,6 +57,7 @@ def _metres(inference: NewInference, point: tuple[Decimal, Decimal]) -> float | 
     return None if location is None else metres(location, point)
 
 
+@pytest.mark.long
 @settings(
     max_examples=examples(40),
     deadline=None,

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -68,6 +69,7 @@ def is_within(bounds: Mapping[str, float], score: float | None) -> bool:
     )
 
 
+@pytest.mark.long
 @settings(
     max_examples=examples(100),
     deadline=None,

@@ -110,6 +110,7 @@ async def _fetch_everything(
         queries = [query.after(reached[-1]) for query in queries]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("newest_first", [True, False], ids=["newest first", "oldest first"])
 @pytest.mark.parametrize("count", [1, 2], ids=["one model", "two models"])
 async def test_pages_together_hold_everything_once(

@@ -79,6 +79,7 @@ def _value(entry: NewInference, key: str, family: str, *, descending: bool) -> A
     return max(values) if descending else min(values)
 
 
+@pytest.mark.long
 @settings(
     max_examples=examples(30),
     deadline=None,
@@ -212,6 +213,7 @@ async def _give_times(engine: AsyncEngine, entries: Sequence[NewInference]) -> N
             )
 
 
+@pytest.mark.long
 async def test_sorts_by_every_property(engine: AsyncEngine) -> None:
     entries = _make_rows()
     other = [NewInference(f"o-{n}", at(n * _DAY), model_id="another") for n in range(3)]

@@ -88,6 +88,7 @@ def _sort_by_truth(
     return by_truth
 
 
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("model_index", range(_MODELS))
 @settings(_RELAXED, max_examples=examples(2_000 // _MODELS))
@@ -121,6 +122,7 @@ def _collect_uids(rows: Any) -> Any:
     return select(func.array_agg(table.c.uid)).scalar_subquery()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("counted", [False, True])
 @settings(_RELAXED, max_examples=examples(100))
 @given(data=st.data())

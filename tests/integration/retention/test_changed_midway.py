@@ -29,6 +29,7 @@ def change_midway(blobs: Watched, change: Coroutine[Any, Any, Any]) -> None:
     blobs.tell = tell
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("whole", [False, True])
 async def test_a_longer_policy_keeps_inferences_that_are_not_marked_yet(
     storing: Storing, settings: RetentionSettings, retain: Retain, whole: bool
@@ -51,6 +52,7 @@ async def test_a_longer_policy_keeps_inferences_that_are_not_marked_yet(
     assert await storing.stored() == list_uids(*survivors)
 
 
+@pytest.mark.long
 async def test_a_run_continues_under_a_shortened_policy(
     storing: Storing, settings: RetentionSettings, retain: Retain
 ) -> None:
@@ -79,6 +81,7 @@ async def test_a_policy_that_was_set_before_looks_at_what_came_under_another(
     assert (await retain(cause="schedule")).inferences_deleted == 2
 
 
+@pytest.mark.long
 async def test_the_next_run_takes_inferences_that_a_hold_released_during_a_run(
     storing: Storing, engine: AsyncEngine, settings: RetentionSettings, retain: Retain
 ) -> None:

@@ -43,6 +43,7 @@ def scheduled(engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings) ->
     return turn
 
 
+@pytest.mark.long
 async def test_counts_are_made_and_outdated(
     engine: AsyncEngine, storing: Storing, scheduled: Scheduled, retain: Retain
 ) -> None:

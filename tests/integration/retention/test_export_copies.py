@@ -119,6 +119,7 @@ class TestErasures:
         """The bucket of the test."""
         return any_bucket
 
+    @pytest.mark.long
     @pytest.mark.parametrize("scope", ["inference", "input", "response"])
     async def test_what_is_erased_is_in_no_byte_of_the_bucket(
         self, storing: Storing, engine: AsyncEngine, eraser: Eraser, scope: ErasureScope

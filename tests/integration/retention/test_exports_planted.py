@@ -82,6 +82,7 @@ def check_gone(blobs: Blobs, gone: Sequence[NewInference]) -> None:
     assert find(blobs, *uids, prefix="exports/") == set()
 
 
+@pytest.mark.long
 async def test_a_planted_value_is_in_no_byte_of_the_bucket_after_the_certificate(
     exporting: Exporting,
     engine: AsyncEngine,

@@ -40,6 +40,7 @@ async def read_certificates(engine: AsyncEngine) -> list[Any]:
     return [document.document for document in signed if document.kind == chain.CERTIFICATE]
 
 
+@pytest.mark.long
 async def test_an_export_that_postgres_lost_is_found_by_an_erasure(
     storing: Storing,
     engine: AsyncEngine,
@@ -96,6 +97,7 @@ async def bring_back(older: AsyncEngine, newer: AsyncEngine, members: Sequence[S
     return model
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("expires_in", [timedelta(days=7), timedelta(seconds=-1)])
 async def test_an_export_is_found_whose_model_comes_back_after_the_restore(
     storing: Storing,
@@ -125,6 +127,7 @@ async def test_an_export_is_found_whose_model_comes_back_after_the_restore(
         assert (await replace(exported, engine=older).job()).document["keys"] == []
 
 
+@pytest.mark.long
 async def test_what_an_erasure_took_since_the_backup_goes_again(
     storing: Storing,
     engine: AsyncEngine,
@@ -155,6 +158,7 @@ async def test_what_an_erasure_took_since_the_backup_goes_again(
     assert (await exported.job()).state == "done"
 
 
+@pytest.mark.long
 async def test_one_that_was_not_done_is_imported_as_failed_with_its_objects(
     storing: Storing, engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings
 ) -> None:

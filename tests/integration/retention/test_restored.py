@@ -59,6 +59,7 @@ def make_api_settings(of: RetentionSettings) -> ApiSettings:
     return ApiSettings.model_validate({**values, "auth": "off", "page_seconds": 300.0})
 
 
+@pytest.mark.long
 async def test_erasures_and_holds_since_a_backup_are_in_force_again(
     engine: AsyncEngine,
     storing: Storing,
@@ -106,6 +107,7 @@ async def test_erasures_and_holds_since_a_backup_are_in_force_again(
     assert storing.objects() >= {key.key for key in held.objects}
 
 
+@pytest.mark.long
 async def test_repeats_a_policys_erasures_after_a_restore_under_another_policy(
     engine: AsyncEngine,
     storing: Storing,
@@ -155,6 +157,7 @@ async def find_failures(
     return failures + [there.reason async for there in again.find_failures(inventory(of))]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("then", ["all stays", "the hold is released", "the key is changed"])
 async def test_certifies_once_despite_a_restore(
     engine: AsyncEngine,

@@ -120,6 +120,7 @@ async def test_nothing_is_wrong_before(wrongs: Wrongs) -> None:
     assert await wrongs() == []
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("erased")
 async def test_each_part_of_a_certificate_in_both_places(
     engine: AsyncEngine,

@@ -26,6 +26,7 @@ __all__ = ["stored"]
 _PARTS = ("input", "response")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 @settings(
     deadline=None,

@@ -161,6 +161,7 @@ def _draw_chain(data: st.DataObject, keys: KnownKeys) -> EffectivePolicy:
     return merge_policies(policies)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 @_RELAXED
 @given(data=st.data())

@@ -110,6 +110,7 @@ async def erase_inference(engine: AsyncEngine, blobs: Blobs, key: str, scope: An
     assert await Eraser(engine, blobs, NoPace(), batch=10).finish(erasure) == "deleted"
 
 
+@pytest.mark.long
 async def test_rebuilds_an_empty_database(
     start_ingester: StartIngester,
     engine: AsyncEngine,

@@ -71,6 +71,7 @@ def send_request(port: int, path: str) -> tuple[int, Any]:
             return 0, None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["api", "proxy"])
 @pytest.mark.usefixtures("raise_file_limit")
 def test_silent_sockets_do_not_take_a_service_down(

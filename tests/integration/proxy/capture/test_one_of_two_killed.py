@@ -62,6 +62,7 @@ def check_events(events: list[PublishedEvent], report: ProducerReport) -> None:
     assert len(times) >= report.published
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spool", ["off", "overflow", "all"])
 @pytest.mark.parametrize("seed", [1, faults(2)])
 async def test_capture_process_is_killed_repeatedly(

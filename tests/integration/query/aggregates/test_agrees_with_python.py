@@ -216,6 +216,7 @@ def _make_inferences(rows: Sequence[Any], model_id: str) -> list[NewInference]:
     ]
 
 
+@pytest.mark.long
 @settings(
     max_examples=examples(60),
     # Each example needs a database: shrinking would take minutes.

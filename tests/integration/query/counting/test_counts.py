@@ -75,6 +75,7 @@ async def _count(engine: AsyncEngine) -> bool:
     return await count_ended(engine, seconds=300, before=_LATER, quiet=timedelta())
 
 
+@pytest.mark.long
 async def test_answers_are_the_same(engine: AsyncEngine, models: dict[str, int]) -> None:
     before = await check_counts(engine, models, whole=True)
     assert await _count(engine)
