@@ -29,9 +29,9 @@ from inference_store.index import registrations
 from inference_store.index.database import create_engine
 from inference_store.index.tables import inference
 
+from . import floors
 from .dataset import BESIDE, DOOMED, dsn_of
 from .eraser import Erased, Eraser
-from .floors import Delete, clients, measure_bulk_deletes, measure_plain_deletes
 from .objects import KINDS, create_bucket, make_model_events, put_objects
 from .questions_beside import Questions, find_p99
 
@@ -119,7 +119,7 @@ class Bench:
                 plain, requested, old = [
                     await self._fill(list(self._make_events(count))) for _ in range(3)
                 ]
-                rates = {"floor": await measure_plain_deletes(self._engine, plain, count)}
+                rates = {"floor": await floors.measure_plain_deletes(self._engine, plain, count)}
                 rates["request"] = (await eraser.erase_by_request(requested, count=count)).rate
                 rates["policy"] = (await eraser.erase_by_policy(old, count=count)).rate
                 print(f"  {rates}", flush=True)
@@ -166,37 +166,44 @@ class Bench:
     async def _measure_objects(self, bucket: str, *, versioned: bool) -> dict[str, Any]:
         """Rounds beside S3's bulk deletes by themselves, then the large one."""
         store = stage.open_store(self._minio, bucket)
-        ways = clients(store, self._minio.client(), bucket, versioned=versioned)
+        ways = floors.clients(store, self._minio.client(), bucket, versioned=versioned)
         rounds = []
         async with self._run_retention() as eraser:
             for _ in range(self._sizes.rounds):
                 erased = await self._erase_with_objects(eraser, store, bucket, self._sizes.sample)
                 figures: dict[str, Any] = {"erased": _print_erased(erased)}
                 for name in ways:
-                    figures[name] = await self._measure_alone(name, ways, store, self._sizes.sample)
+                    figures |= await self._measure_alone(name, ways, store, self._sizes.sample)
                 rounds.append(figures)
         async with self._run_retention() as eraser:
             large = await self._erase_with_objects(eraser, store, bucket, self._sizes.inferences)
         results = {"rounds": rounds, "large": _print_erased(large)}
         best = max(ways, key=lambda name: median(figures[name] for figures in rounds))
-        return results | {
-            "floor": await self._measure_alone(best, ways, store, self._sizes.inferences)
-        }
+        alone = await self._measure_alone(best, ways, store, self._sizes.inferences)
+        return results | {"floor": alone.pop(best)} | alone
 
     async def _measure_alone(
-        self, name: str, ways: Mapping[str, Delete], store: S3Store, count: int
-    ) -> float:
-        """Objects a second of so many inferences that a bare client deletes."""
+        self, name: str, ways: Mapping[str, floors.Delete], store: S3Store, count: int
+    ) -> dict[str, float]:
+        """Objects a second of so many inferences that a bare client deletes, by its name; and, if
+        they have versions, that it lists."""
         objects = await asyncio.to_thread(put_objects, store, self._make_events(count))
+        rates: dict[str, float] = {}
+        if objects[0].version:
+            bucket = _BUCKETS["versioned"]
+            rates[floors.LISTED] = await asyncio.to_thread(
+                floors.measure_lists, self._minio.client(), bucket, objects
+            )
         clock = CpuClock(self._servers)
-        rate = await asyncio.to_thread(measure_bulk_deletes, ways[name], objects)
+        rate = await asyncio.to_thread(floors.measure_bulk_deletes, ways[name], objects)
+        rates[name] = rate
         cpu = 1e6 * clock.used()["minio"] / len(objects)
         print(
             f"  {name} by itself {rate:,.0f} objects/s of {len(objects):,}:"
-            f" minio {cpu:.0f} µs an object",
+            f" minio {cpu:.0f} µs an object; {rates}",
             flush=True,
         )
-        return rate
+        return rates
 
     async def _erase_with_objects(
         self, eraser: Eraser, store: S3Store, bucket: str, count: int

@@ -4,7 +4,8 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple
+from os.path import commonprefix
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import obstore
@@ -20,6 +21,8 @@ from inference_store.index import registrations
 from inference_store.index.tables import PARTITIONED, inference
 from inference_store.objects.deletion import THREADS
 
+LISTED: Final = "lists"
+"""The name of the rate at which versions are listed, among those of clients."""
 _BATCH = 1000
 _PAGE = 1000  # what one request of S3 takes
 
@@ -63,6 +66,22 @@ def measure_bulk_deletes(delete: Delete, objects: Sequence[StoredObject]) -> flo
         started = time.perf_counter()
         list(threads.map(delete, pages))
         return len(objects) / (time.perf_counter() - started)
+
+
+def measure_lists(client: Minio, bucket: str, objects: Sequence[StoredObject]) -> float:
+    """Objects a second: every version under their common prefix, page after page.
+
+    Who deletes versions must list them first, since S3 deletes none without its id.
+    """
+    # S3's prefixes consist of characters, not of path segments
+    prefix = commonprefix([stored.key for stored in objects])  # noqa: RUF071
+    started = time.perf_counter()
+    listed = client.list_objects(bucket, prefix, recursive=True, include_version=True)
+    versions = {StoredObject(str(each.object_name), each.version_id) for each in listed}
+    seconds = time.perf_counter() - started
+    if missing := {*objects} - versions:
+        raise RuntimeError(f"{len(missing)} of {len(objects)} versions are not listed")
+    return len(objects) / seconds
 
 
 def clients(store: S3Store, client: Minio, bucket: str, *, versioned: bool) -> dict[str, Delete]:

@@ -12,6 +12,8 @@ from typing import Any, Final, TypeAlias
 
 from benchmarks.pages import Bar, write_bars, write_figures
 
+from .floors import LISTED
+
 RESULTS: Final = Path(__file__).with_name("results.json")
 TITLE: Final = "Figures: erasures"
 # What it is held to: inferences a second one by one; shares of what S3 deletes by itself, for the
@@ -159,13 +161,30 @@ def _compare_bucket(results: Results, name: str, lines: Sequence[_Line]) -> Iter
         rates = [_find_rate(figures["erased"], "objects", *steps) for figures in rounds]
         ratio = median(rate / floor for rate, floor in zip(rates, alone, strict=True))
         yield f"{name}: {what}", rates, ratio, bar
+    yield from _compare_lists(name, [(figures["erased"], figures, client) for figures in rounds])
     # older results lack it: they compare with the rounds
     floor = results.get("floor", median(alone))
+    name = f"{name}: {large['objects']:,}"
     if "floor" in results:
-        yield f"{name}: {large['objects']:,}, {by_itself}", [floor], None, None
+        yield f"{name}, {by_itself}", [floor], None, None
     for what, steps, bar in lines:
         rate = _find_rate(large, "objects", *steps)
-        yield f"{name}: {large['objects']:,}, {what}", [rate], rate / floor, bar
+        yield f"{name}, {what}", [rate], rate / floor, bar
+    yield from _compare_lists(name, [(large, results, "floor")], ", ")
+
+
+def _compare_lists(
+    name: str, erasures: Sequence[tuple[Mapping[str, Any], Results, str]], between: str = ": "
+) -> Iterator[_Row]:
+    """Yield the floor with the lists that deleting versions needs, and what reaches how much of it:
+    of erasures, each with the rates of its floor and the name of the deleting client."""
+    if not all(LISTED in rates for _, rates, _ in erasures):
+        return
+    floors = [1 / (1 / rates[LISTED] + 1 / rates[client]) for _, rates, client in erasures]
+    yield f"{name}{between}S3's lists and bulk deletes by themselves", floors, None, None
+    whole = [_find_rate(erased, "objects") for erased, _, _ in erasures]
+    ratio = median(rate / floor for rate, floor in zip(whole, floors, strict=True))
+    yield f"{name}{between}the whole erasure beside both", whole, ratio, WHOLE
 
 
 def _format_steps(results: Results) -> Iterator[str]:

@@ -41,6 +41,8 @@ def test_measures_and_reports_every_part(tmp_path: Path, monkeypatch: pytest.Mon
     for line in (
         "one by one",
         "versioned: the delete step",
+        "versioned: the whole erasure beside both",
+        "versioned: 120, the whole erasure beside both",
         "40 inferences, 120 objects",
         "look-up",
     ):
