@@ -77,7 +77,8 @@ class NoThumbnail(Invalid):
 
 
 class UnknownKey(Invalid):
-    """The model has never seen this metadata key; `known` lists the nearest names."""
+    """The model has never seen this metadata key; `known` lists the nearest names, of properties
+    too if one could be meant."""
 
     type = "unknown-metadata-key"
     title = "No inference of this model has this metadata key"

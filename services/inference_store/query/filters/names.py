@@ -78,7 +78,7 @@ def meaning(node: Named, checking: FilterCheck) -> Property | KnownKey:
         return key(node, checking)
     entry = PROPERTIES.get(node.name)
     if entry is None:
-        return key(node, checking)
+        return key(node, checking, may_be_property=True)
     if key_of(node) in checking.known_keys.keys:
         both = [OWN + node.name, METADATA + node.name]
         message = f"{node.name!r} is a property and a metadata key: write {' or '.join(both)}"
@@ -96,8 +96,8 @@ def _property(node: Named, checking: FilterCheck) -> Property:
     return PROPERTIES[name]
 
 
-def key(node: Named, checking: FilterCheck) -> KnownKey:
-    """Return the metadata key of a name. Raises UnknownKey."""
+def key(node: Named, checking: FilterCheck, *, may_be_property: bool = False) -> KnownKey:
+    """Return the metadata key of a name. Raises UnknownKey, with the nearest names."""
     name = key_of(node)
     known_key = checking.known_keys.keys.get(name)
     if known_key is None:
@@ -105,6 +105,8 @@ def key(node: Named, checking: FilterCheck) -> KnownKey:
             near = checking.known_keys.nearest.get(name, ())
             if node.name in PROPERTIES:
                 near = (node.name, *near)
+            if may_be_property:
+                near = nearest(name, [*near, *PROPERTIES]) or near
             refusal = unknown_key(node, checking.source, name, near)
             raise hinted(refusal, meant_by(node))
         known_key = KnownKey(name)

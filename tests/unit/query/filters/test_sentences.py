@@ -175,9 +175,19 @@ def test_an_unknown_key_is_refused_with_the_nearest_names() -> None:
     with pytest.raises(UnknownKey) as caught:
         check_filter(text)
     [fault] = caught.value.faults
-    assert fault.known == ("frame_number",)
+    assert fault.known[0] == "frame_number"
     assert "line 2, column 3" in fault.message
     assert fault.message.endswith("  frame_no > 9000\n    ^^^^^^^^")
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_properties_too() -> None:
+    known_keys = KnownKeys(KNOWN.keys, {"data_size_bytes": ("data_source",)})
+    with pytest.raises(UnknownKey, match="nearest are data_size, ") as caught:
+        check_filter("data_size_bytes > 10", known_keys=known_keys)
+    assert set(caught.value.faults[0].known) >= {"data_size", "data_source"}
+    with pytest.raises(UnknownKey) as caught:
+        check_filter("metadata.data_size_bytes > 10", known_keys=known_keys)
+    assert caught.value.faults[0].known == ("data_source",)
 
 
 def test_an_impossible_comparison_is_refused_with_the_types_seen() -> None:
