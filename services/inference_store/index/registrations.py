@@ -213,6 +213,13 @@ async def page(
     return [registration_of(row) for row in (await connection.execute(query)).mappings()]
 
 
+async def list_ids(connection: AsyncConnection, *, within: AccessScope, limit: int) -> list[str]:
+    """Return up to `limit` ids of the models within a scope, in order."""
+    ids = select(registration.c.model_id).where(match_registrations(within))
+    rows = await connection.execute(ids.order_by(registration.c.model_id).limit(limit))
+    return list(rows.scalars())
+
+
 async def put(
     connection: AsyncConnection,
     model_id: str,

@@ -21,6 +21,7 @@ from inference_store.query.extent import Extent, model_with_extent
 
 from .needs import Needs, Over
 from .rate import find_network
+from .unknown_models import naming_nearest_models, refuse_model
 
 
 class OfModel(Protocol):
@@ -57,8 +58,7 @@ class Access:
 
     @property
     def admission_name(self) -> str:
-        """The name that counts as one caller for admission control; an address if nobody has a
-        name."""
+        """The name that admission control counts as one caller; without one, an address."""
         if self.caller is ANYONE:
             return find_network(self.client)
         return self.caller.name
@@ -112,7 +112,8 @@ class Access:
         caller; Forbidden if it does, and the right is missing.
         """
         self._is_checked = True
-        model = await registrations.get(connection, model_id, lock=lock, within=self.sees)
+        async with naming_nearest_models(connection, model_id, self.sees):
+            model = await registrations.get(connection, model_id, lock=lock, within=self.sees)
         self.require_right(self.needed.right, model)
         return model
 
@@ -121,7 +122,8 @@ class Access:
     ) -> tuple[Registration, Extent]:
         """Return the model of the path, and where its inferences can be, for a query about them."""
         self._is_checked = True
-        model, extent = await model_with_extent(connection, model_id, within=self.sees)
+        async with naming_nearest_models(connection, model_id, self.sees):
+            model, extent = await model_with_extent(connection, model_id, within=self.sees)
         self.require_right(self.needed.right, model)
         return model, extent
 
@@ -175,7 +177,7 @@ class Access:
         by_id = await registrations.find_by_ids(connection, set(model_ids), within=self.sees)
         for model_id in model_ids:
             if model_id not in by_id:
-                raise NotFound(f"There is no model {model_id!r}.")
+                raise await refuse_model(connection, model_id, self.sees)
             self.require_right(self.needed.right, by_id[model_id])
         return [by_id[model_id] for model_id in sorted(by_id)]
 

@@ -188,7 +188,7 @@ class NotJson(StoreError):
 
 
 class NotFound(StoreError):
-    """There is nothing by this name."""
+    """There is nothing by this name; of models, the detail names the nearest that you may read."""
 
     status = 404
     type = "not-found"

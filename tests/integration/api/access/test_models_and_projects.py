@@ -91,6 +91,26 @@ async def test_event_registers_the_model_during_the_request(
 
 
 @pytest.mark.usefixtures("two_models")
+async def test_an_unknown_model_is_refused_with_the_nearest_that_the_caller_may_read(
+    keys: Keys,
+) -> None:
+    reader = await keys.make({"role": "reader", "model_id": OPEN})
+    everyone = "The nearest are secret-model, open-model."
+    for key, hint in ((reader, "The nearest are open-model."), (TOKEN, everyone)):
+        single = await keys.ask(key, "GET", "/v1/models/secret-modle")
+        count = await keys.ask(key, "POST", "/v1/models/secret-modle/inferences/count", {})
+        across = await keys.ask(
+            key, "POST", "/v1/inferences/count", {"model_ids": ["secret-modle"]}
+        )
+        for answer in (single, count, across):
+            assert answer.status_code == 404
+            detail = answer.json()["detail"]
+            assert detail == f"There is no model 'secret-modle'. {hint}"
+    hidden = await keys.ask(reader, "GET", f"/v1/models/{SECRET}")
+    assert hidden.json()["detail"] == f"There is no model '{SECRET}'. The nearest are open-model."
+
+
+@pytest.mark.usefixtures("two_models")
 async def test_the_bytes_of_a_dead_letter_are_input(keys: Keys, engine: AsyncEngine) -> None:
     partition = PartitionId("default", "inference-events", 0, 0)
     async with engine.begin() as connection:
