@@ -3,6 +3,8 @@
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from operator import getitem
 from typing import Any, Final
 
 from inference_store_client.json_text import Json, write_json
@@ -26,8 +28,24 @@ def shape(item: Mapping[str, Any], columns: Sequence[str] | None) -> dict[str, A
         names = dict.fromkeys(column.partition(".")[0] for column in columns)
         chosen = {name: item.get(name) for name in names}
     if isinstance(chosen.get(_METADATA), list):
-        chosen[_METADATA] = _read_metadata(chosen[_METADATA])
+        metadata = _read_metadata(chosen[_METADATA])
+        is_whole = columns is None or _METADATA in columns
+        chosen[_METADATA] = metadata if is_whole else _narrow(metadata, columns or ())
     return chosen
+
+
+def _narrow(metadata: Mapping[str, Json], columns: Iterable[str]) -> dict[str, Json]:
+    """Return the metadata that columns name: the API sends all of a key into which a path leads."""
+    narrowed: dict[str, Json] = {}
+    for column in columns:
+        field, _, name = column.partition(".")
+        path = _find_path(metadata, name) if field == _METADATA else ()
+        if path:
+            value, target = metadata, narrowed
+            for member in path[:-1]:
+                value, target = value[member], target.setdefault(member, {})
+            target[path[-1]] = value[path[-1]]
+    return narrowed
 
 
 def _read_metadata(entries: Iterable[Mapping[str, Any]]) -> dict[str, Json]:
@@ -66,15 +84,23 @@ def _take(value: Json, part: str) -> Json:
 
 def _take_within(value: Mapping[str, Json], part: str) -> Json:
     """Return a member by its name, which may have dots, or by a path."""
-    if part in value:
-        return value[part]
-    for end in range(len(part) - 1, 0, -1):
-        inner = value.get(part[:end])
-        if part[end] == "." and isinstance(inner, Mapping):
-            return _take_within(inner, part[end + 1 :])
-        if part[end:] == "[]" and isinstance(inner, list):
-            return inner
-    return None
+    path = _find_path(value, part)
+    return reduce(getitem, path, value) if path else None
+
+
+def _find_path(value: Mapping[str, Json], name: str) -> Sequence[str]:
+    """Return the members that lead to what is named; none: it is not there. A path with `[]` leads
+    to the array."""
+    if name in value:
+        return (name,)
+    for end in range(len(name) - 1, 0, -1):
+        inner = value.get(name[:end])
+        if name[end] == "." and isinstance(inner, Mapping):
+            rest = _find_path(inner, name[end + 1 :])
+            return (name[:end], *rest) if rest else ()
+        if name[end:].startswith("[]") and isinstance(inner, list):
+            return (name[:end],)
+    return ()
 
 
 def _format(value: Json) -> str:

@@ -61,13 +61,28 @@ _ITEM = {
 
 
 def test_a_line_has_exact_numbers_and_metadata_by_key() -> None:
-    line = write_line(shape(_ITEM, ["inference_id", "metadata.n", "top_score"]))
+    line = write_line(shape(_ITEM, ["inference_id", "metadata", "metadata.n", "top_score"]))
     assert line == (
         '{"inference_id": "frame-1", "metadata": {"n": 123456789012345678901234567890,'
         ' "price": 0.10, "a.b": "dots", "camera": {"angle": 12.750, "tags": ["x", "y"]},'
         ' "at": "2026-11-01T06:00:00+02:00", "bad": "n/a"}, "top_score": 0.1}'
     )
     assert "cursor" not in shape(_ITEM, None)
+
+
+@pytest.mark.parametrize(
+    ("names", "metadata"),
+    [
+        (["n"], '{"n": 123456789012345678901234567890}'),
+        (["camera.angle", "bad"], '{"camera": {"angle": 12.750}, "bad": "n/a"}'),
+        (["camera.tags[]"], '{"camera": {"tags": ["x", "y"]}}'),
+        (["camera.angle", "camera"], '{"camera": {"angle": 12.750, "tags": ["x", "y"]}}'),
+        (["a.b", "camera.angle.x", "missing", "missing.too"], '{"a.b": "dots"}'),
+    ],
+)
+def test_a_line_has_the_metadata_that_is_named_alone(names: list[str], metadata: str) -> None:
+    line = write_line(shape(_ITEM, [f"metadata.{name}" for name in names]))
+    assert line == f'{{"metadata": {metadata}}}'
 
 
 @pytest.mark.parametrize(
