@@ -33,6 +33,7 @@ COMMANDS = {
 }
 # The commands for users, which the Python client has: the same as those of `istore`.
 CLIENT_COMMANDS = {
+    "models": "List the models that you may read.",
     "query": "Show the inferences that match.",
     "count": "Count the inferences that match.",
     "get": "Show one inference.",

@@ -4,30 +4,26 @@ It also lists what erasures took of one.
 """
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from inference_store_client.decoding import decode
 from inference_store_client.errors import SettingsError
 from inference_store_client.exporting import read_export
-from inference_store_client.reading import fetch_plain
-from inference_store_client.requests import Request, make_path, make_request
+from inference_store_client.requests import make_path, make_request
 from inference_store_client.sync.export import Export
 from inference_store_client.sync.transport import Transport
 
 from .arguments import IMPATIENT, add_store, open_store, parse_size
 from .ending import say
 from .export_job import check_folder, download
-from .printing import add_format, is_table
-from .rows import pick, write_line
-from .table import Table
-from .text import measure
+from .lists import print_items, read_items, read_list_page
+from .printing import add_format
 
-_COLUMNS: Final = ("id", "model_id", "state", "rows", "expires_at")
+_COLUMNS: Final = ("id", "model_id", "format", "state", "rows", "expires_at", "filter")
 _ERASED_COLUMNS: Final = ("uid", "inferences", "scope", "erased_at", "erasure")
 
 
@@ -64,55 +60,18 @@ def run(options: argparse.Namespace) -> int:
 
 def _list(options: argparse.Namespace) -> None:
     """Show the exports that you may see, the newest first."""
-    request = make_request("GET", make_path("exports"), params={"limit": str(options.limit)})
     with open_store(options, IMPATIENT) as transport:
-        page = _read_page(transport, request)
-    _print(page.items, _COLUMNS, options)
+        page = read_list_page(transport, make_path("exports"), {"limit": str(options.limit)})
+    print_items(page.items, _COLUMNS, options)
     if page.next is not None:
         say(f"There are more: --limit shows more than {options.limit}.")
 
 
 def _list_erased(options: argparse.Namespace) -> None:
     """Show what erasures took of an export, the earliest first: erase it in your copies too."""
+    path = make_path("exports", _parse_id(options.id), "erased")
     with open_store(options) as transport:
-        _print([*_read_erased(transport, _parse_id(options.id))], _ERASED_COLUMNS, options)
-
-
-def _read_erased(transport: Transport, id: str) -> Iterator[Mapping[str, Any]]:
-    """Yield what was erased, page by page."""
-    params: dict[str, str] = {}
-    while True:
-        request = make_request("GET", make_path("exports", id, "erased"), params=params)
-        page = _read_page(transport, request)
-        yield from page.items
-        if page.next is None:
-            return
-        params = {"cursor": page.next}
-
-
-@dataclass(frozen=True, slots=True)
-class _Page:
-    """Items as the API shows them."""
-
-    items: tuple[Mapping[str, Any], ...]
-    next: str | None
-
-
-def _read_page(transport: Transport, request: Request) -> _Page:
-    return decode(_Page, transport.run(fetch_plain(request, transport.settings)))
-
-
-def _print(
-    items: Sequence[Mapping[str, Any]], columns: Sequence[str], options: argparse.Namespace
-) -> None:
-    """Print items in columns that are never cut, since ids are needed whole; or as lines."""
-    if not is_table(options):
-        for item in items:
-            print(write_line(item))
-        return
-    cells = [[column, *(pick(item, column) for item in items)] for column in columns]
-    table = Table(columns, [max(map(measure, column)) for column in cells])
-    print(table.format_head(), *map(table.format_row, items), sep="\n")
+        print_items([*read_items(transport, path, {})], _ERASED_COLUMNS, options)
 
 
 def _get(options: argparse.Namespace) -> None:

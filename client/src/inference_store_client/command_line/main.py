@@ -15,6 +15,7 @@ from .signed_values import join_values
 
 # Imported when run: `--help` waits for none of them.
 COMMANDS: Final[Mapping[str, str]] = {
+    "models": "List the models that you may read.",
     "query": "Show the inferences that match.",
     "count": "Count the inferences that match.",
     "get": "Show one inference.",

@@ -14,6 +14,7 @@ from .http_server import serve
 
 _ID = "019ac3f2-7c00-8123-9abc-000000000001"
 _ASKS = [
+    ["models"],
     ["count", "m"],
     ["query", "m"],
     ["get", "m", "one"],
