@@ -119,7 +119,9 @@ async def test_an_export_goes_on_after_ctrl_c_and_is_got_again(
     assert (await process.wait(), folder.exists()) == (130, False)
     assert b"`istore exports get " + id + b" -o FOLDER` fetches it" in said
     listed = await istore.run("exports", "list", "--format", "table")
-    assert listed.stdout.splitlines()[1].split()[:2] == [id.decode(), MODEL]
+    head, row = map(str.split, listed.stdout.splitlines())
+    assert head == ["id", "model_id", "format", "state", "rows", "expires_at", "filter"]
+    assert (row[:4], row[-1]) == ([id.decode(), MODEL, "parquet", "pending"], "ok")
     async with running(run_turn):
         got = await istore.run("exports", "get", id.decode(), "-o", str(folder))
     assert (got.returncode, len([*folder.iterdir()])) == (0, 3), got.stderr

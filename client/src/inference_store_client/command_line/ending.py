@@ -1,13 +1,15 @@
 """How a command ends: its exit code, and what is said if it fails."""
 
+import math
 import os
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
-from typing import Any, Final, NoReturn, TextIO
+from typing import Any, Final, TextIO
 
 from inference_store_client.errors import Refused, SettingsError, StoreError, Unauthorized
 from inference_store_client_entry import INTERRUPTED, end_at_once
@@ -21,6 +23,7 @@ CLOSED_PIPE: Final = 141
 """What shells know a command by whose reader has gone."""
 _KILLED: Final = 128
 """Shells add the number of the signal."""
+_REMOVAL_SECONDS: Final = 2.0
 _ENDING: Final = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
@@ -35,6 +38,9 @@ def end_quietly(run: Callable[[], int]) -> int:
         except KeyboardInterrupt as interrupt:
             _say_notes(interrupt)
             return INTERRUPTED
+        except SystemExit as end:
+            _say_notes(end)
+            raise
         except BrokenPipeError:
             _discard(sys.stdout)  # the reader has enough, such as `| head`
             return CLOSED_PIPE
@@ -88,9 +94,9 @@ def interruptible() -> Iterator[None]:
         return
     ending = [number for number in _ENDING if signal.getsignal(number) is signal.SIG_DFL]
     before: dict[int, Any] = {signal.SIGINT: end_at_once, **dict.fromkeys(ending, signal.SIG_DFL)}
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in ending:
-        signal.signal(number, _exit)
+    interruption = _Interruption()
+    for number in before:
+        signal.signal(number, interruption)
     try:
         yield
     finally:
@@ -98,8 +104,19 @@ def interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _exit(number: int, _: object) -> NoReturn:
-    raise SystemExit(_KILLED + number)
+class _Interruption:
+    """Raises an exception for a signal. Those that come within seconds of it are ignored: they
+    would interrupt the removal of what a command had begun to write."""
+
+    def __init__(self) -> None:
+        self._ends = -math.inf
+
+    def __call__(self, number: int, _: object) -> None:
+        now = time.monotonic()
+        if now < self._ends:
+            return
+        self._ends = now + _REMOVAL_SECONDS
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(_KILLED + number)
 
 
 def say(text: str) -> None:

@@ -118,14 +118,14 @@ def _warn_if_lost() -> Iterator[None]:
     """Say of a request without an answer that it may have been carried out."""
     try:
         yield
-    except (ConnectionFailed, KeyboardInterrupt) as error:
+    except (ConnectionFailed, KeyboardInterrupt, SystemExit) as error:
         error.add_note("If the request reached the store, `istore exports list` shows the export.")
         raise
 
 
 @contextmanager
 def _name_remedy(export: Export) -> Iterator[None]:
-    """Say of an error or Ctrl-C that the store goes on or has what it wrote, and the commands for
+    """Say of an error or a signal that the store goes on or has what it wrote, and the commands for
     the export."""
     try:
         yield

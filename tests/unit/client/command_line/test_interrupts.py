@@ -17,6 +17,7 @@ import pytest
 
 from tests.both_clients import make_item
 from tests.polling import until
+from tests.unit.client.test_exporting import EXPORT, make_export
 
 _CLIENT = Path(__file__).parents[4] / "client"
 _SCRIPTS = tomllib.loads((_CLIENT / "pyproject.toml").read_text())["project"]["scripts"]
@@ -27,6 +28,15 @@ _RUN = (
     f" from {_MODULE} import {_FUNCTION}; sys.exit({_FUNCTION}())"
 )
 _HANG = 'print("here", flush=True); import time; time.sleep(300)\n'
+_AGAIN = """import os, pathlib, signal
+unlink = pathlib.Path.unlink
+
+def unlink_interrupted(path, missing_ok=False):
+    os.kill(os.getpid(), signal.SIGINT)
+    unlink(path, missing_ok)
+
+pathlib.Path.unlink = unlink_interrupted
+"""
 _SECONDS = 180
 _PAGE = {"items": [make_item(1)], "next": "cursor", "searched_back_to": None, "warnings": []}
 
@@ -110,6 +120,18 @@ def test_after_it_printed(tmp_path: Path, server: socket.socket) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_amid_a_file(tmp_path: Path, server: socket.socket, number: signal.Signals) -> None:
+    await check_that_nothing_stays(tmp_path, server, number)
+
+
+async def test_again_while_a_file_is_removed(tmp_path: Path, server: socket.socket) -> None:
+    (tmp_path / "sitecustomize.py").write_text(_AGAIN)
+    await check_that_nothing_stays(tmp_path, server, signal.SIGINT)
+
+
+async def check_that_nothing_stays(
+    tmp_path: Path, server: socket.socket, number: signal.Signals
+) -> None:
+    """Send a signal to an export amid its file."""
     folder = tmp_path / "files"
     folder.mkdir()
     words = ("-o", str(folder / "frames.csv"), "--url", get_url(server))
@@ -124,6 +146,24 @@ async def test_amid_a_file(tmp_path: Path, server: socket.socket, number: signal
             output, errors = process.communicate(timeout=_SECONDS)
     assert (process.returncode, output, errors) == (128 + number, "", "")
     assert os.listdir(folder) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_while_the_store_writes(
+    tmp_path: Path, server: socket.socket, number: signal.Signals
+) -> None:
+    words = ("-o", str(tmp_path / "frames"), "--url", get_url(server))
+    with start(tmp_path, "export", "m", "--job", *words) as process:
+        connection, _ = server.accept()
+        with connection:
+            read_request(connection)
+            answer(connection, make_export("pending").json())
+            assert connection.recv(65_536).startswith(b"GET /v1/exports/")
+            process.send_signal(number)
+            _, errors = process.communicate(timeout=_SECONDS)
+    assert process.returncode == 128 + number
+    assert f"`istore exports get {EXPORT} -o FOLDER` fetches it" in errors
+    assert f"`istore exports cancel {EXPORT}` stops it" in errors
 
 
 async def list_files(folder: Path) -> list[str]:
