@@ -6,13 +6,15 @@ from typing import Any
 
 from inference_store.export.fixed_columns import DISTANCE
 from inference_store.inference.errors import Fault, Invalid
-from inference_store.inference.nearest import describe_nearest, nearest
+from inference_store.inference.nearest import nearest
 from inference_store.query.filters.distances import EXAMPLE
 
 from .schemas.chosen_fields import FIELDS, PARTS
 from .typed_metadata import MetadataAs
 
 _METADATA, _PREDICTIONS, _URLS = "metadata", "predictions", "urls"
+_LIST = "/reference"
+"""The page of the OpenAPI."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +91,10 @@ def _refuse_unknown(number: int, name: str, field: str, part: str) -> None:
     parts = [f"{field}.{part_name}" for part_name in PARTS.get(field, ())] if part else []
     known_names = parts or list(FIELDS)
     if name not in known_names:
-        hint = describe_nearest(nearest(name, known_names, limit=3), known_names)
-        message = f"there is no field {name!r}; {hint}"
+        near = nearest(name, known_names, limit=3)
+        hint = f"the nearest are {', '.join(near)}" if near else "none is spelt alike"
+        message = f"there is no field {name!r}; {hint}; the page {_LIST} of the api lists all"
         message += "" if part else "; a metadata key is written metadata.KEY"
-        faults = [Fault(f"fields[{number}]", message, known_names)]
+        known = tuple(dict.fromkeys((*near, *known_names)))
+        faults = [Fault(f"fields[{number}]", message, known)]
         raise Invalid(f"{message[0].upper()}{message[1:]}.", faults=faults)

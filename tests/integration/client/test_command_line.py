@@ -108,12 +108,22 @@ _ERRORS = [
         "  frame_number == 9000\n                ^\n",
     ),
     (["count", MODEL, "--filter", "frame_numer > 1"], 1, "the nearest are frame_number"),
-    (["query", MODEL, "--columns", "top_scor"], 1, "There is no field 'top_scor'"),
+    (
+        ["query", MODEL, "--columns", "top_scor"],
+        1,
+        "There is no field 'top_scor'; the nearest are top_score, top_label; the page /reference",
+    ),
+    (
+        ["query", MODEL, "--columns", "frame_number"],
+        1,
+        "none is spelt alike; the page /reference of the api lists all; a metadata key is written",
+    ),
     (
         ["query", MODEL, "--columns", "ok,metadata.frame_numer"],
         1,
         "--columns: there is no metadata key 'frame_numer'; the nearest are frame_number",
     ),
+    (["count", MODEL, "--filter", "frame_numer > 1", "--unknown-keys", "empty"], 0, ""),
     (["tail", MODEL, "--columns", "metadata.frame_numer"], 1, "the nearest are frame_number"),
     (["count", MODEL, "--since", "-98w", "--until", "-99w"], 1, "--until: it must be later"),
     (["query", MODEL, "--sort", "-top_scor"], 1, "top_scor"),
