@@ -10,6 +10,7 @@ from .instants import Instant, format_instant
 from .requests import ARROW, CSV, NDJSON, Request, make_request
 
 Include: TypeAlias = Literal["metadata", "predictions", "urls"]
+UnknownKeys: TypeAlias = Literal["refuse", "empty"]
 NEWEST_FIRST: Final = "-received_at"
 
 
@@ -21,7 +22,7 @@ class QuestionOptions(TypedDict, total=False):
     include: Sequence[Include]
     sort: str
     inference_ids: Sequence[str] | None
-    unknown_keys: Literal["refuse", "empty"]
+    unknown_keys: UnknownKeys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,7 @@ class Question:
     include: Sequence[Include] = ("metadata", "predictions")
     sort: str = NEWEST_FIRST
     inference_ids: Sequence[str] | None = None
-    unknown_keys: Literal["refuse", "empty"] = "refuse"
+    unknown_keys: UnknownKeys = "refuse"
     sample: Mapping[str, int] | None = None
     fields: Sequence[str] | None = None
     """Of an inference as the API has it: these fields alone, and `uid`."""

@@ -34,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=sorted({*FORMATS, *DATASETS, *export_job.FORMATS}),
         help="default: as the name of -o ends; a job whose name says none writes parquet",
     )
-    parser.add_argument("--force", action="store_true", help="replace the file if it is there")
+    parser.add_argument(
+        "--force", action="store_true", help="replace the file if it is there; never a folder"
+    )
     add_columns(parser)
     export_job.add_arguments(parser)
     add_store(parser)
@@ -43,6 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Write the file. It appears when it is whole."""
     _refuse_standard_output(options.output)
+    if options.force and (options.job or options.format in DATASETS):
+        raise SettingsError(f"--force replaces a file alone: remove {options.output} first")
     if options.job:
         return export_job.run(options)
     export_job.refuse_options(options)

@@ -20,8 +20,6 @@ def run(options: argparse.Namespace) -> int:
     """Write the folder. It appears when it is whole."""
     if options.columns is not None:
         raise SettingsError("a dataset has no columns: leave --columns out")
-    if options.force:
-        raise SettingsError(f"--force replaces a file alone: remove {options.output} first")
     request = make_dataset_request(options.format, options.output, None)
     with open_store(options) as transport, Progress() as progress:
         request = replace(request, on_added=lambda data: progress.accept(Chunk(data, 1)))

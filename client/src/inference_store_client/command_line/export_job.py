@@ -14,7 +14,7 @@ from inference_store_client.plurals import write_count
 from inference_store_client.sync.export import Export, download_parts
 from inference_store_client.values.exports import ExportBlobs, ExportFormat, ExportPart
 
-from .arguments import make_question, open_store
+from .arguments import REFUSE, make_question, open_store
 from .ending import say
 from .export_formats import find_ending
 
@@ -62,6 +62,8 @@ def run(options: argparse.Namespace) -> int:
         raise SettingsError(f"--format {options.format}: a job writes {', '.join(FORMATS)}")
     if options.columns is not None:
         raise SettingsError("--columns: a job writes all columns; leave it out, or leave out --job")
+    if options.unknown_keys != REFUSE:
+        raise SettingsError("--unknown-keys: a job refuses them; leave it out, or leave out --job")
     with open_store(options) as transport:
         request = exporting.make_export_request(
             make_question(options),

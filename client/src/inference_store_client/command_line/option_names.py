@@ -12,6 +12,7 @@ _OPTIONS: Final[Mapping[str, str]] = {
     "received_at.to": "--until",
     "sort": "--sort",
     "fields": "--columns",
+    "unknown_keys": "--unknown-keys",
     "limit": "--limit",
     "sample.size": "--size",
     "sample.seed": "--seed",

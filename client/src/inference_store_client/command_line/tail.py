@@ -14,7 +14,15 @@ from inference_store_client.reading import read_page
 from inference_store_client.requests import make_path, make_request
 from inference_store_client.sync.transport import Transport
 
-from .arguments import add_columns, add_filter, add_store, make_question, open_store, parse_size
+from .arguments import (
+    REFUSE,
+    add_columns,
+    add_filter,
+    add_store,
+    make_question,
+    open_store,
+    parse_size,
+)
 from .ending import describe, say
 from .printing import RowPrinter, add_format, choose_columns
 
@@ -42,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_columns(parser)
     add_format(parser)
     add_store(parser)
-    parser.set_defaults(since=None, until=None)
+    parser.set_defaults(since=None, until=None, unknown_keys=REFUSE)
 
 
 def run(options: argparse.Namespace) -> int:

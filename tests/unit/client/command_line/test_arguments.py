@@ -116,6 +116,9 @@ def test_what_is_called_wrongly_is_refused(
         (["-o", "a", "--format", "coco", "--confirm"], "--confirm: of a job alone; add --job"),
         (["-o", "-", "--format", "csv"], "- is no ordinary file: name one"),
         (["-o", "-", "--job"], "- is no ordinary file: name one"),
+        (["-o", "a", "--job", "--force"], "--force replaces a file alone: remove a first"),
+        (["-o", "a", "--format", "coco", "--force"], "--force replaces a file alone"),
+        (["-o", "a", "--job", "--unknown-keys", "empty"], "--unknown-keys: a job refuses them"),
     ],
 )
 def test_an_export_refuses_what_it_cannot_do(

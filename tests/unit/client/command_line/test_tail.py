@@ -64,9 +64,8 @@ class FakeApi:
     def run(self, **changes: Any) -> None:
         """Follow until the api refuses."""
         words = {"model": "m", "filter": None, "limit": 10, "columns": ["inference_id"]}
-        options = argparse.Namespace(
-            **{**words, "format": "jsonl", "since": None, "until": None, **changes}
-        )
+        fixed = {"format": "jsonl", "since": None, "until": None, "unknown_keys": "refuse"}
+        options = argparse.Namespace(**{**words, **fixed, **changes})
         http = httpx.Client(transport=httpx.MockTransport(self))
         with http, pytest.raises(Forbidden):
             Tail(Transport(_SETTINGS, http), options, RowPrinter(options)).follow()
