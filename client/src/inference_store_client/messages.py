@@ -18,6 +18,7 @@ _FINAL: Final = (socket.gaierror, ssl.SSLCertVerificationError)
 """Causes that do not pass by themselves: no such host, and a certificate that is not trusted."""
 
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
+_NO_ANSWER: Final = "Server disconnected without sending a response"
 _UNREACHED: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError)
 
 
@@ -58,6 +59,8 @@ def _find_hint(error: httpx.RequestError, url: str) -> str:
     if any(reason in str(error) for reason in _NO_TLS):
         return ": no TLS is spoken there; is it http://?"
     proxies, target = getproxies(), httpx.URL(url)
+    if target.scheme == "http" and _NO_ANSWER in str(error):
+        return ": perhaps TLS is spoken there; is it https://?"
     is_set = target.scheme in proxies or "all" in proxies
     if isinstance(error, _UNREACHED) and is_set and not proxy_bypass(target.host):
         return ": the environment names a proxy (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY)"

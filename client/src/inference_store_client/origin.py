@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from .errors import SettingsError
 
+_CONSOLE: Final = "/console"
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -19,6 +20,11 @@ class Origin:
         if _identify(self.url) is None or not self.url.isprintable() or " " in self.url:
             raise SettingsError(f"{self.url!r} is no address: write https://store.example")
         parts = urlsplit(self.url)
+        path = parts.path.rstrip("/")
+        if path.endswith(_CONSOLE):
+            host = parts.netloc.rpartition("@")[2]
+            store = f"{parts.scheme}://{host}{path.removesuffix(_CONSOLE)}"
+            raise SettingsError(f"{_CONSOLE} is the page of the console: write {store}")
         if parts.username is not None or parts.query or parts.fragment:
             raise SettingsError("the address has no user, query or fragment: give the key as `key`")
         object.__setattr__(self, "url", self.url.rstrip("/"))

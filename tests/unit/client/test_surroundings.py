@@ -21,6 +21,13 @@ async def test_an_address_of_odd_characters(client: Client, url: str) -> None:
         client.make_store(url)
 
 
+@pytest.mark.parametrize("end", ["/console", "/console/", "/console/#/models/console"])
+async def test_the_address_of_the_console(client: Client, end: str) -> None:
+    remedy = r"/console is the page of the console: write https://store\.example/a$"
+    with pytest.raises(SettingsError, match=remedy):
+        client.make_store(f"https://store.example/a{end}")
+
+
 async def test_an_address_that_only_httpx_refuses(client: Client) -> None:
     store = client.make_store("https://xn--a.example")
     with pytest.raises(SettingsError, match=r"'https://xn--a\.example/v1/me' is no address: "):
@@ -75,6 +82,18 @@ async def test_https_where_no_tls_is_spoken(client: Client) -> None:
     port = server.sockets[0].getsockname()[1]
     async with server, client.open_store(f"https://127.0.0.1:{port}") as store:
         with pytest.raises(ConnectionFailed, match="no TLS is spoken there; is it http://"):
+            await client.ask(store.me)
+
+
+async def test_http_where_tls_is_spoken(client: Client) -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(65_536)  # a server of TLS ends after what is no handshake
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0, family=socket.AF_INET)
+    port = server.sockets[0].getsockname()[1]
+    async with server, client.open_store(f"http://127.0.0.1:{port}") as store:
+        with pytest.raises(ConnectionFailed, match="TLS is spoken there; is it https://"):
             await client.ask(store.me)
 
 
