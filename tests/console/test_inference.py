@@ -122,6 +122,8 @@ def test_erased_inference_disappears(open_page: OpenPage, console: Console) -> N
     page.keyboard.press("j")
     expect(page.get_by_role("alert")).to_contain_text("It may have been erased")
     expect(page.locator(".large")).to_have_count(0)
+    page.get_by_role("link", name="The erasures").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Erasures")
 
 
 def test_a_picture_is_enlarged_and_moved(open_page: OpenPage) -> None:
