@@ -18,6 +18,8 @@ from tests.upstreams.written import Stub
 MODEL = "sums"
 _AT_ONCE = 4
 _PAUSE_SECONDS = 0.01
+# Between twenty calls and the next, while something takes long: all of them are to be captured.
+_LONG_PAUSE_SECONDS = 0.5
 
 
 @dataclass
@@ -43,6 +45,7 @@ class Calls:
         other = asyncio.ensure_future(busy)
         while not other.done():
             await self.make(20)
+            await asyncio.wait({other}, timeout=_LONG_PAUSE_SECONDS)
         await other
 
     async def _caller(

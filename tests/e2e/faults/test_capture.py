@@ -234,7 +234,7 @@ async def _check_after_a_kill(
     missing = [name for name in calls.answered if name not in stored]
     # On a busy machine the last moment is long: what was answered after it is missing, too.
     stored_at = sorted(at for name, at in before.items() if name in stored)
-    last_moment = min(killed_at - 1, *stored_at[-_OUT_OF_ORDER:])
+    last_moment = min([killed_at - 1, *stored_at[-_OUT_OF_ORDER:]])
     late = [name for name in missing if calls.answered[name] < last_moment]
     assert late == [], (len(missing), accounts)
     dead = next(account for account in accounts if account["state"] == "dead")

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 
 import psutil
@@ -56,7 +57,7 @@ def test_kafka_keeps_its_data(end: str) -> None:
         server.create_topic("kept", partitions=3)
         producer = Producer({"bootstrap.servers": server.bootstrap_servers, "log_level": 0})
         producer.produce("kept", b"kept", partition=2)
-        assert producer.flush(30) == 0
+        assert producer.flush(180) == 0
         _end_and_start(server, end)
         assert _read_first_record(server, "kept", 2) == b"kept"
 
@@ -106,14 +107,16 @@ def _end_and_start(server: Server, end: str) -> None:
     assert server.pids()
 
 
-def _read_first_record(server: KafkaServer, topic: str, partition: int) -> bytes | None:
+def _read_first_record(server: KafkaServer, topic: str, partition: int) -> bytes | str | None:
+    """Return its value, once there is a record that is no error of a broker that just started."""
     consumer = Consumer(
         {"bootstrap.servers": server.bootstrap_servers, "group.id": "test", "log_level": 0}
     )
     try:
         consumer.assign([TopicPartition(topic, partition, 0)])
-        record = consumer.poll(30)
-        value = None if record is None else record.value()
-        return value if value is None or isinstance(value, bytes) else value.encode()
+        deadline = time.monotonic() + 180
+        while (record := consumer.poll(1)) is None or record.error() is not None:
+            assert time.monotonic() < deadline, record and record.error()
+        return record.value()
     finally:
         consumer.close()
