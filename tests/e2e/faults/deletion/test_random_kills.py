@@ -111,7 +111,9 @@ async def test_killed_at_random_moments(
     try:
         await published.under_load(stored, chunk=150)
         await until(lambda: counted(engine), lambda result: result.total() == published.records)
-        await set_aside(published)
+        waiting = await set_aside(published)
+        # what begins to wait after the erasure would wait on
+        await until(lambda: counted(engine), lambda result: result[Outcome.PARKED] == waiting)
         await asking.begin(stored)
         await asyncio.to_thread(services[1].wait_ready)
         for number in range(2):
@@ -141,14 +143,16 @@ async def test_killed_at_random_moments(
 ASIDE = 9_000
 
 
-async def set_aside(published: Published) -> None:
-    """Publish events of the subject without their responses: they wait, and are erased there."""
+async def set_aside(published: Published) -> int:
+    """Publish events of the subject without their responses: they wait, and are erased there.
+    Return how many."""
     numbers = [n for n in range(ASIDE, ASIDE + 30) if n % 3 == 1 and MODELS[n % 5] == "subjects"]
     some = [capture for n in numbers for capture in make_captures(range(n, n + 1))]
     assert {find_camera(capture) for capture in some} == {SUBJECT}
     await published.producer.put_all(some, "data", "metadata")
     await published.producer.publish_all(capture.event for capture in some)
     published.records += len(some)
+    return len(some)
 
 
 async def wait_until_settled(engine: AsyncEngine, captures: Sequence[Capture], bucket: str) -> None:

@@ -129,7 +129,7 @@ class Killing:
         def are_listed(shown: list[dict[str, Any]]) -> bool:
             return {export["state"] for export in shown} <= {"writing", "done"}
 
-        await until(self._list, are_listed, seconds=60)
+        await until(self._list, are_listed)
         self.rounds_before = len(self.rounds)
         self.erasure = await self.exporting.erase([inference.inference_id for inference in GONE])
 
