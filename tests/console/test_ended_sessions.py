@@ -17,8 +17,9 @@ PAGE = f"#/m/{STREET}?f=frame_number%20%3C%205"
 LOOK = "/v1/me"
 PAUSE = 1.2
 """Seconds between two looks of a page."""
-LOOKS = 6
-"""So many take longer than `2 * PAUSE`, even if a busy machine lets all windows look at once."""
+LOOKS = 9
+"""So many of three windows take three pauses, unless all windows look at once each time: some times
+they do, on a busy machine."""
 
 
 def make_key(console: Console) -> Any:
@@ -98,7 +99,7 @@ def test_one_of_several_windows_looks_for_all(open_page: OpenPage, guarded: Cons
         expect(page.locator(".tile")).to_have_count(5)
     looks = [first.context.wait_for_event("requestfinished", is_look) for _ in range(LOOKS)]
     times = [began_at(look) for look in looks]
-    assert max(times) - min(times) > 2 * PAUSE
+    assert max(times) - min(times) > 3 * PAUSE
     sign_out_elsewhere(first, guarded)
     for page in (first, *others):
         wait_ended(page)

@@ -30,20 +30,25 @@ class Operated:
 def operated(console: Console) -> Operated:
     """One of each kind."""
     console.produce(*make_captures(MODEL, 0, 3))
-    run_beside(publish(console.environment, [b"{"]))
     request: dict[str, Any] = {"model_ids": [MODEL], "filter": "frame_number = 0"}
     return Operated(
         erasure=console.ask("POST", "/v1/erasures", request)["id"],
-        letter=wait_for_letter(console),
+        letter=publish_letter(console),
         hold=place_hold(console, MODEL)["id"],
     )
 
 
-def wait_for_letter(console: Console) -> int:
-    """Wait for an open dead letter, and return the id of the newest."""
-    path = "/v1/dead-letters?state=open"
-    wait_until(lambda: bool(console.ask("GET", path)["items"]), seconds=180, what="a dead letter")
-    return int(console.ask("GET", path)["items"][0]["id"])
+def publish_letter(console: Console) -> int:
+    """Publish what is no event, wait for its dead letter, and return the id."""
+
+    def find_newest() -> int:
+        items = console.ask("GET", "/v1/dead-letters?state=open&limit=1")["items"]
+        return int(items[0]["id"]) if items else 0
+
+    before = find_newest()
+    run_beside(publish(console.environment, [b"{"]))
+    wait_until(lambda: find_newest() > before, seconds=180, what="the dead letter")
+    return find_newest()
 
 
 def list_pages(operated: Operated) -> list[tuple[str, str]]:
