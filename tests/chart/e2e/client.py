@@ -139,6 +139,8 @@ async def publish_while(model: str, more: Callable[[int], bool], *, share: int) 
         bootstrap_servers=read_setting("KAFKA_BOOTSTRAP_SERVERS"),
         acks="all",
         enable_idempotence=True,
+        # As long as that of the release may take to start again.
+        request_timeout_ms=300_000,
     )
     await producer.start()
     blobs, number, began = open_store(), 0, time.monotonic()
@@ -169,7 +171,8 @@ def main(command: str, *arguments: str) -> None:
         print(asyncio.run(publish_while(arguments[0], lambda number: number < target, share=1)))
     elif command == "api":
         status, text = send_request(*arguments)
-        print(json.dumps({"status": status, "body": json.loads(text) if text else None}))
+        body = (json.loads(text) if status else text) if text else None
+        print(json.dumps({"status": status, "body": body}))
     elif command == "objects":
         print(sum(len(part) for part in obstore.list(open_store(), prefix=arguments[0])))
 

@@ -87,9 +87,23 @@ class Release:
         return int(answer["status"]), answer["body"]
 
     def count(self, model: str) -> int:
-        """Return the number of the model's inferences in the store."""
+        """Return the number of the model's inferences in the store; 0 if there is no such model,
+        -1 if the api does not say."""
         status, body = self.api("POST", f"/v1/models/{model}/inferences/count", {})
-        return int(body["count"]) if status == 200 else 0
+        if status == 404:
+            return 0
+        return int(body["count"]) if status == 200 else -1
+
+    def read_count(self, model: str) -> int:
+        """Wait until the api says how many inferences a model has, and return the number."""
+        counts: list[int] = []
+
+        def is_known() -> bool:
+            counts.append(self.count(model))
+            return counts[-1] >= 0
+
+        wait_until(is_known, seconds=300, what=f"the number of inferences of {model}")
+        return counts[-1]
 
     def wait_for_count(self, model: str, expected: int, *, seconds: float = 300) -> None:
         """Wait until the api counts `expected` inferences."""
