@@ -53,6 +53,8 @@ def settings(servers: Servers, model_server: ModelServer, ports: ServicePorts) -
         "PROXY_HOST": HOST,
         "PROXY_PORT": str(ports.proxy),
         "PROXY_GRPC_PORT": str(ports.proxy_grpc),
+        # Its captures wait in memory: at the lowest priority a busy machine would lose some.
+        "PROXY_CAPTURE_PRIORITY": "normal",
         # Less than a part has until it is killed.
         "PROXY_GRACE_SECONDS": "10",
         "PROXY_UPSTREAM": model_server.rest,
