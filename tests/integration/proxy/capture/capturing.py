@@ -1,9 +1,10 @@
 """A process that captures without end, to be killed. Its settings come from the environment.
 
-    python -m tests.integration.proxy.capture.capturing [MOST]
+    python -m tests.integration.proxy.capture.capturing MOST WAITING
 
-It prints the id of its producer, then hands over exchanges (at most MOST, if given) until it is
-killed or, on SIGTERM, drains and prints how many are left.
+It prints the id of its producer, then hands over exchanges until it is killed or, on SIGTERM,
+drains and prints how many are left. It hands over at most MOST, and none while WAITING wait to be
+published: however slow the machine is, they are soon drained.
 """
 
 import asyncio
@@ -15,12 +16,11 @@ from inference_store.proxy.capture import Captures
 
 from .servers import hand_over
 
-# Slow enough for a busy machine: exchanges that wait long are lost when the process ends.
 _PAUSE_SECONDS = 0.01
 
 
-async def main(most: float) -> None:
-    """Hand over exchanges, one after the other, at most `most`."""
+async def main(most: float, waiting: int) -> None:
+    """Hand over exchanges, one after the other."""
     captures = Captures(ProxySettings())
     await captures.start()
     stop = asyncio.Event()
@@ -28,7 +28,7 @@ async def main(most: float) -> None:
     print(captures.producer, flush=True)
     number = 0
     while not stop.is_set():
-        if number < most:
+        if number < most and captures.queued < waiting:
             number += 1
             hand_over(captures, number)
         await asyncio.sleep(_PAUSE_SECONDS)
@@ -37,4 +37,4 @@ async def main(most: float) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(float((*sys.argv[1:], "inf")[0])))
+    asyncio.run(main(float(sys.argv[1]), int(sys.argv[2])))

@@ -15,12 +15,19 @@ class CapturingProcess:
     """The process of `capturing.py`."""
 
     def __init__(
-        self, environment: dict[str, str], folder: Path, name: str, *, most: float = math.inf
+        self,
+        environment: dict[str, str],
+        folder: Path,
+        name: str,
+        *,
+        most: float = math.inf,
+        waiting: int = 500,
     ) -> None:
-        """`most`: exchanges that it captures itself."""
+        """`most`: exchanges that it captures itself; `waiting`: those of them that wait at once."""
         self.log = folder / f"{name}.log"
         module = "tests.integration.proxy.capture.capturing"
-        self.process = start_module(module, str(most), log=self.log, environment=environment)
+        numbers = str(most), str(waiting)
+        self.process = start_module(module, *numbers, log=self.log, environment=environment)
 
     async def find_producer(self) -> str:
         """Return the id of its producer: the first line that is not a log."""
@@ -33,6 +40,10 @@ class CapturingProcess:
         producer = await until(ask, lambda name: name is not None)
         assert producer is not None
         return producer
+
+    def stop(self) -> None:
+        """Let it drain, and end."""
+        self.process.stop(seconds=180)
 
     def kill(self) -> None:
         self.process.kill()

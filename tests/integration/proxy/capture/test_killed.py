@@ -32,7 +32,7 @@ async def _drain_spool(kafka: Kafka, environment: dict[str, str], tmp_path: Path
             return dead in await list_folder(tmp_path / "spool")
 
         await until(ask, lambda there: not there, seconds=180)
-        heir.process.stop()
+        heir.stop()
     finally:
         heir.kill()
     assert "left 0" in heir.log.read_text()

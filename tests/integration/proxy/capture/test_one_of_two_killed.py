@@ -79,7 +79,7 @@ async def test_capture_process_is_killed_repeatedly(
             await asyncio.sleep(chance.random() / 10)
             killed.add(await capturing.kill_capture())
         assert len(killed) == 3
-        capturing.process.stop()
+        capturing.stop()
     finally:
         capturing.kill()
     report = await wait_for_final_report(kafka_server, environment, producer)
@@ -96,7 +96,8 @@ async def test_killed_serving_process_has_its_exchanges_published(
     seed: int, kafka_server: Kafka, environment: Environment, tmp_path: Path
 ) -> None:
     environment = turn_spool_off(environment)
-    capturing = CapturingProcess(environment, tmp_path, "one")
+    # so few that the socket holds them, if the capture process finds no CPU to read them
+    capturing = CapturingProcess(environment, tmp_path, "one", waiting=60)
     try:
         producer = await capturing.find_producer()
         await wait_for_more_events(kafka_server, environment)
