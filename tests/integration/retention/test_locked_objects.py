@@ -101,7 +101,7 @@ async def test_what_is_locked_is_named_and_goes_when_its_lock_ends(
     [brief] = await storing.inferences(model, 1, ago(days=1))
     key = brief.objects[0]
     # so brief that it ends: on a busy machine before the first try
-    end = datetime.now(UTC) + timedelta(seconds=3)
+    end = datetime.now(UTC) + timedelta(seconds=5)
     minio_server.client().set_object_retention(key.bucket, key.key, Retention(mode, end))
     async with engine.begin() as connection:
         goes = await erasure_requests.request_erasure(connection, model=model, uids=[brief.uid])

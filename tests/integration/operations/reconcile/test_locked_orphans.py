@@ -66,13 +66,16 @@ def worker(
     return OrphanEraser(settings, engine, blobs, ledger, NoPace(), certifier)
 
 
-def put_orphans(blobs: Blobs, minio: S3, bucket: str, end: datetime) -> list[StorageKey]:
-    """Put an object that is locked until `end`, and one that is not."""
+def put_orphans(
+    blobs: Blobs, minio: S3, bucket: str, lock: timedelta
+) -> tuple[StorageKey, StorageKey, datetime]:
+    """Put an object that is locked for so long, and one that is not; return also the lock's end."""
     locked, free = StorageKey(bucket, "p/locked"), StorageKey(bucket, "p/free")
     for key in (locked, free):
         blobs.put(key, b"left over", content_type="text/plain")
+    end = datetime.now(UTC).replace(microsecond=0) + lock
     minio.client().set_object_retention(bucket, locked.key, Retention(COMPLIANCE, end))
-    return [locked, free]
+    return locked, free, end
 
 
 async def test_names_a_locked_orphan(
@@ -85,8 +88,7 @@ async def test_names_a_locked_orphan(
     minio_server: S3,
     bucket: str,
 ) -> None:
-    end = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
-    locked, free = put_orphans(blobs, minio_server, bucket, end)
+    locked, free, end = put_orphans(blobs, minio_server, bucket, timedelta(days=1))
     report, _ = await reconcile()
     erasure = await orphans.request_erasure(ledger, report.id, Who("auditor", None))
     assert await worker.work(erasure, seconds=60)
@@ -113,8 +115,7 @@ async def test_erases_a_locked_orphan_when_its_lock_ends(
     bucket: str,
 ) -> None:
     # So brief that it ends: on a busy machine before the first try.
-    end = datetime.now(UTC) + timedelta(seconds=4)
-    keys = put_orphans(blobs, minio_server, bucket, end)
+    *keys, _ = put_orphans(blobs, minio_server, bucket, timedelta(seconds=6))
     report, _ = await reconcile()
     erasure = await orphans.request_erasure(ledger, report.id, Who("auditor", None))
 
