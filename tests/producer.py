@@ -176,6 +176,17 @@ class Producer:
             await self._kafka.send(self.topic, payload)
         await self._kafka.flush()
 
+    async def publish_at_once(self, payloads: Iterable[bytes]) -> None:
+        """Publish messages to the first partition in one record batch: a consumer sees all of
+        them, or none."""
+        if self._kafka is None:
+            raise RuntimeError("not started")
+        batch = self._kafka.create_batch()
+        for payload in payloads:
+            if batch.append(key=None, value=payload, timestamp=None) is None:
+                raise ValueError("they are more than one batch holds")
+        await (await self._kafka.send_batch(batch, self.topic, partition=0))
+
     async def produce(self, *captures: Capture) -> None:
         """Write blobs, then publish events."""
         await self.put_all(captures)

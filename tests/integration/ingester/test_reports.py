@@ -94,7 +94,7 @@ async def test_the_books_of_producers(
         assert [kept_report["number"] for kept_report in first["reports"]] == [2]
         assert (accounts["p-2"]["state"], accounts["p-2"]["closes"]) == ("ended", False)
         assert "long ago" not in accounts
-        assert service.health()["ready"]
+        await asyncio.to_thread(service.wait_ready)
 
         # After a restart it continues from the stored reports.
         await asyncio.to_thread(service.stop)
@@ -128,7 +128,7 @@ async def test_reads_a_topic_that_is_created_later(
         return sum(partition["stored"] for partition in partitions)
 
     await until(count_stored, lambda count: count == 20, seconds=180)
-    assert service.health()["ready"]
+    await asyncio.to_thread(service.wait_ready)
     assert list_troubles(service) == []
     kafka_server.create_topic(name)
     async with Producer(service_environment(), name) as reporter:
