@@ -18,7 +18,7 @@ from tests.servers.process import LeashedProcess
 from tests.servers.waiting import wait_until
 
 SOCKETS = 2000
-HEAD_SECONDS = 5
+HEAD_SECONDS = 12
 OTHER = "127.0.0.2"
 
 
