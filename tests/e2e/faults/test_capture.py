@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import psutil
 import pytest
 
 from tests.e2e.faults.capture_line import MODEL, Calls, CaptureLine, send_half_a_call
@@ -131,7 +130,7 @@ async def test_the_model_server_is_killed_in_the_middle_of_calls(capture_line: S
         calls, waiting = Calls(line.proxy.url), Calls(line.proxy.url, _number=1000)
         await calls.make(20)
         task = asyncio.create_task(waiting.make(4, **{"stub-wait": "60"}))
-        await until(lambda: _count_open_connections(line.stub), lambda count: count >= 4)
+        await until(lambda: _count_calls(line.proxy), lambda count: count == 4)
         await asyncio.to_thread(line.stub.kill)
         await task
         # the answer in place of a broken connection
@@ -148,11 +147,9 @@ async def test_the_model_server_is_killed_in_the_middle_of_calls(capture_line: S
         assert all("cannot be reached" in item["error"] for item in failed), failed
 
 
-async def _count_open_connections(stub: Stub) -> int:
-    """Count the open connections to a model server."""
-    listed = [psutil.Process(pid) for pid in stub.pids()]
-    open_ones = [connection for process in listed for connection in process.net_connections("tcp")]
-    return sum(connection.status == psutil.CONN_ESTABLISHED for connection in open_ones)
+async def _count_calls(proxy: Proxy) -> float:
+    """Count the calls that a proxy is passing on now."""
+    return await asyncio.to_thread(proxy.metrics, "proxy_calls_in_progress")
 
 
 async def test_callers_go_in_the_middle_of_calls(capture_line: Started) -> None:
@@ -167,6 +164,7 @@ async def test_callers_go_in_the_middle_of_calls(capture_line: Started) -> None:
         torn = f"{PREDICT}\r\nContent-Length: 1000\r\nX-Request-ID: torn"
         gone.append(await send_half_a_call(line.proxy, torn, BODY))
         await calls.make(20)
+        await until(lambda: _count_calls(line.proxy), lambda count: count == len(gone))
         for writer in gone:
             writer.close()
         await calls.make(20)

@@ -58,6 +58,7 @@ async def test_a_key_that_may_only_put_is_enough(
             names = await until(
                 list_stored, lambda stored: len(stored) == 3 * len(CALLS), seconds=180
             )
-            assert not proxy.read_log("waiting")
+            waits = [wait["server"] for wait in proxy.read_log("waiting")]
+            assert "object store" not in waits  # a busy Kafka may be waited for
     assert all(name.startswith("captures/") for name in names)
     assert {name.rsplit("/", 1)[1] for name in names} == {"data", "metadata", "response"}
