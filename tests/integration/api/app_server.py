@@ -15,6 +15,9 @@ from tests.polling import until
 # all data of a test before its client reads on.
 _BUFFER_BYTES = 64 * 1024
 _LOOPBACK = "127.0.0.1"
+# A connection stays open between two requests, however long the machine stalls: one that the server
+# closes as the next request is on its way fails it.
+_KEPT_SECONDS = 600
 # Compressed, all data of a test would fit into these buffers.
 _UNCOMPRESSED = {"Accept-Encoding": "identity"}
 
@@ -28,7 +31,9 @@ class _Server(uvicorn.Server):
 @asynccontextmanager
 async def serve_app(app: ASGIApp) -> AsyncIterator[httpx.AsyncClient]:
     """Serve an app over TCP with small buffers; yield a client whose answers are not compressed."""
-    config = uvicorn.Config(app, log_level="critical", lifespan="off")
+    config = uvicorn.Config(
+        app, log_level="critical", lifespan="off", timeout_keep_alive=_KEPT_SECONDS
+    )
     server = _Server(config)
     listener = _open_listener()
     task = asyncio.create_task(server.serve(sockets=[listener]))

@@ -89,7 +89,9 @@ class _Server:
         self.ids = path_values | {"inference_id": "id-0"}
         with Blobs(self._settings) as blobs:
             app = create_app(self._settings, engine, blobs)
-            config = uvicorn.Config(app, port=self._settings.api_port, log_level="critical")
+            port = self._settings.api_port
+            # a connection stays open between two requests, however long the machine stalls
+            config = uvicorn.Config(app, port=port, log_level="critical", timeout_keep_alive=600)
             self._uvicorn = uvicorn.Server(config)
             await self._uvicorn.serve()
         await engine.dispose()
