@@ -13,11 +13,11 @@ def test_the_embedded_broker_carries_a_record() -> None:
         address = {"bootstrap.servers": server.bootstrap_servers}
         producer = Producer(address)
         producer.produce("a-topic", b"carried", partition=2)
-        assert producer.flush(30) == 0
+        assert producer.flush(180) == 0
         consumer = Consumer({**address, "group.id": "test"})
         try:
             consumer.assign([TopicPartition("a-topic", 2, 0)])
-            record = consumer.poll(30)
+            record = consumer.poll(180)
             assert record is not None
             assert record.value() == b"carried"
         finally:

@@ -29,11 +29,11 @@ class RateLimiter:
     """
 
     def __init__(
-        self, per_minute: int, *, most: int = 10_000, clock: Callable[[], float] = time.monotonic
+        self, per_minute: int, *, most: int = 10_000, clock: Callable[[], float] | None = None
     ) -> None:
         self._size = float(per_minute)
         self._most = most
-        self._clock = clock
+        self._clock = clock or time.monotonic
         self._buckets: OrderedDict[str, _TokenBucket] = OrderedDict()
 
     def take(self, name: str, requests: int = 1) -> int:

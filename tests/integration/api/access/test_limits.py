@@ -12,10 +12,12 @@ from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.access.secrets import new_id
+from inference_store.api.access import rate
 from inference_store.api.access.authenticator import BYTES_OF_A_REQUEST
 from inference_store.platform.metrics import SHOWN
 from tests.integration.api.conftest import MakeApp, make_client
 from tests.settings import TOKEN
+from tests.stopped_clock import StoppedClock
 
 _OWNER = {"Authorization": f"Bearer {TOKEN}"}
 _ISSUER = {"oidc_issuer": "http://127.0.0.1:9", "oidc_audience": "x"}
@@ -23,6 +25,12 @@ _ISSUER = {"oidc_issuer": "http://127.0.0.1:9", "oidc_audience": "x"}
 _FORGED = ".".join(
     base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in (b'{"alg": "none"}', b"{}")
 )
+
+
+@pytest.fixture(autouse=True)
+def stop_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No bucket fills while a test runs, however long it takes."""
+    monkeypatch.setattr(rate, "time", StoppedClock())
 
 
 def _count_refused(reason: str) -> float:
