@@ -22,13 +22,16 @@ say "installed: every pod is ready"
 
 k delete pod producer --ignore-not-found --wait >/dev/null
 sed "s|IMAGE|$IMAGE|; s|FULL|$full|g" "$here/producer.yaml" | k apply --filename - >/dev/null
-k wait --for=condition=Ready pod/producer --timeout=120s >/dev/null
+k wait --for=condition=Ready pod/producer --timeout=300s >/dev/null
 k exec --stdin producer -- python - <"$here/publish_inference.py"
 say "a producer has put three blobs and published an event"
 
 token=$(secret "$full-api-token" api-token)
-kubectl --namespace "$NAMESPACE" port-forward "service/$full-api" 18080:8080 >/dev/null 2>&1 &
-forward=$!
+start_forward() {
+    kubectl --namespace "$NAMESPACE" port-forward "service/$full-api" 18080:8080 >/dev/null 2>&1 &
+    forward=$!
+}
+start_forward
 trap 'kill $forward' EXIT
 query() {
     curl --silent --fail "http://127.0.0.1:18080/v1/models/my-model/inferences/query" \
@@ -41,6 +44,7 @@ until answer=$(query) && [[ $answer == *'"inference_id"'* ]]; do
         echo "no answer after 15 minutes" >&2
         exit 1
     fi
+    kill -0 "$forward" 2>/dev/null || start_forward # it ends if the connection to its pod is lost
     sleep 0.5
 done
 say "the first query is answered"
