@@ -153,10 +153,10 @@ acceptance: $(ACCEPTANCE) ## Run all that takes longer: see docs/how-to/tests.md
 e2e: servers upstreams readers ## Run the tests of the whole line, before real model servers, and with real readers.
 	@$(STEP) $@ $(WORKING) tests/e2e --ignore=tests/e2e/faults
 
-# One after the other: they look at the same store.
+# Each worker has a store and a browser of its own; the tests of a file look at the same store.
 console-test: servers $(CONSOLE_STAMP) ## Look at the console in a real browser, and build its files again.
 	@$(NPM) run --silent check
-	@$(STEP) $@ $(PYTEST) --no-header -q tests/console
+	@$(STEP) $@ $(WORKING) -n 2 --dist loadfile tests/console
 
 # There is no package of Citus in Debian: CITUS names a folder whose build.sh installs it beside Debian's Postgres.
 CITUS ?=
