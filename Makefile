@@ -169,12 +169,14 @@ properties: servers ## Try all examples of the property tests, up to ten times t
 mutations: servers ## Break the product in known ways, and show which test sees each.
 	@$(BIN)/python -m tests.mutations
 
+# The files with such tests: each worker would import all others for nothing.
+FAULTS := own_(postgres|kafka|minio)|mark\.faults|import faults
 faults: servers upstreams ## Kill and stop everything under load, and check that nothing was lost.
-	@INFERENCE_STORE_TEST_COLD=1 $(STEP) $@ $(WORKING) --faults -m faults tests/e2e tests/integration \
-		--ignore=$(FAULTS_STEPS)
+	@$(STEP) $@ $(WORKING) --faults -m faults --ignore=$(FAULTS_STEPS) tests/e2e/faults \
+		$$(grep -rlE "$(FAULTS)" tests/e2e tests/integration --include="test_*.py" --exclude-dir=faults)
 
 faults-cold: servers ## Repeat the kills at every failpoint with processes that start cold.
-	@INFERENCE_STORE_TEST_COLD=1 $(STEP) $@ $(WORKING) -m kills $(PARTS)
+	@INFERENCE_STORE_TEST_COLD=1 $(STEP) $@ $(WORKING) --faults -m kills $(PARTS)
 
 FAULTS_STEPS := tests/e2e/faults/deletion/test_steps.py
 faults-steps: servers ## Try each of five faults at each step of a deletion.

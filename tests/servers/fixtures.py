@@ -18,7 +18,13 @@ from .memory import memory_folder
 from .minio import S3, MinioServer, find_minio
 from .missing import demand
 from .postgres import Postgres, PostgresServer, find_postgres
-from .running import running_kafka, running_postgres, running_s3
+from .running import (
+    ShortLivedKafka,
+    ShortLivedMinio,
+    running_kafka,
+    running_postgres,
+    running_s3,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -67,7 +73,7 @@ def own_postgres() -> Iterator[PostgresServer]:
 def own_kafka() -> Iterator[KafkaServer]:
     """A Kafka that the module's tests may stop, kill and restart; mark them `real_kafka`."""
     demand("kafka", find_kafka)
-    with KafkaServer() as server:
+    with ShortLivedKafka() as server:
         yield server
 
 
@@ -75,7 +81,7 @@ def own_kafka() -> Iterator[KafkaServer]:
 def own_minio() -> Iterator[MinioServer]:
     """A MinIO that the module's tests may stop, kill and restart; mark them `real_minio`."""
     demand("minio", find_minio)
-    with MinioServer() as server:
+    with ShortLivedMinio() as server:
         yield server
 
 

@@ -20,7 +20,8 @@ from tests.servers.sharing import ask_for_server
 from tests.servers.waiting import wait_until
 
 COLD = "INFERENCE_STORE_TEST_COLD"
-"""The variable that has every process start as a user's does, whatever that costs."""
+"""The variable that has a process start as a user's does: each one of a run, or one in whose own
+environment it is."""
 
 
 @contextmanager
@@ -48,6 +49,8 @@ def find_warm(environment: Mapping[str, str]) -> str | None:
 
     Another PYTHONPATH is other code, and what Python reads at its start it does not read again.
     """
+    if "1" in {os.environ.get(COLD), environment.get(COLD)}:
+        return None
     for name, value in environment.items():
         if name.startswith("PYTHON") and value != os.environ.get(name):
             return None
@@ -56,7 +59,8 @@ def find_warm(environment: Mapping[str, str]) -> str | None:
 
 @cache
 def _find_warm() -> str | None:
-    return None if os.environ.get(COLD) == "1" else ask_for_server("warm")
+    path: str | None = ask_for_server("warm")
+    return path
 
 
 class WarmProcess(WatchedProcess):
@@ -133,6 +137,7 @@ def start_module(
 ) -> WatchedProcess:
     """Start `python -m module` with its output and errors appended to `log`."""
     warm = find_warm(environment)
+    environment = {name: value for name, value in environment.items() if name != COLD}
     if warm is None:
         command = [sys.executable, "-m", module, *arguments]
         return LeashedProcess(command, log=log, environment=environment)

@@ -18,11 +18,10 @@ from tests.e2e.faults.capture_line import MODEL, Calls, CaptureLine, send_half_a
 from tests.polling import until
 from tests.proxy_process import Proxy, upstream
 from tests.servers.environment import service_environment as environment_of
-from tests.servers.fixtures import migrate, unique
+from tests.servers.fixtures import unique
 from tests.servers.kafka import KafkaServer
 from tests.servers.minio import MinioServer
 from tests.servers.ports import free_port
-from tests.servers.postgres import Postgres
 from tests.service_process import Service
 from tests.upstreams.written import Stub
 
@@ -36,14 +35,12 @@ BODY = json.dumps({"instances": [[1]]}).encode()
 
 @pytest.fixture
 def capture_line(
-    postgres_server: Postgres, own_kafka: KafkaServer, own_minio: MinioServer, tmp_path: Path
+    database: str, own_kafka: KafkaServer, own_minio: MinioServer, tmp_path: Path
 ) -> Started:
     """A factory: `async with capture_line(PROXY_SPOOL="all") as line`; settings of the proxy."""
-    dsn = postgres_server.create_database(unique())
-    migrate(dsn)
     api_port = free_port()
     environment = environment_of(
-        dsn,
+        database,
         own_kafka,
         own_minio,
         own_minio.create_bucket(unique()),
@@ -187,7 +184,7 @@ async def test_the_proxy_is_killed_with_its_spool_on(
     own_minio: MinioServer,
 ) -> None:
     server = {"object store": own_minio, "kafka": own_kafka}.get(away)
-    async with capture_line(PROXY_SPOOL="all") as line:
+    async with capture_line(PROXY_SPOOL="all", TEST_COLD="1") as line:
         calls = Calls(line.proxy.url)
         await calls.make(50)
         if server is not None:

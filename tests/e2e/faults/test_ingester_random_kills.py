@@ -11,13 +11,15 @@ from tests.e2e.faults.books_close import check_ingested
 from tests.e2e.faults.traffic import Published, make_captures
 from tests.servers.fixtures import unique
 from tests.service_process import Service
+from tests.warm.process import COLD
 
 KILLS = 20
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(("seed", "cold"), [(1, "1"), (2, "0")])
 async def test_killed_at_random_moments(
     seed: int,
+    cold: str,
     environment: dict[str, str],
     published: Published,
     engine: AsyncEngine,
@@ -26,7 +28,7 @@ async def test_killed_at_random_moments(
 ) -> None:
     moments = random.Random(seed)
     coming = make_captures(range(10_000 * seed, 10_000 * seed + 1500))
-    service = Service("ingester", environment, tmp_path)
+    service = Service("ingester", environment | {COLD: cold}, tmp_path)
     try:
         load = asyncio.create_task(published.under_load(coming, pause=0.6))
         for _ in range(KILLS // 2):

@@ -92,4 +92,4 @@ async def test_a_server_goes_and_comes_back(
     finally:
         print(service.text[-6000:])
         service.stop()
-        await asyncio.to_thread(server.restart)
+        await asyncio.to_thread(server.start_if_ended)

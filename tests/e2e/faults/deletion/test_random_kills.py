@@ -37,6 +37,7 @@ from tests.servers.fixtures import unique
 from tests.servers.minio import S3
 from tests.servers.ports import free_port
 from tests.service_process import Service
+from tests.warm.process import COLD
 
 from .judging import check_versions
 from .living import MODELS, SUBJECT, Asking, find_camera, is_input_gone, make_captures, survives
@@ -118,7 +119,9 @@ async def test_killed_at_random_moments(
         await asyncio.to_thread(services[1].wait_ready)
         for number in range(2):
             (tmp_path / str(number)).mkdir()
-            services.append(Service("retention", living, tmp_path / str(number)))
+            # One starts as a user's does, and one is forked from a warm process.
+            environment = living | {COLD: str(number)}
+            services.append(Service("retention", environment, tmp_path / str(number)))
         over = asyncio.Event()
         tasks = [
             asyncio.create_task(published.under_load(coming, chunk=15, pause=4.0)),

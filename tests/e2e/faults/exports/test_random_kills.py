@@ -112,7 +112,8 @@ class Killing:
         erasure."""
         for number in range(KILLS):
             await self._prepare()
-            self.service.restart()
+            # Half of them start as a user's do, half are forked from a warm process.
+            self.service.restart(TEST_COLD=str(number % 2))
             if number == KILLS // 2:
                 await self._erase()
             await self._wait_for_changes(self.moments.randint(1, _MOST_CHANGES))
