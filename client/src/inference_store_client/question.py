@@ -10,7 +10,6 @@ from .instants import Instant, format_instant
 from .requests import ARROW, CSV, NDJSON, Request, make_request
 
 Include: TypeAlias = Literal["metadata", "predictions", "urls"]
-UnknownKeys: TypeAlias = Literal["refuse", "empty"]
 NEWEST_FIRST: Final = "-received_at"
 
 
@@ -22,7 +21,7 @@ class QuestionOptions(TypedDict, total=False):
     include: Sequence[Include]
     sort: str
     inference_ids: Sequence[str] | None
-    unknown_keys: UnknownKeys
+    unknown_keys: Literal["refuse", "empty"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +38,7 @@ class Question:
     include: Sequence[Include] = ("metadata", "predictions")
     sort: str = NEWEST_FIRST
     inference_ids: Sequence[str] | None = None
-    unknown_keys: UnknownKeys = "refuse"
+    unknown_keys: Literal["refuse", "empty"] = "refuse"
     sample: Mapping[str, int] | None = None
     fields: Sequence[str] | None = None
     """Of an inference as the API has it: these fields alone, and `uid`."""

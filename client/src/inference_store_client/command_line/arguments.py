@@ -5,10 +5,10 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Final, get_args
+from typing import Final
 
 from inference_store_client.instants import Instant
-from inference_store_client.question import NEWEST_FIRST, Question, UnknownKeys
+from inference_store_client.question import NEWEST_FIRST, Question
 from inference_store_client.requests import make_path
 from inference_store_client.retries import DEFAULT_RETRIES, Retries
 from inference_store_client.settings import find_settings
@@ -18,7 +18,7 @@ from inference_store_client.values.metadata_values import read_instant
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 IMPATIENT: Final = Retries(attempts=3)
 """Somebody waits for the answer, and perhaps the address is wrong."""
-REFUSE: Final[UnknownKeys] = "refuse"
+REFUSE: Final = "refuse"
 _AGO: Final = re.compile(r"-?(\d{1,6})([smhdw])", re.ASCII)
 
 
@@ -55,7 +55,7 @@ def add_conditions(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--unknown-keys",
-        choices=get_args(UnknownKeys),
+        choices=(REFUSE, "empty"),
         default=REFUSE,
         help="a metadata key that no inference has, in a filter or as a column, is an error, or"
         " empty (default: %(default)s)",
