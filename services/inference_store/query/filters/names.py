@@ -103,8 +103,6 @@ def key(node: Named, checking: FilterCheck, *, may_be_property: bool = False) ->
     if known_key is None:
         if checking.unknown_keys == "refuse":
             near = checking.known_keys.nearest.get(name, ())
-            if node.name in PROPERTIES:
-                near = (node.name, *near)
             if may_be_property:
                 near = nearest(name, [*near, *PROPERTIES]) or near
             refusal = unknown_key(node, checking.source, name, near)

@@ -185,9 +185,16 @@ def test_an_unknown_name_is_refused_with_the_nearest_properties_too() -> None:
     with pytest.raises(UnknownKey, match="nearest are data_size, ") as caught:
         check_filter("data_size_bytes > 10", known_keys=known_keys)
     assert set(caught.value.faults[0].known) >= {"data_size", "data_source"}
+    for text in ("metadata.data_size_bytes > 10", "sent(data_size_bytes)"):
+        with pytest.raises(UnknownKey) as caught:
+            check_filter(text, known_keys=known_keys)
+        assert caught.value.faults[0].known == ("data_source",)
+
+
+def test_the_property_of_a_name_is_not_near_where_only_a_key_can_be() -> None:
     with pytest.raises(UnknownKey) as caught:
-        check_filter("metadata.data_size_bytes > 10", known_keys=known_keys)
-    assert caught.value.faults[0].known == ("data_source",)
+        check_filter("sent(received_at)")
+    assert "received_at" not in caught.value.faults[0].known
 
 
 def test_an_impossible_comparison_is_refused_with_the_types_seen() -> None:
