@@ -62,6 +62,18 @@ async def test_a_certificate_that_was_changed(engine: AsyncEngine, say: Say) -> 
     assert "1 fault." in bad.stderr
 
 
+@pytest.mark.usefixtures("erased")
+async def test_the_key_of_the_settings_vouches_for_nothing_if_others_are_trusted(say: Say) -> None:
+    """Whoever signs everything again puts their key into the settings too."""
+    assert say("verify", "--trust", KEY.id).returncode == 0
+    other = say("verify", "--trust", new_key().id)
+    assert (other.returncode, f"begins with key {KEY.id}" in other.stdout) == (1, True), (
+        other.stdout
+    )
+    mistyped = say("verify", "--trust", "00")
+    assert (mistyped.returncode, "'00' is no id of a key" in mistyped.stderr) == (2, True)
+
+
 async def test_finds_returned_inferences_and_proves_entries(
     engine: AsyncEngine, erased: list[Stored], say: Say
 ) -> None:

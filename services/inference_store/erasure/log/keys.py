@@ -38,6 +38,11 @@ class NoKey(ValueError):
     """The text has no Ed25519 private key in PEM; the message says what it has."""
 
 
+def is_key_id(text: str) -> bool:
+    """Check whether a text has the form of a key's id."""
+    return len(text) == _ID_CHARACTERS and not set(text) - set("0123456789abcdef")
+
+
 @dataclass(frozen=True)
 class PublicKey:
     """An Ed25519 public key. `raw`: 32 bytes."""
