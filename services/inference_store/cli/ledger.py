@@ -24,6 +24,10 @@ from .user import find_cli_user
 
 _DIVERGED = 1
 _UNAVAILABLE = 3
+_NOT_IN_THE_LEDGER = """If Postgres was restored from a backup, the ledger does not have:
+- API keys: one that was revoked or rotated since the backup works again, as it did then. Look at
+  `inference-store keys list`, and revoke or rotate it again before you start the api;
+- the audit: its entries since the backup are lost."""
 Work = Callable[[Ledger], Awaitable[int]]
 
 
@@ -110,6 +114,8 @@ def _replay(skip_forgotten: bool) -> Work:
     async def work(ledger: Ledger) -> int:
         count = await ledger.replay(skip_forgotten=skip_forgotten, report=say)
         _say(f"{counted(count, 'entry', 'entries')} replayed: bucket and Postgres agree.")
+        if count:
+            _say(_NOT_IN_THE_LEDGER)
         return 0
 
     return work
