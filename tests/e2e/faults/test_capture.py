@@ -187,6 +187,8 @@ async def test_the_proxy_is_killed_with_its_spool_on(
     async with capture_line(PROXY_SPOOL="all", TEST_COLD="1") as line:
         calls = Calls(line.proxy.url)
         await calls.make(50)
+        # A capture process that still starts has spooled nothing: all that it has would be lost.
+        await until(line.stored, lambda stored: len(stored) == 50)
         if server is not None:
             await asyncio.to_thread(server.kill)
         try:
