@@ -29,6 +29,7 @@ from .stored import NOW, Stored, Storing, ago
 from .stranger import Stranger
 from .test_erasures import request
 
+pytestmark = pytest.mark.long
 KEY = new_key()
 # For columns that are not signed, but are in Postgres for queries.
 UNSIGNED = ": in Postgres: its "
@@ -120,7 +121,6 @@ async def test_nothing_is_wrong_before(wrongs: Wrongs) -> None:
     assert await wrongs() == []
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("erased")
 async def test_each_part_of_a_certificate_in_both_places(
     engine: AsyncEngine,

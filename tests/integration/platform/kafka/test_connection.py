@@ -18,7 +18,7 @@ from tests.servers.fixtures import unique
 from tests.servers.issuer import SECRET, Issuer
 from tests.servers.secured import SecuredKafka
 
-pytestmark = pytest.mark.real_kafka
+pytestmark = [pytest.mark.real_kafka, pytest.mark.long]
 LOGINS = ("SSL", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 
