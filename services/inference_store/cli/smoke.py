@@ -13,6 +13,7 @@ from inference_store.operations.smoke.proxy_call import Call, run_steps_through_
 from inference_store.operations.smoke.publish import Failed, run_steps
 from inference_store.operations.smoke.rest import Refused, Rest
 from inference_store.operations.smoke.settings import SmokeSettings
+from inference_store.platform.settings import read_origin
 
 from .seconds import parse_seconds
 from .start import start_service
@@ -23,7 +24,8 @@ SETTINGS = SmokeSettings
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments: the api, the proxy, and how long to wait."""
     parser.add_argument(
-        "--api", default="http://127.0.0.1:8080", help="address of the api (default: %(default)s)"
+        "--api",
+        help="address of the api (default: INFERENCE_STORE_URL, else where the settings bind it)",
     )
     parser.add_argument("--ca", help="file with the certificates that the api's is checked by")
     parser.add_argument("--proxy", help="address of a proxy, through which a call is sent as well")
@@ -47,8 +49,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Return 0 if every step succeeded; else say which did not."""
     settings = start_service(SmokeSettings, "smoke")
     token = settings.api_token.get_secret_value() if settings.api_token else None
-    api = Rest(arguments.api.rstrip("/"), token, _build_ssl_context(arguments.ca))
     try:
+        address = _check_address(arguments.api or settings.api_address)
+        api = Rest(address, token, _build_ssl_context(arguments.ca))
         run_steps(settings, api, seconds=arguments.seconds, say=print)
         if arguments.proxy:
             run_steps_through_proxy(
@@ -59,6 +62,18 @@ def run(arguments: argparse.Namespace) -> int:
         return 1
     print("The line works, from the event to the answer.")
     return 0
+
+
+def _check_address(address: str) -> str:
+    """Return the api's address, without a slash at its end. Raises Failed with the remedy."""
+    try:
+        read_origin(address)
+    except ValueError as wrong:
+        raise Failed(
+            f"{address!r} is no address of an api ({wrong}): name it by --api or by"
+            " INFERENCE_STORE_URL, such as http://127.0.0.1:8080"
+        ) from None
+    return address.rstrip("/")
 
 
 def _read_call(arguments: argparse.Namespace) -> Call:

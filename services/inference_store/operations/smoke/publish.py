@@ -15,6 +15,7 @@ from inference_store.objects import Blobs
 from inference_store.platform.kafka import client_arguments
 
 from .capture import MODEL, Capture
+from .registration import register_model
 from .rest import Refused, Rest
 from .settings import SmokeSettings
 
@@ -32,7 +33,7 @@ def run_steps(settings: SmokeSettings, api: Rest, *, seconds: float, say: Say) -
     Raises Failed, Refused, ObjectStoreUnavailable and KafkaError.
     """
     capture = Capture()
-    _register(api)
+    register_model(api)
     say(f"the api answers at {api.address}, and lets us in")
     try:
         _store_blobs(settings, capture)
@@ -60,17 +61,6 @@ def _run_from_event(
     say("a query by metadata and prediction finds it, and its datum is what was written")
     erase(api, MODEL, capture.inference_id)
     say("it is hidden again, and its erasure is on its way")
-
-
-def _register(api: Rest) -> None:
-    """Register the model, for ingesters that refuse unknown ones."""
-    try:
-        api.ask("GET", f"/v1/models/{MODEL}")
-    except Refused as refused:
-        if refused.status != 404:
-            raise
-        body = {"name": "Smoke test", "task_type": "image_classification"}
-        api.ask("PUT", f"/v1/models/{MODEL}", body)
 
 
 def _store_blobs(settings: SmokeSettings, capture: Capture) -> None:
@@ -101,7 +91,8 @@ def wait_indexed(api: Rest, model: str, inference_id: str, *, seconds: float) ->
         if time.monotonic() > deadline:
             raise Failed(
                 f"{inference_id} was not indexed within {seconds:g} s: look at the"
-                " ingester's /health/ready and at GET /v1/dead-letters."
+                " ingester's /health/ready and at GET /v1/dead-letters. If the api at"
+                f" {api.address}, which was asked, is another store's, name yours by --api."
             )
         time.sleep(_PAUSE_SECONDS)
 
