@@ -54,3 +54,20 @@ async def test_rejects_old_and_unknown_reports(
     for id, code in codes.items():
         refused = await client.post(f"/v1/reconciliations/{id}/erasures", json={})
         assert refused.status_code == code
+
+
+async def test_warns_about_a_model_that_is_not_registered(client: httpx.AsyncClient) -> None:
+    """It is compared all the same: its registration may be what was lost."""
+    await client.put("/v1/models/hall", json={})
+    for model_id, warnings in (
+        ("hall", []),
+        (
+            "hal",
+            [
+                "There is no model 'hal'. The nearest are hall."
+                " If the bucket has no object of it either, this fails."
+            ],
+        ),
+    ):
+        answer = await client.post("/v1/reconciliations", json={"model_id": model_id})
+        assert (answer.status_code, answer.json()["warnings"]) == (202, warnings)

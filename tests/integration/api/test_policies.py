@@ -245,6 +245,17 @@ async def test_warns_about_unknown_key(client: httpx.AsyncClient) -> None:
     assert "boat" in (await client.put(_PATHS["model"], json=wrong)).text
 
 
+async def test_warns_about_a_project_without_models(client: httpx.AsyncClient) -> None:
+    """Its policy may come first, or its name may be mistyped."""
+    body = {"rules": [REST]}
+    asked = [("PUT", "", body), ("POST", "/preview", body), ("POST", "/run", None)]
+    for method, more, sent in asked:
+        nope = await send(client, method, f"/v1/projects/biulding/retention-policy{more}", sent)
+        building = await send(client, method, f"{_PATHS['project']}{more}", sent)
+        warning = "No model is in the project 'biulding' yet: GET /v1/projects lists those in use."
+        assert (nope["warnings"], building["warnings"]) == ([warning], [])
+
+
 async def test_byte_limit_waits_for_unknown_sizes(
     client: httpx.AsyncClient, engine: AsyncEngine
 ) -> None:

@@ -4,12 +4,12 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import Query, Request
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
 from inference_store.api import cursors, time_pages
-from inference_store.api.access import Asking, Over, needs
+from inference_store.api.access import Access, Asking, Over, needs
 from inference_store.api.answer import Answer
 from inference_store.api.dependencies import LedgerOf, Reading, Writing
 from inference_store.api.erasure_format import show_erasure
@@ -24,9 +24,12 @@ from inference_store.api.schemas.reconciliations import (
     FindingParameters,
     ForetoldOrphans,
     ReconciliationPage,
+    RequestedReconciliation,
     ShownFinding,
     ShownReconciliation,
 )
+from inference_store.index import registrations
+from inference_store.index.unknown_models import refuse_model
 from inference_store.inference.errors import NotFound
 from inference_store.operations.reconcile import orphans, reconciliations
 
@@ -59,7 +62,7 @@ async def list_reconciliations(
 @router.post(
     _PATH,
     status_code=202,
-    response_model=ShownReconciliation,
+    response_model=RequestedReconciliation,
     responses=document_refusals(400, 413),
     openapi_extra=needs(Right.ADMIN, Over.EVERYTHING),
     summary="Compare the bucket with the index",
@@ -67,7 +70,9 @@ async def list_reconciliations(
 async def request_reconciliation(
     body: AskedReconciliation, connection: Writing, access: Asking
 ) -> Answer:
-    """Ask the retention service to compare them."""
+    """Ask the retention service to compare them. A model that is not registered is a warning: it
+    fails unless the bucket has objects of it."""
+    warnings = await _list_warnings(connection, access, body.model_id)
     reconciliation = await reconciliations.request_reconciliation(
         connection, model_id=body.model_id, cause="request"
     )
@@ -78,7 +83,8 @@ async def request_reconciliation(
         asked_model_id=body.model_id,
     )
     headers = {"Location": f"/v1{_PATH}/{reconciliation.id}"}
-    return Answer(ShownReconciliation.show(reconciliation), status_code=202, headers=headers)
+    shown = RequestedReconciliation.show(reconciliation, warnings=warnings)
+    return Answer(shown, status_code=202, headers=headers)
 
 
 @router.get(
@@ -153,6 +159,17 @@ async def erase_orphans(
     async with engine.connect() as connection:
         answer = await show_erasure(connection, erasure)
     return Answer(answer, status_code=202, headers={"Location": f"/v1/erasures/{erasure.id}"})
+
+
+async def _list_warnings(
+    connection: AsyncConnection, access: Access, model_id: str | None
+) -> list[str]:
+    """Return a warning if the model is not registered: what the bucket has of it is compared all
+    the same, for the registration may be what was lost."""
+    if model_id is None or await registrations.find_by_ids(connection, [model_id]):
+        return []
+    unknown = await refuse_model(connection, model_id, access.sees)
+    return [f"{unknown.detail} If the bucket has no object of it either, this fails."]
 
 
 def _make_not_found(id: UUID) -> NotFound:

@@ -17,8 +17,9 @@ from inference_store.api.policy_levels import PolicyOf, add_policy_route
 from inference_store.api.problems import document_refusals
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.links import PageParameters
-from inference_store.api.schemas.runs import RunPage, ShownRun
+from inference_store.api.schemas.runs import RequestedRun, RunPage, ShownRun
 from inference_store.erasure import runs
+from inference_store.erasure.policies import list_models, warn_of_empty_project
 from inference_store.erasure.runs import RetentionRun
 from inference_store.index import registrations
 from inference_store.inference.errors import NotFound
@@ -71,7 +72,7 @@ async def _show_runs(connection: Reading, runs: Sequence[RetentionRun]) -> list[
     "run",
     "/run",
     status_code=202,
-    response_model=ShownRun,
+    response_model=RequestedRun,
     responses=document_refusals(404),
     summary="Run retention now, by {policy}",
 )
@@ -86,5 +87,7 @@ async def run_policy(connection: Writing, access: Asking, of: PolicyOf) -> Answe
     await access.note(
         connection, Action.RETENTION_REQUESTED, registration, run=str(run.id), **whose
     )
-    body = ShownRun.show(run, model_id=None if registration is None else registration.model_id)
+    warnings = warn_of_empty_project(of, await list_models(connection, of))
+    model_id = None if registration is None else registration.model_id
+    body = RequestedRun.show(run, model_id=model_id, warnings=warnings)
     return Answer(body, status_code=202, headers={"Location": f"/v1/retention/runs/{run.id}"})

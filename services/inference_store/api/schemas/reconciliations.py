@@ -38,6 +38,12 @@ class ShownReconciliation(Shown, of=Reconciliation, instead={"noted": ()}):
     """pending, comparing, repairing, done or failed."""
 
 
+class RequestedReconciliation(ShownReconciliation):
+    """A comparison that was just asked for."""
+
+    warnings: list[str]
+
+
 class ReconciliationPage(Shown):
     """Reconciliations, the newest first."""
 

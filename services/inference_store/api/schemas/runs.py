@@ -15,6 +15,12 @@ class ShownRun(Shown, of=RetentionRun, instead={"model": ("model_id",)}):
     """pending, running, done or failed."""
 
 
+class RequestedRun(ShownRun):
+    """A run that was just asked for."""
+
+    warnings: list[str]
+
+
 class RunPage(Shown):
     """Runs, the newest first."""
 

@@ -36,7 +36,13 @@ from .moves import (
     list_coming,
 )
 from .policy_versions import PolicyState, PolicyVersion, find_in_force, find_state, list_versions
-from .resolution import RequestedRule, ResolvedPolicy, list_models, resolve_policy
+from .resolution import (
+    RequestedRule,
+    ResolvedPolicy,
+    list_models,
+    resolve_policy,
+    warn_of_empty_project,
+)
 from .rules import MOST_RULES, Ages, Bounds, Keep, RetentionPolicy, Rule
 
 __all__ = [
@@ -84,4 +90,5 @@ __all__ = [
     "read_now",
     "resolve_policy",
     "set_policy",
+    "warn_of_empty_project",
 ]

@@ -49,6 +49,15 @@ async def list_models(connection: AsyncConnection, owner: PolicyOwner) -> list[i
     return list((await connection.execute(query)).scalars())
 
 
+def warn_of_empty_project(owner: PolicyOwner, models: Sequence[int]) -> list[str]:
+    """Return a warning if a project has no model: its name may be mistyped, or its policy first."""
+    if owner.level != "project" or models:
+        return []
+    return [
+        f"No model is in the project {owner.subject!r} yet: GET /v1/projects lists those in use."
+    ]
+
+
 async def resolve_policy(
     connection: AsyncConnection, owner: PolicyOwner, rules: Sequence[RequestedRule], bounds: Bounds
 ) -> ResolvedPolicy:
@@ -59,7 +68,7 @@ async def resolve_policy(
     """
     models = await list_models(connection, owner)
     resolved: list[Rule] = []
-    warnings: dict[str, None] = {}
+    warnings = dict.fromkeys(warn_of_empty_project(owner, models))
     for number, requested in enumerate(rules):
         rule: dict[str, Any] = requested.ages.model_dump(include=set(Ages.model_fields))
         if requested.filter is not None:

@@ -7,7 +7,9 @@ import structlog
 from sqlalchemy import func
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index import tables
+from inference_store.access import EVERYTHING
+from inference_store.index import registrations, tables
+from inference_store.index.unknown_models import refuse_model
 from inference_store.inference.errors import StoreError
 from inference_store.objects import Blobs
 from inference_store.platform.settings import KafkaSettings, ReconcileSettings
@@ -86,7 +88,21 @@ class Reconciler:
             return await self.begin(reconciliation, prefixes)
         if reconciliation.state == "comparing" and reconciliation.place < len(prefixes):
             return await self._comparison.step(reconciliation, prefixes)
-        return await self._finish(reconciliation)
+        return await self._finish(reconciliation, error=await self._find_fault(reconciliation))
+
+    async def _find_fault(self, reconciliation: Reconciliation) -> str | None:
+        """Return why what was compared is nothing: a model without a registration and objects.
+
+        One with objects alone is compared and rebuilt: its registration may be what was lost.
+        """
+        model_id = reconciliation.model_id
+        if model_id is None or reconciliation.count("objects"):
+            return None
+        async with self._engine.connect() as connection:
+            if await registrations.find_by_ids(connection, [model_id]):
+                return None
+            unknown = await refuse_model(connection, model_id, EVERYTHING)
+        return f"{unknown.detail} No object of it is under {', '.join(reconciliation.places)}."
 
     async def begin(
         self, reconciliation: Reconciliation, prefixes: list[BucketPrefix]

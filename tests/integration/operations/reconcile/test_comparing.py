@@ -15,7 +15,7 @@ from inference_store.platform.settings import KafkaSettings
 from tests.integration import erasure_requests
 from tests.integration.retention.stored import KINDS, NOW, Storing, ago
 
-from .conftest import Reconcile
+from .conftest import Command, Reconcile
 
 
 def _put(storing: Storing, key: str) -> str:
@@ -64,6 +64,30 @@ async def test_finds_orphans_and_missing_objects(storing: Storing, reconcile: Re
     assert reconciliation.count("orphan_bytes") == 4 * len(b"left over")
     of_row = {finding.storage_key: (finding.model_id, finding.uid) for finding in findings}
     assert of_row[str(lost[0])] == ("model", stored[2].uid)
+
+
+async def test_a_model_of_which_nothing_is_there_fails_with_the_nearest(
+    storing: Storing, command: Command
+) -> None:
+    await storing.model("model")
+    code, report = await command("--model", "modle", RECONCILE_PREFIXES="p")
+    assert (code, report["state"]) == (2, "failed")
+    assert report["error"].startswith(
+        "There is no model 'modle'. The nearest are model."
+        f" No object of it is under s3://{storing.bucket}/p/modle/, "
+    )
+    code, report = await command("--model", "model", RECONCILE_PREFIXES="p")
+    assert (code, report["state"], report["error"]) == (0, "done", None)
+
+
+async def test_a_model_that_only_the_bucket_has_is_compared(
+    storing: Storing, reconcile: Reconcile
+) -> None:
+    """Its registration may be what was lost."""
+    orphan = _put(storing, key_of("p", "lost", ago(hours=5), uuid4(), "data"))
+    reconciliation, findings = await reconcile(model_id="lost")
+    assert (reconciliation.state, reconciliation.error) == ("done", None)
+    assert [finding.storage_key for finding in findings] == [orphan]
 
 
 async def test_knows_keys_with_hours_of_a_local_clock(
