@@ -21,7 +21,12 @@ from uuid import UUID
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 ENTRY_BYTES = 33
 INFO = b"inference-store certificates: keyed hashes"
@@ -32,7 +37,8 @@ def hashing_key(pem: bytes) -> bytes:
     key = load_pem_private_key(pem, password=None)
     if not isinstance(key, Ed25519PrivateKey):
         raise ValueError("--key is not a private key of Ed25519 in PEM")
-    return HKDF(SHA256(), 32, salt=None, info=INFO).derive(key.private_bytes_raw())
+    seed = key.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
+    return HKDF(SHA256(), 32, salt=None, info=INFO).derive(seed)
 
 
 def entries_of(secret: bytes, thing: str) -> Sequence[bytes]:
