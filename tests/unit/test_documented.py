@@ -11,6 +11,7 @@ from inference_store.index.accounting import STATES, Outcome
 from inference_store.inference import errors
 from inference_store.inference.errors import StoreError
 from inference_store.inference.field_docs import field_docs
+from inference_store.inference.layout import CLOSED
 from inference_store.platform.settings import GROUPS, PREFIX, names
 from inference_store.proxy.protocols import PROTOCOLS
 from inference_store.query.cql2 import OPERATIONS
@@ -38,6 +39,10 @@ README = (ROOT / "README.md").read_text()
 def test_every_setting_is_documented_and_in_the_example() -> None:
     for text in (OPERATE, ENVIRONMENT):
         assert set(re.findall(rf"{PREFIX}[A-Z0-9_]+", text)) == names()
+
+
+def test_the_prefixes_that_no_event_may_name_are_documented() -> None:
+    assert [prefix for prefix in CLOSED if f"`{prefix}`" not in PRODUCE] == []
 
 
 def test_the_sentence_of_a_setting_is_above_it_in_the_example() -> None:
