@@ -16,7 +16,7 @@ from inference_store.operations.doctor import DoctorSettings, Report, Result, St
 from inference_store.platform.logs import secrets_of, strike_out
 from inference_store.platform.settings import WrongSetting, refuse_unknown, sentences
 
-from .seconds import parse_seconds
+from .entered import parse_positive_seconds
 
 # 1: it works and will cause trouble; 2: it does not work
 _CODES = {State.OK: 0, State.WARNING: 1, State.FAILED: 2}
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object, for programs")
     parser.add_argument(
         "--deadline",
-        type=parse_seconds,
+        type=parse_positive_seconds,
         default=15.0,
         metavar="SECONDS",
         help="of one check (default: 15)",

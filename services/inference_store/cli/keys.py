@@ -25,6 +25,7 @@ from inference_store.inference.errors import StoreError
 from inference_store.inference.plural import counted
 from inference_store.platform.settings import LogSettings, PostgresSettings
 
+from .entered import parse_name
 from .start import start_service
 from .user import find_cli_user
 
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the subcommands and their arguments."""
     commands = parser.add_subparsers(dest="what", required=True)
     create = commands.add_parser("create", help="make a key and print its text, this once")
-    create.add_argument("--name", required=True, help="who or what uses it")
+    create.add_argument("--name", type=parse_name, required=True, help="who or what uses it")
     create.add_argument("--role", choices=sorted(ROLES), help="a bundle of rights")
     create.add_argument("--rights", help=f"rights by commas: {', '.join(Right)}")
     over = create.add_argument_group("over (at least one)")

@@ -19,6 +19,7 @@ from inference_store.inference.plural import counted
 from inference_store.objects import Blobs
 from inference_store.platform.settings import BlobSettings, LogSettings, PostgresSettings
 
+from .entered import parse_limit, parse_number
 from .start import start_service
 from .user import find_cli_user
 
@@ -42,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the subcommands and their arguments."""
     commands = parser.add_subparsers(dest="what", required=True)
     show = commands.add_parser("show", help="compare bucket and Postgres, and print entries")
-    show.add_argument("--after", type=int, default=0, help="print those after this number")
-    show.add_argument("--limit", type=int, default=100, help="print at most so many")
+    show.add_argument("--after", type=parse_number, default=0, help="print those after this number")
+    show.add_argument("--limit", type=parse_limit, default=100, help="print at most so many")
     replay = commands.add_parser("replay", help="give a restored Postgres what came since")
     replay.add_argument(
         "--skip-forgotten",

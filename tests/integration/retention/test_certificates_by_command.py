@@ -102,6 +102,11 @@ async def test_matches_a_certificate_with_its_request(erased: list[Stored], say:
     ] == [0, 1]
     other = say("match", "2", "--subject", "person_id", "p-1")
     assert (other.returncode, "Certificate 2 is not of it." in other.stderr) == (1, True)
+    first = say("match", "1", "--uid", uid)
+    assert (first.returncode, first.stderr) == (
+        1,
+        "Number 1 is the document of a key, not a certificate.\n",
+    )
     nothing = say("match", "9", "--filter", "a = 1")
     assert (nothing.returncode, "There is no certificate 9." in nothing.stderr) == (1, True)
 

@@ -49,6 +49,26 @@ def test_a_reader_that_has_enough_ends_a_command_without_a_traceback() -> None:
     assert (ended.returncode, ended.stderr) == (141, "")
 
 
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        (("doctor", "--deadline=0"), "0 seconds are no time: write more than 0, such as 15"),
+        (("ledger", "show", "--limit=-2"), "'-2' is not 1 or more: write a whole number"),
+        (("ledger", "show", "--limit=0"), "'0' is not 1 or more: write a whole number"),
+        (("ledger", "show", "--after=-5"), "'-5' is not 0 or more: write a whole number"),
+        (("keys", "create", "--everything", "--name="), "a name has 1 to 256 characters"),
+        (("keys", "create", "--everything", "--name= "), "a name has 1 to 256 characters"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    command: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(command)
+    assert end.value.code == 2
+    assert sentence in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["15s", "PT15S", "inf", "-1", ""])
 @pytest.mark.parametrize(
     ("command", "option"),

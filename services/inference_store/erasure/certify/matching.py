@@ -24,6 +24,8 @@ async def read_certificate(connection: AsyncConnection, number: int) -> SignedDo
     """Return the certificate with a number. Raises NotFound."""
     row = await chain.find_certificate(connection, number)
     if row is None:
+        if await chain.find_document(connection, number) is not None:
+            raise NotFound(f"Number {number} is the document of a key, not a certificate.")
         raise NotFound(f"There is no certificate {number}.")
     return read_document(row.signed)
 
