@@ -254,7 +254,14 @@ def find_refusal(exc: Exception) -> StoreError:
     if (detail := _describe_timeout(exc)) is not None:
         return errors.QueryTimeout(detail)
     if isinstance(exc, ObjectStoreUnavailable):
-        return errors.Unavailable(f"The object store is unavailable: {exc}.")
+        # its words name addresses, buckets and keys, which are none of a caller's business
+        _log.warning(
+            "the object store is unavailable", action="object_store_away", error=str(exc)[:500]
+        )
+        return errors.Unavailable(
+            "The object store is unavailable, or is not taking requests. Send the request again"
+            " after Retry-After; the log of the api says why."
+        )
     if isinstance(exc, OSError) or is_transient(exc):
         _log.warning("postgres is unavailable", action="postgres_away", error=str(exc)[:500])
         return errors.Unavailable("Postgres is unavailable, or is not taking requests.")

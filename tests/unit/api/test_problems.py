@@ -5,9 +5,10 @@ import json
 import pytest
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
+from structlog.testing import capture_logs
 
 from inference_store.api.problems import build_problem, find_refusal
-from inference_store.inference.errors import QueryTimeout
+from inference_store.inference.errors import ObjectStoreUnavailable, QueryTimeout
 from inference_store.platform.metrics import REFUSED
 from inference_store.query.deadline import OutOfTime, Overloaded
 
@@ -36,6 +37,15 @@ def test_a_slow_look_up_gets_no_advice_to_narrow_its_window() -> None:
     assert isinstance(refused, QueryTimeout)
     assert "narrow" not in refused.detail
     assert "again" in refused.detail
+
+
+def test_callers_are_not_told_where_the_object_store_is() -> None:
+    words = "Error performing GET http://127.0.0.1:18800/opb/ledger/0000000009"
+    with capture_logs() as lines:
+        refused = find_refusal(ObjectStoreUnavailable(words))
+    assert refused.detail.startswith("The object store is unavailable, or is not taking requests.")
+    assert "127.0.0.1" not in refused.detail
+    assert [line["error"] for line in lines] == [words]
 
 
 def test_counts_callers_refused_for_load() -> None:
