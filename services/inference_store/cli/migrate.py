@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import sys
 
+from inference_store.index.database import DatabaseMissing
 from inference_store.index.migration import MigrationBusy, upgrade
 from inference_store.index.schema import DatabaseUnavailable, wait_for_schema
 from inference_store.platform.settings import LogSettings, PostgresSettings
@@ -47,8 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
         return _check(settings, wait or 0.0)
     try:
         upgrade(settings, arguments.revision, wait_seconds=600 if wait is None else wait, say=_say)
-    except MigrationBusy as busy:
-        print(busy, file=sys.stderr)
+    except (DatabaseMissing, MigrationBusy) as why:
+        print(why, file=sys.stderr)
         return _UNAVAILABLE
     return 0
 

@@ -9,6 +9,7 @@ from asyncpg.exceptions import (
     DeadlockDetectedError,
     DiskFullError,
     InterfaceError,
+    InvalidCatalogNameError,
     LockNotAvailableError,
     PostgresConnectionError,
     PostgresError,
@@ -45,6 +46,10 @@ _TROUBLE = (
 
 class PostgresUnavailable(ConnectionError):
     """Postgres cannot be reached, is the wrong server, or refuses us; worth a wait."""
+
+
+class DatabaseMissing(PostgresUnavailable):
+    """The server has no such database; only a migration does not wait for it."""
 
 
 def engine_of(
@@ -163,11 +168,17 @@ def _end_transaction(connection: Any, record: ConnectionPoolEntry) -> None:
 
 async def _connect(*address: Any, **how: Any) -> Any:
     """Connect with asyncpg; every failure becomes PostgresUnavailable with the server's address."""
+    where = f"{how.get('host') or 'localhost'}:{how.get('port') or 5432}"
     try:
         return await asyncpg.connect(*address, **how)
+    except InvalidCatalogNameError as exc:
+        name = how.get("database")
+        raise DatabaseMissing(
+            f"Postgres at {where} has no database {name}: create it (createdb {name}), or name"
+            " another in INFERENCE_STORE_POSTGRES_DSN"
+        ) from exc
     except (OSError, TimeoutError, PostgresError, InterfaceError) as exc:
         reason = str(exc) or type(exc).__name__
-        where = f"{how.get('host') or 'localhost'}:{how.get('port') or 5432}"
         raise PostgresUnavailable(f"Postgres at {where}: {reason}") from exc
 
 

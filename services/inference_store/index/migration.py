@@ -18,7 +18,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from .database import Database, cause_of, is_transient, opened
+from .database import Database, DatabaseMissing, cause_of, is_transient, opened
 from .schema import MIGRATIONS, schema_of
 
 _LOCK = 7_302_001
@@ -48,7 +48,7 @@ def upgrade(
     """Run missing migrations up to `revision`. `say` gets each step.
 
     It waits for Postgres, for another migrator and for locks, at most `wait_seconds`: then it
-    raises MigrationBusy, and finished migrations stay.
+    raises MigrationBusy, and finished migrations stay. Raises DatabaseMissing at once.
     """
     until = time.monotonic() + wait_seconds
     asyncio.run(_Migrator(database, until, say, migrations).upgrade(revision))
@@ -77,6 +77,8 @@ class _Migrator:
             while True:
                 try:
                     return await self._once(work)
+                except DatabaseMissing:
+                    raise
                 except (DBAPIError, OSError) as error:
                     if not is_transient(error):
                         raise

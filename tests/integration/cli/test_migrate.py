@@ -171,6 +171,14 @@ def test_service_runs_on_a_newer_schema(
         service.stop()
 
 
+def test_a_database_that_does_not_exist_ends_it_at_once(database: str) -> None:
+    missing = database.rpartition("/")[0] + "/nowhere"
+    done = run_migrate(missing)
+    assert done.returncode == 3
+    assert " has no database nowhere: create it (createdb nowhere), or name" in done.stderr
+    assert "again in" not in done.stdout
+
+
 def test_keeps_the_deadline_while_postgres_is_away() -> None:
     started = time.monotonic()
     with pytest.raises(MigrationBusy, match="Postgres does not answer"):
