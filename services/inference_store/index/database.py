@@ -174,8 +174,8 @@ async def _connect(*address: Any, **how: Any) -> Any:
     except InvalidCatalogNameError as exc:
         name = how.get("database")
         raise DatabaseMissing(
-            f"Postgres at {where} has no database {name}: create it (createdb {name}), or name"
-            " another in INFERENCE_STORE_POSTGRES_DSN"
+            f"Postgres at {where}: the database {name} does not exist: create it (createdb {name}),"
+            " or name another in INFERENCE_STORE_POSTGRES_DSN"
         ) from exc
     except (OSError, TimeoutError, PostgresError, InterfaceError) as exc:
         reason = str(exc) or type(exc).__name__
