@@ -10,6 +10,7 @@ from starlette.datastructures import State
 from inference_store.erasure.estimate import erasure_estimate
 from inference_store.erasure.estimate.exported import find_exports
 from inference_store.erasure.estimate.quarantine import ModelQuery
+from inference_store.erasure.estimate.subject_events import estimate_unattributed
 from inference_store.erasure.estimate.uid_pages import ErasedUid, UidPage, list_uids
 from inference_store.export.ledger.member_lists import MemberLists
 from inference_store.inference.errors import InvalidCursor
@@ -49,7 +50,8 @@ async def build_estimate(
     queries = await erasure_estimate.prepare_queries(connection, models, criteria)
     uid_page = await _list_uids(connection, queries, body, deadline)
     estimates = await erasure_estimate.estimate_erasure(connection, state.blobs, queries, deadline)
-    total, lists = erasure_estimate.sum_estimates(estimates.values()), MemberLists()
+    beside = await estimate_unattributed(connection, state.blobs, models, criteria, deadline)
+    total, lists = erasure_estimate.sum_estimates([*estimates.values(), beside]), MemberLists()
     matching = [model_query.query for model_query in queries]
     all_exports = await find_exports(connection, matching, lists, deadline)
     return Foretold.show(

@@ -16,9 +16,12 @@ from inference_store.api.schemas.erasures import (
     ShownErasure,
 )
 from inference_store.erasure.progress.erasure import Erasure, list_models
+from inference_store.erasure.select import unattributed_events
 from inference_store.erasure.verify.blocked_objects import list_blocked
 from inference_store.index import registrations
 
+# Members of a request that nobody sent.
+_INTERNAL = ("saved", unattributed_events.MEMBER)
 _NOTHING = "Nothing that is stored matched: nothing was erased."
 
 
@@ -38,7 +41,9 @@ async def show_erasure(
     models = await list_models(connection, erasure)
     names = await registrations.names(connection, set(models))
     criteria = (
-        None if erasure.asked is None else {k: v for k, v in erasure.asked.items() if k != "saved"}
+        None
+        if erasure.asked is None
+        else {name: value for name, value in erasure.asked.items() if name not in _INTERNAL}
     )
     return ShownErasure.show(
         erasure,

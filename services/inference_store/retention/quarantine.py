@@ -8,22 +8,26 @@ before that, everything is searched again.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 import structlog
-from sqlalchemy import Table
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy import ColumnElement, Table
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure import holds
 from inference_store.erasure.delete.quarantined_events import enqueue_objects, remove_events
 from inference_store.erasure.fence import fence_exclusive
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.mark.batches import describe_entry
-from inference_store.erasure.mark.held_deletions import record_held
+from inference_store.erasure.mark.held_deletions import HeldRow, record_held
 from inference_store.erasure.progress.erasure import Erasure, list_models
 from inference_store.erasure.progress.state_changes import add_erased, begin_deleting
-from inference_store.erasure.request.criteria import build_predicate, find_subject
-from inference_store.erasure.select.quarantine_holds import split_by_hold
+from inference_store.erasure.request.criteria import Subject, build_predicate, find_subject
+from inference_store.erasure.select.quarantine_holds import (
+    split_by_hold,
+    split_unattributed_by_hold,
+)
 from inference_store.erasure.select.quarantine_metadata import load_metadata
 from inference_store.erasure.select.quarantined_events import (
     QUARANTINE_TABLES,
@@ -33,6 +37,7 @@ from inference_store.erasure.select.quarantined_events import (
     filter_erased,
     read_page,
 )
+from inference_store.erasure.select.unattributed_events import build_search
 from inference_store.index import accounting, registrations
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
@@ -77,6 +82,24 @@ class QuarantineEraser:
                 await ledger.write("erasure_batch", batch, actor=actor)
             if not await self._remove(erasure, model, table, events, metadata):
                 return
+        await self._remove_unattributed(erasure, subject, erasure.asked)
+
+    async def _remove_unattributed(
+        self, erasure: Erasure, subject: Subject, criteria: Mapping[str, Any]
+    ) -> None:
+        """Remove what mentions the subject and is of no registered model. It has no mark: its
+        objects become orphans."""
+        async with self._engine.connect() as connection:
+            models = await list_models(connection, erasure)
+            names = await registrations.names(connection, set(models))
+            predicate = await build_predicate(connection, [], criteria)  # of any type
+        search = build_search(criteria, names.values())
+        for table in QUARANTINE_TABLES if search.reach else ():
+            async for page in self._iterate_table(table, search.match(table)):
+                metadata = await asyncio.to_thread(load_metadata, self._blobs, page)
+                events = search.filter_by_subject(page, subject, predicate, metadata)
+                if not await self._remove(erasure, None, table, events, metadata):
+                    return
 
     async def remove_erased(self, erasure: Erasure) -> None:
         """Remove events of inferences that were erased, by this erasure or before it."""
@@ -99,27 +122,38 @@ class QuarantineEraser:
             names = await registrations.names(connection, set(models))
         for model, name in sorted(names.items()):
             for table in QUARANTINE_TABLES:
-                after = 0
-                while page := await self._read_page(table, name, after):
+                async for page in self._iterate_table(table, table.c.model_id == name):
                     yield model, table, page
-                    after = page[-1].id
 
-    async def _read_page(self, table: Table, model_id: str, after: int) -> list[QuarantinedEvent]:
+    async def _iterate_table(
+        self, table: Table, condition: ColumnElement[bool]
+    ) -> AsyncIterator[list[QuarantinedEvent]]:
+        after = 0
+        while page := await self._read_page(table, condition, after):
+            yield page
+            after = page[-1].id
+
+    async def _read_page(
+        self, table: Table, condition: ColumnElement[bool], after: int
+    ) -> list[QuarantinedEvent]:
         await self._check.confirm_step()
         async with self._engine.connect() as connection:
             return await read_page(
-                connection, table, model_id, after=after, buckets=self._blobs.buckets
+                connection, table, condition, after=after, buckets=self._blobs.buckets
             )
 
     async def _remove(
         self,
         erasure: Erasure,
-        model: int,
+        model: int | None,
         table: Table,
         events: list[QuarantinedEvent],
         metadata: EventMetadata,
     ) -> bool:
-        """Remove the events that no hold protects; False if the erasure was cancelled meanwhile."""
+        """Remove the events that no hold protects; False if the erasure was cancelled meanwhile.
+
+        `model` None: they are of none.
+        """
         if not events:
             return True
         failpoint("retention.aside.take.before")
@@ -129,15 +163,33 @@ class QuarantineEraser:
                 connection, {quarantined.partition_id for quarantined in events}
             )
             await fence_exclusive(connection)
-            free, held = await split_by_hold(connection, erasure, model, events, metadata)
-            await record_held(connection, erasure.id, model, table.name, held)
+            if model is None:
+                free, held = await split_unattributed_by_hold(connection, events, metadata)
+            else:
+                free, held = await split_by_hold(connection, erasure, model, events, metadata)
+            await _record_held(connection, erasure, model, table, held)
             if free and not await begin_deleting(connection, erasure.id):
                 return False
             because = f"erased by the erasure {erasure.id}"
             removed = await remove_events(connection, table, free, because=because)
-            await enqueue_objects(connection, erasure.id, model, removed)
+            if model is not None:
+                await enqueue_objects(connection, erasure.id, model, removed)
             await add_erased(connection, erasure.id, table_rows={table.name: len(removed)})
         failpoint("retention.aside.take.after")
         counts = {"table": table.name, "count": len(removed), "held": len(held)}
         _log.info("quarantined events removed", action="erased_aside", id=str(erasure.id), **counts)
         return True
+
+
+async def _record_held(
+    connection: AsyncConnection,
+    erasure: Erasure,
+    model: int | None,
+    table: Table,
+    held: list[HeldRow],
+) -> None:
+    """Record what holds keep. What is of no model stands under the erasure's first one, so that a
+    waiver can name it."""
+    if model is None:
+        model = min(await list_models(connection, erasure), default=0)
+    await record_held(connection, erasure.id, model, table.name, held)

@@ -15,6 +15,7 @@ from inference_store.api.answer import Answer
 from inference_store.api.dependencies import LedgerOf, Reading, Writing, querying
 from inference_store.api.erasure_estimate import build_estimate
 from inference_store.api.erasure_format import show_erasure, show_page
+from inference_store.api.erasure_subjects import read_subject
 from inference_store.api.filters import RequestedFilter, read_requested_filter
 from inference_store.api.model_selection import choose_models
 from inference_store.api.paths import ModelId
@@ -34,7 +35,7 @@ from inference_store.erasure.ledger import Ledger, Note
 from inference_store.erasure.mark import ledger_entries
 from inference_store.erasure.progress.erasure import find_erasure, find_erasures
 from inference_store.erasure.request.cancellation import request_cancellation
-from inference_store.erasure.request.criteria import describe_filter, describe_ids, describe_subject
+from inference_store.erasure.request.criteria import describe_filter, describe_ids
 from inference_store.erasure.request.waiver import request_waiver
 from inference_store.index.registrations import Registration
 from inference_store.inference.errors import NotFound
@@ -186,12 +187,15 @@ async def _answer(
 ) -> Answer:
     async with querying(request, access) as connection:
         models = await find_models(connection)
-        numbers = [model.model for model in models]
+        names = {model.model: model.model_id for model in models}
         filter, body = await _read_filter(body)
-        criteria = await _read_request(connection, numbers, body, filter)
+        if body.subject is not None:
+            state = request.app.state
+            criteria = await read_subject(state, connection, access, names, body)
+        else:
+            criteria = await _read_request(connection, list(names), body, filter)
         if body.dry_run:
-            not_found = await _list_not_found(connection, numbers, body.inference_ids or ())
-            names = {model.model: model.model_id for model in models}
+            not_found = await _list_not_found(connection, list(names), body.inference_ids or ())
             estimate = await build_estimate(
                 request.app.state,
                 connection,
@@ -247,8 +251,6 @@ async def _read_request(
 ) -> dict[str, Any]:
     if body.inference_ids is not None:
         return describe_ids(body.inference_ids)
-    if body.subject is not None:
-        return await describe_subject(connection, models, body.subject.subject)
     assert filter.tree is not None
     text = body.filter if isinstance(body.filter, str) else None
     is_text = body.filter_lang != "cql2-json"

@@ -69,9 +69,8 @@ async def count_quarantined(
 async def _read_page(
     connection: AsyncConnection, blobs: Blobs, table: Table, model_query: ModelQuery, after: int
 ) -> list[QuarantinedEvent]:
-    return await read_page(
-        connection, table, model_query.model_id, after=after, buckets=blobs.buckets
-    )
+    of_model = table.c.model_id == model_query.model_id
+    return await read_page(connection, table, of_model, after=after, buckets=blobs.buckets)
 
 
 async def _count_page(  # noqa: PLR0917

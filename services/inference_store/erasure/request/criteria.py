@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.key_registry import Models
-from inference_store.inference.errors import Invalid
+from inference_store.inference.errors import Invalid, UnknownKey
 from inference_store.inference.json_text import write_json
 from inference_store.query.cql2 import Node, resolved_in, to_json, to_text
 from inference_store.query.cql2.tree import Operation, SourceRange
@@ -67,6 +67,20 @@ async def describe_subject(
     return subject.stored
 
 
+async def find_unknown_key(
+    connection: AsyncConnection, models: Models, subject: Subject
+) -> UnknownKey | None:
+    """Return the refusal of a subject whose key no model has seen; None: one has."""
+    keys = await find_known_keys(connection, models, {subject.key})
+    try:
+        metadata_node(_make_condition(subject), keys, "refuse")
+    except UnknownKey as refusal:
+        return refusal
+    except Invalid:
+        return None  # the key is known, and no value of it is of this type
+    return None
+
+
 def describe_ids(inference_ids: Sequence[str]) -> dict[str, Any]:
     """Return ids as `erasure.asked` has them. Raises Invalid for a malformed `uid:`."""
     for inference_id in inference_ids:
@@ -111,9 +125,8 @@ def _build_ids_predicate(inference_ids: Sequence[str]) -> Predicate:
 async def _build_subject_predicate(
     connection: AsyncConnection, models: Models, subject: Subject
 ) -> Predicate:
-    assert _EQUALS is not None
     keys = await find_known_keys(connection, models, {subject.key})
-    condition = MetadataEntry("subject", subject.key, subject.type, _EQUALS, subject.value)
+    condition = _make_condition(subject)
     nodes = (
         [metadata_node(condition, keys, "accept")]
         if subject.type
@@ -122,6 +135,11 @@ async def _build_subject_predicate(
     if not nodes:
         nodes = [metadata_node(condition, keys, "accept")]
     return check(_any_of(nodes), keys, unknown_keys="accept", is_saved=True).predicate
+
+
+def _make_condition(subject: Subject) -> MetadataEntry:
+    assert _EQUALS is not None
+    return MetadataEntry("subject", subject.key, subject.type, _EQUALS, subject.value)
 
 
 def _list_typed_nodes(condition: MetadataEntry, keys: KnownKeys) -> list[Node]:

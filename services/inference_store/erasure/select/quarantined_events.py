@@ -2,10 +2,10 @@
 
 By uid, if an event can be decoded: of what was erased or is being erased. By a subject: as its
 metadata says, inline or in its blob; if neither can be read, whether the bytes hold both the key
-and the value. A dead letter stays, discarded and empty, so that the accounting closes; a parked
-event is counted as erased again. Their objects are deleted with the mark of the inference; if that
-was erased before, with a mark of their own. What cannot be decoded names no object: `reconcile`
-finds those.
+and the value (`searched_bytes`); also those of no registered model (`unattributed_events`). A dead
+letter stays, discarded and empty, so that the accounting closes; a parked event is counted as
+erased again. Their objects are deleted with the mark of the inference; if that was erased before,
+with a mark of their own. What cannot be decoded names no object: `reconcile` finds those.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import Table, func, select
+from sqlalchemy import ColumnElement, Table, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure.mark import tombstones
@@ -28,6 +28,8 @@ from inference_store.query.filters.evaluate import evaluate
 from inference_store.query.filters.facts import Facts
 from inference_store.query.filters.typed import Predicate
 
+from .searched_bytes import mentions_text
+
 BATCH = 200
 QUARANTINE_TABLES = (dead_letter, parked_event)
 EventMetadata: TypeAlias = Mapping[int, Metadata]
@@ -41,6 +43,7 @@ class QuarantinedEvent:
     id: int
     partition_id: PartitionId
     payload: bytes
+    model_id: str | None
     inference_id: str | None
     event: InferenceEvent | None
 
@@ -53,17 +56,16 @@ class QuarantinedEvent:
 async def read_page(
     connection: AsyncConnection,
     table: Table,
-    model_id: str,
+    condition: ColumnElement[bool],
     *,
     after: int,
     buckets: Buckets,
     limit: int = BATCH,
 ) -> list[QuarantinedEvent]:
-    """Return the next events of a model that still have their bytes, in order of id."""
+    """Return the next events that satisfy a condition of the table and still have their bytes, in
+    order of id."""
     here = table.c
-    query = select(table).where(
-        here.model_id == model_id, here.id > after, func.octet_length(here.payload) > 0
-    )
+    query = select(table).where(condition, here.id > after, func.octet_length(here.payload) > 0)
     rows = await connection.execute(query.order_by(here.id).limit(limit))
     return [_read_event(row, buckets) for row in rows]
 
@@ -74,7 +76,9 @@ def _read_event(row: Any, buckets: Buckets) -> QuarantinedEvent:
         event = decode(record.payload, record_time=record.time, buckets=buckets)
     except InvalidEvent:
         event = None
-    return QuarantinedEvent(row.id, record.partition_id, record.payload, row.inference_id, event)
+    return QuarantinedEvent(
+        row.id, record.partition_id, record.payload, row.model_id, row.inference_id, event
+    )
 
 
 def filter_by_subject(
@@ -95,8 +99,9 @@ def _mentions_subject(
     quarantined: QuarantinedEvent, subject: Subject, predicate: Predicate, metadata: Metadata | None
 ) -> bool:
     if metadata is None:
-        words = (subject.key, subject.value)
-        return all(word.encode("utf-8", "surrogatepass") in quarantined.payload for word in words)
+        return all(
+            mentions_text(quarantined.payload, text) for text in (subject.key, subject.value)
+        )
     return evaluate(predicate, Facts(metadata=metadata)) is True
 
 
