@@ -179,7 +179,7 @@ class Certifier:
                 root,
                 previous=previous,
                 exports=certified.exports,
-                remains=[*self._remaining.places(), *list_copies(certified.exports)],
+                remains=[*self._remaining.places(erasure.asked), *list_copies(certified.exports)],
             )
 
         if await self._append(CERTIFICATE, self.key, build_document) is None:

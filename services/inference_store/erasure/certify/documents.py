@@ -9,6 +9,7 @@ from uuid import UUID
 from inference_store.erasure.log.canonical import canonical, format_instant
 from inference_store.erasure.log.hash_chain import Link
 from inference_store.erasure.log.keys import SigningKey
+from inference_store.erasure.select.unattributed_events import has_searched_all
 
 from .erased_lists import Erased
 
@@ -47,8 +48,11 @@ class Remaining:
     ledger_seconds: float
     audit_seconds: float
 
-    def places(self) -> list[dict[str, Any]]:
-        """Return each place with the time when the last of it is gone by itself; null: unknown."""
+    def places(self, asked: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+        """Return each place with the time when the last of it is gone by itself; null: unknown.
+
+        `asked`: the criteria of the erasure; one of a subject may have left some events unsearched.
+        """
         events = _format_after(self.events_seconds)
         until = {
             "Kafka, by the topic's retention": events,
@@ -61,6 +65,8 @@ class Remaining:
             "exports, and copies that readers made": None,
             "backups of Postgres and of the bucket": None,
         }
+        if "subject" in (asked or {}) and not has_searched_all(asked or {}):
+            until["dead letters and parked events of no registered model"] = None
         return [{"where": where, "clear_at": at} for where, at in until.items()]
 
 

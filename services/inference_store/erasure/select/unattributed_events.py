@@ -34,7 +34,7 @@ class UnattributedSearch:
     """The models of the erasure that are registered."""
 
     def match(self, table: Table) -> ColumnElement[bool]:
-        """Return the condition of the rows to read. `filter_reached` checks their bytes."""
+        """Return the condition of the rows to read. `filter_by_subject` checks their bytes."""
         here = table.c.model_id
         match self.reach:
             case "all":
@@ -64,3 +64,8 @@ class UnattributedSearch:
 def build_search(criteria: Mapping[str, Any], model_ids: Collection[str]) -> UnattributedSearch:
     """Return the search of an erasure of these registered models."""
     return UnattributedSearch(criteria.get(MEMBER), frozenset(model_ids))
+
+
+def has_searched_all(criteria: Mapping[str, Any]) -> bool:
+    """Return whether an erasure by these criteria searches every quarantined event."""
+    return criteria.get(MEMBER) == "all"

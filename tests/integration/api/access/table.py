@@ -108,9 +108,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("POST", f"{_M}/inferences/delete"): Row(
         Right.DELETE, Over.MODEL, 202, {"inference_ids": ["one"]}
     ),
-    ("POST", "/v1/erasures"): Row(
-        Right.DELETE, Over.SOME, 202, {"subject": {"key": "who", "value": "me"}}
-    ),
+    ("POST", "/v1/erasures"): Row(Right.DELETE, Over.SOME, 202, {"filter": "ok"}),
     ("POST", "/v1/erasures/{erasure_id}/cancel"): Row(Right.DELETE, Over.SOME, 202),
     ("POST", "/v1/erasures/{erasure_id}/give-up"): Row(
         Right.DELETE, Over.SOME, 409, {"reason": "over"}

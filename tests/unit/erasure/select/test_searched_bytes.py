@@ -1,0 +1,38 @@
+"""A text is found in bytes that cannot be read, however JSON may have written it."""
+
+import json
+
+import pytest
+
+from inference_store.erasure.select.searched_bytes import mentions_text, names_text
+
+_TEXT = 'José "Pépé" \\ Ölmez'
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        _TEXT.encode(),
+        json.dumps({"value": _TEXT}).encode(),
+        json.dumps({"value": _TEXT}, ensure_ascii=False).encode(),
+        json.dumps({"value": _TEXT}).replace("\\u00e9", "\\u00E9").replace("d6", "D6").encode(),
+        json.dumps({"metadata": json.dumps([{"value": _TEXT}])}).encode(),
+        json.dumps({"metadata": json.dumps([{"value": _TEXT}], ensure_ascii=False)}).encode(),
+    ],
+    ids=range(6),
+)
+def test_finds_a_text_in_every_form(payload: bytes) -> None:
+    assert mentions_text(payload, _TEXT)
+    assert not mentions_text(payload, _TEXT.lower())
+
+
+def test_a_lone_surrogate_is_no_error() -> None:
+    assert mentions_text(b'{"a": "\\ud800', "\ud800")
+    assert not mentions_text(b"{}", "\ud800")
+
+
+def test_names_only_a_whole_json_string() -> None:
+    assert names_text(b'{"model_id": "cam", "broken', "cam")
+    assert names_text(b'{"model_id": "cam\\u00e9", "broken', "camé")
+    assert not names_text(b'{"model_id": "camera", "broken', "cam")
+    assert not names_text(b'{"model_id": "cam', "cam")
