@@ -9,6 +9,7 @@ import structlog
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
+from pydantic.fields import FieldInfo
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
@@ -29,6 +30,7 @@ from inference_store.platform.metrics import REFUSED
 from inference_store.query.deadline import OutOfTime, Overloaded
 
 from .answer import PROBLEM, ProblemAnswer
+from .validation_messages import describe_error
 
 PAGE = "/docs/errors"
 # characters of a field's name that are checked and shown: no known name is longer
@@ -177,7 +179,7 @@ def _make_fault(request: Request, error: Mapping[str, Any]) -> Fault:
         near = get_close_matches(str(rest[-1])[:_NAME_CHARACTERS], known_fields, 1)
         hint = f"; the nearest is {near[0]!r}" if near else ""
         return Fault(path, f"unknown field{hint}", known_fields)
-    message = str(error["msg"]).removeprefix("Value error, ")
+    message = describe_error(error, _find_field(request, rest) if where == "body" else None)
     if where == "body" and not rest and isinstance(get_input(error), bytes):
         message = "send JSON, and say so: Content-Type: application/json"
     cause = error.get("ctx", {}).get("error")
@@ -199,6 +201,17 @@ def _format_path(parts: Iterable[Any]) -> str:
 
 def find_known_fields(request: Request, parts: Sequence[Any]) -> list[str]:
     """Return the fields that the object around an unknown field of the body may have."""
+    model = _find_model_around(request, parts)
+    return [] if model is None else [f.alias or name for name, f in model.model_fields.items()]
+
+
+def _find_field(request: Request, parts: Sequence[Any]) -> FieldInfo | None:
+    """Return the field at these parts of the body, if a model has it."""
+    model = _find_model_around(request, parts)
+    return None if model is None or not parts else model.model_fields.get(str(parts[-1]))
+
+
+def _find_model_around(request: Request, parts: Sequence[Any]) -> type[BaseModel] | None:
     route = request.scope.get("route")
     field = getattr(route, "body_field", None)
     kind: Any = field.field_info.annotation if field is not None else None
@@ -209,8 +222,7 @@ def find_known_fields(request: Request, parts: Sequence[Any]) -> list[str]:
             and part in model.model_fields
         ):
             kind = model.model_fields[part].annotation
-    model = _find_model(kind)
-    return [] if model is None else [f.alias or name for name, f in model.model_fields.items()]
+    return _find_model(kind)
 
 
 def _find_model(kind: Any) -> type[BaseModel] | None:

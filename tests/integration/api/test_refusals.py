@@ -79,6 +79,34 @@ REFUSED: dict[str, tuple[str | bytes, int, str, str]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        (
+            _QUERY,
+            {"limit": 10**23},
+            "limit: it must be a whole number, at least 1 and at most 1,000.",
+        ),
+        (
+            "/v1/erasures",
+            {"filter": "a", "dry_run": True, "uids": True, "limit": 10**23},
+            "limit: it must be a whole number, at least 1 and at most 10,000.",
+        ),
+        (
+            "/v1/erasures",
+            {"subject": {"key": "", "value": "ann"}},
+            "subject.key: it must not be empty.",
+        ),
+    ],
+    ids=str,
+)
+async def test_a_bad_value_is_named_with_what_is_valid(
+    client: httpx.AsyncClient, path: str, body: Any, message: str
+) -> None:
+    answer = await client.post(path, json=body)
+    assert (answer.status_code, answer.json()["detail"]) == (422, message)
+
+
 @pytest.mark.parametrize("name", REFUSED)
 async def test_bodies(client: httpx.AsyncClient, engine: AsyncEngine, name: str) -> None:
     await store(engine, NewInference(metadata=[("k", "int", "1")]))
