@@ -18,9 +18,10 @@ from inference_store.erasure.select.requested import (
     find_requested,
     list_unmarked_models,
 )
-from inference_store.inference.errors import StoreError, Unavailable
+from inference_store.erasure.verify.failure_reasons import count_failure
+from inference_store.inference.errors import HoldUnreadable, StoreError, Unavailable
 from inference_store.platform.failpoints import failpoint
-from inference_store.platform.metrics import RETENTION_TROUBLE, STEP_SECONDS
+from inference_store.platform.metrics import STEP_SECONDS
 from inference_store.platform.stages import stage
 from inference_store.query.deadline import OutOfTime
 
@@ -76,10 +77,10 @@ class Marker:
             if state in {"cancelling", "cancelled"}:
                 await self._unmark(erasure)
                 return "over"
-            if state == "giving_up":
-                await self._waive(erasure)
-                return "over"
             try:
+                if state == "giving_up":
+                    await self._waive(erasure)
+                    return "over"
                 if not parts:
                     await self._search_quarantine(erasure)
                     return "all"
@@ -126,7 +127,7 @@ class Marker:
         await waive_held(*work, erasure, batch=self._batch, actor=ACTOR)
 
     async def _fail(self, erasure: Erasure, error: Exception) -> None:
-        RETENTION_TROUBLE.inc()
+        count_failure("hold_unreadable" if isinstance(error, HoldUnreadable) else "other")
         message = str(error) or "the filter cannot be answered in two minutes: narrow it"
         async with self._engine.begin() as connection:
             await fail_erasure(connection, erasure.id, message)

@@ -10,6 +10,7 @@ from inference_store.index import dead_letters, parked, registrations
 from inference_store.index.accounting import PartitionId, open_partition
 from inference_store.index.records import Record, Rejection
 from inference_store.index.tables import kafka_partition
+from inference_store.platform.metrics import RETENTION_TROUBLE
 from tests.builders import NOW, make_payload
 from tests.integration.retention.holding import place_hold, release_hold
 
@@ -24,10 +25,11 @@ from .test_erasures import (
 )
 
 __all__ = ["run_retention", "stored"]
-pytestmark = pytest.mark.usefixtures("stored", "unattributed")
+pytestmark = pytest.mark.usefixtures("unattributed")
 _PARTITION = PartitionId("default", "inference-events", 0, 0)
 _SCHEDULE = parked.Schedule(*(3 * [NOW - NOW]))
 _BROKEN = b'{"model_id":"%s","metadata":[{"key":"person","value":"%s"}],"data_sto'
+_ACROSS = "/v1/erasures"
 _SUBJECT = {"subject": {"key": "person", "value": "ann"}}
 # offset → the model of its row, and its bytes
 _LETTERS: dict[int, tuple[str | None, bytes]] = {
@@ -71,12 +73,13 @@ async def list_erased(engine: AsyncEngine) -> set[int]:
     return gone | (set(_PARKED) - await list_parked(engine))
 
 
+@pytest.mark.usefixtures("stored")
 @pytest.mark.parametrize(
     ("path", "body", "gone"),
     [
-        ("/v1/erasures", {}, _ALL),
+        (_ACROSS, {}, _ALL),
         # of given models: only letters without a model whose bytes name one of them
-        ("/v1/erasures", {"model_ids": ["model", "other"]}, {0}),
+        (_ACROSS, {"model_ids": ["model", "other"]}, {0}),
         (ERASURES, {}, {0}),
         ("/v1/models/other/erasures", {}, set()),
     ],
@@ -104,6 +107,7 @@ async def test_reaches_events_of_no_registered_model(
     assert await list_erased(engine) == gone
 
 
+@pytest.mark.usefixtures("stored")
 @pytest.mark.parametrize(
     ("model_id", "kept"), [(None, _ALL), ("other", {0, 2}), ("stranger", _ALL)]
 )
@@ -115,11 +119,11 @@ async def test_holds_keep_what_may_be_theirs(
     kept: set[int],
 ) -> None:
     """A letter without a model may be of any; `stranger` is registered after the request."""
-    erasure = await request_erasure(client, _SUBJECT, "/v1/erasures")
+    erasure = await request_erasure(client, _SUBJECT, _ACROSS)
     async with engine.begin() as connection:
         model = None if model_id is None else await registrations.ensure(connection, model_id)
     hold = await place_hold(engine, model, "received_at > TIMESTAMP('2000-01-01T00:00:00Z')")
-    dry = (await client.post("/v1/erasures", json={**_SUBJECT, "dry_run": True})).json()
+    dry = (await client.post(_ACROSS, json={**_SUBJECT, "dry_run": True})).json()
     await run_retention()
     erasure = await read_erasure(client, erasure)
     assert erasure["state"] == "partly_held", erasure
@@ -132,7 +136,8 @@ async def test_holds_keep_what_may_be_theirs(
     assert await list_erased(engine) == _ALL
 
 
-@pytest.mark.parametrize("path", [ERASURES, "/v1/erasures"])
+@pytest.mark.usefixtures("stored")
+@pytest.mark.parametrize("path", [ERASURES, _ACROSS])
 @pytest.mark.parametrize("dry_run", [False, True])
 async def test_refuses_a_key_that_nothing_has(
     client: httpx.AsyncClient, path: str, dry_run: bool
@@ -144,10 +149,11 @@ async def test_refuses_a_key_that_nothing_has(
     assert problem["type"].endswith("#unknown-metadata-key")
     [error] = problem["errors"]
     assert (error["path"], error["known"][0]) == ("subject.key", "person")
-    listed = await client.get("/v1/erasures")
+    listed = await client.get(_ACROSS)
     assert listed.json()["items"] == []
 
 
+@pytest.mark.usefixtures("stored")
 async def test_accepts_a_key_that_only_quarantined_events_have(
     client: httpx.AsyncClient, engine: AsyncEngine, run_retention: RunRetention
 ) -> None:
@@ -162,3 +168,45 @@ async def test_accepts_a_key_that_only_quarantined_events_have(
     await run_retention()
     assert (await read_erasure(client, erasure))["rows"]["dead_letter"] == 1
     assert await list_erased(engine) == {8}
+
+
+@pytest.mark.usefixtures("stored")
+async def test_gives_up_what_a_hold_keeps(
+    client: httpx.AsyncClient, engine: AsyncEngine, run_retention: RunRetention
+) -> None:
+    await place_hold(engine, None, "received_at > TIMESTAMP('2000-01-01T00:00:00Z')")
+    erasure = await request_erasure(client, _SUBJECT, _ACROSS)
+    await run_retention()
+    path = f"{_ACROSS}/{erasure['id']}/give-up"
+    assert (await client.post(path, json={"reason": "a case"})).status_code == 202
+    await run_retention()
+    erasure = await read_erasure(client, erasure)
+    assert (erasure["state"], erasure["progress"]["held"]) == ("deleted", 0), erasure
+    assert await list_erased(engine) == set()
+
+
+async def test_erases_where_no_model_is_registered(
+    client: httpx.AsyncClient, engine: AsyncEngine, run_retention: RunRetention
+) -> None:
+    erasure = await request_erasure(client, _SUBJECT, _ACROSS)
+    await run_retention()
+    assert (await read_erasure(client, erasure))["state"] == "deleted"
+    assert await list_erased(engine) == _ALL
+
+
+async def test_what_cannot_be_given_up_does_not_stop_the_service(
+    client: httpx.AsyncClient, engine: AsyncEngine, run_retention: RunRetention
+) -> None:
+    """The ledger names what is given up by its model, and no model is registered."""
+    await place_hold(engine, None, "received_at > TIMESTAMP('2000-01-01T00:00:00Z')")
+    erasure = await request_erasure(client, _SUBJECT, _ACROSS)
+    await run_retention()
+    path = f"{_ACROSS}/{erasure['id']}/give-up"
+    assert (await client.post(path, json={"reason": "a case"})).status_code == 202
+    failures = RETENTION_TROUBLE.labels("other")
+    before = failures._value.get()
+    await run_retention()
+    erasure = await read_erasure(client, erasure)
+    assert (erasure["state"], failures._value.get()) == ("failed", before + 1), erasure
+    assert "not registered" in erasure["error"]
+    assert await list_erased(engine) == set()
