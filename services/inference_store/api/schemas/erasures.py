@@ -13,7 +13,7 @@ from inference_store.erasure.verify.blocked_objects import BlockedObject
 from inference_store.query.cql2 import FilterLang
 
 from .across import Models
-from .fields import Body, Flag, ShortText, Text, Whole
+from .fields import Body, Flag, ShortText, Text
 from .questions import filter_schema
 from .resolved import ResolvedTime
 
@@ -58,7 +58,7 @@ class ErasureRequest(Body):
     """Whether it is only counted what would go."""
     uids: Flag = False
     """Whether a dry run lists the uids that would go as well, page by page."""
-    limit: Annotated[Whole, Field(ge=1, le=10_000)] = 1000
+    limit: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 1000
     """Of a list of uids: at most so many in one answer."""
     cursor: Annotated[str, Field(max_length=1024)] | None = None
     """Of a list of uids: the `next` of the answer before."""
