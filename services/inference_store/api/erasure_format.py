@@ -97,4 +97,5 @@ def _compute_rate(erasure: Erasure) -> float | None:
 
 def _build_message(erasure: Erasure) -> str | None:
     is_over = erasure.state in {"deleted", "certified"}
-    return _NOTHING if is_over and erasure.cause == "request" and not erasure.inferences else None
+    is_empty = not erasure.inferences and not any(erasure.table_rows.values())
+    return _NOTHING if is_over and erasure.cause == "request" and is_empty else None
