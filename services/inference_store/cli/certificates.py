@@ -185,8 +185,8 @@ async def _restart_chain(settings: _Settings, engine: AsyncEngine, reason: str) 
 
 
 async def _verify(settings: _Settings, engine: AsyncEngine, arguments: argparse.Namespace) -> int:
-    # With ids from outside, the settings vouch for nothing: whoever signs everything again with a
-    # key of their own may have put it there.
+    # If ids are given, the keys of the settings are not trusted: someone who signed everything
+    # again may have put their own key there.
     trusted = set(arguments.trust) or {key.id for key in signing_keys(settings)}
     wrong = 0
     with Blobs(settings) as blobs:

@@ -172,15 +172,24 @@ async def test_accepts_a_key_that_only_quarantined_events_have(
     assert await list_erased(engine) == {8}
 
 
-@pytest.mark.usefixtures("stored")
-async def test_gives_up_what_a_hold_keeps(
+async def give_up_what_a_hold_keeps(
     client: httpx.AsyncClient, engine: AsyncEngine, run_retention: RunRetention
-) -> None:
+) -> dict[str, Any]:
+    """Erase the subject under a hold over everything, and request that what it keeps is given up;
+    return the erasure as it was requested."""
     await place_hold(engine, None, "received_at > TIMESTAMP('2000-01-01T00:00:00Z')")
     erasure = await request_erasure(client, _SUBJECT, _ACROSS)
     await run_retention()
     path = f"{_ACROSS}/{erasure['id']}/give-up"
     assert (await client.post(path, json={"reason": "a case"})).status_code == 202
+    return erasure
+
+
+@pytest.mark.usefixtures("stored")
+async def test_gives_up_what_a_hold_keeps(
+    client: httpx.AsyncClient, engine: AsyncEngine, run_retention: RunRetention
+) -> None:
+    erasure = await give_up_what_a_hold_keeps(client, engine, run_retention)
     await run_retention()
     erasure = await read_erasure(client, erasure)
     assert (erasure["state"], erasure["progress"]["held"]) == ("deleted", 0), erasure
@@ -200,11 +209,7 @@ async def test_what_cannot_be_given_up_does_not_stop_the_service(
     client: httpx.AsyncClient, engine: AsyncEngine, run_retention: RunRetention
 ) -> None:
     """The ledger names what is given up by its model, and no model is registered."""
-    await place_hold(engine, None, "received_at > TIMESTAMP('2000-01-01T00:00:00Z')")
-    erasure = await request_erasure(client, _SUBJECT, _ACROSS)
-    await run_retention()
-    path = f"{_ACROSS}/{erasure['id']}/give-up"
-    assert (await client.post(path, json={"reason": "a case"})).status_code == 202
+    erasure = await give_up_what_a_hold_keeps(client, engine, run_retention)
     failures = RETENTION_TROUBLE.labels("other")
     before = failures._value.get()
     await run_retention()

@@ -1,6 +1,6 @@
 """Splits quarantined events by the legal holds that protect them from an erasure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -35,22 +35,12 @@ async def split_by_hold(
     younger = [hold for hold in current_holds if hold.in_force_at > erasure.since]
     uids = [quarantined.event.uid for quarantined in events if quarantined.event is not None]
     erased = await tombstones.find_since(connection, model, uids, erasure.since) if uids else set()
-    free: list[QuarantinedEvent] = []
-    held: list[HeldRow] = []
-    for quarantined in events:
-        doubted = (
-            younger
-            if quarantined.event is not None and quarantined.event.uid in erased
-            else current_holds
-        )
-        keeper = find_event_hold(
-            current_holds, quarantined.event, metadata.get(quarantined.id), doubted=doubted
-        )
-        if keeper is None:
-            free.append(quarantined)
-        else:
-            held.append(_describe_held(quarantined, keeper.id, keeper.revision))
-    return free, held
+
+    def choose_doubted(quarantined: QuarantinedEvent) -> Sequence[Hold]:
+        is_erased = quarantined.event is not None and quarantined.event.uid in erased
+        return younger if is_erased else current_holds
+
+    return _split(events, metadata, lambda _: current_holds, choose_doubted)
 
 
 async def split_unattributed_by_hold(
@@ -62,12 +52,29 @@ async def split_unattributed_by_hold(
     """
     current_holds = await list_in_force(connection) if events else []
     names = await registrations.names(connection, {hold.model for hold in current_holds})
+
+    def choose_holds(quarantined: QuarantinedEvent) -> Sequence[Hold]:
+        return [hold for hold in current_holds if _may_be_of(quarantined, hold, names)]
+
+    return _split(events, metadata, choose_holds, choose_holds)
+
+
+def _split(
+    events: Sequence[QuarantinedEvent],
+    metadata: EventMetadata,
+    choose_holds: Callable[[QuarantinedEvent], Sequence[Hold]],
+    choose_doubted: Callable[[QuarantinedEvent], Sequence[Hold]],
+) -> tuple[list[QuarantinedEvent], list[HeldRow]]:
+    """Split events by the holds that may protect each, of which `choose_doubted` protect what is
+    unknown."""
     free: list[QuarantinedEvent] = []
     held: list[HeldRow] = []
     for quarantined in events:
-        may_keep = [hold for hold in current_holds if _may_be_of(quarantined, hold, names)]
         keeper = find_event_hold(
-            may_keep, quarantined.event, metadata.get(quarantined.id), doubted=may_keep
+            choose_holds(quarantined),
+            quarantined.event,
+            metadata.get(quarantined.id),
+            doubted=choose_doubted(quarantined),
         )
         if keeper is None:
             free.append(quarantined)

@@ -1,4 +1,4 @@
-"""The model of the smoke test gets a task type, whoever registered it first."""
+"""The smoke test gives its model a task type, even if an event registered the model first."""
 
 import threading
 from collections.abc import Iterator
