@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable, Mapping
 
-import uvloop
+from .stepped_loop import SteppedLoop
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Use the event loop of `inference_store.cli`."""
-    return {"uvloop": uvloop.new_event_loop}
+    """Use the event loop of `inference_store.cli`, with timers that the test holds."""
+    return {"uvloop": SteppedLoop}

@@ -5,6 +5,7 @@ import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,10 @@ from tests.polling import until
 from tests.servers.certificates import Authority, Pair
 from tests.settings import make_settings
 
-DEADLINE = 30.0
-SHORT, LONG = 0.5, 60.0
+from .stepped_loop import HELD_SECONDS, stepped
+
+DEADLINE = 90.0
+SHORT, LONG = 2 * HELD_SECONDS, 100 * HELD_SECONDS
 BIG = 64 << 20
 HEAD = b"POST /%s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
 GET = HEAD % (b"", 0)
@@ -38,7 +41,9 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
         if message["type"] == "http.disconnect":
             return
         size, more = size + len(message["body"]), message["more_body"]
-    await asyncio.sleep(2 * SHORT if scope["path"] == "/later" else 0)
+    if scope["path"] == "/later":
+        stepped().advance(2 * SHORT)
+        await asyncio.sleep(0)  # what is due runs first
     body = bytes(BIG) if scope["path"] == "/much" else b"%d" % size
     headers = [(b"content-length", b"%d" % len(body))]
     headers = [] if scope["path"] == "/chunked" else headers
@@ -84,23 +89,41 @@ async def serve(
         await task
 
 
-async def exchange(port: int, *parts: bytes, pause: float = 0) -> bytes:
-    """Return all bytes until the connection is closed, which must be soon."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+@asynccontextmanager
+async def connect(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
     with closing(writer):
+        async with asyncio.timeout(DEADLINE):
+            yield reader, writer
+
+
+async def exchange(port: int, *parts: bytes, drip: bytes = b"", step: float = 0) -> bytes:
+    """Return all bytes until the connection is closed. The parts and then a drip, again and again,
+    are sent `step` seconds apart."""
+    async with connect(port) as (reader, writer):
 
         async def send() -> None:
-            for part in parts:
+            for part in chain(parts, repeat(drip)):
                 writer.write(part)
-                await asyncio.sleep(pause)
+                await asyncio.sleep(0.01)
+                stepped().advance(step)
 
         sending = asyncio.create_task(send())
         try:
-            return await asyncio.wait_for(reader.read(), DEADLINE)
+            return await reader.read()
         except ConnectionError:
             return b""
         finally:
             sending.cancel()
+
+
+async def until_held(least: float, most: float) -> None:
+    """Wait for a timer of a connection with a delay between these."""
+
+    async def is_held() -> bool:
+        return stepped().is_held(least, most)
+
+    await until(is_held, bool)
 
 
 def read_late_count(what: str, port: str = "api") -> float:
@@ -109,18 +132,19 @@ def read_late_count(what: str, port: str = "api") -> float:
 
 
 @BOTH
-@pytest.mark.parametrize("dripped", [b"", b"GET / HTTP/1.1\r\nX: " + b"a" * 100])
-async def test_a_head_that_does_not_end_is_not_waited_for(http: Any, dripped: bytes) -> None:
+@pytest.mark.parametrize("drip", [b"", b"a"])
+async def test_a_head_that_does_not_end_is_not_waited_for(http: Any, drip: bytes) -> None:
     before = read_late_count("head")
+    head = b"GET / HTTP/1.1\r\nX: " if drip else b""
     async with serve(http, head=SHORT) as port:
-        assert await exchange(port, *(b"%c" % byte for byte in dripped), pause=SHORT / 10) == b""
+        assert await exchange(port, head, drip=drip, step=SHORT / 10) == b""
     assert read_late_count("head") == before + 1
 
 
 async def test_bounds_the_head_without_the_body_that_arrives_with_it() -> None:
     body = b"a" * 50_000
     async with serve(partial(BoundedHeads, most_head_bytes=1000)) as port:
-        assert await exchange(port, b"GET / HTTP/1.1\r\n", b"X: y\r\n" * 500, pause=0.01) == b""
+        assert await exchange(port, b"GET / HTTP/1.1\r\n", b"X: y\r\n" * 500) == b""
         whole = HEAD % (b"", len(body)) + body + GET.replace(b"\r\n\r\n", CLOSE)
         assert (await exchange(port, whole)).count(b"HTTP/1.1 200") == 2
 
@@ -136,53 +160,66 @@ async def test_an_answer_without_a_length_ends_with_a_connection_of_http_1_0() -
 async def test_a_body_that_does_not_come_is_not_waited_for(http: Any) -> None:
     before = read_late_count("body")
     async with serve(http, body=SHORT) as port:
-        assert await exchange(port, HEAD % (b"", 100), *[b"a"] * 50, pause=SHORT / 10) == b""
+        assert await exchange(port, HEAD % (b"", BIG), drip=b"a", step=SHORT / 10) == b""
     assert read_late_count("body") == before + 1
 
 
 @BOTH
 async def test_a_body_may_take_longer_the_more_there_is_of_it(http: Any) -> None:
-    first = b"a" * 20_000  # gives it 40 s
-    async with serve(http, body=SHORT, idle=SHORT) as port:
-        head = HEAD % (b"", len(first) + 1)
-        response = await exchange(port, head + first, b"a", pause=2 * SHORT)
-    assert response.endswith(b"20001")
+    first = b"a" * 1_000_000  # gives it 2000 s
+    async with serve(http, body=SHORT, idle=SHORT) as port, connect(port) as (reader, writer):
+        writer.write(HEAD % (b"", len(first) + 1) + first)
+        await until_held(4 * SHORT, 20 * SHORT)
+        stepped().advance(2 * SHORT)
+        writer.write(b"a")
+        assert await reader.readuntil(b"1000001")
 
 
 @BOTH
 async def test_an_answer_may_take_its_time(http: Any) -> None:
-    async with serve(http, head=SHORT, idle=SHORT) as port:
-        assert (await exchange(port, HEAD % (b"later", 2) + b"{}")).endswith(b"\r\n\r\n2")
+    async with serve(http, head=SHORT, idle=SHORT) as port, connect(port) as (reader, writer):
+        writer.write(HEAD % (b"later", 2) + b"{}")
+        assert await reader.readuntil(b"\r\n\r\n2")
 
 
 @BOTH
 async def test_a_connection_is_kept_between_requests_and_no_longer(http: Any) -> None:
     before = read_late_count("idle")
-    async with serve(http, idle=SHORT) as port:
-        assert (await exchange(port, GET + GET)).count(b"HTTP/1.1 200") == 2
+    async with serve(http, idle=SHORT) as port, connect(port) as (reader, writer):
+        for _ in range(2):
+            writer.write(GET)
+            assert await reader.readuntil(b"\r\n\r\n0")
+        await until_held(SHORT, SHORT)
+        stepped().advance(SHORT)
+        assert await reader.read() == b""
     assert read_late_count("idle") == before + 1
 
 
 async def test_the_next_head_has_its_time_too() -> None:
     before = read_late_count("head")
-    async with serve(head=SHORT) as port:
-        response = await exchange(port, GET, b"G", b"E", b"T", pause=SHORT / 2)
-        assert response.count(b"HTTP/1.1 200") == 1
+    async with serve(head=SHORT) as port, connect(port) as (reader, writer):
+        writer.write(GET)
+        assert await reader.readuntil(b"\r\n\r\n0")
+        writer.write(b"G")
+        await until_held(SHORT, SHORT)
+        stepped().advance(SHORT)
+        assert await reader.read() == b""
     assert read_late_count("head") == before + 1
 
 
 @BOTH
 async def test_gives_up_an_answer_that_is_not_read(http: Any) -> None:
     before = read_late_count("write")
-    async with serve(http, write=SHORT) as port:
-        _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
-        with closing(writer):
-            writer.write(HEAD % (b"much", 0))
+    async with serve(http, write=SHORT) as port, connect(port) as (_, writer):
+        writer.write(HEAD % (b"much", 0))
 
-            async def given_up() -> bool:
-                return read_late_count("write") == before + 1
+        await until_held(SHORT, SHORT)
+        stepped().advance(SHORT)
 
-            await until(given_up, bool)
+        async def is_counted() -> bool:
+            return read_late_count("write") == before + 1
+
+        await until(is_counted, bool)
 
 
 async def test_there_are_so_many_connections_at_once_and_no_more() -> None:
@@ -246,14 +283,20 @@ def test_a_port_that_is_taken_is_named_with_its_settings() -> None:
 
 
 async def test_the_admin_port_has_limits_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inference_store.platform.admin._LIMITS", Limits(head=SHORT, idle=SHORT))
+    monkeypatch.setattr(
+        "inference_store.platform.admin._LIMITS", Limits(head=SHORT, idle=2 * SHORT)
+    )
     admin = AdminApp("api", {}, Heartbeat())
     await admin.start("127.0.0.1", 0, make_settings(AdminSettings))
     before = read_late_count("head", "admin"), read_late_count("idle", "admin")
     try:
-        assert await exchange(admin.port, b"GET /health") == b""
-        request = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
-        assert b"200 OK" in await exchange(admin.port, request)
+        assert await exchange(admin.port, b"GET /health", step=SHORT) == b""
+        async with connect(admin.port) as (reader, writer):
+            writer.write(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+            await until_held(2 * SHORT, 2 * SHORT)
+            stepped().advance(2 * SHORT)
+            await reader.read()
     finally:
         await admin.stop()
     assert (read_late_count("head", "admin"), read_late_count("idle", "admin")) == (
