@@ -56,6 +56,12 @@ def test_sentences(document: dict[str, Any]) -> None:
     check("openapi_sentences.txt", "".join(f"{format_json(text)}\n" for text in texts))
 
 
+def test_bounds_have_the_names_of_json_schema(document: dict[str, Any]) -> None:
+    numbers = [node for node in list_nodes(document) if node.get("type") in ("integer", "number")]
+    assert any("maximum" in node for node in numbers)
+    assert [node for node in numbers if node.keys() & {"ge", "gt", "le", "lt"}] == []
+
+
 def list_responses(operation: dict[str, Any]) -> list[tuple[str, Any]]:
     return list(operation["responses"].items())
 
@@ -69,6 +75,15 @@ def remove_sentences(node: Any) -> Any:
     return {
         name: remove_sentences(child) for name, child in node.items() if not is_one(name, child)
     }
+
+
+def list_nodes(node: Any) -> Iterator[dict[str, Any]]:
+    """Yield each object."""
+    if isinstance(node, dict):
+        yield node
+    for child in node.values() if isinstance(node, dict) else node:
+        if isinstance(child, (dict, list)):
+            yield from list_nodes(child)
 
 
 def list_sentences(node: Any) -> Iterator[str]:

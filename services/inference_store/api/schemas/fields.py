@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from decimal import Decimal
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -83,8 +83,11 @@ def storable_text(value: str) -> str:
     return value
 
 
-Whole: TypeAlias = Annotated[int, Strict(), BeforeValidator(_whole)]
-Number: TypeAlias = Annotated[float, BeforeValidator(_number)]
+# Bounds stand before these: after them pydantic leaves `minimum` and `maximum` out of the OpenAPI.
+WHOLE: Final = BeforeValidator(_whole)
+FINITE: Final = BeforeValidator(_number)
+Whole: TypeAlias = Annotated[int, Strict(), WHOLE]
+Number: TypeAlias = Annotated[float, FINITE]
 Exact: TypeAlias = Annotated[Decimal, BeforeValidator(exact), WithJsonSchema({"type": "number"})]
 Flag: TypeAlias = Annotated[bool, Strict()]
 Instant: TypeAlias = Annotated[datetime, BeforeValidator(instant)]

@@ -2,12 +2,12 @@
 
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, Strict
 
 from inference_store.api.shown import Shown
 from inference_store.index.key_registry import TypeSeen
 
-from .fields import Body, ShortText, Whole
+from .fields import WHOLE, Body, ShortText
 
 
 class ShownType(Shown, of=TypeSeen):
@@ -56,5 +56,5 @@ class MetadataChange(Body):
     )
 
     metadata: Annotated[list[MetadataItem], Field(min_length=1, max_length=256)]
-    revision: Annotated[Whole, Field(ge=1)] | None = None
+    revision: Annotated[int, Strict(), Field(ge=1), WHOLE] | None = None
     """The revision that the inference must have now; like If-Match."""

@@ -8,6 +8,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    Strict,
     model_validator,
 )
 
@@ -22,7 +23,7 @@ from inference_store.query.operators import OPERATORS, find_operator
 from inference_store.query.preparation import QueryRequest, UnknownKeys
 
 from .chosen_fields import FIELD_PATTERN
-from .fields import Body, Flag, Number, ShortText, Text, Whole, storable_text
+from .fields import FINITE, WHOLE, Body, Flag, Number, ShortText, Text, Whole, storable_text
 from .ranges import ScoreRange, Window
 
 Include: TypeAlias = Literal["metadata", "predictions", "urls"]
@@ -51,7 +52,7 @@ Sort: TypeAlias = Annotated[
     AfterValidator(storable_text),
 ]
 Cursor: TypeAlias = Annotated[str, Field(max_length=sorted_cursor.MOST_CHARACTERS)]
-Limit: TypeAlias = Annotated[Whole, Field(ge=1, le=1000)]
+Limit: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=1000), WHOLE]
 Fields: TypeAlias = Annotated[
     list[
         Annotated[
@@ -167,7 +168,7 @@ class Conditions(Body):
     ok: Flag | None = None
     """Whether the request succeeded; inferences of which that is not known do not match."""
     prediction: PredictionCondition | None = None
-    timeout_seconds: Annotated[Number, Field(ge=0.1)] | None = None
+    timeout_seconds: Annotated[float, Field(ge=0.1), FINITE] | None = None
     """Longest time to search, at most INFERENCE_STORE_QUERY_TIMEOUT_SECONDS; left out: that, but a
     page in order of time answers after INFERENCE_STORE_PAGE_SECONDS what it has."""
     unknown_keys: UnknownKeys = "refuse"
@@ -210,9 +211,9 @@ def _to_condition(number: int, condition: MetadataCondition) -> MetadataEntry:
 class Sample(Body):
     """A random sample of the inferences that match."""
 
-    size: Annotated[Whole, Field(ge=1, le=10_000)]
+    size: Annotated[int, Strict(), Field(ge=1, le=10_000), WHOLE]
     """How many; over 1,000 as a stream."""
-    seed: Annotated[Whole, Field(ge=-(2**63), lt=2**63)] = 0
+    seed: Annotated[int, Strict(), Field(ge=-(2**63), lt=2**63), WHOLE] = 0
     """The same seed takes the same sample, as long as the same inferences match."""
 
 

@@ -3,12 +3,12 @@
 from typing import Annotated, Final
 from uuid import UUID
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, Strict
 
 from inference_store.api.problems import Problem
 from inference_store.api.shown import Shown
 
-from .fields import Body, Whole
+from .fields import WHOLE, Body
 
 MOST_THUMBNAILS: Final = 100
 EDGE: Final = 240
@@ -25,7 +25,7 @@ class ThumbnailQuery(Body):
 
     uids: Annotated[list[UUID], Field(min_length=1, max_length=MOST_THUMBNAILS)]
     """Of inferences of the model."""
-    edge: Annotated[Whole, Field(ge=16, le=1024)] = EDGE
+    edge: Annotated[int, Strict(), Field(ge=16, le=1024), WHOLE] = EDGE
     """The longer edge has at most so many pixels."""
 
 

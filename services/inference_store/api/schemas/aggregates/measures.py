@@ -3,9 +3,9 @@
 from decimal import Decimal
 from typing import Annotated, Self, TypeAlias
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, Strict, model_validator
 
-from inference_store.api.schemas.fields import Body, Exact, Flag, ShortText, Whole
+from inference_store.api.schemas.fields import WHOLE, Body, Exact, Flag, ShortText
 from inference_store.inference.nearest import UnknownName
 from inference_store.query.aggregates import AGGREGATES, Measure
 from inference_store.query.aggregates.functions import nearest_of
@@ -51,7 +51,7 @@ class MeasureBody(Body):
     bounds: Bounds | None = None
     """Of `histogram`: where each bin begins, and where the last one ends; of timestamps as RFC 3339
     writes them."""
-    limit: Annotated[Whole, Field(ge=1, le=1000)] = 10
+    limit: Annotated[int, Strict(), Field(ge=1, le=1000), WHOLE] = 10
     """Of `top` and `distinct`: how many values."""
     prefix: Annotated[ShortText, Field(max_length=100)] = ""
     """Of `distinct`: what the values begin with."""

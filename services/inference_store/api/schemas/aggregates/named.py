@@ -5,9 +5,9 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, Strict, WithJsonSchema
 
-from inference_store.api.schemas.fields import Body, ShortText, Whole, exact, instant
+from inference_store.api.schemas.fields import WHOLE, Body, ShortText, exact, instant
 from inference_store.query.aggregates import Name
 
 Named: TypeAlias = Annotated[ShortText, Field(min_length=1)]
@@ -26,7 +26,7 @@ def _rising(bounds: list[Any]) -> list[Any]:
     return bounds
 
 
-Bins: TypeAlias = Annotated[Whole, Field(ge=1, le=1000)]
+Bins: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=1000), WHOLE]
 Bound: TypeAlias = Annotated[
     Decimal | datetime,
     BeforeValidator(_bound),

@@ -2,10 +2,10 @@
 
 from typing import Annotated, Self
 
-from pydantic import ConfigDict, Field, JsonValue, model_validator
+from pydantic import ConfigDict, Field, JsonValue, Strict, model_validator
 
 from inference_store.api.schemas.across import Models
-from inference_store.api.schemas.fields import ShortText, Whole
+from inference_store.api.schemas.fields import WHOLE, ShortText
 from inference_store.api.schemas.questions import Conditions
 from inference_store.inference.nearest import UnknownName
 from inference_store.query.aggregates import Aggregation
@@ -42,7 +42,7 @@ class InferenceAggregate(Conditions):
         Field(max_length=MOST_GROUPINGS),
     ] = Field(default=[])
     """By what; a name alone is `{"of": name}`. None: one group of all."""
-    limit: Annotated[Whole, Field(ge=1, le=10_000)] = 100
+    limit: Annotated[int, Strict(), Field(ge=1, le=10_000), WHOLE] = 100
     """Most groups of the answer; `others` says what is left."""
     order: Annotated[ShortText, Field(examples=["-count"])] | None = None
     """A name of the answer, `-` for the largest first. Left out: spans of time and bins in their
