@@ -6,7 +6,6 @@ import json
 import sys
 from typing import Any
 
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import audit_chain
@@ -23,6 +22,7 @@ from inference_store.inference.plural import counted
 from inference_store.objects import Blobs
 from inference_store.platform.settings import BlobSettings, LogSettings, PostgresSettings
 
+from .postgres import needs_postgres
 from .start import start_service
 
 
@@ -50,13 +50,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Print each failure on a line of standard output; return 1 if there is one."""
     settings = start_service(_WithLedger if arguments.ledger else _Settings, "audit")
     try:
-        verdict = asyncio.run(_verify(settings))
+        with needs_postgres():
+            verdict = asyncio.run(_verify(settings))
     except (ObjectStoreUnavailable, LedgerDiverged) as error:
         sys.exit(str(error))
-    except (DBAPIError, OSError) as error:
-        sys.exit(
-            f"Postgres is unavailable, or not migrated (inference-store migrate): {error}"[:500]
-        )
     for failure in verdict.failures:
         print(f"{failure.number}: {failure.reason}")
     print(_summarize(verdict), file=sys.stderr)

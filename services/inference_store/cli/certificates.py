@@ -12,7 +12,6 @@ import sys
 from collections.abc import AsyncIterator
 from uuid import UUID
 
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.certify import matching
@@ -36,6 +35,7 @@ from inference_store.platform.settings import (
     PostgresSettings,
 )
 
+from .postgres import needs_postgres
 from .start import start_service
 from .user import find_cli_user
 
@@ -112,13 +112,10 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     settings = start_service(_Settings, "certificates")
     try:
-        return asyncio.run(_run(settings, arguments))
+        with needs_postgres():
+            return asyncio.run(_run(settings, arguments))
     except ObjectStoreUnavailable as error:
         sys.exit(f"The object store is unavailable: {error}"[:500])
-    except (DBAPIError, OSError) as error:
-        sys.exit(
-            f"Postgres is unavailable, or not migrated (inference-store migrate): {error}"[:500]
-        )
 
 
 async def _run(settings: _Settings, arguments: argparse.Namespace) -> int:

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 from pydantic import ValidationError
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import Action, Who
@@ -26,6 +25,7 @@ from inference_store.inference.plural import counted
 from inference_store.platform.settings import LogSettings, PostgresSettings
 
 from .entered import parse_name
+from .postgres import needs_postgres
 from .start import start_service
 from .user import find_cli_user
 
@@ -66,13 +66,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the subcommand, and audit it."""
     settings = start_service(_Settings, "keys")
     try:
-        sentence, printed = asyncio.run(_run(settings, _choose_work(arguments)))
+        with needs_postgres():
+            sentence, printed = asyncio.run(_run(settings, _choose_work(arguments)))
     except StoreError as wrong:
         sys.exit(wrong.detail)
-    except (DBAPIError, OSError) as error:
-        sys.exit(
-            f"Postgres is unavailable, or not migrated (inference-store migrate): {error}"[:500]
-        )
     print(sentence, file=sys.stderr)
     print(printed, end="\n" if printed else "")
     return 0

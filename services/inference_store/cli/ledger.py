@@ -19,6 +19,7 @@ from inference_store.inference.plural import counted
 from inference_store.objects import Blobs
 from inference_store.platform.settings import BlobSettings, LogSettings, PostgresSettings
 
+from .closed_pipe import raise_if_reader_is_gone
 from .entered import parse_limit, parse_number
 from .start import start_service
 from .user import find_cli_user
@@ -71,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         _say(f"The object store is unavailable: {error}")
         return _UNAVAILABLE
     except (DBAPIError, OSError) as error:
+        raise_if_reader_is_gone(error)
         _say(f"Postgres is unavailable: {error}"[:500])
         return _UNAVAILABLE
 

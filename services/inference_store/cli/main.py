@@ -3,15 +3,14 @@
 import argparse
 import gc
 import os
-import select
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import Any, NoReturn
 
-CLOSED_PIPE = 141
-"""What shells know a command by whose reader has gone."""
+from .closed_pipe import CLOSED_PIPE, is_reader_gone
+
 # Imported when run: a command needs only its own parts installed.
 COMMANDS = {
     "migrate": "Bring the database's tables to this version.",
@@ -83,19 +82,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ended = run(module, rest, program=f"inference-store {chosen}", description=COMMANDS[chosen])
         sys.stdout.flush()
     except BrokenPipeError:
-        if not _is_reader_gone():
+        if not is_reader_gone():
             raise  # another pipe or socket is broken
         # The reader has enough, such as `| head`: the rest must not be written at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED_PIPE
     return ended
-
-
-def _is_reader_gone() -> bool:
-    """Return whether the reader of standard output is gone."""
-    output = select.poll()
-    output.register(sys.stdout.fileno(), 0)
-    return any(event & select.POLLERR for _, event in output.poll(0))
 
 
 def _import_command(name: str) -> tuple[Callable[..., int], ModuleType]:

@@ -31,6 +31,7 @@ from inference_store.operations.reconcile.reconciler import Reconciler
 from inference_store.operations.reconcile.reconciliations import FINAL, REPAIRS, Reconciliation
 from inference_store.platform.settings import IngesterSettings, ReconcileSettings
 
+from .closed_pipe import raise_if_reader_is_gone
 from .start import start_service
 
 _PROGRESS_SECONDS = 5.0
@@ -74,6 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     except StoreError as wrong:
         print(wrong.detail, file=sys.stderr)
     except (DBAPIError, OSError) as error:
+        raise_if_reader_is_gone(error)
         print(f"Postgres is unavailable; the same command goes on: {error}", file=sys.stderr)
     return 2
 

@@ -2,10 +2,7 @@
 
 import argparse
 import asyncio
-import sys
 from datetime import datetime, timedelta
-
-from sqlalchemy.exc import DBAPIError
 
 from inference_store.access import Action, Who
 from inference_store.erasure.policies.durations import parse_duration
@@ -15,6 +12,7 @@ from inference_store.index.database import engine_of
 from inference_store.index.schema import require_schema
 from inference_store.platform.settings import LogSettings, PostgresSettings
 
+from .postgres import needs_postgres
 from .start import start_service
 from .user import find_cli_user
 
@@ -42,12 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Lift the limit, and audit it."""
     settings = start_service(_Settings, "resume")
-    try:
+    with needs_postgres():
         until = asyncio.run(_lift(settings, arguments.duration))
-    except (DBAPIError, OSError) as error:
-        sys.exit(
-            f"Postgres is unavailable, or not migrated (inference-store migrate): {error}"[:500]
-        )
     print(_describe(until) if arguments.duration else "The limit applies again.")
     return 0
 

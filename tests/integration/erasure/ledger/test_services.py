@@ -1,7 +1,9 @@
 """Real services on a restored backup wait for a replay; a `kill -9` in a write harms nothing."""
 
 import asyncio
+import os
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from signal import SIGKILL
@@ -12,6 +14,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.cli.closed_pipe import CLOSED_PIPE
 from inference_store.platform.failpoints import FAILPOINTS
 from tests.integration.backups import Backup, Restore, backup, restore
 from tests.polling import until
@@ -28,6 +31,22 @@ POLICY = "/v1/models/m/retention-policy"
 
 def run_ledger(environment: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     return run_command("ledger", *arguments, environment=environment)
+
+
+def run_unread(environment: Mapping[str, str], *arguments: str) -> tuple[int, str]:
+    """Return the exit code and standard error of a command whose output nobody reads."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run(
+        [sys.executable, "-m", "inference_store.cli.main", *arguments],
+        env={**environment, "PYTHONUNBUFFERED": "1"},
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writing)
+    return ended.returncode, ended.stderr
 
 
 def start_api(environment: Mapping[str, str], folder: Path) -> tuple[Service, str]:
@@ -58,6 +77,7 @@ async def test_services_wait_until_a_restored_backup_was_given_what_came_since(
     completed = run_ledger(environment, "show")
     assert (completed.returncode, completed.stdout.count("\n")) == (0, 1)
     assert '"kind": "policy_set"' in completed.stdout
+    assert run_unread(environment, "ledger", "show") == (CLOSED_PIPE, "")
 
     older = await restore(dump)
     dsn = older.url.set(drivername="postgresql").render_as_string(hide_password=False)
