@@ -15,6 +15,7 @@ from inference_store.operations.smoke.rest import Refused, Rest
 from inference_store.operations.smoke.settings import SmokeSettings
 from inference_store.platform.settings import read_origin
 
+from .closed_pipe import raise_if_reader_is_gone
 from .seconds import parse_seconds
 from .start import start_service
 
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seconds",
         type=parse_seconds,
         default=60.0,
-        help="longest wait for the ingester (default: 60)",
+        help="longest wait for an answer of Kafka, and then for the ingester (default: 60)",
     )
 
 
@@ -58,6 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
                 _read_call(arguments), api, seconds=arguments.seconds, say=print
             )
     except (Failed, Refused, ObjectStoreUnavailable, KafkaError, OSError) as error:
+        raise_if_reader_is_gone(error)
         print(f"failed: {error}", file=sys.stderr)
         return 1
     print("The line works, from the event to the answer.")

@@ -1,6 +1,7 @@
 """The smoke test without a proxy: publish one inference, find it through the api, and erase it."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -38,7 +39,7 @@ def run_steps(settings: SmokeSettings, api: Rest, *, seconds: float, say: Say) -
     try:
         _store_blobs(settings, capture)
         say(f"three blobs are in the bucket {settings.s3_bucket}")
-        asyncio.run(_publish(settings, capture.event))
+        asyncio.run(_publish(settings, capture.event, seconds))
     except (ObjectStoreUnavailable, KafkaError, OSError):
         say(_remove_objects(settings, capture))
         raise
@@ -69,9 +70,11 @@ def _store_blobs(settings: SmokeSettings, capture: Capture) -> None:
             blobs.put(blobs.parse(key), data, content_type="application/octet-stream")
 
 
-async def _publish(settings: SmokeSettings, event: bytes) -> None:
+async def _publish(settings: SmokeSettings, event: bytes, seconds: float) -> None:
+    """Publish the event; Kafka has so many seconds for each answer."""
     connection = client_arguments(settings)
-    producer = AIOKafkaProducer(**connection, acks="all", request_timeout_ms=10_000)
+    milliseconds = math.ceil(1000 * seconds)
+    producer = AIOKafkaProducer(**connection, acks="all", request_timeout_ms=milliseconds)
     await producer.start()
     try:
         await producer.send_and_wait(settings.kafka_topic, event)
