@@ -51,7 +51,7 @@ HOMES = {
         *("operations", "api", "ingester", "retention"),
         *(
             "cli/keys.py",
-            "cli/resume.py",
+            "cli/postgres.py",
             "cli/reconcile.py",
             "cli/audit.py",
             "cli/ledger.py",
