@@ -35,7 +35,7 @@ class Me {
 
 export const me = new Me();
 
-/** Asks everything again that does not depend on a place, as after another key. */
+/** Asks everything again that does not depend on the link, as after another key. */
 export function askAll(): void {
   me.ask();
   models.ask();

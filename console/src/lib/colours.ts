@@ -1,11 +1,11 @@
-/** A colour for each label: by its place among the model's labels, else by its letters. */
+/** A colour for each label: by its position among the model's labels, else by its letters. */
 
 const HUES = 10;
 
 export function colourClass(label: string | null, labels: string[] = []): string {
   if (label === null) return "hue-none";
-  const place = labels.indexOf(label);
-  return `hue-${(place >= 0 ? place : hash(label)) % HUES}`;
+  const index = labels.indexOf(label);
+  return `hue-${(index >= 0 ? index : hash(label)) % HUES}`;
 }
 
 function hash(text: string): number {

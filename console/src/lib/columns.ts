@@ -1,7 +1,7 @@
 /** The columns of the table: which there may be, which are shown, and what their cells say. */
 
 import { writeCell } from "./cells.ts";
-import { kindOf } from "./complete.ts";
+import { findKind } from "./complete.ts";
 import { readKey } from "./metadata.ts";
 import { writeBytes, writeMilliseconds, writeScore } from "./numbers.ts";
 import type { Inference, Queryables } from "./types.ts";
@@ -28,7 +28,7 @@ const FIELDS = {
   received_at: { title: "Received" },
   top_label: { title: "Top label" },
   top_score: { title: "Score", isNumber: true, write: (score) => (score === null ? "" : writeScore(score)) },
-  prediction_count: { title: "Found", isNumber: true },
+  prediction_count: { title: "Predictions", isNumber: true },
   model_ms: { title: "Model time", ...MS },
   pre_ms: { title: "Before the model", ...MS },
   post_ms: { title: "Until captured", ...MS },
@@ -87,8 +87,8 @@ export function describeColumn(name: string, known: Queryables | null): Column {
   const [sort = "", property] = findProperty([name, key], known) ?? [];
   return {
     title: key,
-    sort: property && kindOf(property) ? sort : "",
-    isNumber: property !== undefined && kindOf(property) === "number",
+    sort: property && findKind(property) ? sort : "",
+    isNumber: property !== undefined && findKind(property) === "number",
     write: ({ metadata }) => readKey(metadata ?? [], key),
   };
 }
@@ -113,7 +113,7 @@ function findProperty(names: string[], known: Queryables | null) {
 }
 
 function listKeys(items: Inference[]): string[] {
-  return [...new Set(items.flatMap((each) => each.metadata?.map((one) => one.key) ?? []))];
+  return [...new Set(items.flatMap((each) => each.metadata?.map((item) => item.key) ?? []))];
 }
 
 function decode(text: string): string {

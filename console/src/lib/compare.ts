@@ -1,6 +1,6 @@
 /** Two models over the same inputs, or one model in two spans of time. */
 
-import { NOWHERE, type Link } from "./link.ts";
+import { EMPTY_LINK, type Link } from "./link.ts";
 import { askAggregate, askPage } from "./questions.ts";
 import { quoteText } from "./cql.ts";
 import type { Inference } from "./types.ts";
@@ -38,7 +38,7 @@ const HASHES = 50;
 export function readSides(search: string): Sides {
   const given = new URLSearchParams(search);
   const read = (name: string) => given.get(name) ?? "";
-  const side = (model: string, time: string) => ({ ...NOWHERE, model: read(model), time: read(time), filter: read("f") });
+  const side = (model: string, time: string) => ({ ...EMPTY_LINK, model: read(model), time: read(time), filter: read("f") });
   return { a: side("a", "ta"), b: side("b", "tb") };
 }
 
@@ -63,7 +63,7 @@ export async function askPairs({ a, b }: Sides, signal: AbortSignal): Promise<Pa
     const other = others.get(hash);
     return other && other.uid !== item.uid ? [pairUp(item, other)] : [];
   });
-  return pairs.toSorted((one, two) => two.difference - one.difference);
+  return pairs.toSorted((first, second) => second.difference - first.difference);
 }
 
 function pairUp(a: Inference, b: Inference): Pair {
@@ -90,7 +90,7 @@ export async function askLabels({ a, b }: Sides, signal: AbortSignal): Promise<L
   const labels = [...new Set([...left.keys(), ...right.keys()])];
   return labels
     .map((label) => ({ label, a: left.get(label) ?? 0, b: right.get(label) ?? 0 }))
-    .toSorted((one, two) => Math.abs(two.a - two.b) - Math.abs(one.a - one.b));
+    .toSorted((first, second) => Math.abs(second.a - second.b) - Math.abs(first.a - first.b));
 }
 
 async function askTop(link: Link, signal: AbortSignal): Promise<Map<string | null, number>> {

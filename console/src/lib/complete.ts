@@ -30,8 +30,8 @@ const AFTER_NAME = /([\w."]+)\s+([A-Za-z<>=]*)$/;
 const AFTER_OPERATOR = /([\w."]+)\s*(?:<=|>=|<>|=|<|>|\bLIKE\b|\bIN\s*\((?:[^()]*,)?)\s*('[^']*|[\w.-]*)$/i;
 const JOINS = new Set(["and", "or", "not"]);
 
-export function kindOf(one: Queryable): string {
-  const schema = one.anyOf?.[0] ?? one.items ?? one;
+export function findKind(queryable: Queryable): string {
+  const schema = queryable.anyOf?.[0] ?? queryable.items ?? queryable;
   if (schema.format === "date-time") return "time";
   return schema.type === "integer" ? "number" : (schema.type ?? "");
 }
@@ -42,7 +42,7 @@ export function complete(before: string, known: Queryables): Completion {
   if (value) return completeValue(before, value[2] ?? "", findByText(names, value[1] ?? ""));
   const operator = AFTER_NAME.exec(before);
   const named = operator && findByText(names, operator[1] ?? "");
-  if (named) return completeOperator(before, operator[2] ?? "", kindOf(named));
+  if (named) return completeOperator(before, operator[2] ?? "", findKind(named));
   const word = BEGINS.exec(before)?.[1] ?? "";
   return { from: before.length - word.length, suggestions: listNames(names, word) };
 }
@@ -58,21 +58,21 @@ function isInPrediction(before: string): boolean {
 function findByText(names: Record<string, Queryable>, text: string): Queryable | undefined {
   return JOINS.has(text.toLowerCase())
     ? undefined
-    : Object.entries(names).find(([name, one]) => name === text || one["x-cql2-text"] === text)?.[1];
+    : Object.entries(names).find(([name, queryable]) => name === text || queryable["x-cql2-text"] === text)?.[1];
 }
 
-function completeValue(before: string, typed: string, one: Queryable | undefined): Completion {
-  const examples = (one?.examples ?? []).map((each) =>
+function completeValue(before: string, typed: string, queryable: Queryable | undefined): Completion {
+  const examples = (queryable?.examples ?? []).map((each) =>
     typeof each === "string" ? quoteText(each) : String(each),
   );
-  if (one && kindOf(one) === "boolean" && !examples.length) examples.push("true", "false");
+  if (queryable && findKind(queryable) === "boolean" && !examples.length) examples.push("true", "false");
   const wanted = typed.replace(/^'/, "").toLowerCase();
   const suggestions = examples
     .filter((text) => text.toLowerCase().includes(wanted) && text !== typed)
     .map((text) => ({ text, kind: "", about: "" }));
   const from = before.length - typed.length;
-  const isText = one && kindOf(one) === "string";
-  const more = isText && { more: { name: one.title, prefix: typed.replace(/^'/, "") } };
+  const isText = queryable && findKind(queryable) === "string";
+  const more = isText && { more: { name: queryable.title, prefix: typed.replace(/^'/, "") } };
   return { from, suggestions: suggestions.slice(0, MOST), ...more };
 }
 
@@ -89,18 +89,18 @@ function listNames(names: Record<string, Queryable>, word: string): Suggestion[]
   return Object.entries(names)
     .filter(([name]) => name.toLowerCase().includes(wanted))
     .toSorted(([a, x], [b, y]) => rank(a) - rank(b) || weigh(x) - weigh(y))
-    .map(([name, one]) => suggestName(name, one))
+    .map(([name, queryable]) => suggestName(name, queryable))
     .filter(({ text }) => text !== word)
     .slice(0, MOST);
 }
 
 /** What clients sent comes before what every inference has. */
-function weigh(one: Queryable): number {
-  return one["x-types-seen"] ? 0 : 1;
+function weigh(queryable: Queryable): number {
+  return queryable["x-types-seen"] ? 0 : 1;
 }
 
-function suggestName(name: string, one: Queryable): Suggestion {
-  const types = one["x-types-seen"]?.map((seen) => seen.type).join(", ");
-  const about = one["x-types-seen"] ? "metadata" : one.description;
-  return { text: one["x-cql2-text"] ?? name, kind: types ?? kindOf(one), about };
+function suggestName(name: string, queryable: Queryable): Suggestion {
+  const types = queryable["x-types-seen"]?.map((seen) => seen.type).join(", ");
+  const about = queryable["x-types-seen"] ? "metadata" : queryable.description;
+  return { text: queryable["x-cql2-text"] ?? name, kind: types ?? findKind(queryable), about };
 }

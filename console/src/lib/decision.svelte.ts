@@ -1,9 +1,9 @@
 /** What a person decides in a dialog, with a reason, and what the API answers. */
 
-import { Sent } from "./sent.svelte.ts";
+import { Mutation } from "./mutation.svelte.ts";
 
 export class Decision<Action extends string> {
-  readonly sent = new Sent<unknown>();
+  readonly mutation = new Mutation<unknown>();
   /** The action whose dialog is open. */
   open = $state<Action | null>(null);
   reason = $state("");
@@ -14,7 +14,7 @@ export class Decision<Action extends string> {
   }
 
   show(action: Action): void {
-    this.sent.clear();
+    this.mutation.clear();
     this.open = action;
   }
 
@@ -29,6 +29,6 @@ export class Decision<Action extends string> {
   }
 
   async send(change: () => Promise<unknown>): Promise<void> {
-    if (await this.sent.send(change)) this.finish();
+    if (await this.mutation.send(change)) this.finish();
   }
 }

@@ -1,20 +1,20 @@
 /** The first page of the link that the console was opened with: asked before the code that shows it has come. */
 
 import { onRefusal } from "./api.ts";
-import { formatLink, type Link, NOWHERE } from "./link.ts";
+import { formatLink, type Link, EMPTY_LINK } from "./link.ts";
 import { askPage } from "./questions.ts";
 import type { InferencePage } from "./types.ts";
 
 /** An older answer is not taken for a new one. */
 const KEEP_MS = 5000;
-let asked: { question: string; answer: Promise<InferencePage> } | null = null;
+let pending: { question: string; answer: Promise<InferencePage> } | null = null;
 
 /** Asks, if the link is of a model. Whoever may not see it is told so by the page, which asks again. */
 export function askEarly(link: Link): void {
   if (!link.model || link.view === "map") return;
   const answer = askPage(link, null);
-  asked = { question: describe(link), answer };
-  const forget = () => (asked = null);
+  pending = { question: describe(link), answer };
+  const forget = () => (pending = null);
   answer.catch(forget);
   onRefusal(forget);
   setTimeout(forget, KEEP_MS);
@@ -22,11 +22,11 @@ export function askEarly(link: Link): void {
 
 /** Returns that answer once, if it is of the same question. */
 export function takeEarly(link: Link): Promise<InferencePage> | null {
-  const answer = asked?.question === describe(link) ? asked.answer : null;
-  asked = null;
+  const answer = pending?.question === describe(link) ? pending.answer : null;
+  pending = null;
   return answer;
 }
 
 function describe({ model, filter, time, sort }: Link): string {
-  return formatLink({ ...NOWHERE, model, filter, time, sort });
+  return formatLink({ ...EMPTY_LINK, model, filter, time, sort });
 }

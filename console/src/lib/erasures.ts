@@ -10,7 +10,7 @@ export interface Erasure {
   cause: string;
   scope: string;
   state: string;
-  asked: Asked | null;
+  asked: ErasureCriteria | null;
   requested_at: string;
   requested_by: string | null;
   begun_at: string | null;
@@ -41,7 +41,7 @@ export interface Erasure {
   };
 }
 
-export interface Asked {
+export interface ErasureCriteria {
   filter?: string;
   inference_ids?: string[];
   /** How many, once it is over. */
@@ -116,7 +116,7 @@ export function findPhase(erasure: Erasure): number {
 }
 
 /** What it was asked for by, in words. */
-export function writeAsked({ asked, cause }: Erasure): string {
+export function writeCriteria({ asked, cause }: Erasure): string {
   if (asked?.filter) return asked.filter;
   if (asked?.subject) {
     const { key, value } = asked.subject;

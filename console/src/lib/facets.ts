@@ -26,12 +26,12 @@ interface Histogram {
 export async function askFacet(link: Link, name: string, kind: string, signal: AbortSignal): Promise<Value[]> {
   const isRange = kind === "number" || kind === "time";
   const measure = isRange
-    ? { function: "histogram", of: name, bins: BINS, as: "found" }
-    : { function: "top", of: name, limit: MOST, as: "found" };
+    ? { function: "histogram", of: name, bins: BINS, as: "result" }
+    : { function: "top", of: name, limit: MOST, as: "result" };
   const { groups } = await askAggregate(link, { measures: [measure] }, signal);
-  const found = groups[0]?.measures.found;
-  if (!found) return [];
-  return isRange ? readBins(found as Histogram, kind) : readTop(found as Top);
+  const result = groups[0]?.measures.result;
+  if (!result) return [];
+  return isRange ? readBins(result as Histogram, kind) : readTop(result as Top);
 }
 
 function readTop({ values }: Top): Value[] {
@@ -43,11 +43,11 @@ function readBins({ bins }: Histogram, kind: string): Value[] {
   const show = (at: number | string) => (kind === "time" ? writeShortTime(String(at)) : String(at));
   return bins
     .filter((bin) => bin.count)
-    .map(({ from, to, count }, place, all) => ({
+    .map(({ from, to, count }, index, all) => ({
       title: `${show(from)} – ${show(to)}`,
       value: from,
       count,
       // the last bin has its end in it
-      condition: `$ >= ${write(from)} AND $ ${place === all.length - 1 ? "<=" : "<"} ${write(to)}`,
+      condition: `$ >= ${write(from)} AND $ ${index === all.length - 1 ? "<=" : "<"} ${write(to)}`,
     }));
 }

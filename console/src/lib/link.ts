@@ -31,7 +31,7 @@ export interface Link {
   live: string;
 }
 
-export const NOWHERE: Link = {
+export const EMPTY_LINK: Link = {
   model: "",
   list: "",
   entry: "",
@@ -48,13 +48,13 @@ const NAMES = { filter: "f", time: "t", sort: "s", view: "v", columns: "c", sele
 
 export function parseLink(fragment: string): Link {
   const [where = "", query = ""] = fragment.replace(/^#\/?/, "").split("?", 2);
-  if (where === COMPARE) return { ...NOWHERE, list: COMPARE, search: query };
+  if (where === COMPARE) return { ...EMPTY_LINK, list: COMPARE, search: query };
   const [page, model = "", entry = ""] = where.split("/", 3);
-  if (page === SAVED && model) return { ...NOWHERE, list: SAVED, entry: decode(model) };
-  if (page === "list") return { ...NOWHERE, list: decode(model), entry: decode(entry), search: query };
-  if (page !== "m" || !model) return NOWHERE;
+  if (page === SAVED && model) return { ...EMPTY_LINK, list: SAVED, entry: decode(model) };
+  if (page === "list") return { ...EMPTY_LINK, list: decode(model), entry: decode(entry), search: query };
+  if (page !== "m" || !model) return EMPTY_LINK;
   const given = new URLSearchParams(query);
-  const read = (name: keyof typeof NAMES) => given.get(NAMES[name]) ?? NOWHERE[name];
+  const read = (name: keyof typeof NAMES) => given.get(NAMES[name]) ?? EMPTY_LINK[name];
   return {
     model: decode(model),
     list: "",
@@ -63,7 +63,7 @@ export function parseLink(fragment: string): Link {
     filter: read("filter"),
     time: read("time"),
     sort: read("sort"),
-    view: VIEWS.find((view) => view === read("view")) ?? NOWHERE.view,
+    view: VIEWS.find((view) => view === read("view")) ?? EMPTY_LINK.view,
     columns: read("columns"),
     selected: read("selected"),
     live: read("live"),
@@ -74,7 +74,7 @@ export function formatLink(link: Link): string {
   if (link.list) return formatListLink(link);
   if (!link.model) return "#/";
   const query = Object.entries(NAMES)
-    .filter(([name]) => link[name as keyof Link] !== NOWHERE[name as keyof Link])
+    .filter(([name]) => link[name as keyof Link] !== EMPTY_LINK[name as keyof Link])
     .map(([name, short]) => `${short}=${encodeURIComponent(link[name as keyof Link])}`)
     .join("&");
   return `#/m/${encodeURIComponent(link.model)}${query ? `?${query}` : ""}`;

@@ -59,10 +59,10 @@ async function askArea(link: Link, signal: AbortSignal): Promise<Area | null> {
     ["min", "max"].map((name) => ({ function: name, of, as: `${name}_${of}` })),
   );
   const { groups } = await askAggregate(link, { measures }, signal);
-  const found = groups[0]?.measures ?? {};
-  if (found.min_longitude == null || found.min_latitude == null) return null;
-  const [west, east] = widen(Number(found.min_longitude), Number(found.max_longitude), 180);
-  const [south, north] = widen(Number(found.min_latitude), Number(found.max_latitude), 90);
+  const extremes = groups[0]?.measures ?? {};
+  if (extremes.min_longitude == null || extremes.min_latitude == null) return null;
+  const [west, east] = widen(Number(extremes.min_longitude), Number(extremes.max_longitude), 180);
+  const [south, north] = widen(Number(extremes.min_latitude), Number(extremes.max_latitude), 90);
   return { west, south, east, north };
 }
 

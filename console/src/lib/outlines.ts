@@ -14,7 +14,7 @@ const PAUSE_MS = 5000;
 const previews = new Map<Element, Preview>();
 /** Those near the window that are not asked for yet, the first to come first. */
 const near = new Set<Element>();
-const asked = new Map<Element, AbortController>();
+const requests = new Map<Element, AbortController>();
 
 /** Asks for the outlines when the element comes near, unless they are there; returns what ends it. */
 export function drawWhenNear(element: Element, preview: Preview): (() => void) | undefined {
@@ -25,7 +25,7 @@ export function drawWhenNear(element: Element, preview: Preview): (() => void) |
     observer.unobserve(element);
     previews.delete(element);
     near.delete(element);
-    asked.get(element)?.abort();
+    requests.get(element)?.abort();
   };
 }
 
@@ -42,7 +42,7 @@ const observer = new IntersectionObserver(
 
 function askNext(): void {
   for (const element of near) {
-    if (asked.size >= MOST_AT_ONCE) return;
+    if (requests.size >= MOST_AT_ONCE) return;
     near.delete(element);
     observer.unobserve(element);
     void ask(element);
@@ -53,14 +53,14 @@ async function ask(element: Element): Promise<void> {
   const preview = previews.get(element);
   if (!preview) return;
   const current = new AbortController();
-  asked.set(element, current);
+  requests.set(element, current);
   try {
     const drawing = await askDrawing(preview.model, preview.uid, current.signal);
     if (!current.signal.aborted) preview.drawing = drawing;
   } catch (fault) {
     if (fault instanceof Problem && fault.passes) askLater(element, fault);
   }
-  asked.delete(element);
+  requests.delete(element);
   askNext();
 }
 

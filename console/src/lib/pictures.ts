@@ -71,17 +71,17 @@ function takeFrom(first: Preview): Preview[] {
 }
 
 async function askBatch(batch: Preview[]): Promise<void> {
-  const asked = new Map(batch.map((preview) => [preview.uid, preview]));
+  const byUid = new Map(batch.map((preview) => [preview.uid, preview]));
   const where = path("models", batch[0]?.model ?? "", "inferences", "thumbnails");
   try {
-    const { items } = await post<{ items: Line[] }>(where, { uids: [...asked.keys()], edge: EDGE });
+    const { items } = await post<{ items: Line[] }>(where, { uids: [...byUid.keys()], edge: EDGE });
     for (const line of items) { // all at once: the page is drawn again once
-      const preview = asked.get(line.uid);
+      const preview = byUid.get(line.uid);
       if (preview) show(line, preview);
     }
   } catch (fault) {
     const problem = fault instanceof Problem ? fault : new Problem(-2, "No picture", String(fault));
-    asked.forEach((preview) => fail(preview, problem));
+    byUid.forEach((preview) => fail(preview, problem));
   }
 }
 

@@ -1,4 +1,4 @@
-/** What is asked of the API about the place in a link. */
+/** The questions to the API about what a link shows. */
 
 import { get, path, post } from "./api.ts";
 import type { Link } from "./link.ts";

@@ -15,22 +15,22 @@ export function findFault(): string {
 }
 
 export function goTo(url: string): void {
-  swapKept(location.hash);
+  swapStored(location.hash);
   location.assign(url);
 }
 
 /** Goes on where one was before signing in. */
 export function comeBack(): void {
   fault = FAULTS[new URLSearchParams(location.search).get("sign-in") ?? ""] ?? "";
-  const kept = swapKept("");
-  const hash = location.hash || kept;
+  const stored = swapStored("");
+  const hash = location.hash || stored;
   if (hash === location.hash && !fault) return;
   history.replaceState(null, "", location.pathname + hash);
   dispatchEvent(new HashChangeEvent("hashchange"));
 }
 
 /** Keeps another link, and returns the one before. */
-function swapKept(hash: string): string {
+function swapStored(hash: string): string {
   try {
     const before = sessionStorage.getItem(NAME) ?? "";
     if (hash) sessionStorage.setItem(NAME, hash);

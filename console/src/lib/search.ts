@@ -1,9 +1,9 @@
 /** What a page has in its address beside its entry: `state=open&reason=not_json`. */
 
-import { place } from "./place.svelte.ts";
+import { router } from "./router.svelte.ts";
 
 export function readSearch(name: string): string {
-  return new URLSearchParams(place.link.search).get(name) ?? "";
+  return new URLSearchParams(router.link.search).get(name) ?? "";
 }
 
 /** The values of some names; an empty text for what is left out. */
@@ -13,7 +13,7 @@ export function readValues<Name extends string>(names: readonly Name[]): Record<
 
 /** The search with changes; what is empty is left out. */
 export function changeSearch(changes: Record<string, string>): string {
-  const search = new URLSearchParams(place.link.search);
+  const search = new URLSearchParams(router.link.search);
   for (const [name, value] of Object.entries(changes)) {
     if (value) search.set(name, value);
     else search.delete(name);

@@ -6,8 +6,8 @@ export type Theme = (typeof THEMES)[number];
 
 export function readTheme(): Theme {
   try {
-    const kept = localStorage.getItem(NAME);
-    return THEMES.find((theme) => theme === kept) ?? "system";
+    const stored = localStorage.getItem(NAME);
+    return THEMES.find((theme) => theme === stored) ?? "system";
   } catch {
     return "system"; // storage is switched off
   }

@@ -44,15 +44,15 @@ export async function askTimeline(link: Link, signal: AbortSignal): Promise<Bars
   const measures = [{ function: "count", as: "count" }, failed];
   const { groups } = await askAggregate(link, { group_by: [{ time: name }], measures, limit: 1000 }, signal);
   const bars = groups
-    .map(({ key, measures: found }) => readBar(key.time ?? "", found))
+    .map(({ key, measures }) => readBar(key.time ?? "", measures))
     .toSorted((a, b) => a.from - b.from);
   const from = Math.min(bars[0]?.from ?? extent.from, extent.from);
   return { bars, from, to: Math.max((bars.at(-1)?.from ?? 0) + width, extent.to), width, last: extent.last };
 }
 
-function readBar(time: string, found: Record<string, unknown>): Bar {
-  const count = Number(found.count ?? 0);
-  return { from: Date.parse(time), count, failed: Math.round(count * Number(found.failed ?? 0)) };
+function readBar(time: string, measures: Record<string, unknown>): Bar {
+  const count = Number(measures.count ?? 0);
+  return { from: Date.parse(time), count, failed: Math.round(count * Number(measures.failed ?? 0)) };
 }
 
 /** The span that is asked about; of one that is open, where its inferences are. */

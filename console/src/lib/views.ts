@@ -2,7 +2,7 @@
 
 import { change, get, getRevised, path } from "./api.ts";
 import { readColumns, writeColumns } from "./columns.ts";
-import { type Link, NOWHERE, VIEWS } from "./link.ts";
+import { type Link, EMPTY_LINK, VIEWS } from "./link.ts";
 
 export type Shared = "private" | "project";
 
@@ -29,7 +29,7 @@ const MOST = 1000;
 export async function askViews(model: string, signal: AbortSignal): Promise<SavedView[]> {
   const query = new URLSearchParams({ model_id: model, limit: String(MOST) });
   const { items } = await get<{ items: SavedView[] }>(`views?${query}`, signal);
-  return items.toSorted((one, other) => nameView(one).localeCompare(nameView(other)));
+  return items.toSorted((view, other) => nameView(view).localeCompare(nameView(other)));
 }
 
 export function askView(id: string, signal?: AbortSignal) {
@@ -52,20 +52,20 @@ export function nameView(view: SavedView): string {
   return view.name ?? "erased";
 }
 
-/** What of a place a view keeps. */
+/** The parts of a link that a view keeps. */
 export function readQuestion({ filter, time, sort, view, columns }: Link): Record<string, unknown> {
   return { filter: filter || null, time: time || null, sort, view, columns: readColumns(columns) };
 }
 
-/** The place that a view leads to. */
+/** The link that a view leads to. */
 export function findPlace(saved: SavedView): Link {
   return {
-    ...NOWHERE,
+    ...EMPTY_LINK,
     model: saved.model_id,
     filter: saved.filter ?? "",
     time: saved.time ?? "",
     sort: saved.sort,
-    view: VIEWS.find((view) => view === saved.view) ?? NOWHERE.view,
+    view: VIEWS.find((view) => view === saved.view) ?? EMPTY_LINK.view,
     columns: writeColumns(saved.columns),
   };
 }

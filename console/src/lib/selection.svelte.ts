@@ -1,0 +1,42 @@
+/** The inferences of one model that the reader has selected. */
+
+import { quoteText } from "./cql.ts";
+import { formatLink, EMPTY_LINK } from "./link.ts";
+
+interface Pickable {
+  uid: string;
+  model_id: string;
+  inference_id: string;
+}
+
+class Selection {
+  model = $state("");
+  /** Their ids, by uid. */
+  ids = $state.raw<ReadonlyMap<string, string>>(new Map());
+
+  /** Selects an inference, or leaves it out; those of another model are forgotten. */
+  toggle({ uid, model_id, inference_id }: Pickable): void {
+    const ids = new Map(this.model === model_id ? this.ids : []);
+    if (!ids.delete(uid)) ids.set(uid, inference_id);
+    this.model = model_id;
+    this.ids = ids;
+  }
+
+  clear(): void {
+    this.ids = new Map();
+  }
+
+  /** What is true of these inferences alone. */
+  get filter(): string {
+    const uids = [...this.ids.keys()].map(quoteText).join(", ");
+    return this.ids.size === 1 ? `uid = ${uids}` : `uid IN (${uids})`;
+  }
+
+  /** The address of a new erasure or hold of these inferences. */
+  at(list: "erasures" | "holds"): string {
+    const search = new URLSearchParams({ of: `model:${this.model}`, f: this.filter }).toString();
+    return formatLink({ ...EMPTY_LINK, list, entry: "new", search });
+  }
+}
+
+export const selection = new Selection();
