@@ -30,8 +30,8 @@ def list_client(name: str) -> tuple[Row, list[Row]]:
     groups = {"errors": _list_errors, "filters": _list_filters, "values": _list_values}
     if name in groups:
         return ("name", "is"), [*groups[name]()]
-    places = [place.split(":") for place in _CLASSES[name]]
-    rows = [row for path, kind in places for row in _list_members(_find_class(path, kind))]
+    definitions = [definition.split(":") for definition in _CLASSES[name]]
+    rows = [row for path, kind in definitions for row in _list_members(_find_class(path, kind))]
     return ("member", "does, or is"), rows
 
 
@@ -77,7 +77,7 @@ def _list_errors() -> Iterator[Row]:
 
 def _list_filters() -> Iterator[Row]:
     """Yield the functions that expressions are made with, in order of name."""
-    files = ("functions.py", "places.py", "times.py")
+    files = ("functions.py", "geometries.py", "times.py")
     functions = [
         statement
         for file in files

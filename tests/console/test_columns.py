@@ -30,7 +30,8 @@ def test_columns_are_chosen_and_moved(open_page: OpenPage) -> None:
     page = open_page(TABLE)
     menu = open_menu(page)
     visible, hidden = menu.get_by_role("list", name="Shown"), menu.get_by_role("list", name="More")
-    for title in ("Received", "Top label", "Score", "Predictions", "Model time", "night", "exposure"):
+    titles = ("Received", "Top label", "Score", "Predictions", "Model time", "night", "exposure")
+    for title in titles:
         visible.get_by_label(title, exact=True).click()
     visible.get_by_label("data_source", exact=True).click()
     visible.get_by_label("camera_position", exact=True).click()

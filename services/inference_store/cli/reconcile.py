@@ -168,7 +168,7 @@ class _Command:
         self, engine: Any, blobs: Blobs, worker: Reconciler, reconciliation: Reconciliation
     ) -> Reconciliation:
         """Index from the bucket, continuing where it stopped; then begin the comparison."""
-        prefixes = worker.places(reconciliation)
+        prefixes = worker.list_prefixes(reconciliation)
         names = [str(prefix) for prefix in prefixes]
         if reconciliation.places != names:
             async with engine.begin() as connection:

@@ -12,7 +12,14 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from .database import Database, cause_of, opened
-from .distribution import CannotDistribute, Step, placed, require_extension, require_quiet, steps
+from .distribution import (
+    CannotDistribute,
+    Step,
+    list_distributed,
+    require_extension,
+    require_quiet,
+    steps,
+)
 from .schema import require_schema
 
 _LOCK = 7_302_014
@@ -38,7 +45,7 @@ async def distribute(database: Database, *, shards: int, say: Say) -> None:
 async def spread(engine: AsyncEngine, *, shards: int, say: Say) -> None:
     """Bring every table to its place, in a database that has the extension."""
     async with engine.connect() as connection:
-        missing = steps(await placed(connection), shards=shards)
+        missing = steps(await list_distributed(connection), shards=shards)
         if missing:
             await require_quiet(connection)
     for step in missing:
@@ -67,7 +74,7 @@ async def _prepare(engine: AsyncEngine) -> None:
 async def _run(engine: AsyncEngine, step: Step) -> None:
     async with engine.begin() as connection:
         await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
-        if step.table in await placed(connection):
+        if step.table in await list_distributed(connection):
             return  # another one was faster
         await connection.execute(text("SET LOCAL citus.multi_shard_modify_mode = 'sequential'"))
         for statement in step.statements:

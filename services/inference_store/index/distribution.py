@@ -151,7 +151,7 @@ def _distributed(table: Table, shards: int) -> Step:
     return Step(table.name, "distributed", (*before, statement))
 
 
-async def placed(connection: AsyncConnection) -> set[str]:
+async def list_distributed(connection: AsyncConnection) -> set[str]:
     """Return the tables that are already distributed or on every node."""
     if not await connection.scalar(_HAS_CITUS):
         return set()
@@ -161,7 +161,7 @@ async def placed(connection: AsyncConnection) -> set[str]:
 
 async def is_distributed(connection: AsyncConnection) -> bool:
     """Check whether the partitioned tables are distributed, which limits their DDL."""
-    return DISTRIBUTED[0].name in await placed(connection)
+    return DISTRIBUTED[0].name in await list_distributed(connection)
 
 
 async def is_distributed_cached(connection: AsyncConnection) -> bool:
@@ -172,10 +172,10 @@ async def is_distributed_cached(connection: AsyncConnection) -> bool:
     """
     engine = connection.sync_engine
     if engine not in _FINAL:
-        places = await placed(connection)
-        if not places and await connection.scalar(_HAS_CITUS):
+        tables = await list_distributed(connection)
+        if not tables and await connection.scalar(_HAS_CITUS):
             return False
-        _FINAL[engine] = DISTRIBUTED[0].name in places
+        _FINAL[engine] = DISTRIBUTED[0].name in tables
     return _FINAL[engine]
 
 
@@ -210,7 +210,7 @@ async def require_quiet(connection: AsyncConnection) -> None:
         )
 
 
-def unplaced() -> set[str]:
+def find_undistributed() -> set[str]:
     """Return tables without a decided place: always none, which a test checks."""
     decided = {table.name for table in (*DISTRIBUTED, *REFERENCE)} | set(LOCAL)
     return {table.name for table in METADATA.sorted_tables} ^ decided

@@ -53,7 +53,7 @@ def is_wanted(event: InferenceEvent) -> bool:
     return metadata_key is None or not belongs_to(metadata_key.key, *own)
 
 
-def place_of(bucket: str, event: InferenceEvent) -> StorageKey:
+def make_key(bucket: str, event: InferenceEvent) -> StorageKey:
     """Return the key of an inference's sidecar: the same however often its event arrives."""
     return StorageKey(bucket, sidecar_key(event.model_id, event.received_at, event.uid))
 

@@ -206,7 +206,7 @@ class Reader:
             return None
         metadata = item.metadata if isinstance(item.metadata, bytes) else None
         content = sidecars.encode(sidecars.contents_of(item.record, metadata))
-        return Sidecar(sidecars.place_of(self._blobs.buckets.default, item.event), content)
+        return Sidecar(sidecars.make_key(self._blobs.buckets.default, item.event), content)
 
     def _predictions(
         self,

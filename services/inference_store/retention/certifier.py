@@ -179,7 +179,10 @@ class Certifier:
                 root,
                 previous=previous,
                 exports=certified.exports,
-                remains=[*self._remaining.places(erasure.asked), *list_copies(certified.exports)],
+                remains=[
+                    *self._remaining.list_locations(erasure.asked),
+                    *list_copies(certified.exports),
+                ],
             )
 
         if await self._append(CERTIFICATE, self.key, build_document) is None:

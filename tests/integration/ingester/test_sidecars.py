@@ -126,7 +126,7 @@ async def test_bucket_alone_rebuilds_the_index(
         decode(sidecar.event, record_time=t, buckets=buckets)
         for sidecar, t in zip(contents, at, strict=True)
     ]
-    assert [sidecars.place_of(bucket, event).key for event in events] == keys
+    assert [sidecars.make_key(bucket, event).key for event in events] == keys
     assert {item.event for item in contents} == {item.event for item in (*MANY, inline)} | {bare}
     assert {sidecar.record["topic"] for sidecar in contents} == {producer.topic}
     await producer.publish_all(map(rebuild_event, contents))
@@ -273,7 +273,7 @@ async def test_policies_delete_the_sidecar_and_expired_events_get_none(
     model = await set_policy(engine, old.model_id, keep_input="P2D", keep_inference="P10D")
     # As if a crash came between the object and the commit, before the event expired.
     buckets = Buckets(default=bucket, allowed=frozenset())
-    leftover = sidecars.place_of(bucket, decode(old.event, record_time=NOW, buckets=buckets))
+    leftover = sidecars.make_key(bucket, decode(old.event, record_time=NOW, buckets=buckets))
     blobs.put(leftover, b"{}", content_type="application/json")
     await producer.produce(old, input_old)
     await wait_for_counts(engine, stored=1, expired=1)

@@ -2,7 +2,13 @@
 
 from sqlalchemy import Table, UniqueConstraint
 
-from inference_store.index.distribution import DISTRIBUTED, LOCAL, REFERENCE, steps, unplaced
+from inference_store.index.distribution import (
+    DISTRIBUTED,
+    LOCAL,
+    REFERENCE,
+    find_undistributed,
+    steps,
+)
 from inference_store.index.tables import METADATA
 
 SPREAD = {table.name for table in (*DISTRIBUTED, *REFERENCE)}
@@ -45,7 +51,7 @@ SELECT create_distributed_table('blob_reference', 'model', colocate_with => 'inf
 
 
 def test_every_table_has_a_place() -> None:
-    assert unplaced() == set(), "say in index/distribution.py where it lives under Citus"
+    assert find_undistributed() == set(), "say in index/distribution.py where it lives under Citus"
     assert len(DISTRIBUTED) + len(REFERENCE) + len(LOCAL) == len(METADATA.sorted_tables)
 
 

@@ -19,8 +19,8 @@ from .functions import (
     prediction,
     sent,
 )
+from .geometries import bbox, point, polygon, s_disjoint, s_intersects, s_within
 from .names import Names, field, meta, predicted
-from .places import bbox, point, polygon, s_disjoint, s_intersects, s_within
 from .times import (
     interval,
     t_after,

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 from .expression import Condition, Expression, Value
+from .geometries import Geometry
 from .names import predicted
 from .nodes import Tree, format_duration, make_operation
-from .places import Geometry
 
 
 def prediction(*conditions: Expression, **columns: object) -> Condition:

@@ -48,7 +48,7 @@ class Remaining:
     ledger_seconds: float
     audit_seconds: float
 
-    def places(self, asked: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    def list_locations(self, asked: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
         """Return each place with the time when the last of it is gone by itself; null: unknown.
 
         `asked`: the criteria of the erasure; one of a subject may have left some events unsearched.

@@ -36,7 +36,7 @@ async def advance_erasure(connection: AsyncConnection, id: UUID, state: State) -
         "begun_at": func.coalesce(erasure.c.begun_at, func.now()),
     }
     if state in ENDED:
-        values["asked"] = redact_asked()
+        values["asked"] = redact_criteria()
     where = (erasure.c.id == id, erasure.c.state.not_in(STOPPED))
     changed = await connection.execute(erasure.update().where(*where).values(values))
     return changed.rowcount > 0
@@ -138,7 +138,7 @@ async def finish_erasure(
         "held": held,
         "finished_at": func.now() if state == ended else None,
         "retry_at": keep_future_retry() if has_rest else None,
-        "asked": redact_asked() if state in ENDED else erasure.c.asked,
+        "asked": redact_criteria() if state in ENDED else erasure.c.asked,
     }
     if not has_rest:
         await clear_blocked(connection, stored_erasure.id)
@@ -164,7 +164,7 @@ async def find_state(connection: AsyncConnection, id: UUID) -> State | None:
     return cast(State | None, await connection.scalar(query))
 
 
-def redact_asked() -> ColumnElement[Any]:
+def redact_criteria() -> ColumnElement[Any]:
     """Return the request without ids and the subject's value: the erasure is over, and they are
     erased."""
     criteria, ids = erasure.c.asked, "inference_ids"

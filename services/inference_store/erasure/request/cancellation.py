@@ -10,7 +10,7 @@ from sqlalchemy import case, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure.progress.erasure import COLUMNS, Erasure, read_erasure
-from inference_store.erasure.progress.state_changes import redact_asked
+from inference_store.erasure.progress.state_changes import redact_criteria
 from inference_store.index.tables import erasing, erasure
 from inference_store.inference.errors import Conflict
 
@@ -49,6 +49,6 @@ async def remove_pending_of(connection: AsyncConnection, id: UUID, *, limit: int
 
 async def complete_cancellation(connection: AsyncConnection, id: UUID) -> None:
     """Set the state: no mark is left."""
-    values = {"state": "cancelled", "finished_at": func.now(), "asked": redact_asked()}
+    values = {"state": "cancelled", "finished_at": func.now(), "asked": redact_criteria()}
     where = (erasure.c.id == id, erasure.c.state == "cancelling")
     await connection.execute(erasure.update().where(*where).values(values))

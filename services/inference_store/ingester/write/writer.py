@@ -147,7 +147,7 @@ class Writer:
                 connection, batch.reads, sidecars=sidecars, one_by_one=one_by_one
             )
             await within_limit(connection, settled)
-            outcomes = _by_place(settled)
+            outcomes = _count_by_partition(settled)
             with stage(STAGE_SECONDS, "books"):
                 for offset_range in sorted(
                     batch.ranges, key=lambda offset_range: offset_range.partition_id
@@ -258,7 +258,7 @@ class Writer:
         return frozenset(written)
 
 
-def _by_place(settled: Settled) -> dict[PartitionId, Counter[Outcome]]:
+def _count_by_partition(settled: Settled) -> dict[PartitionId, Counter[Outcome]]:
     """Count the outcomes by partition."""
     outcomes: dict[PartitionId, Counter[Outcome]] = {}
     for read, outcome in settled:

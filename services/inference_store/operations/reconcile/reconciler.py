@@ -68,7 +68,7 @@ class Reconciler:
                 connection, model_id=None, cause="schedule"
             )
 
-    def places(self, reconciliation: Reconciliation) -> list[BucketPrefix]:
+    def list_prefixes(self, reconciliation: Reconciliation) -> list[BucketPrefix]:
         """Return the prefixes that it reads. Raises Invalid for settings that do not fit."""
         return parse_prefixes(
             self._settings.reconcile_prefixes, self._blobs.buckets, model_id=reconciliation.model_id
@@ -77,7 +77,7 @@ class Reconciler:
     async def step(self, reconciliation: Reconciliation) -> Reconciliation:
         """Do the next step; repeatable. A setting that does not fit ends the reconciliation."""
         try:
-            prefixes = self.places(reconciliation)
+            prefixes = self.list_prefixes(reconciliation)
         except StoreError as error:
             return await self._finish(reconciliation, error=error.detail)
         if reconciliation.places and reconciliation.places != [str(prefix) for prefix in prefixes]:

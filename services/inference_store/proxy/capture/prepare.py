@@ -17,7 +17,7 @@ from .ids import storable_name
 from .prepared_capture import PreparedCapture
 from .redaction import Redactor
 from .registered_model import NO_REGISTRY, Registry
-from .sampling import is_kept
+from .sampling import is_sampled
 from .unreadable_answers import drop_responses, drop_unreadable_answer
 from .uuid7 import uuid7
 from .work import Work, remove_cut_bodies
@@ -47,7 +47,7 @@ class Preparation:
             return None
         model = _model_of(work, reading)
         model_id = storable_name(rules.model_id or model, "unknown")
-        is_chosen = is_kept(
+        is_chosen = is_sampled(
             rules.sampling,
             model_id=model_id,
             task_type=rules.task_type or reading.task_type,

@@ -13,7 +13,7 @@ from inference_store.proxy.rules import Sampling
 _WHOLE = 1 << 64
 
 
-def is_kept(
+def is_sampled(
     sampling: Sampling,
     *,
     model_id: str,

@@ -247,7 +247,7 @@ def _is_null(node: Operation, checking: FilterCheck) -> Predicate:
 
 
 def _unknown(node: Operation, of: Node, checking: FilterCheck) -> Predicate:
-    with checking.asked_twice(node):
+    with checking.evaluated_twice(node):
         inner = to_predicate(of, checking)
     match inner:
         case Fixed(value):

@@ -60,7 +60,7 @@ class FilterCheck:
             raise meaningless(node, self.source, message)
 
     @contextmanager
-    def asked_twice(self, node: Node) -> Iterator[None]:
+    def evaluated_twice(self, node: Node) -> Iterator[None]:
         """Count the condition within as evaluated twice: if it is true, and if it is false."""
         if self.twice == MOST_TWICE:
             message = (

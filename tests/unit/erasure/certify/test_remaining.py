@@ -20,7 +20,7 @@ _SUBJECT = {"subject": {"key": "person", "type": None}}
     ],
 )
 def test_names_events_of_no_registered_model(asked: dict[str, Any] | None, is_named: bool) -> None:
-    places = {place["where"]: place for place in Remaining(1, 1, 1).places(asked)}
+    places = {place["where"]: place for place in Remaining(1, 1, 1).list_locations(asked)}
     named = places.get("dead letters and parked events of no registered model")
     assert (named is not None) == is_named
     assert named is None or named["clear_at"] is None

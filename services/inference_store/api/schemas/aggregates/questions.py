@@ -49,7 +49,7 @@ class InferenceAggregate(Conditions):
     order, other groups by their inferences, the most first."""
 
     @model_validator(mode="after")
-    def _is_told_apart(self) -> Self:
+    def _has_distinct_names(self) -> Self:
         names = [*(item.name for item in self.group_by), *(item.name for item in self.measures)]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:

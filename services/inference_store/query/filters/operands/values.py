@@ -58,7 +58,7 @@ def _make_name_value(node: Named, kind: Kind, checking: FilterCheck) -> Value:
 
 
 def _truth(node: Operation, checking: FilterCheck) -> Value:
-    with checking.asked_twice(node):
+    with checking.evaluated_twice(node):
         predicate = checking.to_predicate(node, checking)
     if isinstance(predicate, typed.Fixed) and predicate.value is not None:
         return Constant("bool", predicate.value)
