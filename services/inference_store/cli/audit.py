@@ -22,7 +22,7 @@ from inference_store.inference.plural import counted
 from inference_store.objects import Blobs
 from inference_store.platform.settings import BlobSettings, LogSettings, PostgresSettings
 
-from .postgres import needs_postgres
+from .postgres import require_postgres
 from .start import start_service
 
 
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print each failure on a line of standard output; return 1 if there is one."""
     settings = start_service(_WithLedger if arguments.ledger else _Settings, "audit")
     try:
-        with needs_postgres():
+        with require_postgres():
             verdict = asyncio.run(_verify(settings))
     except (ObjectStoreUnavailable, LedgerDiverged) as error:
         sys.exit(str(error))

@@ -35,7 +35,7 @@ from inference_store.platform.settings import (
     PostgresSettings,
 )
 
-from .postgres import needs_postgres
+from .postgres import require_postgres
 from .start import start_service
 from .user import find_cli_user
 
@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     settings = start_service(_Settings, "certificates")
     try:
-        with needs_postgres():
+        with require_postgres():
             return asyncio.run(_run(settings, arguments))
     except ObjectStoreUnavailable as error:
         sys.exit(f"The object store is unavailable: {error}"[:500])

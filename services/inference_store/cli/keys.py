@@ -25,7 +25,7 @@ from inference_store.inference.plural import counted
 from inference_store.platform.settings import LogSettings, PostgresSettings
 
 from .entered import parse_name
-from .postgres import needs_postgres
+from .postgres import require_postgres
 from .start import start_service
 from .user import find_cli_user
 
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the subcommand, and audit it."""
     settings = start_service(_Settings, "keys")
     try:
-        with needs_postgres():
+        with require_postgres():
             sentence, printed = asyncio.run(_run(settings, _choose_work(arguments)))
     except StoreError as wrong:
         sys.exit(wrong.detail)

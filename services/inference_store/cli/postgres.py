@@ -10,7 +10,7 @@ from .closed_pipe import raise_if_reader_is_gone
 
 
 @contextmanager
-def needs_postgres() -> Iterator[None]:
+def require_postgres() -> Iterator[None]:
     """Exit with a sentence if Postgres is unavailable in the body."""
     try:
         yield

@@ -12,7 +12,7 @@ from inference_store.index.database import engine_of
 from inference_store.index.schema import require_schema
 from inference_store.platform.settings import LogSettings, PostgresSettings
 
-from .postgres import needs_postgres
+from .postgres import require_postgres
 from .start import start_service
 from .user import find_cli_user
 
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Lift the limit, and audit it."""
     settings = start_service(_Settings, "resume")
-    with needs_postgres():
+    with require_postgres():
         until = asyncio.run(_lift(settings, arguments.duration))
     print(_describe(until) if arguments.duration else "The limit applies again.")
     return 0
