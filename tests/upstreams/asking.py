@@ -55,18 +55,6 @@ async def by_socket(address: str, asked: Asked) -> Answered:
     return read_answer(wire, asked.method)
 
 
-async def by_half_closed(address: str, asked: Asked) -> Answered:
-    """Over a plain socket, our half of it closed behind the request. Raises ConnectionError."""
-    host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    try:
-        writer.write(_on_the_wire(address, asked))
-        writer.write_eof()
-        return read_answer(await asyncio.wait_for(reader.read(), _SECONDS), asked.method)
-    finally:
-        writer.close()
-
-
 async def by_aiohttp(address: str, asked: Asked) -> Answered:
     """By aiohttp's client, which decodes nothing."""
     timeout = aiohttp.ClientTimeout(total=_SECONDS)

@@ -5,10 +5,9 @@ order, but for those that belong to one connection and those that are named.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
-from .asking import WAYS, Answered, Asked
-from .clients import Called, Clients
+from .asking import Answered
+from .clients import Called
 
 HOP_BY_HOP = frozenset(
     {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization"}
@@ -18,19 +17,11 @@ BY_TIME = frozenset({"date"})
 """Headers whose presence is compared and not their value."""
 
 
-async def compared(
-    way: str, direct: str, proxied: str, asked: Asked, *, besides: Collection[str] = ()
-) -> list[str]:
-    """What differs between the answers of two addresses, a sentence each; [] where nothing does.
+def differences(direct: Answered, proxied: Answered, *, besides: Collection[str] = ()) -> list[str]:
+    """What differs between two answers, a sentence each; [] where nothing does.
 
     `besides`: headers, in lower case, that only the second one has.
     """
-    send = WAYS[way]
-    return differences(await send(direct, asked), await send(proxied, asked), besides=besides)
-
-
-def differences(direct: Answered, proxied: Answered, *, besides: Collection[str] = ()) -> list[str]:
-    """As `compared`, of two answers."""
     found = [
         _differs("status", direct.status, proxied.status),
         _differs("cut off", direct.cut, proxied.cut),
@@ -40,25 +31,10 @@ def differences(direct: Answered, proxied: Answered, *, besides: Collection[str]
     return [sentence for sentence in found if sentence]
 
 
-def compared_calls(
-    clients: Clients,
-    direct: str,
-    proxied: str,
-    method: str,
-    *requests: bytes,
-    besides: Collection[str] = (),
-    **options: Any,
-) -> list[str]:
-    """The same of a gRPC call: messages, status, details, and metadata before and after."""
-    first = clients.call(direct, method, *requests, **options)
-    second = clients.call(proxied, method, *requests, **options)
-    return differences_of_calls(first, second, besides=besides)
-
-
 def differences_of_calls(
     direct: Called, proxied: Called, *, besides: Collection[str] = ()
 ) -> list[str]:
-    """As `compared_calls`, of two answers."""
+    """The same of two gRPC calls: messages, status, details, and metadata before and after."""
     pairs = zip(direct.responses, proxied.responses, strict=False)
     found = [
         _differs("code", direct.code, proxied.code),

@@ -1,7 +1,6 @@
 """The servers that were written for the tests, each a process of the upstreams' own Python."""
 
 import signal
-from collections.abc import Mapping
 
 from tests.servers.ports import free_port
 from tests.servers.process import LeashedProcess
@@ -17,25 +16,18 @@ class Written(Server):
     script: str
     last_signal = signal.SIGTERM
 
-    def __init__(self, **environment: str) -> None:
+    def __init__(self) -> None:
         self._environment = find_upstreams()
         super().__init__()
-        self._changes: Mapping[str, str] = environment
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.url = f"http://{self.address}"
-
-    def exit_code(self) -> int:
-        """Its exit code, once it has ended by itself. Raises subprocess.TimeoutExpired."""
-        assert self._process is not None
-        return self._process.wait(120)
 
     def _launch(self) -> LeashedProcess:
         generated = self._environment / "generated"
         environment = {
             "PYTHONPATH": f"{ENGINES}:{generated}",
             "PSC_MODEL_PORT": str(self.port),
-            **self._changes,
         }
         command = [python_of(self._environment), "-P", str(ENGINES / self.script), str(self.port)]
         return self._run(command, environment=environment)
@@ -60,7 +52,7 @@ class Stub(Written):
 
 
 class OmiContainer(Written):
-    """An OMI container: see engines/omi_container.py. `OmiContainer(OMI_DROPS="1")`."""
+    """An OMI container: see engines/omi_container.py."""
 
     name, script = "omi", "omi_container.py"
 

@@ -30,6 +30,12 @@ def post(path: str, body: Any, *headers: tuple[str, str]) -> Asked:
     return Asked("POST", path, (JSON, *headers), json.dumps(body).encode())
 
 
+def compress(path: str, body: Any, *headers: tuple[str, str]) -> Asked:
+    """A request with a body of JSON, compressed by gzip."""
+    packed = gzip.compress(json.dumps(body).encode(), mtime=0)
+    return post(path, packed, JSON, ("Content-Encoding", "gzip"), *headers)
+
+
 def make_infer_request(
     name: str, datatype: str, shape: list[int], data: list[Any], **more: Any
 ) -> Any:
@@ -63,12 +69,7 @@ _MLSERVER = {
     "wrong shape": post(f"{_DIGITS}/infer", make_infer_request("pixels", "FP64", [1, 2], [1, 2])),
     "no json": post(f"{_DIGITS}/infer", b'{"inputs": [', JSON),
     "no body": get(f"{_DIGITS}/infer", method="POST"),
-    "compressed": post(
-        f"{_DIGITS}/infer",
-        gzip.compress(json.dumps(PIXELS).encode(), mtime=0),
-        JSON,
-        ("Content-Encoding", "gzip"),
-    ),
+    "compressed": compress(f"{_DIGITS}/infer", PIXELS),
     "binary, not known": post(f"{_DIGITS}/infer", b"{}1", ("Inference-Header-Content-Length", "2")),
     "images": post("/v2/models/faces/infer", pictures(photograph(), photograph(COINS))),
     "no image": post("/v2/models/faces/infer", pictures(b"none")),
@@ -137,7 +138,6 @@ def _make_binary_request(
 
 
 _TWICE = make_infer_request("x", "FP32", [1, 2], [1, 2.5])
-_TWICE_WRITTEN = json.dumps(_TWICE).encode()
 
 TRITON: Mapping[str, Asked] = {
     **_OF_V2,
@@ -159,16 +159,10 @@ TRITON: Mapping[str, Asked] = {
     "binary, no number": post(
         "/v2/models/twice/infer", b"{}", ("Inference-Header-Content-Length", "two")
     ),
-    "gzip": post(
-        "/v2/models/twice/infer",
-        gzip.compress(_TWICE_WRITTEN, mtime=0),
-        JSON,
-        ("Content-Encoding", "gzip"),
-        ("Accept-Encoding", "gzip"),
-    ),
+    "gzip": compress("/v2/models/twice/infer", _TWICE, ("Accept-Encoding", "gzip")),
     "deflate": post(
         "/v2/models/twice/infer",
-        zlib.compress(_TWICE_WRITTEN),
+        zlib.compress(json.dumps(_TWICE).encode()),
         JSON,
         ("Content-Encoding", "deflate"),
         ("Accept-Encoding", "deflate"),
@@ -230,28 +224,15 @@ STUB: Mapping[str, Asked] = {
         for status in (201, 301, 400, 401, 413, 422, 429, 500, 502, 503, 504)
     },
 }
-"""What the stub answers to the caller; its mirror shows what reached it: see test_mirrored."""
-
-BREAKS: Mapping[str, Asked] = {
-    "stream": post(_COMPLETIONS, {"prompt": "a b", "stream": True}, ("stub-cut", "part")),
-}
-"""Answers that break off: over a socket alone."""
+"""What the stub answers to the caller; its mirror shows what reached it: see test_fuzz."""
 
 REFUSED = frozenset(
-    {"no such path", "no such model", "no such method", "no such version", "wrong shape"}
-    | {
-        "no json",
-        "no body",
-        "no image",
-        "failed",
-        "head",
-        "binary, not known",
-        "v1 no instances",
-        "v1 no model",
-        "two arguments",
-        "no such argument",
-    }
-    | {"v1 no json", "v2 no inputs", "binary, header too long"}
-    | {"binary, header too short", "binary, header of nothing", "binary, no number"}
+    (
+        *("no such path", "no such model", "no such method", "no such version", "wrong shape"),
+        *("no json", "no body", "no image", "failed", "head", "v1 no instances", "v1 no model"),
+        *("v1 no json", "v2 no inputs", "two arguments", "no such argument"),
+        *("binary, not known", "binary, header too long", "binary, header too short"),
+        *("binary, header of nothing", "binary, no number"),
+    )
 )
 """The requests that the real servers refuse; they answer all others."""

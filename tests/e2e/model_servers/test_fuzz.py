@@ -4,8 +4,11 @@ That all of it could be captured, too, is checked when the proxies end: see conf
 """
 
 import asyncio
+import gzip
 import json
-from collections.abc import Iterator, Sequence
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -16,13 +19,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from inference_store.grpc_messages import message
+from inference_store.proxy.capture.ids import ID_HEADER
 from tests.properties import examples
 from tests.proxy_process import Proxy
 from tests.upstreams.asking import Asked, by_socket
+from tests.upstreams.compare import HOP_BY_HOP, differences
 from tests.upstreams.written import Stub
 
 from .conftest import Start
-from .test_rest import find_mirrored
 
 pytestmark = pytest.mark.real_upstreams
 # Other work on the machine must not fail a test; a fixture's server is the same for all examples.
@@ -30,6 +34,8 @@ _UNHURRIED = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
+_LENGTH = "Inference-Header-Content-Length"
+_SIZES = st.integers(-2, 40) | st.sampled_from([-(2**63), 2**31, 2**63, 2**64, 10**30])
 _TENSOR = st.fixed_dictionaries(
     {"name": st.text(max_size=3), "datatype": st.sampled_from(["FP32", "BYTES", "INT8", "X"])},
     optional={
@@ -37,28 +43,51 @@ _TENSOR = st.fixed_dictionaries(
         "data": st.lists(st.integers() | st.text(max_size=3), max_size=3),
         "parameters": st.dictionaries(
             st.sampled_from(["binary_data_size", "metadata", "action"]),
-            st.integers(-5, 2**40) | st.text(max_size=5) | st.none(),
+            _SIZES | st.text(max_size=5) | st.none(),
         ),
     },
 )
-_DOCUMENT = st.fixed_dictionaries(
-    {"inputs": st.lists(_TENSOR, max_size=3)},
-    optional={"id": st.text(max_size=5), "parameters": st.dictionaries(st.text(), st.text())},
+_DOCUMENTS = st.builds(
+    lambda where, tensors, more: json.dumps({where: tensors, **more}).encode(),
+    st.sampled_from(["inputs", "outputs"]),
+    st.lists(_TENSOR, max_size=3),
+    st.fixed_dictionaries(
+        {},
+        optional={"id": st.text(max_size=5), "parameters": st.dictionaries(st.text(), st.text())},
+    ),
 )
+_EVENTS = st.lists(_DOCUMENTS | st.binary(max_size=9), max_size=3).map(
+    lambda events: b"".join(b"data: " + event + b"\n\n" for event in events)
+)
+_ELEMENTS = st.lists(st.binary(max_size=9), max_size=3).map(
+    lambda parts: b"".join(struct.pack("<I", len(part)) + part for part in parts)
+)
+_CODED: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress}
+_CODINGS = ["gzip", "deflate", "br", "identity", "gzip, gzip", "x"]
+Headers = list[tuple[str, str]]
 
 
 @st.composite
-def _written(draw: st.DrawFn) -> tuple[bytes, list[tuple[str, str]]]:
-    """A body, and the headers about it: a document, maybe with tensors behind it, maybe torn."""
-    head = json.dumps(draw(_DOCUMENT)).encode()
-    body = head + draw(st.binary(max_size=40))
-    cut = draw(st.none() | st.integers(0, len(body)))
+def _bodies(draw: st.DrawFn) -> tuple[bytes, Headers]:
+    """A body, whole or torn, with the headers that tell of it, right or wrong."""
+    content = draw(_DOCUMENTS | _EVENTS)
     length = draw(
-        st.just(str(len(head)))
-        | st.integers(-3, 400).map(str)
+        st.just(str(len(content)))
+        | (st.integers(-2, len(content) + 40) | _SIZES).map(str)
         | st.sampled_from(["", "x", "1e3", "0x10", "9" * 40, "1 2"])
     )
-    return body[:cut], [("Inference-Header-Content-Length", length)]
+    headers = [(_LENGTH, length)] if draw(st.booleans()) else []
+    body = content + draw(_ELEMENTS | st.binary(max_size=40))
+    coding = draw(st.sampled_from(["", *_CODED]))
+    if coding:
+        body = _CODED[coding](body)
+        headers.append(("Content-Encoding", draw(st.sampled_from([coding, *_CODINGS]))))
+    torn = bytearray(body)
+    for at in draw(st.lists(st.integers(0, len(body)), max_size=2)):
+        torn[at : at + 1] = draw(st.binary(max_size=2))
+    kinds = ["application/json", "text/event-stream", "a/b", "", ";;"]
+    headers.append(("Content-Type", draw(st.sampled_from(kinds))))
+    return bytes(torn[: draw(st.none() | st.integers(0, len(body)))]), headers
 
 
 _PLAIN = st.characters(min_codepoint=0x21, max_codepoint=0x7E)
@@ -72,42 +101,99 @@ _VALUE = st.text(_SIGNS, max_size=20).map(
         .decode("latin-1")
     )
 )
-_ENCODING = st.sampled_from(["gzip", "deflate", "br", "identity", "gzip, gzip", "x"])
-_HEADERS = st.lists(
-    st.tuples(st.sampled_from(["X-A", "x-a", "X-Request-ID", "Accept", "Cookie"]), _VALUE)
-    | st.tuples(st.just("Content-Encoding"), _ENCODING)
-    | st.tuples(st.sampled_from(["inference-store-metadata", "traceparent"]), _VALUE)
-    | st.tuples(st.just("chariot-inference-parameters"), _VALUE)
-    | st.tuples(st.just("Content-Type"), st.sampled_from(["application/json", "a/b", "", ";;"])),
-    max_size=5,
+_NAMES = (
+    *("X-A", "x-a", "X-Request-ID", "Accept", "Cookie", "traceparent"),
+    *("inference-store-metadata", "chariot-inference-parameters"),
 )
+_HEADERS = st.lists(st.tuples(st.sampled_from(_NAMES), _VALUE), max_size=5)
 _SEGMENT = st.text(_PLAIN.filter(lambda sign: sign not in "#?"), min_size=1, max_size=8)
-_PATH = st.builds("/v2/models/{}/{}".format, _SEGMENT, st.sampled_from(["infer", "generate"])) | (
-    _SEGMENT.map("/{}".format)
-)
+_ENDS = st.sampled_from(["infer", "infer_stream", "generate_stream", "versions/1/infer"])
+_PATH = st.builds("/v2/models/{}/{}".format, _SEGMENT, _ENDS) | _SEGMENT.map("/{}".format)
 _QUERY = st.just("") | st.text(_PLAIN.filter(lambda sign: sign != "#"), min_size=1).map(
     "?{}".format
 )
 _METHOD = st.sampled_from(
     ["POST", "POST", "POST", "GET", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"]
 )
+_CUTS = st.lists(st.integers(1, 60), max_size=6)
+_EXTENSIONS = st.sampled_from(["", ";a=b", ';c="d";e'])
 
 
-@given(_METHOD, _PATH, _QUERY, _HEADERS, _written() | st.binary().map(lambda body: (body, [])))
-@settings(_UNHURRIED, max_examples=examples(200))
+def chunk(body: bytes, cuts: Sequence[int], extension: str) -> bytes:
+    """A body in chunks of these sizes, and the rest in one."""
+    wire = b""
+    for cut in cuts:
+        part, body = body[:cut], body[cut:]
+        if part:
+            wire += f"{len(part):x}{extension}\r\n".encode() + part + b"\r\n"
+    rest = f"{len(body):X}\r\n".encode() + body + b"\r\n" if body else b""
+    return wire + rest + b"0\r\n\r\n"
+
+
+async def find_mirrored(address: str, call: Asked) -> Any:
+    """Return the request that the mirror received, or its status if that is not 200.
+
+    Names of headers are in lower case. Hop-by-hop headers, and those that say that there is no
+    body, are left out; of a body in chunks its length, too, which is each connection's own.
+    """
+    answer = await by_socket(address, call)
+    if answer.status != 200:
+        return answer.status
+    mirror = json.loads(answer.body)
+    lower_case = [(name.lower(), value) for name, value in mirror["headers"]]
+    # 100-continue is answered by the next hop, not by the last
+    left_out = {*HOP_BY_HOP, "expect"}
+    if ("Transfer-Encoding", "chunked") in call.headers:
+        left_out.add("content-length")
+    headers = [
+        pair for pair in lower_case if pair[0] not in left_out and pair != ("content-length", "0")
+    ]
+    return mirror | {"headers": headers}
+
+
+@given(
+    st.tuples(_METHOD, _PATH, _QUERY, _HEADERS),
+    _bodies() | st.binary().map(lambda body: (body, [])),
+    st.none() | _CUTS,
+    _EXTENSIONS,
+)
+@settings(_UNHURRIED, max_examples=examples(400))
 def test_requests_reach_the_server_as_they_are(
     stub: Stub,
     before_stub: Proxy,
-    method: str,
-    path: str,
-    query: str,
-    headers: list[tuple[str, str]],
-    written: tuple[bytes, list[tuple[str, str]]],
+    head: tuple[str, str, str, Headers],
+    written: tuple[bytes, Headers],
+    cuts: list[int] | None,
+    extension: str,
 ) -> None:
-    body, about_it = written
-    request = Asked(method, path + query, [("Host", "models"), *headers, *about_it], body)
-    direct = asyncio.run(find_mirrored("socket", stub.address, request))
-    assert asyncio.run(find_mirrored("socket", before_stub.http, request)) == direct
+    (method, path, query, headers), (body, about_it) = head, written
+    headers = [("Host", "models"), *headers, *about_it]
+    if cuts is not None:
+        headers, body = [*headers, ("Transfer-Encoding", "chunked")], chunk(body, cuts, extension)
+    request = Asked(method, path + query, headers, body)
+    direct = asyncio.run(find_mirrored(stub.address, request))
+    assert asyncio.run(find_mirrored(before_stub.http, request)) == direct
+
+
+@given(_PATH, _bodies(), st.integers(0, 4), st.sampled_from(["200", "400", "503"]))
+@settings(_UNHURRIED, max_examples=examples(200))
+def test_answers_in_any_chunks(
+    stub: Stub,
+    before_stub: Proxy,
+    path: str,
+    written: tuple[bytes, Headers],
+    parts: int,
+    status: str,
+) -> None:
+    body, headers = written
+    echo = [("stub-echo", "content-type,content-encoding,inference-header-content-length")]
+    echo += [("stub-echo-parts", str(parts)), ("stub-echo-status", status)]
+    request = Asked("POST", path, [("Host", "models"), *headers, *echo], body)
+    direct, proxied = (
+        asyncio.run(by_socket(address, request)) for address in (stub.address, before_stub.http)
+    )
+    assert (direct.body, direct.status) == (body, int(status))
+    assert differences(direct, proxied, besides={ID_HEADER}) == []
 
 
 _BROKEN = st.binary(max_size=60) | st.sampled_from(
@@ -138,7 +224,7 @@ def test_malformed_http_causes_no_internal_error(before_stub: Proxy, pieces: lis
 
 
 async def _send(address: str, pieces: Sequence[bytes]) -> bytes:
-    """Return all that a server answers to these bytes."""
+    """Return what a server answers to these bytes, until it closes or waits for more of them."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     answer = b""
@@ -171,12 +257,10 @@ class _Mirror(grpc.GenericRpcHandler):
 @pytest.fixture(scope="module")
 def before_mirror(proxy_before: Start) -> Iterator[Proxy]:
     server = grpc.server(ThreadPoolExecutor(4), handlers=[_Mirror()])
-    port = server.add_insecure_port("127.0.0.1:0")
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
     try:
-        with proxy_before(
-            "mirror", "v2-grpc", "omi", "raw-grpc", grpc=f"127.0.0.1:{port}"
-        ) as opened:
+        with proxy_before("mirror", "v2-grpc", "omi", "raw-grpc", grpc=address) as opened:
             yield opened
     finally:
         server.stop(0).wait()
@@ -203,9 +287,8 @@ def _torn(draw: st.DrawFn) -> bytes:
     result = bytearray(draw(st.sampled_from([_REQUEST, _RUN])))
     for at in draw(st.lists(st.integers(0, len(result) - 1), max_size=4)):
         result[at] = draw(st.integers(0, 255))
-    return bytes(result[: draw(st.none() | st.integers(0, len(result)))]) + draw(
-        st.binary(max_size=9)
-    )
+    kept = result[: draw(st.none() | st.integers(0, len(result)))]
+    return bytes(kept) + draw(st.binary(max_size=9))
 
 
 _METHODS = {
@@ -232,7 +315,7 @@ def test_messages_reach_the_server_as_they_are(
 ) -> None:
     sent = messages[: _METHODS[method]]
     ask: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(method)
-    call = ask(iter(sent), metadata=tuple(metadata), timeout=120)
+    call = ask(iter(sent), metadata=tuple(metadata), timeout=300)
     assert list(call) == sent
     assert call.code() is grpc.StatusCode.OK
     came = [pair for pair in call.trailing_metadata() if pair[0].startswith("x-")]
@@ -246,4 +329,4 @@ def test_malformed_http2_causes_no_internal_error(
 ) -> None:
     asyncio.run(_send(before_mirror.grpc, [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", *pieces]))
     ask: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/other.Service/Method")
-    assert ask(b"after", timeout=120) == b"after"
+    assert ask(b"after", timeout=300) == b"after"

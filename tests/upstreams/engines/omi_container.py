@@ -2,8 +2,7 @@
 
 It tells whether a text is friendly by counting words: `input.txt` in, `results.json` out. What the
 specification leaves to a model, a caller can ask for: a text of nothing fails as one item; when all
-items fail, or are more than `batch_size`, the run is a 422; `fail the run` makes it a 500. With
-OMI_DROPS=1 a shutdown drops the connection instead of answering.
+items fail, or are more than `batch_size`, the run is a 422; `fail the run` makes it a 500.
 """
 
 import json
@@ -72,8 +71,6 @@ class Container(served.ModzyModelServicer):
         return omi.RunResponse(status_code=200, status="OK", message=message, outputs=outputs)
 
     def Shutdown(self, *_: Any) -> Any:
-        if os.environ.get("OMI_DROPS"):
-            os._exit(0)
         self.ended.set()
         return omi.ShutdownResponse(status_code=202, status="Accepted", message="shutting down")
 

@@ -1,6 +1,5 @@
 """MLServer's custom runtimes: what its documentation asks of one, and no more."""
 
-import asyncio
 import base64
 import binascii
 import json
@@ -8,7 +7,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from faces import FaceDetector, NoImage
-from gate import wait_for
 from mlserver import MLModel
 from mlserver.codecs import StringCodec
 from mlserver.errors import InferenceError
@@ -61,26 +59,19 @@ def _image(element: str | bytes) -> bytes:
 
 
 class Words(MLModel):
-    """The words of the first input's text, one an answer where it is streamed.
-
-    The request's parameter `pause` is waited before each, in seconds. Each waits for the parameter
-    `gate`: see gate.py.
-    """
+    """The words of the first input's text, one an answer where it is streamed."""
 
     async def load(self) -> bool:
         return True
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
-        await asyncio.sleep(_pause(payload))
         return self._answer(_text(payload).split())
 
     async def predict_stream(
         self, payloads: AsyncIterator[InferenceRequest]
     ) -> AsyncIterator[InferenceResponse]:
         async for payload in payloads:
-            for number, word in enumerate(_text(payload).split()):
-                await asyncio.sleep(_pause(payload))
-                await wait_for(getattr(payload.parameters, "gate", None), number)
+            for word in _text(payload).split():
                 yield self._answer([word])
 
     def _answer(self, words: list[str]) -> InferenceResponse:
@@ -90,10 +81,6 @@ class Words(MLModel):
 
 def _text(payload: InferenceRequest) -> str:
     return " ".join(StringCodec.decode_input(payload.inputs[0]))
-
-
-def _pause(payload: InferenceRequest) -> float:
-    return float(getattr(payload.parameters, "pause", 0))
 
 
 class Echo(MLModel):

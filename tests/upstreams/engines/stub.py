@@ -8,9 +8,8 @@ With the header `stub-echo` every other path answers with the request's own body
 named there, in one piece, or in as many as `stub-echo-parts` says, with `stub-echo-status`.
 
 On all of them the request's headers may ask for `stub-status` (that status and an error instead),
-`stub-wait` (seconds before the answer; in a stream before each part), `stub-gate` (a folder that
-each part of a stream waits for: see gate.py), `stub-cut` (the connection is dropped: `1` without an
-answer, `part` in the middle of one) and `stub-encoding` (gzip or deflate).
+`stub-wait` (seconds before the answer; in a stream before each part), `stub-cut` (the connection is
+dropped: `1` without an answer, `part` in the middle of one) and `stub-encoding` (gzip or deflate).
 """
 
 import asyncio
@@ -23,7 +22,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from aiohttp import web
-from gate import wait_for
 from multidict import CIMultiDict
 
 _LARGEST_BODY = 256 * 2**20
@@ -88,9 +86,8 @@ def _event(said: dict[str, Any]) -> bytes:
 async def _streamed(request: web.Request, parts: Iterator[bytes]) -> web.StreamResponse:
     answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await answer.prepare(request)
-    for number, part in enumerate(parts):
+    for part in parts:
         await asyncio.sleep(float(request.headers.get("stub-wait", 0)))
-        await wait_for(request.headers.get("stub-gate"), number)
         await answer.write(part)
         if request.headers.get("stub-cut") == "part":
             _drop(request)
