@@ -8,7 +8,8 @@ import asyncio
 import base64
 import json
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import httpx
 import pytest
@@ -57,40 +58,36 @@ async def compare_over_http(server: Any, proxy: Proxy, asks: Callable[[str], Any
 
 
 @pytest.mark.real_triton
-@pytest.mark.parametrize("binary", [True, False])
-@pytest.mark.parametrize("compression", [None, "gzip", "deflate"])
 async def test_tritonclient_over_http(
-    triton: Triton, before_triton: Proxy, clients: Clients, binary: bool, compression: str | None
+    triton: Triton, before_triton: Proxy, clients: Clients
 ) -> None:
     # What is neither text nor a number of JSON travels in binary alone.
-    tensors = (
-        EVERY_DATATYPE
-        if binary
-        else [candidate for candidate in EVERY_DATATYPE if _fits_json(candidate)]
-    )
-    coding: Any = {"request_compression": compression, "response_compression": compression}
-    options: Any = {"id": "e", "binary": binary, **coding}
-
-    def asks(address: str) -> Any:
-        return clients.infer("http", address, "echo", tensors, **options)
-
-    result = await compare_over_http(triton, before_triton, asks)
-    assert result["outputs"].keys() == {candidate["name"] for candidate in tensors}
-
-
-def _fits_json(tensor_fields: Any) -> bool:
-    return tensor_fields["datatype"] not in {"BYTES", "FP16"}
+    in_json = [each for each in EVERY_DATATYPE if each["datatype"] not in {"BYTES", "FP16"}]
+    for binary, tensors in ((True, EVERY_DATATYPE), (False, in_json)):
+        for compression in (None, "gzip", "deflate"):
+            coding: Any = {"request_compression": compression, "response_compression": compression}
+            asks = partial(
+                clients.infer, "http", model="echo", inputs=tensors, id="e", binary=binary, **coding
+            )
+            result = await compare_over_http(triton, before_triton, asks)
+            names = {candidate["name"] for candidate in tensors}
+            assert result["outputs"].keys() == names, (binary, compression)
 
 
 @pytest.mark.real_triton
-@pytest.mark.parametrize("compression", [None, "gzip"])
-def test_tritonclient_over_grpc(
-    triton: Triton, before_triton: Proxy, clients: Clients, compression: str | None
+def test_tritonclient_over_grpc(triton: Triton, before_triton: Proxy, clients: Clients) -> None:
+    for compression in (None, "gzip"):
+        options: Any = {"id": "e", "request_compression": compression, "headers": {"x-tenant": "a"}}
+        compare_over_grpc(triton, before_triton, clients, "echo", EVERY_DATATYPE, **options)
+
+
+def compare_over_grpc(
+    server: Any, proxy: Proxy, clients: Clients, *asked: Any, fails: bool = False, **options: Any
 ) -> None:
-    options: Any = {"id": "e", "request_compression": compression, "headers": {"x-tenant": "a"}}
-    direct = clients.infer("grpc", triton.grpc, "echo", EVERY_DATATYPE, **options)
-    assert "error" not in direct, direct
-    assert clients.infer("grpc", before_triton.grpc, "echo", EVERY_DATATYPE, **options) == direct
+    """Check that Triton's client reads the same through the proxy."""
+    direct = clients.infer("grpc", server.grpc, *asked, **options)
+    assert ("error" in direct) == fails, direct
+    assert clients.infer("grpc", proxy.grpc, *asked, **options) == direct
 
 
 @pytest.mark.real_triton
@@ -106,14 +103,9 @@ async def test_tritonclient_gets_the_error(
     triton: Triton, before_triton: Proxy, clients: Clients
 ) -> None:
     tensors = [tensor("x", "FP32", [1, 1], [-1])]
-
-    def asks(address: str) -> Any:
-        return clients.infer("http", address, "twice", tensors)
-
+    asks = partial(clients.infer, "http", model="twice", inputs=tensors)
     assert "error" in await compare_over_http(triton, before_triton, asks)
-    direct = clients.infer("grpc", triton.grpc, "twice", tensors)
-    assert "error" in direct
-    assert clients.infer("grpc", before_triton.grpc, "twice", tensors) == direct
+    compare_over_grpc(triton, before_triton, clients, "twice", tensors, fails=True)
 
 
 @pytest.mark.real_huggingface
@@ -121,35 +113,22 @@ async def test_tritonclient_has_a_text_classified(
     huggingface: HuggingFace, before_huggingface: Proxy, clients: Clients
 ) -> None:
     tensors = [tensor("args", "BYTES", [1], [b"a good day"])]
-
-    def asks(address: str) -> Any:
-        # which it does not send of itself, and MLServer wants
-        headers = {"Content-Type": "application/json"}
-        return clients.infer(
-            "http", address, "sentiment", tensors, id="s", binary=False, headers=headers
-        )
-
+    # which it does not send of itself, and MLServer wants
+    headers = {"Content-Type": "application/json"}
+    options: Any = {"model": "sentiment", "inputs": tensors, "id": "s", "headers": headers}
+    asks = partial(clients.infer, "http", binary=False, **options)
     assert "error" not in await compare_over_http(huggingface, before_huggingface, asks)
-    direct = clients.infer("grpc", huggingface.grpc, "sentiment", tensors, id="s")
-    assert "error" not in direct, direct
-    assert clients.infer("grpc", before_huggingface.grpc, "sentiment", tensors, id="s") == direct
+    compare_over_grpc(huggingface, before_huggingface, clients, "sentiment", tensors, id="s")
 
 
 @pytest.mark.real_kserve
-@pytest.mark.parametrize("protocol", ["v1", "v2"])
-async def test_kserves_own_clients(kserve: KServe, before_kserve: Proxy, protocol: Any) -> None:
-    def asks(address: str) -> Any:
-        return ask(protocol, address, "sums", [[1, 2.5], [3, 4]], request_id="k-1")
-
-    assert (await compare_over_http(kserve, before_kserve, asks))["values"] == [3.5, 7]
-
-
-@pytest.mark.real_kserve
-def test_kserves_own_client_over_grpc(kserve: KServe, before_kserve: Proxy) -> None:
-    direct, proxied = (
-        ask("grpc", server.grpc, "sums", [[1, 2.5], [3, 4]], request_id="k-1")
-        for server in (kserve, before_kserve)
-    )
+async def test_kserves_own_clients(kserve: KServe, before_kserve: Proxy) -> None:
+    rows: Any = {"model": "sums", "rows": [[1, 2.5], [3, 4]], "request_id": "k-1"}
+    protocols: tuple[Literal["v1", "v2"], ...] = ("v1", "v2")
+    for protocol in protocols:
+        result = await compare_over_http(kserve, before_kserve, partial(ask, protocol, **rows))
+        assert result["values"] == [3.5, 7], protocol
+    direct, proxied = (ask("grpc", server.grpc, **rows) for server in (kserve, before_kserve))
     assert direct["values"] == [3.5, 7]
     assert proxied == direct
 
