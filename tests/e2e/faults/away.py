@@ -1,12 +1,13 @@
-"""Messages of an ingester while a server is unavailable, and their limit."""
+"""An ingester while a server is unavailable: what it says, how often it tries, and its limit."""
 
 import asyncio
 
+from tests.polling import until
 from tests.service_process import Service
 
-AWAY_SECONDS = 4.0
 # With waits of 0.2, 0.4, 0.8 … seconds, by the reader, the writer and the retries.
 MOST_TROUBLE = 60
+_TRIES = 3
 
 
 async def read_unready_parts(service: Service) -> dict[str, str]:
@@ -14,6 +15,20 @@ async def read_unready_parts(service: Service) -> dict[str, str]:
     assert service.process.running, service.text[-4000:]
     parts = (await asyncio.to_thread(service.health))["parts"]
     return {part: reason for part, reason in parts.items() if reason != "ready"}
+
+
+async def wait_for_tries(service: Service, part: str) -> str:
+    """Wait until an ingester has tried a server that is away again and again; return the reason
+    that it gives."""
+
+    async def count() -> float:
+        return await asyncio.to_thread(service.metrics, "ingester_trouble_total")
+
+    await until(lambda: read_unready_parts(service), lambda away: part in away)
+    before = await count()
+    await until(count, lambda tries: tries >= before + _TRIES)
+    away = await until(lambda: read_unready_parts(service), lambda away: part in away)
+    return away[part]
 
 
 def check_it_did_not_spin(service: Service) -> None:

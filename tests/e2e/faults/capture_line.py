@@ -1,25 +1,59 @@
 """A proxy with all that is behind it, callers that check every answer, and what must hold after."""
 
 import asyncio
-import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import aiohttp
+from aiohttp import web
 
 from tests.polling import until
-from tests.proxy_process import Proxy
+from tests.proxy_process import Proxy, upstream
+from tests.servers.ports import free_port
 from tests.service_process import Service
-from tests.upstreams.written import Stub
 
 MODEL = "sums"
+QUICK = {
+    "INGESTER_BATCH_EVENTS": "50",
+    "INGESTER_RETRY_SECONDS": "0.2",
+    "INGESTER_POLL_SECONDS": "0.1",
+    "RETENTION_POLL_SECONDS": "0.2",
+    "PROXY_RETRY_SECONDS": "0.2",
+    "PROXY_REPORT_SECONDS": "0.5",
+    # Tests of a proxy that a server keeps waiting end it while it waits.
+    "S3_TIMEOUT_SECONDS": "20",
+}
 _AT_ONCE = 4
 _PAUSE_SECONDS = 0.01
-# Between twenty calls and the next, while something takes long: all of them are to be captured.
-_LONG_PAUSE_SECONDS = 0.5
+
+
+class ModelServer:
+    """Speaks KServe V1: the sums of instances. With the header `hang` a call is never answered."""
+
+    def __init__(self) -> None:
+        self._port = free_port()
+        self.url = f"http://127.0.0.1:{self._port}"
+
+    async def start(self) -> None:
+        app = web.Application()
+        app.router.add_post(f"/v1/models/{MODEL}:predict", self._predict)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self._port).start()
+
+    async def stop(self) -> None:
+        """Break off every call, and refuse connections."""
+        await self._runner.cleanup()
+
+    async def _predict(self, request: web.Request) -> web.StreamResponse:
+        instances = (await request.json())["instances"]
+        if "hang" in request.headers:
+            await asyncio.sleep(600)
+        return web.json_response({"predictions": [sum(instance) for instance in instances]})
 
 
 @dataclass
@@ -27,26 +61,20 @@ class Calls:
     """Calls through the proxy, each under an id of its own, and the answers to their callers."""
 
     url: str
-    answered: dict[str, float] = field(default_factory=dict)
-    """Those that were answered as they should be, and when."""
+    answered: list[str] = field(default_factory=list)
+    """Those that were answered as they should be, in the order of their answers."""
     failed: dict[str, str] = field(default_factory=dict)
-    seconds: list[float] = field(default_factory=list)
-    """How long each took that got an answer."""
     _number: int = 0
 
     async def make(self, count: int, **headers: str) -> None:
         """Make so many calls, a few at once; a failure is recorded and stops nothing."""
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=120)) as http:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=300)) as http:
             numbers = iter(range(count))
             await asyncio.gather(*(self._caller(http, numbers, headers) for _ in range(_AT_ONCE)))
 
-    async def going_on(self, busy: Awaitable[object]) -> None:
-        """Make calls as long as something else is under way."""
-        other = asyncio.ensure_future(busy)
-        while not other.done():
-            await self.make(20)
-            await asyncio.wait({other}, timeout=_LONG_PAUSE_SECONDS)
-        await other
+    async def make_beside(self, busy: Awaitable[object]) -> None:
+        """Make calls while something else is under way."""
+        await asyncio.gather(self.make(40), busy)
 
     async def _caller(
         self, http: aiohttp.ClientSession, numbers: Any, headers: Mapping[str, str]
@@ -58,7 +86,6 @@ class Calls:
     async def _call(self, http: aiohttp.ClientSession, headers: Mapping[str, str]) -> None:
         self._number += 1
         number, name = self._number, f"call-{self._number}"
-        began = time.monotonic()
         try:
             async with http.post(
                 f"{self.url}/v1/models/{MODEL}:predict",
@@ -69,22 +96,25 @@ class Calls:
         except (aiohttp.ClientError, OSError) as error:
             self.failed[name] = repr(error)
             return
-        self.seconds.append(time.monotonic() - began)
         if (answer.status, body) == (200, {"predictions": [number + 1]}):
-            self.answered[name] = time.monotonic()
+            self.answered.append(name)
         else:
             self.failed[name] = f"{answer.status}: {body}"
 
 
 @dataclass
 class CaptureLine:
-    """The parts, each a process; `api` is the address of the api."""
+    """The parts, each a process but the model server; `api` is the address of the api."""
 
-    stub: Stub
+    model_server: ModelServer
+    services: Mapping[str, Service]
     proxy: Proxy
-    ingester: Service
     api: str
     http: aiohttp.ClientSession
+
+    async def count_calls(self) -> float:
+        """Count the calls that the proxy is passing on now."""
+        return await asyncio.to_thread(self.proxy.metrics, "proxy_calls_in_progress")
 
     async def accounts(self) -> list[dict[str, Any]]:
         """Return the account of each producer. Raise AssertionError if the books do not close."""
@@ -96,13 +126,12 @@ class CaptureLine:
             dropped = sum(producer["dropped"].values())
             there = producer["sampled_out"] + dropped + producer["queued"] + producer["published"]
             assert producer["seen"] == there + producer["unsettled"], producer
-            assert producer["given"] == producer["arrived"] + sum(producer["holes"].values()), (
-                producer
-            )
+            arrived = producer["arrived"] + sum(producer["holes"].values())
+            assert producer["given"] == arrived, producer
         return list(books["producers"])
 
     async def settled(
-        self, enough: Callable[[list[dict[str, Any]]], bool], *, seconds: float = 180
+        self, enough: Callable[[list[dict[str, Any]]], bool], *, seconds: float = 300
     ) -> list[dict[str, Any]]:
         """Return the accounts once they are as wanted and nothing waits any more."""
 
@@ -146,6 +175,31 @@ class CaptureLine:
         )
         assert (books["seen"], books["dropped"], books["sampled_out"]) == (count, {}, 0), books
         assert await self.stored() == Counter([*calls.answered, *calls.failed])
+
+
+@asynccontextmanager
+async def start_line(
+    environment: dict[str, str], folder: Path, *more: str, **settings: str
+) -> AsyncIterator[CaptureLine]:
+    """Start a model server, a proxy with these settings, an ingester, an api, and `more`."""
+    api_port = free_port()
+    environment = environment | {"INFERENCE_STORE_API_PORT": str(api_port)}
+    model_server = ModelServer()
+    await model_server.start()
+    entry = upstream("sums", "kserve-v1", url=model_server.url)
+    proxy = Proxy(environment, folder, [entry], (), **settings)
+    names = ("ingester", "api", *more)
+    services = {"proxy": proxy} | {name: Service(name, environment, folder) for name in names}
+    try:
+        for service in services.values():
+            await asyncio.to_thread(service.wait_ready)
+        async with aiohttp.ClientSession() as http:
+            api = f"http://127.0.0.1:{api_port}/v1"
+            yield CaptureLine(model_server, services, proxy, api, http)
+    finally:
+        for service in services.values():
+            await asyncio.to_thread(service.stop)
+        await model_server.stop()
 
 
 async def send_half_a_call(proxy: Proxy, head: str, body: bytes) -> asyncio.StreamWriter:

@@ -10,10 +10,9 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index.database import create_engine
-from tests.e2e.faults.away import AWAY_SECONDS, check_it_did_not_spin, read_unready_parts
+from tests.e2e.faults.away import check_it_did_not_spin, wait_for_tries
 from tests.e2e.faults.books_close import check_ingested, wait_until_drained
 from tests.e2e.faults.traffic import Published, make_captures
-from tests.polling import until
 from tests.producer import Capture
 from tests.servers.fixtures import migrate, unique
 from tests.servers.postgres import PostgresServer
@@ -113,12 +112,8 @@ async def test_a_full_disk(
         disk.leave(disk_case.leave_bytes)
         coming = [*many[100:], *make_captures(range(20_000, 20_600), prefix=unique())]
         load = asyncio.create_task(published.under_load(coming, chunk=100))
-        await until(
-            lambda: read_unready_parts(service), lambda away: "postgres" in away, seconds=180
-        )
-        await asyncio.sleep(AWAY_SECONDS)
-        away = await until(lambda: read_unready_parts(service), lambda away: "postgres" in away)
-        check_how_it_failed(disk_case, postgres, away["postgres"])
+        reason = await wait_for_tries(service, "postgres")
+        check_how_it_failed(disk_case, postgres, reason)
         disk.grow()
         await asyncio.to_thread(postgres.start_if_ended)
         await load

@@ -56,7 +56,8 @@ async def world(settings: RetentionSettings, tmp_path: Path) -> AsyncIterator[Wo
         async with make_client(create_app(api, engine, blobs)) as client:
             storing = Storing(engine, blobs, settings.s3_bucket)
             opened = World(storing, settings, client, new_key(), tmp_path)
-            await opened.fill()
+            await opened.begin()
+            await opened.add()
             try:
                 yield opened
             finally:

@@ -1,25 +1,26 @@
 """`kill -9` at the places of deletion that only a store with holds, asides and locks passes."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from signal import SIGKILL
-from typing import Any
+from dataclasses import dataclass, field
 
 import pytest
 from sqlalchemy import select
 
+from inference_store.erasure.runs import request_run
 from inference_store.index import dead_letters
 from inference_store.index.accounting import PartitionId, list_accounts, open_partition
 from inference_store.index.records import Record, Rejection
 from inference_store.index.tables import dead_letter, kafka_partition
+from inference_store.inference.events import StorageKey
 from inference_store.platform.failpoints import FAILPOINTS
 from tests.integration.retention import test_kills
-from tests.integration.retention.stored import NOW
+from tests.integration.retention.stored import NOW, ago
 from tests.integration.retention.test_webhooks import WEBHOOK_FAILPOINTS
+from tests.kill_chain import KillChain, chain_kills
 from tests.polling import until
 
 from .judging import S3Of, check_deletions
-from .world import ASKED, World
+from .world import World
 
 pytestmark = pytest.mark.real_minio
 DELETION_FAILPOINTS = [
@@ -28,87 +29,100 @@ DELETION_FAILPOINTS = [
     if name.startswith(("retention.", "ledger.", "reconcile."))
     and name not in (*test_kills.RETENTION_FAILPOINTS, *WEBHOOK_FAILPOINTS)
 ]
+BOOK = PartitionId("default", "inference-events", 0, 0)
 
 
-async def run_until_killed(world: World, failpoint: str) -> None:
-    """A service that dies at this place."""
-    failing = world.service(failpoint)
-    assert await asyncio.to_thread(failing.process.wait, 180) == 128 + SIGKILL, failing.text
+@dataclass
+class Obstacles:
+    """What else a process meets before it is killed, by the failpoint."""
+
+    world: World
+    letters: int = 0
+    locked: list[StorageKey] = field(default_factory=list)
+    reconciliations: list[str] = field(default_factory=list)
+
+    async def erase_a_dead_letter(self) -> None:
+        """Erase an inference and a dead letter of it, by their id; of a model without a hold, which
+        would keep whatever cannot be read."""
+        world, number = self.world, self.letters
+        [inference] = await world.storing.inferences(
+            world.models["unheld"], 1, ago(days=11, seconds=number)
+        )
+        world.requested.append(inference)
+        id = f"uid:{inference.uid}"
+        record = Record(BOOK, number, NOW, b"key", b'{"broken', ())
+        async with world.engine.begin() as connection:
+            if number == 0:
+                await open_partition(connection, BOOK, first=0, began="earliest")
+            rejection = Rejection("blob_missing", "late", "unheld", id)
+            await dead_letters.add(connection, [(record, rejection)])
+            counts = {"next": number + 1, "dead": number + 1}
+            await connection.execute(kafka_partition.update().values(counts))
+        self.letters += 1
+        await world.call_api(
+            "POST", "/v1/models/unheld/erasures", 202, json={"inference_ids": [id]}
+        )
+
+    async def lock_an_object(self) -> None:
+        """A legal hold of S3 is in the way."""
+        key = self.world.requested[-2].objects[0]
+        S3Of(self.world.settings).client().enable_object_legal_hold(key.bucket, key.key)
+        self.locked.append(key)
+
+    def unlock_objects(self) -> None:
+        """Remove the legal holds: the versions of an object have holds of their own."""
+        for key in self.locked:
+            S3Of(self.world.settings).client().disable_object_legal_hold(key.bucket, key.key)
+        self.locked.clear()
+
+    async def compare(self) -> None:
+        """Compare the bucket with the index, beside the deletions."""
+        answer = await self.world.call_api("POST", "/v1/reconciliations", 202, json={})
+        self.reconciliations.append(answer["id"])
+
+    async def check_end(self) -> None:
+        """Letters are discarded and the books close; each comparison has ended."""
+        world = self.world
+        async with world.engine.connect() as connection:
+            rows = list(await connection.execute(select(dead_letter)))
+            assert all(account.closes for account in await list_accounts(connection))
+        discarded = [(row.state, row.payload, row.inference_id) for row in rows]
+        assert discarded == [("discarded", None, None)] * self.letters
+        for id in self.reconciliations:
+
+            async def read_state(id: str = id) -> str:
+                return str((await world.call_api("GET", f"/v1/reconciliations/{id}", 200))["state"])
+
+            assert await until(read_state, lambda state: state in {"done", "failed"}) == "done"
 
 
-async def check_end(world: World, *, asked_stays: bool = False) -> None:
-    """Let another service continue, and check the end."""
-    world.service()
-    await world.settled()
-    stays = [*world.held, *world.untouched, *world.inputs]
-    goes = [*world.whole, *world.swept]
-    (stays if asked_stays else goes).extend(world.requested)
-    await check_deletions(world, stays=stays, goes=goes)
-
-
-async def kill_anywhere(world: World, failpoint: str) -> None:
-    await world.erase()
-    await run_until_killed(world, failpoint)
-    await check_end(world)
-
-
-async def kill_while_discarding_asides(world: World, failpoint: str) -> None:
-    """A dead letter of an inference that is erased, by the id that was asked for; no hold, which
-    keeps whatever cannot be read."""
-    for hold in (await world.call_api("GET", "/v1/holds", 200))["items"]:
-        if hold["model_id"] == "asked":
-            await world.call_api("DELETE", f"/v1/holds/{hold['id']}?reason=over", 200)
-    ids = [f"uid:{inference.uid}" for inference in world.requested]
-    book = PartitionId("default", "inference-events", 0, 0)
-    record = Record(book, 0, NOW, b"key", b'{"broken', ())
-    async with world.engine.begin() as connection:
-        await open_partition(connection, book, first=0, began="earliest")
-        rejection = Rejection("blob_missing", "late", "asked", ids[0])
-        await dead_letters.add(connection, [(record, rejection)])
-        await connection.execute(kafka_partition.update().values(next=1, dead=1))
-    await world.call_api("POST", f"{ASKED}/erasures", 202, json={"inference_ids": ids})
-    await run_until_killed(world, failpoint)
-    await check_end(world)
-    async with world.engine.connect() as connection:
-        [letter] = await connection.execute(select(dead_letter))
-        assert all(account.closes for account in await list_accounts(connection))
-    assert (letter.state, letter.payload, letter.inference_id) == ("discarded", None, None)
-
-
-async def kill_at_an_obstacle(world: World, failpoint: str) -> None:
-    """A legal hold of S3 is in the way, and is taken away."""
-    key, client = world.requested[0].objects[0], S3Of(world.settings).client()
-    client.enable_object_legal_hold(key.bucket, key.key)
-    await world.erase()
-    await run_until_killed(world, failpoint)
-    # the versions of an object have holds of their own
-    client.disable_object_legal_hold(key.bucket, key.key)
-    await check_end(world)
-
-
-async def kill_during_a_comparison(world: World, failpoint: str) -> None:
-    """Compare the bucket with the index, beside the deletions."""
-    reconciliation = await world.call_api("POST", "/v1/reconciliations", 202, json={})
-    await world.erase()
-    await run_until_killed(world, failpoint)
-    await check_end(world)
-
-    async def state() -> dict[str, Any]:
-        return await world.call_api("GET", f"/v1/reconciliations/{reconciliation['id']}", 200)
-
-    done = await until(state, lambda state_now: state_now["state"] in {"done", "failed"})
-    assert done["state"] == "done"
-
-
-HOW: dict[str, Callable[[World, str], Awaitable[None]]] = {
-    "retention.aside.": kill_while_discarding_asides,
-    "retention.note.": kill_at_an_obstacle,
-    "reconcile.": kill_during_a_comparison,
+OBSTACLES: dict[str, Callable[[Obstacles], Awaitable[None]]] = {
+    "retention.aside.": Obstacles.erase_a_dead_letter,
+    "retention.note.": Obstacles.lock_an_object,
+    "reconcile.": Obstacles.compare,
 }
 
 
 @pytest.mark.kills
-@pytest.mark.parametrize("failpoint", DELETION_FAILPOINTS)
-async def test_a_kill_loses_nothing_and_leaves_nothing(world: World, failpoint: str) -> None:
-    how = next((HOW[start] for start in HOW if failpoint.startswith(start)), kill_anywhere)
-    await how(world, failpoint)
+@chain_kills(DELETION_FAILPOINTS)
+async def test_a_kill_loses_nothing_and_leaves_nothing(world: World, kills: KillChain) -> None:
+    obstacles = Obstacles(world)
+    for number, failpoint in enumerate(kills):
+        if number:
+            await world.add(number, few=True)
+        for start, meet in OBSTACLES.items():
+            if failpoint.startswith(start):
+                await meet(obstacles)
+        await world.erase()
+        async with world.engine.begin() as connection:
+            await request_run(connection)
+        await kills.wait_until_killed(world.service(failpoint))
+        obstacles.unlock_objects()
+    world.service()
+    await world.settled()
+    await check_deletions(
+        world,
+        stays=[*world.held, *world.untouched, *world.inputs],
+        goes=[*world.whole, *world.swept, *world.requested],
+    )
+    await obstacles.check_end()

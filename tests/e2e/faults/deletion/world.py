@@ -3,6 +3,7 @@ asked for, holds, objects that are shared, and a bucket that keeps versions and 
 
 import asyncio
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from signal import SIGCONT
 from typing import Any
@@ -54,34 +55,50 @@ class World:
     held: list[Stored] = field(default_factory=list)
     untouched: list[Stored] = field(default_factory=list)
     services: list[Service] = field(default_factory=list)
+    models: dict[str, int] = field(default_factory=dict)
 
     @property
     def engine(self) -> AsyncEngine:
         return self.storing.engine
 
-    async def fill(self) -> None:
-        """Store all, place the holds, and set the policies."""
-        storing = self.storing
-        swept, requested_model = await storing.model("swept"), await storing.model("asked")
-        inputs = await storing.model("inputs")
-        self.whole = await storing.inferences(swept, 6, ago(days=200))
-        *self.swept, held_swept = await storing.inferences(swept, 8, ago(days=100))
-        self.inputs = await storing.inferences(inputs, 3, ago(days=20))
-        *self.requested, held_first, held_second = await storing.inferences(
-            requested_model, 13, ago(days=11)
+    async def begin(self) -> None:
+        """Make the models, set the policies, and store what nothing deletes."""
+        for name in ("swept", "asked", "inputs", "unheld"):
+            self.models[name] = await self.storing.model(name)
+        self.untouched = await self.storing.inferences(self.models["asked"], 2, ago(days=1))
+        for path, body in ((SWEPT, make_policy("P50D")), (INPUTS, make_policy("P10000D", "P10D"))):
+            await self.decide(path, body)
+
+    async def add(self, number: int = 0, *, few: bool = False) -> None:
+        """Store inferences of all kinds, and place their holds.
+
+        Those of two numbers share no instant, and no partition goes whole with two of them.
+        """
+        storing, later = self.storing, timedelta(seconds=20 * number)
+        whole = await storing.inferences(
+            self.models["swept"], 1 if few else 6, ago(days=200 + 100 * number)
         )
-        sharing = await storing.foreign(requested_model, ago(days=11), "shared/data", None, None)
-        sharer = await storing.foreign(requested_model, ago(days=11), "shared/data", None, None)
-        self.requested.append(sharing)
-        self.held = [held_swept, held_first, held_second, sharer]
-        self.untouched = await storing.inferences(requested_model, 2, ago(days=1))
-        for again in (self.whole[0], self.swept[0], self.requested[0], self.inputs[0]):
+        *swept, held_swept = await storing.inferences(
+            self.models["swept"], 2 if few else 8, ago(days=100) + later
+        )
+        inputs = await storing.inferences(
+            self.models["inputs"], 1 if few else 3, ago(days=20) + later
+        )
+        asked, at = self.models["asked"], ago(days=11) + later
+        *requested, held_first, held_second = await storing.inferences(asked, 4 if few else 13, at)
+        shared = (f"shared/{number}", None, None)
+        requested.append(await storing.foreign(asked, at, *shared))
+        sharer = await storing.foreign(asked, at, *shared)
+        for again in (whole[0], swept[0], requested[0], inputs[0]):
             for key in again.objects:
                 storing.blobs.put(key, METADATA_BLOB, content_type="application/json")
         await self.hold("swept", held_swept)
         await self.hold("asked", held_first, held_second, sharer)
-        for path, body in ((SWEPT, make_policy("P50D")), (INPUTS, make_policy("P10000D", "P10D"))):
-            await self.decide(path, body)
+        self.whole += whole
+        self.swept += swept
+        self.inputs += inputs
+        self.requested += requested
+        self.held += [held_swept, held_first, held_second, sharer]
 
     async def decide(self, path: str, body: dict[str, Any]) -> None:
         """Set a policy that begins at once."""
