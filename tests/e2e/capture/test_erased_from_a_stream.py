@@ -9,15 +9,14 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.proxy_process import Proxy, upstream
+from tests.proxy_process import upstream
 from tests.servers.fixtures import MakeEnvironment
 from tests.servers.minio import S3
-from tests.servers.ports import free_port
 from tests.servers.waiting import wait_until
-from tests.service_process import Service
 from tests.upstreams.clients import V2, Clients
 from tests.upstreams.triton import Triton
 
+from .conftest import run_line
 from .real_line import RealLine
 
 pytestmark = [pytest.mark.real_upstreams, pytest.mark.real_triton]
@@ -36,21 +35,10 @@ def line(
     tmp_path: Path,
 ) -> Iterator[RealLine]:
     """A proxy before Triton, and behind it all that indexes, answers and erases."""
-    port = free_port()
-    environment = service_environment(
-        KAFKA_TOPIC=topic(), KAFKA_REPORTS_TOPIC=topic(), API_PORT=str(port)
-    )
-    proxy = Proxy(environment, tmp_path, [upstream("triton", "v2-grpc", grpc=triton.grpc)])
-    services: list[Service] = [proxy]
-    try:
-        for name in ("ingester", "api", "retention"):
-            services.append(Service(name, environment, tmp_path))
-        for service in services:
-            service.wait_ready()
-        yield RealLine({"triton": proxy}, f"http://127.0.0.1:{port}/v1", minio_server, bucket)
-    finally:
-        for service in services:
-            service.stop()
+    environment = service_environment(KAFKA_TOPIC=topic(), KAFKA_REPORTS_TOPIC=topic())
+    upstreams = {"triton": [upstream("triton", "v2-grpc", grpc=triton.grpc)]}
+    with run_line(environment, tmp_path, upstreams, minio_server, bucket, "retention") as running:
+        yield running
 
 
 def request(clients: Clients, name: str, word: bytes) -> bytes:

@@ -1,12 +1,25 @@
-"""From a client's call to an analyst's answer."""
+"""From a client's call to an analyst's answer, with every service and a stub of a detector."""
 
+import asyncio
 import base64
 import hashlib
 import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-from tests.polling import until
+import httpx
+import pytest
 
-from .conftest import Line
+from tests.integration.proxy.rest_server import upstream
+from tests.proxy_process import upstream as upstream_entry
+from tests.servers.fixtures import MakeEnvironment
+from tests.servers.minio import S3
+from tests.servers.waiting import wait_until
+
+from .conftest import run_line
+from .detector import detector
+from .real_line import RealLine, post, read_metadata
 
 # The smallest PNG: one pixel.
 PNG = base64.b64decode(
@@ -14,7 +27,7 @@ PNG = base64.b64decode(
 )
 
 
-def _make_input(name: str, content: bytes, **metadata: str) -> dict[str, object]:
+def _make_input(name: str, content: bytes, **metadata: str) -> dict[str, Any]:
     listed = [{"key": key, "type": "int", "value": value} for key, value in metadata.items()]
     return {
         "name": name,
@@ -25,74 +38,90 @@ def _make_input(name: str, content: bytes, **metadata: str) -> dict[str, object]
     }
 
 
-async def test_a_call_becomes_an_answer(line: Line) -> None:
+@pytest.mark.real_kafka
+async def test_calls_become_answers_and_the_books_close(
+    service_environment: MakeEnvironment,
+    topic: Callable[..., str],
+    minio_server: S3,
+    bucket: str,
+    tmp_path: Path,
+) -> None:
+    environment = service_environment(KAFKA_TOPIC=topic(2), KAFKA_REPORTS_TOPIC=topic())
+
+    def run() -> None:
+        upstreams = {"detector": [upstream_entry("one", "v2", url=f"http://127.0.0.1:{port}")]}
+        with run_line(environment, tmp_path, upstreams, minio_server, bucket) as line:
+            url = f"{line.proxies['detector'].url}/v2/models"
+            _check_one_image(line, url)
+            _check_several_images(line, url)
+            _check_a_failed_call(line, url)
+            _check_the_first_query_of_the_readme(line, url)
+            _check_the_books(line)
+
+    async with upstream(detector) as port:
+        await asyncio.to_thread(run)
+
+
+def _check_one_image(line: RealLine, url: str) -> None:
     body = {"id": "frame/7", "inputs": [_make_input("image", PNG, frame_number="9001")]}
-    async with line.http.post(f"{line.url}/v2/models/faces/infer", json=body) as answer:
-        assert answer.status == 200
-        inference_id = answer.headers["inference-store-id"]
-        assert (await answer.json())["outputs"][0]["name"] == "image"
-    (item,) = await line.indexed("faces", 1)
+    answer = post(f"{url}/faces/infer", body)
+    assert answer.json()["outputs"][0]["name"] == "image"
+    (item,) = line.captured("faces", 1)
     assert item["inference_id"] == "frame/7"
     assert (item["ok"], item["http_status"], item["protocol"]) == (True, 200, "v2")
     assert (item["width"], item["height"], item["data_size_bytes"]) == (1, 1, len(PNG))
     assert item["data_hash"] == hashlib.sha256(PNG).hexdigest()
     assert item["model_version"] == "3"
-    metadata = {entry["key"]: entry["value"] for entry in item["metadata"]}
-    assert metadata["frame_number"] == "9001"
+    assert read_metadata(item)["frame_number"] == "9001"
     # an id of the answer's header finds it, too
-    result = await line.ask(f"/models/faces/inferences/{inference_id}")
-    assert result["uid"] == item["uid"]
-    async with line.http.get(f"{line.api}/models/faces/inferences/frame%2F7/data") as data:
-        assert await data.read() == PNG
+    path = f"{line.api}/models/faces/inferences/"
+    result = httpx.get(path + answer.headers["inference-store-id"], timeout=300)
+    assert result.json()["uid"] == item["uid"]
+    assert httpx.get(f"{path}frame%2F7/data", timeout=300).content == PNG
 
 
-async def test_the_first_query_of_the_readme(line: Line) -> None:
-    model = f"{line.api}/models/people"
-    async with line.http.put(model, json={"task_type": "Object Detection"}) as registered:
-        assert registered.status in {200, 201}, await registered.text()
-    for number in range(3):
-        body = {"inputs": [_make_input("image", PNG, frame_number=str(9000 + number))]}
-        async with line.http.post(f"{line.url}/v2/models/people/infer", json=body) as answer:
-            assert answer.status == 200
-    await line.indexed("people", 3)
-    query = {"filter": "frame_number > 9000 AND prediction(label = 'car' AND score < 0.4)"}
-    result = await line.ask("/models/people/inferences/query", query)
-    assert len(result["items"]) == 2
-
-
-async def test_several_images_are_several_inferences(line: Line) -> None:
+def _check_several_images(line: RealLine, url: str) -> None:
     inputs = [
         _make_input("one", PNG, frame_number="1"),
         _make_input("two", PNG + b"2", frame_number="2"),
     ]
-    async with line.http.post(
-        f"{line.url}/v2/models/faces/infer", json={"id": "batch", "inputs": inputs}
-    ) as answer:
-        assert len((await answer.json())["outputs"]) == 2
-    items = await line.indexed("faces", 2)
-    assert sorted(item["inference_id"] for item in items) == ["batch-0", "batch-1"]
-    assert {(item["batch_index"], item["batch_size"]) for item in items} == {(0, 2), (1, 2)}
+    answer = post(f"{url}/batches/infer", {"id": "batch", "inputs": inputs})
+    assert len(answer.json()["outputs"]) == 2
+    items = line.captured("batches", 2)
+    assert [item["inference_id"] for item in items] == ["batch-0", "batch-1"]
+    assert [(item["batch_index"], item["batch_size"]) for item in items] == [(0, 2), (1, 2)]
 
 
-async def test_captures_failed_calls(line: Line) -> None:
+def _check_a_failed_call(line: RealLine, url: str) -> None:
     body = {"inputs": [_make_input("image", PNG)]}
-    async with line.http.post(f"{line.url}/v2/models/broken/infer", json=body) as answer:
-        assert (answer.status, await answer.json()) == (500, {"error": "out of memory"})
-    (item,) = await line.indexed("broken", 1)
+    answer = httpx.post(f"{url}/broken/infer", json=body, timeout=300)
+    assert (answer.status_code, answer.json()) == (500, {"error": "out of memory"})
+    (item,) = line.captured("broken", 1)
     assert (item["ok"], item["http_status"], item["error"]) == (False, 500, "out of memory")
 
 
-async def test_the_proxy_ends_with_its_books_closed(line: Line) -> None:
-    body = {"inputs": [_make_input("image", PNG)]}
-    for _ in range(20):
-        async with line.http.post(f"{line.url}/v2/models/faces/infer", json=body) as answer:
-            await answer.read()
-    line.proxy.stop()
-    assert '"lost": 0' in line.proxy.text
-    assert len(await line.indexed("faces", 20)) == 20
+def _check_the_first_query_of_the_readme(line: RealLine, url: str) -> None:
+    model = f"{line.api}/models/people"
+    registered = httpx.put(model, json={"task_type": "Object Detection"}, timeout=300)
+    assert registered.status_code in {200, 201}, registered.text
+    for number in range(3):
+        body = {"inputs": [_make_input("image", PNG, frame_number=str(9000 + number))]}
+        post(f"{url}/people/infer", body)
+    line.captured("people", 3)
+    query = {"filter": "frame_number > 9000 AND prediction(label = 'car' AND score < 0.4)"}
+    result = httpx.post(f"{model}/inferences/query", json=query, timeout=300)
+    assert len(result.json()["items"]) == 2
 
-    async def published() -> int:
-        books = await line.ask("/accounting")
-        return max((producer.get("published") or 0 for producer in books["producers"]), default=0)
 
-    await until(published, lambda result: result == 20)
+def _check_the_books(line: RealLine) -> None:
+    """The proxy ends without a loss; each call, and each inference of it, has been counted."""
+    proxy = line.proxies["detector"]
+    proxy.stop()
+    assert [stopped["lost"] for stopped in proxy.read_log("capture_stopped")] == [0]
+
+    def all_are_counted() -> bool:
+        books = line.accounting()
+        counts = [(producer["published"], producer["events"]) for producer in books["producers"]]
+        return bool(books["closes"]) and counts == [(6, 7)]
+
+    wait_until(all_are_counted, seconds=300, what="the last report")

@@ -2,6 +2,8 @@
 
 import base64
 import json
+import re
+from pathlib import Path
 from typing import Any, Literal
 
 import httpx
@@ -10,6 +12,7 @@ from sklearn.datasets import load_digits
 
 from tests.servers.waiting import wait_until
 from tests.upstreams.clients import OMI, V2, Clients, tensor
+from tests.upstreams.huggingface import HuggingFace
 from tests.upstreams.kserve import ask
 from tests.upstreams.mlserver import MLServer
 from tests.upstreams.pictures import COINS, photograph, pictures
@@ -253,6 +256,107 @@ def test_kserves_own_protocols(real_line: RealLine) -> None:
         (item,) = real_line.captured("sums", 1, protocol=name)
         assert (item["inference_id"], item["ok"]) == (name, True)
     assert len(real_line.again("sums")) == 3
+
+
+PROMPT = "once upon a time"
+ARGUMENTS = {"max_new_tokens": ("INT64", 5), "do_sample": ("INT8", False)}
+
+
+def make_arguments() -> list[Any]:
+    """A tensor each, as the runtime wants them."""
+    return [
+        {
+            "name": name,
+            "datatype": datatype,
+            "shape": [1],
+            "data": [value],
+            "parameters": {"content_type": "raw"},
+        }
+        for name, (datatype, value) in ARGUMENTS.items()
+    ]
+
+
+def test_a_generated_text(real_line: RealLine, huggingface: HuggingFace) -> None:
+    text = {"name": "args", "datatype": "BYTES", "shape": [1], "data": [PROMPT]}
+    body = {"id": "story-1", "parameters": {"metadata": LIST}, "inputs": [text, *make_arguments()]}
+    answer = post(f"{real_line.proxies['huggingface'].url}/v2/models/story/infer", body)
+    generated = json.loads(answer.json()["outputs"][0]["data"][0])["generated_text"]
+    assert generated.startswith(PROMPT)
+
+    (item,) = real_line.captured("story", 1)
+    assert (item["inference_id"], item["ok"], item["batch_size"]) == ("story-1", True, 1)
+    assert real_line.blob(item, "data") == PROMPT.encode()
+    assert item["data_hash"] == hash_content(PROMPT.encode())
+    assert [prediction["text"] for prediction in item["predictions"]] == [generated]
+    metadata = read_metadata(item)
+    assert metadata["frame_number"] == "9001"
+    assert json.loads(metadata["arguments"]) == {name: v for name, (_, v) in ARGUMENTS.items()}
+
+    (again,) = real_line.again("story")
+    assert again.messages == (json.dumps(body).encode(),)
+    url = huggingface.url + again.path
+    sent = httpx.post(url, content=again.messages[0], headers=again.headers, timeout=120)
+    assert sent.content == answer.content
+
+
+def test_classified_texts(real_line: RealLine, clients: Clients) -> None:
+    proxy = real_line.proxies["huggingface"]
+    text = {"name": "args", "datatype": "BYTES", "shape": [1], "data": ["a good day"]}
+    post(f"{proxy.url}/v2/models/sentiment/infer", {"id": "good", "inputs": [text]})
+    tensors = [tensor("args", "BYTES", [1], [b"a bad day"])]
+    clients.infer("grpc", proxy.grpc, "sentiment", tensors, id="bad")
+    two = {"name": "args", "datatype": "BYTES", "shape": [2], "data": ["one", "two"]}
+    failed = httpx.post(
+        f"{proxy.url}/v2/models/sentiment/infer",
+        json={"id": "failed", "inputs": [two]},
+        timeout=120,
+    )
+    assert (failed.status_code, failed.text) == (500, "Internal Server Error")
+
+    items = real_line.captured("sentiment", 3)
+    assert [item["inference_id"] for item in items] == ["good", "bad", "failed"]
+    assert [item["ok"] for item in items] == [True, True, False]
+    assert [item["top_label"] for item in items] == ["POSITIVE", "NEGATIVE", None]
+    assert min(classified["top_score"] for classified in items[:2]) > 0.9
+    assert [real_line.blob(classified, "data") for classified in items[:2]] == [
+        b"a good day",
+        b"a bad day",
+    ]
+    assert (items[2]["http_status"], items[2]["error"]) == (500, "Internal Server Error")
+
+
+CAPTURE = (Path(__file__).parents[3] / "docs" / "how-to" / "capture.md").read_text()
+WIDTH, HEIGHT = 6, 4
+# Class 1 of three, in two columns of the second row.
+GREEN = {(2, 1), (3, 1)}
+
+
+def read_registration() -> object:
+    result = re.search(r"^PUT /v1/models/yolo\n(\{.*?\})\n```", CAPTURE, re.DOTALL | re.MULTILINE)
+    assert result is not None
+    return json.loads(result[1])
+
+
+def test_binary_tensors_become_boxes(real_line: RealLine, clients: Clients) -> None:
+    registered = httpx.put(f"{real_line.api}/models/blobs", json=read_registration(), timeout=120)
+    assert registered.status_code in (200, 201), registered.text
+    pixels = [
+        255 if (x, y) in GREEN and channel == 1 else 0
+        for y in range(HEIGHT)
+        for x in range(WIDTH)
+        for channel in range(3)
+    ]
+    proxy, image = real_line.proxies["triton"], tensor("image", "UINT8", [HEIGHT, WIDTH, 3], pixels)
+    outputs = ["boxes", "scores", "classes"]
+    clients.infer("http", proxy.http, "blobs", [image], id="b-http", outputs=outputs)
+    clients.infer("grpc", proxy.grpc, "blobs", [image], id="b-grpc")
+    items = real_line.captured("blobs", 2)
+    assert [item["inference_id"] for item in items] == ["b-http", "b-grpc"]
+    for item in items:
+        (box,) = item["predictions"]
+        assert (box["label"], box["score"]) == ("bicycle", 1)
+        assert [box[side] for side in ("xmin", "ymin", "xmax", "ymax")] == [2, 1, 4, 2]
+        assert real_line.blob(item, "data") == bytes(pixels)
 
 
 def test_does_not_capture_other_calls(real_line: RealLine, clients: Clients) -> None:
