@@ -1,92 +1,78 @@
 """Keys made on the command line and used with a real api process, whose log has none of them."""
 
-import json
 import re
-import subprocess
-import urllib.error
-import urllib.request
+from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 
+import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index.tables import audit
 from tests.servers.fixtures import MakeEnvironment
 from tests.servers.waiting import wait_until
-from tests.service_process import Service
 from tests.warm.process import run_command
+
+from .running_api import RunningApi, run_api
 
 _TOKEN = "a-token-that-must-not-be-logged"
 _JWT = "eyJhbGciOiJSUzI1NiIsImtpZCI6IngifQ.eyJzdWIiOiJhZGEifQ.c2lnbmF0dXJl"
+Keys = Callable[..., CompletedProcess[str]]
 
 
-class Shell:
-    """`inference-store keys …` in an environment."""
-
-    def __init__(self, environment: dict[str, str], folder: Path) -> None:
-        self._environment = environment
-        self._folder = folder
-
-    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return run_command("keys", *arguments, environment=self._environment, folder=self._folder)
-
-
-def _fetch_status(address: str, key: str, path: str = "/v1/models") -> int:
-    request = urllib.request.Request(address + path, headers={"Authorization": f"Bearer {key}"})
-    try:
-        with urllib.request.urlopen(request, timeout=120) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code
-
-
-def _find_address(api: Service) -> str:
-    [line] = [line for line in api.text.splitlines() if '"api_listening"' in line]
-    return f"http://127.0.0.1:{json.loads(line)['port']}"
-
-
-async def test_keys_from_the_command_line(
-    service_environment: MakeEnvironment, engine: AsyncEngine, tmp_path: Path
-) -> None:
-    issuer = "http://127.0.0.1:1"
-    environment = service_environment(
+@pytest.fixture
+def environment(service_environment: MakeEnvironment) -> dict[str, str]:
+    return service_environment(
         AUTH="on",
         API_TOKEN=_TOKEN,
         API_PORT="0",
         LOG_LEVEL="debug",
-        OIDC_ISSUER=issuer,
+        OIDC_ISSUER="http://127.0.0.1:1",
         OIDC_AUDIENCE="x",
     )
-    keys = Shell(environment, tmp_path)
+
+
+@pytest.fixture
+def keys(environment: dict[str, str], tmp_path: Path) -> Keys:
+    """`inference-store keys …`."""
+
+    def run(*arguments: str) -> CompletedProcess[str]:
+        return run_command("keys", *arguments, environment=environment, folder=tmp_path)
+
+    return run
+
+
+def wait_for_401(api: RunningApi, key: str) -> None:
+    wait_until(
+        lambda: api.get("/v1/models", key).status_code == 401, seconds=300, what="the key's end"
+    )
+
+
+async def test_keys_from_the_command_line(
+    environment: dict[str, str], keys: Keys, engine: AsyncEngine, tmp_path: Path
+) -> None:
     created = keys("create", "--name", "first", "--role", "owner", "--everything")
     assert created.returncode == 0, created.stderr
     first = created.stdout.strip()
     id = first.split("_")[1]
     assert re.fullmatch(rf"isk_{id}_\S{{43}}", first)
     assert first not in created.stderr
-    api = Service("api", environment, tmp_path).wait_ready()
-    try:
-        wait_until(lambda: "api_listening" in api.text, seconds=180, what="the api")
-        address = _find_address(api)
-        assert _fetch_status(address, first) == 200
-        assert _fetch_status(address, _TOKEN) == 200
+    with run_api(environment, tmp_path) as api:
+        api.wait_ready()
+        assert [api.get("/v1/models", key).status_code for key in (first, _TOKEN)] == [200, 200]
         second = keys("rotate", id, "--old-works", "PT1H").stdout.strip()
         third = keys("rotate", id).stdout.strip()
-        wait_until(
-            lambda: _fetch_status(address, second) == 401, seconds=180, what="the old key's end"
-        )
-        assert [_fetch_status(address, secret) for secret in (first, third)] == [401, 200]
-        assert _fetch_status(address, _JWT) == 503
-        assert _fetch_status(address, third, "/v1/audit?actor=cli:x") == 200
+        wait_for_401(api, second)
+        assert [api.get("/v1/models", key).status_code for key in (first, third)] == [401, 200]
+        assert api.get("/v1/models", _JWT).status_code == 503
+        assert api.get("/v1/audit?actor=cli:x", third).status_code == 200
         listed = keys("list").stdout
         assert f"{id}  works" in listed
         assert "over everything" in listed
         assert keys("revoke", id).returncode == 0
-        wait_until(lambda: _fetch_status(address, third) == 401, seconds=180, what="the revocation")
+        wait_for_401(api, third)
         assert f"{id}  revoked" in keys("list").stdout
-    finally:
-        api.stop()
     log = api.log.read_text()
     assert "issuer_away" in log
     for secret in (first, second, third, _TOKEN, _JWT, _JWT.split(".")[1]):
@@ -100,16 +86,14 @@ async def test_keys_from_the_command_line(
     assert all(row.actor.startswith("cli:") and row.client is None for row in rows)
 
 
-def test_rejects_invalid_arguments(service_environment: MakeEnvironment, tmp_path: Path) -> None:
-    keys = Shell(service_environment(), tmp_path)
+def test_rejects_invalid_arguments(keys: Keys) -> None:
+    reader = ("create", "--name", "x", "--role", "reader", "--model", "m")
     for arguments, words in {
         ("create", "--name", "x", "--role", "owner"): "--everything",
         ("create", "--name", "x", "--everything"): "--role or --rights",
         ("create", "--name", "x", "--rights", "reed", "--everything"): "no right reed",
-        ("create", "--name", "x", "--role", "reader", "--model", "m", "--expires", "soon"): "P90D",
-        ("create", "--name", "x", "--role", "reader", "--model", "m", "--expires", "2020-01-01"): (
-            "has passed"
-        ),
+        (*reader, "--expires", "soon"): "P90D",
+        (*reader, "--expires", "2020-01-01"): "has passed",
         ("rotate", "nobody"): "no key 'nobody'",
         ("revoke", "nobody"): "no key 'nobody'",
     }.items():

@@ -14,33 +14,39 @@ from tests.servers.ports import free_port
 from tests.servers.waiting import wait_until
 from tests.service_process import Service
 
+from .running_api import run_api
 
-@pytest.mark.parametrize("name", ["api", "retention"])
+
 def test_the_ports_speak_tls(
-    service_environment: MakeEnvironment, authority: Authority, tmp_path: Path, name: str
+    service_environment: MakeEnvironment, authority: Authority, tmp_path: Path
 ) -> None:
     pair = authority.issue("service")
-    port = free_port()
     files = {"CERTIFICATE_FILE": str(pair.certificate), "KEY_FILE": str(pair.key)}
-    tls = {f"{of}_TLS_{kind}": path for of in ("API", "ADMIN") for kind, path in files.items()}
-    if name != "api":
-        tls = {kind: path for kind, path in tls.items() if kind.startswith("ADMIN")}
-    service = Service(name, service_environment(API_PORT=str(port), **tls), tmp_path)
-    service.trusted = ssl.create_default_context(cafile=str(authority.ca_file))
+    admin = {f"ADMIN_TLS_{kind}": path for kind, path in files.items()}
+    api = {f"API_TLS_{kind}": path for kind, path in files.items()}
+    port = str(free_port())
+    environments = {
+        "api": service_environment(API_PORT=port, **admin, **api),
+        "retention": service_environment(**admin),
+    }
+    services = [Service(name, each, tmp_path) for name, each in environments.items()]
+    trusted = ssl.create_default_context(cafile=str(authority.ca_file))
     try:
-        service.wait_ready()
-        urls = [f"{service.admin}/health/live"]
-        if name == "api":
-            urls.append(f"https://127.0.0.1:{port}/v1/models")
+        urls = [f"https://127.0.0.1:{port}/v1/models"]
+        for service in services:
+            service.trusted = trusted
+            service.wait_ready()
+            urls.append(f"{service.admin}/health/live")
         for url in urls:
-            with urlopen(url, context=service.trusted, timeout=60) as answer:
+            with urlopen(url, context=trusted, timeout=300) as answer:
                 assert json.load(answer)
             with pytest.raises(URLError, match="CERTIFICATE_VERIFY_FAILED"):
-                urlopen(url, timeout=60)
+                urlopen(url, timeout=300)
             with pytest.raises((URLError, ConnectionError)):
-                urlopen(url.replace("https", "http"), timeout=60)
+                urlopen(url.replace("https", "http"), timeout=300)
     finally:
-        service.stop()
+        for service in services:
+            service.stop()
 
 
 def test_service_ends_if_the_key_is_of_another_certificate(
@@ -50,7 +56,6 @@ def test_service_ends_if_the_key_is_of_another_certificate(
         API_TLS_CERTIFICATE_FILE=str(authority.issue("one").certificate),
         API_TLS_KEY_FILE=str(authority.issue("other").key),
     )
-    service = Service("api", environment, tmp_path)
-    wait_until(lambda: not service.process.running, seconds=180, what="the end")
-    service.stop()
-    assert "INFERENCE_STORE_API_TLS_KEY_FILE are no pair" in service.text
+    with run_api(environment, tmp_path) as api:
+        wait_until(lambda: not api.process.running, seconds=300, what="the end")
+    assert "INFERENCE_STORE_API_TLS_KEY_FILE are no pair" in api.text
