@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from uuid import UUID
 
-import pytest
-
 from inference_store.query.scan_range import ScanRange, span_around, split_unbroken, take_unbroken
 
 
@@ -15,19 +13,23 @@ def _make_pieces(*bounds: tuple[int, int]) -> list[ScanRange]:
 _HOLED = _make_pieces((1, 2), (2, 3), (4, 5), (5, 6), (6, 7), (9, 10))
 
 
-@pytest.mark.parametrize("order", [1, -1], ids=["oldest first", "newest first"])
-def test_a_group_never_crosses_a_hole(order: int) -> None:
-    pieces = _HOLED[::order]
-    sizes = [len(group) for group in split_unbroken(pieces)]
-    assert sizes == [2, 3, 1][::order]
-    for group in split_unbroken(pieces):
-        whole = span_around(group)
-        assert whole.hi.int - whole.lo.int == len(group)
+def test_a_group_never_crosses_a_hole() -> None:
+    for order in [1, -1]:
+        pieces = _HOLED[::order]
+        sizes = [len(group) for group in split_unbroken(pieces)]
+        assert sizes == [2, 3, 1][::order], order
+        for group in split_unbroken(pieces):
+            whole = span_around(group)
+            assert whole.hi.int - whole.lo.int == len(group), order
 
 
-@pytest.mark.parametrize(
-    ("pieces", "size", "length"),
-    [([], 8, 0), (_HOLED[:1], 8, 1), (_HOLED, 8, 2), (_HOLED, 1, 1), (_HOLED[2:], 2, 2)],
-)
-def test_it_is_as_long_as_it_may_be(pieces: Sequence[ScanRange], size: int, length: int) -> None:
-    assert take_unbroken(pieces, size) == pieces[:length]
+def test_it_is_as_long_as_it_may_be() -> None:
+    cases: list[tuple[Sequence[ScanRange], int, int]] = [
+        ([], 8, 0),
+        (_HOLED[:1], 8, 1),
+        (_HOLED, 8, 2),
+        (_HOLED, 1, 1),
+        (_HOLED[2:], 2, 2),
+    ]
+    for pieces, size, length in cases:
+        assert take_unbroken(pieces, size) == pieces[:length], pieces

@@ -5,7 +5,6 @@ from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,17 +16,15 @@ _DECIMALS = st.decimals(allow_nan=False, allow_infinity=False)
 _DOUBLES = st.floats(allow_nan=False, allow_infinity=False)
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "bins", "expected"),
-    [
+def test_automatic_bounds() -> None:
+    cases: list[tuple[str, str, int, list[str]]] = [
         ("0", "1", 5, ["0", "0.2", "0.4", "0.6", "0.8", "1.0", "1.2"]),
         ("0.03", "0.97", 10, ["0.0", *(f"0.{n}" for n in range(1, 10)), "1.0"]),
         ("7", "7", 10, ["7", "8"]),
         ("-5", "1e2", 3, ["-50", "0", "50", "100", "150"]),
-    ],
-)
-def test_automatic_bounds(low: str, high: str, bins: int, expected: list[str]) -> None:
-    assert automatic(Decimal(low), Decimal(high), bins) == tuple(map(Decimal, expected))
+    ]
+    for low, high, bins, expected in cases:
+        assert automatic(Decimal(low), Decimal(high), bins) == tuple(map(Decimal, expected)), low
 
 
 @given(first=_DECIMALS, second=_DECIMALS, bins=st.integers(1, 50))
@@ -49,11 +46,9 @@ def test_a_bound_of_doubles_cuts_where_their_spelling_does(bound: Decimal, value
     assert (value >= as_double(bound)) == (Decimal(repr(value)) >= bound)
 
 
-@pytest.mark.parametrize(
-    ("at", "expected"), [(0, 1), (25, 1), (26, 2), (50, 2), (75, 2), (76, 9), (100, 9)]
-)
-def test_percentile(at: int, expected: int) -> None:
-    assert percentile(Counter({1: 1, 2: 2, 9: 1}), Decimal(at)) == expected
+def test_percentile() -> None:
+    for at, expected in [(0, 1), (25, 1), (26, 2), (50, 2), (75, 2), (76, 9), (100, 9)]:
+        assert percentile(Counter({1: 1, 2: 2, 9: 1}), Decimal(at)) == expected, at
 
 
 @given(st.integers(-5000, 5000))
@@ -65,12 +60,15 @@ def test_a_bin_represents_nearby_values(k: int) -> None:
     assert value_of(-1_000_000 - k) == -middle
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [("1.500", "1.5"), ("100", "100"), ("1E+3", "1000"), ("-0.0", "0"), ("1E+40", "1E+40")],
-)
-def test_plain(value: str, expected: str) -> None:
-    assert str(plain(Decimal(value))) == expected
+def test_plain() -> None:
+    for value, expected in [
+        ("1.500", "1.5"),
+        ("100", "100"),
+        ("1E+3", "1000"),
+        ("-0.0", "0"),
+        ("1E+40", "1E+40"),
+    ]:
+        assert str(plain(Decimal(value))) == expected, value
 
 
 def test_a_double_is_what_it_spells() -> None:

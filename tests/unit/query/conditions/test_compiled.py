@@ -4,7 +4,6 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from uuid import UUID
 
-import pytest
 from sqlalchemy import Boolean, literal_column
 
 from inference_store.inference.events.uid import uid_floor, uid_of
@@ -41,9 +40,8 @@ _IS_ONE = Compared("=", _N, _ONE)
 _PERSON = Compared("=", Column("label", "string"), Constant("string", "person"))
 
 
-@pytest.mark.parametrize(
-    ("predicate", "true", "false"),
-    [
+def test_decides_constant_conditions_without_a_database() -> None:
+    cases: list[tuple[Predicate, object, object]] = [
         (Fixed(True), EVERYTHING, NOTHING),
         (Fixed(None), NOTHING, NOTHING),
         (Compared("=", _NEVER_SENT, _ONE), NOTHING, NOTHING),
@@ -51,18 +49,14 @@ _PERSON = Compared("=", Column("label", "string"), Constant("string", "person"))
         (And((Fixed(True), Fixed(True))), EVERYTHING, NOTHING),
         (Or((Fixed(True), _IS_ONE)), EVERYTHING, NOTHING),
         (And(()), EVERYTHING, NOTHING),
-    ],
-)
-def test_decides_constant_conditions_without_a_database(
-    predicate: Predicate, true: object, false: object
-) -> None:
-    assert compile_condition(predicate, Names()) == true
-    assert compile_condition(predicate, Names(), when=False) == false
+    ]
+    for predicate, true, false in cases:
+        assert compile_condition(predicate, Names()) == true, predicate
+        assert compile_condition(predicate, Names(), when=False) == false, predicate
 
 
-@pytest.mark.parametrize(
-    ("predicate", "when", "scans"),
-    [
+def test_finds_the_leading_indexes() -> None:
+    cases: list[tuple[Predicate, bool, int]] = [
         (_IS_ONE, True, 1),
         (_IS_ONE, False, 1),
         (Missing(_N), True, 0),
@@ -76,10 +70,9 @@ def test_decides_constant_conditions_without_a_database(
         (Or((_IS_ONE, Predicted(_PERSON))), True, 2),
         (Or((_IS_ONE, Missing(_N))), True, 0),
         (Or(tuple(Compared("<", _N, Constant("number", Decimal(n))) for n in range(99))), True, 0),
-    ],
-)
-def test_finds_the_leading_indexes(predicate: Predicate, when: bool, scans: int) -> None:
-    assert compile_condition(predicate, Names(), when=when).scans == scans
+    ]
+    for predicate, when, scans in cases:
+        assert compile_condition(predicate, Names(), when=when).scans == scans, predicate
 
 
 _TAGS = Metadata("tags[]", 2, "string", True)
@@ -87,9 +80,8 @@ _MORE = Metadata("more[]", 3, "string", True)
 _CAT = Constant("string", "cat")
 
 
-@pytest.mark.parametrize(
-    ("predicate", "unique"),
-    [
+def test_finds_lists_that_name_an_inference_once() -> None:
+    cases: list[tuple[Predicate, bool]] = [
         (_IS_ONE, True),
         (Compared("<>", _N, _ONE), True),
         (Compared("=", _TAGS, _CAT), True),
@@ -100,24 +92,27 @@ _CAT = Constant("string", "cat")
         (Compared("=", _TAGS, _MORE), False),
         (Compared("=", _TAGS, _TAGS), False),
         (Compared("=", Property("inference_ids", "string"), _CAT), False),
-    ],
-)
-def test_finds_lists_that_name_an_inference_once(predicate: Predicate, unique: bool) -> None:
-    assert compile_condition(predicate, Names()).unique is unique
+    ]
+    for predicate, unique in cases:
+        assert compile_condition(predicate, Names()).unique is unique, predicate
 
 
-@pytest.mark.parametrize(
-    ("op", "lo", "hi"),
-    [("=", 0, 1), ("<", None, 0), ("<=", None, 1), (">", 1, None), (">=", 0, None)],
-)
-def test_received_at_is_a_span_of_uids(op: Comparison, lo: int | None, hi: int | None) -> None:
-    predicate = Compared(op, Property("received_at", "timestamp"), Constant("timestamp", _AT))
-    condition = compile_condition(predicate, Names())
-    after = uid_floor(_AT.replace(microsecond=1))
-    edges = {0: uid_floor(_AT), 1: after, None: None}
-    assert isinstance(condition, Received)
-    assert edges[lo] in {None, condition.lo}
-    assert edges[hi] in {None, condition.hi}
+def test_received_at_is_a_span_of_uids() -> None:
+    cases: list[tuple[Comparison, int | None, int | None]] = [
+        ("=", 0, 1),
+        ("<", None, 0),
+        ("<=", None, 1),
+        (">", 1, None),
+        (">=", 0, None),
+    ]
+    for op, lo, hi in cases:
+        predicate = Compared(op, Property("received_at", "timestamp"), Constant("timestamp", _AT))
+        condition = compile_condition(predicate, Names())
+        after = uid_floor(_AT.replace(microsecond=1))
+        edges = {0: uid_floor(_AT), 1: after, None: None}
+        assert isinstance(condition, Received), op
+        assert edges[lo] in {None, condition.lo}, op
+        assert edges[hi] in {None, condition.hi}, op
 
 
 def test_a_uid_that_is_spelt_otherwise_is_none() -> None:
@@ -137,17 +132,15 @@ def test_equalities_become_a_list() -> None:
     assert merge_equalities((_IS_ONE, nested)) == [Among(_N, (_ONE, two)), Not(_IS_ONE)]
 
 
-@pytest.mark.parametrize(
-    ("west", "east", "spans"),
-    [
+def test_spans_of_longitude() -> None:
+    cases: list[tuple[float, float, list[tuple[float, float]]]] = [
         (-1.0, 1.0, [(-1.0, 1.0)]),
         (-190.0, -170.0, [(-180.0, -170.0), (170.0, 180.0)]),
         (170.0, 190.0, [(170.0, 180.0), (-180.0, -170.0)]),
         (-190.0, 190.0, [(-180.0, 180.0)]),
-    ],
-)
-def test_spans_of_longitude(west: float, east: float, spans: list[tuple[float, float]]) -> None:
-    assert split_longitude(west, east) == spans
+    ]
+    for west, east, spans in cases:
+        assert split_longitude(west, east) == spans, west
 
 
 def test_joins_a_single_value_once() -> None:

@@ -16,21 +16,19 @@ def make_equality(value: object) -> dict[str, Any]:
     return {"op": "=", "args": [{"property": "a"}, value]}
 
 
-@pytest.mark.parametrize(
-    ("written", "value"),
-    [
+def test_a_number_is_exact() -> None:
+    cases: list[tuple[object, str]] = [
         (12345678901234567890, "12345678901234567890"),
         (Number("12345678901234567890.5"), "12345678901234567890.5"),
         (Decimal("0.1"), "0.1"),
         (0.1, "0.1"),
         (1e-7, "0.0000001"),
         (-0.0, "0"),
-    ],
-)
-def test_a_number_is_exact(written: object, value: str) -> None:
-    tree = parse_json(make_equality(written))
-    assert tree == Operation("=", (Named("a"), Scalar(Decimal(value))))
-    assert parse_json_text(write_json(to_json(tree))) == tree
+    ]
+    for written, value in cases:
+        tree = parse_json(make_equality(written))
+        assert tree == Operation("=", (Named("a"), Scalar(Decimal(value)))), written
+        assert parse_json_text(write_json(to_json(tree))) == tree, written
 
 
 def test_prints_numbers_as_python_numbers_if_exact() -> None:
@@ -43,9 +41,8 @@ def test_prints_numbers_as_python_numbers_if_exact() -> None:
     assert write_json(long).endswith("12345678901234567890]}")
 
 
-@pytest.mark.parametrize(
-    ("value", "path", "message"),
-    [
+def test_names_the_path_of_a_mistake(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[object, str, str]] = [
         (None, "filter", "null is no value here"),
         (5, "filter", "a filter is a condition, and this is a number"),
         ([], "filter", "a filter is a condition, and this is an array"),
@@ -96,15 +93,15 @@ def test_prints_numbers_as_python_numbers_if_exact() -> None:
             "filter",
             "known are prediction, count_predictions, distance",
         ),
-    ],
-)
-def test_names_the_path_of_a_mistake(value: object, path: str, message: str) -> None:
-    with pytest.raises(InvalidFilter) as refused:
-        parse_json(value)
-    (fault,) = refused.value.faults
-    assert fault.path == path
-    assert message in fault.message
-    assert path in refused.value.detail
+    ]
+    for value, path, message in cases:
+        with subtests.test(str(value)):
+            with pytest.raises(InvalidFilter) as refused:
+                parse_json(value)
+            (fault,) = refused.value.faults
+            assert fault.path == path
+            assert message in fault.message
+            assert path in refused.value.detail
 
 
 def test_a_member_given_twice_is_refused() -> None:

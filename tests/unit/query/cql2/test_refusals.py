@@ -13,9 +13,8 @@ def find_refusal(text: str) -> InvalidFilter:
     return caught.value
 
 
-@pytest.mark.parametrize(
-    ("text", "meant"),
-    [
+def test_a_slip_is_answered_with_what_was_meant() -> None:
+    for text, meant in [
         ("camera == 3", "="),
         ("camera != 3", "<>"),
         ("camera =< 3", "<="),
@@ -57,17 +56,14 @@ def find_refusal(text: str) -> InvalidFilter:
         ("s_intersect(a, POINT(1 2))", "S_INTERSECTS"),
         ("predictions(label = 'x')", "prediction"),
         ("a = ('x', 'y')", "A_EQUALS"),
-    ],
-)
-def test_a_slip_is_answered_with_what_was_meant(text: str, meant: str) -> None:
-    suggestions = find_refusal(text).faults[0].known
-    assert suggestions
-    assert suggestions[0].startswith(meant)
+    ]:
+        suggestions = find_refusal(text).faults[0].known
+        assert suggestions, text
+        assert suggestions[0].startswith(meant), text
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_explains_unreadable_filters() -> None:
+    for text, message in [
         ("", "the filter is empty"),
         (" \n", "the filter is empty"),
         ("a =", "the filter ends too early: expected a name, a number"),
@@ -104,11 +100,9 @@ def test_a_slip_is_answered_with_what_was_meant(text: str, meant: str) -> None:
         ("INTERVAL(DATE('2026-11-01'), '..') = a", "'DATE' is unexpected here"),
         ("2 ^ 3 ^ 4 = a", "'^' is unexpected here"),
         ("a = b = c", "'=' is unexpected here"),
-    ],
-)
-def test_explains_unreadable_filters(text: str, message: str) -> None:
-    assert message in find_refusal(text).faults[0].message
-    assert message in find_refusal(text).detail
+    ]:
+        assert message in find_refusal(text).faults[0].message, text
+        assert message in find_refusal(text).detail, text
 
 
 def test_a_caret_marks_the_position() -> None:
@@ -120,21 +114,17 @@ def test_a_caret_marks_the_position() -> None:
     assert error.detail == ("The filter cannot be read, line 2, column 18: equality is written =.")
 
 
-@pytest.mark.parametrize(
-    ("text", "position"),
-    [
+def test_line_column_and_length_are_numbers_too() -> None:
+    cases: list[tuple[str, tuple[int | None, int | None, int | None]]] = [
         ("a = 1\n  AND\tcamera-id == 'x'", (2, 18, 1)),
         ("a = 1 AND foo(a)", (1, 11, 6)),
         ("a =", (1, 4, 1)),
         ("é = 1 AND 'x", (1, 11, 2)),
         ("", (None, None, None)),
-    ],
-)
-def test_line_column_and_length_are_numbers_too(
-    text: str, position: tuple[int | None, int | None, int | None]
-) -> None:
-    [fault] = find_refusal(text).faults
-    assert (fault.line, fault.column, fault.length) == position
+    ]
+    for text, position in cases:
+        [fault] = find_refusal(text).faults
+        assert (fault.line, fault.column, fault.length) == position, text
 
 
 def test_a_long_line_is_cut_around_the_place() -> None:
@@ -158,9 +148,8 @@ def find_left_side(text: str) -> Node:
     return tree.args[0]
 
 
-@pytest.mark.parametrize(
-    ("text", "meant"),
-    [
+def test_suggests_what_a_filter_probably_meant() -> None:
+    cases: list[tuple[str, str | None]] = [
         ("camera-id = 3", '"camera-id"'),
         ("camera-id-2 = 3", '"camera-id-2"'),
         ("camera-007 = 3", '"camera-007"'),
@@ -172,10 +161,9 @@ def find_left_side(text: str) -> Node:
         ("a - 1.5 = 3", None),
         ("(a-b)-c = 3", None),
         ("5-3 = 3", None),
-    ],
-)
-def test_suggests_what_a_filter_probably_meant(text: str, meant: str | None) -> None:
-    assert meant_by(find_left_side(text)) == meant
+    ]
+    for text, meant in cases:
+        assert meant_by(find_left_side(text)) == meant, text
 
 
 def test_nothing_is_guessed_of_json() -> None:

@@ -38,9 +38,8 @@ def _resolve(text: str) -> Any:
     return argument.value
 
 
-@pytest.mark.parametrize(
-    ("text", "instant"),
-    [
+def test_a_relative_time_is_an_instant() -> None:
+    cases: list[tuple[str, datetime]] = [
         ("now()", _NOW),
         ("NOW()", _NOW),
         (_AGO, _NOW - timedelta(hours=1)),
@@ -53,15 +52,13 @@ def _resolve(text: str) -> Any:
         ("DATE('2026-03-31') - duration('P1M')", datetime(2026, 2, 28, tzinfo=UTC)),
         ("TIMESTAMP('2026-03-31T02:00:00+02:00') + duration('P1D')",
          datetime(2026, 4, 1, tzinfo=UTC)),
-    ],
-)  # fmt: skip
-def test_a_relative_time_is_an_instant(text: str, instant: datetime) -> None:
-    assert _resolve(text) == instant
+    ]  # fmt: skip
+    for text, instant in cases:
+        assert _resolve(text) == instant, text
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_accepts_relative_times_in_place_of_any_instant() -> None:
+    for text in [
         f"seen BETWEEN {_AGO} AND now()",
         f"seen IN ({_AGO}, now())",
         f"NOT seen <> {_AGO}",
@@ -70,13 +67,11 @@ def test_a_relative_time_is_an_instant(text: str, instant: datetime) -> None:
         f"T_INTERSECTS(INTERVAL(seen, now()), INTERVAL('2026-01-01', {_AGO}))",
         f"A_OVERLAPS(times, ({_AGO}))",
         f"prediction(score > 0.5) AND (a = 1 OR seen > {_AGO})",
-    ],
-)
-def test_accepts_relative_times_in_place_of_any_instant(text: str) -> None:
-    tree = _parse(text)
-    assert "2026-03-31T11:30:15.123456Z" in to_text(tree)
-    # What comes out is the standard's own: it is read again without a clock.
-    assert parse(to_text(tree)) == parse(to_json(tree)) == tree
+    ]:
+        tree = _parse(text)
+        assert "2026-03-31T11:30:15.123456Z" in to_text(tree), text
+        # What comes out is the standard's own: it is read again without a clock.
+        assert parse(to_text(tree)) == parse(to_json(tree)) == tree, text
 
 
 _DURATIONS = st.sampled_from(
@@ -121,9 +116,8 @@ def test_now_and_duration_are_names_without_brackets() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "column", "message", "suggestions"),
-    [
+def test_rejects_other_expressions_at_their_position(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, int, str, tuple[str, ...]]] = [
         ("seen > now() - duration('abc')", 25, "'abc' is not an ISO 8601 duration", ()),
         ("seen > now() - duration('pt1h')", 25, "is not an ISO", ("duration('PT1H')",)),
         ("seen > now() - duration('-PT1H')", 25, "no sign: subtract it", ()),
@@ -150,17 +144,15 @@ def test_now_and_duration_are_names_without_brackets() -> None:
         ("T_AFTER(a, INTERVAL(b-c, '..'))", 21, "no number", ('"b-c"',)),
         ("seen > today()", 8, "there is no function today", ("now",)),
         ("CASEI(now()) = 'x'", 7, "takes a text here, and this is a time", ()),
-    ],
-)
-def test_rejects_other_expressions_at_their_position(
-    text: str, column: int, message: str, suggestions: tuple[str, ...]
-) -> None:
-    with pytest.raises(InvalidFilter) as refused:
-        _parse(text)
-    [fault] = refused.value.faults
-    assert (fault.path, fault.line, fault.column) == ("filter", 1, column)
-    assert message in fault.message
-    assert fault.known[: len(suggestions)] == suggestions
+    ]
+    for text, column, message, suggestions in cases:
+        with subtests.test(text):
+            with pytest.raises(InvalidFilter) as refused:
+                _parse(text)
+            [fault] = refused.value.faults
+            assert (fault.path, fault.line, fault.column) == ("filter", 1, column)
+            assert message in fault.message
+            assert fault.known[: len(suggestions)] == suggestions
 
 
 def test_the_place_in_json_is_its_path() -> None:

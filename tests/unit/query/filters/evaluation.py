@@ -1,8 +1,9 @@
 """Filters as text, checked against keys that are said to be known, and evaluated."""
 
 import json
-from typing import Any
+from typing import Any, TypeVar
 
+from inference_store.inference.errors import StoreError
 from inference_store.inference.metadata import read_metadata
 from inference_store.query.cql2 import parse_text
 from inference_store.query.filters.check import Checked, check
@@ -11,6 +12,7 @@ from inference_store.query.filters.facts import Facts
 from inference_store.query.filters.known_keys import KnownKey, KnownKeys, UnknownKeys
 from inference_store.query.filters.typed import Kind
 
+Refusal = TypeVar("Refusal", bound=StoreError)
 _KEYS: dict[str, dict[Kind, int]] = {
     "frame_number": {"number": 90},
     "data_source": {"string": 90},
@@ -48,6 +50,15 @@ def check_filter(
 ) -> Checked:
     """The filter with types. Raises what `check` does."""
     return check(parse_text(text), known_keys, source=text, unknown_keys=unknown_keys)
+
+
+def find_refusal(text: str, error: type[Refusal], known_keys: KnownKeys = KNOWN) -> Refusal:
+    """Return the error with which a filter is refused."""
+    try:
+        check_filter(text, known_keys=known_keys)
+    except error as refusal:
+        return refusal
+    raise AssertionError(f"it is accepted: {text}")
 
 
 def make_facts(metadata: dict[str, Any] | None = None, **properties_by_name: Any) -> Facts:

@@ -9,7 +9,7 @@ import pytest
 from inference_store.index.key_registry import KeySeen, TypeSeen
 from inference_store.inference.errors import ImpossibleComparison, Invalid, UnknownKey
 from inference_store.inference.json_text import read_exactly, write_json
-from inference_store.query.cql2 import parse_json, to_json, to_text
+from inference_store.query.cql2 import parse_json, parse_text, to_json, to_text
 from inference_store.query.filters.check import check
 from inference_store.query.filters.evaluate import evaluate
 from inference_store.query.filters.from_conditions import (
@@ -30,9 +30,8 @@ def _make_entry(
     return MetadataEntry("metadata_filter[0]", key, type_, OPERATORS[operator], value)
 
 
-@pytest.mark.parametrize(
-    ("entry", "text"),
-    [
+def test_the_operators_as_trees() -> None:
+    cases: list[tuple[MetadataEntry, str]] = [
         (_make_entry("frame_number", "eq", "9000"), '"metadata.frame_number" = 9000'),
         (_make_entry("frame_number", "neq", Decimal("0.1")), '"metadata.frame_number" <> 0.1'),
         (_make_entry("frame_number", "gt", 1), '"metadata.frame_number" > 1'),
@@ -52,46 +51,46 @@ def _make_entry(
             _make_entry("seen", "gt", "2026-11-01"),
             "\"metadata.seen\" > TIMESTAMP('2026-11-01T00:00:00Z')",
         ),
+        (_make_entry("frame_number", "eq", "1e3"), '"metadata.frame_number" = 1000'),
+        (_make_entry("frame_number", "eq", "1000.00"), '"metadata.frame_number" = 1000'),
+        (_make_entry("frame_number", "eq", "9" * 1000), f'"metadata.frame_number" = {"9" * 1000}'),
+        (_make_entry("frame_number", "eq", "1e400"), '"metadata.frame_number" = 1e400'),
+        (_make_entry("frame_number", "eq", "1e-400"), '"metadata.frame_number" = 1e-400'),
         (_make_entry("width", "eq", 3), '"metadata.width" = 3'),
         (_make_entry("speed", "eq", "3"), "\"metadata.speed\" = '3'"),
         (_make_entry("speed", "eq", "3", "int"), '"metadata.speed" = 3'),
-    ],
-)
-def test_the_operators_as_trees(entry: MetadataEntry, text: str) -> None:
-    node = metadata_node(entry, KNOWN)
-    assert to_text(node).replace('"', "") == text.replace('"', "")
-    # Each compiles to CQL2-JSON.
-    assert parse_json(read_exactly(write_json(to_json(node)))) == node
+    ]
+    for entry, text in cases:
+        node = metadata_node(entry, KNOWN)
+        assert node == parse_text(text), entry
+        # Each compiles to CQL2-JSON.
+        assert parse_json(read_exactly(write_json(to_json(node)))) == node, entry
 
 
-@pytest.mark.parametrize("name", sorted(OPERATORS))
-@pytest.mark.parametrize(
-    "metadata", [{}, {"frame_number": 2}, {"frame_number": 5}, {"frame_number": None}]
-)
-def test_the_operators_mean_what_they_meant(name: str, metadata: dict[str, Any]) -> None:
-    operator = OPERATORS[name]
-    operands: dict[str, Any] = {"in": [2], "not_in": [2], "between": [1, 2]}
-    key, value = "frame_number", operands.get(name, 2)
-    if name == "like":
-        key, value = "data_source", "2"
-        texts = [
-            ("string", str(metadata_value))
-            for metadata_value in metadata.values()
-            if metadata_value is not None
-        ]
-        metadata = dict.fromkeys(["data_source"], *texts) if texts else {}
-    entry = _make_entry(key, name, None if name in ("exists", "missing") else value)
-    of = make_facts(metadata)
-    predicate = check(metadata_node(entry, KNOWN), KNOWN).predicate
-    rows: list[Any] = [leaf.value for leaf in of.metadata.leaves]
-    if name in ("exists", "missing"):
-        rows += [None for _ in of.metadata.presences]
-    assert (evaluate(predicate, of) is True) is operator.holds(rows, value)
+def test_the_operators_mean_what_they_meant() -> None:
+    operands: dict[str, Any] = {
+        **{"in": [2], "not_in": [2], "between": [2, 2], "like": "2"},
+        **{"exists": None, "missing": None},
+    }
+    values: list[Any] = [1, 2, 3, None]
+    for name, operator in OPERATORS.items():
+        key, operand = "frame_number", operands.get(name, 2)
+        sent = [{}, *({key: value} for value in values)]
+        if name == "like":
+            key = "data_source"
+            sent = [{}, {key: ("string", "2")}, {key: ("string", "5")}]
+        predicate = check(metadata_node(_make_entry(key, name, operand), KNOWN), KNOWN).predicate
+        for metadata in sent:
+            facts = make_facts(metadata)
+            rows: list[Any] = [leaf.value for leaf in facts.metadata.leaves]
+            if name in ("exists", "missing"):
+                rows += [None for _ in facts.metadata.presences]
+            holds = operator.holds(rows, operand)
+            assert (evaluate(predicate, facts) is True) is holds, (name, metadata)
 
 
-@pytest.mark.parametrize(
-    ("entry", "error", "path"),
-    [
+def test_errors_and_their_paths(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[MetadataEntry, type[Invalid], str]] = [
         (_make_entry("frame_no", "eq", 1), UnknownKey, "key"),
         (_make_entry("frame_number", "eq", "abc"), ImpossibleComparison, "value"),
         (_make_entry("frame_number", "eq", "1", "string"), ImpossibleComparison, "value"),
@@ -108,33 +107,38 @@ def test_the_operators_mean_what_they_meant(name: str, metadata: dict[str, Any])
         (_make_entry("data_source", "like", "a\\"), Invalid, "value"),
         (_make_entry("frame_number", "exists", 1), Invalid, "value"),
         (_make_entry("frame_number", "eq"), Invalid, "value"),
-    ],
-)
-def test_errors_and_their_paths(entry: MetadataEntry, error: type[Invalid], path: str) -> None:
-    with pytest.raises(error) as caught:
-        metadata_node(entry, KNOWN)
-    assert type(caught.value) is error
-    assert [fault.path for fault in caught.value.faults] == [f"metadata_filter[0].{path}"]
+        # one digit more than a stored number has, and one more of the exponent
+        (_make_entry("frame_number", "eq", "9" * 1001), ImpossibleComparison, "value"),
+        (_make_entry("frame_number", "eq", "1e401"), ImpossibleComparison, "value"),
+        (_make_entry("frame_number", "eq", "1e-401"), ImpossibleComparison, "value"),
+    ]
+    for entry, error, path in cases:
+        with subtests.test(str(entry)):
+            with pytest.raises(error) as caught:
+                metadata_node(entry, KNOWN)
+            assert type(caught.value) is error
+            assert [fault.path for fault in caught.value.faults] == [f"metadata_filter[0].{path}"]
 
 
 def test_an_unknown_key_names_the_nearest() -> None:
-    with pytest.raises(UnknownKey, match=r"'frame_no'\. The nearest are frame_number\.") as caught:
-        metadata_node(_make_entry("frame_no", "eq", 1), KNOWN)
-    assert caught.value.faults[0].known == ("frame_number",)
+    for key, said in [
+        ("frame_no", "'frame_no'. The nearest are frame_number."),
+        ("frame_numb", "'frame_numb'. None is spelt alike."),
+        ("label", "Predictions are asked by the body's `prediction`"),
+        ("prediction.score", "Predictions are asked by the body's `prediction`"),
+    ]:
+        with pytest.raises(UnknownKey) as caught:
+            metadata_node(_make_entry(key, "eq", 1), KNOWN)
+        assert said in caught.value.detail, key
+        assert caught.value.faults[0].known == KNOWN.nearest.get(key, ()), key
 
 
-@pytest.mark.parametrize("key", ["label", "prediction.score"])
-def test_a_column_of_predictions_is_no_key_and_the_condition_is_named(key: str) -> None:
-    with pytest.raises(UnknownKey, match=r"Predictions are asked by the body's `prediction`"):
-        metadata_node(_make_entry(key, "eq", 1), KNOWN)
-
-
-@pytest.mark.parametrize(("operator", "matches"), [("missing", True), ("eq", False)])
-def test_unknown_keys_can_be_empty(operator: str, matches: bool) -> None:
-    value = None if operator == "missing" else 1
-    node = metadata_node(_make_entry("frame_no", operator, value), KNOWN, "empty")
-    predicate = check(node, KNOWN, unknown_keys="empty").predicate
-    assert (evaluate(predicate, make_facts()) is True) is matches
+def test_unknown_keys_can_be_empty() -> None:
+    for operator, matches in [("missing", True), ("eq", False)]:
+        value = None if operator == "missing" else 1
+        node = metadata_node(_make_entry("frame_no", operator, value), KNOWN, "empty")
+        predicate = check(node, KNOWN, unknown_keys="empty").predicate
+        assert (evaluate(predicate, make_facts()) is True) is matches, operator
 
 
 def test_the_other_conditions() -> None:
@@ -165,9 +169,8 @@ def _make_known_keys(*types: tuple[str, str]) -> KnownKeys:
     return KnownKeys({"k": known_key(KeySeen(1, "k", types_seen))})
 
 
-@pytest.mark.parametrize(
-    ("types", "operator", "value", "text"),
-    [
+def test_stray_texts_make_no_text_of_a_value() -> None:
+    cases: list[tuple[list[tuple[str, str]], str, Any, str]] = [
         ([("float", ""), ("float", "not_finite")], "eq", "1.5", "k = 1.5"),
         ([("float", ""), ("float", "not_finite")], "gt", "9000", "k > 9000"),
         ([("float", ""), ("float", "not_finite")], "eq", "NaN", "k = 'NaN'"),
@@ -185,10 +188,7 @@ def _make_known_keys(*types: tuple[str, str]) -> KnownKeys:
             "2026-11-01",
             "k < TIMESTAMP('2026-11-01T00:00:00Z')",
         ),
-    ],
-)
-def test_stray_texts_make_no_text_of_a_value(
-    types: list[tuple[str, str]], operator: str, value: Any, text: str
-) -> None:
-    node = metadata_node(_make_entry("k", operator, value), _make_known_keys(*types))
-    assert to_text(node).replace('"', "").replace("metadata.", "") == text
+    ]
+    for types, operator, value, text in cases:
+        node = metadata_node(_make_entry("k", operator, value), _make_known_keys(*types))
+        assert to_text(node).replace('"', "").replace("metadata.", "") == text, types

@@ -20,9 +20,8 @@ def _save(text: str, known_keys: KnownKeys = KNOWN, **declared: str) -> SavedFil
 _NUMBERS = {name: key.key for name, key in KNOWN.keys.items() if key.key is not None}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_loads_the_filter_that_was_checked() -> None:
+    for text in [
         "frame_number > 98765432109876543210 AND NOT ok",
         "speed = 0.1 OR speed LIKE 'fa%' OR A_OVERLAPS(tags, ('a', 1))",
         "metadata.width = 3 AND inference.width = 3",
@@ -34,10 +33,8 @@ _NUMBERS = {name: key.key for name, key in KNOWN.keys.items() if key.key is not 
         "dataset_split = 'train'",
         "A_EQUALS(tags, (frame_number, 'a')) AND A_CONTAINS(tags, \"sizes[]\") IS NOT NULL",
         "(speed ^ 0.5 = 1) = ok AND S_INTERSECTS(location, location)",
-    ],
-)
-def test_loads_the_filter_that_was_checked(text: str) -> None:
-    assert resolve(_save(text).text, _NUMBERS) == check_filter(text).predicate
+    ]:
+        assert resolve(_save(text).text, _NUMBERS) == check_filter(text).predicate, text
 
 
 def test_loading_knows_what_was_known_then() -> None:
