@@ -1,5 +1,6 @@
 """Checks after any fault: every published event is stored exactly once, and nothing remains."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
@@ -65,6 +66,14 @@ async def wait_until_drained(
     except AssertionError as error:
         error.add_note(await describe_parked(engine))
         raise
+
+
+async def wait_for_more(engine: AsyncEngine, number: int, load: "asyncio.Task[None]") -> None:
+    """Wait until so many more records are in the books, or the load is over."""
+    before = (await counted(engine)).total()
+    await until(
+        lambda: counted(engine), lambda result: load.done() or result.total() >= before + number
+    )
 
 
 async def describe_parked(engine: AsyncEngine) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from tests.e2e.faults.books_close import check_ingested
+from tests.e2e.faults.books_close import check_ingested, wait_for_more
 from tests.e2e.faults.traffic import Published, make_captures
 from tests.servers.fixtures import unique
 from tests.service_process import Service
@@ -33,7 +33,7 @@ async def test_killed_at_random_moments(
         load = asyncio.create_task(published.under_load(coming, pause=0.6))
         for _ in range(KILLS // 2):
             await asyncio.to_thread(service.wait_ready)
-            await asyncio.sleep(moments.uniform(0.0, 1.0))
+            await wait_for_more(engine, moments.randint(0, 150), load)
             await asyncio.to_thread(service.kill)
             # A new group: in the old one the dead member would be waited for.
             service.restart(KAFKA_GROUP=unique("group"))

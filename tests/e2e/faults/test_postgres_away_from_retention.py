@@ -1,7 +1,6 @@
 """Postgres stopped and killed, over and over, while retention erases and events keep coming."""
 
 import asyncio
-import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index.database import create_engine
 from inference_store.index.tables import erasing, erasure, retention_run
+from tests.e2e.faults.away import read_unready_parts
 from tests.e2e.faults.books_close import counted, wait_until_drained
 from tests.e2e.faults.expiring import (
     check_in_the_end,
@@ -28,7 +28,6 @@ from tests.service_process import Service
 
 # How it goes, each time at another moment of an erasure.
 ROUNDS = ("stop", "kill", "kill", "stop", "kill", "stop")
-_LONGEST_AWAY_SECONDS = 1.5
 
 
 @pytest.fixture
@@ -66,7 +65,7 @@ async def test_erasures_outlive_postgres(
         services.append(Service("retention", own_environment, tmp_path))
         over = asyncio.Event()
         load = asyncio.create_task(publish_until(over, published))
-        await go_and_come_back(own_postgres, own_engine, random.Random(6))
+        await go_and_come_back(own_postgres, own_engine, services[1])
         over.set()
         coming = await load
         # Late redeliveries of everything do not bring back what was erased.
@@ -95,14 +94,15 @@ async def publish_until(over: asyncio.Event, published: Published) -> list[Captu
 
 
 async def go_and_come_back(
-    postgres: PostgresServer, engine: AsyncEngine, moments: random.Random
+    postgres: PostgresServer, engine: AsyncEngine, retention: Service
 ) -> None:
-    """Stop Postgres and start it again, each time while something is marked and not yet erased."""
-    for how in ROUNDS:
+    """Stop Postgres and start it again, each time while something is marked and not yet erased;
+    every other time only once retention has noticed."""
+    for number, how in enumerate(ROUNDS):
         await until(lambda: count_marks(engine), lambda count: count > 0)
-        await asyncio.sleep(moments.uniform(0.0, 0.1))
         await asyncio.to_thread(getattr(postgres, how))
-        await asyncio.sleep(moments.uniform(0.0, _LONGEST_AWAY_SECONDS))
+        if number % 2:
+            await until(lambda: read_unready_parts(retention), lambda away: "postgres" in away)
         await asyncio.to_thread(postgres.start)
 
 

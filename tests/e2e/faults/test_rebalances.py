@@ -9,14 +9,12 @@ import psutil
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from tests.e2e.faults.books_close import check_ingested, counted
+from tests.e2e.faults.books_close import check_ingested, counted, wait_for_more
 from tests.e2e.faults.traffic import Published, make_captures
 from tests.polling import until
 from tests.service_process import Service
 
 pytestmark = pytest.mark.real_kafka
-# The ingester's session timeout is 10 s; from then on another has its partitions.
-FROZEN_SECONDS = 13.0
 
 
 def make_two_ingesters(environment: dict[str, str], folder: Path) -> list[Service]:
@@ -51,10 +49,9 @@ async def test_ingesters_join_leave_and_are_killed(
         )
         for turn in range(6):
             service = services[turn % 2]
-            await asyncio.sleep(order.uniform(0.5, 2.0))
+            await wait_for_more(engine, order.randint(50, 200), load)
             end = service.kill if turn in (2, 5) else service.stop
             await asyncio.to_thread(end)
-            await asyncio.sleep(order.uniform(0.0, 1.0))
             service.restart()
             await asyncio.to_thread(service.wait_ready)
         await load
@@ -79,12 +76,11 @@ async def test_an_ingester_that_was_fenced_comes_back(
         some = make_captures(range(60_000, 61_200))
         await published.under_load(some[:300], pause=0.1)
         load = asyncio.create_task(published.under_load(some[300:900], pause=0.2))
-        await asyncio.sleep(0.4)
+        await wait_for_more(engine, 1, load)
         frozen.process.send_signal(signal.SIGSTOP)
         try:
             await load
-            await asyncio.sleep(FROZEN_SECONDS)
-            # The other has taken over everything.
+            # The other takes over everything once the session of the frozen one has ended.
             records = published.records
             await until(lambda: counted(engine), lambda result: result.total() == records)
         finally:
