@@ -3,6 +3,16 @@
 import time
 
 
+class CallableClock:
+    """Stands in for `time.monotonic` where a class takes its clock as an argument."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 class StoppedClock:
     """Stands in for the module `time`. A test moves it, so that no machine is too slow or too fast.
 

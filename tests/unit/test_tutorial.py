@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from tests.e2e.tutorial import PAGE, is_shown, read_steps
 
 
@@ -15,23 +13,11 @@ def test_every_answer_of_the_page_belongs_to_a_command() -> None:
     assert [json.loads(step.output) for step in steps if step.output.startswith("{")]
 
 
-@pytest.mark.parametrize(
-    ("expected", "is_true"),
-    [
-        ('{"a": 1}', True),
-        ('{"a": 2}', False),
-        ('{"c": 1}', False),
-        ('{"b": [{"x": "uid-…"}]}', True),
-        ('{"b": [{"x": "…-2"}]}', False),
-        ('{"b": [{}, {}, {}]}', False),
-        ("", True),
-    ],
-)
-def test_compares_an_answer_with_the_page(expected: str, *, is_true: bool) -> None:
+def test_compares_an_answer_with_the_page() -> None:
     printed = '{"a": 1, "b": [{"x": "uid-1", "y": null}, {"x": "uid-2"}]}'
-    assert is_shown(expected, printed) is is_true
-
-
-def test_a_text_is_compared_as_a_whole() -> None:
+    for expected in ('{"a": 1}', '{"b": [{"x": "uid-…"}]}', ""):
+        assert is_shown(expected, printed), expected
+    for expected in ('{"a": 2}', '{"c": 1}', '{"b": [{"x": "…-2"}]}', '{"b": [{}, {}, {}]}'):
+        assert not is_shown(expected, printed), expected
     assert is_shown("head … ok\n", "head 17 ok")
     assert not is_shown("head … ok\n", "head 17 ok\nand a failure")

@@ -25,17 +25,12 @@ def build_wheel(source: Path, target: Path) -> Path:
     return wheel
 
 
-def _list_sources() -> list[str]:
-    """Return what the image's build gets, so that a build of that alone is tried too."""
-    lines = (ROOT / ".dockerignore").read_text().splitlines()
-    return [line.removeprefix("!") for line in lines if line.startswith("!")]
-
-
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what a wheel is built from: a build writes beside its source."""
+    """A copy of what the image's build gets, and no more: a build writes beside its source."""
     copy = tmp_path_factory.mktemp("source")
-    for name in _list_sources():
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    for name in (line.removeprefix("!") for line in lines if line.startswith("!")):
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns(*_UNWANTED))
         else:

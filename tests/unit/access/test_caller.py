@@ -50,9 +50,8 @@ def test_only_everything_includes_data_of_no_model() -> None:
     assert not some.has_project(None)
 
 
-@pytest.mark.parametrize(
-    ("mine", "theirs", "lacking"),
-    [
+def test_refuses_to_grant_rights_that_the_caller_lacks() -> None:
+    for mine, theirs, lacking in (
         (OWNER, (READ_A, READ_P, DELETE_A), []),
         ((READ_A,), (READ_A,), []),
         ((READ_A,), (DELETE_A,), [Right.DELETE]),
@@ -64,12 +63,8 @@ def test_only_everything_includes_data_of_no_model() -> None:
             (Grant(role="analyst", model_id="a"),),
             sorted(ROLES["analyst"] - {Right.READ}, key=list(Right).index),
         ),
-    ],
-)
-def test_refuses_to_grant_rights_that_the_caller_lacks(
-    mine: tuple[Grant, ...], theirs: tuple[Grant, ...], lacking: list[Right]
-) -> None:
-    assert Caller("x", mine).lacks(theirs) == lacking
+    ):
+        assert Caller("x", mine).lacks(theirs) == lacking, mine
 
 
 def test_roles_are_expanded_once() -> None:
@@ -79,10 +74,10 @@ def test_roles_are_expanded_once() -> None:
     assert grant.expanded.project_id == "p"
 
 
-@pytest.mark.parametrize("ids", [{"model_id": "a\0"}, {"project_id": "\ud800"}, {"model_id": ""}])
-def test_ids_that_no_model_can_have(ids: dict[str, str]) -> None:
-    with pytest.raises(ValidationError):
-        Grant.model_validate({"rights": ["read"], **ids})
+def test_ids_that_no_model_can_have(subtests: pytest.Subtests) -> None:
+    for ids in ({"model_id": "a\0"}, {"project_id": "\ud800"}, {"model_id": ""}):
+        with subtests.test(ids=ids), pytest.raises(ValidationError):
+            Grant.model_validate({"rights": ["read"], **ids})
 
 
 def test_every_right_has_a_sentence() -> None:

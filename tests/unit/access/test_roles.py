@@ -1,7 +1,5 @@
 """Roles of the settings become grants, or a sentence says why not."""
 
-from typing import Any
-
 import pytest
 
 from inference_store.access.rights import Right
@@ -17,16 +15,14 @@ def test_reads_roles_from_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (grant.held, grant.project_id) == (frozenset({Right.READ}), "p")
 
 
-@pytest.mark.parametrize(
-    ("grants", "sentence"),
-    [
+def test_refuses_what_gives_no_rights(subtests: pytest.Subtests) -> None:
+    for grants, sentence in (
         ([{"role": "king"}], "ops.0.role: Input should be 'reader', 'analyst' or 'owner'."),
         ([{}], "ops.0: it gives nothing: name a role or rights."),
         ("owner", "ops: Input should be a valid tuple."),
-    ],
-)
-def test_refuses_what_gives_no_rights(grants: Any, sentence: str) -> None:
-    settings = make_settings(RoleSettings, oidc_roles={"ops": grants})
-    with pytest.raises(WrongSetting) as refused:
-        read_roles(settings)
-    assert str(refused.value) == f"INFERENCE_STORE_OIDC_ROLES: {sentence}"
+    ):
+        with subtests.test(grants=grants):
+            settings = make_settings(RoleSettings, oidc_roles={"ops": grants})
+            with pytest.raises(WrongSetting) as refused:
+                read_roles(settings)
+            assert str(refused.value) == f"INFERENCE_STORE_OIDC_ROLES: {sentence}"

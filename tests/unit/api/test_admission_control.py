@@ -11,35 +11,45 @@ from inference_store.inference.errors import TooManyQueries
 from inference_store.platform.metrics import SHOWN
 
 
-def _read_turns_taken() -> float:
-    return SHOWN["api"].get_sample_value("inference_store_api_turns_taken", {"kind": "query"}) or 0
+def _read(metric: str) -> float:
+    name = f"inference_store_api_turns_{metric}"
+    return SHOWN["api"].get_sample_value(name, {"kind": "query"}) or 0
+
+
+async def _let_wait(count: int) -> None:
+    """Let the tasks begin, of which so many wait."""
+    await asyncio.sleep(0)
+    assert _read("waiting") == count
+
+
+async def _ask(admission: AdmissionControl, caller: str) -> None:
+    async with admission.admit(caller):
+        await asyncio.sleep(0)
 
 
 @asynccontextmanager
-async def _hold_turns(admission: AdmissionControl, *callers: str) -> AsyncIterator[AsyncExitStack]:
+async def _hold_turns(admission: AdmissionControl, *callers: str) -> AsyncIterator[None]:
     async with AsyncExitStack() as stack:
         for caller in callers:
             await stack.enter_async_context(admission.admit(caller))
-        yield stack
+        yield
 
 
 async def test_one_caller_cannot_take_more_than_its_share() -> None:
-    admission = AdmissionControl("query", 3, 2, wait_seconds=0.01)
+    admission = AdmissionControl("query", 3, 2, wait_seconds=0)
     async with _hold_turns(admission, "a", "a"):
         with pytest.raises(TooManyQueries, match="QUERIES_AT_ONCE_PER_CALLER") as refused:
-            async with admission.admit("a"):
-                pass
+            await _ask(admission, "a")
         assert refused.value.retry_after_seconds == 1
         async with admission.admit("b"):
             with pytest.raises(TooManyQueries, match=r"\(INFERENCE_STORE_QUERIES_AT_ONCE\)"):
-                async with admission.admit("c"):
-                    pass
+                await _ask(admission, "c")
     async with _hold_turns(admission, "a", "a", "c"):
         pass
 
 
 async def test_admits_the_caller_with_fewest_running_then_the_first_to_arrive() -> None:
-    admission = AdmissionControl("query", 2, 2, wait_seconds=30)
+    admission = AdmissionControl("query", 2, 2, wait_seconds=300)
     order: list[str] = []
 
     async def ask(name: str) -> None:
@@ -47,10 +57,9 @@ async def test_admits_the_caller_with_fewest_running_then_the_first_to_arrive() 
             order.append(name)
             await asyncio.sleep(0)
 
-    async with _hold_turns(admission, "a") as mine:
-        await mine.enter_async_context(admission.admit("a"))
+    async with _hold_turns(admission, "a", "a"):
         requests = [asyncio.create_task(ask(name)) for name in ("a1", "a2", "b1", "b2")]
-        await asyncio.sleep(0.01)
+        await _let_wait(4)
         assert order == []
     await asyncio.gather(*requests)
     assert order[:2] == ["b1", "a1"]
@@ -58,52 +67,37 @@ async def test_admits_the_caller_with_fewest_running_then_the_first_to_arrive() 
 
 
 async def test_a_caller_that_leaves_while_waiting_takes_no_turn() -> None:
-    admission, before = AdmissionControl("query", 1, 1, wait_seconds=30), _read_turns_taken()
-
-    async def ask() -> None:
-        async with admission.admit("a"):
-            await asyncio.sleep(0)
-
+    admission, before = AdmissionControl("query", 1, 1, wait_seconds=300), _read("taken")
     async with admission.admit("b"):
-        leaving, staying = asyncio.create_task(ask()), asyncio.create_task(ask())
-        await asyncio.sleep(0.01)
+        leaving, staying = (asyncio.create_task(_ask(admission, "a")) for _ in range(2))
+        await _let_wait(2)
         leaving.cancel()
-    # let in at the very moment it is cancelled, or before: either way the next one is
-    leaving.cancel()
     await asyncio.wait([leaving])
-    await asyncio.wait_for(staying, 60)
+    await asyncio.wait_for(staying, 300)
     assert leaving.cancelled()
-    assert _read_turns_taken() == before
+    assert _read("taken") == before
     async with admission.admit("c", wait_seconds=0):
-        assert _read_turns_taken() == before + 1
+        assert _read("taken") == before + 1
 
 
 async def test_let_in_and_cancelled_at_once() -> None:
-    admission, before = AdmissionControl("query", 1, 1, wait_seconds=30), _read_turns_taken()
-
-    async def ask() -> None:
-        async with admission.admit("a"):
-            pass
-
+    admission, before = AdmissionControl("query", 1, 1, wait_seconds=300), _read("taken")
     async with admission.admit("b"):
-        leaving = asyncio.create_task(ask())
-        await asyncio.sleep(0.01)
+        leaving = asyncio.create_task(_ask(admission, "a"))
+        await _let_wait(1)
     leaving.cancel()
     await asyncio.wait([leaving])
-    assert _read_turns_taken() == before
+    assert _read("taken") == before
 
 
 async def test_a_crowd_does_not_wait() -> None:
     admission = AdmissionControl("query", 1, 1, wait_seconds=30)
-
-    async def ask(caller: str) -> None:
-        async with admission.admit(caller):
-            pass
-
     async with admission.admit("a"):
-        waiting = [asyncio.create_task(ask("a")) for _ in range(32)]
-        await asyncio.sleep(0.01)
+        waiting = [asyncio.create_task(_ask(admission, "a")) for _ in range(32)]
+        await _let_wait(32)
         with pytest.raises(TooManyQueries) as refused:
-            await ask("a")
+            await _ask(admission, "a")
         assert refused.value.retry_after_seconds == 30
-    await asyncio.gather(*waiting)
+        for request in waiting:
+            request.cancel()
+    await asyncio.wait(waiting)

@@ -7,13 +7,11 @@ from pathlib import Path
 import cramjam
 import httpx
 import pytest
-from fastapi import FastAPI
 
-from inference_store.api import console, problems
-from inference_store.api.paths import EscapedPaths
-from inference_store.api.security_headers import SecurityHeaders
-from inference_store.api.templates import Templates
+from inference_store.api import console
 from inference_store.inference.task_types import TASK_TYPES
+
+from .site_client import make_site_client
 
 _TASKS = Path(__file__).parents[3] / "console" / "src" / "lib" / "tasks.ts"
 SCRIPT = "let a = 1;\n" * 400
@@ -28,16 +26,7 @@ def client(tmp_path: Path) -> httpx.AsyncClient:
     (folder / "icon.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
     (folder / "assets" / "index-Ab12.js").write_text(SCRIPT)
     (tmp_path / "secret").write_text("secret")
-    return make_client(folder)
-
-
-def make_client(folder: Path) -> httpx.AsyncClient:
-    app = FastAPI(redirect_slashes=False, routes=console.list_routes(folder), docs_url=None)
-    app.state.templates = Templates([])
-    problems.handle_problems(app)
-    app.add_middleware(EscapedPaths)
-    app.add_middleware(SecurityHeaders)
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://api")
+    return make_site_client(console.list_routes(folder))
 
 
 async def test_the_page_is_asked_for_again_and_a_hashed_file_never(
@@ -60,19 +49,14 @@ async def test_it_has_the_strict_policy(client: httpx.AsyncClient) -> None:
     ]
 
 
-@pytest.mark.parametrize("coding", ["gzip", "zstd"])
-async def test_it_is_sent_compressed(client: httpx.AsyncClient, coding: str) -> None:
+async def test_it_is_sent_compressed(client: httpx.AsyncClient) -> None:
     url = "/console/assets/index-Ab12.js"
-    accepted = {"Accept-Encoding": coding}
-    async with client.stream("GET", url, headers=accepted) as answer:
-        sent = b"".join([piece async for piece in answer.aiter_raw()])
-        assert answer.headers["content-encoding"] == coding
-        assert "Accept-Encoding" in answer.headers["vary"]
-    content = gzip.decompress(sent) if coding == "gzip" else bytes(cramjam.zstd.decompress(sent))
-    assert content.decode() == SCRIPT
-
-
-async def test_it_is_sent_uncompressed_if_no_coding_is_accepted(client: httpx.AsyncClient) -> None:
+    for coding, decompress in (("gzip", gzip.decompress), ("zstd", cramjam.zstd.decompress)):
+        async with client.stream("GET", url, headers={"Accept-Encoding": coding}) as answer:
+            sent = b"".join([piece async for piece in answer.aiter_raw()])
+            assert answer.headers["content-encoding"] == coding
+            assert "Accept-Encoding" in answer.headers["vary"]
+        assert bytes(decompress(sent)).decode() == SCRIPT, coding
     answer = await client.get("/console/", headers={"Accept-Encoding": "identity"})
     assert "content-encoding" not in answer.headers
 
@@ -85,35 +69,30 @@ async def test_does_not_resend_unchanged_files(client: httpx.AsyncClient) -> Non
     assert (await client.get("/console/", headers={"If-None-Match": '"other"'})).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "name", ["gone.js", "assets", "assets/", "../secret", "..%2fsecret", "%2e%2e/secret", "/etc"]
-)
-async def test_there_is_nothing_else(client: httpx.AsyncClient, name: str) -> None:
-    answer = await client.get(f"/console/{name}")
-    assert answer.status_code == 404
-    assert "secret" not in answer.text.replace(name, "")
+async def test_there_is_nothing_else(client: httpx.AsyncClient) -> None:
+    names = ("gone.js", "assets", "assets/", "../secret", "..%2fsecret", "%2e%2e/secret", "/etc")
+    for name in names:
+        answer = await client.get(f"/console/{name}")
+        assert answer.status_code == 404, name
+        assert "secret" not in answer.text.replace(name, ""), name
 
 
-async def test_a_browser_is_led_there(client: httpx.AsyncClient) -> None:
+async def test_a_browser_is_led_there_and_other_clients_get_a_hint(
+    client: httpx.AsyncClient,
+) -> None:
     browser = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
     answer = await client.get("/", headers=browser)
     assert (answer.status_code, answer.headers["location"]) == (307, "console/")
     assert (await client.get("/console")).headers["location"] == "console/"
-
-
-@pytest.mark.parametrize("accept", ["*/*", "application/json", ""])
-async def test_other_clients_get_a_hint(client: httpx.AsyncClient, accept: str) -> None:
-    answer = await client.get("/", headers={"Accept": accept})
-    assert answer.status_code == 404
-    assert "/console/" in answer.json()["detail"]
-
-
-async def test_it_cannot_be_changed(client: httpx.AsyncClient) -> None:
     assert (await client.post("/console/")).status_code == 405
+    for accept in ("*/*", "application/json", ""):
+        answer = await client.get("/", headers={"Accept": accept})
+        assert answer.status_code == 404, accept
+        assert "/console/" in answer.json()["detail"], accept
 
 
 async def test_every_address_of_the_committed_page_is_answered() -> None:
-    client = make_client(console.FILES)
+    client = make_site_client(console.list_routes(console.FILES))
     page = (await client.get("/console/")).text
     addresses = re.findall(r'(?:src|href)="([^"]*)"', page)
     assert len(addresses) >= 3

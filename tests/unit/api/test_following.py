@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from inference_store.api import following
-from inference_store.api.following import Arrived, Look, follow
+from inference_store.api.following import Arrived, follow
 from inference_store.inference.errors import Busy, Unauthorized
 from inference_store.query.arrivals import Arrival
 
@@ -25,14 +25,8 @@ async def _collect_events(*looks: Any, heartbeat: float = 60.0) -> tuple[list[An
             raise arrivals
         return arrivals, [{"uid": arrival.uid} for arrival in arrivals[-following.MOST_SHOWN :]]
 
-    checked_look: Look = look
-    pieces = follow(
-        checked_look,
-        lambda: not remaining,
-        seconds=600,
-        look_seconds=0,
-        heartbeat_seconds=heartbeat,
-    )
+    times = {"seconds": 600.0, "look_seconds": 0.0, "heartbeat_seconds": heartbeat}
+    pieces = follow(look, lambda: not remaining, **times)
     return [_read_event(piece) async for piece in pieces], requests
 
 

@@ -6,6 +6,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from inference_store.api.foreground import Foreground, TrackForeground
+from tests.stopped_clock import CallableClock
 
 _SCOPE: Scope = {"type": "http"}
 _START: Message = {"type": "http.response.start", "status": 200}
@@ -20,57 +21,33 @@ async def send(_message: Message) -> None:
     pass
 
 
-class Clock:
-    """A clock that a test sets."""
-
-    def __init__(self) -> None:
-        self.seconds = 100.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
-async def test_nobody_waits_if_there_is_no_request() -> None:
-    assert not await Foreground().wait_until_idle(0, since=0)
-
-
 async def test_a_request_that_ended_just_now_still_counts() -> None:
-    clock = Clock()
+    clock = CallableClock()
     foreground = Foreground(clock)
     began = foreground.read_clock()
-    clock.seconds += 5
+    assert not await foreground.wait_until_idle(0, since=0), "there was no request"
+    clock.now += 5
     foreground.enter()
     foreground.leave()
-    clock.seconds += 0.9
+    assert not await foreground.wait_until_idle(0, since=clock.now), "it ended before the stream"
+    clock.now += 0.9
     assert await foreground.wait_until_idle(0, since=began)
-    clock.seconds += 0.2
+    clock.now += 0.2
     assert not await foreground.wait_until_idle(0, since=began)
-
-
-async def test_a_request_that_ended_before_the_stream_began_does_not_count() -> None:
-    foreground = Foreground(Clock())
-    foreground.enter()
-    foreground.leave()
-    assert not await foreground.wait_until_idle(0, since=foreground.read_clock())
 
 
 async def test_a_stream_waits_for_the_last_request_and_no_longer() -> None:
     foreground = Foreground()
     foreground.enter()
+    assert await foreground.wait_until_idle(0, since=0), "it does not wait for ever"
     foreground.enter()
-    waiting = asyncio.create_task(foreground.wait_until_idle(60, since=0))
+    waiting = asyncio.create_task(foreground.wait_until_idle(300, since=0))
     await asyncio.sleep(0)
     foreground.leave()
     await asyncio.sleep(0)
     assert not waiting.done()
     foreground.leave()
     assert await waiting
-
-
-async def test_a_stream_goes_on_beside_a_request_that_does_not_end() -> None:
-    foreground = Foreground()
-    foreground.enter()
-    assert await foreground.wait_until_idle(0.001, since=0)
 
 
 async def test_a_request_leaves_when_its_answer_begins() -> None:

@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from structlog.testing import capture_logs
@@ -13,30 +12,26 @@ from inference_store.platform.metrics import REFUSED
 from inference_store.query.deadline import OutOfTime, Overloaded
 
 
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
+def test_distinguishes_overload_from_timeouts() -> None:
+    for error, kind in (
         (PoolTimeout("QueuePool limit of size 10 overflow 0 reached"), "busy"),
         (Overloaded(), "busy"),
         (OutOfTime(), "query-timeout"),
         (OSError("Connection refused"), "unavailable"),
-    ],
-)
-def test_distinguishes_overload_from_timeouts(error: Exception, kind: str) -> None:
-    answer = build_problem(find_refusal(error))
-    body = json.loads(bytes(answer.body))
-    assert (answer.status_code, body["type"]) == (503, f"/docs/errors#{kind}")
-    assert int(answer.headers["Retry-After"]) > 0
-    # narrowing a question that did not run does not help
-    assert ("narrow" in body["detail"]) == (kind == "query-timeout")
+    ):
+        answer = build_problem(find_refusal(error))
+        body = json.loads(bytes(answer.body))
+        assert (answer.status_code, body["type"]) == (503, f"/docs/errors#{kind}"), error
+        assert int(answer.headers["Retry-After"]) > 0, error
+        # narrowing a question that did not run does not help
+        assert ("narrow" in body["detail"]) == (kind == "query-timeout"), error
 
 
 def test_a_slow_look_up_gets_no_advice_to_narrow_its_window() -> None:
     error = DBAPIError("SELECT", {}, Exception("canceling statement due to statement timeout"))
     refused = find_refusal(error)
     assert isinstance(refused, QueryTimeout)
-    assert "narrow" not in refused.detail
-    assert "again" in refused.detail
+    assert ("again" in refused.detail, "narrow" in refused.detail) == (True, False)
 
 
 def test_callers_are_not_told_where_the_object_store_is() -> None:

@@ -47,16 +47,9 @@ def test_fields_are_those_of_the_dataclass_in_their_order() -> None:
 
 def test_docstrings_are_those_of_the_dataclass_unless_the_model_has_its_own() -> None:
     properties = ShownThing.model_json_schema()["properties"]
-    descriptions = {
-        name: property_schema["description"]
-        for name, property_schema in properties.items()
-        if "description" in property_schema
-    }
-    assert descriptions == {
-        "id": "Given once.",
-        "model_id": "Null: there is none.",
-        "state": "How old it is.",
-    }
+    descriptions = [properties[name].get("description") for name in properties]
+    assert descriptions[:3] == ["Given once.", "Null: there is none.", None]
+    assert descriptions[3:] == ["How old it is.", None, None, None]
 
 
 def test_values_come_from_the_dataclass_and_its_properties() -> None:
@@ -72,20 +65,11 @@ def test_an_answer_that_breaks_its_promise_is_refused() -> None:
 
 
 def test_json_has_no_field_that_was_not_given() -> None:
-    things = [ShownThing.show(Thing(n, 1), model_id="m", model_name="n") for n in range(2)]
-    document = json.loads(bytes(Answer(ShownThings(items=things)).body))
-    assert document["items"][1] == {
-        "id": 1,
-        "model_id": "m",
-        "model_name": "n",
-        "state": "new",
-        "at": "2026-11-01T00:00:00.000000Z",
-        "is_new": True,
-    }
-
-
-def test_text_that_is_no_unicode_is_escaped() -> None:
-    thing = ShownThing.show(Thing(1, 1), model_id="m", model_name="\udc80", why="because")
-    document = json.loads(bytes(Answer(ShownThings(items=[thing])).body))
-    assert document["items"][0]["model_name"] == "\udc80"
-    assert document["items"][0]["why"] == "because"
+    things = [
+        ShownThing.show(Thing(1, 1), model_id="m", model_name="n"),
+        ShownThing.show(Thing(1, 1), model_id="m", model_name="\udc80", why="because"),
+    ]
+    first, second = json.loads(bytes(Answer(ShownThings(items=things)).body))["items"]
+    expected = {"id": 1, "model_id": "m", "model_name": "n", "state": "new", "is_new": True}
+    assert first == expected | {"at": "2026-11-01T00:00:00.000000Z"}
+    assert second == first | {"model_name": "\udc80", "why": "because"}

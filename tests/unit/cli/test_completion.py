@@ -18,21 +18,15 @@ printf '%s\\n' "${COMPREPLY[@]}"
 """
 
 
-@pytest.fixture
-def bash_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    path = tmp_path / "completion"
-    path.write_text(print_script("bash", capsys))
-    return path
-
-
 def print_script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
     assert main(["completion", shell]) == 0
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("typed", "completed"),
-    [
+def test_bash_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bash_script = tmp_path / "completion"
+    bash_script.write_text(print_script("bash", capsys))
+    for typed, completed in (
         (["pro"], {"proxy"}),
         (["re"], {"resume", "retention", "reconcile"}),
         (["migrate", "--ch"], {"--check"}),
@@ -40,23 +34,19 @@ def print_script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
         (["tail", "--no"], {"--no-follow"}),
         (["keys", "create", "--ro"], {"--role"}),
         (["keys", "create", "--role", "own"], {"owner"}),
-    ],
-)
-def test_bash_completes(typed: list[str], completed: set[str], bash_script: Path) -> None:
-    words = ["bash", "-c", _TAB, "tab", str(bash_script), "inference-store", *typed]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert set(done.stdout.split()) == completed
+    ):
+        words = ["bash", "-c", _TAB, "tab", str(bash_script), "inference-store", *typed]
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
+        assert set(done.stdout.split()) == completed, typed
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_every_command_is_there(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    output = print_script(shell, capsys)
-    assert [name for name in {**COMMANDS, **CLIENT_COMMANDS} if name not in output] == []
-
-
-@pytest.mark.parametrize("shell", [name for name in ("bash", "zsh", "fish") if shutil.which(name)])
-def test_the_shell_can_read_it(
-    shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_every_command_is_there_and_the_shell_can_read_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "script").write_text(print_script(shell, capsys))
-    subprocess.run([shell, "-n", str(tmp_path / "script")], check=True)
+    for shell in ("bash", "zsh", "fish"):
+        script = tmp_path / shell
+        script.write_text(print_script(shell, capsys))
+        output = script.read_text()
+        assert not [name for name in {**COMMANDS, **CLIENT_COMMANDS} if name not in output], shell
+        if shutil.which(shell):
+            subprocess.run([shell, "-n", str(script)], check=True)

@@ -23,12 +23,13 @@ def test_the_command_line_wins_over_the_environment() -> None:
     assert read_ports(parse("--port", "9002"), environment) == {"api": 9002, "proxy": 9001}
 
 
-@pytest.mark.parametrize("text", ["0", "65536", "http", "-1", "²"])
-def test_names_the_setting_of_a_malformed_port(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="INFERENCE_STORE_API_PORT"):
-        read_ports(parse(), {"INFERENCE_STORE_API_PORT": text})
-    with pytest.raises(SystemExit):
-        parse(f"--port={text}")
+def test_names_the_setting_of_a_malformed_port(subtests: pytest.Subtests) -> None:
+    for text in ("0", "65536", "http", "-1", "²"):
+        with subtests.test(text):
+            with pytest.raises(argparse.ArgumentTypeError, match="INFERENCE_STORE_API_PORT"):
+                read_ports(parse(), {"INFERENCE_STORE_API_PORT": text})
+            with pytest.raises(SystemExit):
+                parse(f"--port={text}")
 
 
 def test_settings_that_are_ignored_are_named_without_their_values() -> None:

@@ -1,7 +1,6 @@
 """`--help` of a command lists its settings, from the one list of them."""
 
 import re
-from collections.abc import Iterator
 from importlib import import_module
 
 import pytest
@@ -17,47 +16,37 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
 
 
-@pytest.mark.parametrize("group", GROUPS)
-def test_lists_every_setting_with_its_sentence(group: type[SettingsGroup]) -> None:
-    text = list_settings(group)
-    names = re.findall(rf"^  {PREFIX}([A-Z0-9_]+)", text, re.MULTILINE)
-    assert sorted(names) == sorted(name.upper() for name in group.model_fields)
-    words = " ".join(text.split())
-    assert all(doc in words for doc in field_docs(group).values())
+def test_lists_every_setting_with_its_sentence() -> None:
+    for group in GROUPS:
+        text = list_settings(group)
+        names = re.findall(rf"^  {PREFIX}([A-Z0-9_]+)", text, re.MULTILINE)
+        assert sorted(names) == sorted(name.upper() for name in group.model_fields), group
+        words = " ".join(text.split())
+        assert all(doc in words for doc in field_docs(group).values()), group
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_lists_defaults() -> None:
+    for line in (
         "PROXY_PORT (default: 8090)",
         "PROXY_UPSTREAM",
         "PROXY_GRACE_SECONDS (default: 20)",
         "S3_SECRET_KEY",
         "LOG_LEVEL (default: info)",
-    ],
-)
-def test_lists_defaults(line: str) -> None:
-    assert f"  {PREFIX}{line}\n" in list_settings(ProxySettings)
+    ):
+        assert f"  {PREFIX}{line}\n" in list_settings(ProxySettings), line
 
 
 def test_the_commands_own_come_first() -> None:
-    assert list_settings(ProxySettings).index("PROXY_PORT") < list_settings(ProxySettings).index(
-        "LOG_LEVEL"
-    )
-
-
-def list_commands_with_settings() -> Iterator[str]:
-    """The commands that read settings."""
-    for name in COMMANDS:
-        module = import_module(f"inference_store.cli.{name}")
-        if hasattr(module, "start_service") or name == "doctor":
-            yield name
+    text = list_settings(ProxySettings)
+    assert text.index("PROXY_PORT") < text.index("LOG_LEVEL")
 
 
 def test_every_command_that_reads_settings_lists_them() -> None:
-    commands = list(list_commands_with_settings())
-    assert {"proxy", "ingester", "api", "retention", "migrate"} <= set(commands)
-    for name in commands:
-        assert issubclass(import_module(f"inference_store.cli.{name}").SETTINGS, SettingsGroup), (
-            name
-        )
+    modules = {name: import_module(f"inference_store.cli.{name}") for name in COMMANDS}
+    reading = {
+        name: module
+        for name, module in modules.items()
+        if hasattr(module, "start_service") or name == "doctor"
+    }
+    assert {"proxy", "ingester", "api", "retention", "migrate"} <= reading.keys()
+    assert all(issubclass(module.SETTINGS, SettingsGroup) for module in reading.values())

@@ -1,5 +1,6 @@
 """A service that is set up wrongly ends with a sentence, and never shows a secret."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,62 +18,67 @@ from inference_store.platform.settings import (
     RetentionSettings,
 )
 
+Start = Callable[..., str]
+
 
 class Both(IngesterSettings, ApiSettings):
     """Settings of two services."""
 
 
-@pytest.mark.parametrize(
-    ("environment", "sentence"),
-    [
-        ({"KAFKA_SASL_PASSWORD": "hunter2"}, "INFERENCE_STORE_KAFKA_SASL_PASSWORD is set, but"),
-        ({"POSTGRES_POOL_SIZE": "none"}, "INFERENCE_STORE_POSTGRES_POOL_SIZE: "),
-        ({"S3_SECRET_KEY_FILE": "/nowhere"}, "INFERENCE_STORE_S3_SECRET_KEY_FILE: /nowhere cannot"),
-        ({"POSTGRES_DSN": "hunter2"}, "INFERENCE_STORE_POSTGRES_DSN: it names no server"),
-        ({"POSTGRES_DSN": "mysql://u:hunter2@h/d"}, "INFERENCE_STORE_POSTGRES_DSN: it names no"),
-        ({"POSTGRES_DSN": "postgresql:///d"}, "INFERENCE_STORE_POSTGRES_DSN: it names no server"),
-        ({"POSTGRES_DSN": "postgresql://h:p"}, "INFERENCE_STORE_POSTGRES_DSN: its host or port"),
-        ({"POSTGRES_DSN": "postgresql://[h/d"}, "INFERENCE_STORE_POSTGRES_DSN: its host or port"),
+@pytest.fixture
+def start_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
+    """Start, and return the message of its end, which never has the secret hunter2."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("AWS_WEB_IDENTITY_TOKEN_FILE", raising=False)
+
+    def start(
+        settings: type[LogSettings], environment: dict[str, str], checks: Checks | None = None
+    ) -> str:
+        with monkeypatch.context() as changed:
+            for name, value in environment.items():
+                changed.setenv(f"INFERENCE_STORE_{name}", value)
+            with pytest.raises(SystemExit) as end:
+                start_service(settings, "ingester", checks)
+        assert "hunter2" not in str(end.value)
+        return str(end.value)
+
+    return start
+
+
+def test_it_ends_with_a_sentence(start_in_vain: Start) -> None:
+    for setting, value, sentence in (
+        ("KAFKA_SASL_PASSWORD", "hunter2", " is set, but"),
+        ("POSTGRES_POOL_SIZE", "none", ": "),
+        ("S3_SECRET_KEY_FILE", "/nowhere", ": /nowhere cannot"),
+        ("POSTGRES_DSN", "hunter2", ": it names no server"),
+        ("POSTGRES_DSN", "mysql://u:hunter2@h/d", ": it names no"),
+        ("POSTGRES_DSN", "postgresql:///d", ": it names no server"),
+        ("POSTGRES_DSN", "postgresql://h:p", ": its host or port"),
+        ("POSTGRES_DSN", "postgresql://[h/d", ": its host or port"),
         (
-            {"POSTGRES_DSN": "postgresql+psycopg2://u:hunter2@h/d"},
-            "INFERENCE_STORE_POSTGRES_DSN: its driver is not here, asyncpg is: write postgresql://",
+            "POSTGRES_DSN",
+            "postgresql+psycopg2://u:hunter2@h/d",
+            ": its driver is not here, asyncpg is: write postgresql://",
         ),
         (
-            {"POSTGRES_DSN": "postgresql://h/d?sslmode=often"},
-            "INFERENCE_STORE_POSTGRES_DSN: its sslmode is not one of disable,",
+            "POSTGRES_DSN",
+            "postgresql://h/d?sslmode=often",
+            ": its sslmode is not one of disable,",
         ),
         (
-            {"POSTGRES_DSN": "postgresql://u:1?hunter2=x@h/d"},
-            "INFERENCE_STORE_POSTGRES_DSN: it has a parameter beside application_name, options,",
+            "POSTGRES_DSN",
+            "postgresql://u:1?hunter2=x@h/d",
+            ": it has a parameter beside application_name, options,",
         ),
-        ({"POSTGRES_READ_DSN": "replica"}, "INFERENCE_STORE_POSTGRES_READ_DSN: it names no server"),
-        ({"POSTGRESS_TLS": "x"}, "There is no setting INFERENCE_STORE_POSTGRESS_TLS"),
-    ],
-)
-def test_it_ends_with_a_sentence(
-    environment: dict[str, str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert start_in_vain(Both, environment, tmp_path, monkeypatch).startswith(sentence)
+        ("POSTGRES_READ_DSN", "replica", ": it names no server"),
+    ):
+        output = start_in_vain(Both, {setting: value})
+        assert output.startswith(f"INFERENCE_STORE_{setting}{sentence}"), value
+    output = start_in_vain(Both, {"POSTGRESS_TLS": "x"})
+    assert output.startswith("There is no setting INFERENCE_STORE_POSTGRESS_TLS")
 
 
-def start_in_vain(
-    settings: type[LogSettings],
-    environment: dict[str, str],
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    checks: Checks | None = None,
-) -> str:
-    """Return the message of a start that ends; it never has the secret hunter2."""
-    monkeypatch.chdir(folder)
-    for name, value in environment.items():
-        monkeypatch.setenv(f"INFERENCE_STORE_{name}", value)
-    with pytest.raises(SystemExit) as end:
-        start_service(settings, "ingester", checks)
-    assert "hunter2" not in str(end.value)
-    return str(end.value)
-
-
-def test_reports_all_mistakes_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_all_mistakes_at_once(start_in_vain: Start) -> None:
     environment = {
         "LOG_LEVEL": "loud",
         "OIDC_ROLES": '{"hunter2"',
@@ -90,7 +96,7 @@ def test_reports_all_mistakes_at_once(tmp_path: Path, monkeypatch: pytest.Monkey
         "KAFKA_SASL_MECHANISM": "PLAIN",
         "KAFKA_OAUTH_TOKEN_URL": "issuer",
     }
-    lines = start_in_vain(Both, environment, tmp_path, monkeypatch).splitlines()
+    lines = start_in_vain(Both, environment).splitlines()
     shortened = [line.replace("INFERENCE_STORE_", "$") for line in lines]
     for sentence in (
         "There is no setting $S3_KMS_KEY_FILE. ",
@@ -114,80 +120,52 @@ def test_reports_all_mistakes_at_once(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(shortened) == 15
 
 
-@pytest.mark.parametrize(
-    ("environment", "sentence"),
-    [
+def test_a_number_says_its_unit_with_an_example(start_in_vain: Start) -> None:
+    plain = "write seconds as a plain number, such as"
+    for setting, value, sentence in (
+        ("TOMBSTONE_SECONDS", "30d", f"as a number; {plain} 2592000 (30 days, the default)."),
+        ("RETENTION_POLL_SECONDS", "0", f"greater than 0; {plain} 1 (the default)."),
         (
-            {"TOMBSTONE_SECONDS": "30d"},
-            "parse string as a number; write seconds as a plain number, such as 2592000 (30 days,"
-            " the default).",
-        ),
-        (
-            {"RETENTION_POLL_SECONDS": "0"},
-            "greater than 0; write seconds as a plain number, such as 1 (the default).",
-        ),
-        (
-            {"CERTIFICATE_HEAD_LOCK_DAYS": "1y"},
+            "CERTIFICATE_HEAD_LOCK_DAYS",
+            "1y",
             "; write days as a plain number, such as 365 (the default).",
         ),
         (
-            {"RETENTION_INTERVAL_SECONDS": "inf"},
-            "be a finite number; write seconds as a plain number, such as 300 (5 minutes, the"
-            " default).",
+            "RETENTION_INTERVAL_SECONDS",
+            "inf",
+            f"be a finite number; {plain} 300 (5 minutes, the default).",
         ),
         (
-            {"RECONCILE_GRACE_SECONDS": "inf"},
-            "be a finite number; write seconds as a plain number, such as 86400 (1 day, the"
-            " default).",
+            "RECONCILE_GRACE_SECONDS",
+            "inf",
+            f"be a finite number; {plain} 86400 (1 day, the default).",
         ),
-    ],
-)
-def test_a_duration_says_its_unit_with_an_example(
-    environment: dict[str, str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert start_in_vain(RetentionSettings, environment, tmp_path, monkeypatch).endswith(sentence)
-
-
-def test_a_size_says_its_unit_with_an_example(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    output = start_in_vain(ApiSettings, {"API_MAX_BODY_BYTES": "3M"}, tmp_path, monkeypatch)
+    ):
+        assert start_in_vain(RetentionSettings, {setting: value}).endswith(sentence), setting
+    output = start_in_vain(ApiSettings, {"API_MAX_BODY_BYTES": "3M"})
     assert output.endswith("; write bytes as a plain number, such as 2097152 (2 MiB, the default).")
 
 
-def test_reports_failed_checks_with_the_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("AWS_WEB_IDENTITY_TOKEN_FILE", raising=False)
+def test_reports_failed_checks_with_the_rest(start_in_vain: Start) -> None:
     environment = {
         "CERTIFICATE_KEY": "hunter2",
         "S3_ROLE_ARN": "role",
         "RETENTION_ADMIN_PORT": "70000",
     }
-    output = start_in_vain(RetentionSettings, environment, tmp_path, monkeypatch, RETENTION_CHECKS)
+    output = start_in_vain(RetentionSettings, environment, RETENTION_CHECKS)
     assert "INFERENCE_STORE_RETENTION_ADMIN_PORT: " in output
     assert "INFERENCE_STORE_CERTIFICATE_KEY: it has no private key" in output
     assert "INFERENCE_STORE_S3_WEB_IDENTITY_TOKEN_FILE" in output
 
-
-def test_reports_unknown_roles_with_the_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     environment = {"API_TOKEN": "hunter2", "OIDC_ROLES": '{"ops": [{"role": "hunter2"}]}'}
-    lines = start_in_vain(ApiSettings, environment, tmp_path, monkeypatch, API_CHECKS).splitlines()
+    lines = start_in_vain(ApiSettings, environment, API_CHECKS).splitlines()
     assert [line.split(" it ")[0].split(" Input ")[0] for line in lines] == [
         "INFERENCE_STORE_API_TOKEN:",
         "INFERENCE_STORE_OIDC_ROLES: ops.0.role:",
     ]
 
-
-def test_reports_wrong_upstreams_and_protocols_with_the_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     environment = {"PROXY_UPSTREAM": "models", "PROXY_PROTOCOLS": "v2,v3,v4", "PROXY_PORT": "x"}
-    lines = start_in_vain(
-        ProxySettings, environment, tmp_path, monkeypatch, PROXY_CHECKS
-    ).splitlines()
+    lines = start_in_vain(ProxySettings, environment, PROXY_CHECKS).splitlines()
     assert [line.split(" ")[0] for line in lines] == [
         "INFERENCE_STORE_PROXY_PORT:",
         "INFERENCE_STORE_PROXY_PROTOCOLS:",

@@ -1,25 +1,20 @@
 """Answers of object stores become one of our reasons."""
 
-import pytest
-
 from inference_store.erasure.verify.failure_reasons import FAILURES, count_failure, find_reason
 from inference_store.platform.metrics import RETENTION_TROUBLE
 
 
-@pytest.mark.parametrize(
-    ("code", "message", "reason"),
-    [
+def test_a_reason_is_of_the_list() -> None:
+    for code, message, reason in (
         ("InvalidRequest", "Object is WORM protected and cannot be overwritten", "object_locked"),
         ("AccessDenied", "Access Denied because object protected by object lock.", "object_locked"),
         ("AccessDenied", "Access Denied.", "access_denied"),
         ("StillThere", "deleted without a fault, and listed still", "still_there"),
         ("TooLarge", "more than 64 MiB", "not_rewritten"),
         ("SlowDown", "Please reduce your request rate.", "other"),
-    ],
-)
-def test_a_reason_is_of_the_list(code: str, message: str, reason: str) -> None:
-    assert find_reason(code, message) == reason
-    assert reason in FAILURES
+    ):
+        assert find_reason(code, message) == reason, code
+        assert reason in FAILURES, code
 
 
 def test_counts_unlisted_reasons_as_other() -> None:

@@ -5,7 +5,6 @@ import json
 import tarfile
 from collections.abc import Mapping, Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,25 +70,20 @@ def test_the_same_rows_give_the_same_bytes() -> None:
     assert len(content) % tarfile.RECORDSIZE == 0
 
 
-@pytest.mark.parametrize(("suffix", "begin"), _PICTURES.items())
-def test_pictures_have_the_names_of_the_clients_datasets(suffix: str, begin: bytes) -> None:
-    assert suffix == find_suffix(begin, "text/html") == _find_suffix(begin)
+def test_pictures_have_the_names_of_the_clients_datasets() -> None:
+    for suffix, begin in _PICTURES.items():
+        assert suffix == find_suffix(begin, "text/html") == _find_suffix(begin), suffix
 
 
-@pytest.mark.parametrize(
-    ("content_type", "suffix"),
-    [
+def test_other_inputs_are_named_by_their_content_type() -> None:
+    for content_type, suffix in (
         ("application/json", "input.json"),
         ("TEXT/plain; charset=utf-8", "txt"),
         ("image/jp2", "jp2"),
         ("../../etc/passwd", "bin"),
         (None, "bin"),
-    ],
-)
-def test_other_inputs_are_named_by_their_content_type(
-    content_type: str | None, suffix: str
-) -> None:
-    content = write("webdataset", [[copy(make_plain_row(1), b"{}", content_type)]], _COPIES)
-    assert [*read(content)] == [
-        f"{make_plain_row(1).inference.uid}.{end}" for end in ("json", suffix)
-    ]
+    ):
+        content = write("webdataset", [[copy(make_plain_row(1), b"{}", content_type)]], _COPIES)
+        assert [*read(content)] == [
+            f"{make_plain_row(1).inference.uid}.{end}" for end in ("json", suffix)
+        ], content_type

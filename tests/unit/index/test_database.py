@@ -1,7 +1,6 @@
 """Which errors of the driver mean that the database is unavailable, and which that we are at
 fault."""
 
-import pytest
 from asyncpg.exceptions import (
     AdminShutdownError,
     ConnectionDoesNotExistError,
@@ -12,9 +11,8 @@ from asyncpg.exceptions import (
 from inference_store.index.database import is_transient
 
 
-@pytest.mark.parametrize(
-    ("error", "transient"),
-    [
+def test_distinguishes_transient_errors_from_defects() -> None:
+    for error, transient in (
         (InterfaceError("connection is closed"), True),
         # the error of a rollback after a connection was cut amid an operation
         (InterfaceError("cannot perform operation: another operation is in progress"), True),
@@ -22,7 +20,5 @@ from inference_store.index.database import is_transient
         (ConnectionDoesNotExistError("connection was closed in the middle of operation"), True),
         (AdminShutdownError("terminating connection due to administrator command"), True),
         (UndefinedColumnError("column does not exist"), False),
-    ],
-)
-def test_distinguishes_transient_errors_from_defects(error: Exception, transient: bool) -> None:
-    assert is_transient(error) is transient
+    ):
+        assert is_transient(error) is transient, error

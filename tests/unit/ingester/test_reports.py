@@ -61,9 +61,8 @@ def test_any_value_of_a_field_is_kept_or_refused(name: str, value: Any) -> None:
     read.report.booted_at.astimezone(UTC)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+def test_rejects_values_that_postgres_cannot_hold(subtests: pytest.Subtests) -> None:
+    for changes in (
         b'"seen":1e400',
         b'"producer":"\\ud800"',
         b'"producer":"\\u0000"',
@@ -73,14 +72,15 @@ def test_any_value_of_a_field_is_kept_or_refused(name: str, value: Any) -> None:
         b'"reported_at":"9999-12-31T23:59:59-14:00"',
         b'"x":' + b"[" * 20_000,
         b'"x":"' + b"y" * 70_000 + b'"',
-    ],
-)
-def test_rejects_values_that_postgres_cannot_hold(changes: bytes) -> None:
-    payload = encode(SOUND)[:-1] + b"," + changes + b"}"
-    with pytest.raises(ValueError):
-        _read(Record(payload), "cluster")
+    ):
+        with subtests.test(changes=changes):
+            payload = encode(SOUND)[:-1] + b"," + changes + b"}"
+            with pytest.raises(ValueError):
+                _read(Record(payload), "cluster")
 
 
-@pytest.mark.parametrize("timestamp", [None, -1, 0, 2**63, 10**30, 1_790_000_000_000])
-def test_any_time_of_a_record_is_a_time(timestamp: Any) -> None:
-    assert _time_of(Record(b"", timestamp)) < datetime.now(UTC) + timedelta(days=365_000)
+def test_any_time_of_a_record_is_a_time() -> None:
+    for timestamp in (None, -1, 0, 2**63, 10**30, 1_790_000_000_000):
+        assert _time_of(Record(b"", timestamp)) < datetime.now(UTC) + timedelta(days=365_000), (
+            timestamp
+        )

@@ -2,22 +2,13 @@
 
 from datetime import UTC, datetime
 
-import pytest
-
 from inference_store.index.accounting import Outcome, PartitionId
 from inference_store.index.records import Record, Rejection
 from inference_store.ingester.batch import MissingBlob, ReadRecord
 from inference_store.ingester.sources import FAILS_AFTER, Sources, source_of
+from tests.stopped_clock import CallableClock
 
 PARTITION = PartitionId("default", "events", 0, 0)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def read(producer: str, model_id: str | None) -> ReadRecord:
@@ -46,18 +37,18 @@ def test_everything_fails_if_nothing_was_stored() -> None:
     assert sources.failing_share == 1
 
 
-@pytest.mark.parametrize("outcome", [Outcome.DEAD, Outcome.PARKED])
-def test_a_source_fails_after_many_in_a_row(outcome: Outcome) -> None:
-    sources = Sources(60)
-    sources.note(make_outcomes("p", "large", Outcome.STORED, 90))
-    sources.note(make_outcomes("p", "small", Outcome.DUPLICATE, 10))
-    sources.note(make_outcomes("p", "large", outcome, FAILS_AFTER - 1))
-    assert sources.failing_share == 0
-    sources.note(make_outcomes("p", "large", outcome, 1))
-    assert sources.failing_share == 0.9
-    assert sources.worst == ("p", "large")
-    sources.note(make_outcomes("p", "large", Outcome.STORED, 10))
-    assert sources.failing_share == 0
+def test_a_source_fails_after_many_in_a_row() -> None:
+    for outcome in (Outcome.DEAD, Outcome.PARKED):
+        sources = Sources(60)
+        sources.note(make_outcomes("p", "large", Outcome.STORED, 90))
+        sources.note(make_outcomes("p", "small", Outcome.DUPLICATE, 10))
+        sources.note(make_outcomes("p", "large", outcome, FAILS_AFTER - 1))
+        assert sources.failing_share == 0, outcome
+        sources.note(make_outcomes("p", "large", outcome, 1))
+        assert sources.failing_share == 0.9, outcome
+        assert sources.worst == ("p", "large"), outcome
+        sources.note(make_outcomes("p", "large", Outcome.STORED, 10))
+        assert sources.failing_share == 0, outcome
 
 
 def test_invented_sources_weigh_nothing() -> None:
@@ -69,7 +60,7 @@ def test_invented_sources_weigh_nothing() -> None:
 
 
 def test_events_stored_long_ago_do_not_count() -> None:
-    clock = Clock()
+    clock = CallableClock()
     sources = Sources(60, clock)
     sources.note(make_outcomes("p", "old", Outcome.STORED, 90))
     clock.now += 61

@@ -97,17 +97,17 @@ async def test_two_pictures_have_two_outputs(serving: Serving) -> None:
     assert outputs[0].findings == outputs[1].findings
 
 
-@pytest.mark.parametrize("content", [b"", b"no picture"])
-async def test_rejects_data_that_is_no_picture(serving: Serving, content: bytes) -> None:
-    with pytest.raises(BadRequest, match="'a' is no picture"):
-        await serving.answer("face-detector", "", [Input("a", content)])
-    with pytest.raises(NoSuchModel, match="served are face-detector"):
-        await serving.answer("cars", "", [Input("a", content)])
+async def test_rejects_data_that_is_no_picture(serving: Serving, subtests: pytest.Subtests) -> None:
+    for content in (b"", b"no picture"):
+        with subtests.test(content=content):
+            with pytest.raises(BadRequest, match="'a' is no picture"):
+                await serving.answer("face-detector", "", [Input("a", content)])
+            with pytest.raises(NoSuchModel, match="served are face-detector"):
+                await serving.answer("cars", "", [Input("a", content)])
 
 
-@pytest.mark.parametrize(
-    ("path", "status"),
-    [
+async def test_answers_each_path_with_its_status(session: aiohttp.ClientSession) -> None:
+    for path, status in (
         ("/v2/health/live", 200),
         ("/v2/health/ready", 200),
         ("/v2", 200),
@@ -118,20 +118,15 @@ async def test_rejects_data_that_is_no_picture(serving: Serving, content: bytes)
         ("/v2/models/cars/ready", 404),
         ("/v2/models/cars", 404),
         ("/v3", 404),
-    ],
-)
-async def test_answers_each_path_with_its_status(
-    session: aiohttp.ClientSession, path: str, status: int
-) -> None:
-    async with session.get(path) as answer:
-        assert answer.status == status
-        if status != 200:
-            assert set(await answer.json()) == {"error"}
+    ):
+        async with session.get(path) as answer:
+            assert answer.status == status, path
+            if status != 200:
+                assert set(await answer.json()) == {"error"}, path
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+async def test_a_bad_body_is_refused_as_the_protocol_has_it(session: aiohttp.ClientSession) -> None:
+    for body in (
         b"{",
         b"[]",
         b'{"inputs": {}}',
@@ -140,14 +135,10 @@ async def test_answers_each_path_with_its_status(
         orjson.dumps({"inputs": [{**IMAGE, "data": ["no base64"]}]}),
         orjson.dumps({"inputs": [{**IMAGE, "data": ["", ""]}]}),
         orjson.dumps({"inputs": [{**IMAGE, "datatype": "FP32", "data": [1.5]}]}),
-    ],
-)
-async def test_a_bad_body_is_refused_as_the_protocol_has_it(
-    session: aiohttp.ClientSession, body: bytes
-) -> None:
-    async with session.post("/v2/models/face-detector/versions/1/infer/", data=body) as answer:
-        assert answer.status == 400
-        assert (await answer.json())["error"]
+    ):
+        async with session.post("/v2/models/face-detector/versions/1/infer/", data=body) as answer:
+            assert answer.status == 400, body
+            assert (await answer.json())["error"], body
 
 
 async def test_lists_its_models_over_grpc(channel: grpc.aio.Channel) -> None:

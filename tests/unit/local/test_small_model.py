@@ -59,9 +59,8 @@ def test_it_finds_what_the_demos_classifier_finds() -> None:
     assert right / len(digits) > 0.95
 
 
-@pytest.mark.parametrize(
-    ("colour", "lines", "greys"),
-    [
+def test_lines_are_read_by_their_filters() -> None:
+    for colour, lines, greys in (
         (0, b"\0\x01\x02\0\x03\x04", [[1, 2], [3, 4]]),
         (0, b"\x01\x01\x02\x02\x03\x04", [[1, 3], [4, 7]]),
         (0, b"\x03\x08\x02\x04\x03\x04", [[8, 6], [11, 12]]),
@@ -69,17 +68,12 @@ def test_it_finds_what_the_demos_classifier_finds() -> None:
         (0, b"\0\x05\x03\x02\x02\x01", [[5, 3], [7, 4]]),
         (2, b"\0\x03\x06\x09\x01\x01\x01\0\0\0\x03\x02\x02\x02", [[6, 1], [1, 2]]),
         (4, b"\0\x05\xff\x06\xff\0\x07\0\x08\0", [[5, 6], [7, 8]]),
-    ],
-)
-def test_lines_are_read_by_their_filters(
-    colour: int, lines: bytes, greys: list[list[float]]
-) -> None:
-    assert read_png(make_png(2, 2, colour, lines)).rows == greys
+    ):
+        assert read_png(make_png(2, 2, colour, lines)).rows == greys, colour
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
+def test_rejects_data_that_is_no_small_png(subtests: pytest.Subtests) -> None:
+    for content in (
         b"",
         b"no picture",
         make_png(2, 2, 0, b"\0\x01"),
@@ -90,11 +84,9 @@ def test_lines_are_read_by_their_filters(
         make_png(0, 2, 0, b"\0"),
         make_png(2, 2, 0, b"\0\x01\x02\0\x03\x04")[:20],
         make_png(2, 2, 0, b"\0\x01\x02\0\x03\x04").replace(b"x\x9c", b"xx"),
-    ],
-)
-def test_rejects_data_that_is_no_small_png(content: bytes) -> None:
-    with pytest.raises(NoPicture):
-        SmallClassifier().classify(content)
+    ):
+        with subtests.test(content=content), pytest.raises(NoPicture):
+            SmallClassifier().classify(content)
 
 
 @pytest.fixture

@@ -21,10 +21,10 @@ def test_nothing_connects_before_the_first_request() -> None:
     Blobs(make_blob_settings()).close()
 
 
-@pytest.mark.parametrize("endpoint", ["http://host/path", "host:9000"])
-def test_an_endpoint_with_a_path_or_no_scheme_is_refused(endpoint: str) -> None:
-    with pytest.raises(ValueError, match="http://host:port"):
-        Blobs(make_blob_settings(s3_endpoint=endpoint))
+def test_an_endpoint_with_a_path_or_no_scheme_is_refused(subtests: pytest.Subtests) -> None:
+    for endpoint in ("http://host/path", "host:9000"):
+        with subtests.test(endpoint), pytest.raises(ValueError, match="http://host:port"):
+            Blobs(make_blob_settings(s3_endpoint=endpoint))
 
 
 def test_a_bucket_off_the_list_is_refused_by_name() -> None:

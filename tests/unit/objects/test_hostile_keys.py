@@ -1,8 +1,7 @@
 """Whatever a storage key says, only our buckets on our own S3 server are ever asked for it."""
 
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -11,6 +10,7 @@ from inference_store.inference.errors import BlobMissing, ObjectStoreUnavailable
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 from inference_store.platform.settings import BlobSettings
+from tests.http_stub import Request, Response, serve_http
 
 INSIDE = (
     "http://169.254.169.254/latest/meta-data/",
@@ -52,84 +52,62 @@ REFUSED = (
 )
 
 
-class Server(ThreadingHTTPServer):
-    """Notes which host and path every request names, and has nothing."""
+class World(NamedTuple):
+    """Our client, the host of its server, and which host and path each request named."""
 
-    def __init__(self) -> None:
-        self.requests: list[tuple[str, str]] = []
-        super().__init__(("127.0.0.1", 0), _Handler)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Server
-
-    def do_GET(self) -> None:
-        self.server.requests.append((self.headers["Host"], self.path))
-        self.send_response(404)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    do_HEAD = do_GET
-
-    def log_message(self, *_: object) -> None:
-        """Tests read no access log."""
+    blobs: Blobs
+    host: str
+    asked: list[tuple[str, str]]
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    with Server() as running:
-        thread = Thread(target=running.serve_forever, daemon=True)
-        thread.start()
-        yield running
-        running.shutdown()
-        thread.join()
+def world() -> Iterator[World]:
+    asked: list[tuple[str, str]] = []
+
+    def answer(request: Request) -> Response:
+        asked.append((request.headers["Host"], request.path))
+        return Response(404)
+
+    with serve_http(answer) as endpoint:
+        keys = {"s3_access_key": "key", "s3_secret_key": "secret", "s3_bucket": "ours"}
+        settings = BlobSettings.model_validate(keys | {"s3_endpoint": endpoint})
+        with Blobs(settings) as blobs:
+            yield World(blobs, endpoint.removeprefix("http://"), asked)
 
 
-@pytest.fixture
-def blobs(server: Server) -> Iterator[Blobs]:
-    fields = {
-        "s3_endpoint": f"http://127.0.0.1:{server.server_port}",
-        "s3_access_key": "key",
-        "s3_secret_key": "secret",
-        "s3_bucket": "ours",
-    }
-    with Blobs(BlobSettings.model_validate(fields)) as opened:
-        yield opened
+def test_it_is_a_key_in_our_bucket(world: World) -> None:
+    for text in INSIDE:
+        key = world.blobs.parse(text)
+        assert key == StorageKey("ours", text)
+        world.asked.clear()
+        with pytest.raises((BlobMissing, ObjectStoreUnavailable)):
+            world.blobs.get(key, limit=10)
+        assert world.asked, text
+        for host, path in world.asked:
+            assert host == world.host, text
+            assert unquote(path.split("?")[0]) in {f"/ours/{text}", "/ours", "/ours/"}, text
+            assert "versionId" not in urlsplit(path).query, text
 
 
-@pytest.mark.parametrize("text", INSIDE)
-def test_it_is_a_key_in_our_bucket(server: Server, blobs: Blobs, text: str) -> None:
-    key = blobs.parse(text)
-    assert key == StorageKey("ours", text)
-    with pytest.raises((BlobMissing, ObjectStoreUnavailable)):
-        blobs.get(key, limit=10)
-    assert server.requests
-    for host, path in server.requests:
-        assert host == f"127.0.0.1:{server.server_port}"
-        assert unquote(path.split("?")[0]) in {f"/ours/{text}", "/ours", "/ours/"}
-        assert "versionId" not in urlsplit(path).query
+def test_it_is_refused(world: World, subtests: pytest.Subtests) -> None:
+    refused = r"not allowed|storage key|resolved away"
+    for text in REFUSED:
+        with subtests.test(text), pytest.raises(ValueError, match=refused):
+            world.blobs.parse(text)
+    assert world.asked == []
 
 
-@pytest.mark.parametrize("text", REFUSED)
-def test_it_is_refused(server: Server, blobs: Blobs, text: str) -> None:
-    with pytest.raises(ValueError, match=r"not allowed|storage key|resolved away"):
-        blobs.parse(text)
-    assert server.requests == []
-
-
-@pytest.mark.parametrize("name", ["x", "a//b"])
-async def test_a_bucket_that_is_allowed_no_more_is_not_asked(
-    server: Server, blobs: Blobs, name: str
-) -> None:
+async def test_a_bucket_that_is_allowed_no_more_is_not_asked(world: World) -> None:
     """A key that is stored already, of a bucket that was taken off the list since."""
-    key = StorageKey("strangers", name)
-    with pytest.raises(ObjectStoreUnavailable, match="S3_ALLOWED_BUCKETS"):
-        blobs.get(key, limit=1)
-    with pytest.raises(ObjectStoreUnavailable, match="S3_ALLOWED_BUCKETS"):
-        await blobs.stream(key)
-    with pytest.raises(ObjectStoreUnavailable, match="S3_ALLOWED_BUCKETS"):
-        blobs.put(key, b"x", content_type="text/plain")
-    with pytest.raises(BlobMissing, match="S3_ALLOWED_BUCKETS"):
-        blobs.presign(key, 60)
-    assert [fault.code for fault in blobs.delete_objects([key])] == ["BucketNotAllowed"]
-    assert server.requests == []
+    blobs = world.blobs
+    for key in (StorageKey("strangers", "x"), StorageKey("strangers", "a//b")):
+        with pytest.raises(ObjectStoreUnavailable, match="S3_ALLOWED_BUCKETS"):
+            blobs.get(key, limit=1)
+        with pytest.raises(ObjectStoreUnavailable, match="S3_ALLOWED_BUCKETS"):
+            await blobs.stream(key)
+        with pytest.raises(ObjectStoreUnavailable, match="S3_ALLOWED_BUCKETS"):
+            blobs.put(key, b"x", content_type="text/plain")
+        with pytest.raises(BlobMissing, match="S3_ALLOWED_BUCKETS"):
+            blobs.presign(key, 60)
+        assert [fault.code for fault in blobs.delete_objects([key])] == ["BucketNotAllowed"]
+    assert world.asked == []

@@ -72,9 +72,8 @@ def test_no_keys_no_results() -> None:
     assert fetch([]) == []
 
 
-@pytest.mark.parametrize(
-    ("error", "meaning"),
-    [
+def test_classifies_errors_of_the_client() -> None:
+    for error, meaning in (
         (FileNotFoundError("404 <Code>NoSuchKey</Code>"), BlobMissing),
         (FileNotFoundError("404 <Code>NoSuchBucket</Code>"), ObjectStoreUnavailable),
         (FileNotFoundError("404 <Code>NoSuchVersion</Code>"), BlobMissing),
@@ -84,7 +83,5 @@ def test_no_keys_no_results() -> None:
         (OSError("connection refused"), ObjectStoreUnavailable),
         (PermissionDeniedError("403 <Code>AccessDenied</Code>"), AccessDenied),
         (ValueError("could not parse path"), BlobMissing),
-    ],
-)
-def test_classifies_errors_of_the_client(error: Exception, meaning: type[Exception]) -> None:
-    assert type(translate_error(make_key("a"), error)) is meaning
+    ):
+        assert type(translate_error(make_key("a"), error)) is meaning, error

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 
-import pytest
 from opentelemetry.trace import INVALID_SPAN
 
 from inference_store.platform import traces
@@ -11,9 +10,8 @@ from inference_store.platform import traces
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
 
 
-@pytest.mark.parametrize(
-    ("environment", "is_requested"),
-    [
+def test_the_environment_decides() -> None:
+    for environment, is_requested in (
         ({}, False),
         (ENDPOINT, True),
         ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:4318/v1/traces"}, True),
@@ -22,10 +20,8 @@ ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
         (ENDPOINT | {"OTEL_TRACES_EXPORTER": ""}, True),
         (ENDPOINT | {"OTEL_SDK_DISABLED": "true"}, False),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": " "}, False),
-    ],
-)
-def test_the_environment_decides(environment: dict[str, str], is_requested: bool) -> None:
-    assert traces.is_requested(environment) is is_requested
+    ):
+        assert traces.is_requested(environment) is is_requested, environment
 
 
 def test_off_it_makes_nothing() -> None:
@@ -46,7 +42,6 @@ def run(code: str, environment: dict[str, str]) -> str:
 
 SDK = (
     "import sys\n"
-    "import inference_store.cli.ingester, inference_store.cli.api, inference_store.cli.retention\n"
     "from inference_store.platform import traces\n"
     "traces.configure('api')\n"
     "print(traces.is_on(), any(name.startswith('opentelemetry.sdk') for name in sys.modules))\n"
@@ -55,11 +50,10 @@ SDK = (
 
 
 def test_imports_the_sdk_only_if_traces_are_enabled() -> None:
+    """tests/unit/cli/test_imports.py says the same of each service."""
     assert run(SDK, {}).strip().endswith("False False")
     assert run(SDK, ENDPOINT).strip().endswith("True True")
-
-
-def test_logs_an_unsupported_protocol_and_continues() -> None:
+    # one that is not supported is logged
     output = run(SDK, ENDPOINT | {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
     assert "only http/protobuf is spoken" in output
     assert "False False" in output

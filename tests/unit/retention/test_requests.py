@@ -1,5 +1,3 @@
-import pytest
-
 from inference_store.index.sidecars import without_request
 
 
@@ -9,11 +7,9 @@ def test_deletes_only_the_request() -> None:
     assert rest == b'{"a": 1.50, "b": ["\\ud800", 1e999]}'
 
 
-@pytest.mark.parametrize(
-    "blob", [b"", b"not json", b"[1]", b'"request"', b'{"a": {"request": 1}}', b"\xff\xfe"]
-)
-def test_leaves_blobs_without_a_request_alone(blob: bytes) -> None:
-    assert without_request(blob) is None
+def test_leaves_blobs_without_a_request_alone() -> None:
+    for blob in (b"", b"not json", b"[1]", b'"request"', b'{"a": {"request": 1}}', b"\xff\xfe"):
+        assert without_request(blob) is None, blob
 
 
 def test_bytes_that_are_not_utf_8_survive() -> None:

@@ -54,6 +54,7 @@ class _Body:
                 message = await self._receive()
         except TimeoutError:
             self._connection.close("body")
+            self._is_whole = True  # what still arrives must not be counted as late again
             return await self._receive()  # the message that it is closed
         self._seconds_left += len(message.get("body", b"")) / LEAST_RATE - (loop.time() - began)
         self._is_whole = not message.get("more_body", False)

@@ -24,17 +24,13 @@ def test_evicts_the_least_recently_used() -> None:
     assert cache.bytes == 3 * 4096
 
 
-def test_does_not_keep_an_item_larger_than_the_cache() -> None:
+def test_counts_an_item_put_twice_once_and_keeps_none_larger_than_the_cache() -> None:
     cache = ThumbnailCache(4096)
-    cache.put(_make_key(0), _make_thumbnail(5000))
-    assert (cache.get(_make_key(0)), cache.bytes) == (None, 0)
-
-
-def test_counts_an_item_put_twice_once() -> None:
-    cache = ThumbnailCache()
-    cache.put(_make_key(0), _make_thumbnail())
-    cache.put(_make_key(0), _make_thumbnail())
-    assert cache.bytes == 4096
+    cache.put(_make_key(1), _make_thumbnail(5000))
+    assert (cache.get(_make_key(1)), cache.bytes) == (None, 0)
+    for _ in range(2):
+        cache.put(_make_key(0), _make_thumbnail())
+        assert cache.bytes == 4096
 
 
 def test_an_inference_is_forgotten_in_every_size() -> None:

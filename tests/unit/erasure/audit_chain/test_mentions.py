@@ -1,15 +1,10 @@
 """A subject is found in the audit however it is spelt, and nothing else is."""
 
-from typing import Any
-
-import pytest
-
 from inference_store.erasure.audit_chain.mentions import mentions
 
 
-@pytest.mark.parametrize(
-    ("detail", "key", "value"),
-    [
+def test_key_and_value_are_found() -> None:
+    for detail, key, value in (
         ({"filter": "driver = 'O''Brien'"}, "driver", "O'Brien"),
         ({"filter": "metadata.driver LIKE '%ann%'"}, "driver", "ann"),
         ({"filter": '"the ""driver""" = \'ann\''}, 'the "driver"', "ann"),
@@ -27,16 +22,13 @@ from inference_store.erasure.audit_chain.mentions import mentions
         ({"filter": "CASEI(driver) = 'ann lee'"}, "Driver", "Ann  Lee"),
         ({"filter": "ACCENTI(driver) = 'jose'"}, "driver", "José"),
         ({"reason": "asked by driver JOSE\u0301"}, "driver", "José"),
-    ],
-)
-def test_key_and_value_are_found(detail: Any, key: str, value: str) -> None:
-    assert mentions(detail, key, value)
-    assert mentions([{"deeper": [detail]}], key, value)
+    ):
+        assert mentions(detail, key, value), detail
+        assert mentions([{"deeper": [detail]}], key, value), detail
 
 
-@pytest.mark.parametrize(
-    ("detail", "value"),
-    [
+def test_a_value_that_tells_enough_is_found_without_the_key() -> None:
+    for detail, value in (
         ({"reason": "Ann Lee asked (ann), by letter."}, "ann"),
         ({"reason": "the case of ann."}, "ann"),
         ({"name": "The case of ANN"}, "ann"),
@@ -45,15 +37,12 @@ def test_key_and_value_are_found(detail: Any, key: str, value: str) -> None:
         ({"reason": "file 104455/26 of 104455"}, "104455"),
         ({"filter": "rider = 'O''Brien'"}, "O'Brien"),
         ({"filter": '{"args": [{"property": "rider"}, "ann"]}'}, "ann"),
-    ],
-)
-def test_a_value_that_tells_enough_is_found_without_the_key(detail: Any, value: str) -> None:
-    assert mentions(detail, "driver", value)
+    ):
+        assert mentions(detail, "driver", value), detail
 
 
-@pytest.mark.parametrize(
-    ("detail", "key", "value"),
-    [
+def test_does_not_find_similar_values() -> None:
+    for detail, key, value in (
         ({"filter": "driver = 'annual'"}, "driver", "ann"),
         ({"filter": "rider = 'a'"}, "driver", "a"),
         ({"filter": "drivers = 'ann-marie' OR mail = 'ann@b.org'"}, "driver", "ann"),
@@ -67,7 +56,5 @@ def test_a_value_that_tells_enough_is_found_without_the_key(detail: Any, value: 
         ({"args": [{"property": "fit"}, True]}, "fit", "false"),
         ({"filter": "{not json", "n": None}, "driver", "ann"),
         ({}, "driver", "ann"),
-    ],
-)
-def test_does_not_find_similar_values(detail: Any, key: str, value: str) -> None:
-    assert not mentions(detail, key, value)
+    ):
+        assert not mentions(detail, key, value), detail

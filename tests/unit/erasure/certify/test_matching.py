@@ -21,14 +21,16 @@ def test_a_filter_as_it_was_written() -> None:
     assert not is_of_subject(certificate, [KEY], "mail", "a@b.org")
 
 
-@pytest.mark.parametrize("type", [None, "string", "str"])
-def test_matches_a_subject_of_any_type(type: str | None) -> None:
-    certificate = make_certificate(subject={"key": "person_id", "type": type, "value": "p-1"})
-    assert is_of_subject(certificate, [KEY], "person_id", "p-1")
-    assert not is_of_subject(certificate, [KEY], "person_id", "p-2")
-    assert not is_of_subject(certificate, [KEY], "person", "p-1")
-    assert is_of_subject(certificate, [KEY], "person_id", "p-1", type="str") == (type == "str")
-    assert not is_of_filter(certificate, [KEY], "person_id = 'p-1'")
+def test_matches_a_subject_of_any_type() -> None:
+    for type in (None, "string", "str"):
+        certificate = make_certificate(subject={"key": "person_id", "type": type, "value": "p-1"})
+        assert is_of_subject(certificate, [KEY], "person_id", "p-1"), type
+        assert not is_of_subject(certificate, [KEY], "person_id", "p-2"), type
+        assert not is_of_subject(certificate, [KEY], "person", "p-1"), type
+        assert is_of_subject(certificate, [KEY], "person_id", "p-1", type="str") == (
+            type == "str"
+        ), type
+        assert not is_of_filter(certificate, [KEY], "person_id = 'p-1'"), type
 
 
 def test_requires_the_signing_key() -> None:

@@ -36,29 +36,29 @@ def test_equal_entries_have_different_hashes() -> None:
     assert make_entry({"subject": "jane"}).body_hash != make_entry({"subject": "jane"}).body_hash
 
 
-@pytest.mark.parametrize("name", ["number", "kind", "at", "actor", "previous", "body_hash", "hash"])
-def test_detects_a_changed_head(name: str) -> None:
-    document = json.loads(make_entry().encode())
-    other = {"number": 4, "at": AT.replace(year=2025).isoformat()}.get(name, "f" * 64)
-    document[name] = other
-    with pytest.raises(DamagedEntry):
-        decode(json.dumps(document).encode())
+def test_detects_a_changed_head(subtests: pytest.Subtests) -> None:
+    for name in ("number", "kind", "at", "actor", "previous", "body_hash", "hash"):
+        with subtests.test(name):
+            document = json.loads(make_entry().encode())
+            other = {"number": 4, "at": AT.replace(year=2025).isoformat()}.get(name, "f" * 64)
+            document[name] = other
+            with pytest.raises(DamagedEntry):
+                decode(json.dumps(document).encode())
 
 
-@pytest.mark.parametrize("name", ["body", "note", "client", "salt"])
-def test_detects_a_changed_body(name: str) -> None:
-    document = json.loads(make_entry().encode())
-    document[name] = {"body": {}, "note": None, "client": None, "salt": ""}[name]
-    with pytest.raises(DamagedEntry, match="body"):
-        decode(json.dumps(document).encode())
+def test_detects_a_changed_body(subtests: pytest.Subtests) -> None:
+    for name in ("body", "note", "client", "salt"):
+        with subtests.test(name):
+            document = json.loads(make_entry().encode())
+            document[name] = {"body": {}, "note": None, "client": None, "salt": ""}[name]
+            with pytest.raises(DamagedEntry, match="body"):
+                decode(json.dumps(document).encode())
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"[]", b"{}", b"null", b'{"format": 2}', b"\xff", b"[" * 100_000]
-)
-def test_rejects_damaged_entries(data: bytes) -> None:
-    with pytest.raises(DamagedEntry):
-        decode(data)
+def test_rejects_damaged_entries(subtests: pytest.Subtests) -> None:
+    for data in (b"", b"[]", b"{}", b"null", b'{"format": 2}', b"\xff", b"[" * 100_000):
+        with subtests.test(data=data), pytest.raises(DamagedEntry):
+            decode(data)
 
 
 def test_reports_a_deeply_nested_body_as_damaged() -> None:

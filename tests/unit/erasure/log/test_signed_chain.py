@@ -38,9 +38,8 @@ def test_follows_keys_and_certificates() -> None:
     assert chain.restarts == []
 
 
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [
+def test_rejects_what_does_not_follow(subtests: pytest.Subtests) -> None:
+    for data, reason in (
         (b"{}", "it is no JSON object"),
         (b"[" * 100_000, "it cannot be read"),
         (certify(FIRST, Link(7, b"")), "it says that it is number 8"),
@@ -48,15 +47,14 @@ def test_follows_keys_and_certificates() -> None:
         (certify(SECOND, Link(1, b"")), "the signature is not of key"),
         (certify(FIRST, Link(1, b""), kind="other"), "it is of no kind that there is: other"),
         (sign_document(FIRST, "certificate", {}).data, "it says that it is number None"),
-    ],
-)
-def test_rejects_what_does_not_follow(data: bytes, reason: str) -> None:
-    chain = begin()
-    end = chain.end
-    with pytest.raises(BrokenChain, match="certificate 2") as broken:
-        chain.follow(data)
-    assert reason in str(broken.value)
-    assert (chain.end, chain.keys) == (end, (FIRST.public,))
+    ):
+        with subtests.test(data=data):
+            chain = begin()
+            end = chain.end
+            with pytest.raises(BrokenChain, match="certificate 2") as broken:
+                chain.follow(data)
+            assert reason in str(broken.value)
+            assert (chain.end, chain.keys) == (end, (FIRST.public,))
 
 
 def test_rejects_a_first_document_without_a_key() -> None:

@@ -6,11 +6,7 @@ import pytest
 
 from inference_store.erasure.certify.documents import hash_values
 from inference_store.erasure.log.keys import NoKey, new_key, read_keys
-from inference_store.erasure.log.signed_document import (
-    NotSigned,
-    read_document,
-    sign_document,
-)
+from inference_store.erasure.log.signed_document import NotSigned, read_document, sign_document
 
 
 def test_a_signed_document_is_read_back() -> None:

@@ -3,8 +3,6 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pytest
-
 from inference_store.erasure.policies import (
     DEFAULT,
     KEEP_ALL,
@@ -32,12 +30,10 @@ def make_rule(filter: str | None, keep: str, **more: Any) -> dict[str, Any]:
 def make_policy(
     *policies: tuple[PolicyOwner, list[dict[str, Any]], dict[str, Any]],
 ) -> EffectivePolicy:
-    return merge_policies(
-        [
-            (of, 1, RetentionPolicy.model_validate({"rules": rules, **more}))
-            for of, rules, more in policies
-        ]
-    )
+    return merge_policies([
+        (of, 1, RetentionPolicy.model_validate({"rules": rules, **more}))
+        for of, rules, more in policies
+    ])  # fmt: skip
 
 
 def make_facts(score: float | None) -> Facts:
@@ -50,23 +46,15 @@ def find_days_ago(number: float) -> datetime:
 
 LOW = make_rule("top_score < 0.4", "P1D", name="low")
 HIGH = make_rule("top_score > 0.9", "P9D")
+MONTH = make_rule(None, "P30D")
 
 
-@pytest.mark.parametrize(
-    ("score", "of", "number"),
-    [(0.1, MODEL, 0), (0.95, PROJECT, 0), (0.5, DEFAULT, 0), (None, DEFAULT, 0)],
-)
-def test_the_first_rule_that_is_true_decides(
-    score: float | None, of: PolicyOwner, number: int
-) -> None:
-    deciding = make_policy(
-        (MODEL, [LOW], {}), (PROJECT, [HIGH], {}), (DEFAULT, [make_rule(None, "P30D")], {})
-    ).find_rule(make_facts(score))
-    assert deciding is not None
-    assert (deciding.of, deciding.number) == (of, number)
-
-
-def test_keeps_inferences_that_no_rule_applies_to() -> None:
+def test_the_first_rule_that_is_true_decides() -> None:
+    policy = make_policy((MODEL, [LOW], {}), (PROJECT, [HIGH], {}), (DEFAULT, [MONTH], {}))
+    for score, of in ((0.1, MODEL), (0.95, PROJECT), (0.5, DEFAULT), (None, DEFAULT)):
+        deciding = policy.find_rule(make_facts(score))
+        assert deciding is not None, score
+        assert (deciding.of, deciding.number) == (of, 0), score
     policy = make_policy((MODEL, [LOW], {}))
     assert policy.find_rule(make_facts(None)) is None
     assert policy.find_cutoffs(make_facts(0.5), NOW) == KEEP_ALL
@@ -74,50 +62,37 @@ def test_keeps_inferences_that_no_rule_applies_to() -> None:
 
 
 def test_a_rule_of_everything_overrides_wider_policies() -> None:
-    policy = make_policy((MODEL, [make_rule(None, "P30D")], {}), (DEFAULT, [LOW], {}))
+    policy = make_policy((MODEL, [MONTH], {}), (DEFAULT, [LOW], {}))
     assert len(policy.rules) == 1
-    assert (
-        policy.find_certain_cutoffs(NOW)
-        == policy.find_cutoffs(make_facts(0.1), NOW)
-        == Cutoffs(*[find_days_ago(30)] * 3)
-    )
+    cutoffs = Cutoffs(*[find_days_ago(30)] * 3)
+    assert policy.find_certain_cutoffs(NOW) == cutoffs
+    assert policy.find_cutoffs(make_facts(0.1), NOW) == cutoffs
 
 
 def test_finds_the_end_that_holds_for_every_rule() -> None:
-    policy = make_policy(
-        (MODEL, [LOW], {}), (DEFAULT, [make_rule(None, "P30D", keep_input="P2D")], {})
-    )
+    month = MONTH | {"keep_input": "P2D"}
+    policy = make_policy((MODEL, [LOW], {}), (DEFAULT, [month], {}))
     assert policy.find_end(NOW) == find_days_ago(30)
     assert policy.find_certain_cutoffs(NOW) == Cutoffs(inference=find_days_ago(30))
     assert policy.find_latest(NOW) == find_days_ago(1)
-    forever = make_policy(
-        (MODEL, [LOW], {}), (DEFAULT, [make_rule(None, "forever", keep_input="P2D")], {})
-    )
-    assert forever.find_end(NOW) is None
+    month |= {"keep_inference": "forever"}
+    assert make_policy((MODEL, [LOW], {}), (DEFAULT, [month], {})).find_end(NOW) is None
 
 
-@pytest.mark.parametrize(
-    ("age", "gone"),
-    [
-        (1, ()),
-        (1.001, ("input",)),
-        (3.001, ("response", "input")),
-        (10.001, ("inference",)),
-    ],
-)
-def test_three_ages(age: float, gone: tuple[str, ...]) -> None:
+def test_three_ages() -> None:
     ages = make_rule(None, "P10D", keep_input="P1D", keep_response="P3D")
-    assert (
-        make_policy((MODEL, [ages], {})).find_cutoffs(Facts(), NOW).find_expired(find_days_ago(age))
-        == gone
-    )
+    cutoffs = make_policy((MODEL, [ages], {})).find_cutoffs(Facts(), NOW)
+    assert cutoffs.find_expired(find_days_ago(1)) == ()
+    assert cutoffs.find_expired(find_days_ago(1.001)) == ("input",)
+    assert cutoffs.find_expired(find_days_ago(3.001)) == ("response", "input")
+    assert cutoffs.find_expired(find_days_ago(10.001)) == ("inference",)
 
 
 def test_the_longest_minimum_age_binds_rules_and_limits() -> None:
     policy = make_policy(
         (MODEL, [LOW], {"minimum_age": "P3D", "max_inferences": 5}),
         (PROJECT, [], {"minimum_age": "P7D", "max_inferences": 9, "max_bytes": 100}),
-        (DEFAULT, [make_rule(None, "P30D")], {"minimum_age": "P5D"}),
+        (DEFAULT, [MONTH], {"minimum_age": "P5D"}),
     )
     assert policy.find_cutoffs(make_facts(0.1), NOW) == Cutoffs(*[find_days_ago(7)] * 3)
     assert policy.find_cutoffs(make_facts(0.5), NOW) == Cutoffs(*[find_days_ago(30)] * 3)
@@ -137,13 +112,13 @@ def test_a_policy_undercuts_the_minimum_age_with_its_own_rules_only() -> None:
     assert policy.find_cutoffs(make_facts(0.5), NOW).inference == find_days_ago(7)
 
 
-@pytest.mark.parametrize("text", ["P1D", "PT1M", "P1M", "P1Y", "P2Y3M4DT5H", "PT0.000001S"])
-@pytest.mark.parametrize("day", [28, 29, 30, 31])
-def test_after_is_the_first_instant_of_that_age(text: str, day: int) -> None:
-    received = datetime(2028, 1, day, 12, tzinfo=UTC)
-    duration = parse_duration(text)
-    assert duration is not None
-    at = duration.after(received)
-    assert at is not None
-    assert duration.before(at) >= received
-    assert duration.before(at - timedelta(microseconds=1)) < received or day > 28
+def test_after_is_the_first_instant_of_that_age() -> None:
+    for day in (28, 29, 30, 31):
+        for text in ("P1D", "PT1M", "P1M", "P1Y", "P2Y3M4DT5H", "PT0.000001S"):
+            received = datetime(2028, 1, day, 12, tzinfo=UTC)
+            duration = parse_duration(text)
+            assert duration is not None, day
+            at = duration.after(received)
+            assert at is not None, day
+            assert duration.before(at) >= received, day
+            assert duration.before(at - timedelta(microseconds=1)) < received or day > 28, day

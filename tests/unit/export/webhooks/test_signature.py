@@ -6,8 +6,6 @@ import random
 from datetime import UTC, datetime
 from uuid import UUID
 
-import pytest
-
 from inference_store.export.webhooks.attempts import DELAYS, compute_delay
 from inference_store.export.webhooks.event import ErasedEvent
 from inference_store.export.webhooks.signature import make_headers
@@ -37,13 +35,11 @@ def test_each_secret_signs_so_that_a_receiver_may_have_the_old_or_the_new_one() 
     assert first == alone != SIGNATURE
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [(ID + "x", TIMESTAMP, BODY), (ID, TIMESTAMP + 1, BODY), (ID, TIMESTAMP, BODY + b" ")],
-)
-def test_all_of_it_is_signed(changed: tuple[str, int, bytes]) -> None:
-    headers = make_headers(read_webhook_secrets(SECRET), *changed)
-    assert headers["webhook-signature"] != SIGNATURE
+def test_all_of_it_is_signed() -> None:
+    cases = ((ID + "x", TIMESTAMP, BODY), (ID, TIMESTAMP + 1, BODY), (ID, TIMESTAMP, BODY + b" "))
+    for changed in cases:
+        headers = make_headers(read_webhook_secrets(SECRET), *changed)
+        assert headers["webhook-signature"] != SIGNATURE, changed
 
 
 def make_event(**changes: object) -> ErasedEvent:
@@ -93,10 +89,6 @@ def test_delays_grow_to_a_day_and_end_after_three() -> None:
     assert 3 * 24 * 3600 < sum(DELAYS) < 4 * 24 * 3600
 
 
-@pytest.mark.parametrize(
-    ("asked", "least", "most"), [(60.0, 60, 60), (1.0, 4.5, 5.5), (1e9, 86_400, 86_400)]
-)
-def test_what_the_receiver_asks_for_counts_up_to_a_day(
-    asked: float, least: float, most: float
-) -> None:
-    assert least <= (compute_delay(1, asked=asked) or 0) <= most
+def test_what_the_receiver_asks_for_counts_up_to_a_day() -> None:
+    for asked, least, most in ((60.0, 60, 60), (1.0, 4.5, 5.5), (1e9, 86_400, 86_400)):
+        assert least <= (compute_delay(1, asked=asked) or 0) <= most, asked

@@ -3,7 +3,6 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -119,9 +118,11 @@ def test_a_producer_that_never_reported_explains_nothing() -> None:
     assert result.gaps == SequenceGaps(dropped=0, waiting=0, unknown_tail=0, unexplained=3)
 
 
-@pytest.mark.parametrize("field", ["seen", "sampled_out", "queued", "published"])
-def test_reports_books_that_do_not_close(field: str) -> None:
-    assert not make_account(make_report("p", **{field: 1}), arrived=0, highest=0).totals.closes
+def test_reports_books_that_do_not_close() -> None:
+    for field in ("seen", "sampled_out", "queued", "published"):
+        assert not make_account(
+            make_report("p", **{field: 1}), arrived=0, highest=0
+        ).totals.closes, field
 
 
 @st.composite

@@ -5,8 +5,6 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pytest
-
 from inference_store.operations.doctor import CHECKS, Check, Finding, State, examine, failed
 from inference_store.operations.doctor.clocks import compare_clocks
 from inference_store.operations.doctor.finding import ok, warning
@@ -66,13 +64,11 @@ def test_checks_follow_those_that_they_need() -> None:
         names.add(check.name)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "state"),
-    [(0, "ok"), (-4.9, "ok"), (5.2, "warning"), (-299, "warning"), (301, "failed")],
-)
-def test_a_clock_is_judged(seconds: float, state: str) -> None:
-    now = datetime(2026, 1, 1, tzinfo=UTC)
-    later = now + timedelta(seconds=2)
-    finding = compare_clocks("Postgres", now + timedelta(seconds=1 + seconds), now, later)
-    assert finding.state == state
-    assert ("ahead of" in finding.seen) == (seconds > 0)
+def test_a_clock_is_judged() -> None:
+    cases = ((0, "ok"), (-4.9, "ok"), (5.2, "warning"), (-299, "warning"), (301, "failed"))
+    for seconds, state in cases:
+        now = datetime(2026, 1, 1, tzinfo=UTC)
+        later = now + timedelta(seconds=2)
+        finding = compare_clocks("Postgres", now + timedelta(seconds=1 + seconds), now, later)
+        assert finding.state == state, seconds
+        assert ("ahead of" in finding.seen) == (seconds > 0), seconds

@@ -1,8 +1,5 @@
 """Every listed conflict of settings is reported if it occurs, and none by default."""
 
-from pathlib import Path
-
-import pytest
 from pydantic import SecretStr
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -22,11 +19,6 @@ PLANTED: list[dict[str, object]] = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def make_subject(**changes: object) -> Subject:
     settings = DoctorSettings.model_validate(
         {"api_token": SecretStr("not-in-a-sentence"), **changes}
@@ -38,9 +30,8 @@ async def test_by_default_nothing_fights() -> None:
     assert [finding.state for finding in await check_settings(make_subject())] == [State.OK]
 
 
-@pytest.mark.parametrize(
-    ("changes", "is_warned"),
-    [
+async def test_a_line_to_postgres_that_may_be_in_the_clear() -> None:
+    for changes, is_warned in (
         ({"postgres_dsn": "postgresql://db.example/x?sslmode=prefer"}, True),
         ({"postgres_dsn": "postgresql://db.example/x", "postgres_tls": "prefer"}, True),
         ({"postgres_dsn": "postgresql://db.example/x", "postgres_tls": "disable"}, True),
@@ -48,23 +39,19 @@ async def test_by_default_nothing_fights() -> None:
         ({"postgres_dsn": "postgresql://db.example/x?sslmode=verify-full"}, False),
         ({"postgres_dsn": "postgresql://[::1]/x?sslmode=prefer"}, False),
         ({"postgres_dsn": "postgresql://127.0.0.1/x", "postgres_tls": "disable"}, False),
-    ],
-)
-async def test_a_line_to_postgres_that_may_be_in_the_clear(
-    changes: dict[str, object], *, is_warned: bool
-) -> None:
-    findings = await check_settings(make_subject(**changes))
-    assert any("sslmode=" in finding.seen for finding in findings) == is_warned
+    ):
+        findings = await check_settings(make_subject(**changes))
+        assert any("sslmode=" in finding.seen for finding in findings) == is_warned, changes
 
 
 def test_every_fight_is_planted() -> None:
     assert len(PLANTED) == len(SETTING_CONFLICTS)
 
 
-@pytest.mark.parametrize("number", range(len(PLANTED)))
-async def test_reports_settings_that_conflict(number: int) -> None:
-    findings = await check_settings(make_subject(**PLANTED[number]))
-    assert SETTING_CONFLICTS[number].remedy in [finding.remedy for finding in findings]
-    assert not [
-        finding for finding in findings if "{" in finding.seen or "not-in-a" in finding.seen
-    ]
+async def test_reports_settings_that_conflict() -> None:
+    for number in range(len(PLANTED)):
+        findings = await check_settings(make_subject(**PLANTED[number]))
+        assert SETTING_CONFLICTS[number].remedy in [finding.remedy for finding in findings], number
+        assert not [
+            finding for finding in findings if "{" in finding.seen or "not-in-a" in finding.seen
+        ], number

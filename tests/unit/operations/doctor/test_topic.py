@@ -1,7 +1,6 @@
 """On the demo's broker, which tells no settings of topics, the doctor knows a topic from none."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -9,11 +8,6 @@ from inference_store.index.database import create_engine
 from inference_store.operations.doctor.finding import DoctorSettings, Finding, State, Subject
 from inference_store.operations.doctor.kafka import check_topic
 from tests.settings import make_settings
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="module")

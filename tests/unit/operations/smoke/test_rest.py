@@ -1,39 +1,40 @@
 """Requests of the smoke test to the api."""
 
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
 
-import pytest
+import orjson
 
+from inference_store.operations.smoke.registration import register_model
 from inference_store.operations.smoke.rest import Rest
+from tests.http_stub import Request, Response, serve_http
 
 
-class _Api(BaseHTTPRequestHandler):
-    """Answers with the name that it was asked by."""
-
-    def do_GET(self) -> None:
-        name = self.headers["Host"].encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(name)))
-        self.end_headers()
-        self.wfile.write(name)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Nothing."""
-
-
-@pytest.fixture
-def api() -> Iterator[str]:
-    with HTTPServer(("127.0.0.1", 0), _Api) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
-def test_without_a_token_it_names_loopback(api: str) -> None:
+def test_without_a_token_it_names_loopback() -> None:
     """Else an api without access control, in a cluster say, refuses it."""
-    assert Rest(f"http://{api}").ask("GET", "/") == b"localhost"
-    assert Rest(f"http://{api}", "a-token").ask("GET", "/") == api.encode()
+    with serve_http(lambda request: Response(body=request.headers["Host"].encode())) as api:
+        assert Rest(api).ask("GET", "/") == b"localhost"
+        assert Rest(api, "a-token").ask("GET", "/") == api.removeprefix("http://").encode()
+
+
+def register(model: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Return what is put to an api that has a model, or none."""
+    put: list[dict[str, Any]] = []
+
+    def answer(request: Request) -> Response:
+        if request.method == "PUT":
+            put.append(orjson.loads(request.body))
+            return Response(body=b"{}")
+        return Response(404 if model is None else 200, orjson.dumps(model))
+
+    with serve_http(answer) as api:
+        register_model(Rest(api))
+    return put
+
+
+def test_its_model_has_a_task_type() -> None:
+    """Else, if an event registered it first, no prediction is indexed, and later runs fail."""
+    task_type = {"task_type": "image_classification"}
+    assert register(None) == [{"name": "Smoke test"} | task_type]
+    of_an_event = {"name": None, "project_id": "mine", "class_labels": [], "task_type": None}
+    assert register(of_an_event) == [{"project_id": "mine", "class_labels": []} | task_type]
+    assert register({"name": "Mine"} | task_type) == []

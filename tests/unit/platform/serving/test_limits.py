@@ -5,7 +5,6 @@ import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from functools import partial
-from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +88,16 @@ async def serve(
         await task
 
 
+async def ask_status(host: str, port: int, trusting: ssl.SSLContext | None = None) -> bytes:
+    """Return the first bytes of an answer; b"" if there is none."""
+    with suppress(OSError):
+        reader, writer = await asyncio.open_connection(host, port, ssl=trusting)
+        with closing(writer):
+            writer.write(GET)
+            return await reader.read(12)
+    return b""
+
+
 @asynccontextmanager
 async def connect(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
@@ -98,14 +107,20 @@ async def connect(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asynci
 
 
 async def exchange(port: int, *parts: bytes, drip: bytes = b"", step: float = 0) -> bytes:
-    """Return all bytes until the connection is closed. The parts and then a drip, again and again,
-    are sent `step` seconds apart."""
+    """Return all bytes until the connection is closed. Once a timer of SHORT seconds runs, a drip
+    is sent every `step` seconds."""
     async with connect(port) as (reader, writer):
 
         async def send() -> None:
-            for part in chain(parts, repeat(drip)):
+            for part in parts:
                 writer.write(part)
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0)
+            if step:
+                await pass_timer(SHORT, 1.01 * SHORT, seconds=0)
+            for _ in range(int(1.5 * SHORT / step) if step else 0):
+                writer.write(drip)
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # what was written has been read
                 stepped().advance(step)
 
         sending = asyncio.create_task(send())
@@ -117,13 +132,14 @@ async def exchange(port: int, *parts: bytes, drip: bytes = b"", step: float = 0)
             sending.cancel()
 
 
-async def until_held(least: float, most: float) -> None:
-    """Wait for a timer of a connection with a delay between these."""
+async def pass_timer(least: float, most: float | None = None, *, seconds: float = SHORT) -> None:
+    """Wait for a timer of a connection with a delay between these, and let time pass."""
 
     async def is_held() -> bool:
-        return stepped().is_held(least, most)
+        return stepped().is_held(least, most or least)
 
     await until(is_held, bool)
+    stepped().advance(seconds)
 
 
 def read_late_count(what: str, port: str = "api") -> float:
@@ -132,13 +148,13 @@ def read_late_count(what: str, port: str = "api") -> float:
 
 
 @BOTH
-@pytest.mark.parametrize("drip", [b"", b"a"])
-async def test_a_head_that_does_not_end_is_not_waited_for(http: Any, drip: bytes) -> None:
-    before = read_late_count("head")
-    head = b"GET / HTTP/1.1\r\nX: " if drip else b""
-    async with serve(http, head=SHORT) as port:
-        assert await exchange(port, head, drip=drip, step=SHORT / 10) == b""
-    assert read_late_count("head") == before + 1
+async def test_a_head_that_does_not_end_is_not_waited_for(http: Any) -> None:
+    for drip in (b"", b"a"):
+        before = read_late_count("head")
+        head = b"GET / HTTP/1.1\r\nX: " if drip else b""
+        async with serve(http, head=SHORT) as port:
+            assert await exchange(port, head, drip=drip, step=SHORT / 10) == b"", drip
+        assert read_late_count("head") == before + 1, drip
 
 
 async def test_bounds_the_head_without_the_body_that_arrives_with_it() -> None:
@@ -169,8 +185,7 @@ async def test_a_body_may_take_longer_the_more_there_is_of_it(http: Any) -> None
     first = b"a" * 1_000_000  # gives it 2000 s
     async with serve(http, body=SHORT, idle=SHORT) as port, connect(port) as (reader, writer):
         writer.write(HEAD % (b"", len(first) + 1) + first)
-        await until_held(4 * SHORT, 20 * SHORT)
-        stepped().advance(2 * SHORT)
+        await pass_timer(4 * SHORT, 20 * SHORT, seconds=2 * SHORT)
         writer.write(b"a")
         assert await reader.readuntil(b"1000001")
 
@@ -189,8 +204,7 @@ async def test_a_connection_is_kept_between_requests_and_no_longer(http: Any) ->
         for _ in range(2):
             writer.write(GET)
             assert await reader.readuntil(b"\r\n\r\n0")
-        await until_held(SHORT, SHORT)
-        stepped().advance(SHORT)
+        await pass_timer(SHORT)
         assert await reader.read() == b""
     assert read_late_count("idle") == before + 1
 
@@ -201,8 +215,7 @@ async def test_the_next_head_has_its_time_too() -> None:
         writer.write(GET)
         assert await reader.readuntil(b"\r\n\r\n0")
         writer.write(b"G")
-        await until_held(SHORT, SHORT)
-        stepped().advance(SHORT)
+        await pass_timer(SHORT)
         assert await reader.read() == b""
     assert read_late_count("head") == before + 1
 
@@ -212,9 +225,7 @@ async def test_gives_up_an_answer_that_is_not_read(http: Any) -> None:
     before = read_late_count("write")
     async with serve(http, write=SHORT) as port, connect(port) as (_, writer):
         writer.write(HEAD % (b"much", 0))
-
-        await until_held(SHORT, SHORT)
-        stepped().advance(SHORT)
+        await pass_timer(SHORT)
 
         async def is_counted() -> bool:
             return read_late_count("write") == before + 1
@@ -227,14 +238,7 @@ async def test_there_are_so_many_connections_at_once_and_no_more() -> None:
         connections = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
         assert await exchange(port, GET) == b""  # refused
         connections[0][1].close()
-
-        async def ask() -> bytes:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            with closing(writer):
-                writer.write(GET)
-                return await reader.read(12)
-
-        await until(ask, lambda status: status == b"HTTP/1.1 200")
+        await until(partial(ask_status, "127.0.0.1", port), b"HTTP/1.1 200".__eq__)
         connections[1][1].close()
 
 
@@ -261,16 +265,7 @@ async def test_a_handshake_that_fails_leaves_no_connection_counted(tmp_path: Pat
         for _ in range(3):
             await exchange(port, b"no TLS at all\r\n\r\n")
         trusting = ssl.create_default_context(cafile=str(authority.ca_file))
-
-        async def ask() -> bytes:
-            with suppress(OSError):
-                reader, writer = await asyncio.open_connection("localhost", port, ssl=trusting)
-                with closing(writer):
-                    writer.write(GET)
-                    return await reader.read(12)
-            return b""
-
-        await until(ask, lambda status: status == b"HTTP/1.1 200")
+        await until(partial(ask_status, "localhost", port, trusting), b"HTTP/1.1 200".__eq__)
 
 
 def test_a_port_that_is_taken_is_named_with_its_settings() -> None:
@@ -283,23 +278,19 @@ def test_a_port_that_is_taken_is_named_with_its_settings() -> None:
 
 
 async def test_the_admin_port_has_limits_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "inference_store.platform.admin._LIMITS", Limits(head=SHORT, idle=2 * SHORT)
-    )
+    limits = Limits(head=SHORT, idle=2 * SHORT)
+    monkeypatch.setattr("inference_store.platform.admin._LIMITS", limits)
     admin = AdminApp("api", {}, Heartbeat())
     await admin.start("127.0.0.1", 0, make_settings(AdminSettings))
-    before = read_late_count("head", "admin"), read_late_count("idle", "admin")
+    before = [read_late_count(what, "admin") for what in ("head", "idle")]
     try:
         assert await exchange(admin.port, b"GET /health", step=SHORT) == b""
         async with connect(admin.port) as (reader, writer):
             writer.write(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
             assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
-            await until_held(2 * SHORT, 2 * SHORT)
-            stepped().advance(2 * SHORT)
+            await pass_timer(2 * SHORT, seconds=2 * SHORT)
             await reader.read()
     finally:
         await admin.stop()
-    assert (read_late_count("head", "admin"), read_late_count("idle", "admin")) == (
-        before[0] + 1,
-        before[1] + 1,
-    )
+    after = [read_late_count(what, "admin") for what in ("head", "idle")]
+    assert after == [count + 1 for count in before]

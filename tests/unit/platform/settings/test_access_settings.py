@@ -1,7 +1,5 @@
 """Settings of access control: what would open too much is refused at the start."""
 
-from typing import Any
-
 import pytest
 from pydantic import ValidationError
 
@@ -11,17 +9,8 @@ from tests.settings import make_settings
 _ISSUER = "https://login.example"
 
 
-def _make_settings(**changes: Any) -> ApiSettings:
-    return make_settings(ApiSettings, **changes)
-
-
-def test_access_control_is_on_by_default() -> None:
-    assert _make_settings().auth == "on"
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
+def test_what_is_refused(subtests: pytest.Subtests) -> None:
+    for changes, words in (
         ({"oidc_issuer": _ISSUER}, "OIDC_AUDIENCE"),
         ({"oidc_issuer": _ISSUER, "oidc_audience": ""}, "OIDC_AUDIENCE"),
         ({"oidc_issuer": "login.example", "oidc_audience": "x"}, "https://"),
@@ -40,23 +29,19 @@ def test_access_control_is_on_by_default() -> None:
         ({"auth": "of"}, "off"),
         ({"api_token": "a"}, "fewer than 16 bytes"),
         ({"api_token": "fifteen bytes.."}, "fewer than 16 bytes"),
-    ],
-)
-def test_what_is_refused(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValidationError, match=words):
-        _make_settings(**changes)
+    ):
+        with subtests.test(changes=changes), pytest.raises(ValidationError, match=words):
+            make_settings(ApiSettings, **changes)
 
 
-@pytest.mark.parametrize("token", ["", "sixteen bytes...", "ünf Zeichen, €€"])
-def test_tokens_that_are_long_enough_or_none(token: str) -> None:
-    settings = _make_settings(api_token=token)
-    assert settings.api_token is not None
-    assert settings.api_token.get_secret_value() == token
-
-
-@pytest.mark.parametrize(
-    "url", ["https://idp.internal/", "http://127.0.0.1:8080", "http://[::1]/x", "http://localhost"]
-)
-def test_issuers_are_kept_to_the_letter(url: str) -> None:
-    settings = _make_settings(oidc_issuer=url, oidc_audience="x", oidc_jwks_url=url)
-    assert (settings.oidc_issuer, settings.oidc_jwks_url) == (url, url)
+def test_tokens_and_issuers_are_kept_to_the_letter() -> None:
+    assert make_settings(ApiSettings).auth == "on"
+    for token in ("", "sixteen bytes...", "ünf Zeichen, €€"):
+        settings = make_settings(ApiSettings, api_token=token)
+        assert settings.api_token is not None, token
+        assert settings.api_token.get_secret_value() == token, token
+    cases = ("https://idp.internal/", "http://127.0.0.1:8080", "http://[::1]/x", "http://localhost")
+    for url in cases:
+        issuer = {"oidc_issuer": url, "oidc_jwks_url": url, "oidc_audience": "x"}
+        settings = make_settings(ApiSettings, **issuer)
+        assert (settings.oidc_issuer, settings.oidc_jwks_url) == (url, url), url

@@ -90,43 +90,32 @@ def files(tmp_path: Path) -> dict[str, Path]:
     }
 
 
-@pytest.mark.parametrize(("fields", "sentence"), FIGHTS)
-def test_they_are_refused_by_name(
-    fields: dict[str, Any], sentence: str, files: dict[str, Path]
-) -> None:
-    placed = {name: str(value).format(**files) for name, value in fields.items()}
-    with pytest.raises(ValidationError, match=sentence.replace("$", PREFIX)):
-        make_settings(IngesterSettings, **placed)
-
-
-def test_the_api_has_a_whole_pair(files: dict[str, Path]) -> None:
+def test_they_are_refused_by_name(files: dict[str, Path], subtests: pytest.Subtests) -> None:
+    for fields, sentence in FIGHTS:
+        placed = {name: str(value).format(**files) for name, value in fields.items()}
+        refused = pytest.raises(ValidationError, match=sentence.replace("$", PREFIX))
+        with subtests.test(fields=fields), refused:
+            make_settings(IngesterSettings, **placed)
     with pytest.raises(ValidationError, match="S_KEY_FILE is set and INFERENCE_STORE_API_TLS_CERT"):
         make_settings(ApiSettings, api_tls_key_file=files["key"])
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
+def test_accepts_settings_that_fit_together() -> None:
+    for fields in (
         LOGIN | USER,
         LOGIN | USER | {"kafka_security_protocol": "SASL_PLAINTEXT"},
         OAUTH | {"kafka_oauth_scope": "s"},
         {"postgres_tls": "verify-full"},
         {"postgres_dsn": "postgresql://h/d?sslmode=require"},
         {"s3_encryption": "SSE-KMS", "s3_kms_key_id": "k"},
-    ],
-)
-def test_accepts_settings_that_fit_together(fields: dict[str, Any]) -> None:
-    make_settings(IngesterSettings, **fields)
+    ):
+        make_settings(IngesterSettings, **fields)
 
 
 def test_accepts_a_key_with_a_password(tmp_path: Path) -> None:
     pair: Pair = Authority(tmp_path).issue("client", password="open sesame")
     files = {"kafka_certificate_file": pair.certificate, "kafka_key_file": pair.key}
-    make_settings(
-        IngesterSettings,
-        kafka_security_protocol="SSL",
-        kafka_key_password="open sesame",
-        **files,
-    )
+    encrypted: dict[str, Any] = {"kafka_security_protocol": "SSL", **files}
+    make_settings(IngesterSettings, kafka_key_password="open sesame", **encrypted)
     with pytest.raises(ValidationError, match="are no pair"):
-        make_settings(IngesterSettings, kafka_security_protocol="SSL", **files)
+        make_settings(IngesterSettings, **encrypted)

@@ -21,9 +21,8 @@ SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 LISTED: Final = "https://hooks.example"
 
 
-@pytest.mark.parametrize(
-    ("url", "origin"),
-    [
+def test_the_origin_of_a_url() -> None:
+    for url, origin in (
         ("https://hooks.example", LISTED),
         ("https://hooks.example/", LISTED),
         ("HTTPS://Hooks.Example:443/a?b=c", LISTED),
@@ -33,32 +32,21 @@ LISTED: Final = "https://hooks.example"
         ("http://hooks.example:443/", "http://hooks.example:443"),
         ("http://hooks.example:80/", "http://hooks.example"),
         ("https://hooks.example:8443/", "https://hooks.example:8443"),
-        ("https://hooks.example./", None),
         ("https://[::1]:8443/x", "https://[::1]:8443"),
         ("https://[0:0:0:0:0:0:0:1]/", "https://[::1]"),
         ("https://xn--hks-5qa.example/", "https://xn--hks-5qa.example"),
         ("https://127.1/", "https://127.1"),
         ("https://2130706433/", "https://2130706433"),
-    ],
-)
-def test_the_origin_of_a_url(url: str, origin: str | None) -> None:
-    if origin is None:
-        with pytest.raises(ValueError, match="it is a URL"):
-            read_origin(url)
-    else:
+    ):
         assert read_origin(url) == origin
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        *(
-            "",
-            "hooks.example",
-            "//hooks.example/",
-            "https:/hooks.example",
-            "https:///hooks.example",
-        ),
+def test_what_readers_of_urls_may_understand_differently_is_refused(
+    subtests: pytest.Subtests,
+) -> None:
+    for url in (
+        *("", "hooks.example", "//hooks.example/", "https:/hooks.example"),
+        "https:///hooks.example",
         *("ftp://hooks.example/", "file:///etc/passwd", "gopher://hooks.example/", "javascript:0"),
         *("https://u@hooks.example/", "https://u:p@hooks.example/", "https://@hooks.example/"),
         "https://hooks.example@evil.example/",
@@ -72,65 +60,31 @@ def test_the_origin_of_a_url(url: str, origin: str | None) -> None:
         *("https://höoks.example/", "https://hooks。example/", "https://hooks.example/ü"),
         *("https://ⓔxample.com/", "https://hooks.example／evil/", "https://hooks.example\u202e/"),
         *("https://ho oks.example/", " https://hooks.example/", "https://hooks.example/ "),
-        *(
-            "https://hooks.example/\n",
-            "https://hooks.example\r\nHost: x/",
-            "https://hooks.example\0",
-        ),
+        *("https://hooks.example/\n", "https://hooks.example\r\nHost: x/"),
+        "https://hooks.example\0",
         *("https://hooks.example\t/", "https://ho\toks.example/", "https://hooks..example/"),
-        *("https://.hooks.example/", "https://-hooks.example/", "https://hooks.example-/"),
+        *(
+            "https://hooks.example./",
+            "https://.hooks.example/",
+            "https://-hooks.example/",
+            "https://hooks.example-/",
+        ),
         *("https://[::1/", "https://::1/", "https://[::g]/", "https://[fe80::1%25eth0]/"),
         *("https://[::ffff:127.0.0.1.5]/", "https://[]/", "https://[hooks.example]/"),
         *("https://%68ooks.example/", "https://hooks.example%00/", "https://hooks_example/"),
         *("https://hooks.example/<", 'https://hooks.example/"', "https://hooks.example/{}"),
         LISTED + "/" + "a" * MOST_CHARACTERS,
-    ],
-)
-def test_what_readers_of_urls_may_understand_differently_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match=r".") as refused:
-        read_origin(url)
-    assert "u:p" not in str(refused.value)
+    ):
+        with subtests.test(url):
+            with pytest.raises(ValueError, match=r".") as refused:
+                read_origin(url)
+            assert "u:p" not in str(refused.value)
 
 
 _PIECES = (
     *("https://", "http://", "HTTPS://", "hooks.example", "evil.example", "127.0.0.1", "[::1]"),
-    *(
-        "@",
-        ":",
-        "/",
-        "//",
-        "?",
-        "#",
-        "\\",
-        "%40",
-        "%2f",
-        "%00",
-        ".",
-        "..",
-        "443",
-        "80",
-        "8443",
-        "a",
-    ),
-    *(
-        " ",
-        "\t",
-        "\n",
-        "\r",
-        "\0",
-        "。",
-        "／",
-        "＠",
-        "ö",
-        "\u202e",
-        "[",
-        "]",
-        ";",
-        "&",
-        "=",
-        "*",
-        "_",
-    ),
+    *("@", ":", "/", "//", "?", "#", "\\", "%40", "%2f", "%00", ".", "..", "443", "80", "8443"),
+    *("a", *" \t\n\r\0。／＠ö\u202e[];&=*_"),
 )
 
 
@@ -138,7 +92,7 @@ def test_whatever_is_accepted_is_connected_to_as_it_was_read() -> None:
     """By aiohttp, whose reader of URLs is yarl, and by Python's own, for URLs that are made up."""
     random.seed(20)
     accepted = 0
-    for _ in range(60_000):
+    for _ in range(20_000):
         begin = "https://hooks.example" if random.random() < 0.5 else ""
         url = begin + "".join(random.choices(_PIECES, k=random.randint(1, 6)))
         try:
@@ -153,7 +107,7 @@ def test_whatever_is_accepted_is_connected_to_as_it_was_read() -> None:
         assert connected.host == parts.hostname == listed.host, url
         assert connected.port == listed.port, url
         assert parts.port in {None, listed.port}, url
-    assert accepted > 1000
+    assert accepted > 300
 
 
 def test_a_list_of_origins() -> None:
@@ -162,10 +116,11 @@ def test_a_list_of_origins() -> None:
     assert read_origins("") == frozenset()
 
 
-@pytest.mark.parametrize("entry", ["hooks.example", "https://hooks.example/", "*", f"{LISTED}?a"])
-def test_what_is_no_origin_is_refused_at_the_start(entry: str) -> None:
-    with pytest.raises(ValidationError, match="entry 2 is no origin"):
-        make_settings(ApiSettings, export_webhook_origins=f"{LISTED},{entry}")
+def test_what_is_no_origin_is_refused_at_the_start(subtests: pytest.Subtests) -> None:
+    for entry in ("hooks.example", "https://hooks.example/", "*", f"{LISTED}?a"):
+        refused = pytest.raises(ValidationError, match="entry 2 is no origin")
+        with subtests.test(entry), refused:
+            make_settings(ApiSettings, export_webhook_origins=f"{LISTED},{entry}")
 
 
 def test_webhooks_that_nobody_could_check_are_refused_at_the_start() -> None:
@@ -178,18 +133,16 @@ def test_webhooks_that_nobody_could_check_are_refused_at_the_start() -> None:
     make_settings(ApiSettings, export_webhook_origins=LISTED)  # the api needs none
 
 
-@pytest.mark.parametrize(
-    "secret",
-    [
+def test_a_secret_that_could_be_guessed_is_refused_and_not_shown(subtests: pytest.Subtests) -> None:
+    for secret in (
         SECRET.removeprefix("whsec_"),
         "whsec_",
         "whsec_" + base64.b64encode(bytes(23)).decode(),
         "whsec_" + base64.b64encode(bytes(65)).decode(),
         "whsec_!!!!",
         f"{SECRET} short",
-    ],
-)
-def test_a_secret_that_could_be_guessed_is_refused_and_not_shown(secret: str) -> None:
-    with pytest.raises(ValidationError, match="openssl rand") as refused:
-        make_settings(RetentionSettings, export_webhook_secret=secret)
-    assert SECRET not in str(refused.value)
+    ):
+        with subtests.test(secret):
+            with pytest.raises(ValidationError, match="openssl rand") as refused:
+                make_settings(RetentionSettings, export_webhook_secret=secret)
+            assert SECRET not in str(refused.value)

@@ -6,9 +6,6 @@ from inference_store.platform.settings import IngesterSettings, UnknownSetting, 
 def test_an_unknown_setting_is_refused_with_the_nearest() -> None:
     with pytest.raises(UnknownSetting, match="INFERENCE_STORE_POSTGRES_DSN"):
         refuse_unknown({"INFERENCE_STORE_POSTGRESS_DSN": "x"})
-
-
-def test_rejects_all_unknown_settings_at_once() -> None:
     with pytest.raises(UnknownSetting) as refusal:
         refuse_unknown({"INFERENCE_STORE_API_PROT": "1", "INFERENCE_STORE_S3_BUKET": "x"})
     assert [line.split(".")[0] for line in str(refusal.value).splitlines()] == [
@@ -18,11 +15,8 @@ def test_rejects_all_unknown_settings_at_once() -> None:
 
 
 def test_names_of_others_are_left_alone() -> None:
+    """Who asks the store and starts it does so in one shell: names of the client are there."""
     refuse_unknown({"PATH": "x", "INFERENCE_STORE_API_PORT": "1"})
-
-
-def test_the_names_of_the_client_are_left_alone() -> None:
-    """Who asks the store and starts it does so in one shell."""
     refuse_unknown({"INFERENCE_STORE_URL": "https://store.example", "INFERENCE_STORE_KEY": "x"})
 
 

@@ -11,12 +11,10 @@ def _make_settings(**values: int) -> ApiSettings:
     return make_settings(ApiSettings, **values)
 
 
-@pytest.mark.parametrize(
-    ("pool", "most", "of_one"), [(1, 1, 1), (2, 1, 1), (5, 3, 1), (10, 6, 3), (40, 24, 12)]
-)
-def test_unset_they_are_a_share_of_the_pool(pool: int, most: int, of_one: int) -> None:
-    settings = _make_settings(postgres_pool_size=pool)
-    assert (settings.most_queries, settings.most_queries_of_one) == (most, of_one)
+def test_unset_they_are_a_share_of_the_pool() -> None:
+    for pool, most, of_one in ((1, 1, 1), (2, 1, 1), (5, 3, 1), (10, 6, 3), (40, 24, 12)):
+        settings = _make_settings(postgres_pool_size=pool)
+        assert (settings.most_queries, settings.most_queries_of_one) == (most, of_one), pool
 
 
 def test_given_they_leave_a_connection() -> None:

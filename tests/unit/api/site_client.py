@@ -1,0 +1,22 @@
+"""A client of an app that serves files alone."""
+
+from collections.abc import Sequence
+
+import httpx
+from fastapi import FastAPI
+from starlette.routing import BaseRoute
+
+from inference_store.api import problems
+from inference_store.api.paths import EscapedPaths
+from inference_store.api.security_headers import SecurityHeaders
+from inference_store.api.templates import Templates
+
+
+def make_site_client(routes: Sequence[BaseRoute]) -> httpx.AsyncClient:
+    """Return a client of an app with these routes and the layers that `create_app` adds."""
+    app = FastAPI(redirect_slashes=False, routes=list(routes), docs_url=None)
+    app.state.templates = Templates([])
+    problems.handle_problems(app)
+    app.add_middleware(EscapedPaths)
+    app.add_middleware(SecurityHeaders)
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://api")
