@@ -1,4 +1,4 @@
-"""10,000 events, three blobs each: every typed question agrees with a reading of the blobs."""
+"""2,000 events, three blobs each: every typed question agrees with a reading of the blobs."""
 
 import asyncio
 import hashlib
@@ -18,7 +18,7 @@ from tests.servers.ports import free_port
 from tests.service_process import Service
 
 pytestmark = pytest.mark.timeout(1800)
-EVENTS = 10_000
+EVENTS = 2_000
 TASKS = {
     "detector": "Object Detection",
     "classifier": "Image Classification",
@@ -87,7 +87,7 @@ _ORDERED = ("eq", "neq", "gt", "gte", "lt", "lte")
 _HOUR_AGO = (START - timedelta(hours=3)).isoformat()
 BODIES: tuple[dict[str, Any], ...] = (
     {},
-    *(compare("frame_number", "int", name, "5003") for name in _ORDERED),
+    *(compare("frame_number", "int", name, "1003") for name in _ORDERED),
     *(compare("exposure", "float", name, "42.5") for name in _ORDERED),
     *(compare("exposure", "int", name, "42") for name in ("gt", "eq")),
     *(compare("data_source", "string", name, "camera_5") for name in _ORDERED),
@@ -98,9 +98,9 @@ BODIES: tuple[dict[str, Any], ...] = (
     *(compare("camera_position.tilt", "int", name, "45") for name in ("eq", "lt")),
     *(compare("seen.tags[]", "string", name, "a2") for name in _ORDERED),
     *(compare("seen.tags[]", "string", name, ["a1", "a2"]) for name in ("in", "not_in")),
-    *(compare("frame_number", "int", name, ["7", "8", "11111"]) for name in ("in", "not_in")),
+    *(compare("frame_number", "int", name, ["7", "8", "3333"]) for name in ("in", "not_in")),
     *(compare("operator_name", "string", name, ["ann"]) for name in ("in", "not_in")),
-    compare("frame_number", "int", "between", ["1000", "1999"]),
+    compare("frame_number", "int", "between", ["500", "999"]),
     compare("exposure", "float", "between", ["10", "11.5"]),
     compare("data_source", "string", "between", ["camera_1", "camera_2"]),
     compare("taken_at", "timestamp", "between", [_HOUR_AGO, START.isoformat()]),
@@ -113,7 +113,7 @@ BODIES: tuple[dict[str, Any], ...] = (
     ),
     {
         "metadata_filter": [
-            *compare("frame_number", "int", "gt", "2000")["metadata_filter"],
+            *compare("frame_number", "int", "gt", "300")["metadata_filter"],
             *compare("data_source", "string", "eq", "camera_3")["metadata_filter"],
             *compare("camera_position.angle", "float", "lt", "180")["metadata_filter"],
         ],
@@ -165,7 +165,7 @@ async def list_all_ids(http: aiohttp.ClientSession, url: str, body: dict[str, An
     ids: list[str] = []
     cursor: dict[str, str] = {}
     while True:
-        page = await ask(http, f"{url}/query", {**body, "limit": 1000, **cursor})
+        page = await ask(http, f"{url}/query", {**body, "limit": 100, **cursor})
         ids += [item["inference_id"] for item in page["items"]]
         if page["next"] is None:
             return ids
@@ -175,10 +175,8 @@ async def list_all_ids(http: aiohttp.ClientSession, url: str, body: dict[str, An
 async def test_every_question_agrees_with_the_blobs(services: Any, engine: AsyncEngine) -> None:
     producer, url = services
     captures = [make_capture(number) for number in range(EVENTS)]
-    for start in range(0, EVENTS, 1000):
-        piece = captures[start : start + 1000]
-        await asyncio.to_thread(producer.put_by_threads, piece)
-        await producer.publish_all(item.event for item in piece)
+    await asyncio.to_thread(producer.put_by_threads, captures)
+    await producer.publish_all(item.event for item in captures)
     await wait_until_drained(engine, records=EVENTS, seconds=600)
     reads: dict[str, list[Read]] = {model_id: [] for model_id in MODELS}
     for item in sorted(captures, key=lambda item: item.received_at or START):

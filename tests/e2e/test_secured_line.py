@@ -3,6 +3,8 @@
 import asyncio
 import ssl
 from collections.abc import AsyncIterator
+from functools import partial
+from operator import eq
 from pathlib import Path
 from typing import Any
 
@@ -164,14 +166,6 @@ async def test_an_event_becomes_a_typed_answer(
             service.stop()
 
 
-@pytest.mark.parametrize(
-    ("setting", "part"),
-    [
-        ("KAFKA_CA_FILE", "kafka"),
-        ("S3_CA_FILE", "object store"),
-        ("POSTGRES_CA_FILE", "postgres"),
-    ],
-)
 async def test_a_wrong_authority_makes_the_line_wait_and_loses_nothing(
     environment: dict[str, str],
     secured_kafka: SecuredKafka,
@@ -179,24 +173,29 @@ async def test_a_wrong_authority_makes_the_line_wait_and_loses_nothing(
     stranger: Authority,
     engine: AsyncEngine,
     tmp_path: Path,
-    setting: str,
-    part: str,
 ) -> None:
-    await produce(environment, secured_kafka, authority, 1, 2, 3)
-    name = f"INFERENCE_STORE_{setting}"
-    ingester = Service("ingester", environment | {name: str(stranger.ca_file)}, tmp_path)
-
-    async def read_health() -> str:
-        return str((await asyncio.to_thread(ingester.health))["parts"][part])
-
+    parts = {
+        "KAFKA_CA_FILE": "kafka",
+        "S3_CA_FILE": "object store",
+        "POSTGRES_CA_FILE": "postgres",
+    }
+    ingester = Service("ingester", environment, tmp_path)
     try:
-        result = await until(read_health, lambda text: "certificate" in text.lower(), seconds=180)
-        assert "certificate verify failed" in result
-        assert ingester.health()["ready"] is False
-        assert await count_rows(engine) == 0
-        await asyncio.to_thread(ingester.stop)
-        ingester.restart(**{setting: str(authority.ca_file)})
-        await until(lambda: count_rows(engine), lambda number: number == 3, seconds=180)
+        for number, (setting, part) in enumerate(parts.items()):
+            await asyncio.to_thread(ingester.stop)
+            await produce(environment, secured_kafka, authority, number)
+            ingester.restart(**{setting: str(stranger.ca_file)})
+
+            async def read_health(part: str = part) -> str:
+                return str((await asyncio.to_thread(ingester.health))["parts"][part])
+
+            reason = await until(read_health, lambda text: "certificate" in text.lower())
+            assert "certificate verify failed" in reason, part
+            assert ingester.health()["ready"] is False, part
+            assert await count_rows(engine) == number, part
+            await asyncio.to_thread(ingester.stop)
+            ingester.restart(**{setting: str(authority.ca_file)})
+            await until(partial(count_rows, engine), partial(eq, number + 1))
         assert await count_rows(engine, "dead_letter") == 0
         assert await count_rows(engine, "parked_event") == 0
     finally:

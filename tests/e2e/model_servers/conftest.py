@@ -11,11 +11,6 @@ from tests.servers.environment import service_environment
 from tests.servers.fixtures import unique
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3
-from tests.upstreams.huggingface import HuggingFace
-from tests.upstreams.kserve import KServe
-from tests.upstreams.mlserver import MLServer
-from tests.upstreams.triton import Triton
-from tests.upstreams.written import ChariotEngine, OmiContainer, Stub
 
 V2 = ("v2", "v2-grpc")
 Start = Callable[..., Any]
@@ -56,52 +51,26 @@ def proxy_before(
     return start
 
 
-@pytest.fixture(scope="session")
-def before_mlserver(mlserver: MLServer, proxy_before: Start) -> Iterator[Proxy]:
-    with proxy_before("mlserver", *V2, url=mlserver.url, grpc=mlserver.grpc) as proxy:
-        yield proxy
+def _make_fixture(name: str, server: str, *protocols: str, **addresses: str) -> Any:
+    """Make the fixture of a proxy before a server; `addresses`: the server's, by its attributes."""
+
+    @pytest.fixture(scope="session")
+    def before(request: pytest.FixtureRequest, proxy_before: Start) -> Iterator[Proxy]:
+        running = request.getfixturevalue(server)
+        where = {kind: getattr(running, attribute) for kind, attribute in addresses.items()}
+        with proxy_before(name, *protocols, **where) as proxy:
+            yield proxy
+
+    return before
 
 
-@pytest.fixture(scope="session")
-def before_huggingface(huggingface: HuggingFace, proxy_before: Start) -> Iterator[Proxy]:
-    with proxy_before("huggingface", *V2, url=huggingface.url, grpc=huggingface.grpc) as proxy:
-        yield proxy
-
-
-@pytest.fixture(scope="session")
-def before_triton(triton: Triton, proxy_before: Start) -> Iterator[Proxy]:
-    with proxy_before("triton", *V2, url=triton.url, grpc=triton.grpc) as proxy:
-        yield proxy
-
-
-@pytest.fixture(scope="session")
-def before_kserve(kserve: KServe, proxy_before: Start) -> Iterator[Proxy]:
-    spoken = (*V2, "kserve-v1")
-    with proxy_before("kserve", *spoken, url=kserve.url, grpc=kserve.grpc) as proxy:
-        yield proxy
-
-
-@pytest.fixture(scope="session")
-def before_chariot(chariot_engine: ChariotEngine, proxy_before: Start) -> Iterator[Proxy]:
-    with proxy_before("chariot", "chariot-v2", url=chariot_engine.url) as proxy:
-        yield proxy
-
-
-@pytest.fixture(scope="session")
-def before_omi(omi_container: OmiContainer, proxy_before: Start) -> Iterator[Proxy]:
-    with proxy_before("omi", "omi", grpc=omi_container.address) as proxy:
-        yield proxy
-
-
-@pytest.fixture(scope="session")
-def before_bridge(omi_container: OmiContainer, proxy_before: Start) -> Iterator[Proxy]:
-    """V2 before the container."""
-    with proxy_before("friendly", *V2, omi=omi_container.address) as proxy:
-        yield proxy
-
-
-@pytest.fixture(scope="session")
-def before_stub(stub: Stub, proxy_before: Start) -> Iterator[Proxy]:
-    spoken = ("v2", "openai", "kserve-v1", "raw")
-    with proxy_before("stub", *spoken, url=stub.url) as proxy:
-        yield proxy
+_BOTH = {"url": "url", "grpc": "grpc"}
+before_mlserver = _make_fixture("mlserver", "mlserver", *V2, **_BOTH)
+before_huggingface = _make_fixture("huggingface", "huggingface", *V2, **_BOTH)
+before_triton = _make_fixture("triton", "triton", *V2, **_BOTH)
+before_kserve = _make_fixture("kserve", "kserve", *V2, "kserve-v1", **_BOTH)
+before_chariot = _make_fixture("chariot", "chariot_engine", "chariot-v2", url="url")
+before_omi = _make_fixture("omi", "omi_container", "omi", grpc="address")
+# V2 before the container
+before_bridge = _make_fixture("friendly", "omi_container", *V2, omi="address")
+before_stub = _make_fixture("stub", "stub", "v2", "openai", "kserve-v1", "raw", url="url")
