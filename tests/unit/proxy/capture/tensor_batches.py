@@ -12,11 +12,11 @@ from inference_store.grpc_messages import message
 from inference_store.proxy.capture.request_remainder.parts import bytes_of
 from inference_store.proxy.rules import Rules
 
+from . import sample_requests
 from .sample_requests import INFER, SampleRequest, capture_request
 
 Tensors: TypeAlias = Sequence[tuple[str, Sequence[int], Sequence[Any]]]
 """The datatype, shape and values of each."""
-BATCHED, VISION = Rules(batched=True), Rules(task_type="object_detection")
 CONTENTS: Final[Mapping[str, str]] = {
     "INT32": "int_contents",
     "INT64": "int64_contents",
@@ -64,13 +64,8 @@ def make_binary_request(
             raw = pack(datatype, values)
             inputs.append(tensor | {"parameters": {"binary_data_size": len(raw)}})
             tail += raw
-    return make_request_of_head(json.dumps({"inputs": inputs}).encode(), tail, rules)
-
-
-def make_request_of_head(head: bytes, tail: bytes, rules: Rules) -> SampleRequest:
-    """Make a request of this JSON and the bytes behind it."""
-    headers = [("inference-header-content-length", str(len(head)))]
-    return SampleRequest("v2", "/v2/models/m/infer", [head + tail], b"", headers, rules)
+    head = json.dumps({"inputs": inputs}).encode()
+    return sample_requests.make_binary_request(head, tail, rules)
 
 
 def with_other_values(tensors: Tensors) -> Tensors:
@@ -91,17 +86,14 @@ def _change_value(number: int, value: Any) -> Any:
 
 def with_other_rows(tensors: Tensors, row: int, count: int) -> Tensors:
     """Change the values of all rows but one."""
-    return [
-        (datatype, shape, _with_row(other, values, row, len(values) // count))
-        for (datatype, shape, values), (*_, other) in zip(
-            tensors, with_other_values(tensors), strict=True
-        )
-    ]
-
-
-def _with_row(other: Sequence[Any], values: Sequence[Any], row: int, size: int) -> Sequence[Any]:
-    start, end = row * size, (row + 1) * size
-    return [*other[:start], *values[start:end], *other[end:]]
+    changed: list[tuple[str, Sequence[int], Sequence[Any]]] = []
+    for (datatype, shape, values), (*_, other) in zip(
+        tensors, with_other_values(tensors), strict=True
+    ):
+        size = len(values) // count
+        start, end = row * size, (row + 1) * size
+        changed.append((datatype, shape, [*other[:start], *values[start:end], *other[end:]]))
+    return changed
 
 
 def with_other_inputs(tensors: Tensors, index: int, _: int) -> Tensors:
@@ -112,10 +104,10 @@ def with_other_inputs(tensors: Tensors, index: int, _: int) -> Tensors:
 
 def list_stored(call: SampleRequest) -> list[bytes]:
     """Return what is stored of a message with each inference, without its datum."""
-    capture = capture_request(call)
-    assert len(capture.data) > 1
-    assert capture.rebuild() == call.messages
-    first, *others = (document["request"] for document in capture.documents)
+    captured = capture_request(call)
+    assert len(captured.data) > 1
+    assert captured.rebuild() == call.messages
+    first, *others = captured.requests
     return [
         join_texts(first["messages"][0]),
         *(join_texts(other.get("parts", ())) for other in others),
@@ -168,10 +160,9 @@ def check_each_stored_once(call: SampleRequest, values: Sequence[Sequence[bytes]
     """Check that the request is rebuilt, and each value is stored with its inference only."""
     data = capture_request(call).data
     listed = [data[at] + stored_text for at, stored_text in enumerate(list_stored(call))]
-    for at, value in (
-        (at, value) for at, wanted_values in enumerate(values) for value in wanted_values
-    ):
-        assert [index for index, text in enumerate(listed) if value in text] == [at]
+    for at, of_inference in enumerate(values):
+        for value in of_inference:
+            assert [index for index, text in enumerate(listed) if value in text] == [at]
 
 
 @st.composite
@@ -179,15 +170,12 @@ def tables(draw: st.DrawFn) -> tuple[Tensors, int]:
     """Draw tensors and their first dimension: values repeat each other and the message."""
     count = draw(st.integers(2, 5))
     names = st.lists(st.sampled_from(COLUMNS), min_size=1, max_size=3)
-    return [_draw_column(draw, name, count) for name in draw(names)], count
-
-
-def _draw_column(
-    draw: st.DrawFn, datatype: str, count: int
-) -> tuple[str, Sequence[int], Sequence[Any]]:
-    size = draw(st.integers(1, 3))
-    values = draw(st.lists(COLUMNS_OF[datatype], min_size=count * size, max_size=count * size))
-    return datatype, [count, size], values
+    columns: list[tuple[str, Sequence[int], Sequence[Any]]] = []
+    for datatype in draw(names):
+        size = count * draw(st.integers(1, 3))
+        values = draw(st.lists(COLUMNS_OF[datatype], min_size=size, max_size=size))
+        columns.append((datatype, [count, size // count], values))
+    return columns, count
 
 
 COLUMNS_OF: Final[Mapping[str, st.SearchStrategy[Any]]] = {

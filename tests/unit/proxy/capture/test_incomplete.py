@@ -2,56 +2,43 @@
 
 from dataclasses import replace
 
-import pytest
-
-from inference_store.proxy.capture.prepared_capture import PreparedCapture, decode, encode
-from inference_store.proxy.exchange import Body, Exchange
+from inference_store.proxy.capture.prepared_capture import decode, encode
+from inference_store.proxy.exchange import Body
 from inference_store.proxy.rules import Redaction, Rules
-from tests.exchanges import exchange, png, request_body
-from tests.unit.proxy.capture.test_prepare import decode_events, prepare
+from tests.exchanges import CALL, exchange, png, request_body
+
+from .captured import capture
 
 OVER = Body(size=10**9, whole=False)
+BROKEN_OFF = Body(parts=(b'{"inp',), size=5, whole=False)
 INCOMPLETE = {
     "the input is over a cap": (exchange(request=OVER), ["request_over_cap"]),
     "the answer is over a cap": (exchange(response=OVER), ["response_over_cap"]),
-    "the request broke off": (
-        exchange(request=Body(parts=(b'{"inp',), size=5, whole=False)),
-        ["request_broken_off"],
-    ),
+    "the request broke off": (exchange(request=BROKEN_OFF), ["request_broken_off"]),
     "the request cannot be read": (exchange(b"no json"), ["request_unreadable"]),
     "both": (exchange(b"no json", response=OVER), ["request_unreadable", "response_over_cap"]),
+    "nothing": (exchange(request_body(png(), png())), []),
 }
 
 
-@pytest.mark.parametrize("case", INCOMPLETE)
-def test_every_event_of_it_is_flagged(case: str) -> None:
-    sample, reasons = INCOMPLETE[case]
-    capture = prepare(sample)
-    assert capture.problems == tuple(reasons)
-    for event in decode_events(capture):
-        assert event.flags == tuple(f"capture_{reason}" for reason in reasons)
-
-
-def test_complete_captures_are_not_flagged() -> None:
-    capture = prepare(exchange(request_body(png(), png())))
-    assert capture.problems == ()
-    assert {event.flags for event in decode_events(capture)} == {()}
-
-
-def make_unread(rules: Rules, sample: Exchange) -> PreparedCapture:
-    return prepare(replace(sample, request_headers=[("content-encoding", "br")]), rules)
+def test_every_event_of_it_is_flagged() -> None:
+    for case, (sample, reasons) in INCOMPLETE.items():
+        captured = capture(sample, call=CALL)
+        assert captured.prepared.problems == tuple(reasons), case
+        for event in captured.events:
+            assert event.flags == tuple(f"capture_{reason}" for reason in reasons), case
 
 
 def test_reports_an_input_that_cannot_be_redacted_as_lost() -> None:
     rules = Rules(redactions=(Redaction(what="metadata", name="user", how="drop"),))
-    capture = make_unread(rules, exchange(b"\x8b\x01"))
-    (event,) = decode_events(capture)
+    sample = exchange(b"\x8b\x01", request_headers=[("content-encoding", "br")])
+    (event,) = capture(sample, rules, call=CALL).events
     assert event.data is None
     assert event.flags == ("capture_request_unreadable",)
 
 
 def test_it_is_counted_once_although_it_was_spooled() -> None:
-    capture = prepare(exchange(request=OVER))
-    again = decode(encode(capture))
+    prepared = capture(exchange(request=OVER), call=CALL).prepared
+    again = decode(encode(prepared))
     assert again.problems == ()
-    assert again == replace(capture, problems=())
+    assert again == replace(prepared, problems=())

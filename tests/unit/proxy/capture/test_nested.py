@@ -6,13 +6,12 @@ from typing import Any
 import orjson
 import pytest
 
-from inference_store.platform.settings import ProxySettings
-from inference_store.proxy.capture.prepare import Preparation
 from inference_store.proxy.capture.work import Work
-from inference_store.proxy.protocols import PROTOCOLS, recognise_call
+from inference_store.proxy.protocols import recognise_call
 from inference_store.proxy.rules import Redaction, Rules, Sampling
 from tests.exchanges import exchange
-from tests.settings import make_settings
+
+from .captured import NAMED_PROTOCOLS, make_preparation
 
 DEPTH = 1000
 HOLE = '"HOLE"'
@@ -23,7 +22,8 @@ TENSOR = {
     "data": ["x"],
     "parameters": {"metadata": [{"key": "k", "value": "v"}], "prompts": ["p"], "action": "b"},
 }
-V2 = {"id": "1", "parameters": {"prompts": ["p"]}, "inputs": [TENSOR, {**TENSOR, "name": "b"}]}
+SECOND = {"name": "b", "datatype": "BYTES", "shape": [1], "data": ["x"]}
+V2 = {"id": "1", "parameters": {"prompts": ["p"]}, "inputs": [TENSOR, SECOND]}
 FUNCTION = {"function": {"name": "f", "arguments": "{}"}}
 PART = {"type": "image_url", "image_url": {"url": "x"}}
 TURN = {"role": "user", "content": [PART, {"type": "file", "file": 1}], "tool_calls": [FUNCTION]}
@@ -58,11 +58,11 @@ def list_with_hole(value: Any) -> Iterator[Any]:
 def make_bodies(document: Any) -> Iterator[bytes]:
     for with_hole in list_with_hole(document):
         text = orjson.dumps(with_hole).decode()
-        # as much as is read together with what is around it
+        # as much as is read together with what is around it; lists and objects take turns
         around = text[: text.index(HOLE)].count("[") + text[: text.index(HOLE)].count("{")
-        for opened, closed in (("[", "]"), ('{"a":', "}")):
-            depth = DEPTH - around
-            yield text.replace(HOLE, opened * depth + "1" + closed * depth, 1).encode()
+        pairs, odd = divmod(DEPTH - around, 2)
+        deep = "[" * odd + '{"a":[' * pairs + "1" + "]}" * pairs + "]" * odd
+        yield text.replace(HOLE, deep, 1).encode()
 
 
 @pytest.mark.parametrize("kind", KIND)
@@ -71,9 +71,9 @@ def test_deep_nesting_loses_no_exchange(kind: str, rules: Rules) -> None:
     path, request, response = KIND[kind]
     pairs = [(body, orjson.dumps(response)) for body in make_bodies(request)]
     pairs += [(orjson.dumps(request), body) for body in make_bodies(response)]
-    call = recognise_call(PROTOCOLS.keys() - {"raw", "raw-grpc"}, "rest", "POST", path)
+    call = recognise_call(NAMED_PROTOCOLS, "rest", "POST", path)
     assert call is not None
-    preparation = Preparation(make_settings(ProxySettings, proxy_upstream="http://up"))
+    preparation = make_preparation()
     for body, answer in pairs:
         chosen = preparation.choose(Work(exchange(body, answer, path=path), call, rules, "m"))
         if chosen is not None:

@@ -4,18 +4,24 @@ import json
 from typing import Any
 
 import orjson
-import pytest
 
 from inference_store.grpc_messages import message
 from inference_store.proxy.rules import Rules
 
-from .sample_requests import INFER, STREAM, SampleRequest, capture_request
+from .sample_requests import (
+    BATCHED,
+    INFER,
+    INFER_REST,
+    STREAM,
+    VISION,
+    SampleRequest,
+    capture_request,
+    make_binary_request,
+)
 
-BATCHED, VISION = Rules(batched=True), Rules(task_type="object_detection")
 NAMES = ("Ann", "Bob", "Eve")
 # No id or time can spell them.
 AGES = (71001.25, 71002.25, 71003.25)
-INFER_REST = "/v2/models/m/infer"
 
 
 def make_subject(name: str) -> str:
@@ -24,14 +30,8 @@ def make_subject(name: str) -> str:
 
 
 def make_tensor(name: str, **more: Any) -> dict[str, Any]:
-    parameters = {"metadata": make_subject(name)}
-    return {
-        "name": f"n-{name}",
-        "shape": [1],
-        "datatype": "BYTES",
-        "parameters": parameters,
-        **more,
-    }
+    about = {"name": f"n-{name}", "shape": [1], "datatype": "BYTES"}
+    return {**about, "parameters": {"metadata": make_subject(name)}, **more}
 
 
 def make_inputs(*tensors: dict[str, Any]) -> bytes:
@@ -42,15 +42,13 @@ def make_column(name: str, datatype: str, *data: Any) -> dict[str, Any]:
     return {"name": name, "shape": [len(data)], "datatype": datatype, "data": data}
 
 
-def make_binary_request() -> SampleRequest:
+def make_sized_request() -> SampleRequest:
     texts = [b"data-" + name.encode() for name in NAMES]
-    sized = [make_tensor(sized_tensor) for sized_tensor in NAMES]
-    for sized_tensor, text in zip(sized, texts, strict=True):
-        sized_tensor["parameters"]["binary_data_size"] = 4 + len(text)
-    head = make_inputs(*sized)
+    sized = [make_tensor(name) for name in NAMES]
+    for tensor, text in zip(sized, texts, strict=True):
+        tensor["parameters"]["binary_data_size"] = 4 + len(text)
     raw = b"".join(len(text).to_bytes(4, "little") + text for text in texts)
-    headers = [("inference-header-content-length", str(len(head)))]
-    return SampleRequest("v2", INFER_REST, [head + raw], b"", headers, VISION)
+    return make_binary_request(make_inputs(*sized), raw, VISION)
 
 
 def make_grpc_request(*names: str) -> bytes:
@@ -62,41 +60,35 @@ def make_grpc_request(*names: str) -> bytes:
     return bytes(built.SerializeToString())
 
 
-def make_lines() -> bytes:
-    records = [{"input": f"data-{n}", "parameters": {"metadata": make_subject(n)}} for n in NAMES]
-    return b"\n".join(map(orjson.dumps, records))
+DATA = make_column("data", "BYTES", *(f"data-{name}" for name in NAMES))
+SUBJECTS = make_column("subject", "BYTES", *(f"subject-{name}" for name in NAMES))
+INPUTS = make_inputs(*(make_tensor(name, data=[f"data-{name}"]) for name in NAMES))
+INSTANCES = [{"b64": "QUJD", "n": f"data-{n}", "of": f"subject-{n}"} for n in NAMES]
+LINES = [{"input": f"data-{n}", "parameters": {"metadata": make_subject(n)}} for n in NAMES]
 
 
-COLUMNS = make_inputs(
-    make_column("data", "BYTES", *(f"data-{name}" for name in NAMES)),
-    make_column("subject", "BYTES", *(f"subject-{name}" for name in NAMES)),
-)
-BESIDE = make_inputs(
-    make_column("data", "BYTES", *(f"data-{name}" for name in NAMES)),
-    make_column("age", "FP64", *AGES),
-)
-INSTANCES = orjson.dumps(
-    {"instances": [{"b64": "QUJD", "n": f"data-{n}", "of": f"subject-{n}"} for n in NAMES]}
-)
-PREDICTIONS, OUTPUT = b'{"predictions": [1, 2, 3]}', b'{"output": []}'
+def make_v2_request(body: bytes, rules: Rules) -> SampleRequest:
+    return SampleRequest("v2", INFER_REST, [body], b"", rules=rules)
+
+
 BATCHES = {
-    "inputs": SampleRequest(
-        "v2",
-        INFER_REST,
-        [make_inputs(*(make_tensor(n, data=[f"data-{n}"]) for n in NAMES))],
-        b"",
-        (),
-        VISION,
+    "inputs": make_v2_request(INPUTS, VISION),
+    "binary inputs": make_sized_request(),
+    "columns": make_v2_request(make_inputs(DATA, SUBJECTS), BATCHED),
+    "columns beside a text": make_v2_request(
+        make_inputs(DATA, make_column("age", "FP64", *AGES)), BATCHED
     ),
-    "binary inputs": make_binary_request(),
-    "columns": SampleRequest("v2", INFER_REST, [COLUMNS], b"", rules=BATCHED),
-    "columns beside a text": SampleRequest("v2", INFER_REST, [BESIDE], b"", rules=BATCHED),
-    "instances": SampleRequest("kserve-v1", "/v1/models/m:predict", [INSTANCES], PREDICTIONS),
+    "instances": SampleRequest(
+        "kserve-v1",
+        "/v1/models/m:predict",
+        [orjson.dumps({"instances": INSTANCES})],
+        b'{"predictions": [1, 2, 3]}',
+    ),
     "lines": SampleRequest(
         "chariot-v2",
         "/infer",
-        [make_lines()],
-        b"\n".join([OUTPUT] * 3),
+        [b"\n".join(map(orjson.dumps, LINES))],
+        b"\n".join([b'{"output": []}'] * 3),
         [("content-type", "application/jsonl")],
     ),
     "inputs of a message": SampleRequest(
@@ -106,14 +98,15 @@ BATCHES = {
 }
 
 
-@pytest.mark.parametrize("name", BATCHES)
-def test_no_object_holds_data_of_another_inference(name: str) -> None:
-    capture = capture_request(BATCHES[name])
-    assert capture.rebuild() == BATCHES[name].messages
-    assert len(capture.documents) == len(NAMES)
-    for index, document in enumerate(capture.documents):
-        for other in {*range(len(NAMES))} - {index}:
-            text = orjson.dumps(document)
-            name = NAMES[other]
-            secrets = (f"data-{name}", f"subject-{name}", f"n-{name}", str(AGES[other]))
-            assert not [secret for secret in secrets if secret.encode() in text], (index, other)
+def test_no_object_holds_data_of_another_inference() -> None:
+    for case, request in BATCHES.items():
+        captured = capture_request(request)
+        assert captured.rebuild() == request.messages, case
+        documents = captured.list_blobs("metadata")
+        assert len(documents) == len(NAMES), case
+        for index, text in enumerate(documents):
+            for other in {*range(len(NAMES))} - {index}:
+                name = NAMES[other]
+                secrets = (f"data-{name}", f"subject-{name}", f"n-{name}", str(AGES[other]))
+                found = [secret for secret in secrets if secret.encode() in text]
+                assert not found, (case, index, other)

@@ -8,20 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_store.proxy.rules import Rules
-
-from .sample_requests import SampleRequest, capture_request
+from . import sample_requests
+from .sample_requests import BATCHED, VISION, SampleRequest, capture_request
 from .tensor_batches import (
-    BATCHED,
     QUICK,
-    VISION,
     Planted,
     Tensors,
     check_each_is_alone,
     check_each_stored_once,
     list_stored,
     make_binary_request,
-    make_request_of_head,
     pack,
     planted_tables,
     tables,
@@ -45,30 +41,26 @@ INPUTS: dict[str, Tensors] = {
 }
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_an_object_does_not_depend_on_another_row(name: str) -> None:
-    tensors, count = ROWS[name]
-    check_each_is_alone(
-        partial(make_binary_request, rules=BATCHED), tensors, count, with_other_rows
-    )
+def test_an_object_does_not_depend_on_another_row(subtests: pytest.Subtests) -> None:
+    write = partial(make_binary_request, rules=BATCHED)
+    for name, (tensors, count) in ROWS.items():
+        with subtests.test(name):
+            check_each_is_alone(write, tensors, count, with_other_rows)
 
 
 @pytest.mark.parametrize("as_json", [[0], [1]])
 def test_tensors_may_be_in_the_json_too(as_json: Sequence[int]) -> None:
-    tensors: Tensors = [
-        ("BYTES", [3], [b"t0", b"[1", b"t0"]),
-        ("INT32", [3, 2], [3, 2, 1, 3, 3, 3]),
-    ]
+    texts = [b"t0", b"[1", b"t0"]
+    tensors: Tensors = [("BYTES", [3], texts), ("INT32", [3, 2], [3, 2, 1, 3, 3, 3])]
     write = partial(make_binary_request, rules=BATCHED, as_json=as_json)
     check_each_is_alone(write, tensors, 3, with_other_rows)
 
 
-@pytest.mark.parametrize("name", INPUTS)
-def test_an_object_does_not_depend_on_another_input(name: str) -> None:
-    tensors = INPUTS[name]
-    check_each_is_alone(
-        partial(make_binary_request, rules=VISION), tensors, len(tensors), with_other_inputs
-    )
+def test_an_object_does_not_depend_on_another_input(subtests: pytest.Subtests) -> None:
+    write = partial(make_binary_request, rules=VISION)
+    for name, tensors in INPUTS.items():
+        with subtests.test(name):
+            check_each_is_alone(write, tensors, len(tensors), with_other_inputs)
 
 
 def test_elements_of_an_input_are_divided() -> None:
@@ -87,10 +79,9 @@ def test_an_object_does_not_depend_on_another_item(datatype: str) -> None:
     def write(tensors: Tensors) -> SampleRequest:
         raw = [pack("BYTES", values) for _, _, values in tensors]
         sizes = [{"binary_data_size": len(part)} for part in raw]
-        head = [{"name": "t", "datatype": datatype, "parameters": size} for size in sizes]
-        request = make_request_of_head(
-            json.dumps({"inputs": head}).encode(), b"".join(raw), Rules()
-        )
+        inputs = [{"name": "t", "datatype": datatype, "parameters": size} for size in sizes]
+        head = json.dumps({"inputs": inputs}).encode()
+        request = sample_requests.make_binary_request(head, b"".join(raw))
         return request._replace(answer_headers=[("omi-status-code", "200")])
 
     check_each_is_alone(write, files, 2, with_other_rows)
@@ -122,13 +113,12 @@ UNKNOWN = {
 }
 
 
-@pytest.mark.parametrize("name", UNKNOWN)
-def test_does_not_keep_values_without_a_known_owner(name: str) -> None:
-    head, tail, why = UNKNOWN[name]
-    capture = capture_request(make_request_of_head(head, tail, BATCHED))
-    assert len(capture.documents) == 2
-    assert capture.request["messages"] is None
-    assert why in capture.request["why"]
+def test_does_not_keep_values_without_a_known_owner() -> None:
+    for name, (head, tail, why) in UNKNOWN.items():
+        request = sample_requests.make_binary_request(head, tail, BATCHED)
+        first, _ = capture_request(request).requests
+        assert first["messages"] is None, name
+        assert why in first["why"], name
 
 
 def test_a_batch_beyond_any_search_is_kept() -> None:

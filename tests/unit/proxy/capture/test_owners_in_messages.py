@@ -9,16 +9,13 @@ from hypothesis import strategies as st
 
 from inference_store.grpc_messages import message
 
-from .sample_requests import INFER, SampleRequest, capture_request, encode_run
+from .sample_requests import BATCHED, INFER, VISION, SampleRequest, capture_request, encode_run
 from .tensor_batches import (
-    BATCHED,
     QUICK,
-    VISION,
     Planted,
     Tensors,
     check_each_is_alone,
     check_each_stored_once,
-    join_texts,
     list_stored,
     make_grpc_request,
     pack,
@@ -48,39 +45,30 @@ RAW: dict[str, Tensors] = {
     "texts": [("BYTES", [2], [b"t0", b"Bob"])],
     "images": [("BYTES", [1], IMAGES[:1]), ("BYTES", [1], IMAGES[1:])],
 }
-BATCHES = [
-    *((name, tensors, False) for name, tensors in TYPED.items()),
-    *((name, tensors, True) for name, tensors in RAW.items()),
-]
 ROWS = st.lists(st.integers(0, 3), min_size=2, max_size=8).map(
     lambda column: [("INT32", [-1, 1], column), ("INT32", [-1, 1], column[::-1])]
 )
 
 
-def find_rest(call: SampleRequest) -> bytes:
-    """The text of the message that is stored with the first inference."""
-    capture = capture_request(call)
-    assert len(capture.data) > 1
-    assert capture.rebuild() == call.messages
-    return join_texts(capture.request["messages"][0])
+def check_the_rest_is_the_same(tensors: Tensors, *, raw: bool) -> None:
+    """What is stored of the message with the first inference has no value of a tensor."""
+    rules = VISION if tensors in (TYPED["images"], RAW["images"]) else BATCHED
+    rest, *_ = list_stored(make_grpc_request(tensors, rules, raw=raw))
+    other, *_ = list_stored(make_grpc_request(with_other_values(tensors), rules, raw=raw))
+    assert rest == other
 
 
-@pytest.mark.parametrize(("name", "tensors", "raw"), BATCHES)
-def test_the_rest_of_a_message_has_no_value(name: str, tensors: Tensors, raw: bool) -> None:
-    rules = VISION if name == "images" else BATCHED
-    others = with_other_values(tensors)
-    assert find_rest(make_grpc_request(tensors, rules, raw=raw)) == find_rest(
-        make_grpc_request(others, rules, raw=raw)
-    )
+def test_the_rest_of_a_message_has_no_value(subtests: pytest.Subtests) -> None:
+    for batches, raw in ((TYPED, False), (RAW, True)):
+        for name, tensors in batches.items():
+            with subtests.test(name, raw=raw):
+                check_the_rest_is_the_same(tensors, raw=raw)
 
 
 @QUICK
 @given(ROWS, st.booleans())
 def test_the_rest_of_a_message_is_the_same_for_any_rows(tensors: Tensors, raw: bool) -> None:
-    others = with_other_values(tensors)
-    assert find_rest(make_grpc_request(tensors, BATCHED, raw=raw)) == find_rest(
-        make_grpc_request(others, BATCHED, raw=raw)
-    )
+    check_the_rest_is_the_same(tensors, raw=raw)
 
 
 BESIDE: dict[str, tuple[Tensors, int]] = {
@@ -92,21 +80,21 @@ BESIDE: dict[str, tuple[Tensors, int]] = {
 
 
 @pytest.mark.parametrize("raw", [False, True])
-@pytest.mark.parametrize("name", BESIDE)
-def test_values_outside_the_datum_are_stored_with_their_row(name: str, raw: bool) -> None:
+def test_values_outside_the_datum_are_stored_with_their_row(
+    raw: bool, subtests: pytest.Subtests
+) -> None:
     """Only the text of a text with arguments is the datum."""
-    tensors, count = BESIDE[name]
-    check_each_is_alone(
-        partial(make_grpc_request, rules=BATCHED, raw=raw), tensors, count, with_other_rows
-    )
+    write = partial(make_grpc_request, rules=BATCHED, raw=raw)
+    for name, (tensors, count) in BESIDE.items():
+        with subtests.test(name):
+            check_each_is_alone(write, tensors, count, with_other_rows)
 
 
 @pytest.mark.parametrize("raw", [False, True])
 def test_an_object_does_not_depend_on_another_input(raw: bool) -> None:
     tensors: Tensors = [("INT32", [2], [1, 2]), ("INT32", [2], [2, 1])]
-    check_each_is_alone(
-        partial(make_grpc_request, rules=VISION, raw=raw), tensors, 2, with_other_inputs
-    )
+    write = partial(make_grpc_request, rules=VISION, raw=raw)
+    check_each_is_alone(write, tensors, 2, with_other_inputs)
 
 
 @QUICK
@@ -131,41 +119,31 @@ def test_numbers_that_are_not_packed_are_divided() -> None:
     numbers = b"\x0a\x01n\x12\x05INT32\x1a\x01\x02\x2a\x05" + b"".join(ages)
     inputs = (b"\x2a%c%s" % (len(tensor), tensor) for tensor in (text, numbers))
     result = list_stored(SampleRequest("v2-grpc", INFER, [b"".join(inputs)], b"", rules=BATCHED))
-    assert [[age in stored_text for age in ages] for stored_text in result] == [
-        [True, False],
-        [False, True],
-    ]
+    found = [[age in stored_text for age in ages] for stored_text in result]
+    assert found == [[True, False], [False, True]]
 
 
-def _make_mixed_request(*, of_all: bool) -> SampleRequest:
-    """Make a request with typed contents, and raw ones of all tensors or of the first."""
+@pytest.mark.parametrize("raw_count", [1, 2])
+def test_raw_beside_typed_contents_are_not_kept(raw_count: int) -> None:
+    """Model servers differ in which of the two they read."""
     built = message("inference.ModelInferRequest")(model_name="m")
     for name in "ab":
         built.inputs.add(name=name, datatype="INT32", shape=[2])
     built.inputs[1].contents.int_contents.extend([71001, 71002])
-    for _ in range(2 if of_all else 1):
-        built.raw_input_contents.append(pack("INT32", [1, 2]))
-    return SampleRequest("v2-grpc", INFER, [bytes(built.SerializeToString())], b"", rules=BATCHED)
-
-
-@pytest.mark.parametrize("of_all", [False, True])
-def test_raw_beside_typed_contents_are_not_kept(of_all: bool) -> None:
-    """Model servers differ in which of the two they read."""
-    capture = capture_request(_make_mixed_request(of_all=of_all))
-    assert len(capture.documents) == 2
-    assert capture.request["messages"] is None
-    assert "raw contents and typed ones" in capture.request["why"]
+    built.raw_input_contents.extend([pack("INT32", [1, 2])] * raw_count)
+    body = bytes(built.SerializeToString())
+    first, _ = capture_request(SampleRequest("v2-grpc", INFER, [body], b"", rules=BATCHED)).requests
+    assert first["messages"] is None
+    assert "raw contents and typed ones" in first["why"]
 
 
 def test_file_names_are_stored_with_their_item() -> None:
     items = [{f"{name}.txt": b"a text", f"{name}.id": b"1"} for name in NAMES]
     request = SampleRequest("omi", "/ModzyModel/Run", [encode_run(*items)], b"")
-    capture = capture_request(request)
-    assert capture.rebuild() == request.messages
-    for at, document in enumerate(capture.documents):
-        metadata = orjson.dumps({**document, "request": None})
+    captured = capture_request(request)
+    for at in range(len(NAMES)):
+        metadata = orjson.dumps({**captured.find_metadata(at), "request": None})
         assert not [text for text in NAMES if text.encode() in metadata], at
-    first, *others = (document["request"] for document in capture.documents)
-    texts = [join_texts(first["messages"][0]), *(join_texts(other["parts"]) for other in others)]
+    texts = list_stored(request)
     for owner, name in enumerate(NAMES):
         assert [at for at, text in enumerate(texts) if name.encode() in text] == [owner]

@@ -2,8 +2,6 @@
 
 import gzip
 import hashlib
-from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -11,82 +9,44 @@ import orjson
 import pytest
 
 from inference_store.index.sidecars import without_request
-from inference_store.inference.events import Buckets, InferenceEvent, decode
 from inference_store.inference.layout import belongs_to
 from inference_store.inference.metadata import read_metadata
-from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.ids import ID_HEADER, id_for_answer, ids_of
-from inference_store.proxy.capture.prepare import Preparation
-from inference_store.proxy.capture.prepared_capture import PreparedCapture
-from inference_store.proxy.capture.request_remainder import rebuild_messages
 from inference_store.proxy.capture.work import Work
 from inference_store.proxy.exchange import Body, Exchange
 from inference_store.proxy.rules import Redaction, Rules, Sampling
 from tests.exchanges import CALL, exchange, png, request_body, response_body
-from tests.settings import make_settings
 
-BUCKETS = Buckets(default="b", allowed=frozenset())
+from .captured import JSON, Captured, capture, make_preparation
+
 LIST = [
     {"key": "camera", "type": "string", "value": "hall"},
     {"key": "n", "type": "int", "value": "7"},
 ]
 
 
-def make_preparation(**changes: Any) -> Preparation:
-    return Preparation(make_settings(ProxySettings, proxy_upstream="http://up", **changes))
-
-
 def prepare(
-    sample: Exchange,
-    rules: Rules | None = None,
-    *,
-    model: str = "detector",
-    **changes: Any,
-) -> PreparedCapture:
-    prepares = make_preparation(**changes)
-    chosen = prepares.choose(Work(sample, CALL, rules or Rules(), model))
-    assert chosen is not None
-    return prepares.prepare(chosen, "p", 1)
-
-
-def decode_events(of: PreparedCapture) -> Sequence[InferenceEvent]:
-    return [
-        decode(message.value, record_time=datetime.now(UTC), buckets=BUCKETS)
-        for message in of.messages
-    ]
-
-
-def find_blob(of: PreparedCapture, kind: str, index: int = 0) -> bytes:
-    listed = [blob.data for blob in of.blobs if blob.key.endswith(f"/{kind}")]
-    return listed[index]
-
-
-def list_data(of: PreparedCapture) -> dict[int, bytes]:
-    listed = [blob.data for blob in of.blobs if blob.key.endswith("/data")]
-    return dict(enumerate(listed))
-
-
-def read_document(of: PreparedCapture, index: int = 0) -> dict[str, Any]:
-    result: dict[str, Any] = orjson.loads(find_blob(of, "metadata", index))
-    return result
+    sample: Exchange, rules: Rules | None = None, *, model: str = "detector", **settings: Any
+) -> Captured:
+    return capture(sample, rules, call=CALL, model=model, **settings)
 
 
 def test_an_event_has_all_known_fields() -> None:
     image = png(4, 3)
-    body = request_body(image, metadata=LIST, id="frame-7")
     trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-    headers = [("content-type", "application/json"), ("traceparent", trace), ("x-camera", "north")]
+    headers = [*JSON, ("traceparent", trace), ("x-camera", "north")]
     rules = Rules(
         model_id="people",
         project_id="yard",
         task_type="Object Detection",
         metadata_headers=("x-camera",),
     )
-    capture = prepare(exchange(body, request_headers=headers), rules)
-    (event,) = decode_events(capture)
+    body = request_body(image, metadata=LIST, id="frame-7")
+    captured = prepare(exchange(body, request_headers=headers), rules)
+    (event,) = captured.events
     extras = event.extras
     assert (event.model_id, event.inference_id) == ("people", "frame-7")
-    assert capture.messages[0].key == b"people/frame-7"
+    assert captured.prepared.messages[0].key == b"people/frame-7"
     assert (extras.project_id, extras.model_name, extras.model_version) == ("yard", "detector", "3")
     assert (extras.task_type, extras.protocol, extras.ok) == ("object_detection", "images", True)
     assert (extras.http_status, extras.grpc_code, extras.error) == (200, None, None)
@@ -98,46 +58,36 @@ def test_an_event_has_all_known_fields() -> None:
     assert event.flags == ()
     assert event.data is not None
     assert belongs_to(event.data.key, "people", extras.capture_id, event.received_at)
-    assert {blob.key for blob in capture.blobs} == {
+    assert {blob.key for blob in captured.prepared.blobs} == {
         storage_key.key
         for storage_key in (event.data, event.response, event.metadata)
         if storage_key is not None
     }
 
 
-@pytest.mark.parametrize(
-    "metadata",
-    [
-        LIST,
-        orjson.dumps(LIST).decode(),
-        {"standard_metadata": {}, "extended_metadata": LIST},
-        orjson.dumps({"standard_metadata": {}, "extended_metadata": LIST}).decode(),
-    ],
-)
-def test_metadata_are_read_back_from_the_blob_and_from_the_event(metadata: Any) -> None:
+def test_metadata_are_read_back_from_the_blob_and_from_the_event() -> None:
     headers = [("x-camera", "north")]
     rules = Rules(metadata_headers=("x-camera",))
-    capture = prepare(exchange(request_body(metadata=metadata), request_headers=headers), rules)
-    (event,) = decode_events(capture)
-    expected = {
-        ("camera", "hall", "extended"),
-        ("n", "7", "extended"),
-        ("x-camera", "north", "standard"),
-    }
-    whole = find_blob(capture, "metadata")
-    for source in (whole, event.inline_metadata, without_request(whole)):
-        result = read_metadata(source)
-        assert result.problem is None
-        assert result.flags == ()
-        assert {(entry.key, entry.value, entry.section) for entry in result.entries} == expected
+    sections = {"standard_metadata": {}, "extended_metadata": LIST}
+    for metadata in (LIST, orjson.dumps(LIST).decode(), sections, orjson.dumps(sections).decode()):
+        body = request_body(metadata=metadata)
+        captured = prepare(exchange(body, request_headers=headers), rules)
+        (whole,) = captured.list_blobs("metadata")
+        for source in (whole, captured.events[0].inline_metadata, without_request(whole)):
+            result = read_metadata(source)
+            assert (result.problem, result.flags) == (None, ())
+            assert {(entry.key, entry.value, entry.section) for entry in result.entries} == {
+                ("camera", "hall", "extended"),
+                ("n", "7", "extended"),
+                ("x-camera", "north", "standard"),
+            }, metadata
 
 
 def test_an_envelope_keeps_exact_numbers_and_lenient_json() -> None:
     items = b'[{"key": "k", "type": "float", "value": 1.10000000000000000000001},'
     items += b' {"key": "l", "type": "float", "value": NaN}]'
     body = b'{"inputs": [{"data": ["AA=="], "parameters": {"metadata": %s}}]}' % items
-    capture = prepare(exchange(body))
-    metadata = read_metadata(find_blob(capture, "metadata"))
+    metadata = read_metadata(prepare(exchange(body)).list_blobs("metadata")[0])
     assert {entry.key: entry.value for entry in metadata.entries} == {
         "k": "1.10000000000000000000001",
         "l": "NaN",
@@ -145,84 +95,80 @@ def test_an_envelope_keeps_exact_numbers_and_lenient_json() -> None:
 
 
 def test_the_event_in_the_blob_is_the_one_on_kafka_without_what_travels_in_it() -> None:
-    capture = prepare(exchange())
-    sent = orjson.loads(capture.messages[0].value)
-    assert sent.pop("response") == find_blob(capture, "response").decode()
+    captured = prepare(exchange())
+    (sent,) = captured.documents
+    assert sent.pop("response") == captured.list_blobs("response")[0].decode()
     assert sent.pop("metadata")
-    assert read_document(capture)["event"] == sent
+    assert captured.find_metadata()["event"] == sent
 
 
 def test_large_values_are_not_in_the_event() -> None:
-    capture = prepare(exchange(request_body(metadata=LIST)), proxy_inline_bytes=40)
-    (event,) = decode_events(capture)
-    assert event.inline_metadata is None
-    assert event.inline_response is None
+    (event,) = prepare(exchange(request_body(metadata=LIST)), proxy_inline_bytes=40).events
+    assert (event.inline_metadata, event.inline_response) == (None, None)
 
 
 def test_the_request_can_be_sent_again_exactly() -> None:
     body = request_body(png(2, 2), png(3, 3), metadata=LIST, more={"text": "é\u2028"})
-    capture = prepare(exchange(body))
-    request, other = (read_document(capture, index)["request"] for index in (0, 1))
-    assert rebuild_messages(request, list_data(capture), {1: other["parts"]}) == [body]
+    captured = prepare(exchange(body))
+    request, other = captured.requests
+    assert captured.rebuild() == [body]
     assert (request["method"], request["path"]) == ("POST", "/v2/models/detector/infer")
     assert b"iVBOR" not in orjson.dumps(request)
-    first = decode_events(capture)[0].metadata
+    first = captured.events[0].metadata
     assert first is not None
     assert other["of"] == first.key
 
 
 def test_a_gzipped_request_can_be_sent_again_unzipped() -> None:
     body = request_body(metadata=LIST)
-    capture = prepare(exchange(gzip.compress(body), request_headers=[("content-encoding", "gzip")]))
-    assert rebuild_messages(read_document(capture)["request"], list_data(capture)) == [body]
+    sample = exchange(gzip.compress(body), request_headers=[("content-encoding", "gzip")])
+    assert prepare(sample).rebuild() == [body]
 
 
 def test_the_body_of_an_unreadable_request_is_the_datum() -> None:
-    capture = prepare(exchange(b"no json"))
-    assert read_document(capture)["capture"]["problem"]
-    assert list_data(capture) == {0: b"no json"}
-    assert rebuild_messages(read_document(capture)["request"], list_data(capture)) == [b"no json"]
+    captured = prepare(exchange(b"no json"))
+    assert captured.find_metadata()["capture"]["problem"]
+    assert captured.data == {0: b"no json"}
+    assert captured.rebuild() == [b"no json"]
 
 
 def test_inferences_of_a_batch_have_ids_of_their_own() -> None:
     body = request_body(png(1, 1), png(2, 2), png(3, 3), id="batch")
-    capture = prepare(exchange(body, response_body(0.1, 0.2, 0.3, id="other")))
-    events_found = decode_events(capture)
-    assert [event.inference_id for event in events_found] == ["batch-0", "batch-1", "batch-2"]
-    assert [event.aliases for event in events_found] == [("batch", "other")] * 3
-    assert [event.extras.batch_index for event in events_found] == [0, 1, 2]
-    assert [event.extras.width for event in events_found] == [1, 2, 3]
-    assert len({event.uid for event in events_found}) == 3
-    assert [
-        orjson.loads(find_blob(capture, "response", i))["outputs"][0]["data"][0]["score"]
-        for i in range(3)
-    ] == [0.1, 0.2, 0.3]
+    captured = prepare(exchange(body, response_body(0.1, 0.2, 0.3, id="other")))
+    events = captured.events
+    assert [event.inference_id for event in events] == ["batch-0", "batch-1", "batch-2"]
+    assert [event.aliases for event in events] == [("batch", "other")] * 3
+    assert [event.extras.batch_index for event in events] == [0, 1, 2]
+    assert [event.extras.width for event in events] == [1, 2, 3]
+    assert len({event.uid for event in events}) == 3
+    answers = [orjson.loads(blob) for blob in captured.list_blobs("response")]
+    assert [answer["outputs"][0]["data"][0]["score"] for answer in answers] == [0.1, 0.2, 0.3]
 
 
-@pytest.mark.parametrize(
-    ("changes", "ok", "error"),
-    [
-        ({"http_status": 200}, True, None),
-        ({"http_status": 404}, False, None),
-        ({"http_status": 500}, False, None),
-        ({"http_status": None, "error": "timeout after 2 s"}, False, "timeout after 2 s"),
-        ({"http_status": 200, "error": "the caller went away"}, False, "the caller went away"),
-        ({"transport": "grpc", "http_status": None, "grpc_code": 0}, True, None),
-        ({"transport": "grpc", "http_status": None, "grpc_code": 14}, False, None),
-        ({"transport": "grpc", "http_status": None}, False, None),
-    ],
-)
-def test_failures_are_captured(changes: dict[str, Any], ok: bool, error: str | None) -> None:
-    (event,) = decode_events(prepare(exchange(**changes)))
-    assert event.extras.ok is ok
-    assert event.extras.error == error
-    assert event.extras.http_status == changes.get("http_status")
-    assert event.extras.grpc_code == changes.get("grpc_code")
+FAILURES: list[tuple[dict[str, Any], bool, str | None]] = [
+    ({"http_status": 200}, True, None),
+    ({"http_status": 404}, False, None),
+    ({"http_status": 500}, False, None),
+    ({"http_status": None, "error": "timeout after 2 s"}, False, "timeout after 2 s"),
+    ({"http_status": 200, "error": "the caller went away"}, False, "the caller went away"),
+    ({"transport": "grpc", "http_status": None, "grpc_code": 0}, True, None),
+    ({"transport": "grpc", "http_status": None, "grpc_code": 14}, False, None),
+    ({"transport": "grpc", "http_status": None}, False, None),
+]
+
+
+def test_failures_are_captured() -> None:
+    for changes, ok, error in FAILURES:
+        (event,) = prepare(exchange(**changes)).events
+        extras = event.extras
+        assert (extras.ok, extras.error) == (ok, error), changes
+        expected = (changes.get("http_status"), changes.get("grpc_code"))
+        assert (extras.http_status, extras.grpc_code) == expected, changes
 
 
 def test_the_text_of_an_error_is_kept_clean_and_short() -> None:
     answer = orjson.dumps({"error": "no\0 model " + "x" * 10_000})
-    (event,) = decode_events(prepare(exchange(None, answer, http_status=400)))
+    (event,) = prepare(exchange(None, answer, http_status=400)).events
     assert event.extras.error is not None
     assert event.extras.error.startswith("no\ufffd model")
     assert len(event.extras.error) == 4096
@@ -230,222 +176,167 @@ def test_the_text_of_an_error_is_kept_clean_and_short() -> None:
 
 def test_a_body_over_the_cap_is_recorded_without_its_bytes() -> None:
     half = Body(parts=(b'{"inputs": [',), size=10_000, whole=False)
-    sample = exchange()
-    sample.request = half
-    capture = prepare(sample)
-    (event,) = decode_events(capture)
-    assert event.data is None
-    assert read_document(capture)["request"]["messages"] is None
-    assert read_document(capture)["capture"]["request_bytes"] == 10_000
-    assert read_document(capture)["capture"]["request_whole"] is False
+    captured = prepare(exchange(request=half))
+    assert captured.events[0].data is None
+    document = captured.find_metadata()
+    assert document["request"]["messages"] is None
+    assert document["capture"]["request_bytes"] == 10_000
+    assert document["capture"]["request_whole"] is False
 
 
 def test_a_model_is_its_own_name_and_an_odd_one_is_made_storable() -> None:
     for model, expected in (("m", "m"), ("", "unknown"), ("a\0b", "a\ufffdb"), ("\ud800", "?")):
-        (event,) = decode_events(prepare(exchange(), model=model))
+        (event,) = prepare(exchange(), model=model).events
         assert event.model_id == expected
 
 
-@pytest.mark.parametrize("model", ["..", ".", "ü" * 256, "a/b c%2f" * 30])
-def test_the_keys_of_an_oddly_named_model_can_be_read(model: str) -> None:
-    (event,) = decode_events(prepare(exchange(), model=model))
-    assert event.model_id == model[:256]
-    assert event.data is not None
-    assert max(len(part) for part in event.data.key.split("/")) <= 255
+def test_the_keys_of_an_oddly_named_model_can_be_read() -> None:
+    for model in ("..", ".", "ü" * 256, "a/b c%2f" * 30):
+        (event,) = prepare(exchange(), model=model).events
+        assert event.model_id == model[:256]
+        assert event.data is not None
+        assert max(len(part) for part in event.data.key.split("/")) <= 255
 
 
 SECRET = "4711-secret"
-
-
-def join_all_bytes(of: PreparedCapture) -> bytes:
-    return b"\n".join(
-        [*(blob.data for blob in of.blobs), *(item.value for item in of.messages)]
-        + [message.key for message in of.messages]
-    )
-
-
 NAMED = [{"key": "user", "type": "string", "value": SECRET}, *LIST]
+BY_USER = Rules(redactions=(Redaction(what="metadata", name="user"),))
 
 
 @pytest.mark.parametrize("how", ["drop", "hash"])
-@pytest.mark.parametrize(
-    "metadata",
-    [
+def test_a_redacted_metadata_key_is_nowhere(how: Any) -> None:
+    rules = Rules(redactions=(Redaction(what="metadata", name="user", how=how),))
+    sections = {"standard_metadata": {}, "extended_metadata": NAMED}
+    for metadata in (
         NAMED,
         orjson.dumps(NAMED).decode(),
-        {"standard_metadata": {"user": SECRET}, "extended_metadata": NAMED},
-        orjson.dumps({"standard_metadata": {}, "extended_metadata": NAMED}).decode(),
+        sections | {"standard_metadata": {"user": SECRET}},
+        orjson.dumps(sections).decode(),
         orjson.dumps(orjson.dumps(NAMED).decode()).decode(),
-    ],
-)
-def test_a_redacted_metadata_key_is_nowhere(metadata: Any, how: Any) -> None:
-    answer = orjson.dumps(
-        {"outputs": [{"name": "o", "data": [], "parameters": {"metadata": metadata}}]}
-    )
-    rules = Rules(redactions=(Redaction(what="metadata", name="user", how=how),))
-    body = request_body(metadata=metadata, id="1")
-    capture = prepare(exchange(body, answer), rules, proxy_redaction_key="k")
-    assert SECRET.encode() not in join_all_bytes(capture)
-    entries = {
-        entry.key: entry.value for entry in read_metadata(find_blob(capture, "metadata")).entries
-    }
-    assert entries["camera"] == "hall"
-    assert (entries.get("user") or "").startswith("hmac-sha256:") is (how == "hash")
+    ):
+        answer = orjson.dumps(
+            {"outputs": [{"name": "o", "data": [], "parameters": {"metadata": metadata}}]}
+        )
+        body = request_body(metadata=metadata, id="1")
+        captured = prepare(exchange(body, answer), rules, proxy_redaction_key="k")
+        assert not captured.holds(SECRET.encode()), metadata
+        metadata_kept = read_metadata(captured.list_blobs("metadata")[0])
+        entries = {entry.key: entry.value for entry in metadata_kept.entries}
+        assert entries["camera"] == "hall"
+        assert (entries.get("user") or "").startswith("hmac-sha256:") is (how == "hash")
 
 
 def test_a_keyed_hash_is_the_same_for_the_same_value_and_key_alone() -> None:
     rules = Rules(redactions=(Redaction(what="metadata", name="user", how="hash"),))
-
-    def hashed(key: str) -> str | None:
-        capture = prepare(exchange(request_body(metadata=NAMED)), rules, proxy_redaction_key=key)
-        return next(
-            e.value
-            for e in read_metadata(find_blob(capture, "metadata")).entries
-            if e.key == "user"
-        )
-
-    assert hashed("a") == hashed("a") != hashed("b")
+    sample = exchange(request_body(metadata=NAMED))
+    first, again, other = (
+        prepare(sample, rules, proxy_redaction_key=key).list_entries()["user"] for key in "aab"
+    )
+    assert first == again != other
     # without a key there is no hash that could not be guessed: dropped
-    capture_without_key = prepare(exchange(request_body(metadata=NAMED)), rules)
-    assert "user" not in {
-        entry.key for entry in read_metadata(find_blob(capture_without_key, "metadata")).entries
-    }
+    assert "user" not in prepare(sample, rules).list_entries()
 
 
 def test_a_redacted_path_is_nowhere_and_the_rest_can_be_sent_again() -> None:
     rules = Rules(redactions=(Redaction(what="path", name="inputs[].parameters.user"),))
     body = orjson.loads(request_body(metadata=LIST))
     body["inputs"][0]["parameters"]["user"] = SECRET
-    capture = prepare(exchange(orjson.dumps(body)), rules)
-    assert SECRET.encode() not in join_all_bytes(capture)
+    captured = prepare(exchange(orjson.dumps(body)), rules)
+    assert not captured.holds(SECRET.encode())
     del body["inputs"][0]["parameters"]["user"]
-    (again,) = rebuild_messages(read_document(capture)["request"], list_data(capture))
+    (again,) = captured.rebuild()
     assert orjson.loads(again) == body
-
-
-def test_a_redacted_id_is_not_used_as_an_id() -> None:
-    rules = Rules(redactions=(Redaction(what="path", name="id"),))
-    capture = prepare(exchange(request_body(id=SECRET)), rules)
-    assert SECRET.encode() not in join_all_bytes(capture)
 
 
 def test_a_redacted_header_is_nowhere() -> None:
     headers = [("x-user", SECRET), ("x-request-id", SECRET)]
-    rules = Rules(
-        redactions=tuple(
-            Redaction(what="header", name=name) for name in ("X-User", "x-request-id")
-        ),
-        metadata_headers=("x-user", "x-request-id"),
+    redactions = (
+        Redaction(what="header", name="X-User"),
+        Redaction(what="header", name="x-request-id"),
     )
-    capture = prepare(exchange(request_headers=headers), rules)
-    assert SECRET.encode() not in join_all_bytes(capture)
+    rules = Rules(redactions=redactions, metadata_headers=("x-user", "x-request-id"))
+    assert not prepare(exchange(request_headers=headers), rules).holds(SECRET.encode())
 
 
 def test_metadata_in_a_header_are_redacted_there_too() -> None:
     headers = [("inference-store-metadata", orjson.dumps(NAMED).decode())]
-    rules = Rules(redactions=(Redaction(what="metadata", name="user"),))
-    capture = prepare(exchange(request_headers=headers), rules)
-    assert SECRET.encode() not in join_all_bytes(capture)
-    (envelope,) = [
-        v
-        for n, v in read_document(capture)["request"]["headers"]
-        if n == "inference-store-metadata"
-    ]
-    assert [entry["key"] for entry in orjson.loads(envelope)] == ["camera", "n"]
+    captured = prepare(exchange(request_headers=headers), BY_USER)
+    assert not captured.holds(SECRET.encode())
+    kept = dict(captured.requests[0]["headers"])["inference-store-metadata"]
+    assert [entry["key"] for entry in orjson.loads(kept)] == ["camera", "n"]
 
 
 @pytest.mark.parametrize("how", ["drop", "hash"])
 def test_a_dropped_input_leaves_nothing_but_a_keyed_hash(how: Any) -> None:
     text = SECRET.encode() * 10
     rules = Rules(redactions=(Redaction(what="input", how=how),))
-    capture = prepare(exchange(request_body(text, prompts=1)), rules, proxy_redaction_key="k")
-    (event,) = decode_events(capture)
-    assert SECRET.encode() not in join_all_bytes(capture)
-    assert b"prompts" not in join_all_bytes(capture)
-    assert event.data is None
-    assert event.extras.data_size is None
+    captured = prepare(exchange(request_body(text, prompts=1)), rules, proxy_redaction_key="k")
+    assert not captured.holds(SECRET.encode())
+    assert not captured.holds(b"prompts")
+    (event,) = captured.events
+    assert (event.data, event.extras.data_size) == (None, None)
     assert (event.extras.data_hash or "").startswith("hmac-sha256:") is (how == "hash")
 
 
-@pytest.mark.parametrize("body", [b"user=" + SECRET.encode(), b'{"user": "' + SECRET.encode()])
-def test_does_not_keep_unreadable_bodies_with_redaction(body: bytes) -> None:
-    rules = Rules(redactions=(Redaction(what="metadata", name="user"),))
-    capture = prepare(exchange(body), rules)
-    assert SECRET.encode() not in join_all_bytes(capture)
-    assert decode_events(capture)[0].data is None
+def test_does_not_keep_unreadable_bodies_with_redaction() -> None:
+    for body in (b"user=" + SECRET.encode(), b'{"user": "' + SECRET.encode()):
+        captured = prepare(exchange(body), BY_USER)
+        assert not captured.holds(SECRET.encode())
+        assert captured.events[0].data is None
 
 
 def test_secrets_of_the_transport_are_never_kept_whatever_is_allowed() -> None:
-    names = [
-        "authorization",
-        "proxy-authorization",
-        "cookie",
-        "x-api-key",
-        "api-key",
-        "x-auth-token",
-    ]
-    names += ["x-amz-security-token", "ocp-apim-subscription-key", "x-forwarded-client-cert"]
+    names = ["authorization", "proxy-authorization", "cookie", "x-api-key", "api-key"]
+    names += ["x-auth-token", "x-amz-security-token", "ocp-apim-subscription-key"]
+    names += ["x-forwarded-client-cert"]
     sample = exchange(
         request_headers=[(name, SECRET) for name in names] + [("x-camera", "north")],
         query=f"api_key={SECRET}&token={SECRET}&a=1&sig={SECRET}",
     )
-    capture = prepare(sample, Rules(metadata_headers=(*names, "x-camera")))
-    assert SECRET.encode() not in join_all_bytes(capture)
-    assert read_document(capture)["request"]["query"] == "a=1"
-    assert read_document(capture)["standard_metadata"] == {"x-camera": "north"}
+    captured = prepare(sample, Rules(metadata_headers=(*names, "x-camera")))
+    assert not captured.holds(SECRET.encode())
+    assert captured.requests[0]["query"] == "a=1"
+    assert captured.find_metadata()["standard_metadata"] == {"x-camera": "north"}
 
 
 def test_does_not_keep_headers_that_are_not_allowed() -> None:
-    capture = prepare(exchange(request_headers=[("x-user", SECRET), ("accept", "*/*")]))
-    assert SECRET.encode() not in join_all_bytes(capture)
-    assert read_document(capture)["request"]["headers"] == [["accept", "*/*"]]
+    captured = prepare(exchange(request_headers=[("x-user", SECRET), ("accept", "*/*")]))
+    assert not captured.holds(SECRET.encode())
+    assert captured.requests[0]["headers"] == [["accept", "*/*"]]
 
 
 def test_sampled_out_exchanges_are_none() -> None:
-    chosen = make_preparation().choose(
-        Work(exchange(), CALL, Rules(sampling=Sampling(share=0)), "m")
-    )
-    assert chosen is None
+    work = Work(exchange(), CALL, Rules(sampling=Sampling(share=0)), "m")
+    assert make_preparation().choose(work) is None
 
 
-@pytest.mark.parametrize(
-    ("headers", "expected"),
-    [
+def test_the_id_for_the_answer_is_the_one_of_the_headers() -> None:
+    for headers, expected in (
         ([("chariot-inference-base-id", "base"), ("x-request-id", "x")], "base"),
         ([("x-request-id", "x")], "x"),
         ([("chariot-inference-base-id", ""), ("x-request-id", "x")], "x"),
-    ],
-)
-def test_the_id_for_the_answer_is_the_one_of_the_headers(headers: Any, expected: str) -> None:
-    assert id_for_answer(headers) == (ID_HEADER, expected)
+    ):
+        assert id_for_answer(headers) == (ID_HEADER, expected)
 
 
-@pytest.mark.parametrize(
-    ("request_id", "response_id", "headers", "expected"),
-    [
-        ("q", "r", True, ("q", ("base", "r", "x", "made"))),
-        (None, "r", True, ("base", ("r", "x", "made"))),
-        (None, "r", False, ("r", ("made",))),
-        (None, None, False, ("made", ())),
-        ("x" * 257, None, False, ("made", ())),
-        ("a\0", None, False, ("made", ())),
-        ("", None, False, ("made", ())),
-        ("made", "made", False, ("made", ())),
-    ],
-)
-def test_ids_by_precedence_and_the_others_as_aliases(
-    request_id: str | None, response_id: str | None, headers: bool, expected: Any
-) -> None:
-    request_headers = (
-        [("chariot-inference-base-id", "base"), ("x-request-id", "x")] if headers else []
-    )
-    body = request_body(**({} if request_id is None else {"id": request_id}))
-    answer = response_body(**({} if response_id is None else {"id": response_id}))
-    sample = exchange(
-        body, answer, request_headers=request_headers, response_headers=[(ID_HEADER, "made")]
-    )
-    (event,) = decode_events(prepare(sample))
-    assert (event.inference_id, event.aliases) == expected
+def test_ids_by_precedence_and_the_others_as_aliases() -> None:
+    both = [("chariot-inference-base-id", "base"), ("x-request-id", "x")]
+    for request_id, response_id, headers, expected in (
+        ("q", "r", both, ("q", ("base", "r", "x", "made"))),
+        (None, "r", both, ("base", ("r", "x", "made"))),
+        (None, "r", [], ("r", ("made",))),
+        (None, None, [], ("made", ())),
+        ("x" * 257, None, [], ("made", ())),
+        ("a\0", None, [], ("made", ())),
+        ("", None, [], ("made", ())),
+        ("made", "made", [], ("made", ())),
+    ):
+        body = request_body(**({} if request_id is None else {"id": request_id}))
+        answer = response_body(**({} if response_id is None else {"id": response_id}))
+        made = [(ID_HEADER, "made")]
+        sample = exchange(body, answer, request_headers=headers, response_headers=made)
+        (event,) = prepare(sample).events
+        assert (event.inference_id, event.aliases) == expected, (request_id, response_id)
 
 
 def test_the_inferences_of_a_stream_have_their_own_ids() -> None:
@@ -458,12 +349,11 @@ def test_the_inferences_of_a_stream_have_their_own_ids() -> None:
         response_headers=[],
         own=[*pairs, ("b", None)],
     )
-    assert [(ids.inference_id, ids.aliases) for ids in result[:2]] == [
+    made = result.pop(2).inference_id
+    assert UUID(made).version == 7  # `a-2` is the id of another
+    assert [(ids.inference_id, ids.aliases) for ids in result] == [
         ("s1", ("a", "x")),
         ("b-1", ("b", "x")),
-    ]
-    assert UUID(result[2].inference_id).version == 7  # `a-2` is the id of another
-    assert [(ids.inference_id, ids.aliases) for ids in result[3:]] == [
         ("s4", ("x",)),
         ("x-4", ("x",)),
         ("a-2", ("b", "x")),
@@ -472,7 +362,7 @@ def test_the_inferences_of_a_stream_have_their_own_ids() -> None:
 
 
 def test_without_any_id_one_is_made() -> None:
-    (event,) = decode_events(prepare(exchange()))
+    (event,) = prepare(exchange()).events
     assert UUID(event.inference_id).version == 7
     name, value = id_for_answer([])
     assert name == ID_HEADER

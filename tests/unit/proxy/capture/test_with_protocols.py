@@ -3,24 +3,16 @@
 import base64
 import gzip
 import struct
-from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import pytest
 
-from inference_store.inference.events import Buckets, decode
-from inference_store.inference.metadata import read_metadata
-from inference_store.platform.settings import ProxySettings
-from inference_store.proxy.capture.prepare import Preparation
-from inference_store.proxy.capture.prepared_capture import PreparedCapture
-from inference_store.proxy.capture.request_remainder import rebuild_messages
-from inference_store.proxy.capture.work import Work
-from inference_store.proxy.exchange import Body, Exchange, Headers
-from inference_store.proxy.protocols import PROTOCOLS, recognise_call
+from inference_store.proxy.exchange import Body, Headers
 from inference_store.proxy.rules import NamedRules, Redaction, Rules
 from tests.exchanges import detection, exchange, png
-from tests.settings import make_settings
+
+from .captured import JSON, Captured, capture
 
 SECRET = "4711-secret"
 METADATA = [
@@ -28,15 +20,15 @@ METADATA = [
     {"key": "camera", "type": "string", "value": "hall"},
 ]
 TEXT = orjson.dumps(METADATA).decode()
-JSON: Headers = [("content-type", "application/json")]
 IMAGE = png(5, 4)
 BASE64 = base64.b64encode(IMAGE).decode()
+TENSOR = {"name": "image", "datatype": "BYTES", "shape": [1]}
+BY_USER = Redaction(what="metadata", name="user")
 
 
-def make_v2_body(*, data: Any = BASE64, metadata: Any = TEXT, **more: Any) -> bytes:
-    parameters = {"metadata": metadata}
-    tensor = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [data]}
-    return orjson.dumps({**more, "inputs": [{**tensor, "parameters": parameters}]})
+def make_v2_body(*, metadata: Any = TEXT, **more: Any) -> bytes:
+    tensor = {**TENSOR, "data": [BASE64], "parameters": {"metadata": metadata}}
+    return orjson.dumps({**more, "inputs": [tensor]})
 
 
 def make_answer(**more: Any) -> bytes:
@@ -44,155 +36,106 @@ def make_answer(**more: Any) -> bytes:
     return orjson.dumps({"model_name": "m", **more, "outputs": [tensor]})
 
 
-def make_binary_body() -> tuple[bytes, Headers]:
-    """A request with its tensor behind the JSON."""
-    raw = struct.pack("<I", len(IMAGE)) + IMAGE
-    parameters = {"binary_data_size": len(raw), "metadata": TEXT}
-    tensor = {"name": "image", "datatype": "BYTES", "shape": [1], "parameters": parameters}
-    head = orjson.dumps({"inputs": [tensor]})
-    return head + raw, [("inference-header-content-length", str(len(head)))]
+class Case(NamedTuple):
+    path: str
+    body: bytes
+    headers: Headers
+    answer: bytes
 
 
-CHAT = {"model": "m", "messages": [{"role": "user", "content": "how many cars, please?"}]}
-CHAT_ANSWER = {
-    "id": "c-1",
-    "model": "m",
-    "choices": [{"message": {"role": "assistant", "content": "3"}}],
-}
+V2, CHAT = "/v2/models/m/infer", "/v1/chat/completions"
+PREDICT = "/v1/models/m:predict"
+RAW = struct.pack("<I", len(IMAGE)) + IMAGE
+HEAD = orjson.dumps(
+    {"inputs": [TENSOR | {"parameters": {"binary_data_size": len(RAW), "metadata": TEXT}}]}
+)
+MESSAGES = {"model": "m", "messages": [{"role": "user", "content": "how many cars, please?"}]}
+REPLY = {"id": "c-1", "model": "m", "choices": [{"message": {"role": "assistant", "content": "3"}}]}
+OUTPUT = orjson.dumps({"output": [detection(0.9)]})
 BY_HEADER: Headers = [*JSON, ("inference-store-metadata", TEXT)]
-CASES: dict[str, tuple[str, bytes, Headers, bytes]] = {
-    "v2": ("/v2/models/m/infer", make_v2_body(), JSON, make_answer()),
-    "v2 object": ("/v2/models/m/infer", make_v2_body(metadata=METADATA), JSON, make_answer()),
-    "v2 copied back": (
-        "/v2/models/m/infer",
-        make_v2_body(id="7"),
-        JSON,
-        make_answer(parameters={"metadata": TEXT}),
+GZIP: Headers = [*JSON, ("content-encoding", "gzip")]
+SIZED: Headers = [("inference-header-content-length", str(len(HEAD)))]
+PARAMETERS: Headers = [
+    ("content-type", "image/png"),
+    ("chariot-inference-parameters", orjson.dumps({"metadata": TEXT}).decode()),
+]
+CASES = {
+    "v2": Case(V2, make_v2_body(), JSON, make_answer()),
+    "v2 object": Case(V2, make_v2_body(metadata=METADATA), JSON, make_answer()),
+    "v2 copied back": Case(
+        V2, make_v2_body(id="7"), JSON, make_answer(parameters={"metadata": TEXT})
     ),
-    "v2 gzipped": (
-        "/v2/models/m/infer",
-        gzip.compress(make_v2_body()),
-        [*JSON, ("content-encoding", "gzip")],
-        make_answer(),
-    ),
-    "v2 binary": (
-        "/v2/models/m/infer",
-        make_binary_body()[0],
-        make_binary_body()[1],
-        make_answer(),
-    ),
-    "openai": ("/v1/chat/completions", orjson.dumps(CHAT), BY_HEADER, orjson.dumps(CHAT_ANSWER)),
-    "kserve": (
-        "/v1/models/m:predict",
+    "v2 gzipped": Case(V2, gzip.compress(make_v2_body()), GZIP, make_answer()),
+    "v2 binary": Case(V2, HEAD + RAW, SIZED, make_answer()),
+    "openai": Case(CHAT, orjson.dumps(MESSAGES), BY_HEADER, orjson.dumps(REPLY)),
+    "kserve": Case(
+        PREDICT,
         orjson.dumps({"instances": [{"image": {"b64": BASE64}}]}),
         BY_HEADER,
         orjson.dumps({"predictions": [detection(0.9)]}),
     ),
-    "chariot": (
+    "chariot": Case(
         "/infer",
         orjson.dumps({"input": BASE64, "parameters": {"metadata": TEXT}}),
         JSON,
-        orjson.dumps({"output": [detection(0.9)]}),
+        OUTPUT,
     ),
-    "chariot raw": (
-        "/infer",
-        IMAGE,
-        [
-            ("content-type", "image/png"),
-            ("chariot-inference-parameters", orjson.dumps({"metadata": TEXT}).decode()),
-        ],
-        orjson.dumps({"output": [detection(0.9)]}),
-    ),
+    "chariot raw": Case("/infer", IMAGE, PARAMETERS, OUTPUT),
 }
 
 
-def prepare(case: str, rules: Rules, *, model: str = "m") -> tuple[PreparedCapture, Exchange]:
-    path, body, headers, response_bytes = CASES[case]
-    sample = exchange(body, response_bytes, path=path, request_headers=headers)
-    call = recognise_call(PROTOCOLS.keys() - {"raw", "raw-grpc"}, "rest", "POST", path)
-    assert call is not None
-    settings = make_settings(ProxySettings, proxy_upstream="http://up", proxy_redaction_key="k")
-    preparation = Preparation(settings)
-    chosen = preparation.choose(Work(sample, call, rules, model))
-    assert chosen is not None
-    return preparation.prepare(chosen, "p", 1), sample
+def prepare(case: Case, rules: Rules | None = None, **settings: Any) -> Captured:
+    sample = exchange(case.body, case.answer, path=case.path, request_headers=case.headers)
+    return capture(sample, rules, proxy_redaction_key="k", **settings)
 
 
-def find_blob(of: PreparedCapture, kind: str) -> bytes:
-    return next(blob.data for blob in of.blobs if blob.key.endswith(f"/{kind}"))
+def test_the_body_names_the_model_if_the_path_does_not() -> None:
+    for name, expected in (("openai", "m"), ("chariot", "up"), ("v2", "up")):
+        (event,) = prepare(CASES[name], model="up").documents
+        assert (event["model_id"], event["model_name"]) == (expected, expected)
+        (event,) = prepare(CASES[name], Rules(model_id="known"), model="up").documents
+        assert event["model_id"] == "known"
 
 
-def list_entries(of: PreparedCapture) -> dict[str, str | None]:
-    metadata = read_metadata(find_blob(of, "metadata"))
-    assert metadata.problem is None
-    assert read_metadata(orjson.loads(of.messages[0].value)["metadata"].encode()) == metadata
-    return {entry.key: entry.value for entry in metadata.entries if entry.section == "extended"}
+def test_applies_every_redaction_if_the_body_does_not_name_the_model() -> None:
+    by_name = (NamedRules("m", None, Rules(project_id="known")),)
+    rules = Rules(by_name=by_name, if_unnamed=(Redaction(what="input"),))
+    for case, redacted in (("openai", False), ("chariot", True)):
+        captured = prepare(CASES[case], rules, model="up")
+        assert (captured.documents[0].get("project_id") is None) == redacted
+        assert (captured.data == {}) == redacted
 
 
-@pytest.mark.parametrize(("case", "name"), [("openai", "m"), ("chariot", "up"), ("v2", "up")])
-def test_the_body_names_the_model_if_the_path_does_not(case: str, name: str) -> None:
-    capture, _ = prepare(case, Rules(), model="up")
-    event = orjson.loads(capture.messages[0].value)
-    assert (event["model_id"], event["model_name"]) == (name, name)
-    capture, _ = prepare(case, Rules(model_id="known"), model="up")
-    assert orjson.loads(capture.messages[0].value)["model_id"] == "known"
-
-
-@pytest.mark.parametrize(("case", "redacted"), [("openai", False), ("chariot", True)])
-def test_applies_every_redaction_if_the_body_does_not_name_the_model(
-    case: str, redacted: bool
-) -> None:
-    rules = Rules(
-        by_name=(NamedRules("m", None, Rules(project_id="known")),),
-        if_unnamed=(Redaction(what="input"),),
-    )
-    capture, _ = prepare(case, rules, model="up")
-    event = orjson.loads(capture.messages[0].value)
-    assert (event.get("project_id") is None) == redacted
-    assert any(blob.key.endswith("/data") for blob in capture.blobs) != redacted
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_the_event_is_read_back_and_the_request_can_be_rebuilt(case: str) -> None:
-    capture, sample = prepare(case, Rules(task_type="object_detection"))
-    event = decode(
-        capture.messages[0].value, record_time=datetime.now(UTC), buckets=Buckets("b", frozenset())
-    )
+@pytest.mark.parametrize("name", CASES)
+def test_the_event_is_read_back_and_the_request_can_be_rebuilt(name: str) -> None:
+    captured = prepare(CASES[name], Rules(task_type="object_detection"))
+    (event,) = captured.events
     assert event.flags == ()
     assert event.extras.ok
-    assert list_entries(capture) == {"user": SECRET, "camera": "hall"}
-    if case != "openai":
-        assert find_blob(capture, "data") == IMAGE
+    assert captured.list_entries() == {"user": SECRET, "camera": "hall"}
+    if name != "openai":
+        assert captured.data == {0: IMAGE}
         assert (event.extras.width, event.extras.height) == (5, 4)
-    request = orjson.loads(find_blob(capture, "metadata"))["request"]
-    (again,) = rebuild_messages(request, {0: find_blob(capture, "data")})
-    whole = sample.request.bytes
-    assert again == (gzip.decompress(whole) if "gzip" in case else whole)
-    assert BASE64[:40].encode() not in find_blob(capture, "metadata")
+    whole = CASES[name].body
+    assert captured.rebuild() == [gzip.decompress(whole) if "gzip" in name else whole]
+    assert BASE64[:40].encode() not in captured.list_blobs("metadata")[0]
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("how", ["drop", "hash"])
-def test_a_redacted_key_is_nowhere(case: str, how: Any) -> None:
-    capture, _ = prepare(
-        case, Rules(redactions=(Redaction(what="metadata", name="user", how=how),))
-    )
-    written = [blob.data for blob in capture.blobs] + [blob.value for blob in capture.messages]
-    assert not [message for message in written if SECRET.encode() in message]
-    result = list_entries(capture)
-    if case != "chariot raw":  # its body is no JSON: it cannot be looked through, and is not kept
-        assert result["camera"] == "hall"
-    assert (result.get("user") or "").startswith("hmac-sha256:") is (
-        how == "hash" and case != "chariot raw"
-    )
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_dropped_input_is_nowhere(case: str) -> None:
-    capture, _ = prepare(case, Rules(redactions=(Redaction(what="input"),)))
-    written = [blob.data for blob in capture.blobs] + [blob.value for blob in capture.messages]
+@pytest.mark.parametrize("name", CASES)
+def test_a_redacted_key_and_a_dropped_input_are_nowhere(name: str) -> None:
+    for how in ("drop", "hash"):
+        rules = Rules(redactions=(Redaction(what="metadata", name="user", how=how),))
+        captured = prepare(CASES[name], rules)
+        assert not captured.holds(SECRET.encode())
+        entries = captured.list_entries()
+        # a body that is no JSON cannot be looked through, and is not kept
+        is_kept = name != "chariot raw"
+        assert entries.get("camera") == ("hall" if is_kept else None)
+        is_hashed = (entries.get("user") or "").startswith("hmac-sha256:")
+        assert is_hashed is (how == "hash" and is_kept)
+    captured = prepare(CASES[name], Rules(redactions=(Redaction(what="input"),)))
     for secret in (IMAGE, BASE64.encode(), b"how many cars"):
-        assert not [message for message in written if secret in message], secret
+        assert not captured.holds(secret), secret
 
 
 def test_grpc_is_redacted_in_what_is_read_of_it() -> None:
@@ -207,15 +150,27 @@ def test_grpc_is_redacted_in_what_is_read_of_it() -> None:
         http_status=None,
         grpc_code=0,
     )
-    call = recognise_call(PROTOCOLS, "grpc", sample.method, sample.path)
-    assert call is not None
-    preparation = Preparation(make_settings(ProxySettings, proxy_upstream="http://up"))
-    rules = Rules(redactions=(Redaction(what="metadata", name="user"),))
-    chosen = preparation.choose(Work(sample, call, rules, "m"))
-    assert chosen is not None
-    capture = preparation.prepare(chosen, "p", 1)
-    written = [blob.data for blob in capture.blobs] + [blob.value for blob in capture.messages]
-    assert not [
-        message for message in written if SECRET.encode() in message or header.encode() in message
-    ]
-    assert list_entries(capture) == {"camera": "hall"}
+    captured = capture(sample, Rules(redactions=(BY_USER,)))
+    assert not captured.holds(SECRET.encode())
+    assert not captured.holds(header.encode())
+    assert captured.list_entries() == {"camera": "hall"}
+
+
+def test_the_headers_metadata_are_every_inferences() -> None:
+    batch = Case(PREDICT, b'{"instances": [1, 2]}', BY_HEADER, b'{"predictions": [3, 4]}')
+    captured = prepare(batch)
+    assert len(captured.documents) == 2
+    for event in captured.documents:
+        assert "hall" in event["metadata"]
+
+
+def test_the_bodys_metadata_win_over_the_headers() -> None:
+    body = orjson.dumps(MESSAGES | {"metadata": {"camera": "door"}})
+    captured = prepare(CASES["openai"]._replace(body=body))
+    assert captured.list_entries() == {"user": SECRET, "camera": "door"}
+
+
+def test_uses_the_protocols_task_type_if_none_is_configured() -> None:
+    for configured, expected in ((None, "text_generation"), ("tabular", "tabular")):
+        (event,) = prepare(CASES["openai"], Rules(task_type=configured)).documents
+        assert event["task_type"] == expected

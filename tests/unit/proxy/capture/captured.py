@@ -1,0 +1,139 @@
+"""Exchanges that are captured as a capture process does it, and what is written of them."""
+
+import base64
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any, NamedTuple
+
+import orjson
+
+from inference_store.inference.events import Buckets, InferenceEvent, decode
+from inference_store.inference.metadata import read_metadata
+from inference_store.platform.settings import ProxySettings
+from inference_store.proxy.capture.prepare import Preparation
+from inference_store.proxy.capture.prepared_capture import PreparedCapture
+from inference_store.proxy.capture.request_remainder import rebuild_messages
+from inference_store.proxy.capture.work import Work
+from inference_store.proxy.exchange import Exchange, Headers
+from inference_store.proxy.protocols import PROTOCOLS, Call, recognise_call
+from inference_store.proxy.rules import Rules
+from tests.settings import make_settings
+
+BUCKETS = Buckets(default="b", allowed=frozenset())
+JSON: Headers = [("content-type", "application/json")]
+NAMED_PROTOCOLS = PROTOCOLS.keys() - {"raw", "raw-grpc"}
+
+
+class Captured(NamedTuple):
+    """What is written of an exchange."""
+
+    prepared: PreparedCapture
+
+    @property
+    def events(self) -> Sequence[InferenceEvent]:
+        """The events as the ingester decodes them."""
+        messages = self.prepared.messages
+        return [
+            decode(message.value, record_time=datetime.now(UTC), buckets=BUCKETS)
+            for message in messages
+        ]
+
+    @property
+    def documents(self) -> list[dict[str, Any]]:
+        """The events as JSON."""
+        return [orjson.loads(message.value) for message in self.prepared.messages]
+
+    def list_blobs(self, kind: str) -> list[bytes]:
+        return [blob.data for blob in self.prepared.blobs if blob.key.endswith(f"/{kind}")]
+
+    def find_metadata(self, index: int = 0) -> dict[str, Any]:
+        """The JSON of the metadata object."""
+        result: dict[str, Any] = orjson.loads(self.list_blobs("metadata")[index])
+        return result
+
+    def find_response(self) -> Any:
+        blobs = self.list_blobs("response")
+        return orjson.loads(blobs[0]) if blobs else None
+
+    def list_entries(self) -> dict[str, str | None]:
+        """The client's metadata as the ingester reads them from the blob, and from the event."""
+        metadata = read_metadata(self.list_blobs("metadata")[0])
+        assert metadata.problem is None
+        assert read_metadata(self.documents[0]["metadata"].encode()) == metadata
+        return {entry.key: entry.value for entry in metadata.entries if entry.section == "extended"}
+
+    @property
+    def requests(self) -> list[dict[str, Any]]:
+        """What is stored of the request with each inference, by batch index."""
+        return [orjson.loads(blob)["request"] for blob in self.list_blobs("metadata")]
+
+    @property
+    def data(self) -> dict[int, bytes]:
+        """The data objects by batch index."""
+        blobs = {blob.key: blob.data for blob in self.prepared.blobs}
+        keys = enumerate(event.get("data_storage_key") for event in self.documents)
+        return {index: blobs[key] for index, key in keys if key}
+
+    def rebuild(self) -> list[bytes]:
+        """Rebuild the request's messages. Raise AssertionError if they were not kept."""
+        requests = self.requests
+        assert requests[0]["messages"] is not None, requests[0]["why"]
+        own = {at: request["parts"] for at, request in enumerate(requests) if "parts" in request}
+        return rebuild_messages(requests[0], self.data, own)
+
+    def holds(self, secret: bytes) -> bool:
+        """Whether it is in anything that is written, escaped, in JSON in a text, or as base64."""
+        written = [blob.data for blob in self.prepared.blobs]
+        for message in self.prepared.messages:
+            written += [message.key, message.value]
+        return any(secret in text for text in _list_contents(written))
+
+
+def _list_contents(written: Sequence[bytes]) -> list[bytes]:
+    """List the bytes, and each text in their JSON without its escapes and codings."""
+    listed: list[bytes] = []
+    waiting: list[Any] = [*written]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += [*value, *value.values()]
+        elif isinstance(value, list):
+            waiting += value
+        elif isinstance(value, str):
+            if len(value) % 4 == 0 and len(value) > 8 and value.isascii():
+                with suppress(ValueError):
+                    waiting.append(base64.b64decode(value, validate=True))
+            waiting.append(value.encode())
+        elif isinstance(value, bytes):
+            listed.append(value)
+            if value[:1] in (b"{", b"[", b'"'):
+                with suppress(orjson.JSONDecodeError):
+                    waiting.append(orjson.loads(value))
+    return listed
+
+
+@cache
+def make_preparation(**changes: Any) -> Preparation:
+    return Preparation(make_settings(ProxySettings, proxy_upstream="http://up", **changes))
+
+
+def capture(
+    sample: Exchange,
+    rules: Rules | None = None,
+    *,
+    call: Call | None = None,
+    model: str = "m",
+    protocol: str | None = None,
+    **settings: Any,
+) -> Captured:
+    """Capture an exchange of a call, or of the call that one or any named protocol recognises."""
+    if call is None:
+        names = {protocol} if protocol else NAMED_PROTOCOLS
+        call = recognise_call(names, sample.transport, sample.method, sample.path)
+        assert call is not None, sample.path
+    preparation = make_preparation(**settings)
+    chosen = preparation.choose(Work(sample, call, rules or Rules(), model))
+    assert chosen is not None
+    return Captured(preparation.prepare(chosen, "p", 1))
