@@ -136,6 +136,11 @@ MATRIX: dict[str, Values] = {
         },
         "admin": {"tlsSecret": "admin-tls"},
         "api": {"tlsSecret": "api-tls", "corsOrigins": ["https://a.example.com"]},
+        "ingress": {
+            "enabled": True,
+            "hosts": ["a.example.com", {"host": "b.example.com"}],
+            "tlsSecret": "one",
+        },
         "retention": {
             "exportWebhooks": {"origins": ["https://hooks.example"], "existingSecret": "hooks"}
         },
@@ -148,7 +153,7 @@ MATRIX: dict[str, Values] = {
             "sasl": {"mechanism": "OAUTHBEARER", "existingSecret": "kafka"},
             "oauth": {"tokenUrl": "https://login.example.com:8443/token", "clientId": "store"},
         },
-        "s3": {"webIdentity": {"roleArn": "arn:aws:iam::1:role/store"}},
+        "s3": {"webIdentity": {"roleArn": "arn:aws:iam::1:role/store"}, "presignedUrls": True},
         "auth": {
             "existingSecret": "admin",
             "oidc": {
@@ -162,7 +167,7 @@ MATRIX: dict[str, Values] = {
                 },
             },
         },
-        "api": {"publicUrl": "https://store.example.com"},
+        "api": {"publicUrl": "https://store.example.com", "s3ExistingSecret": "api-s3"},
         "retention": {"serviceAccount": {"annotations": {"role": "may-delete"}}},
         "ingester": {"s3ExistingSecret": "read-only-s3"},
     },
@@ -192,6 +197,7 @@ MATRIX: dict[str, Values] = {
         "api": {
             "autoscaling": {"enabled": True},
             "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
+            "s3ExistingSecret": "api-s3",
             "rateLimitPerMinute": 1000000,
             "podLabels": {"one": "of mine"},
         },

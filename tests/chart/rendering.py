@@ -1,4 +1,4 @@
-"""The objects of the chart, rendered by `helm template`."""
+"""The objects of the chart, rendered by `helm template` once for each set of values."""
 
 import json
 import os
@@ -13,7 +13,10 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "inference-store"
+# The first part of the names of a release's objects.
+FULL = "store-inference-store"
 _KUBERNETES = ("--kube-version", "1.33.0", "--values")
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 Object = dict[str, Any]
 Values = dict[str, Any]
 
@@ -35,13 +38,13 @@ class Refused(Exception):
     """Helm does not accept these values; the text is its error."""
 
 
-def helm(command: str, *arguments: str, values: Values | None = None) -> str:
+def helm(command: str, *arguments: str, values: Values, chart: Path = CHART) -> str:
     """Return the output of helm. Raises Refused."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump(values or {}, file)
+        json.dump(values, file)
         file.flush()
         done = subprocess.run(
-            [str(find_program("helm")), command, *arguments, str(CHART), *_KUBERNETES, file.name],
+            [str(find_program("helm")), command, *arguments, str(chart), *_KUBERNETES, file.name],
             capture_output=True,
             text=True,
             check=False,
@@ -51,16 +54,18 @@ def helm(command: str, *arguments: str, values: Values | None = None) -> str:
     return done.stdout
 
 
-def render_objects(values: Values, *arguments: str, name: str = "store") -> list[Object]:
-    """Render the objects for values. Raises Refused."""
-    output = _render(json.dumps(values), name, arguments)
-    return [document for document in yaml.safe_load_all(output) if document]
+def render_objects(
+    values: Values, *arguments: str, name: str = "store", chart: Path = CHART
+) -> list[Object]:
+    """Render the objects for values; who gets them does not change them. Raises Refused."""
+    return _render(json.dumps(values), name, arguments, chart)
 
 
 @cache
-def _render(values: str, name: str, arguments: tuple[str, ...]) -> str:
-    values_read: Values = json.loads(values)
-    return helm("template", name, "--namespace", "spaces", *arguments, values=values_read)
+def _render(values: str, name: str, arguments: tuple[str, ...], chart: Path) -> list[Object]:
+    options = (name, "--namespace", "spaces", *arguments)
+    output = helm("template", *options, values=json.loads(values), chart=chart)
+    return [document for document in yaml.load_all(output, _LOADER) if document]
 
 
 def select_kind(objects: list[Object], kind: str) -> dict[str, Object]:
@@ -80,3 +85,24 @@ def select_pods(objects: list[Object]) -> dict[str, Object]:
         elif "template" in document.get("spec", {}):
             specs[name] = document["spec"]["template"]
     return specs
+
+
+def list_containers(pod: Object) -> list[Object]:
+    """Return the containers of a pod, with those that run before them."""
+    return [*pod["spec"]["containers"], *pod["spec"].get("initContainers", [])]
+
+
+def check_fields(objects: list[Object], *skipped: str) -> None:
+    """Check that Kubernetes knows every field, except in objects of the skipped kinds."""
+    schemas = f"{find_cache_folder()}/schemas/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json"
+    options = ("-strict", "-summary", "-skip", ",".join(skipped), "-schema-location", schemas)
+    done = subprocess.run(
+        [str(find_program("kubeconform")), *options],
+        input="\n---\n".join(json.dumps(document) for document in objects),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    foreign = [document for document in objects if document["kind"] in skipped]
+    assert f"Skipped: {len(foreign)}" in done.stdout

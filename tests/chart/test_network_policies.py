@@ -81,11 +81,11 @@ class Network:
         ports = {port, names.get(port)}
         sends = source not in self.labels or any(
             _matches(rule, "to", self._peer(target), ports)
-            for rule in self._rules(source, "egress")
+            for rule in self.list_rules(source, "egress")
         )
         receives = any(
             _matches(rule, "from", self._peer(source), ports)
-            for rule in self._rules(target, "ingress")
+            for rule in self.list_rules(target, "ingress")
         )
         return sends and receives
 
@@ -93,7 +93,7 @@ class Network:
         """Return the labels of a peer in this namespace, None for one in another."""
         return None if component == "foreigner" else self.labels.get(component, {})
 
-    def _rules(self, component: str, direction: str) -> Iterator[Object]:
+    def list_rules(self, component: str, direction: str) -> Iterator[Object]:
         own = self.labels[component]
         selecting = [
             policy
@@ -121,86 +121,77 @@ def _selects(peer: Object, labels: Labels | None) -> bool:
     return labels_of_peer.items() <= labels.items()
 
 
-@pytest.mark.parametrize(
-    ("name", "ports", "allowed"),
-    [
+def test_only_listed_connections_are_allowed() -> None:
+    for name, ports, allowed in (
         ("trying out", PORTS, ALLOWED),
         ("trying out with a proxy", PROXY_PORTS, PROXY_ALLOWED),
-    ],
-)
-def test_only_listed_connections_are_allowed(
-    name: str, ports: dict[str, dict[str, int]], allowed: set[tuple[str, str, int]]
-) -> None:
-    network = Network(MATRIX[name])
-    sources = [*ports, "stranger", "foreigner"]
-    for source in sources:
-        for target, port_names in ports.items():
-            for port in port_names.values():
-                expected = (source, target, port) in allowed
-                is_allowed = network.allows(source, target, port)
-                assert is_allowed == expected, f"{source} → {target}:{port}: {is_allowed}"
+    ):
+        network = Network(MATRIX[name])
+        for source in (*ports, "stranger", "foreigner"):
+            for target, port_names in ports.items():
+                for port in port_names.values():
+                    expected = (source, target, port) in allowed
+                    is_allowed = network.allows(source, target, port)
+                    assert is_allowed == expected, f"{source} → {target}:{port}: {is_allowed}"
 
 
-@pytest.mark.parametrize("name", MATRIX)
-def test_every_pod_has_a_policy(name: str) -> None:
-    values = MATRIX[name]
-    network = Network(values)
-    if values.get("networkPolicy", {}).get("enabled") is False:
-        assert not network.policies
-        return
-    for component in network.labels:
-        assert len(list(network._rules(component, "egress"))) >= 1
+def test_every_pod_has_a_policy() -> None:
+    for name, values in MATRIX.items():
+        network = Network(values)
+        if values.get("networkPolicy", {}).get("enabled") is False:
+            assert not network.policies, name
+            continue
+        for component in network.labels:
+            assert len(list(network.list_rules(component, "egress"))) >= 1, (name, component)
+
+
+def find_policy(values: Values, component: str) -> Object:
+    """Return the specification of the policy of a component."""
+    (policy,) = (
+        document["spec"]
+        for name, document in select_kind(render_objects(values), "NetworkPolicy").items()
+        if name.endswith(f"-{component}")
+    )
+    return dict(policy)
 
 
 def list_egress(values: Values, component: str) -> list[tuple[frozenset[Any], Any]]:
     """Return the ports and peers of the egress of a component."""
-    (policy,) = (
-        document
-        for document in select_kind(render_objects(values), "NetworkPolicy").values()
-        if document["metadata"]["name"].endswith(f"-{component}")
-    )
     return [
         (frozenset(port["port"] for port in rule["ports"]), rule.get("to"))
-        for rule in policy["spec"]["egress"]
+        for rule in find_policy(values, component)["egress"]
     ]
 
 
+def list_ports(values: Values, component: str) -> set[Any]:
+    """Return the ports that a component may reach."""
+    return {port for ports, _ in list_egress(values, component) for port in ports}
+
+
+def to_ports(*ports: int) -> tuple[frozenset[int], None]:
+    """Return what allows these ports of every peer."""
+    return frozenset(ports), None
+
+
 def test_reaches_external_servers_at_their_ports() -> None:
-    dns = (frozenset({53}), None)
-    postgres = (frozenset({5432}), None)
-    kafka = (frozenset({9093, 9094}), None)
-    s3 = (frozenset({9443}), None)
+    dns, postgres, kafka, s3 = to_ports(53), to_ports(5432), to_ports(9093, 9094), to_ports(9443)
     assert list_egress(SERVERS, "ingester") == [dns, postgres, kafka, s3]
     assert list_egress(SERVERS, "api") == [dns, postgres, s3]
     assert list_egress(SERVERS, "migrate") == [dns, postgres]
 
 
-@pytest.mark.parametrize("how", ["daily", "kafka"])
-def test_reconciling_service_reaches_kafka(how: str) -> None:
-    kafka = (frozenset({9093, 9094}), None)
-    assert kafka not in list_egress(SERVERS, "retention")
-    assert kafka in list_egress(SERVERS | {"retention": {"reconcile": {how: True}}}, "retention")
+def test_reconciling_service_reaches_kafka() -> None:
     tokens = MATRIX["tokens instead of passwords"]
-    values = tokens | {"retention": {"reconcile": {how: True}}}
-    before = {port for ports, _ in list_egress(tokens, "retention") for port in ports}
-    assert not {8443, 9093} & before
-    assert {8443, 9093} <= {port for ports, _ in list_egress(values, "retention") for port in ports}
-
-
-def test_other_postgres_ports_are_allowed() -> None:
-    values = SERVERS | {"networkPolicy": {"postgresPorts": [6432, 5433]}}
-    for component in ("api", "ingester", "retention", "migrate", "doctor"):
-        assert (frozenset({6432, 5433}), None) in list_egress(values, component)
-
-
-def test_extra_egress_also_applies_to_the_migration() -> None:
-    values = SERVERS | {"networkPolicy": {"extraEgress": [{"ports": [{"port": 3128}]}]}}
-    assert (frozenset({3128}), None) in list_egress(values, "migrate")
+    assert to_ports(9093, 9094) not in list_egress(SERVERS, "retention")
+    assert not {8443, 9093} & list_ports(tokens, "retention")
+    for how in ("daily", "kafka"):
+        reconciles = {"retention": {"reconcile": {how: True}}}
+        assert to_ports(9093, 9094) in list_egress(SERVERS | reconciles, "retention")
+        assert {8443, 9093} <= list_ports(tokens | reconciles, "retention")
 
 
 def test_reaches_token_issuers() -> None:
-    values = MATRIX["tokens instead of passwords"]
-    ports = {port for rule_ports, _ in list_egress(values, "ingester") for port in rule_ports}
+    ports = list_ports(MATRIX["tokens instead of passwords"], "ingester")
     assert ports == {53, 5432, 9093, 443, 8443}
 
 
@@ -214,41 +205,22 @@ def test_reaches_the_sources_of_node_and_pod_credentials() -> None:
     agents = (frozenset({80}), [{"ipBlock": {"cidr": cidr}} for cidr in cidrs])
     for component in ("api", "ingester", "retention", "proxy", "test", "doctor"):
         assert agents in list_egress(values, component)
-        assert (frozenset({443}), None) in list_egress(values, component)
+        assert to_ports(443) in list_egress(values, component)
         assert agents not in list_egress(with_keys, component)
         assert agents not in list_egress(with_a_role, component)
     assert agents not in list_egress(values, "migrate")
 
 
-def test_peers_restrict_egress_and_ingress() -> None:
-    values = MATRIX["everything that may be left out"]
-    database = [{"ipBlock": {"cidr": "10.1.0.0/24"}}]
-    assert (frozenset({5432}), database) in list_egress(values, "retention")
-    assert (frozenset({3128}), None) in list_egress(values, "retention")
-    assert (frozenset({4318}), None) in list_egress(values, "retention")
-    (api,) = (
-        policy
-        for policy in select_kind(render_objects(values), "NetworkPolicy").values()
-        if policy["metadata"]["name"].endswith("-api")
-    )
-    calls, read = api["spec"]["ingress"]
-    assert {"namespaceSelector": {"matchLabels": {"team": "vision"}}} in calls["from"]
-    assert {"namespaceSelector": {"matchLabels": {"name": "monitoring"}}} in read["from"]
+def test_traces_leave_by_their_port() -> None:
+    assert to_ports(4318) in list_egress(MATRIX["everything that may be left out"], "retention")
 
 
 def test_a_proxy_reaches_its_model_servers_kafka_and_s3_and_no_database() -> None:
-    assert list_egress(MATRIX["trying out with a proxy"], "proxy")[-1] == (
-        frozenset({8080, 8081}),
-        None,
-    )
+    assert list_egress(MATRIX["trying out with a proxy"], "proxy")[-1] == to_ports(8080, 8081)
     own = MATRIX["a gateway with rights of its own"]
     vision = [{"namespaceSelector": {"matchLabels": {"team": "vision"}}}]
     dns, kafka, s3, api, models = list_egress(own, "proxy")
-    assert (dns, kafka, s3) == (
-        (frozenset({53}), None),
-        (frozenset({9093}), None),
-        (frozenset({9443}), None),
-    )
+    assert (dns, kafka, s3) == (to_ports(53), to_ports(9093), to_ports(9443))
     assert api[0] == frozenset({"http"})
     assert models == (frozenset({8000, 8001}), vision)
 
@@ -260,17 +232,11 @@ def test_ports_of_model_servers_come_from_their_addresses() -> None:
         {"name": "c", "omi": "c:45000"},
     ]
     values = SERVERS | {"proxy": {"enabled": True, "upstreams": upstreams}}
-    assert list_egress(values, "proxy")[-1] == (frozenset({443, 8000, 9001, 45000}), None)
+    assert list_egress(values, "proxy")[-1] == to_ports(443, 8000, 9001, 45000)
 
 
 def test_restricts_callers_of_models_but_not_helm_test() -> None:
-    values = MATRIX["a gateway with rights of its own"]
-    (policy,) = (
-        document
-        for document in select_kind(render_objects(values), "NetworkPolicy").values()
-        if document["metadata"]["name"].endswith("-proxy")
-    )
-    called, read = policy["spec"]["ingress"]
+    called, read = find_policy(MATRIX["a gateway with rights of its own"], "proxy")["ingress"]
     assert called["ports"] == [{"port": "http"}, {"port": "grpc"}]
     assert called["from"][0] == {"namespaceSelector": {"matchLabels": {"team": "apps"}}}
     assert called["from"][1]["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "test"

@@ -1,8 +1,6 @@
 """A proxy in the pod of another: the patch of the chart, and the example manifests."""
 
 import json
-import subprocess
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -10,26 +8,16 @@ import pytest
 import yaml
 
 from .matrix import MATRIX, SERVERS
-from .rendering import (
-    CHART,
-    Object,
-    Values,
-    find_cache_folder,
-    find_program,
-    render_objects,
-    select_kind,
-)
-from .test_proxy import FULL, read_configuration, read_settings
+from .rendering import CHART, FULL, Object, Values, check_fields, render_objects, select_kind
+from .test_proxy import read_configuration, read_settings
 
 pytestmark = pytest.mark.usefixtures("require_helm")
 EXAMPLES = CHART / "examples"
-NAMES = ("deployment", "kserve", "seldon")
 SIDECARS = {
     name: values
     for name, values in MATRIX.items()
     if values.get("proxy", {}).get("sidecar", {}).get("enabled")
 }
-with_every_sidecar = pytest.mark.parametrize("values", SIDECARS.values(), ids=SIDECARS)
 
 
 def render_patch(values: Values, name: str = "store") -> Object:
@@ -43,25 +31,8 @@ def render_patch(values: Values, name: str = "store") -> Object:
     return dict(yaml.safe_load(text)["spec"]["template"])
 
 
-def add_sidecar(own: Object, values: Values) -> Object:
-    """Return a pod with the sidecar in it."""
-    pod = deepcopy(own)
-    for part in ("containers", "volumes"):
-        pod.setdefault(part, []).extend(render_patch(values)["spec"][part])
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": pod}
-
-
-def check_fields(*objects: Object) -> None:
-    """Check that Kubernetes knows every field."""
-    schemas = f"{find_cache_folder()}/schemas/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json"
-    done = subprocess.run(
-        [str(find_program("kubeconform")), "-strict", "-schema-location", schemas],
-        input="\n---\n".join(json.dumps(document) for document in objects),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+def make_pod(spec: Object) -> Object:
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": spec}
 
 
 def read_example(name: str) -> list[Object]:
@@ -73,53 +44,46 @@ def read_example_values(name: str) -> Values:
     return SERVERS | own
 
 
-@with_every_sidecar
-def test_pod_with_it_is_valid_and_has_every_volume(values: Values) -> None:
-    pod = add_sidecar({"containers": [{"name": "model", "image": "model:1"}]}, values)
-    check_fields(pod)
-    (container,) = render_patch(values)["spec"]["containers"]
-    volumes = {volume["name"] for volume in render_patch(values)["spec"]["volumes"]}
-    assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
-    extra = {volume["name"] for volume in values.get("extraVolumes", ())}
-    assert all(name.startswith("inference-store-") for name in volumes - extra)
+def test_pod_with_it_is_valid_and_has_every_volume() -> None:
+    for row, values in SIDECARS.items():
+        patch = render_patch(values)["spec"]
+        model = {"name": "model", "image": "model:1"}
+        check_fields([make_pod({**patch, "containers": [model, *patch["containers"]]})])
+        volumes = {volume["name"] for volume in patch["volumes"]}
+        assert {mount["name"] for mount in patch["containers"][0]["volumeMounts"]} <= volumes, row
+        extra = {volume["name"] for volume in values.get("extraVolumes", ())}
+        assert all(name.startswith("inference-store-") for name in volumes - extra), row
 
 
-@with_every_sidecar
-def test_is_restricted_by_its_own_settings(values: Values) -> None:
-    (container,) = render_patch(values)["spec"]["containers"]
-    closed = container["securityContext"]
-    assert closed["runAsNonRoot"] is True
-    assert closed["runAsUser"] > 0
-    assert closed["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert closed["readOnlyRootFilesystem"] is True
-    assert closed["allowPrivilegeEscalation"] is False
-    assert closed["capabilities"] == {"drop": ["ALL"]}
-    assert container["resources"]["limits"]["memory"]
+def test_is_restricted_by_its_own_settings_and_has_no_secrets() -> None:
+    for row, values in SIDECARS.items():
+        (container,) = render_patch(values)["spec"]["containers"]
+        closed = container["securityContext"]
+        assert closed["runAsNonRoot"] is True, row
+        assert closed["runAsUser"] > 0, row
+        assert closed["seccompProfile"] == {"type": "RuntimeDefault"}, row
+        assert closed["readOnlyRootFilesystem"] is True, row
+        assert closed["allowPrivilegeEscalation"] is False, row
+        assert closed["capabilities"] == {"drop": ["ALL"]}, row
+        assert container["resources"]["limits"]["memory"], row
+        assert all("value" not in variable for variable in container.get("env", ())), row
+        settings = read_settings(values, f"{FULL}-proxy-sidecar")
+        text = (json.dumps(render_patch(values)) + json.dumps(settings)).upper()
+        for word in ("POSTGRES", "API_TOKEN", "API-TOKEN", "DSN"):
+            assert word not in text, (row, word)
 
 
-@with_every_sidecar
-def test_has_no_secrets_and_no_settings_of_postgres(values: Values) -> None:
-    (container,) = render_patch(values)["spec"]["containers"]
-    assert all("value" not in variable for variable in container.get("env", ()))
-    text = (
-        json.dumps(render_patch(values))
-        + json.dumps(read_settings(values, f"{FULL}-proxy-sidecar"))
-    ).upper()
-    for word in ("POSTGRES", "API_TOKEN", "API-TOKEN", "DSN"):
-        assert word not in text, word
-
-
-@with_every_sidecar
-def test_ports_probes_and_settings_agree(values: Values) -> None:
-    (container,) = render_patch(values)["spec"]["containers"]
-    environment = read_settings(values, f"{FULL}-proxy-sidecar")
-    rest, grpc, admin = (port["containerPort"] for port in container["ports"])
-    assert (str(rest), str(grpc)) == (environment["PROXY_PORT"], environment["PROXY_GRPC_PORT"])
-    assert str(admin) == environment["PROXY_ADMIN_PORT"]
-    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-        assert container[probe]["httpGet"]["port"] == container["ports"][2]["name"]
-    # The default of Kubernetes, if the pod has no grace period.
-    assert 5 + float(environment["PROXY_GRACE_SECONDS"]) + 10 <= 30
+def test_ports_probes_and_settings_agree() -> None:
+    for row, values in SIDECARS.items():
+        (container,) = render_patch(values)["spec"]["containers"]
+        environment = read_settings(values, f"{FULL}-proxy-sidecar")
+        assert [str(port["containerPort"]) for port in container["ports"]] == [
+            environment[name] for name in ("PROXY_PORT", "PROXY_GRPC_PORT", "PROXY_ADMIN_PORT")
+        ], row
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            assert container[probe]["httpGet"]["port"] == container["ports"][2]["name"], row
+        # The default of Kubernetes, if the pod has no grace period.
+        assert 5 + float(environment["PROXY_GRACE_SECONDS"]) + 10 <= 30, row
 
 
 def test_product_accepts_its_configuration(tmp_path: Path) -> None:
@@ -169,15 +133,7 @@ def test_another_chart_can_include_the_sidecar(tmp_path: Path) -> None:
         "spec: {{ toYaml $proxy.spec | nindent 2 }}\n"
     )
     values = SERVERS | {"proxy": {"sidecar": {"enabled": True}}}
-    (tmp_path / "values.yaml").write_text(json.dumps({"inference-store": values}))
-    done = subprocess.run(
-        [str(find_program("helm")), "template", "store", str(tmp_path), "--kube-version", "1.33.0"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    objects = [document for document in yaml.safe_load_all(done.stdout) if document]
+    objects = render_objects({"inference-store": values}, chart=tmp_path)
     assert select_kind(objects, "Pod")["mine"]["spec"] == render_patch(values)["spec"]
 
 
@@ -192,26 +148,20 @@ def find_pod(name: str, objects: list[Object]) -> dict[str, Any]:
     return dict(places[name]())
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_example_agrees_with_the_chart(name: str) -> None:
-    pod, own = find_pod(name, read_example(name)), render_patch(read_example_values(name))["spec"]
-    assert own["containers"][0] in pod["containers"]
-    assert own["volumes"] == pod["volumes"]
-    text = (EXAMPLES / f"{name}.yaml").read_text()
-    assert "inference-store/proxy: sidecar" in text
-    check_fields(
-        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": _remove_model(pod)}
-    )
-
-
-def _remove_model(pod: dict[str, Any]) -> dict[str, Any]:
-    """Return the specification of a pod without the additions of KServe."""
-    return {name: value for name, value in pod.items() if name != "model"}
+def test_examples_agree_with_the_chart() -> None:
+    for name in ("deployment", "kserve", "seldon"):
+        pod = find_pod(name, read_example(name))
+        own = render_patch(read_example_values(name))["spec"]
+        assert own["containers"][0] in pod["containers"], name
+        assert own["volumes"] == pod["volumes"], name
+        assert "inference-store/proxy: sidecar" in (EXAMPLES / f"{name}.yaml").read_text()
+        pod.pop("model", None)  # an addition of KServe
+        check_fields([make_pod(pod)])
 
 
 def test_service_of_the_example_leads_to_the_proxy() -> None:
     deployment, service = read_example("deployment")
-    check_fields(deployment, service)
+    check_fields([deployment, service])
     own = render_patch(read_example_values("deployment"))["spec"]["containers"][0]
     port_names = {port["name"] for port in own["ports"]}
     assert {port["targetPort"] for port in service["spec"]["ports"]} <= port_names

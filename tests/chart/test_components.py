@@ -1,0 +1,241 @@
+"""Values that reach every component, and values that each component may have for itself."""
+
+import pytest
+
+from .matrix import MATRIX, SERVERS, UPSTREAMS
+from .rendering import (
+    FULL,
+    Object,
+    Values,
+    list_containers,
+    render_objects,
+    select_kind,
+    select_pods,
+)
+
+pytestmark = pytest.mark.usefixtures("require_helm")
+COMPONENTS = ("api", "ingester", "retention", "proxy", "migration")
+PLAIN = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "plain"}}
+# One installation with what is said once and reaches many objects.
+COMMON: Values = {
+    "dev": {"enabled": True},
+    "imagePullSecrets": [{"name": "mine"}, "named"],
+    "image": {
+        "registry": "registry.example.com/",
+        "repository": "vision/store",
+        "tag": "1",
+        "pullSecrets": ["registry", "mine"],
+    },
+    "extraManifests": [
+        PLAIN,
+        "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: '{{ .Release.Name }}-filled'\n",
+        PLAIN | {"metadata": {"name": "{{ .Release.Name }}-named"}},
+    ],
+    "ingress": {
+        "enabled": True,
+        "hosts": [
+            "all.example.com",
+            {
+                "host": "some.example.com",
+                "paths": [{"path": "/v1"}, {"path": "/docs", "pathType": "Exact"}],
+            },
+        ],
+        "tls": [{"secretName": "one", "hosts": ["all.example.com"]}, {"secretName": "other"}],
+    },
+    "admin": {"tlsSecret": "admin-tls", "serverName": "admin.example.com"},
+    "metrics": {"serviceMonitor": {"enabled": True}},
+    "s3": {"presignedUrls": False},
+}
+CERTIFICATES = MATRIX["certificates, SASL and encryption"]
+TOKENS = MATRIX["tokens instead of passwords"]
+EVERYTHING = MATRIX["everything that may be left out"]
+
+
+def test_prometheus_expects_one_name_at_the_admin_ports() -> None:
+    for values, name in ((MATRIX["only sidecars"], FULL), (COMMON, "admin.example.com")):
+        (monitor,) = select_kind(render_objects(values), "ServiceMonitor").values()
+        (endpoint,) = monitor["spec"]["endpoints"]
+        assert endpoint["scheme"] == "https"
+        assert endpoint["tlsConfig"]["serverName"] == name
+
+
+def test_images_come_from_the_given_registry_with_the_given_secrets() -> None:
+    pods = select_pods(render_objects(COMMON))
+    assert any(name.startswith("StatefulSet") for name in pods)
+    for name, pod in pods.items():
+        secrets = [{"name": "mine"}, {"name": "named"}, {"name": "registry"}]
+        assert pod["spec"]["imagePullSecrets"] == secrets, name
+        if not name.startswith("StatefulSet"):
+            images = {container["image"] for container in list_containers(pod)}
+            assert images == {"registry.example.com/vision/store:1"}, name
+
+
+def test_ingress_has_the_paths_and_certificates_of_each_host() -> None:
+    (rendered,) = select_kind(render_objects(COMMON), "Ingress").values()
+    service = {"name": f"{FULL}-api", "port": {"name": "http"}}
+    assert [
+        (rule["host"], path["path"], path["pathType"], path["backend"]["service"] == service)
+        for rule in rendered["spec"]["rules"]
+        for path in rule["http"]["paths"]
+    ] == [
+        ("all.example.com", "/", "Prefix", True),
+        ("some.example.com", "/v1", "Prefix", True),
+        ("some.example.com", "/docs", "Exact", True),
+    ]
+    assert rendered["spec"]["tls"] == COMMON["ingress"]["tls"]
+    (rendered,) = select_kind(render_objects(CERTIFICATES), "Ingress").values()
+    hosts = ["a.example.com", "b.example.com"]
+    assert rendered["spec"]["tls"] == [{"hosts": hosts, "secretName": "one"}]
+
+
+def test_extra_manifests_are_rendered() -> None:
+    config_maps = select_kind(render_objects(COMMON), "ConfigMap")
+    assert {"plain", "store-filled", "store-named"} <= set(config_maps)
+
+
+def test_service_names_the_protocol_of_the_api() -> None:
+    for values, protocol in ((CERTIFICATES, "https"), (SERVERS, None)):
+        service = select_kind(render_objects(values), "Service")[f"{FULL}-api"]
+        assert service["spec"]["ports"][0].get("appProtocol") == protocol
+
+
+def test_off_in_a_values_file_means_off() -> None:
+    """YAML reads the bare word as a boolean."""
+    for values, set_to in ((COMMON, "off"), (TOKENS, "on"), (CERTIFICATES, "off"), (SERVERS, None)):
+        config = select_kind(render_objects(values), "ConfigMap")[FULL]
+        assert config["data"].get("INFERENCE_STORE_PRESIGNED_URLS") == set_to
+
+
+def test_component_may_have_its_own_s3_keys() -> None:
+    def find_secrets(values: Values, pod: str) -> list[str]:
+        container = select_pods(render_objects(values))[pod]["spec"]["containers"][0]
+        return [
+            variable["valueFrom"]["secretKeyRef"]["name"]
+            for variable in container["env"]
+            if variable["name"] == "INFERENCE_STORE_S3_ACCESS_KEY"
+        ]
+
+    assert find_secrets(TOKENS, f"Deployment/{FULL}-ingester") == ["read-only-s3"]
+    assert find_secrets(TOKENS, f"Deployment/{FULL}-retention") == []
+    account = select_kind(render_objects(TOKENS), "ServiceAccount")[f"{FULL}-retention"]
+    assert account["metadata"]["annotations"] == {"role": "may-delete"}
+    # `helm test` uses the keys of the api if there are no common ones
+    for name in ("smoke", "doctor"):
+        assert find_secrets(TOKENS, f"Pod/{FULL}-{name}") == ["api-s3"]
+        assert find_secrets(EVERYTHING, f"Pod/store-inferences-{name}") == ["store-s3"]
+
+
+def find_pod(objects: list[Object], component: str) -> Object:
+    """Return the specification of the pod of a component."""
+    kind = "Job" if component == "migration" else "Deployment"
+    name = "migrate" if component == "migration" else component
+    (spec,) = (
+        document["spec"]["template"]["spec"]
+        for document in select_kind(objects, kind).values()
+        if document["metadata"]["labels"]["app.kubernetes.io/component"] == name
+    )
+    return dict(spec)
+
+
+PLACES: Values = {
+    "nodeSelector": {"disk": "fast"},
+    "tolerations": [{"operator": "Exists"}],
+    "affinity": {"nodeAffinity": {}},
+}
+OWN_PLACES: Values = {
+    "nodeSelector": {"zone": "a"},
+    "tolerations": [{"key": "gpu", "operator": "Exists"}],
+    "affinity": {"podAffinity": {}},
+}
+OWN: Values = OWN_PLACES | {
+    "podSecurityContext": {"runAsUser": 4711, "runAsNonRoot": False, "fsGroup": None},
+    "securityContext": {"readOnlyRootFilesystem": False},
+    "extraEnv": [
+        {"name": "HTTPS_PROXY", "value": "http://mine:3128"},
+        {"name": "MINE", "value": "1"},
+    ],
+}
+FOR_ALL = {"name": "HTTPS_PROXY", "value": "http://all:3128"}
+
+
+@pytest.mark.parametrize("chosen", [("api", "retention", "migration"), ("ingester", "proxy")])
+def test_component_may_have_its_own_node_user_and_environment(
+    chosen: tuple[str, ...],
+) -> None:
+    values: Values = SERVERS | {"proxy": {"enabled": True, "upstreams": UPSTREAMS}}
+    own = {component: values.get(component, {}) | OWN for component in chosen}
+    objects = render_objects(values | own | {"pods": PLACES, "extraEnv": [FOR_ALL]})
+    for component in chosen:
+        pod = find_pod(objects, component)
+        assert {name: pod[name] for name in PLACES} == OWN_PLACES, component
+        assert pod["securityContext"] == {
+            "runAsNonRoot": False,
+            "runAsUser": 4711,
+            "runAsGroup": 10001,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        }, component
+        for container in list_containers({"spec": pod}):
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": False,
+                "capabilities": {"drop": ["ALL"]},
+            }, component
+        (container,) = pod["containers"]
+        assert [entry for entry in container["env"] if entry in OWN["extraEnv"]] == OWN["extraEnv"]
+        assert FOR_ALL not in container["env"], component
+    for component in set(COMPONENTS) - set(chosen):
+        pod = find_pod(objects, component)
+        assert {name: pod[name] for name in PLACES} == PLACES, component
+        assert pod["securityContext"]["runAsUser"] == 10001, component
+        assert FOR_ALL in pod["containers"][0]["env"], component
+
+
+IDS = {"runAsUser", "runAsGroup", "fsGroup"}
+
+
+def test_sets_no_uid_if_none_is_given() -> None:
+    values = {
+        "pods": {"podSecurityContext": {"runAsUser": None, "runAsGroup": "", "fsGroup": None}},
+        "dev": {
+            "enabled": True,
+            "postgres": {"uid": None},
+            "kafka": {"uid": ""},
+            "s3": {"uid": None},
+        },
+        "proxy": {
+            "enabled": True,
+            "upstreams": UPSTREAMS,
+            "sidecar": {"enabled": True, "securityContext": {"runAsUser": None, "runAsGroup": 7}},
+        },
+    }
+    objects = render_objects(values)
+    pods = select_pods(objects)
+    assert len(pods) > 8
+    for name, pod in pods.items():
+        assert not IDS & set(pod["spec"]["securityContext"]), name
+        assert pod["spec"]["securityContext"]["runAsNonRoot"] is True, name
+    patch = select_kind(objects, "ConfigMap")[f"{FULL}-proxy-sidecar-patch"]["data"]["patch.yaml"]
+    assert "runAsUser" not in patch
+    assert "runAsGroup: 7" in patch
+    assert "readOnlyRootFilesystem: true" in patch
+
+
+def test_sets_no_uid_on_openshift_except_a_given_one() -> None:
+    values: Values = {
+        "dev": {"enabled": True},
+        "proxy": {"enabled": True, "upstreams": UPSTREAMS, "sidecar": {"enabled": True}},
+        "api": {"podSecurityContext": {"runAsUser": 1000660000}},
+    }
+    objects = render_objects(values, "--api-versions=security.openshift.io/v1")
+    pods = select_pods(objects)
+    security = pods.pop(f"Deployment/{FULL}-api")["spec"]["securityContext"]
+    assert IDS & set(security) == {"runAsUser"}
+    assert security["runAsUser"] == 1000660000
+    for name, pod in pods.items():
+        # `helm test` takes the api's values
+        given = {"runAsUser"} if name.startswith("Pod/") else set()
+        assert IDS & set(pod["spec"]["securityContext"]) == given, name
+        assert pod["spec"]["securityContext"]["runAsNonRoot"] is True, name
+    patch = select_kind(objects, "ConfigMap")[f"{FULL}-proxy-sidecar-patch"]["data"]["patch.yaml"]
+    assert "runAsUser" not in patch
+    assert "runAsNonRoot: true" in patch
