@@ -18,6 +18,9 @@ from tests.servers.ports import free_port
 
 V2 = "/inference.GRPCInferenceService/"
 INFER, STREAM = V2 + "ModelInfer", V2 + "ModelStreamInfer"
+SECONDS = 300
+"""The patience of a test."""
+HANG_SECONDS = 600
 UNLIMITED = (("grpc.max_receive_message_length", -1),)
 Behaviour = Callable[[Any], Any]
 Pair = tuple[str, str | bytes]
@@ -47,6 +50,12 @@ class Upstream(grpc.GenericRpcHandler):
         except asyncio.CancelledError:
             self.cancelled.set()
             raise
+
+
+async def echo(context: Any) -> None:
+    """Answer each message with itself."""
+    while (request := await context.read()) is not grpc.aio.EOF:
+        await context.write(request)
 
 
 @dataclass
@@ -158,7 +167,7 @@ class Captures:
 
     async def exchange(self) -> Exchange:
         """Wait for the next exchange."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SECONDS):
             return await self.handed_over.get()
 
 

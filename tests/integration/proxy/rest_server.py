@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from inference_store.proxy.rules import Rules
 from tests.servers.certificates import Pair
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-DEADLINE = 60.0
+DEADLINE = 300.0
 _LIMITS = Limits()
 
 
@@ -123,12 +123,86 @@ async def proxy(
         assert stripping.free == strip_bytes
 
 
-async def send_raw(port: int, request: bytes) -> bytes:
-    """Send bytes to a server; return its answer until it closes the connection."""
+@dataclass
+class Line:
+    """A model server, the proxy in front of it, and their ports."""
+
+    direct: int
+    port: int
+    captures: FakeCaptures
+
+
+@asynccontextmanager
+async def start_line(
+    handler: Handler, captures: FakeCaptures | None = None, **options: Any
+) -> AsyncIterator[Line]:
+    """Start a model server that answers with `handler`, and a proxy in front of it."""
+    captures = captures or FakeCaptures()
+    async with upstream(handler) as direct, proxy(direct, captures, **options) as port:
+        yield Line(direct, port, captures)
+
+
+async def hang(_: web.Request) -> web.StreamResponse:
+    """Answer nothing."""
+    await asyncio.sleep(2 * DEADLINE)
+    raise AssertionError("nobody waits for so long")
+
+
+class Caller:
+    """One connection to a server."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.send, self.send_eof, self.close = writer.write, writer.write_eof, writer.close
+
+    async def read_until(self, end: bytes = b"\r\n\r\n") -> bytes:
+        """Read an answer to the end of its head, or to another end."""
+        return await asyncio.wait_for(self._reader.readuntil(end), DEADLINE)
+
+    async def read_all(self) -> bytes:
+        """Read until the server closes the connection."""
+        return await asyncio.wait_for(self._reader.read(), DEADLINE)
+
+    async def read_body(self) -> bytes:
+        """Read the body of the next answer, whose head says how long it is."""
+        lines = (await self.read_until()).lower().split(b"\r\n")
+        (length,) = (int(line[15:]) for line in lines if line.startswith(b"content-length:"))
+        return await asyncio.wait_for(self._reader.readexactly(length), DEADLINE)
+
+
+@asynccontextmanager
+async def connect(port: int) -> AsyncIterator[Caller]:
+    """Connect to a server."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        writer.write(request)
-        return await asyncio.wait_for(reader.read(), DEADLINE)
+        yield Caller(reader, writer)
     finally:
         writer.close()
-        await writer.wait_closed()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def send_raw(port: int, request: bytes) -> bytes:
+    """Send bytes to a server; return its answer until it closes the connection."""
+    async with connect(port) as caller:
+        caller.send(request)
+        return await caller.read_all()
+
+
+def encode_request(method: str, path: str, body: bytes = b"", *headers: str) -> bytes:
+    """Encode a request after which the connection is closed."""
+    lines = [f"{method} {path} HTTP/1.1", "Host: models.example", "Connection: close", *headers]
+    is_chunked = any(header.startswith("Transfer-Encoding") for header in headers)
+    if not is_chunked and (body or method == "POST"):
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+
+
+def split_answer(answer: bytes) -> tuple[bytes, list[tuple[bytes, bytes]], bytes]:
+    """Return the status line, the headers without those of one connection, and the body."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status, *lines = head.split(b"\r\n")
+    pairs = (line.split(b": ", 1) for line in lines)
+    headers = sorted((name.lower(), value) for name, value in pairs)
+    own = {b"connection", b"date", b"transfer-encoding", b"keep-alive", b"inference-store-id"}
+    return status, [pair for pair in headers if pair[0] not in own], body

@@ -1,8 +1,7 @@
 """A caller gets the same through the proxy as without it."""
 
 import asyncio
-import time
-from collections.abc import AsyncIterator
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +9,11 @@ import grpc
 import pytest
 
 from inference_store.grpc_messages import message
-from tests.integration.proxy.grpc_upstream import (
+
+from .grpc_upstream import (
+    HANG_SECONDS,
     INFER,
+    SECONDS,
     STREAM,
     V2,
     ProxySetup,
@@ -26,12 +28,6 @@ REQUEST = message("inference.ModelInferRequest")(
     model_name="digits", model_version="3", id="1", raw_input_contents=[b"\0\1" * 50]
 ).SerializeToString()
 UNKNOWN = "/somebodys.Own/Method"
-
-
-@pytest.fixture
-async def setup() -> AsyncIterator[ProxySetup]:
-    async with start_proxy() as proxy_setup:
-        yield proxy_setup
 
 
 async def echo(context: Any) -> None:
@@ -68,44 +64,49 @@ async def remark(context: Any) -> None:
 
 
 async def large(context: Any) -> None:
+    """Answer with a large message and large metadata."""
     await context.read()
+    context.set_trailing_metadata((("x-long", "y" * 7_000),))
     await context.write(b"x" * (20 << 20))
 
 
-BEHAVIOURS = [echo, fail, fail_at_once, fail_midway, remark, large]
+BEHAVIOURS: tuple[Callable[[Any], Awaitable[None]], ...]
+BEHAVIOURS = (echo, fail, fail_at_once, fail_midway, remark, large)
+METADATA = (
+    *(("authorization", "Bearer x"), ("x-a", "1"), ("x-a", "2"), ("x-b-bin", b"\0\1\xff")),
+    ("x-long", "x" * 7_000),
+)
 
 
-@pytest.mark.parametrize("behaviour", BEHAVIOURS)
 @pytest.mark.parametrize("path", [INFER, V2 + "ServerLive", UNKNOWN])
-async def test_forwards_one_message_each_way(setup: ProxySetup, path: str, behaviour: Any) -> None:
-    if behaviour is fail_midway:
-        behaviour = fail
-    setup.upstream.behaviours[path] = behaviour
-    metadata = (("authorization", "Bearer x"), ("x-a", "1"), ("x-a", "2"), ("x-b-bin", b"\0\1\xff"))
-    direct = await call_unary(setup.direct, path, REQUEST, metadata=metadata)
-    proxied = await call_unary(setup.proxied, path, REQUEST, metadata=metadata)
-    assert proxied == direct
-    theirs, ours = (dict.fromkeys(pairs) for pairs in setup.upstream.metadata)
-    assert [pair for pair in theirs if pair[0] != "user-agent"] == list(metadata)
-    assert [pair for pair in ours if pair[0] != "user-agent"] == list(metadata)
+async def test_forwards_one_message_each_way(setup: ProxySetup, path: str) -> None:
+    for behaviour in BEHAVIOURS:
+        if behaviour is fail_midway:
+            continue
+        setup.upstream.behaviours[path] = behaviour
+        setup.upstream.metadata.clear()
+        direct = await call_unary(setup.direct, path, REQUEST, metadata=METADATA)
+        proxied = await call_unary(setup.proxied, path, REQUEST, metadata=METADATA)
+        assert proxied == direct, behaviour
+        theirs, ours = (dict.fromkeys(pairs) for pairs in setup.upstream.metadata)
+        assert [pair for pair in theirs if pair[0] != "user-agent"] == list(METADATA), behaviour
+        assert [pair for pair in ours if pair[0] != "user-agent"] == list(METADATA), behaviour
 
 
-@pytest.mark.parametrize("behaviour", BEHAVIOURS)
 @pytest.mark.parametrize("path", [STREAM, UNKNOWN])
-@pytest.mark.parametrize("number", [0, 1, 40])
-async def test_forwards_any_number_of_messages(
-    setup: ProxySetup, path: str, behaviour: Any, number: int
-) -> None:
-    setup.upstream.behaviours[path] = behaviour
-    messages = [REQUEST + bytes([n]) * n for n in range(number)]
-    direct = await call_stream(setup.at[0], path, messages)
-    proxied = await call_stream(setup.at[1], path, messages)
-    if not messages and not proxied.initial:
-        # A call that ends at once: if grpc.aio has its status first, it gives no initial metadata
-        # (docs/how-to/capture.md). Everything else is unchanged.
-        direct = replace(direct, initial=proxied.initial)
-    assert proxied == direct
-    assert direct.code is not None
+async def test_forwards_any_number_of_messages(setup: ProxySetup, path: str) -> None:
+    for behaviour in BEHAVIOURS:
+        setup.upstream.behaviours[path] = behaviour
+        for number in (0, 1, 40):
+            messages = [REQUEST + bytes([n]) * n for n in range(number)]
+            direct = await call_stream(setup.at[0], path, messages)
+            proxied = await call_stream(setup.at[1], path, messages)
+            if not messages and not proxied.initial:
+                # A call that ends at once: if grpc.aio has its status first, it gives no initial
+                # metadata (docs/how-to/capture.md). Everything else is unchanged.
+                direct = replace(direct, initial=proxied.initial)
+            assert proxied == direct, (behaviour, number)
+            assert direct.code is not None
 
 
 async def test_unknown_method_is_unimplemented(setup: ProxySetup) -> None:
@@ -118,7 +119,7 @@ async def test_unknown_method_is_unimplemented(setup: ProxySetup) -> None:
 async def test_streams_answers_before_the_request_has_ended(setup: ProxySetup) -> None:
     setup.upstream.behaviours[STREAM] = echo
     call = open_stream(setup.proxied, STREAM)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(SECONDS):
         assert ("x-first", "1") in tuple(await call.initial_metadata())
         for part in (b"ab", b"cd"):
             await call.write(part)
@@ -133,48 +134,48 @@ async def test_upstream_may_end_a_stream_before_the_caller(setup: ProxySetup) ->
 
     setup.upstream.behaviours[STREAM] = echo_once
     call = open_stream(setup.proxied, STREAM)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(SECONDS):
         await call.write(b"a")
         assert [message async for message in call] == [b"a"]
         assert await call.code() is grpc.StatusCode.OK
     assert (await setup.captures.exchange()).grpc_code == 0
 
 
-async def wait(context: Any) -> None:
+async def hang(context: Any) -> None:
     await context.read()
-    await asyncio.sleep(30)
+    await asyncio.sleep(HANG_SECONDS)
 
 
 @pytest.mark.parametrize("path", [INFER, STREAM, UNKNOWN])
 async def test_passes_the_deadline_to_the_upstream(setup: ProxySetup, path: str) -> None:
-    setup.upstream.behaviours[path] = wait
-    async with asyncio.timeout(120):
+    """Also whether there is one."""
+    setup.upstream.behaviours[path] = echo
+    patient = 10 * SECONDS
+    assert (await call_unary(setup.proxied, path, b"", timeout=patient)).code is grpc.StatusCode.OK
+    assert setup.upstream.seconds_left is not None
+    assert 0 < setup.upstream.seconds_left <= patient
+    await call_unary(setup.direct, path, b"")
+    without = setup.upstream.seconds_left
+    await call_unary(setup.proxied, path, b"")
+    assert setup.upstream.seconds_left == without
+    setup.upstream.behaviours[path] = hang
+    setup.upstream.metadata.clear()
+    async with asyncio.timeout(SECONDS):
         # on a busy machine the time may be up before the call is there
         while not setup.upstream.metadata:
-            before = time.monotonic()
-            result = await call_unary(setup.proxied, path, REQUEST, timeout=0.4)
+            result = await call_unary(setup.proxied, path, REQUEST, timeout=1)
             assert result.code is grpc.StatusCode.DEADLINE_EXCEEDED
-            assert time.monotonic() - before < 20
         await setup.upstream.cancelled.wait()
-    assert setup.upstream.seconds_left is not None
-    assert setup.upstream.seconds_left < 0.5
     if path != UNKNOWN:
-        # The timer of the caller began first: its RST_STREAM may come first.
-        assert (await setup.captures.exchange()).grpc_code in (1, 4)
-
-
-async def test_passes_no_deadline_if_there_is_none(setup: ProxySetup) -> None:
-    setup.upstream.behaviours[INFER] = echo
-    await call_unary(setup.direct, INFER, b"")
-    without = setup.upstream.seconds_left
-    await call_unary(setup.proxied, INFER, b"")
-    assert setup.upstream.seconds_left == without
+        for expected in ((0,), (0,), (1, 4)):
+            # The timer of the caller began first: its RST_STREAM may come first.
+            assert (await setup.captures.exchange()).grpc_code in expected
 
 
 async def test_earlier_configured_limit_counts(setup: ProxySetup) -> None:
-    setup.upstream.behaviours[INFER] = wait
+    setup.upstream.behaviours[INFER] = hang
     setup.onward["timeout_seconds"] = 0.2
-    result = await call_unary(setup.proxied, INFER, REQUEST, timeout=120)
+    result = await call_unary(setup.proxied, INFER, REQUEST, timeout=SECONDS)
     assert result.code is grpc.StatusCode.DEADLINE_EXCEEDED
     assert (await setup.captures.exchange()).grpc_code == 4
 
@@ -186,11 +187,11 @@ async def test_cancelling_caller_cancels_the_upstream(setup: ProxySetup, path: s
     async def behaviour(context: Any) -> None:
         await context.read()
         reached.set()
-        await asyncio.sleep(30)
+        await asyncio.sleep(HANG_SECONDS)
 
     setup.upstream.behaviours[path] = behaviour
     call = begin_call(setup.proxied, path, REQUEST)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(SECONDS):
         await asyncio.wait([asyncio.ensure_future(reached.wait())])
         call.cancel()
         await setup.upstream.cancelled.wait()
@@ -236,16 +237,3 @@ async def test_large_messages_pass_and_larger_ones_are_refused() -> None:
         assert len(fits.messages[0]) == 6 << 20
         too_large = await call_unary(setup.proxied, INFER, b"x" * (9 << 20))
         assert too_large.code is grpc.StatusCode.RESOURCE_EXHAUSTED
-
-
-async def test_passes_large_metadata(setup: ProxySetup) -> None:
-    async def behaviour(context: Any) -> None:
-        await context.read()
-        context.set_trailing_metadata((("x-long", "y" * 7_000),))
-        await context.write(b"")
-
-    setup.upstream.behaviours[INFER] = behaviour
-    metadata = (("x-long", "x" * 7_000),)
-    direct = await call_unary(setup.direct, INFER, b"", metadata=metadata)
-    assert await call_unary(setup.proxied, INFER, b"", metadata=metadata) == direct
-    assert direct.code is grpc.StatusCode.OK

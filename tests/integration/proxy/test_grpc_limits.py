@@ -4,7 +4,6 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
 
 import grpc
 import pytest
@@ -13,17 +12,19 @@ from inference_store.platform.metrics import SHOWN
 from inference_store.platform.serving import Connections
 from inference_store.proxy.grpc import Calls, limit_connections
 from inference_store.proxy.grpc.connection_limit import Caller, close_surplus
-from tests.integration.proxy.grpc_upstream import (
+from tests.polling import until
+
+from .grpc_upstream import (
     INFER,
+    SECONDS,
     STREAM,
     ProxySetup,
     call_unary,
+    echo,
     open_stream,
     start_proxy,
 )
-from tests.polling import until
 
-SECONDS = 60
 DATA, HEADERS, SETTINGS = 0, 1, 4
 END_STREAM, END_HEADERS = 1, 4
 ELSEWHERE = "127.0.0.2"
@@ -93,11 +94,6 @@ async def raw_caller(setup: ProxySetup, source: str = ELSEWHERE) -> AsyncIterato
         yield RawCaller(reader, writer)
     finally:
         writer.close()
-
-
-async def echo(context: Any) -> None:
-    while (request := await context.read()) is not grpc.aio.EOF:
-        await context.write(request)
 
 
 @asynccontextmanager

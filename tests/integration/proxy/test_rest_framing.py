@@ -1,13 +1,9 @@
 """The framing of requests: the upstream sees exactly what the caller sent, call after call."""
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 import pytest
 from aiohttp import web
 
-from .rest_server import DEADLINE, FakeCaptures, proxy, send_raw, upstream
+from .rest_server import connect, send_raw, start_line
 
 H2C = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
 WEBSOCKET = (
@@ -37,33 +33,6 @@ class RecordingHandler:
         return web.Response(body=request.raw_path.encode() + b" " + body)
 
 
-class ProxyCaller:
-    """One connection to the proxy."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self.send = writer.write
-
-    async def read_head(self) -> bytes:
-        return await asyncio.wait_for(self._reader.readuntil(b"\r\n\r\n"), DEADLINE)
-
-    async def read_body(self) -> bytes:
-        """Read the body of the next answer."""
-        lines = (await self.read_head()).lower().split(b"\r\n")
-        (length,) = (int(line[15:]) for line in lines if line.startswith(b"content-length:"))
-        return await asyncio.wait_for(self._reader.readexactly(length), DEADLINE)
-
-
-@asynccontextmanager
-async def connect_caller(port: int) -> AsyncIterator[ProxyCaller]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        yield ProxyCaller(reader, writer)
-    finally:
-        writer.close()
-        await writer.wait_closed()
-
-
 def _encode_head(path: str, *asks: str) -> bytes:
     return f"POST {path} HTTP/1.1\r\nHost: x\r\n{''.join(asks)}\r\n".encode()
 
@@ -81,19 +50,15 @@ async def test_answers_upgrade_requests_in_http_1_1(
     asks: str, framing: str, body: bytes, waits: bool
 ) -> None:
     handler = RecordingHandler()
-    async with (
-        upstream(handler) as port,
-        proxy(port, FakeCaptures()) as before,
-        connect_caller(before) as first,
-    ):
+    async with start_line(handler) as line, connect(line.port) as first:
         first.send(
             _encode_head("/v2/mine", asks, framing, "Expect: 100-continue\r\n" if waits else "")
         )
         if waits:
-            assert (await first.read_head()).startswith(b"HTTP/1.1 100 ")
+            assert (await first.read_until()).startswith(b"HTTP/1.1 100 ")
         first.send(body)
         assert await first.read_body() == b"/v2/mine " + BODY
-        async with connect_caller(before) as other:  # it uses the same connection to the upstream
+        async with connect(line.port) as other:  # it uses the same connection to the upstream
             other.send(_encode_get("/v2/other"))
             assert await other.read_body() == b"/v2/other "
         first.send(_encode_get("/v2/next"))
@@ -106,11 +71,7 @@ async def test_answers_upgrade_requests_in_http_1_1(
 async def test_drops_trailers_of_a_request() -> None:
     handler = RecordingHandler()
     trailers = b"X-User: evil\r\nContent-Type: text/evil\r\n\r\n"
-    async with (
-        upstream(handler) as port,
-        proxy(port, FakeCaptures()) as before,
-        connect_caller(before) as first,
-    ):
+    async with start_line(handler) as line, connect(line.port) as first:
         first.send(_encode_head("/v2/mine", CHUNKED, "X-User: me\r\n") + IN_CHUNKS + trailers)
         assert await first.read_body() == b"/v2/mine " + BODY
         first.send(_encode_get("/v2/next"))
@@ -121,13 +82,9 @@ async def test_drops_trailers_of_a_request() -> None:
 
 async def test_proxy_sends_100_continue() -> None:
     handler = RecordingHandler()
-    async with (
-        upstream(handler) as port,
-        proxy(port, FakeCaptures()) as before,
-        connect_caller(before) as first,
-    ):
+    async with start_line(handler) as line, connect(line.port) as first:
         first.send(_encode_head("/v2/mine", LENGTH, "Expect: 100-continue\r\n"))
-        assert await first.read_head() == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert await first.read_until() == b"HTTP/1.1 100 Continue\r\n\r\n"
         assert handler.paths == []
         first.send(BODY)
         assert await first.read_body() == b"/v2/mine " + BODY
@@ -143,11 +100,7 @@ async def test_answers_pipelined_calls_in_order() -> None:
         _encode_head("/v2/3", H2C, LENGTH) + BODY,
         _encode_get("/v2/4"),
     ]
-    async with (
-        upstream(handler) as port,
-        proxy(port, FakeCaptures()) as before,
-        connect_caller(before) as first,
-    ):
+    async with start_line(handler) as line, connect(line.port) as first:
         first.send(b"".join(calls))
         answers = [await first.read_body() for _ in calls]
     assert answers == [
@@ -165,14 +118,18 @@ async def test_answers_pipelined_calls_in_order() -> None:
         _encode_head("/v2", LENGTH, "Content-Length: 1\r\n") + BODY,
         _encode_head("/v2", "Transfer-Encoding: chunked, gzip\r\n") + BODY,
         _encode_head("/v2", "Transfer-Encoding : chunked\r\n") + BODY,
+        b"GET /v2/health/live HTTP/1.1\r\n\r\n",
+        b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
         b"nonsense\r\n\r\n",
     ],
-    ids=["connect", "connect path", "both", "two lengths", "not chunked", "space", "nonsense"],
+    ids=[
+        *("connect", "connect path", "both", "two lengths", "not chunked", "space"),
+        *("no host", "two hosts", "nonsense"),
+    ],
 )
 async def test_a_head_that_may_be_read_in_two_ways_is_refused(request_: bytes) -> None:
-    handler = RecordingHandler()
-    async with upstream(handler) as port, proxy(port, FakeCaptures()) as before:
-        answer = await send_raw(before, request_)
+    async with start_line(handler := RecordingHandler()) as line:
+        answer = await send_raw(line.port, request_)
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert b"connection: close" in answer
     assert answer.count(b"HTTP/1.1") == 1

@@ -9,7 +9,7 @@ from aiohttp import web
 from inference_store.platform.metrics import SHOWN
 from inference_store.proxy.configuration import ModelEntry
 
-from .rest_server import DEADLINE, FakeCaptures, proxy, send_raw, upstream
+from .rest_server import DEADLINE, encode_request, send_raw, start_line
 
 STRIPS = ModelEntry(strip_metadata=True)
 INFER = "/v2/models/m/infer"
@@ -34,11 +34,8 @@ def make_body(size: int) -> bytes:
     return b'{"parameters": {"metadata": "[]"}, "id": "' + b"x" * size + b'"}'
 
 
-def encode_request(body: bytes, *headers: str) -> bytes:
-    lines = [f"POST {INFER} HTTP/1.1", "Host: a", "Connection: close", *headers]
-    if not any(header.startswith("Transfer") for header in headers):
-        lines.append(f"Content-Length: {len(body)}")
-    return "\r\n".join([*lines, "", ""]).encode() + body
+def make_request(body: bytes, *headers: str) -> bytes:
+    return encode_request("POST", INFER, body, *headers)
 
 
 def count_unstripped() -> float:
@@ -46,17 +43,25 @@ def count_unstripped() -> float:
     return SHOWN["proxy"].get_sample_value(name, {"why": "no_room"}) or 0
 
 
+async def test_strips_metadata() -> None:
+    server, large = WaitingHandler(1), b"x" * 3_000_000
+    body = b'{"inputs": [], "parameters": {"metadata": "[]", "a": 1.0}, "id": "7"}'
+    async with start_line(server, model=STRIPS) as line:
+        await send_raw(line.port, make_request(body))
+        exchange = await line.captures.wait_for_first()
+        await send_raw(line.port, make_request(make_body(len(large))))
+    assert exchange.request.bytes == body
+    assert [json.loads(received) for received in server.bodies] == [
+        {"inputs": [], "parameters": {"a": 1.0}, "id": "7"},
+        {"parameters": {}, "id": large.decode()},
+    ]
+
+
 async def test_all_requests_share_the_room() -> None:
     server, before, size = WaitingHandler(8), count_unstripped(), 300_000
-    async with (
-        upstream(server) as port,
-        proxy(port, FakeCaptures(), model=STRIPS, strip_bytes=1_000_000) as through,
-    ):
-        calls = [
-            asyncio.create_task(send_raw(through, encode_request(make_body(size))))
-            for _ in range(8)
-        ]
-        answers = await asyncio.gather(*calls)
+    async with start_line(server, model=STRIPS, strip_bytes=1_000_000) as line:
+        request = make_request(make_body(size))
+        answers = await asyncio.gather(*(send_raw(line.port, request) for _ in range(8)))
     assert all(answer.startswith(b"HTTP/1.1 200") for answer in answers)
     whole = [body for body in server.bodies if body == make_body(size)]
     others = [json.loads(body) for body in server.bodies if body != make_body(size)]
@@ -70,13 +75,10 @@ async def test_without_room_bodies_pass_unchanged() -> None:
     body = make_body(200_000)
     chunked = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
     packed = gzip.compress(body)
-    async with (
-        upstream(server) as port,
-        proxy(port, FakeCaptures(), model=STRIPS, strip_bytes=100) as through,
-    ):
-        await send_raw(through, encode_request(chunked, "Transfer-Encoding: chunked"))
-        await send_raw(through, encode_request(packed, "Content-Encoding: gzip"))
-        await send_raw(through, encode_request(make_body(10)))
+    async with start_line(server, model=STRIPS, strip_bytes=100) as line:
+        await send_raw(line.port, make_request(chunked, "Transfer-Encoding: chunked"))
+        await send_raw(line.port, make_request(packed, "Content-Encoding: gzip"))
+        await send_raw(line.port, make_request(make_body(10)))
     assert server.bodies[:2] == [body, packed]
     assert server.headers[1]["content-length"] == str(len(packed))
     assert json.loads(server.bodies[2]) == {"parameters": {}, "id": "x" * 10}

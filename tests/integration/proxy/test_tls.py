@@ -3,29 +3,20 @@
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import grpc
-import pytest
 from aiohttp import ClientSession, web
 
 from inference_store.proxy.configuration import UpstreamEntry
+from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.grpc_port import open_channel
 from tests.servers.certificates import Authority, Pair
 
-from .grpc_upstream import INFER, Upstream, call_unary
-from .rest_server import FakeCaptures, proxy, send_raw, upstream
+from .grpc_upstream import INFER, SECONDS, Upstream, call_unary, echo
+from .rest_server import FakeCaptures, encode_request, proxy, send_raw, upstream
 
-REQUEST = (
-    b"POST /v2/models/m/infer HTTP/1.1\r\nHost: models.example\r\nConnection: close\r\n"
-    b"Content-Length: 2\r\n\r\n{}"
-)
-
-
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
+REQUEST = encode_request("POST", "/v2/models/m/infer", b"{}")
 
 
 async def _echo(request: web.Request) -> web.StreamResponse:
@@ -42,38 +33,29 @@ def _make_server_context(pair: Pair, clients: Authority | None = None) -> ssl.SS
     return context
 
 
-async def _call_rest(tls: ssl.SSLContext, **entry: Any) -> tuple[bytes, FakeCaptures]:
-    """Call a model server with this context through a proxy; return the answer and the captures."""
+async def _call_rest(tls: ssl.SSLContext, **entry: Any) -> tuple[bytes, Exchange]:
+    """Call a model server with this context through a proxy; return the answer and the exchange."""
     async with upstream(_echo, tls) as port:
         url = f"https://127.0.0.1:{port}"
         async with proxy(port, captures := FakeCaptures(), url=url, **entry) as before:
             answer = await send_raw(before, REQUEST)
-            await captures.wait_for_first()
-    return answer, captures
+            return answer, await captures.wait_for_first()
 
 
-async def test_trusts_the_configured_authority(authority: Authority) -> None:
-    tls = _make_server_context(authority.issue("model-server"))
-    answer, captures = await _call_rest(tls, ca_file=authority.ca_file)
+async def test_verifies_rest_servers(authority: Authority) -> None:
+    """The fault lies with the upstream, not with the request."""
+    ours = _make_server_context(authority.issue("model-server"))
+    answer, exchange = await _call_rest(ours, ca_file=authority.ca_file)
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert answer.endswith(b"{}")
-    assert (await captures.wait_for_first()).error is None
-
-
-async def test_refuses_an_untrusted_server(authority: Authority) -> None:
-    """The fault lies with the upstream, not with the request."""
-    answer, captures = await _call_rest(_make_server_context(authority.issue("model-server")))
-    assert answer.startswith(b"HTTP/1.1 502 ")
-    assert b"the upstream one cannot be reached: ClientConnectorCertificateError" in answer
-    assert b"CERTIFICATE_VERIFY_FAILED" in answer
-    assert (await captures.wait_for_first()).http_status is None
-
-
-async def test_refuses_a_server_of_another_name(authority: Authority) -> None:
-    tls = _make_server_context(authority.issue("other", host="models.example"))
-    answer, _ = await _call_rest(tls, ca_file=authority.ca_file)
-    assert answer.startswith(b"HTTP/1.1 502 ")
-    assert b"CERTIFICATE_VERIFY_FAILED" in answer
+    assert exchange.error is None
+    renamed = _make_server_context(authority.issue("other", host="models.example"))
+    for server, trusted in ((ours, {}), (renamed, {"ca_file": authority.ca_file})):
+        answer, exchange = await _call_rest(server, **trusted)
+        assert answer.startswith(b"HTTP/1.1 502 ")
+        assert b"the upstream one cannot be reached: ClientConnectorCertificateError" in answer
+        assert b"CERTIFICATE_VERIFY_FAILED" in answer
+        assert exchange.http_status is None
 
 
 async def test_presents_its_certificate_to_rest_servers(authority: Authority) -> None:
@@ -104,9 +86,6 @@ async def test_serves_callers_over_tls(authority: Authority) -> None:
 
 @asynccontextmanager
 async def _grpc_upstream(pair: Pair, clients: Authority | None = None) -> AsyncIterator[int]:
-    async def echo(context: Any) -> None:
-        await context.write(await context.read())
-
     upstream_handler = Upstream()
     upstream_handler.behaviours[INFER] = echo
     server = grpc.aio.server(handlers=(upstream_handler,))
@@ -127,7 +106,7 @@ async def _call_grpc(port: int, **entry: Any) -> grpc.StatusCode | None:
     target = f"grpcs://127.0.0.1:{port}"
     described = UpstreamEntry(name="one", grpc=target, **entry)
     async with open_channel(described, target, 1 << 20) as channel:
-        result = await call_unary(channel, INFER, b"asked", timeout=60)
+        result = await call_unary(channel, INFER, b"asked", timeout=SECONDS)
     assert result.messages == ([b"asked"] if result.code is grpc.StatusCode.OK else [])
     return result.code
 

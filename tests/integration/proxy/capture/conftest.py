@@ -1,5 +1,6 @@
-"""Settings of a proxy that captures, for a process."""
+"""Processes that capture, with their spool in the test's folder."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,15 +9,16 @@ from tests.servers.environment import service_environment
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3
 
+from .process import Capturing
 from .servers import Topic
 
 
 @pytest.fixture
-def environment(
+def capturing(
     kafka_server: Kafka, minio_server: S3, bucket: str, topic: Topic, tmp_path: Path
-) -> dict[str, str]:
-    """Return the environment of a proxy with its spool on."""
-    return service_environment(
+) -> Iterator[Capturing]:
+    """A factory of processes that capture; they are killed in the end."""
+    environment = service_environment(
         "",
         kafka_server,
         minio_server,
@@ -32,3 +34,7 @@ def environment(
         S3_TIMEOUT_SECONDS="20",
         LOG_FORMAT="text",
     )
+    processes = Capturing(kafka_server, environment, tmp_path)
+    yield processes
+    for process in processes.started:
+        process.kill()

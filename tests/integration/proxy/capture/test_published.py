@@ -1,13 +1,19 @@
 """Exchanges captured to a real S3 and a real Kafka, read by a consumer."""
 
+import asyncio
 import hashlib
 from datetime import UTC, datetime
 from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.errors import OutOfOrderSequenceNumber
 
 from inference_store.inference.events import decode
 from inference_store.inference.json_text import read_json
 from inference_store.inference.metadata import read_metadata
 from inference_store.objects import Blobs
+from inference_store.proxy.capture.publisher import Publisher
 from inference_store.proxy.capture.request_remainder import rebuild_messages
 from tests.exchanges import png
 from tests.servers.kafka import Kafka
@@ -82,3 +88,25 @@ async def test_publishes_events_without_a_topic_of_reports(
         await wait_until_published(captures, 1)
         await captures.stop(2)  # nobody takes its final report
     assert len(await read_events(kafka_server, events)) == 1
+
+
+@pytest.mark.real_kafka
+async def test_reports_continue_after_a_gap_in_sequence_numbers(
+    kafka_server: Kafka, minio_server: S3, topic: Topic
+) -> None:
+    """aiokafka numbers a batch, and may drop it if its partition has no leader for long: the broker
+    then refuses all later batches."""
+    name = topic(1)
+    publisher = Publisher(
+        make_proxy_settings(kafka_server, minio_server, "any", kafka_reports_topic=name)
+    )
+    try:
+        await publisher.report(b"a", b"1")
+        assert publisher._producer is not None
+        manager = publisher._producer._txn_manager
+        manager.increment_sequence_number(TopicPartition(name, 0), 1)
+        with pytest.raises(OutOfOrderSequenceNumber):
+            await asyncio.wait_for(publisher.report(b"a", b"2"), 300)
+        await asyncio.wait_for(publisher.report(b"a", b"3"), 300)
+    finally:
+        await publisher.close()
