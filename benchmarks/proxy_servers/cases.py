@@ -17,7 +17,7 @@ _ROOT: Final = Path(__file__).parents[2]
 _TESTS: Final = "tests/integration/proxy"
 FILES: Final = tuple(
     f"{_TESTS}/test_{name}.py"
-    for name in ("rest_forwarding", "rest_framing", "rest_broken_answers", "rest_paths")
+    for name in ("rest_forwarding", "rest_framing", "rest_broken_answers")
 )
 _LONGEST_REASON: Final = 160
 
