@@ -57,13 +57,6 @@ MATRIX: dict[str, Values] = {
             "s3ExistingSecret": "put-only-s3",
             "serviceAccount": {"annotations": {"role": "may-put"}},
             "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
-            "podLabels": {"one": "of mine"},
-            "nodeSelector": {"disk": "slow"},
-            "tolerations": [{"key": "api", "operator": "Exists"}],
-            "affinity": {"podAntiAffinity": {}},
-            "extraEnv": [{"name": "PROXY", "value": "mine"}],
-            "podSecurityContext": {"fsGroup": 4711},
-            "securityContext": {"runAsUser": 4711},
             "test": {
                 "path": "/v2/models/yolo/infer",
                 "request": {"inputs": []},
@@ -95,11 +88,6 @@ MATRIX: dict[str, Values] = {
         "admin": {"tlsSecret": "admin-tls"},
     },
     "servers of one's own": SERVERS,
-    "only Kafka in the release": {
-        "dev": {"enabled": True},
-        "postgres": SERVERS["postgres"],
-        "s3": SERVERS["s3"],
-    },
     "secrets given as values": {
         "postgres": {"host": "db", "password": "a 'quoted\" password"},
         "kafka": {

@@ -82,7 +82,6 @@ class Console:
         return int(answer["count"])
 
     def find_ids(self, model: str, **question: Any) -> list[str]:
-        """Return the ids of a page of inferences."""
         path = f"/v1/models/{model}/inferences/query"
         return [item["inference_id"] for item in self.ask("POST", path, question)["items"]]
 
@@ -117,7 +116,11 @@ def console(
     ]
     run_beside(produce(environment, topic, list_captures()))
     running = Console(f"http://127.0.0.1:{port}", services[-1].wait_ready(), environment)
-    wait_until(lambda: _count(running) == len(list_captures()), seconds=180, what="all indexed")
+    wait_until(
+        lambda: running.ask("POST", "/v1/inferences/count", {})["count"] == len(list_captures()),
+        seconds=180,
+        what="all indexed",
+    )
     yield running
     for service in services:
         service.stop()
@@ -142,15 +145,8 @@ def run_beside(coroutine: Coroutine[Any, Any, None]) -> None:
 
 
 async def produce(environment: dict[str, str], topic: str, captures: Sequence[Capture]) -> None:
-    """Produce the blobs and events of inferences."""
     async with Producer(environment, topic) as producer:
         await producer.produce(*captures)
-
-
-def _count(console: Console) -> int:
-    count = console.ask("POST", "/v1/inferences/count", {})["count"]
-    assert isinstance(count, int)
-    return count
 
 
 @pytest.fixture(scope="session")

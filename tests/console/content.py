@@ -31,7 +31,6 @@ _TYPES: dict[type, str] = {bytes: "image/png", dict: "application/json", str: "t
 
 
 def encode(content: Any) -> bytes:
-    """Return an input as bytes."""
     if isinstance(content, bytes):
         return content
     return content.encode() if isinstance(content, str) else json.dumps(content).encode()

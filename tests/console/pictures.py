@@ -7,7 +7,6 @@ WIDTH, HEIGHT = 320, 240
 
 
 def make_png(shade: int, width: int = WIDTH, height: int = HEIGHT) -> bytes:
-    """Return a PNG of one shade of grey."""
     row = b"\0" + bytes([shade % 256]) * width
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
     parts = [(b"IHDR", header), (b"IDAT", zlib.compress(row * height)), (b"IEND", b"")]

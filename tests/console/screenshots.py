@@ -45,7 +45,6 @@ PAGES = {
 
 
 def main(folder: Path) -> None:
-    """Write the pictures."""
     with tempfile.TemporaryDirectory() as directory:
         with demo(Path(directory)) as running:
             running.wait_serving(START_SECONDS)
@@ -81,18 +80,9 @@ def fill(running: Demo) -> None:
     ask(running, "POST", "/v1/views", view)
     exported = {"filter": SHOWN, "format": "jsonl"}
     export = ask(running, "POST", f"/v1/models/{MODEL}/exports", exported)
-    wait_for(lambda: is_certified(running, erasure["id"]), START_SECONDS)
-    wait_for(lambda: is_written(running, export["id"]), START_SECONDS)
-
-
-def is_certified(running: Demo, erasure_id: str) -> bool:
-    """Return whether an erasure has its certificate."""
-    return bool(ask(running, "GET", f"/v1/erasures/{erasure_id}")["certificate"])
-
-
-def is_written(running: Demo, export_id: str) -> bool:
-    """Return whether all parts of an export are written."""
-    return bool(ask(running, "GET", f"/v1/exports/{export_id}")["state"] == "done")
+    erased, written = f"/v1/erasures/{erasure['id']}", f"/v1/exports/{export['id']}"
+    wait_for(lambda: bool(ask(running, "GET", erased)["certificate"]), START_SECONDS)
+    wait_for(lambda: bool(ask(running, "GET", written)["state"] == "done"), START_SECONDS)
 
 
 def ask(running: Demo, method: str, path: str, body: Any = None) -> Any:

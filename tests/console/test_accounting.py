@@ -21,14 +21,6 @@ async def publish_gap(environment: dict[str, str]) -> None:
             await producer.publish(sent.event, headers=headers)
 
 
-def test_the_books_close_by_partition(open_page: OpenPage) -> None:
-    page = open_page("#/list/accounting")
-    expect(page.get_by_role("status")).to_contain_text("The books close.")
-    rows = page.get_by_role("region", name="By partition").locator("tbody tr")
-    expect(rows).to_have_count(1)
-    expect(rows).to_contain_text("close")
-
-
 def test_shows_missing_captures_of_a_producer(open_page: OpenPage, console: Console) -> None:
     run_beside(publish_gap(console.environment))
     wait_until(

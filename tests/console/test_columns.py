@@ -2,12 +2,11 @@
 
 import re
 
-import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from .conftest import Console, OpenPage
 from .content import PLANTED, STREET
-from .test_accessibility import find_serious
+from .test_accessibility import LOOKS, check_page
 
 TABLE = f"#/m/{STREET}?f=frame_number%20%3C%203&s=frame_number&v=table"
 HASH = re.compile(r"^\s*[0-9a-f]{64}\s*$")
@@ -15,14 +14,12 @@ CHOSEN = f"{TABLE}&c=inference_id%2Cmetadata.frame_number"
 
 
 def open_menu(page: Page) -> Locator:
-    """Open the menu of the columns."""
     expect(page.locator("tbody tr").first).to_be_visible()
     page.get_by_text("Columns", exact=True).click()
     return page.locator("details[open] .menu")
 
 
 def list_headings(page: Page) -> list[str]:
-    """The headings, from the left."""
     return [text.strip("↑↓ \n") for text in page.locator("thead th").all_text_contents()][1:]
 
 
@@ -92,10 +89,8 @@ def test_a_key_with_markup_and_commas_is_a_column(open_page: OpenPage, console: 
     expect(page.locator("thead th").nth(2)).to_contain_text("Id")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("narrow", [False, True])
+@LOOKS
 def test_the_menu_has_no_serious_finding(open_page: OpenPage, scheme: str, narrow: bool) -> None:
     page = open_page(CHOSEN, scheme=scheme, narrow=narrow)
     expect(open_menu(page).get_by_role("button", name="Back to the usual columns")).to_be_visible()
-    assert not find_serious(page)
-    assert page.evaluate("document.getElementById('main').scrollWidth <= innerWidth")
+    check_page(page)

@@ -19,7 +19,6 @@ PATH = "/v1/dead-letters?state=open&limit=1000"
 
 
 async def publish(environment: dict[str, str], messages: Sequence[bytes]) -> None:
-    """Publish messages as they are."""
     async with Producer(environment, environment[f"{PREFIX}KAFKA_TOPIC"]) as producer:
         await producer.publish_all(messages)
 

@@ -4,12 +4,9 @@ import re
 import subprocess
 import sys
 
-import pytest
 from playwright.sync_api import Page, expect
 
-from tests.servers.waiting import wait_until
-
-from .conftest import Console, OpenPage
+from .conftest import OpenPage
 from .content import STREET, STREETS
 from .watched_page import AskedRequests, stop_clock
 
@@ -18,18 +15,8 @@ PAGE, NEXT_PAGE = 60, 120
 
 
 def list_ids(page: Page) -> list[str]:
-    """Return the ids of the tiles."""
     expect(page.locator(".tile").first).to_be_visible()
     return page.locator(".tile .id").all_text_contents()
-
-
-def test_the_models_lead_to_their_inferences(open_page: OpenPage) -> None:
-    page = open_page()
-    page.get_by_role("main").get_by_role("link", name=STREET).click()
-    expect(page).to_have_url(re.compile(f"#/m/{STREET}$"))
-    expect(page.get_by_text(f"{PAGE} of {STREETS} inferences")).to_be_visible()
-    page.go_back()
-    expect(page.get_by_role("heading", name="Models", level=1)).to_be_visible()
 
 
 def test_draws_boxes_where_the_model_said(open_page: OpenPage) -> None:
@@ -52,36 +39,6 @@ def test_draws_boxes_where_the_model_said(open_page: OpenPage) -> None:
     )
     expected = {(32, 24, 64, 96), (160, 24, 128, 96)}
     assert {tuple(round(number / 8) * 8 for number in box) for box in boxes} == expected
-
-
-def test_a_gallery_takes_few_requests_and_audit_entries(
-    open_page: OpenPage, console: Console
-) -> None:
-    page = open_page("#/list/accounting")  # has no picture
-    expect(page.locator("tbody tr").first).to_be_visible()
-    wait_until(
-        lambda: console.service.metrics("api_requests_in_progress") == 0,
-        seconds=180,
-        what="the end of what pages of other tests asked",
-    )
-    before = count_reads(console)
-    thumbnails, inputs = AskedRequests(page, "/thumbnails"), AskedRequests(page, "/data")
-    page.goto(f"{console.address}/console/{MODEL}")
-    picture = page.locator(".tile img").nth(8)
-    expect(picture).to_be_visible()
-    expect(picture).to_have_attribute("src", re.compile("^data:image/jpeg;base64,"))
-    show_all(page, STREETS)
-    show_last(page)
-    thumbnails.wait_answered()
-    assert 1 < len(thumbnails.urls) <= 4
-    assert count_reads(console) - before == len(thumbnails.urls)
-    assert not inputs.urls
-
-
-def count_reads(console: Console) -> int:
-    """Return the number of audit entries about thumbnails."""
-    path = "/v1/audit?action=thumbnails_read&limit=1000"
-    return len(console.ask("GET", path)["items"])
 
 
 def test_click_fixes_a_fault_in_the_filter(open_page: OpenPage) -> None:
@@ -110,6 +67,10 @@ def test_names_and_values_are_completed(open_page: OpenPage) -> None:
     box.press("Enter")
     expect(page).to_have_url(re.compile("f=data_source%20%3D%20'camera-1'"))
     expect(page.get_by_text("43 inferences", exact=True)).to_be_visible()
+    box.fill("")
+    box.press_sequentially("prediction(label = 'c")
+    page.get_by_role("option", name="'car'").click()
+    expect(box).to_have_value("prediction(label = 'car' ")
 
 
 def test_what_is_typed_at_once_follows_the_suggestion(open_page: OpenPage) -> None:
@@ -127,14 +88,6 @@ def test_what_is_typed_at_once_follows_the_suggestion(open_page: OpenPage) -> No
     page.evaluate("() => late.forEach((draw) => draw())")
     box.press_sequentially(" AND ok")
     expect(box).to_have_value("data_source = 'camera-1' AND ok")
-
-
-def test_completes_existing_labels(open_page: OpenPage) -> None:
-    page = open_page(MODEL)
-    box = page.get_by_role("combobox", name="Filter")
-    box.press_sequentially("prediction(label = 'c")
-    page.get_by_role("option", name="'car'").click()
-    expect(box).to_have_value("prediction(label = 'car' ")
 
 
 def test_a_field_is_counted_when_it_is_opened_and_filters(open_page: OpenPage) -> None:
@@ -184,7 +137,6 @@ def test_the_table_sorts(open_page: OpenPage) -> None:
 
 
 def show_all(page: Page, count: int) -> None:
-    """Scroll to the end, page by page."""
     for shown in (*range(PAGE + NEXT_PAGE, count, NEXT_PAGE), count):
         page.get_by_role("main").evaluate("main => main.scrollTo(0, main.scrollHeight)")
         expect(page.locator(".tile")).to_have_count(shown)
@@ -194,12 +146,6 @@ def show_last(page: Page) -> None:
     """Scroll to the last tile: what is asked for at that place has been asked for by then."""
     page.locator(".tile").last.scroll_into_view_if_needed()
     expect(page.locator(".tile").last.locator("img")).to_be_visible()
-
-
-def test_more_rows_come_with_scrolling(open_page: OpenPage) -> None:
-    page = open_page(MODEL)
-    expect(page.get_by_text(f"{PAGE} of {STREETS} inferences")).to_be_visible()
-    show_all(page, STREETS)
 
 
 def test_a_tile_far_from_the_window_is_a_link_alone(open_page: OpenPage) -> None:
@@ -226,26 +172,16 @@ def test_a_tile_far_from_the_window_is_a_link_alone(open_page: OpenPage) -> None
     assert not thumbnails.urls
 
 
-@pytest.mark.parametrize("view", ["grid", "table"])
-def test_the_buttons_are_in_one_line(open_page: OpenPage, view: str) -> None:
-    page = open_page(f"{MODEL}?v={view}")
-    expect(page.get_by_text(f"{PAGE} of {STREETS} inferences")).to_be_visible()
-    expect(page.get_by_role("link", name="Erase …")).to_be_visible()
-    buttons = page.locator(".bar .button, .bar .views").filter(visible=True).all()
-    boxes = [box for button in buttons if (box := button.bounding_box())]
-    middles = {round(box["y"] + box["height"] / 2) for box in boxes}
-    assert len(boxes) > 6
-    assert max(middles) - min(middles) < 3
-
-
-def test_a_link_gives_the_same_inferences_anywhere(open_page: OpenPage, console: Console) -> None:
-    first = open_page(f"{MODEL}?f=frame_number%20%3E%2090&s=frame_number")
-    expected = list_ids(first)
-    assert expected == console.find_ids(
-        STREET, filter="frame_number > 90", sort="frame_number", limit=100
-    )
-    second = open_page(first.url.partition("/console/")[2])
-    assert list_ids(second) == expected
+def test_the_buttons_are_in_one_line(open_page: OpenPage) -> None:
+    for view in ("grid", "table"):
+        page = open_page(f"{MODEL}?v={view}")
+        expect(page.get_by_text(f"{PAGE} of {STREETS} inferences")).to_be_visible()
+        expect(page.get_by_role("link", name="Erase …")).to_be_visible()
+        buttons = page.locator(".bar .button, .bar .views").filter(visible=True).all()
+        boxes = [box for button in buttons if (box := button.bounding_box())]
+        middles = {round(box["y"] + box["height"] / 2) for box in boxes}
+        assert len(boxes) > 6
+        assert max(middles) - min(middles) < 3
 
 
 def test_words_of_the_last_copy_stay_their_whole_time(open_page: OpenPage) -> None:

@@ -1,7 +1,6 @@
 """Exports: counted, written, downloaded, deleted, from Explore and of a selection."""
 
 import json
-import re
 import urllib.request
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from .conftest import Console, OpenPage
-from .test_accessibility import find_serious
+from .test_accessibility import LOOKS, check_page
 from .test_erasures import make_captures
 
 MODEL = "exported-cameras"
@@ -20,7 +19,6 @@ WRITE_MS = 180_000
 
 @pytest.fixture(scope="module", autouse=True)
 def cameras(console: Console) -> None:
-    """Store a model's inferences."""
     console.produce(*make_captures(MODEL, 0, COUNT))
 
 
@@ -50,7 +48,6 @@ def read_part(page: Page) -> list[Any]:
 
 
 def find_last(console: Console) -> Any:
-    """Return the newest export."""
     return console.ask("GET", "/v1/exports?limit=1")["items"][0]
 
 
@@ -138,30 +135,17 @@ def test_a_refusal_is_explained(open_page: OpenPage) -> None:
     expect(page.get_by_role("button", name="Export …")).to_be_focused()
 
 
-def test_a_reader_is_not_offered_exports(open_page: OpenPage, guarded: Console) -> None:
-    body = {"name": "reader", "grants": [{"role": "reader"}]}
-    key = guarded.ask("POST", "/v1/keys", body)["key"]
-    page = open_page(EXPLORE, of=guarded)
-    page.get_by_label("API key").fill(key)
-    page.get_by_role("button", name="Sign in", exact=True).click()
-    expect(page.locator(".tile")).to_have_count(4)
-    expect(page.get_by_role("button", name=re.compile("Export"))).to_have_count(0)
-    expect(page.get_by_role("link", name="Exports")).to_have_count(0)
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("narrow", [False, True])
+@LOOKS
 def test_no_page_of_exports_has_a_serious_finding(
     open_page: OpenPage, console: Console, scheme: str, narrow: bool
 ) -> None:
     page = open_page(EXPLORE, scheme=scheme, narrow=narrow)
     open_dialog(page)
-    assert not find_serious(page)
+    check_page(page)
     request_lines(page, 4)
     page.get_by_role("button", name="Get the links").click()
     expect(page.get_by_role("link", name="Part 1")).to_be_visible()
-    assert not find_serious(page)
-    assert page.evaluate("document.getElementById('main').scrollWidth <= innerWidth")
+    check_page(page)
     page.goto(f"{console.address}/console/#/list/exports")
     expect(page.locator("tbody tr").first).to_be_visible()
-    assert not find_serious(page)
+    check_page(page)

@@ -43,7 +43,6 @@ def test_places_inspects_and_releases_a_hold(open_page: OpenPage, console: Conso
 
 
 def make_hold(console: Console, name: str, model: str) -> Any:
-    """Place a hold by ids, and return it."""
     body = {"name": name, "reason": "a test", "model_id": model, "inference_ids": [f"{model}-0"]}
     return console.ask("POST", "/v1/holds", body)
 

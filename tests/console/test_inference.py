@@ -2,7 +2,6 @@
 
 import re
 
-import pytest
 from playwright.sync_api import Page, expect
 
 from .conftest import Console, OpenPage
@@ -55,22 +54,6 @@ def test_timings_retention_and_raw_bytes(open_page: OpenPage) -> None:
     expect(page.locator("pre")).to_contain_text('"name": "predictions"')
 
 
-@pytest.mark.parametrize(
-    ("model", "text"),
-    [
-        ("pets", "cat"),
-        ("reviews", "What a film!"),
-        ("writer", "It is 324 m tall."),
-        ("writer", "How tall is the tower?"),
-        ("captions", "What is it?"),
-        ("odd", "see the raw response"),
-    ],
-)
-def test_shows_each_task(open_page: OpenPage, model: str, text: str) -> None:
-    page = open_first(open_page, model)
-    expect(page.get_by_text(text).first).to_be_visible()
-
-
 def test_bars_are_as_long_as_the_scores(open_page: OpenPage) -> None:
     page = open_first(open_page, "pets")
     expect(page.locator(".track i")).to_have_count(2)
@@ -79,40 +62,47 @@ def test_bars_are_as_long_as_the_scores(open_page: OpenPage) -> None:
     assert abs(widths[0] / widths[1] - 3) < 0.1
 
 
-@pytest.mark.parametrize(("model", "corners"), [("ships", 4), ("cells", 4)])
-def test_turned_boxes_and_contours(open_page: OpenPage, model: str, corners: int) -> None:
-    page = open_first(open_page, model)
-    line = page.locator(".large polygon.outline")
-    expect(line).to_have_count(1)
-    points = [part.split(",") for part in (line.get_attribute("points") or "").split()]
-    assert len(points) >= corners
-    if model == "cells":
-        assert [float(x) for x, _ in points[:4]] == [20, 120, 120, 20]
-    else:
-        assert len({x for x, _ in points}) == 4
+def test_shows_each_task(open_page: OpenPage) -> None:
+    for model, texts in {
+        "pets": ("cat",),
+        "reviews": ("What a film!",),
+        "writer": ("It is 324 m tall.", "How tall is the tower?"),
+        "captions": ("What is it?",),
+        "odd": ("see the raw response",),
+    }.items():
+        page = open_first(open_page, model)
+        for text in texts:
+            expect(page.get_by_text(text).first).to_be_visible()
 
 
-def test_deep_link_opens_an_inference(open_page: OpenPage, console: Console) -> None:
-    inference = console.ask("GET", f"/v1/models/{STREET}/inferences/{STREET}-0005")
-    page = open_page(f"#/m/{STREET}?sel={inference['uid']}")
-    expect(page.get_by_role("heading", level=1)).to_have_text(f"{STREET}-0005")
-    # None of the loaded pages contains it.
-    for key, button, number in (("j", "Next", 4), ("k", "Previous", 5), ("k", "Previous", 6)):
-        expect(page.get_by_role("button", name=button)).to_be_enabled()
-        page.keyboard.press(key)
-        expect(page.get_by_role("heading", level=1)).to_have_text(f"{STREET}-{number:04d}")
+def test_turned_boxes_and_contours(open_page: OpenPage) -> None:
+    for model in ("ships", "cells"):
+        page = open_first(open_page, model)
+        line = page.locator(".large polygon.outline")
+        expect(line).to_have_count(1)
+        points = [part.split(",") for part in (line.get_attribute("points") or "").split()]
+        assert len(points) >= 4
+        if model == "cells":
+            assert [float(x) for x, _ in points[:4]] == [20, 120, 120, 20]
+        else:
+            assert len({x for x, _ in points}) == 4
+
+
+def test_deep_link_opens_an_inference_with_its_neighbours(
+    open_page: OpenPage, console: Console
+) -> None:
+    """They follow the order of the page; none of the loaded pages contains the inference."""
+    for first, sort, numbers in ((5, "", (4, 5, 6)), (125, "s=frame_number&", (126, 125, 124))):
+        inference = console.ask("GET", f"/v1/models/{STREET}/inferences/{STREET}-{first:04d}")
+        page = open_page(f"#/m/{STREET}?{sort}sel={inference['uid']}")
+        heading = page.get_by_role("heading", level=1)
+        expect(heading).to_have_text(f"{STREET}-{first:04d}")
+        for key, button, number in zip("jkk", ("Next", *2 * ["Previous"]), numbers, strict=True):
+            expect(page.get_by_role("button", name=button)).to_be_enabled()
+            page.keyboard.press(key)
+            expect(heading).to_have_text(f"{STREET}-{number:04d}")
     page.get_by_role("link", name=f"← {STREET}").click()
-    expect(page).to_have_url(re.compile(f"#/m/{STREET}$"))
-
-
-def test_neighbours_follow_the_order_of_the_page(open_page: OpenPage, console: Console) -> None:
-    inference = console.ask("GET", f"/v1/models/{STREET}/inferences/{STREET}-0125")
-    page = open_page(f"#/m/{STREET}?s=frame_number&sel={inference['uid']}")
-    expect(page.get_by_role("heading", level=1)).to_have_text(f"{STREET}-0125")
-    for key, button, number in (("j", "Next", 126), ("k", "Previous", 125), ("k", "Previous", 124)):
-        expect(page.get_by_role("button", name=button)).to_be_enabled()
-        page.keyboard.press(key)
-        expect(page.get_by_role("heading", level=1)).to_have_text(f"{STREET}-{number:04d}")
+    expect(page).to_have_url(re.compile(rf"#/m/{STREET}\?s=frame_number$"))
 
 
 def test_erased_inference_disappears(open_page: OpenPage, console: Console) -> None:

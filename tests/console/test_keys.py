@@ -14,7 +14,6 @@ from .watched_page import stop_clock
 
 
 def may_read(console: Console, key: str) -> bool:
-    """Return whether a key may read the model."""
     holder = Console(console.address, console.service, console.environment, key)
     try:
         holder.ask("GET", f"/v1/models/{STREET}")
@@ -24,10 +23,14 @@ def may_read(console: Console, key: str) -> bool:
     return True
 
 
-def test_a_key_is_made_shown_once_and_revoked(open_page: OpenPage, guarded: Console) -> None:
+def open_keys(open_page: OpenPage, guarded: Console, key: str) -> Page:
     page = open_page("#/list/keys", of=guarded)
-    page.get_by_label("API key").fill(TOKEN)
-    page.get_by_role("button", name="Sign in", exact=True).click()
+    enter(page, key)
+    return page
+
+
+def test_a_key_is_made_shown_once_and_revoked(open_page: OpenPage, guarded: Console) -> None:
+    page = open_keys(open_page, guarded, TOKEN)
     page.get_by_role("button", name="Make a key").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_role("textbox", name="Name").fill("<b>bold</b> dashboard")
@@ -52,13 +55,6 @@ def test_a_key_is_made_shown_once_and_revoked(open_page: OpenPage, guarded: Cons
     page.get_by_role("dialog").get_by_role("button", name="Revoke the key").click()
     expect(row).to_contain_text("revoked")
     wait_until(lambda: not may_read(guarded, key), seconds=180, what="the key to end")
-
-
-def open_keys(open_page: OpenPage, guarded: Console, key: str) -> Page:
-    """Open the list of keys with a key."""
-    page = open_page("#/list/keys", of=guarded)
-    enter(page, key)
-    return page
 
 
 def rotate(page: Page, name: str, when: str) -> str:
@@ -106,9 +102,7 @@ def test_own_key_cannot_be_rotated_at_once(open_page: OpenPage, guarded: Console
 
 
 def test_rights_can_be_chosen_and_refusals_are_shown(open_page: OpenPage, guarded: Console) -> None:
-    page = open_page("#/list/keys", of=guarded)
-    page.get_by_label("API key").fill(TOKEN)
-    page.get_by_role("button", name="Sign in", exact=True).click()
+    page = open_keys(open_page, guarded, TOKEN)
     page.get_by_role("button", name="Make a key").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_role("textbox", name="Name").fill("two grants")
@@ -125,15 +119,3 @@ def test_rights_can_be_chosen_and_refusals_are_shown(open_page: OpenPage, guarde
     dialog.get_by_role("button", name="I have it").click()
     row = page.locator("tbody tr").filter(has_text="two grants")
     expect(row).to_contain_text("read, export of everything; reader of project building-7")
-
-
-def test_a_reader_is_offered_no_keys(open_page: OpenPage, guarded: Console) -> None:
-    body = {"name": "reader", "grants": [{"role": "reader"}]}
-    key = guarded.ask("POST", "/v1/keys", body)["key"]
-    page = open_page("", of=guarded)
-    page.get_by_label("API key").fill(key)
-    page.get_by_role("button", name="Sign in", exact=True).click()
-    menu = page.get_by_role("navigation", name="Console")
-    expect(menu.get_by_role("link", name="Certificates")).to_be_visible()
-    for title in ("Keys", "Audit", "Reconcile"):
-        expect(menu.get_by_role("link", name=title, exact=True)).to_have_count(0)

@@ -1,17 +1,15 @@
 """Arrivals are shown at once, over one stream for all windows of a browser."""
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
 import pytest
 from playwright.sync_api import APIResponse, Page, Route, expect
 
-from tests.producer import Capture, Producer
+from tests.producer import Capture
 from tests.servers.environment import PREFIX
 from tests.servers.waiting import wait_until
 
-from .conftest import Console, OpenPage
+from .conftest import Console, OpenPage, produce, run_beside
 from .watched_page import wait_in_page
 
 MODEL = "arrivals"
@@ -24,11 +22,10 @@ _NUMBERS = count(1_000_000)
 
 
 def produce_arrival(console: Console) -> str:
-    """Produce an inference, and return its id."""
     number = next(_NUMBERS)
     capture = Capture(number, model_id=MODEL, inference_id=f"arrival-{number}")
-    with ThreadPoolExecutor(1) as thread:  # the browser's loop runs in this one
-        thread.submit(asyncio.run, _send(console, capture)).result()
+    topic = console.environment[f"{PREFIX}KAFKA_TOPIC"]
+    run_beside(produce(console.environment, topic, [capture]))
     return f"arrival-{number}"
 
 
@@ -39,22 +36,13 @@ def produce_known_arrival(console: Console) -> str:
     return inference_id
 
 
-async def _send(console: Console, capture: Capture) -> None:
-    topic = console.environment[f"{PREFIX}KAFKA_TOPIC"]
-    async with Producer(console.environment, topic) as producer:
-        await producer.produce(capture)
-
-
 @pytest.fixture(scope="module")
 def arrival(console: Console) -> str:
     """The id of the model's first indexed inference."""
-    first = produce_arrival(console)
-    wait_until(lambda: is_known(console, first), seconds=180, what="the first to be indexed")
-    return first
+    return produce_known_arrival(console)
 
 
 def is_known(console: Console, inference_id: str) -> bool:
-    """Return whether an inference is indexed."""
     models = console.ask("GET", "/v1/models")["items"]
     if MODEL not in {model["model_id"] for model in models}:
         return False

@@ -1,16 +1,11 @@
-"""The map of inferences: its cells become a filter by location."""
+"""The map, whose cells become a filter by location, and two models over the same pictures."""
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from .conftest import OpenPage
 from .content import COMPARED, SMALL, STREET
 
 MAP = f"#/m/{SMALL}?v=map"
-
-
-def read_filter(page: Page) -> str:
-    """Return the filter of the page."""
-    return page.get_by_role("textbox", name="Filter").input_value()
 
 
 def test_a_cell_becomes_a_filter(open_page: OpenPage) -> None:
@@ -43,3 +38,23 @@ def test_a_model_without_places_has_no_map(open_page: OpenPage) -> None:
     page = open_page(f"#/m/{STREET}")
     expect(page.get_by_role("button", name="Table")).to_be_visible()
     expect(page.get_by_role("button", name="Map")).to_have_count(0)
+
+
+def test_disagreements_come_first(open_page: OpenPage) -> None:
+    page = open_page(f"#/compare?a={SMALL}&b={STREET}")
+    expect(page.get_by_text(f"{COMPARED} inputs seen by both")).to_be_visible()
+    first = page.locator(".pair").first
+    expect(first).to_contain_text("Another label")
+    expect(first.locator("img")).to_have_count(2)
+    expect(page.get_by_role("img", name="Share of inferences by top score")).to_be_visible()
+
+
+def test_two_models_are_chosen_by_keyboard(open_page: OpenPage) -> None:
+    page = open_page(f"#/m/{STREET}")
+    page.get_by_role("link", name="Compare two models").press("Enter")
+    expect(page.get_by_text("Choose two models")).to_be_visible()
+    models = page.get_by_role("combobox", name="Model")
+    expect(models.first).to_have_value(STREET)
+    models.nth(1).select_option(SMALL)
+    expect(page.get_by_text("was seen by B").or_(page.get_by_text("seen by both"))).to_be_visible()
+    expect(page.locator("table tbody tr").first).to_be_visible()

@@ -35,7 +35,6 @@ OF_TASK: dict[str, Any] = {
 
 
 def make_captures(model: str, task: str, count: int, **more: Any) -> list[Capture]:
-    """Pictures with one prediction each."""
     extras = {"task_type": task, "data_content_type": "image/png", "ok": True}
     extras |= {"width": WIDTH, "height": HEIGHT}
     return [

@@ -3,21 +3,173 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import Any
 
-from .proof_vectors import make_vectors
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-HERE = Path(__file__).parent
-FILE = HERE / "proof_vectors.json"
-NODE = Path(sys.prefix) / "bin" / "node"
+from inference_store.erasure.certify.chain import CERTIFICATE
+from inference_store.erasure.certify.merkle import compute_root
+from inference_store.erasure.log.canonical import canonical
+from inference_store.erasure.log.hash_chain import START, Link
+from inference_store.erasure.log.key_documents import KIND, RESTART
+from inference_store.erasure.log.keys import PublicKey, SigningKey
+from inference_store.erasure.log.signed_chain import KeyPolicy, SignedChain
+from inference_store.erasure.log.signed_document import (
+    NotSigned,
+    SignedDocument,
+    read_document,
+    sign_document,
+)
+
+KEYS = [SigningKey(Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32)) for seed in (1, 2, 3)]
+"""The first key, the one that it introduces, and a stranger's."""
+TEXTS = [
+    "{}",
+    "[]",
+    ' {"b": 1, "a": [true, false, null, -7]} ',
+    '{"a":1,"a":2}',
+    '{"__proto__":{"b":1},"10":1,"9":2}',
+    '"\\u00e9 \\ud83d\\ude00 \\" \\\\ \\/ \\n\\r\\t\\b\\f \\u0000 \\u007f \\u2028"',
+    '"é 😀"',
+    '{"\\uffff":1,"\\ud83d\\ude00":2,"z":3}',
+    '{"\\ud800":1}',
+    "9223372036854775807",
+    "123456789012345678901234567890",
+    "-0",
+    "01",
+    "1 2",
+    "{",
+    "'a'",
+]
+TREES = [[f"{index:066x}" for index in range(size)] for size in (0, 1, 2, 3, 4, 5, 7, 8, 33)]
+_NOW = "2026-11-26T00:00:00.000000Z"
 
 
-def test_the_file_is_what_the_store_answers() -> None:
-    command = "python -m tests.console.proof_vectors > tests/console/proof_vectors.json"
-    assert json.loads(FILE.read_text()) == make_vectors(), command
+def make_vectors() -> dict[str, Any]:
+    """Return questions with their answers; null is a refusal."""
+    documents = [document.text for document in _make_chain()]
+    return {
+        "canonical": [[text, _answer(_write_canonical, text)] for text in TEXTS],
+        "documents": [[text, _answer(_hash, text)] for text in _list_envelopes(documents[2])],
+        "keys": [[text, _answer(_list_ids, text)] for text in _list_trusted()],
+        "trees": [[tree, compute_root(map(bytes.fromhex, tree)).hex()] for tree in TREES],
+        "chains": [
+            [chain, trusted, _find_faulty(chain, trusted)]
+            for chain, trusted in _list_chains(documents)
+        ],
+    }
 
 
-def test_the_console_answers_the_same() -> None:
-    command = [str(NODE), "--no-warnings", str(HERE / "run_vectors.mjs")]
-    answers = subprocess.check_output(command, input=FILE.read_bytes())
-    assert json.loads(answers) == json.loads(FILE.read_text())
+def _answer(question: Callable[[str], Any], text: str) -> Any:
+    try:
+        return question(text)
+    except (ValueError, NotSigned):
+        return None
+
+
+def _write_canonical(text: str) -> str:
+    return canonical(json.loads(text))
+
+
+def _hash(text: str) -> str:
+    return read_document(text).hash.hex()
+
+
+def _list_ids(text: str) -> list[str]:
+    """Return the ids of the keys with this text. Raises ValueError if there is none."""
+    ids = {form: key.id for key in KEYS for form in (key.public.pem, key.public.text, key.id)}
+    if text not in ids:
+        raise ValueError(text)
+    return [ids[text]]
+
+
+def _list_trusted() -> list[str]:
+    public = KEYS[0].public
+    broken = public.pem.replace("MCowBQYDK2Vw", "MCowBQYDK2Vu")  # of X25519
+    return [public.pem, public.text, public.id, KEYS[0].pem, broken, public.text[:-4], "", "a key"]
+
+
+def _list_envelopes(text: str) -> list[str]:
+    """Return a document, and changed copies that are no longer valid."""
+    return [
+        text,
+        text.replace('"inferences":1', '"inferences":2'),
+        f"{text}\n",
+        text.replace(",", ", ", 1),
+        text.replace('"kind":', '"kinds":'),
+        text.replace('"inferences":1', '"inferences":1e0'),
+        text.replace("=", ""),
+        text.replace("\\u00e9", "é"),
+        '{"document":[],"kind":"certificate","signature":"","signed_by":""}',
+        "[]",
+        "",
+    ]
+
+
+def _make_chain() -> list[SignedDocument]:
+    """Return a chain: two keys with a certificate each, then a foreign key that restarts it."""
+    first, second, stranger = KEYS
+    restart = {RESTART: {"by": "cli:x", "instead_of": second.id, "reason": "lost"}}
+    steps: Sequence[tuple[SigningKey, str, dict[str, Any]]] = [
+        (first, KIND, _introduce(first.public)),
+        (first, CERTIFICATE, _erase(1)),
+        (first, KIND, _introduce(second.public)),
+        (second, CERTIFICATE, _erase(2)),
+        (stranger, KIND, _introduce(stranger.public) | restart),
+        (stranger, CERTIFICATE, _erase(3)),
+    ]
+    documents, end = list[SignedDocument](), START
+    for key, kind, members in [steps[0], steps[1], steps[1], *steps[2:]]:
+        documents.append(sign_document(key, kind, {**end.next_members, **members}))
+        end = Link(end.number + 1, documents[-1].hash)
+    return documents
+
+
+def _introduce(key: PublicKey) -> dict[str, Any]:
+    return {"issued_at": _NOW, "key": key.id, "public_key": key.text}
+
+
+def _erase(inferences: int) -> dict[str, Any]:
+    erased = {"inferences": inferences, "objects": 0, "bytes": 2**60}
+    return {"issued_at": _NOW, "erasure": {"model_ids": ["caf\u00e9 \U0001f600"]}, "erased": erased}
+
+
+def _list_chains(documents: list[str]) -> list[tuple[list[str], list[str]]]:
+    first, second, stranger = (key.id for key in KEYS)
+    changed = [documents[1].replace('"inferences":1', '"inferences":9')]
+    return [
+        (documents, [first]),
+        (documents, [first, stranger]),
+        (documents, [second]),
+        (documents, []),
+        ([documents[0], *changed, *documents[2:4]], [first]),
+        ([documents[0], *documents[2:]], [first]),
+        (documents[1:3], [first]),
+        ([*documents[:3], documents[4]], [first]),
+    ]
+
+
+def _find_faulty(texts: Sequence[str], trusted: Collection[str]) -> list[bool]:
+    """Return for each document whether it is faulty. After a fault the chain continues."""
+    policy = KeyPolicy(lambda key: key.id in trusted, lambda key, _: key.id in trusted)
+    chain, faulty = SignedChain(kinds={CERTIFICATE}, policy=policy), list[bool]()
+    for text in texts:
+        document, faults = chain.check(text.encode())
+        faulty.append(document is None or bool(faults))
+        if document is not None and not faults:
+            chain.advance(document)
+        else:
+            hash = b"" if document is None else document.hash
+            chain.end = Link(chain.end.number + 1, hash)
+    return faulty
+
+
+def test_the_console_answers_as_the_store() -> None:
+    vectors = make_vectors()
+    node, script = Path(sys.prefix) / "bin" / "node", Path(__file__).with_name("run_vectors.mjs")
+    answers = subprocess.check_output(
+        [str(node), "--no-warnings", str(script)], input=json.dumps(vectors).encode()
+    )
+    assert json.loads(answers) == json.loads(json.dumps(vectors))

@@ -91,20 +91,3 @@ def test_rows_are_selected_by_their_boxes(open_page: OpenPage) -> None:
     expect(page.locator(".picked")).to_have_count(2)
     page.get_by_role("button", name="Select nothing").click()
     expect(page.locator(".picked")).to_have_count(0)
-
-
-def test_offers_only_permitted_actions(open_page: OpenPage, guarded: Console) -> None:
-    body = {"name": "reader", "grants": [{"role": "reader"}]}
-    key = guarded.ask("POST", "/v1/keys", body)["key"]
-    page = open_page(MODEL, of=guarded)
-    page.get_by_label("API key").fill(key)
-    page.get_by_role("button", name="Sign in", exact=True).click()
-    page.locator(".tile").first.focus()
-    page.keyboard.press("x")
-    expect_selected(page, 1)
-    expect(page.get_by_role("button", name="Copy ids")).to_be_visible()
-    expect(page.get_by_role("link", name=re.compile("these"))).to_have_count(0)
-    page.keyboard.press("Enter")
-    expect(page.get_by_role("heading", level=1)).to_have_text(f"{STREET}-0000")
-    expect(page.get_by_text("data_source").first).to_be_visible()
-    expect(page.get_by_role("button", name="Edit …")).to_have_count(0)

@@ -1,37 +1,9 @@
-"""Planted texts, narrow windows, an unknown model, an api that is unavailable."""
+"""Planted texts, an unknown model, an api that is unavailable."""
 
-import pytest
 from playwright.sync_api import expect
 
 from .conftest import Console, OpenPage
 from .content import PLANTED, STREET
-
-PAGES = [
-    "",
-    f"#/m/{STREET}",
-    f"#/m/{STREET}?v=table",
-    "#/m/planted",
-    "#/m/planted?v=table",
-    "#/m/gone",
-    "#/list/audit",
-    "#/list/certificates",
-    "#/list/certificates/1",
-    "#/list/reconcile",
-    "#/list/keys",
-]
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("narrow", [False, True])
-def test_no_page_is_wider_than_the_window(open_page: OpenPage, scheme: str, narrow: bool) -> None:
-    for fragment in PAGES:
-        page = open_page(fragment, scheme=scheme, narrow=narrow)
-        content = "article, .tile, tbody tr, .trouble, .none, [data-step]"
-        expect(page.locator(content).first).to_be_visible()
-        assert page.evaluate(
-            "document.documentElement.scrollWidth <= innerWidth"
-            " && document.getElementById('main').scrollWidth <= innerWidth"
-        ), fragment
 
 
 def test_texts_from_outside_stay_text(open_page: OpenPage) -> None:

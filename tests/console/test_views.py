@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 
 from .conftest import Console, OpenPage
 from .content import STREET
-from .test_accessibility import find_serious
+from .test_accessibility import LOOKS, check_page
 from .test_operators_rights import make_key, open_with
 
 MODEL = f"#/m/{STREET}"
@@ -37,7 +37,6 @@ def add_view(console: Console, **more: Any) -> dict[str, Any]:
 
 
 def edit(page: Page, name: str) -> None:
-    """Open the dialog of a view."""
     page.get_by_text("Views", exact=True).click()
     page.get_by_role("button", name=f"Change {name}").click()
     expect(page.get_by_label("Name")).to_have_value(name)
@@ -115,18 +114,18 @@ def test_explains_a_name_conflict(open_page: OpenPage, console: Console) -> None
     expect(page.get_by_role("alert")).to_contain_text("choose another name")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@LOOKS
 def test_the_list_and_the_dialog_have_no_serious_finding(
-    open_page: OpenPage, console: Console, scheme: str
+    open_page: OpenPage, console: Console, scheme: str, narrow: bool
 ) -> None:
     add_view(console, shared="project")
-    page = open_page(MODEL, scheme=scheme)
+    page = open_page(MODEL, scheme=scheme, narrow=narrow)
     page.get_by_text("Views", exact=True).click()
     expect(page.get_by_role("link", name="first frames")).to_be_visible()
-    assert not find_serious(page)
+    check_page(page)
     page.get_by_role("button", name="Change first frames").click()
     expect(page.get_by_label("Name")).to_have_value("first frames")
-    assert not find_serious(page)
+    check_page(page)
 
 
 def test_reader_opens_shared_views_but_changes_none(

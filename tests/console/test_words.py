@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import get_args
 
@@ -20,11 +21,16 @@ NODE = Path(sys.prefix) / "bin" / "node"
 SOURCE = Path(__file__).parents[2] / "console" / "src" / "lib"
 
 
-def read_export(module: str, name: str) -> object:
-    """Return an export of a module of the console, as JSON."""
-    script = f"process.stdout.write(JSON.stringify((await import('{SOURCE / module}')).{name}))"
+@cache
+def read_module(module: str) -> dict[str, object]:
+    """Return what a module of the console exports, without its functions."""
+    script = f"process.stdout.write(JSON.stringify(await import('{SOURCE / module}')))"
     command = [str(NODE), "--no-warnings", "--input-type=module", "--eval", script]
-    return json.loads(subprocess.check_output(command))
+    return dict(json.loads(subprocess.check_output(command)))
+
+
+def read_export(module: str, name: str) -> object:
+    return read_module(module)[name]
 
 
 def test_the_actions_of_the_audit() -> None:

@@ -31,7 +31,6 @@ class WatchedPage:
             self._faults.append(f"requested {request.url}")
 
     def check(self) -> None:
-        """Fail if there was any fault."""
         assert not self._faults, self._faults
 
 

@@ -4,9 +4,15 @@ load MODEL              publish until /tmp/stop appears, at least LEAST; send re
 publish MODEL N         publish N inferences
 api METHOD PATH [BODY]  send a request; print {"status", "body"}
 objects PREFIX          print how many objects are left
+rest URL MODEL ID       send PICTURE over REST; print status, answer and digest
+grpc HOST:PORT MODEL ID the same over gRPC
+calls URL MODEL         call until /tmp/stop appears, at least LEAST_CALLS times; print failures
+get URL                 print the content of a URL
 """
 
 import asyncio
+import base64
+import hashlib
 import json
 import os
 import sys
@@ -14,17 +20,25 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
+import grpc
 import obstore
 from aiokafka import AIOKafkaProducer
 from obstore.store import S3Store
 
-RATE = 100.0
+from inference_store.grpc_messages import message
+
+# What is sent to a model, in base64: a line before the script sets it.
+PICTURE = globals().get("PICTURE", "")
+# Seconds between two events, two requests and two calls.
+EVENT_PAUSE, REQUEST_PAUSE, CALL_PAUSE = 0.01, 0.2, 0.05
 # However fast the change during the load is.
-LEAST = 500
+LEAST, LEAST_CALLS = 500, 100
 STOP = "/tmp/stop"
+CAMERA = json.dumps([{"key": "camera", "type": "string", "value": "door"}])
 
 
 def read_setting(name: str) -> str:
@@ -85,15 +99,10 @@ def make_event(model: str, number: int, folder: str) -> bytes:
     ).encode()
 
 
-def send_request(method: str, path: str, body: str | None = None) -> tuple[int, str]:
+def send(url: str, body: bytes | None = None, **more: Any) -> tuple[int, str]:
+    """Return the status and text of the answer; the status is 0 without an answer."""
     request = urllib.request.Request(
-        os.environ["API"] + path,
-        method=method,
-        data=body.encode() if body else None,
-        headers={
-            "Content-Type": "application/json",
-            "Authorization": f"Bearer {read_setting('API_TOKEN')}",
-        },
+        url, data=body, **{"headers": {"Content-Type": "application/json"}, **more}
     )
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
@@ -102,6 +111,15 @@ def send_request(method: str, path: str, body: str | None = None) -> tuple[int, 
         return error.code, error.read().decode()
     except OSError as error:
         return 0, str(error)
+
+
+def send_request(method: str, path: str, body: str | None = None) -> tuple[int, str]:
+    headers = {
+        "Content-Type": "application/json",
+        "Authorization": f"Bearer {read_setting('API_TOKEN')}",
+    }
+    url, content = os.environ["API"] + path, body.encode() if body else None
+    return send(url, content, method=method, headers=headers)
 
 
 class RequestLoop(threading.Thread):
@@ -118,7 +136,7 @@ class RequestLoop(threading.Thread):
             self.requests += 1
             if status != 200:
                 self.failed.append((format_now(), status, text[:200]))
-            time.sleep(0.2)
+            time.sleep(REQUEST_PAUSE)
 
 
 async def publish_and_request(model: str) -> None:
@@ -143,7 +161,7 @@ async def publish_while(model: str, more: Callable[[int], bool], *, share: int) 
         request_timeout_ms=300_000,
     )
     await producer.start()
-    blobs, number, began = open_store(), 0, time.monotonic()
+    blobs, number = open_store(), 0
     try:
         while more(number):
             folder = f"{model}/{number}"
@@ -155,26 +173,74 @@ async def publish_while(model: str, more: Callable[[int], bool], *, share: int) 
             sent = [await producer.send(read_setting("KAFKA_TOPIC"), message) for message in events]
             await asyncio.gather(*sent)
             number += share
-            ahead = number / RATE - (time.monotonic() - began)
-            if ahead > 0:
-                await asyncio.sleep(ahead)
+            await asyncio.sleep(share * EVENT_PAUSE)
     finally:
         await producer.stop()
     return number
 
 
-def main(command: str, *arguments: str) -> None:
-    if command == "load":
-        asyncio.run(publish_and_request(*arguments))
-    elif command == "publish":
-        target = int(arguments[1])
-        print(asyncio.run(publish_while(arguments[0], lambda number: number < target, share=1)))
-    elif command == "api":
-        status, text = send_request(*arguments)
-        body = (json.loads(text) if status else text) if text else None
-        print(json.dumps({"status": status, "body": body}))
-    elif command == "objects":
-        print(sum(len(part) for part in obstore.list(open_store(), prefix=arguments[0])))
+def print_api_answer(*arguments: str) -> None:
+    status, text = send_request(*arguments)
+    body = (json.loads(text) if status else text) if text else None
+    print(json.dumps({"status": status, "body": body}))
 
 
-main(*sys.argv[1:])
+def publish(model: str, target: str) -> None:
+    print(asyncio.run(publish_while(model, lambda number: number < int(target), share=1)))
+
+
+def print_objects(prefix: str) -> None:
+    print(sum(len(part) for part in obstore.list(open_store(), prefix=prefix)))
+
+
+def call_rest(url: str, model: str, name: str) -> None:
+    image = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [PICTURE]}
+    request = {"id": name, "parameters": {"metadata": CAMERA}, "inputs": [image]}
+    status, answer = send(f"{url}/v2/models/{model}/infer", json.dumps(request).encode())
+    digest = hashlib.sha256(base64.b64decode(PICTURE)).hexdigest()
+    print(json.dumps({"status": status, "answer": answer, "digest": digest}))
+
+
+def call_grpc(target: str, model: str, name: str) -> None:
+    picture = base64.b64decode(PICTURE)
+    request = message("inference.ModelInferRequest")(
+        model_name=model,
+        id=name,
+        inputs=[{"name": "image", "datatype": "BYTES", "shape": [1]}],
+        raw_input_contents=[len(picture).to_bytes(4, "little") + picture],
+    )
+    with grpc.insecure_channel(target) as channel:
+        call: Any = channel.unary_unary(
+            "/inference.GRPCInferenceService/ModelInfer",
+            request_serializer=lambda encoded: encoded.SerializeToString(),
+            response_deserializer=message("inference.ModelInferResponse").FromString,
+        )
+        answer = call(request, timeout=60, metadata=[("inference-store-metadata", CAMERA)])
+    print(json.dumps({"model": answer.model_name, "id": answer.id}))
+
+
+def call_repeatedly(url: str, model: str) -> None:
+    """Call repeatedly, each time on a new connection like different callers."""
+    tensor = {"name": "pixels", "datatype": "FP64", "shape": [1, 64], "data": [0.0] * 64}
+    failed, number = [], 0
+    while number < LEAST_CALLS or not os.path.exists(STOP):
+        request = {"id": f"call-{number}", "inputs": [tensor]}
+        status, answer = send(f"{url}/v2/models/{model}/infer", json.dumps(request).encode())
+        if status != 200:
+            failed.append((number, status, answer[:200]))
+        number += 1
+        time.sleep(CALL_PAUSE)
+    print(json.dumps({"calls": number, "failed": failed}))
+
+
+COMMANDS: Mapping[str, Callable[..., None]] = {
+    "load": lambda model: asyncio.run(publish_and_request(model)),
+    "publish": publish,
+    "api": print_api_answer,
+    "objects": print_objects,
+    "rest": call_rest,
+    "grpc": call_grpc,
+    "calls": call_repeatedly,
+    "get": lambda url: print(send(url)[1]),
+}
+COMMANDS[sys.argv[1]](*sys.argv[2:])

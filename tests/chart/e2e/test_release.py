@@ -1,7 +1,5 @@
 """The chart on a real cluster, from its installation to its end. The tests follow each other."""
 
-import time
-
 import pytest
 
 from inference_store.index.schema import newest
@@ -82,11 +80,9 @@ def test_upgrades_again_for_the_next_tests(release: Release) -> None:
     assert release.read_count("rolled-back") >= 500
 
 
-def test_stores_finds_and_expires_events(release: Release, figures: list[str]) -> None:
-    began = time.monotonic()
+def test_stores_finds_and_expires_events(release: Release) -> None:
     assert release.client("publish", "story", "8") == "8"
     release.wait_for_count("story", 8)
-    figures.append(f"eight inferences published and found: {time.monotonic() - began:.1f} s")
     query = {"prediction": {"label": "person", "score": {"lt": 0.02}}}
     status, body = release.api("POST", "/v1/models/story/inferences/query", query)
     assert status == 200
@@ -96,13 +92,11 @@ def test_stores_finds_and_expires_events(release: Release, figures: list[str]) -
     policy = {**policy, "effective": "now", "token": preview["token"]}
     status, body = release.api("PUT", "/v1/models/story/retention-policy", policy)
     assert status in {200, 201}, body
-    began = time.monotonic()
     assert release.api("POST", "/v1/models/story/retention-policy/run")[0] == 202
     release.wait_for_count("story", 0)
     wait_until(
         lambda: release.client("objects", "story/") == "0", seconds=300, what="the objects gone"
     )
-    figures.append(f"expired, and their objects gone: {time.monotonic() - began:.1f} s")
 
 
 def test_notes_warn_and_explain_how_to_begin(release: Release) -> None:
@@ -113,13 +107,11 @@ def test_notes_warn_and_explain_how_to_begin(release: Release) -> None:
     assert '{{index .data "api-token" | base64decode}}' in output
 
 
-def test_helm_test_passes(release: Release, figures: list[str]) -> None:
-    began = time.monotonic()
+def test_helm_test_passes(release: Release) -> None:
     output = release.helm("test", "--logs", "--timeout", "8m")
     assert "The line works, from the event to the answer." in output
     assert "ok      postgres" in output
     assert "FAILED" not in output
-    figures.append(f"helm test: {time.monotonic() - began:.0f} s")
 
 
 def test_idle_services_are_small(release: Release, figures: list[str]) -> None:
@@ -131,17 +123,6 @@ def test_idle_services_are_small(release: Release, figures: list[str]) -> None:
     one_each = sum(max(sizes) for sizes in of_components.values())
     figures.append(f"one ingester, api and retention service together: {one_each} MiB")
     assert one_each < 450
-
-
-def test_rejects_requests_without_a_key(release: Release) -> None:
-    address = f"http://{FULL}-api:8080/v1/models"
-    script = (
-        "import urllib.request, urllib.error\n"
-        f"try: urllib.request.urlopen({address!r})\n"
-        "except urllib.error.HTTPError as error: print(error.code)"
-    )
-    output = release.kubectl("exec", "-i", "client", "--", "python", "-", text=script)
-    assert output.strip() == "401"
 
 
 def test_killed_pods_lose_nothing(release: Release, figures: list[str]) -> None:

@@ -39,7 +39,13 @@ def replace(postgres: Postgres, number: int, old: str, new: str) -> None:
 def erase(page: Page) -> None:
     """Erase the two that the filter finds, and follow the erasure to its end."""
     page.get_by_role("link", name="Erase …").click()
-    expect(page.get_by_role("region", name="What would go")).to_be_visible()
+    estimate = page.get_by_role("region", name="What would go")
+    expect(estimate.locator("dl").get_by_text("2", exact=True)).to_be_visible()
+    expect(estimate.locator("li img")).to_have_count(2)
+    button = page.get_by_role("button", name="Erase 2")
+    expect(button).to_be_disabled()
+    page.get_by_label("the number of what goes").fill("3")
+    expect(button).to_be_disabled()
     confirm(page, 2)
     progress = page.get_by_role("region", name="Progress")
     expect(progress).to_contain_text("certified", timeout=180_000)
@@ -68,6 +74,9 @@ def test_what_was_erased_is_proved_and_one_byte_makes_it_invalid(
     with tampered(console, number):
         open_again(page, number)
         expect(status).to_contain_text(f"Certificate {number} is invalid: ")
+        expect(status).to_contain_text("never signed these")
         expect_steps(page, Signature="failed", Hash="failed", List="failed")
     open_again(page, number)
     expect(status).to_have_text(f"Certificate {number} is valid.")
+    page.goto(f"{console.address}/console/#/list/erasures")
+    expect(page.locator("tbody tr").first).to_contain_text(MODEL)

@@ -1,5 +1,6 @@
 """A gallery of 200: four requests for thumbnails and four audit entries, however one scrolls."""
 
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -47,6 +48,7 @@ def test_it_takes_four_requests_and_audit_entries(
         expect(tiles.nth(number).locator("img")).to_be_visible()
     expect(tiles).to_have_count(INFERENCES)
     pictures = tiles.locator("img")
+    expect(pictures.first).to_have_attribute("src", re.compile("^data:image/jpeg;base64,"))
     wait_in_page(
         page, lambda: pictures.count() < INFERENCES / 2, what="what is far from the window goes"
     )

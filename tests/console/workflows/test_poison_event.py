@@ -4,12 +4,45 @@ from collections import Counter
 
 from playwright.sync_api import Page, expect
 
-from tests.console.conftest import Console, OpenPage
-
-from .poison import publish_poison, repair
+from tests.console.conftest import Console, OpenPage, run_beside
+from tests.console.test_erasures import make_captures
+from tests.producer import Capture, Producer
+from tests.servers.environment import PREFIX
+from tests.servers.waiting import wait_until
 
 MODEL = "poisoned-cameras"
 COUNTED = ("Offsets read", "stored", "dead", "parked")
+
+
+def publish_poison(console: Console, model: str, number: int = 0) -> Capture:
+    """Publish an event whose response is not in the bucket; wait until it is a dead letter."""
+    [capture] = make_captures(model, number, 1)
+    run_beside(_publish(console.environment, capture))
+    wait_until(lambda: bool(find_letters(console, model)), seconds=180, what="a dead letter")
+    return capture
+
+
+def repair(console: Console, capture: Capture) -> None:
+    run_beside(_put_response(console.environment, capture))
+
+
+def find_letters(console: Console, model: str) -> list[int]:
+    items = console.ask("GET", "/v1/dead-letters?reason=blob_missing&limit=1000")["items"]
+    return [item["id"] for item in items if item["model_id"] == model]
+
+
+async def _publish(environment: dict[str, str], capture: Capture) -> None:
+    async with _make_producer(environment) as producer:
+        await producer.put(capture, "data", "metadata")
+        await producer.publish(capture.event)
+
+
+async def _put_response(environment: dict[str, str], capture: Capture) -> None:
+    await _make_producer(environment).put(capture, "response")
+
+
+def _make_producer(environment: dict[str, str]) -> Producer:
+    return Producer(environment, environment[f"{PREFIX}KAFKA_TOPIC"])
 
 
 def read_accounting(open_page: OpenPage) -> Counter[str]:
@@ -33,7 +66,6 @@ def open_letter(page: Page) -> None:
 
 
 def redrive(page: Page) -> None:
-    """Redrive the letter that is shown."""
     page.get_by_role("button", name="Redrive …").click()
     page.get_by_role("dialog").get_by_role("button", name="Redrive it").click()
 
