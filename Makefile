@@ -36,7 +36,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv demo docs reference console console-test screenshots lock servers upstreams readers lint format types workflows hooks test unit unit-pythons golden integration long acceptance citus e2e properties mutations faults faults-cold faults-steps \
+.PHONY: help venv demo docs reference console console-test screenshots lock servers upstreams readers lint format types workflows hooks test nightly nightly-here unit unit-pythons golden integration kills citus e2e properties mutations mutants faults faults-cold faults-steps \
 	bench-once bench-api bench-citus bench-console bench-erasure bench-export bench-ingest bench-neighbours bench-peers bench-proxy bench-proxy-servers bench-query bench-rebuild bench-scale bench-start audit image sbom wheel client-wheel chart-package version notes chart chart-e2e \
 	clean
 
@@ -100,8 +100,9 @@ upstreams: $(DEV_STAMP) ## Make the model servers and clients that the proxy's t
 readers: $(DEV_STAMP) ## Make the programs that read what the store exports (once).
 	@$(BIN)/python -m tests.readers
 
-lint: $(DEV_STAMP) ## Check style and format.
-	@$(STEP) $@ sh -c '$(BIN)/ruff check . && $(BIN)/ruff format --check .'
+lint: $(DEV_STAMP) ## Check style and format, and that rooms import one way.
+	@$(STEP) $@ sh -c '$(BIN)/ruff check . && $(BIN)/ruff format --check . && \
+		{ said=$$($(BIN)/lint-imports --no-cache) || { echo "$$said"; false; }; }'
 
 format: $(DEV_STAMP) ## Format the code and mend what can be mended.
 	@$(BIN)/ruff check --fix .
@@ -120,13 +121,18 @@ hooks: $(DEV_STAMP) ## Have git check style, format and types before each commit
 
 # WORKERS of pytest share one set of servers; a test that has a server of its own stays on one worker.
 # A worker that crashes ends the run: with another in its place xdist may wait for ever.
-WORKERS ?= 5
-WORKING := $(PYTEST) -n $(WORKERS) --max-worker-restart 0 --dist loadgroup --no-header -q
+WORKERS ?= 3
+WORKING = $(PYTEST) -n $(WORKERS) --max-worker-restart 0 --dist loadgroup --no-header -q
 # Notes what each step took, where INFERENCE_STORE_TEST_STEPS names a file.
 STEP := $(BIN)/python -m tests.runs.steps
 
+# RING=landing adds what every landing runs beside it, RING=nightly what `make nightly` runs: see
+# docs/how-to/tests.md.
+RING ?= test
 test: lint types docs unit integration ## Run what every change needs: style, types, docs, units, parts on real servers.
 
+# Each worker imports and collects all units, for half a minute of CPU.
+unit: WORKERS := 2
 unit: $(DEV_STAMP) ## Run the tests that need no server.
 	@$(STEP) $@ $(WORKING) tests/unit
 
@@ -135,39 +141,48 @@ golden: $(DEV_STAMP) ## Write the golden files again, after a change of what the
 
 # PYTHONS names interpreters, or is `all` for Debian's python3, those on PATH and pyenv's. What they need
 # is kept in INFERENCE_STORE_PYTHONS_CACHE.
-unit-pythons: $(DEV_STAMP) ## Run the unit tests under Debian's Python and the newest one here, or PYTHONS=all, or PYTHONS="python3.12 ...".
+unit-pythons: $(DEV_STAMP) ## Run the unit tests under the newest Python here, or PYTHONS=all, or PYTHONS="python3.12 ...".
 	@$(STEP) $@ env OLDEST=$(OLDEST) NEWEST=$(NEWEST) tests/pythons.sh $(PYTHONS)
 
-# What is marked `kills` or `long` takes half of the time of tests/integration.
-PARTS := tests/integration tests/e2e/faults
-integration: servers ## Run the tests of the parts on real servers, without the long ones.
-	@$(STEP) $@ $(WORKING) -m "not kills and not long" $(PARTS)
+PARTS := tests/integration
+BEYOND := $(filter-out test,$(RING))
+integration: servers $(if $(BEYOND),upstreams $(CONSOLE_STAMP)) $(if $(filter nightly,$(RING)),readers) ## Run the tests of the parts on real servers, without kills, faults and the long ones.
+	@$(if $(BEYOND),tests/chart/cluster/build.sh tools)
+	@$(if $(BEYOND),INFERENCE_STORE_REQUIRE_HELM=1) $(STEP) $@ $(WORKING) $(PARTS) --ring $(RING) \
+		$(if $(BEYOND),--faults tests/e2e tests/console tests/chart --ignore=tests/chart/e2e)
 
-long: servers ## Kill at every failpoint, and run the long tests of the parts, on real servers.
-	@$(STEP) $@ $(WORKING) -m "kills or long" $(PARTS)
+# KILL names one failpoint; KILLS=each tries each in a world of its own.
+kills: servers ## Kill the services at one failpoint after another, on real servers.
+	@$(STEP) $@ $(WORKING) -m kills $$(grep -rl "mark.kills" tests/integration tests/e2e)
 
-# Its parts; chart-e2e needs root, or a KUBECONFIG.
-ACCEPTANCE ?= long e2e citus faults chart bench-once console-test unit-pythons chart-e2e
-acceptance: $(ACCEPTANCE) ## Run all that takes longer: see docs/how-to/tests.md.
+nightly: $(DEV_STAMP) ## Run all that landings run in part, on a clone of the last commit: an hour.
+	@tests/runs/nightly.sh
+
+# Its steps, in this tree and with RING=nightly.
+nightly-here: integration citus bench-once unit-pythons workflows chart-e2e
 
 e2e: servers upstreams readers ## Run the tests of the whole line, before real model servers, and with real readers.
 	@$(STEP) $@ $(WORKING) tests/e2e --ignore=tests/e2e/faults
 
-# Each worker has a store and a browser of its own; the tests of a file look at the same store.
+# The tests of a file look at the same store and browser.
 console-test: servers $(CONSOLE_STAMP) ## Look at the console in a real browser, and build its files again.
 	@$(NPM) run --silent check
-	@$(STEP) $@ $(WORKING) -n 2 --dist loadfile tests/console
+	@$(STEP) $@ $(WORKING) tests/console
 
 # There is no package of Citus in Debian: CITUS names a folder whose build.sh installs it beside Debian's Postgres.
 CITUS ?=
 citus: servers ## Run what a cluster could break on Citus: INFERENCE_STORE_TEST_CITUS_DSN, or three nodes here.
-	@$(STEP) $@ $(BIN)/python -m tests.runs.citus "$(CITUS)" $(WORKING)
+	@$(STEP) $@ $(BIN)/python -m tests.runs.citus "$(CITUS)" $(WORKING) $(if $(BEYOND),--ring $(RING))
 
 properties: servers ## Try all examples of the property tests, up to ten times those of the other runs.
 	@$(PYTEST) $$(grep -rl "from hypothesis" tests --include=test_*.py) --hypothesis-profile=long
 
-mutations: servers ## Break the product in known ways, and show which test sees each.
+mutations: servers ## Break each promise of a list once, and show that its test sees it.
 	@$(BIN)/python -m tests.mutations
+
+# ROOM is a folder of services/inference_store; N mutants, chosen by SEED.
+mutants: $(DEV_STAMP) ## Break ROOM at N=50 random places, and show which of them the units see.
+	@$(BIN)/python -m tests.mutations.mutants "$(ROOM)" --number $(or $(N),50) --seed $(or $(SEED),1)
 
 # The files with such tests: each worker would import all others for nothing.
 FAULTS := own_(postgres|kafka|minio)|mark\.faults|import faults
@@ -176,7 +191,7 @@ faults: servers upstreams ## Kill and stop everything under load, and check that
 		$$(grep -rlE "$(FAULTS)" tests/e2e tests/integration --include="test_*.py" --exclude-dir=faults)
 
 faults-cold: servers ## Repeat the kills at every failpoint with processes that start cold.
-	@INFERENCE_STORE_TEST_COLD=1 $(STEP) $@ $(WORKING) --faults -m kills $(PARTS)
+	@INFERENCE_STORE_TEST_COLD=1 KILLS=each $(STEP) $@ $(WORKING) --faults -m kills tests/integration tests/e2e/faults
 
 FAULTS_STEPS := tests/e2e/faults/deletion/test_steps.py
 faults-steps: servers ## Try each of five faults at each step of a deletion.
@@ -298,7 +313,8 @@ chart: $(DEV_STAMP) ## Lint the chart and test what it renders (builds helm with
 # which needs root and what tests/chart/cluster/packages.sh installs.
 chart-e2e: $(if $(KUBECONFIG),$(DEV_STAMP),servers) ## Install the chart on a real cluster; upgrade, kill, remove it.
 	@$(if $(KUBECONFIG),,tests/chart/cluster/build.sh)
-	@INFERENCE_STORE_TEST_CLUSTER=$(if $(KUBECONFIG),kubeconfig,own) $(STEP) $@ $(PYTEST) -q tests/chart/e2e
+	@INFERENCE_STORE_TEST_CLUSTER=$(if $(KUBECONFIG),kubeconfig,own) $(STEP) $@ $(PYTEST) -q tests/chart/e2e \
+		$(if $(BEYOND),--ring $(RING))
 
 clean: ## Remove .venv and caches; the demo's data in .inference-store stays.
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build services/*.egg-info client/src/*.egg-info

@@ -19,6 +19,7 @@ pytest_plugins = [
     "tests.runs.groups",
     "tests.runs.failures",
     "tests.servers.plugin",
+    "tests.runs.rings",
     "tests.servers.fixtures",
     "tests.servers.secured_fixtures",
     "tests.upstreams.fixtures",

@@ -4,18 +4,20 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from tests.servers.waiting import WaitExpired
+
 T = TypeVar("T")
 
 
 async def until(
     ask: Callable[[], Awaitable[T]], enough: Callable[[T], bool], *, seconds: float = 180.0
 ) -> T:
-    """Return the first answer that is enough. Raises AssertionError with the last one."""
+    """Return the first answer that is enough. Raises WaitExpired with the last one."""
     deadline = asyncio.get_running_loop().time() + seconds
     while True:
         answer = await ask()
         if enough(answer):
             return answer
         if asyncio.get_running_loop().time() > deadline:
-            raise AssertionError(f"not within {seconds:g} s; the last answer was {answer!r}")
+            raise WaitExpired(f"not within {seconds:g} s; the last answer was {answer!r}")
         await asyncio.sleep(0.05)

@@ -1,12 +1,12 @@
 #!/bin/bash
-# Run the unit tests under Debian's Python and the newest supported one that is here, or under others:
+# Run the unit tests under the newest supported Python that is here, or under others:
 #
 #   pythons.sh [all | PYTHON...]   PYTHON is a command or a path
 #
 # Debian's own, those on PATH and pyenv's are found; of each minor version one is used, and not the
 # one of .venv, which `make unit` has. `all` runs the versions between too: what they lack, the oldest
 # lacks, and what they changed, the newest has. What the tests need is installed once for each, into
-# INFERENCE_STORE_PYTHONS_CACHE. With CI=true, Debian's must be among them, or be that of .venv.
+# INFERENCE_STORE_PYTHONS_CACHE.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 unset PYTHONPATH
@@ -79,12 +79,11 @@ run() { # VERSION PYTHON
     "$own/$1/bin/python" -m pytest tests/unit -q -n 2 --max-worker-restart 0 --ignore=tests/unit/test_wheel.py
 }
 
-choose_ends() { # leave Debian's and the newest
-    local version newest debian
+choose_newest() {
+    local version newest
     newest=$(printf '%s\n' "${!found[@]}" "$tested" | sort -V | tail -n 1)
-    debian=$(describe /usr/bin/python3 2>/dev/null) || debian=
     for version in "${!found[@]}"; do
-        [ "$version" = "$newest" ] || [ "$version" = "${debian%% *}" ] || unset "found[$version]"
+        [ "$version" = "$newest" ] || unset "found[$version]"
     done
 }
 
@@ -97,7 +96,7 @@ elif (($#)); then
     done
 else
     find_pythons
-    choose_ends
+    choose_newest
 fi
 failed=no
 for version in $(printf '%s\n' "${!found[@]}" | sort -V); do
@@ -111,8 +110,4 @@ for version in $(printf '%s\n' "${!found[@]}" | sort -V); do
     summary+=("Python $version $outcome in $((SECONDS - began)) s: ${found[$version]}")
 done
 printf '%s\n' "${summary[@]:-no supported Python is here beside that of .venv}"
-if [ "${CI:-}" = true ]; then
-    debian=$(describe /usr/bin/python3)
-    [ "${debian%% *}" = "${tested:-}" ] || [ -n "${found[${debian%% *}]:-}" ] || { echo "/usr/bin/python3 was not among them"; failed=yes; }
-fi
 [ $failed = no ]

@@ -1,70 +1,87 @@
-"""`python -m tests.mutations [NAME...]` breaks the product, and tests that the tests notice.
+"""`python -m tests.mutations [WORD...]` breaks each promise of promises.toml, and runs its test.
 
-Each mutant is put into a copy of the services, and its tests run against that: one must fail. The
-table of results goes to standard output, all else to standard error; the code is 1 if a mutant is
-not detected.
+An edit is made in a copy of the services, against which its test runs: it must fail, and all tests
+must pass without an edit. WORD selects the promises that contain it. The code is 1 if a test saw
+nothing.
 """
 
-import argparse
+import os
+import shutil
+import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterable, Sequence
+import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
-from . import MUTANTS, Mutant
-from .running import Result, confirm_results, shared_servers, try_mutant
+from tests.runs.failures import FAILURES
+from tests.servers.running import STARTS
+from tests.servers.sharing import SharedServers
+from tests.warm.process import COLD
 
-_HEAD = "| Mutant | Promise that it breaks | Caught by | Command |\n|---|---|---|---|"
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Try the named mutants, or all."""
-    parser = argparse.ArgumentParser(prog="python -m tests.mutations")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="default: all")
-    names = parser.parse_args(arguments).names
-    unknown = set(names) - {mutant.name for mutant in MUTANTS}
-    if unknown:
-        parser.error(f"there is no mutant {', '.join(sorted(unknown))}")
-    with shared_servers():
-        logs = Path(tempfile.mkdtemp(prefix="inference-store-mutations-"))
-        results = [
-            _describe_result(mutant, logs)
-            for mutant in MUTANTS
-            if not names or mutant.name in names
-        ]
-        results = confirm_results(results, log=logs / "without.log")
-    missed = [result for result in results if result.caught is None]
-    print(make_table(results))
-    _say(f"{len(results) - len(missed)} of {len(results)} are caught; pytest's output: {logs}")
-    for result in missed:
-        _say(f"  {result.mutant.name}: NOT CAUGHT, {result.problem}")
-    return 1 if missed else 0
+ROOT = Path(__file__).parents[2]
+_PROMISES = Path(__file__).with_name("promises.toml")
+_SECONDS_A_TEST = 300
+"""An edit may make a test wait for ever."""
 
 
-def _describe_result(mutant: Mutant, logs: Path) -> Result:
-    began = time.monotonic()
-    result = try_mutant(mutant, log=logs / f"{mutant.name}.log")
-    text = result.problem
-    if result.caught is not None:
-        text = f"{result.caught.test}\n    {result.caught.reason}"
-    word = "NOT CAUGHT" if result.caught is None else "caught"
-    _say(f"{mutant.name}: {word} in {time.monotonic() - began:.0f} s\n    {text}")
-    return result
+def main(words: Sequence[str]) -> int:
+    """Try the promises that contain a word, or all."""
+    chosen = [p for p in read_promises() if not words or any(word in str(p) for word in words)]
+    # A warm process would have imported the product.
+    with SharedServers({name: start for name, start in STARTS.items() if name != "warm"}):
+        missed = [promise for promise in chosen if not is_seen(promise)]
+        tests = sorted({promise["test"] for promise in chosen})
+        broken = run_tests(ROOT / "services", *tests)
+    print(f"{len(chosen) - len(missed)} of {len(chosen)} seen")
+    if broken:
+        print(f"without an edit, too, there failed: {broken}")
+    return 1 if missed or broken else 0
 
 
-def make_table(results: Iterable[Result]) -> str:
-    """Return the results as a table in Markdown."""
-    lines = [_HEAD]
-    for result in results:
-        mutant, caught = result.mutant, result.caught
-        by = "NOT CAUGHT" if caught is None else f"`{caught.test.partition('[')[0]}`"
-        lines.append(f"| `{mutant.name}` | {mutant.promise} | {by} | `make {mutant.command}` |")
-    return "\n".join(lines)
+def read_promises() -> list[dict[str, str]]:
+    """Return the table's rows: promise, file, old, new, test."""
+    rows: list[dict[str, str]] = tomllib.loads(_PROMISES.read_text())["promise"]
+    return rows
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+def break_promise(promise: dict[str, str], services: Path) -> None:
+    """Edit the file in a tree of services. Raises ValueError if its text is not there once."""
+    path = services / "inference_store" / promise["file"]
+    text = path.read_text()
+    if text.count(promise["old"]) != 1:
+        raise ValueError(f"{promise['file']} has this not once:\n{promise['old']}")
+    path.write_text(text.replace(promise["old"], promise["new"]))
+
+
+def is_seen(promise: dict[str, str]) -> bool:
+    """Return whether the test fails, and print it."""
+    with tempfile.TemporaryDirectory(prefix="inference-store-mutant-") as folder:
+        services = Path(folder, "services")
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / "services", services, ignore=ignored)
+        Path(folder, "migrations").symlink_to(ROOT / "migrations")
+        break_promise(promise, services)
+        failed = run_tests(services, promise["test"])
+    print(
+        f"{'seen' if failed else 'NOT SEEN'}: {promise['promise']} ({promise['test']})", flush=True
+    )
+    return bool(failed)
+
+
+def run_tests(services: Path, *tests: str) -> str:
+    """Run tests with the product of this tree. Return the first that failed; "" if none did."""
+    with tempfile.NamedTemporaryFile(prefix="inference-store-failed-") as noted:
+        changes = {COLD: "1", FAILURES: noted.name, "PYTHONPATH": str(services)}
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "--faults", "-p", "no:cacheprovider"]
+        subprocess.run(
+            [*command, f"-otimeout={_SECONDS_A_TEST}", *tests],
+            cwd=ROOT,
+            env=os.environ | changes | {"PYTHONDONTWRITEBYTECODE": "1"},
+            stdout=subprocess.DEVNULL,
+            check=False,
+        )
+        return Path(noted.name).read_text().partition("\n")[0]
 
 
 if __name__ == "__main__":

@@ -1,20 +1,60 @@
-"""pytest: a failed run ends with each failed test, its reason, and the command to repeat it."""
+"""pytest: a failed run ends with each failed test, its reason, and the command to repeat it.
 
+Each failure is also a line of JSON in the file that INFERENCE_STORE_TEST_FAILURES names.
+"""
+
+import json
 import os
 import re
 import shlex
-from collections.abc import Iterable
+import subprocess
+from collections.abc import Generator, Iterable
 from pathlib import Path
+from typing import TypedDict
 
 import pytest
+
+from tests.servers.waiting import WaitExpired
 
 from .groups import GROUP_SUFFIX
 
 FAILURES = "INFERENCE_STORE_TEST_FAILURES"
-"""The variable that names a file to append the same lines to, for the end of a longer run."""
+_EXPIRED = "expired_wait"
 _LINES = 40
 _WIDTH = 160
 _REPEAT = ".venv/bin/python -m pytest"
+
+
+class Failure(TypedDict):
+    """A failed test; `expired`: nothing but a wait that lasted too long."""
+
+    test: str
+    reason: str
+    expired: bool
+
+
+def is_expired_wait(error: BaseException) -> bool:
+    """Return whether a test failed since a wait expired: ours, a browser's, pytest's own limit."""
+    if isinstance(error, WaitExpired | subprocess.TimeoutExpired):
+        return True
+    if type(error).__module__.startswith("playwright"):
+        return type(error).__name__ == "TimeoutError"
+    if isinstance(error, pytest.fail.Exception):
+        return str(error).startswith("Timeout (>")
+    # An expectation of the page's state, which Playwright repeats until it expires.
+    return isinstance(error, AssertionError) and "\nCall log:\n" in str(error)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note an expired wait in the report; after a kill it is a judgement, never one."""
+    report = yield
+    killing = item.get_closest_marker("kills") or item.get_closest_marker("faults")
+    if report.failed and call.excinfo and not killing and is_expired_wait(call.excinfo.value):
+        report.user_properties.append((_EXPIRED, True))
+    return report
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -40,30 +80,38 @@ class _Closing:
         if not isinstance(terminal, pytest.TerminalReporter):
             return
         reports = [*terminal.stats.get("failed", ()), *terminal.stats.get("error", ())]
-        lines = closing_lines(
-            reports, faults=bool(self._config.getoption("--faults", default=False))
-        )
-        for line in lines:
+        failures = list_failures(reports)
+        faults = bool(self._config.getoption("--faults", default=False))
+        for line in closing_lines(failures, faults=faults):
             terminal.write_line(line)
         if path := os.environ.get(FAILURES):
             with Path(path).open("a") as file:
-                file.writelines(f"{line}\n" for line in lines)
+                file.writelines(f"{json.dumps(failure)}\n" for failure in failures)
 
 
-def closing_lines(reports: Iterable[pytest.TestReport], *, faults: bool = False) -> list[str]:
-    """Return at most 40 lines: two for each failed test, and the number of further ones."""
-    by_test: dict[str, pytest.TestReport] = {}
+def list_failures(reports: Iterable[pytest.TestReport]) -> list[Failure]:
+    """Return one failure for each test; it is an expired wait if all its reports are."""
+    by_test: dict[str, Failure] = {}
     for report in reports:
-        by_test.setdefault(report.nodeid, report)
+        test = report.nodeid.partition(GROUP_SUFFIX)[0]
+        expired = (_EXPIRED, True) in getattr(report, "user_properties", ())
+        failure = by_test.setdefault(
+            test, Failure(test=test, reason=find_reason(report), expired=expired)
+        )
+        failure["expired"] = failure["expired"] and expired
+    return list(by_test.values())
+
+
+def closing_lines(failures: list[Failure], *, faults: bool = False) -> list[str]:
+    """Return at most 40 lines: two for each failed test, and the number of further ones."""
     most = _LINES // 2 - 1
-    lines = [f"{len(by_test)} failed; the reason of each, and how to repeat it:"] if by_test else []
-    for nodeid, report in list(by_test.items())[:most]:
-        test = nodeid.partition(GROUP_SUFFIX)[0]
+    lines = [f"{len(failures)} failed; the reason of each, and how to repeat it:"][: len(failures)]
+    for failure in failures[:most]:
         option = "--faults " if faults else ""
-        lines.append(f"  {find_reason(report)}")
-        lines.append(f"    {_REPEAT} {option}{shlex.quote(test)}")
-    if len(by_test) > most:
-        lines.append(f"  and {len(by_test) - most} more, above")
+        lines.append(f"  {failure['reason']}")
+        lines.append(f"    {_REPEAT} {option}{shlex.quote(failure['test'])}")
+    if len(failures) > most:
+        lines.append(f"  and {len(failures) - most} more, above")
     return lines
 
 

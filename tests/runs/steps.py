@@ -1,7 +1,9 @@
 """`python -m tests.runs.steps NAME COMMAND...` runs one step and records its time and exit code.
 
-The record is appended to the file that INFERENCE_STORE_TEST_STEPS names, if any.
-`python -m tests.runs.steps --table` prints what the file holds.
+The record is appended to the file that INFERENCE_STORE_TEST_STEPS names, if any. With
+INFERENCE_STORE_TEST_REPEAT=1 a step of pytest in which at most two waits expired, and nothing else
+failed, is repeated once for these tests alone; tests.runs.flakes says what then becomes of them.
+`python -m tests.runs.steps --table` prints what the file holds, `--sum TITLE` one line of it.
 """
 
 import json
@@ -9,13 +11,20 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypedDict
 
+from tests.runs.flakes import Flake, describe_load, report_flakes
+
 STEPS = "INFERENCE_STORE_TEST_STEPS"
+REPEAT = "INFERENCE_STORE_TEST_REPEAT"
+FAILURES = "INFERENCE_STORE_TEST_FAILURES"
 _FORMAT = "{:<24} {:>8} {:>8}  {}"
+_SOME_FAILED = 1
+_MOST_REPEATED = 2
 
 
 class Step(TypedDict):
@@ -30,7 +39,7 @@ class Step(TypedDict):
 def run(name: str, command: Sequence[str]) -> int:
     """Run a command, record the time that it took, and return its exit code."""
     started = time.monotonic()
-    code = subprocess.run(command, check=False).returncode
+    code = _run_repeating(command) if os.environ.get(REPEAT) == "1" else _run(command)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     step = Step(
         name=name,
@@ -44,6 +53,30 @@ def run(name: str, command: Sequence[str]) -> int:
     return code
 
 
+def _run(command: Sequence[str], **environment: str) -> int:
+    return subprocess.run(command, env=os.environ | environment, check=False).returncode
+
+
+def _run_repeating(command: Sequence[str]) -> int:
+    with tempfile.NamedTemporaryFile(prefix="inference-store-failures-") as noted:
+        code = _run(command, **{FAILURES: noted.name})
+        lines = Path(noted.name).read_text()
+    failures = [json.loads(line) for line in lines.splitlines()]
+    expired = [failure for failure in failures if failure["expired"]]
+    if code == _SOME_FAILED and 0 < len(failures) == len(expired) <= _MOST_REPEATED:
+        load = describe_load()
+        tests = [failure["test"] for failure in expired]
+        print(f"repeated once, alone, since only waits expired: {' '.join(tests)}", flush=True)
+        repeated = [*command[: command.index("pytest") + 1], "-n", "0", "-q", *tests]
+        if _run(repeated) == 0:
+            flakes = [Flake.make(test=f["test"], reason=f["reason"], load=load) for f in expired]
+            return report_flakes(flakes)
+    if path := os.environ.get(FAILURES):
+        with Path(path).open("a") as file:
+            file.write(lines)
+    return code
+
+
 def table(steps: Iterable[Step]) -> Iterable[str]:
     """Yield one line for each step, in order."""
     yield _FORMAT.format("step", "seconds", "CPU", "")
@@ -53,11 +86,19 @@ def table(steps: Iterable[Step]) -> Iterable[str]:
         yield _FORMAT.format(step["name"], *times, end)
 
 
+def add_up(title: str, steps: Sequence[Step]) -> str:
+    """Return one line: what ran, and what failed."""
+    failed = [step["name"] for step in steps if step["code"]]
+    end = f"FAILED: {', '.join(failed)}" if failed else "all passed"
+    return f"{title}: {', '.join(step['name'] for step in steps)}; {end}"
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run a step or print the table, as the arguments say."""
-    if list(arguments) == ["--table"]:
+    if arguments[0] in {"--table", "--sum"}:
         lines = Path(os.environ[STEPS]).read_text().splitlines()
-        print("\n".join(table(json.loads(line) for line in lines)))
+        steps: list[Step] = [json.loads(line) for line in lines]
+        print("\n".join(table(steps)) if arguments[0] == "--table" else add_up(arguments[1], steps))
         return 0
     name, *command = arguments
     return run(name, command)

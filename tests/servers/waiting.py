@@ -4,10 +4,14 @@ import time
 from collections.abc import Callable
 
 
+class WaitExpired(TimeoutError):
+    """A condition did not come true before its deadline."""
+
+
 def wait_until(check: Callable[[], bool], *, seconds: float, what: str) -> None:
-    """Return as soon as `check()` is true. Raises TimeoutError, naming `what`, after `seconds`."""
+    """Return as soon as `check()` is true. Raises WaitExpired, naming `what`, after `seconds`."""
     deadline = time.monotonic() + seconds
     while not check():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{what}: not within {seconds:g} s")
+            raise WaitExpired(f"{what}: not within {seconds:g} s")
         time.sleep(0.05)

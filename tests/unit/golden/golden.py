@@ -11,31 +11,33 @@ from pathlib import Path
 from typing import Any, Final
 
 FOLDER: Final = Path(__file__).with_name("files")
+OPENAPI: Final = Path(__file__).parents[3] / "docs" / "reference" / "openapi.json"
 WRITE: Final = "INFERENCE_STORE_TEST_WRITE_GOLDEN"
 WIDTH: Final = 110
 
 
-def check(name: str, text: str) -> None:
+def check(name: str | Path, text: str) -> None:
     """Compare a text with the golden file of this name, or write the file if that is asked for."""
-    file = FOLDER / name
+    file = FOLDER / name  # a whole path replaces the folder
     if os.environ.get(WRITE):
         file.write_text(text, encoding="utf-8")
     expected = file.read_text(encoding="utf-8") if file.exists() else ""
-    assert text.splitlines() == expected.splitlines(), f"{name} changed; on purpose: make golden"
+    assert text.splitlines() == expected.splitlines(), f"{file.name} changed; on purpose: make golden"
     assert text == expected
 
 
-def format_json(value: Any, depth: int = 0) -> str:
+def format_json(value: Any, depth: int = 0, *, width: int = WIDTH) -> str:
     """Return JSON with sorted names; values that fit into one line are in one."""
     line = json.dumps(value, sort_keys=True, ensure_ascii=False)
-    if not value or not isinstance(value, dict | list) or len(line) + depth <= WIDTH:
+    if not value or not isinstance(value, dict | list) or len(line) + depth <= width:
         return line
     inner, outer = "\n" + " " * (depth + 1), "\n" + " " * depth
     if isinstance(value, list):
-        items = (format_json(item, depth + 1) for item in value)
+        items = (format_json(item, depth + 1, width=width) for item in value)
         return f"[{inner}{f',{inner}'.join(items)}{outer}]"
     members = (
-        f"{json.dumps(name)}: {format_json(value[name], depth + 1)}" for name in sorted(value)
+        f"{json.dumps(name)}: {format_json(value[name], depth + 1, width=width)}"
+        for name in sorted(value)
     )
     return f"{{{inner}{f',{inner}'.join(members)}{outer}}}"
 

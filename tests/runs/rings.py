@@ -1,0 +1,203 @@
+"""pytest: `--ring landing` or `--ring nightly` selects the tests of a ring; without it all run.
+
+| ring | what runs |
+|---|---|
+| test | units, and the parts on real servers, without `kills`, `long` and faults: `make test` |
+| landing | the same, the chains of kills, the smoke tests of each group, and a tenth of its files |
+| nightly | each group whole, and each kill by itself: `make nightly` |
+
+The commit chooses the tenth, so each file has its turn. What a change touches adds whole groups and
+never takes any away. `python -m tests.runs.rings` prints what a landing runs of each group.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+from tests.servers.environment import TEST_CITUS
+
+ROOT = Path(__file__).parents[2]
+ROTATION = 10
+RINGS = ("test", "landing", "nightly")
+_SERVICES = "services/inference_store"
+_HOURS = 4
+"""A change is made of the commits of this many hours, unless CI_BASE names the commit before it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Tests that guard an environment: whole in `make nightly`, in part at a landing."""
+
+    paths: tuple[str, ...] = ()
+    """Of its tests, from the root; the longest path decides the group of a file."""
+    smoke: tuple[str, ...] = ()
+    """The tests, or files, that every landing runs."""
+    whole_after: tuple[str, ...] = ()
+    """A change below one of these paths adds the whole group to a landing."""
+
+
+GROUPS = {
+    "long": Group(),  # marked so in tests/integration
+    "faults": Group(paths=("tests/e2e/faults",)),  # and what has a server of its own to kill
+    "e2e": Group(paths=("tests/e2e",)),
+    "model-servers": Group(
+        paths=("tests/e2e/model_servers", "tests/e2e/capture"),
+        whole_after=(f"{_SERVICES}/proxy/",),
+    ),
+    "readers": Group(paths=("tests/e2e/readers",), whole_after=(f"{_SERVICES}/export/",)),
+    "console": Group(paths=("tests/console",), whole_after=("console/",)),
+    "chart": Group(paths=("tests/chart",), whole_after=("helm/",)),
+    "chart-e2e": Group(paths=("tests/chart/e2e",), whole_after=("helm/", "Dockerfile")),
+    "citus": Group(whole_after=("migrations/", f"{_SERVICES}/index/")),  # tests.runs.citus
+    "workflows": Group(whole_after=(".github/",)),  # no tests
+    "bench-once": Group(whole_after=(f"{_SERVICES}/query/", "benchmarks/")),  # no tests
+}
+_MARKED = re.compile(r"own_(postgres|kafka|minio)|mark\.(faults|kills|long)|faults\(|kill_chain")
+
+
+def find_group(path: str, marks: Sequence[str] = ()) -> str:
+    """Return the group of a test by its path from the root and its marks; "" in `make test`."""
+    if os.environ.get(TEST_CITUS):
+        return "citus"
+    for mark in ("faults", "kills", "long"):
+        if mark in marks:
+            return mark
+    below = {
+        folder: name
+        for name, group in GROUPS.items()
+        for folder in group.paths
+        if Path(path).is_relative_to(folder)
+    }
+    return below[max(below, key=len)] if below else ""
+
+
+@dataclass(frozen=True)
+class Landing:
+    """What a landing runs beyond `make test`."""
+
+    parent: str
+    """The hash of the commit's first parent, which chooses the tenth; "" where there is no git."""
+    changed: tuple[str, ...]
+    """The files of the change."""
+    everything: bool = False
+
+    def is_whole(self, group: str) -> bool:
+        """Return whether the change adds the whole group."""
+        folders = GROUPS[group].whole_after
+        return self.everything or any(path.startswith(folders) for path in self.changed)
+
+    def has_turn(self, path: str) -> bool:
+        """Return whether a file is in this commit's tenth."""
+        return crc32(path.encode()) % ROTATION == crc32(self.parent.encode()) % ROTATION
+
+    def runs(self, group: str, path: str, test: str = "") -> bool:
+        """Return whether a test runs, or without `test` whether anything of its file does."""
+        if group in {"", "kills"} or self.is_whole(group) or self.has_turn(path):
+            return True
+        smoke = GROUPS[group].smoke
+        if not test:
+            return any(node.partition("::")[0] == path for node in smoke)
+        return any(test == node or test.startswith((f"{node}::", f"{node}[")) for node in smoke)
+
+
+@cache
+def find_landing() -> Landing:
+    """Read the commit from git, and the variables CI_BASE and CI_ALL."""
+    parent = _ask_git("rev-parse", "HEAD^") or _ask_git("rev-parse", "HEAD")
+    base = os.environ.get("CI_BASE") or _find_base()
+    changed = _ask_git("diff", "--name-only", base, "HEAD").splitlines() if base else []
+    return Landing(parent, tuple(changed), everything=os.environ.get("CI_ALL") == "1")
+
+
+def _find_base() -> str:
+    committed = _ask_git("log", "-1", "--format=%ct")
+    before = f"--before={int(committed or 0) - _HOURS * 3600}"
+    return _ask_git("rev-list", "-1", before, "HEAD") if committed else ""
+
+
+def _ask_git(*arguments: str) -> str:
+    """Return git's answer, or "" if there is none: a tree without its history is tested too."""
+    try:
+        command = ["git", "-C", str(ROOT), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def _runs(ring: str, group: str, path: str, test: str = "") -> bool:
+    if ring == "landing":
+        return find_landing().runs(group, path, test)
+    return (group == "") == (ring == "test")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--ring", choices=RINGS, help="select the tests of a ring")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no file of which nothing runs."""
+    ring = config.getoption("--ring")
+    if not ring or collection_path.suffix != ".py":
+        return None
+    path = collection_path.relative_to(config.rootpath).as_posix()
+    group = find_group(path)
+    if ring == "nightly" and group == "":
+        return None if _MARKED.search(collection_path.read_text()) else True
+    return None if _runs(ring, group, path) else True
+
+
+# After tests.servers.plugin, which marks the faults.
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect what is not of the ring."""
+    ring = config.getoption("--ring")
+    if not ring:
+        return
+    kept, left_out = [], []
+    for item in items:
+        path = item.path.relative_to(config.rootpath).as_posix()
+        group = find_group(path, [mark.name for mark in item.iter_markers()])
+        test = item.nodeid.partition("@")[0]
+        (kept if _runs(ring, group, path, test) else left_out).append(item)
+    items[:] = kept
+    config.hook.pytest_deselected(items=left_out)
+
+
+def list_files(group: str) -> list[str]:
+    """Return the files of tests of a group that has paths."""
+    files = (path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py"))
+    return sorted(path for path in files if find_group(path) == group)
+
+
+def describe(landing: Landing) -> list[str]:
+    """Return a line for each group: what a landing runs of it, and why."""
+    lines = [f"a landing after {landing.parent[:12] or 'no commit'}, {len(landing.changed)} files"]
+    for name, group in GROUPS.items():
+        turn = [path for path in list_files(name) if landing.has_turn(path)]
+        if landing.is_whole(name):
+            lines.append(f"  {name}: whole")
+        else:
+            lines.append(f"  {name}: {len(group.smoke)} smoke tests {' '.join(turn)}".rstrip())
+    return lines
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print what a landing runs; with the name of a group return 0 if it runs more than smoke."""
+    landing = find_landing()
+    if not arguments:
+        print("\n".join(describe(landing)))
+        return 0
+    [group] = arguments
+    return 0 if landing.is_whole(group) or any(map(landing.has_turn, list_files(group))) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

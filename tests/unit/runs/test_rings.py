@@ -1,0 +1,70 @@
+"""A landing runs part of each group: the table is complete, and the choice depends on the commit."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.runs.citus import SELECTED
+from tests.runs.rings import GROUPS, ROOT, ROTATION, Landing, find_group
+
+_TEST = "tests/e2e/model_servers/test_rest.py"
+
+
+def test_every_test_has_a_group_and_every_path_of_the_table_exists() -> None:
+    rings = {"tests/unit", "tests/integration", *(p for g in GROUPS.values() for p in g.paths)}
+    files = [path.relative_to(ROOT) for path in (ROOT / "tests").rglob("test_*.py")]
+    assert [f for f in files if not any(f.is_relative_to(folder) for folder in rings)] == []
+    paths = [path for g in GROUPS.values() for path in (*g.paths, *g.whole_after)]
+    assert [path for path in (*paths, *SELECTED) if not (ROOT / path).exists()] == []
+    for name, group in GROUPS.items():
+        for node in group.smoke:
+            path, _, test = node.partition("::")
+            text = (ROOT / path).read_text()
+            assert not test or f"def {test.partition('[')[0]}(" in text, f"{name}: {node}"
+
+
+def test_a_file_runs_in_a_tenth_of_the_landings_and_each_landing_runs_another_tenth() -> None:
+    landings = [Landing(f"{number:040x}", ()) for number in range(500)]
+    turns = sum(landing.runs("model-servers", _TEST) for landing in landings)
+    assert 500 / ROTATION / 2 < turns < 500 / ROTATION * 2
+    files = [f"tests/e2e/test_{number}.py" for number in range(500)]
+    chosen = Counter(path for landing in landings[:50] for path in files if landing.has_turn(path))
+    assert len(chosen) == len(files), "every file has its turn"
+
+
+def test_a_change_adds_a_group_whole_and_smoke_tests_always_run() -> None:
+    parent = next(p for p in map(str, range(99)) if not Landing(p, ()).has_turn(_TEST))
+    quiet = Landing(parent, ("docs/index.md", "console.md"))
+    assert not quiet.runs("model-servers", _TEST)
+    assert not quiet.is_whole("console")
+    assert Landing(parent, ("services/inference_store/proxy/rest/a.py",)).runs(
+        "model-servers", _TEST
+    )
+    assert Landing(parent, (), everything=True).runs("model-servers", _TEST)
+    for name, group in GROUPS.items():
+        for node in group.smoke:
+            path = node.partition("::")[0]
+            assert quiet.runs(name, path), node
+            assert quiet.runs(name, path, node if "::" in node else f"{node}::test_x"), node
+            assert quiet.runs(name, path, f"{node}[a-b]") or "::" not in node
+    assert quiet.runs("", "tests/integration/test_any.py", "tests/integration/test_any.py::test_x")
+
+
+@pytest.mark.parametrize(
+    ("path", "marks", "group"),
+    [
+        ("tests/integration/api/test_models.py", [], ""),
+        ("tests/integration/api/test_models.py", ["long"], "long"),
+        ("tests/integration/api/test_models.py", ["kills", "faults"], "faults"),
+        ("tests/e2e/test_demo.py", [], "e2e"),
+        ("tests/e2e/faults/test_capture.py", ["faults"], "faults"),
+        ("tests/chart/e2e/test_release.py", [], "chart-e2e"),
+    ],
+)
+def test_the_longest_path_and_the_marks_decide_the_group(
+    path: str, marks: list[str], group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("INFERENCE_STORE_TEST_CITUS_DSN", raising=False)
+    assert find_group(path, marks) == group
+    assert Path(path).suffix == ".py"
