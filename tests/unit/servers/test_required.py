@@ -5,9 +5,6 @@ from pathlib import Path
 import pytest
 
 from tests.servers import missing
-from tests.servers.environment import service_environment
-from tests.servers.kafka import Kafka
-from tests.servers.minio import S3
 from tests.servers.missing import demand, sentences
 from tests.servers.versions import REQUIRE_SERVERS, MissingServer
 
@@ -41,12 +38,3 @@ def test_fails_if_the_server_is_required(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv(REQUIRE_SERVERS, "1")
     with pytest.raises(pytest.fail.Exception, match="it was never built"):
         demand("lost again", find_nothing)
-
-
-def test_a_service_gets_no_setting_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("INFERENCE_STORE_SERVERS_CACHE", "somewhere")
-    kafka, s3 = Kafka("127.0.0.1:1"), S3("http://127.0.0.1:2", "key", "secret")
-    environment = service_environment("postgresql://", kafka, s3, "blobs", S3_REGION="there")
-    assert "INFERENCE_STORE_SERVERS_CACHE" not in environment
-    assert environment["INFERENCE_STORE_S3_REGION"] == "there"
-    assert environment["INFERENCE_STORE_S3_BUCKET"] == "blobs"
