@@ -1,7 +1,8 @@
 """An HTTP server whose answers a test writes."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import NamedTuple
@@ -12,7 +13,7 @@ class Request(NamedTuple):
 
     method: str
     path: str
-    headers: Mapping[str, str]
+    headers: "Message[str, str]"
     body: bytes
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 GLOSSARY = (ROOT / "docs" / "reference" / "glossary.md").read_text()
 # Routes, schemas and fields; and the types of errors, which the OpenAPI does not list.
-API = (ROOT / "tests" / "unit" / "golden" / "files" / "openapi.json").read_text()
+API = (ROOT / "docs" / "reference" / "openapi.json").read_text()
 ERRORS = (ROOT / "docs" / "reference" / "errors.md").read_text()
 
 

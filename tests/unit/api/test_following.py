@@ -13,7 +13,7 @@ from inference_store.query.arrivals import Arrival
 Requests = list[tuple[datetime, frozenset[UUID]]]
 
 
-async def _collect_events(*looks: Any, heartbeat: float = 60.0) -> tuple[list[Any], Requests]:
+async def _collect_events(*looks: Any, heartbeat: float = 1e6) -> tuple[list[Any], Requests]:
     """The events of a stream that looks so often, and what each look asked for."""
     requests: Requests = []
     remaining = list(looks)
@@ -25,7 +25,7 @@ async def _collect_events(*looks: Any, heartbeat: float = 60.0) -> tuple[list[An
             raise arrivals
         return arrivals, [{"uid": arrival.uid} for arrival in arrivals[-following.MOST_SHOWN :]]
 
-    times = {"seconds": 600.0, "look_seconds": 0.0, "heartbeat_seconds": heartbeat}
+    times = {"seconds": 1e6, "look_seconds": 0.0, "heartbeat_seconds": heartbeat}
     pieces = follow(look, lambda: not remaining, **times)
     return [_read_event(piece) async for piece in pieces], requests
 

@@ -3,22 +3,10 @@
 import asyncio
 
 import pytest
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inference_store.api.foreground import Foreground, TrackForeground
 from tests.stopped_clock import CallableClock
-
-_SCOPE: Scope = {"type": "http"}
-_START: Message = {"type": "http.response.start", "status": 200}
-_END: Message = {"type": "http.response.body", "body": b""}
-
-
-async def receive() -> Message:
-    return {"type": "http.request"}
-
-
-async def send(_message: Message) -> None:
-    pass
 
 
 async def test_a_request_that_ended_just_now_still_counts() -> None:
@@ -50,23 +38,35 @@ async def test_a_stream_waits_for_the_last_request_and_no_longer() -> None:
     assert await waiting
 
 
+async def serve(app: ASGIApp, foreground: Foreground) -> list[Message]:
+    """Return the messages of an answer."""
+    messages: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    async def send(message: Message) -> None:
+        messages.append(message)
+
+    await TrackForeground(app, foreground)({"type": "http"}, receive, send)
+    return messages
+
+
+async def is_idle(foreground: Foreground) -> bool:
+    return not await foreground.wait_until_idle(0, since=foreground.read_clock())
+
+
 async def test_a_request_leaves_when_its_answer_begins() -> None:
     foreground = Foreground()
-    is_idle: list[bool] = []
-
-    async def note() -> None:
-        now = foreground.read_clock()
-        is_idle.append(not await foreground.wait_until_idle(0, since=now))
 
     async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
-        await note()
-        await send(_START)
-        await note()
-        await send(_END)
+        assert not await is_idle(foreground)
+        await send({"type": "http.response.start", "status": 200})
+        assert await is_idle(foreground)
+        await send({"type": "http.response.body", "body": b""})
 
-    await TrackForeground(app, foreground)(_SCOPE, receive, send)
-    await note()
-    assert is_idle == [False, True, True]
+    assert len(await serve(app, foreground)) == 2
+    assert await is_idle(foreground)
 
 
 async def test_a_request_without_an_answer_leaves_too() -> None:
@@ -76,5 +76,5 @@ async def test_a_request_without_an_answer_leaves_too() -> None:
         raise ConnectionResetError
 
     with pytest.raises(ConnectionResetError):
-        await TrackForeground(app, foreground)(_SCOPE, receive, send)
-    assert not await foreground.wait_until_idle(0, since=foreground.read_clock())
+        await serve(app, foreground)
+    assert await is_idle(foreground)

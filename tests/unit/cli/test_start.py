@@ -60,11 +60,7 @@ def test_it_ends_with_a_sentence(start_in_vain: Start) -> None:
             "postgresql+psycopg2://u:hunter2@h/d",
             ": its driver is not here, asyncpg is: write postgresql://",
         ),
-        (
-            "POSTGRES_DSN",
-            "postgresql://h/d?sslmode=often",
-            ": its sslmode is not one of disable,",
-        ),
+        ("POSTGRES_DSN", "postgresql://h/d?sslmode=often", ": its sslmode is not one of disable,"),
         (
             "POSTGRES_DSN",
             "postgresql://u:1?hunter2=x@h/d",

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -26,6 +27,7 @@ from inference_store.index.key_registry import KeySeen, TypeSeen
 from inference_store.inference.errors import Invalid
 from inference_store.inference.metadata import Entry, encode_entries
 from inference_store.query.read import PREDICTION_FIELDS, Inference
+from inference_store_client import chariot
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _INCLUDE = ("metadata", "predictions")
@@ -211,13 +213,9 @@ def test_what_is_not_included_is_in_no_column() -> None:
     assert json.loads(write("jsonl", [page], columns)).keys() == row.keys()
 
 
-def test_each_format_has_a_name_of_its_own_for_files() -> None:
-    suffixes = [format.suffix for format in PART_FORMATS.values()]
-    assert len(set(suffixes)) == len(suffixes)
-    assert all(suffix.startswith(".") for suffix in suffixes)
-
-
 def test_a_format_whose_extra_is_missing_is_refused() -> None:
+    suffixes = {format.suffix for format in PART_FORMATS.values() if format.suffix[0] == "."}
+    assert len(suffixes) == len(PART_FORMATS), "each has a name of its own for files"
     for format in PART_FORMATS.values():
         format.check_installed()
     parquet = PART_FORMATS["parquet"]
@@ -225,3 +223,27 @@ def test_a_format_whose_extra_is_missing_is_refused() -> None:
         without = PartFormat("x", "x/x", ".x", parquet.make_encoder, Extra("parquet", module))
         with pytest.raises(Invalid, match=r"format: .* install inference-store\[parquet\]"):
             without.check_installed()
+
+
+_LINKS = {"data": "https://bucket.example/data?X-Amz-Signature=0", "response": None}
+
+
+def read_as_client(item: dict[str, Any]) -> dict[str, Any]:
+    """Return an inference as the client has it, its times as the API writes them."""
+    members = asdict(chariot.Inference.of(item))
+    times = {
+        name: None if at is None else at.isoformat(timespec="microseconds").replace("+00:00", "Z")
+        for name, at in members.items()
+        if isinstance(at, datetime | None) and name.endswith("_at")
+    }
+    return members | times
+
+
+@given(_PAGES)
+def test_lines_are_what_the_client_makes_of_those_of_the_api(pages: list[list[Row]]) -> None:
+    columns = Columns.of(_INCLUDE, _KEYS)
+    for links in (None, {**_LINKS, "metadata": None}):
+        linked = [[row._replace(urls=links) for row in page] for page in pages]
+        lines = write("chariot", linked, columns).splitlines()
+        items = [json.loads(line) for line in write("jsonl", linked, columns).splitlines()]
+        assert [json.loads(line) for line in lines] == [read_as_client(item) for item in items]

@@ -70,12 +70,10 @@ def test_the_same_rows_give_the_same_bytes() -> None:
     assert len(content) % tarfile.RECORDSIZE == 0
 
 
-def test_pictures_have_the_names_of_the_clients_datasets() -> None:
+def test_inputs_are_named_by_their_bytes_or_their_content_type() -> None:
     for suffix, begin in _PICTURES.items():
-        assert suffix == find_suffix(begin, "text/html") == _find_suffix(begin), suffix
-
-
-def test_other_inputs_are_named_by_their_content_type() -> None:
+        assert suffix == find_suffix(begin, "text/html") == _find_suffix(begin)
+    uid = make_plain_row(1).inference.uid
     for content_type, suffix in (
         ("application/json", "input.json"),
         ("TEXT/plain; charset=utf-8", "txt"),
@@ -84,6 +82,4 @@ def test_other_inputs_are_named_by_their_content_type() -> None:
         (None, "bin"),
     ):
         content = write("webdataset", [[copy(make_plain_row(1), b"{}", content_type)]], _COPIES)
-        assert [*read(content)] == [
-            f"{make_plain_row(1).inference.uid}.{end}" for end in ("json", suffix)
-        ], content_type
+        assert [*read(content)] == [f"{uid}.json", f"{uid}.{suffix}"], content_type

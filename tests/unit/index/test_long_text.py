@@ -9,10 +9,7 @@ _TEXTS = st.builds(
     lambda character, times, rest: character * times + rest,
     st.sampled_from("aé€😀\U0010ffff"),
     st.integers(0, 600),
-    st.text(
-        st.characters(codec="utf-8", exclude_characters="\0"),
-        max_size=4,
-    ),
+    st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=4),
 )
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from inference_store.index import sidecars
 from inference_store.index.accounting import PartitionId
 from inference_store.index.records import Record
+from inference_store.index.sidecars import without_request
 from inference_store.inference.events import FIELDS
 from inference_store.inference.layout import edited_key, segment_of, sidecar_key
 
@@ -37,9 +38,8 @@ def test_without_its_input_it_keeps_what_is_known_of_the_event() -> None:
         blob = {"metadata": [1.50], "request": {"prompt": "secret"}}
         event = {"model_id": "m", "ok": True, "prompt": "secret", "inputs": ["secret"]}
         event["metadata"] = json.dumps(blob) if as_text else blob
-        contents = sidecars.contents_of(
-            make_record(json.dumps(event).encode()), json.dumps(blob).encode()
-        )
+        record = make_record(json.dumps(event).encode())
+        contents = sidecars.contents_of(record, json.dumps(blob).encode())
         rest = sidecars.without_input(contents, known=FIELDS)
         assert rest.input_deleted, as_text
         assert b"secret" not in sidecars.encode(rest), as_text
@@ -65,3 +65,12 @@ def test_long_models_have_segments_of_their_own() -> None:
     first, second = ("é" * 200 + end for end in "ab")
     assert segment_of(first) != segment_of(second)
     assert (segment_of("."), segment_of(".."), segment_of("a/b")) == ("%2E", "%2E%2E", "a%2Fb")
+
+
+def test_deletes_only_the_request() -> None:
+    blob = b'{"a": 1.50, "request": {"prompt": "secret"}, "b": ["\\ud800", 1e999]}'
+    assert without_request(blob) == b'{"a": 1.50, "b": ["\\ud800", 1e999]}'
+    # bytes that are not UTF-8 survive
+    assert without_request(b'{"a": "\xff", "request": 1}') == b'{"a": "\\udcff"}'
+    for other in (b"", b"not json", b"[1]", b'"request"', b'{"a": {"request": 1}}', b"\xff\xfe"):
+        assert without_request(other) is None, other

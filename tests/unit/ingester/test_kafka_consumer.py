@@ -29,11 +29,10 @@ NEAR, FAR = TopicPartition("events", 0), TopicPartition("events", 1)
 class Brokers:
     """A consumer of a topic whose partitions are each led by the broker of the same number."""
 
-    def __init__(self) -> None:
+    def __init__(self, away: set[int] | None = None, silent: set[int] | None = None) -> None:
         self._client = self.cluster = self
         self.ids = {0: ID, 1: ID}
-        self.away: set[int] = set()
-        self.silent: set[int] = set()
+        self.away, self.silent = away or set(), silent or set()
         self.polled: list[dict[TopicPartition, list[object]]] = []
         self.node_requests: list[int] = []
 
@@ -103,8 +102,7 @@ async def read(topic: KafkaConsumer, brokers: Brokers) -> list[int]:
 
 
 async def test_partitions_are_placed_and_read_without_the_one_whose_broker_is_away() -> None:
-    brokers = Brokers()
-    brokers.away = {1}
+    brokers = Brokers(away={1})
     topic = make_consumer(brokers)
     assert await read(topic, brokers) == [0]
     assert list_placed(topic) == [0]
@@ -116,8 +114,7 @@ async def test_partitions_are_placed_and_read_without_the_one_whose_broker_is_aw
 
 async def test_it_is_placed_once_its_broker_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("inference_store.ingester.kafka_consumer._SEEK_SECONDS", 0.0)
-    brokers = Brokers()
-    brokers.away = {1}
+    brokers = Brokers(away={1})
     topic = make_consumer(brokers)
     await topic.poll()
     brokers.away = set()
@@ -137,14 +134,12 @@ async def test_does_not_ask_an_unavailable_broker_about_other_partitions() -> No
 async def test_a_silent_broker_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_ids, "_ANSWER_SECONDS", 0)
     monkeypatch.setattr(positions, "_BOUNDS_SECONDS", 0)
-    brokers = Brokers()
-    brokers.silent = {1}
+    brokers = Brokers(silent={1})
     assert await read(make_consumer(brokers), brokers) == [0]
 
 
 async def test_reports_that_all_brokers_are_away() -> None:
-    brokers = Brokers()
-    brokers.away = {0, 1}
+    brokers = Brokers(away={0, 1})
     topic = make_consumer(brokers)
     for _ in range(2):
         with pytest.raises(KafkaError, match="broker"):

@@ -73,14 +73,12 @@ def test_rejects_values_that_postgres_cannot_hold(subtests: pytest.Subtests) -> 
         b'"x":' + b"[" * 20_000,
         b'"x":"' + b"y" * 70_000 + b'"',
     ):
-        with subtests.test(changes=changes):
-            payload = encode(SOUND)[:-1] + b"," + changes + b"}"
-            with pytest.raises(ValueError):
-                _read(Record(payload), "cluster")
+        payload = encode(SOUND)[:-1] + b"," + changes + b"}"
+        with subtests.test(changes=changes[:50]), pytest.raises(ValueError):
+            _read(Record(payload), "cluster")
 
 
 def test_any_time_of_a_record_is_a_time() -> None:
+    latest = datetime.now(UTC) + timedelta(days=365_000)
     for timestamp in (None, -1, 0, 2**63, 10**30, 1_790_000_000_000):
-        assert _time_of(Record(b"", timestamp)) < datetime.now(UTC) + timedelta(days=365_000), (
-            timestamp
-        )
+        assert _time_of(Record(b"", timestamp)) < latest, timestamp

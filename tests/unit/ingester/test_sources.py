@@ -17,10 +17,10 @@ def read(producer: str, model_id: str | None) -> ReadRecord:
     return ReadRecord(record, Rejection("not_json", "", model_id, None))
 
 
-def make_outcomes(
-    producer: str, model_id: str | None, outcome: Outcome, count: int
-) -> list[tuple[ReadRecord, Outcome]]:
-    return [(read(producer, model_id), outcome)] * count
+def note(sources: Sources, producer: str, model_id: str, outcome: Outcome, count: int = 1) -> float:
+    """Note so many events of a source; return which share fails then."""
+    sources.note([(read(producer, model_id), outcome)] * count)
+    return sources.failing_share
 
 
 def test_a_source_is_a_producer_and_a_model_as_far_as_they_are_known() -> None:
@@ -33,51 +33,40 @@ def test_a_source_is_a_producer_and_a_model_as_far_as_they_are_known() -> None:
 def test_everything_fails_if_nothing_was_stored() -> None:
     sources = Sources(60)
     assert sources.failing_share == 1
-    sources.note(make_outcomes("p", "m", Outcome.DEAD, 3))
-    assert sources.failing_share == 1
+    assert note(sources, "p", "m", Outcome.DEAD, 3) == 1
 
 
 def test_a_source_fails_after_many_in_a_row() -> None:
     for outcome in (Outcome.DEAD, Outcome.PARKED):
         sources = Sources(60)
-        sources.note(make_outcomes("p", "large", Outcome.STORED, 90))
-        sources.note(make_outcomes("p", "small", Outcome.DUPLICATE, 10))
-        sources.note(make_outcomes("p", "large", outcome, FAILS_AFTER - 1))
-        assert sources.failing_share == 0, outcome
-        sources.note(make_outcomes("p", "large", outcome, 1))
-        assert sources.failing_share == 0.9, outcome
+        note(sources, "p", "large", Outcome.STORED, 90)
+        note(sources, "p", "small", Outcome.DUPLICATE, 10)
+        assert note(sources, "p", "large", outcome, FAILS_AFTER - 1) == 0, outcome
+        assert note(sources, "p", "large", outcome) == 0.9, outcome
         assert sources.worst == ("p", "large"), outcome
-        sources.note(make_outcomes("p", "large", Outcome.STORED, 10))
-        assert sources.failing_share == 0, outcome
+        assert note(sources, "p", "large", Outcome.STORED, 10) == 0, outcome
 
 
 def test_invented_sources_weigh_nothing() -> None:
     sources = Sources(60)
-    sources.note(make_outcomes("p", "m", Outcome.STORED, 1))
+    note(sources, "p", "m", Outcome.STORED)
     for number in range(100):
-        sources.note(make_outcomes(f"p{number}", "m", Outcome.DEAD, 20))
+        assert note(sources, f"p{number}", "m", Outcome.DEAD, 20) == 0
+    # a copy is tried on without the original
+    tried = sources.copied()
+    assert note(tried, "p", "m", Outcome.DEAD, 20) == 1
     assert sources.failing_share == 0
 
 
 def test_events_stored_long_ago_do_not_count() -> None:
     clock = CallableClock()
     sources = Sources(60, clock)
-    sources.note(make_outcomes("p", "old", Outcome.STORED, 90))
+    note(sources, "p", "old", Outcome.STORED, 90)
     clock.now += 61
-    sources.note(make_outcomes("p", "new", Outcome.STORED, 10))
-    sources.note(make_outcomes("p", "new", Outcome.DEAD, 20))
-    assert sources.failing_share == 0.1
+    note(sources, "p", "new", Outcome.STORED, 10)
+    assert note(sources, "p", "new", Outcome.DEAD, 20) == 0.1
     clock.now += 60
     sources.note(())
     assert sources.failing_share == 1
     clock.now += 120
-    sources.note(make_outcomes("p", "old", Outcome.STORED, 1))
-    assert sources.failing_share == 0, "nothing counts that is older than two windows"
-
-
-def test_a_copy_is_tried_on_without_the_original() -> None:
-    sources = Sources(60)
-    sources.note(make_outcomes("p", "m", Outcome.STORED, 1))
-    tried = sources.copied()
-    tried.note(make_outcomes("p", "m", Outcome.DEAD, 20))
-    assert (tried.failing_share, sources.failing_share) == (1, 0)
+    assert note(sources, "p", "old", Outcome.STORED) == 0, "older than two windows"

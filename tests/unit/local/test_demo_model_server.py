@@ -58,7 +58,11 @@ async def channel(address: tuple[str, str]) -> AsyncIterator[grpc.aio.Channel]:
         yield open_channel
 
 
-async def call(channel: grpc.aio.Channel, method: str, request: Any) -> Any:
+async def call(channel: grpc.aio.Channel, method: str, **fields: Any) -> Any:
+    return await send_message(channel, method, message(f"inference.{method}Request")(**fields))
+
+
+async def send_message(channel: grpc.aio.Channel, method: str, request: Any) -> Any:
     stub: Any = channel.unary_unary(
         f"/inference.GRPCInferenceService/{method}",
         request_serializer=lambda written: written.SerializeToString(),
@@ -76,11 +80,10 @@ def make_face_request() -> Request:
 async def test_a_picture_has_the_same_output_over_rest_and_grpc(
     session: aiohttp.ClientSession, channel: grpc.aio.Channel
 ) -> None:
-    async with session.post(
-        "/v2/models/face-detector/infer", json=rest_body(make_face_request())
-    ) as answer:
+    request = make_face_request()
+    async with session.post("/v2/models/face-detector/infer", json=rest_body(request)) as answer:
         over_rest = await answer.json()
-    over_grpc = await call(channel, "ModelInfer", grpc_message(make_face_request()))
+    over_grpc = await send_message(channel, "ModelInfer", grpc_message(request))
     (output,), (tensor,) = over_rest["outputs"], over_grpc.outputs
     assert over_rest["id"] == over_grpc.id == "frame-00180"
     assert over_rest["model_name"] == over_grpc.model_name == "face-detector"
@@ -141,27 +144,21 @@ async def test_a_bad_body_is_refused_as_the_protocol_has_it(session: aiohttp.Cli
             assert (await answer.json())["error"], body
 
 
-async def test_lists_its_models_over_grpc(channel: grpc.aio.Channel) -> None:
-    request = message("inference.ModelMetadataRequest")(name="digit-classifier")
-    assert [*(await call(channel, "ModelMetadata", request)).versions] == ["1"]
-    for server in ("ServerLive", "ServerReady"):
-        answer = await call(channel, server, message(f"inference.{server}Request")())
-        assert answer.live if server == "ServerLive" else answer.ready
-    request = message("inference.ServerMetadataRequest")()
-    assert (await call(channel, "ServerMetadata", request)).name == "inference-store-demo"
-
-
-async def test_grpc_refuses_with_the_status_of_the_case(channel: grpc.aio.Channel) -> None:
-    cars = message("inference.ModelReadyRequest")(name="cars")
-    with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await call(channel, "ModelReady", cars)
-    assert refused.value.code() is grpc.StatusCode.NOT_FOUND
-    raw = message("inference.ModelInferRequest")(
-        model_name="face-detector", inputs=[IMAGE], raw_input_contents=[b"\x00\x00\x00\x00"]
-    )
-    with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await call(channel, "ModelInfer", raw)
-    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+async def test_answers_over_grpc_with_the_status_of_the_case(channel: grpc.aio.Channel) -> None:
+    metadata = await call(channel, "ModelMetadata", name="digit-classifier")
+    assert [*metadata.versions] == ["1"]
+    assert (await call(channel, "ServerLive")).live
+    assert (await call(channel, "ServerReady")).ready
+    assert (await call(channel, "ServerMetadata")).name == "inference-store-demo"
+    raw: dict[str, Any] = {"inputs": [IMAGE], "raw_input_contents": [b"\x00\x00\x00\x00"]}
+    cases: list[tuple[str, dict[str, Any], grpc.StatusCode]] = [
+        ("ModelReady", {"name": "cars"}, grpc.StatusCode.NOT_FOUND),
+        ("ModelInfer", {"model_name": "face-detector", **raw}, grpc.StatusCode.INVALID_ARGUMENT),
+    ]
+    for method, fields, code in cases:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await call(channel, method, **fields)
+        assert refused.value.code() is code
 
 
 async def test_the_client_sends_all_and_stops_at_a_refusal(address: tuple[str, str]) -> None:

@@ -35,20 +35,12 @@ def test_ones_own_picture_is_sent_as_the_protocol_has_it(tmp_path: Path) -> None
 
 
 def test_an_answer_is_shown_in_one_line_an_inference() -> None:
-    answer = {
-        "items": [
-            {
-                "inference_id": "frame-00007",
-                "metadata": [{"key": "photograph", "type": "string", "value": "coins"}],
-                "predictions": [{"label": "face", "score": 0.314}],
-            }
-        ]
-    }
-    assert short(answer) == "→ frame-00007 (coins): face 0.31"
+    metadata = [{"key": "photograph", "type": "string", "value": "coins"}]
+    predictions = [{"label": "face", "score": 0.314}]
+    item = {"inference_id": "frame-00007", "metadata": metadata, "predictions": predictions}
+    assert short({"items": [item]}) == "→ frame-00007 (coins): face 0.31"
     assert short({"items": []}) == "→ none"
-
-
-def test_shows_the_true_label_and_the_best_three_for_a_digit() -> None:
+    # the true label and the best three of a digit
     predictions = [{"label": label, "score": 0.4} for label in "1742"]
     metadata = [{"key": "true_label", "type": "string", "value": "8"}]
     item = {"inference_id": "digit-1553", "metadata": metadata, "predictions": predictions}

@@ -3,6 +3,8 @@
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,7 @@ from inference_store.local.errors import LocalStackError
 from inference_store.local.folder import LocalFolder
 from inference_store.local.ports import free_from, free_ports, is_free
 from inference_store.local.postgres_home import reachable_by_all
-from inference_store.local.programs import environment
+from inference_store.local.programs import ServicePorts, environment, settings
 
 
 @pytest.fixture
@@ -64,3 +66,14 @@ def test_no_setting_of_the_caller_reaches_the_services(monkeypatch: pytest.Monke
     ours = {name: value for name, value in variables.items() if name.startswith("INFERENCE_STORE_")}
     assert ours == {"INFERENCE_STORE_S3_BUCKET": "inferences"}
     assert variables["PATH"] == os.environ["PATH"]
+
+
+def test_the_captures_of_a_busy_machine_find_a_processor() -> None:
+    servers: Any = SimpleNamespace(
+        postgres=SimpleNamespace(dsn="postgresql://a/b"),
+        kafka=SimpleNamespace(bootstrap_servers="127.0.0.1:1"),
+        s3=SimpleNamespace(endpoint="http://127.0.0.1:2", access_key="a", secret_key="b"),
+    )
+    model_server: Any = SimpleNamespace(rest="http://127.0.0.1:3", grpc="127.0.0.1:4")
+    ports = ServicePorts(api=5, proxy=6, proxy_grpc=7, admin={})
+    assert settings(servers, model_server, ports)["PROXY_CAPTURE_PRIORITY"] == "normal"

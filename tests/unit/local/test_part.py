@@ -4,8 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -15,6 +13,7 @@ from inference_store.local.errors import PartEnded, PartNotReady
 from inference_store.local.folder import LocalFolder
 from inference_store.local.leftover_processes import end_leftovers
 from inference_store.local.part import Part, RunningPart
+from tests.servers.waiting import wait_until
 
 SLEEPS = "import time; time.sleep(600)"
 STUBBORN = (
@@ -30,10 +29,9 @@ def folder(tmp_path: Path) -> LocalFolder:
     return local_folder
 
 
-def make_part(folder: LocalFolder, code: str, *, stop_seconds: float = 10.0) -> Part:
-    return Part(
-        "one", (sys.executable, "-c", code), os.environ, folder.path, stop_seconds=stop_seconds
-    )
+def start(folder: LocalFolder, code: str, **limits: float) -> RunningPart:
+    command = (sys.executable, "-c", code)
+    return RunningPart(Part("one", command, os.environ, folder.path, **limits), folder)
 
 
 def is_gone(pid: int) -> bool:
@@ -44,57 +42,39 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
-
-
 def list_pid_files(folder: LocalFolder) -> list[str]:
     return [file.name for file in folder.run.iterdir()]
 
 
 def test_reports_a_part_that_ends_with_the_end_of_its_log(folder: LocalFolder) -> None:
-    running = RunningPart(make_part(folder, "raise SystemExit('no such disk')"), folder)
+    running = start(folder, "raise SystemExit('no such disk')")
     with pytest.raises(PartEnded, match="no such disk"):
-        running.wait_ready(lambda: "not yet", 120)
+        running.wait_ready(lambda: "not yet", 300)
 
 
-def test_stops_a_part_that_is_never_ready_and_reports_the_last_reason(
-    folder: LocalFolder,
-) -> None:
-    running = RunningPart(make_part(folder, SLEEPS), folder)
+def test_stops_a_part_that_is_never_ready_and_reports_the_last_reason(folder: LocalFolder) -> None:
+    running = start(folder, SLEEPS)
     with pytest.raises(PartNotReady, match="database is unavailable"):
-        running.wait_ready(lambda: "database is unavailable", 0.2)
+        running.wait_ready(lambda: "database is unavailable", 0)
     assert is_gone(running.pid)
     assert list_pid_files(folder) == []
 
 
 def test_a_deaf_part_is_killed(folder: LocalFolder) -> None:
-    running = RunningPart(make_part(folder, STUBBORN, stop_seconds=0.3), folder)
-    running.wait_ready(lambda: None if "deaf" in running.log.read_text() else "starting", 120)
+    running = start(folder, STUBBORN, stop_seconds=0)
+    running.wait_ready(lambda: None if "deaf" in running.log.read_text() else "starting", 300)
     running.stop()
     assert is_gone(running.pid)
-
-
-def test_stopping_twice_does_nothing(folder: LocalFolder) -> None:
-    running = RunningPart(make_part(folder, SLEEPS), folder)
     running.stop()
-    running.stop()
-    assert is_gone(running.pid)
 
 
-def test_the_log_of_the_last_start_is_kept(folder: LocalFolder) -> None:
+def test_the_log_of_the_last_start_is_kept_and_a_failure_told(folder: LocalFolder) -> None:
     for word in ("first", "second"):
-        RunningPart(make_part(folder, f"print('{word}')"), folder).wait_done(120)
+        start(folder, f"print('{word}')").wait_done(300)
     assert (folder.logs / "one.log").read_text() == "second\n"
     assert (folder.logs / "one.previous.log").read_text() == "first\n"
-
-
-def test_reports_a_part_that_fails(folder: LocalFolder) -> None:
     with pytest.raises(PartEnded, match="code 3"):
-        RunningPart(make_part(folder, "raise SystemExit(3)"), folder).wait_done(120)
+        start(folder, "raise SystemExit(3)").wait_done(300)
 
 
 STARTER = """
@@ -109,32 +89,26 @@ time.sleep(600)
 """
 
 
-def kill_a_starter(folder: LocalFolder) -> int:
-    """The pid of a part whose starter was killed without a word."""
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends orphans by itself")
+def test_on_linux_a_part_dies_with_its_starter(folder: LocalFolder) -> None:
     command = (sys.executable, "-c", STARTER, str(folder.path), SLEEPS)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as starter:
         assert starter.stdout is not None
         pid = int(starter.stdout.readline())
         starter.kill()
-    return pid
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends orphans by itself")
-def test_on_linux_a_part_dies_with_its_starter(folder: LocalFolder) -> None:
-    pid = kill_a_starter(folder)
-    wait_for(lambda: is_gone(pid))
+    wait_until(lambda: is_gone(pid), seconds=300, what="its end")
 
 
 def test_ends_a_leftover_process_by_its_pid_file(folder: LocalFolder) -> None:
-    running = RunningPart(make_part(folder, SLEEPS), folder)
+    running = start(folder, SLEEPS)
     assert end_leftovers(folder, {"one": signal.SIGTERM}) == ["one"]
-    wait_for(lambda: is_gone(running.pid))
+    wait_until(lambda: is_gone(running.pid), seconds=300, what="its end")
     assert list_pid_files(folder) == []
     running.stop()
 
 
 def test_a_pid_that_is_another_process_now_is_left_alone(folder: LocalFolder) -> None:
-    running = RunningPart(make_part(folder, SLEEPS), folder)
+    running = start(folder, SLEEPS)
     file = folder.run / "one.pid.json"
     file.write_text(file.read_text().replace("600", "6000"))  # the command differs
     assert end_leftovers(folder, {"one": signal.SIGTERM}) == []

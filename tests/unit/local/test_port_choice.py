@@ -53,28 +53,20 @@ def test_reports_a_taken_port_and_keeps_the_next(file: Path, requested: dict[str
     assert choose_ports(file, PARTS, {})["api"] == second["api"]
 
 
-def test_says_which_port_replaces_8080(file: Path, requested: dict[str, int]) -> None:
+def test_says_which_port_replaces_that_of_the_readme(file: Path, requested: dict[str, int]) -> None:
+    unasked = choose_ports(file.with_name("other.json"), PARTS, {})
     chosen = choose_ports(file, PARTS, requested)
     for part, wished in DEFAULT_PORTS.items():
+        assert unasked[part] == wished or not is_free(wished)
         (sentence,) = (line for line in chosen.sentences if f"write {wished}" in line)
         assert sentence.endswith(f"write {requested[part]}.")
 
 
-def test_at_first_the_ports_are_those_of_the_readme(file: Path) -> None:
-    chosen = choose_ports(file, PARTS, {})
-    for part, wished in DEFAULT_PORTS.items():
-        assert chosen[part] == wished or not is_free(wished)
-
-
 def test_refuses_a_requested_port_that_is_taken(file: Path, requested: dict[str, int]) -> None:
-    with (
-        occupy(requested["api"]),
-        pytest.raises(PortTaken, match=f"Port {requested['api']} .*REST API"),
-    ):
+    refused = pytest.raises(PortTaken, match=f"Port {requested['api']} .*REST API")
+    with occupy(requested["api"]), refused:
         choose_ports(file, PARTS, requested)
     assert not file.exists()
-
-
-def test_a_file_that_cannot_be_read_is_no_trouble(file: Path, requested: dict[str, int]) -> None:
+    # one that cannot be read is no trouble
     file.write_text("[")
     assert choose_ports(file, PARTS, requested)["api"] == requested["api"]

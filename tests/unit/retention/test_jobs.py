@@ -4,20 +4,21 @@ import asyncio
 from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
+import pytest
+
+from inference_store.platform.admin import Heartbeat
 from inference_store.retention.jobs import Job, list_jobs
+from inference_store.retention.leadership_check import LeadershipCheck, Stopped
 from inference_store.retention.turn_schedule import TurnSchedule
 from inference_store.retention.workers import Workers
 
 EVERY_TURN = [
-    "erasures",
-    "certificates",
-    "values in holds",
-    "runs",
-    "chain head",
-    "object sizes",
-    "reconciliations",
-    "webhooks",
-    "exports",
+    *("erasures", "certificates", "values in holds", "runs", "chain head", "object sizes"),
+    *("reconciliations", "webhooks", "exports"),
+]
+ON_SCHEDULE = [
+    *("scheduled run", "idle records", "sessions", "tombstones", "key registry", "producers"),
+    *("old records", "old exports", "ledger values", "partitions", "end of schedule"),
 ]
 
 
@@ -47,37 +48,16 @@ def _list_due(jobs: tuple[Job, ...]) -> list[str]:
     return [job.name for job in jobs if job.is_due()]
 
 
-def test_every_job_has_a_name_of_its_own() -> None:
-    _, jobs = _make_table(asyncio.Event(), [])
-    assert len({job.name for job in jobs}) == len(jobs) == 22
-
-
-def test_without_the_schedule_only_some_are_due() -> None:
-    schedule, jobs = _make_table(asyncio.Event(), [])
-    schedule.begin_turn()
-    assert _list_due(jobs) == EVERY_TURN
-
-
 def test_a_schedule_that_comes_in_the_middle_of_a_turn_waits_for_the_next() -> None:
     due = asyncio.Event()
     schedule, jobs = _make_table(due, [])
+    assert len({job.name for job in jobs}) == len(jobs) == 22
     schedule.begin_turn()
+    assert _list_due(jobs) == EVERY_TURN
     due.set()
     assert _list_due(jobs) == EVERY_TURN
     schedule.begin_turn()
-    assert [name for name in _list_due(jobs) if name not in EVERY_TURN] == [
-        "scheduled run",
-        "idle records",
-        "sessions",
-        "tombstones",
-        "key registry",
-        "producers",
-        "old records",
-        "old exports",
-        "ledger values",
-        "partitions",
-        "end of schedule",
-    ]
+    assert [name for name in _list_due(jobs) if name not in EVERY_TURN] == ON_SCHEDULE
 
 
 async def test_the_schedule_stays_due_until_housekeeping_is_done() -> None:
@@ -93,3 +73,43 @@ async def test_the_schedule_stays_due_until_housekeeping_is_done() -> None:
     await jobs[names.index("end of schedule")].run()
     assert not due.is_set()
     assert schedule.completed == 1
+
+
+class Leader:
+    """Whoever leads for ever."""
+
+    async def confirm(self) -> None: ...
+
+
+def make_pace(stop: asyncio.Event) -> LeadershipCheck:
+    leader: Any = Leader()
+    return LeadershipCheck(leader, Heartbeat(300), stop)
+
+
+async def test_returns_or_raises_what_the_work_does() -> None:
+    async def work(number: int) -> int:
+        await asyncio.sleep(0)
+        return 7 // number
+
+    pace = make_pace(asyncio.Event())
+    assert await pace.unless_stopped(work(1)) == 7
+    with pytest.raises(ZeroDivisionError):
+        await pace.unless_stopped(work(0))
+
+
+async def test_at_the_end_of_the_service_it_is_given_up() -> None:
+    stop, begun, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    doing = asyncio.create_task(make_pace(stop).unless_stopped(work()))
+    await begun.wait()
+    stop.set()
+    with pytest.raises(Stopped):
+        await doing
+    assert ended.is_set()

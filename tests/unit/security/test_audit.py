@@ -6,11 +6,8 @@ from typing import Any
 from security.audit import FOUND, NOT_AUDITED, ROOT, SERVICES, Ran, audit, explained_in
 
 CLEAN = {"name": "a", "version": "1", "vulns": []}
-BAD = {
-    "name": "b",
-    "version": "2",
-    "vulns": [{"id": "PYSEC-2026-1", "aliases": ["CVE-2026-1"], "fix_versions": ["3"]}],
-}
+_FINDING = {"id": "PYSEC-2026-1", "aliases": ["CVE-2026-1"], "fix_versions": ["3"]}
+BAD = {"name": "b", "version": "2", "vulns": [_FINDING]}
 SKIPPED = {"name": "c", "skip_reason": "not found"}
 
 
@@ -32,16 +29,14 @@ def test_what_it_says() -> None:
         ([Ran("", ""), make_answer()], NOT_AUDITED, "AUDIT NOT DONE"),
     ):
         answers_by_service = dict(zip(SERVICES, answers, strict=False))
-        exit_code, lines = audit(lambda service: answers_by_service[service], frozenset())
+        exit_code, lines = audit(answers_by_service.__getitem__, frozenset())
         assert (exit_code, sentence in "\n".join(lines)) == (code, True), lines
 
 
 def test_accepts_explained_findings() -> None:
+    head = "# Security\n\n| finding | in | why |\n|---|---|---|\n"
     for name in ("PYSEC-2026-1", "CVE-2026-1"):
-        page = f"# Security\n\n| finding | in | why |\n|---|---|---|\n| `{name}` | b | never called |\n"
-        code, lines = audit(lambda _: make_answer(BAD), explained_in(page))
+        explained = explained_in(f"{head}| `{name}` | b | never called |\n")
+        code, lines = audit(lambda _: make_answer(BAD), explained)
         assert (code, "1 findings explained" in lines[0]) == (0, True), name
-
-
-def test_the_page_has_the_table() -> None:
     assert "| finding | in |" in (ROOT / "SECURITY.md").read_text()

@@ -16,12 +16,21 @@ class Rows:
         self.value, self.reads = "old", 0
         self.may_end = asyncio.Event()
         self.may_end.set()
+        self.cache = FreshCache(self.read)
 
     async def read(self, _: str) -> str | None:
         self.reads += 1
         value = self.value
         await self.may_end.wait()
         return value
+
+    async def begin_read(self, **options: float) -> "asyncio.Task[str | None]":
+        """Begin a read; before it ends, the value changes."""
+        self.may_end.clear()
+        reading = asyncio.create_task(self.cache.get("a", **options))
+        await asyncio.sleep(0)
+        self.value = "new"
+        return reading
 
 
 @pytest.fixture
@@ -33,40 +42,31 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> StoppedClock:
 
 async def test_reads_again_after_two_seconds(clock: StoppedClock) -> None:
     rows = Rows()
-    cache = FreshCache(rows.read)
-    assert await cache.get("a") == "old"
+    assert await rows.cache.get("a") == "old"
     rows.value = "new"
     clock.now += FRESH_SECONDS - 0.001
-    assert (await cache.get("a"), rows.reads) == ("old", 1)
+    assert (await rows.cache.get("a"), rows.reads) == ("old", 1)
     clock.now += 0.002
-    assert (await cache.get("a"), rows.reads) == ("new", 2)
+    assert (await rows.cache.get("a"), rows.reads) == ("new", 2)
 
 
 async def test_the_time_of_a_slow_read_counts(clock: StoppedClock) -> None:
     rows = Rows()
-    cache = FreshCache(rows.read)
-    rows.may_end.clear()
-    reading = asyncio.create_task(cache.get("a"))
-    await asyncio.sleep(0)
-    rows.value = "new"
+    reading = await rows.begin_read()
     clock.now += FRESH_SECONDS
     rows.may_end.set()
     assert await reading == "old"
-    assert await cache.get("a") == "new"
+    assert await rows.cache.get("a") == "new"
 
 
 @pytest.mark.usefixtures("clock")
 async def test_a_read_that_began_before_a_change_is_not_used_again() -> None:
     for known in (True, False):
         rows = Rows()
-        cache = FreshCache(rows.read)
         if known:
-            await cache.get("a")
-        rows.may_end.clear()
-        reading = asyncio.create_task(cache.get("a", fresh_seconds=0))
-        await asyncio.sleep(0)
-        rows.value = "new"
-        cache.forget("a")
+            await rows.cache.get("a")
+        reading = await rows.begin_read(fresh_seconds=0)
+        rows.cache.forget("a")
         rows.may_end.set()
         assert await reading == "old", known
-        assert await cache.get("a") == "new", known
+        assert await rows.cache.get("a") == "new", known

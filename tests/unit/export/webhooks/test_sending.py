@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import threading
-import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -52,48 +51,46 @@ def patient_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending, "_CONNECT_SECONDS", 600.0)
 
 
-async def send(origin: str, *, seconds: float = 300.0) -> str | None:
-    sender = Sender({origin}, [KEY], seconds=seconds)
-    return (await sender.send(f"{origin}/hook?token=s3cret", "an-id", b"{}")).error
+def make_sender(origin: str, seconds: float = 300.0) -> Sender:
+    return Sender({origin}, [KEY], seconds=seconds)
+
+
+async def send(origin: str, seconds: float = 300.0) -> str:
+    """Return the error of a message; "" if there is none. It never names the query of the URL."""
+    sender = make_sender(origin, seconds)
+    error = (await sender.send(f"{origin}/hook?token=s3cret", "an-id", b"{}")).error or ""
+    assert "s3cret" not in error
+    return error
 
 
 async def test_of_an_endless_answer_only_the_head_is_read() -> None:
-    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     chunk = b"10000\r\n" + bytes(0x10000) + b"\r\n"
-    async with answer_with(head, forever=chunk) as (origin, taken):
-        assert await send(origin) is None
-        assert taken[0] < 16 * 1024 * 1024  # what sockets and one buffer hold
-
-
-async def test_an_endless_head_is_an_error() -> None:
-    head = b"HTTP/1.1 200 OK\r\nA: "
-    async with answer_with(head, forever=b"a" * 4096) as (origin, taken):
-        error = await send(origin)
-        assert error is not None
-        assert error.startswith("the connection failed")
-        assert taken[0] < 16 * 1024 * 1024
+    for head, forever, error in (
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", chunk, ""),
+        (b"HTTP/1.1 200 OK\r\nA: ", b"a" * 4096, "the connection failed"),
+    ):
+        async with answer_with(head, forever=forever) as (origin, taken):
+            assert (await send(origin)).partition(":")[0] == error
+            assert taken[0] < 16 * 1024 * 1024  # what sockets and one buffer hold
 
 
 async def test_a_slow_answer_ends() -> None:
-    async with answer_with(b"HTTP/1.1 200 OK\r\nA:") as (origin, _):
-        begun = time.monotonic()
-        assert await send(origin, seconds=0.3) == "no answer within 0.3 seconds"
-        assert time.monotonic() - begun < 60
+    for begin in (b"HTTP/1.1 200 OK\r\nA:", b""):
+        async with answer_with(begin) as (origin, _):
+            assert await send(origin, seconds=0.5) == "no answer within 0.5 seconds"
 
 
-async def test_what_is_no_http_is_an_error_without_the_url() -> None:
-    for garbage in (b"\0\1\2\r\n\r\n", b"SSH-2.0-OpenSSH\r\n\r\n", b"HTTP/1.1 abc\r\n\r\n", b""):
+async def test_what_is_no_http_is_an_error() -> None:
+    for garbage in (b"\0\1\2\r\n\r\n", b"SSH-2.0-OpenSSH\r\n\r\n", b"HTTP/1.1 abc\r\n\r\n"):
         async with answer_with(garbage) as (origin, _):
-            error = await send(origin, seconds=0.5)
-            assert error is not None, garbage
-            assert "s3cret" not in error, garbage
+            assert (await send(origin)).startswith("the connection failed"), garbage
 
 
 async def test_a_pause_that_is_no_number_of_seconds_is_ignored() -> None:
     for answer in ("", "abc", "-5", "1.5", "Wed, 21 Oct 2026 07:28:00 GMT", "9" * 10, "²"):
         head = f"HTTP/1.1 503 X\r\nRetry-After: {answer}\r\nContent-Length: 0\r\n\r\n".encode()
         async with answer_with(head) as (origin, _):
-            outcome = await Sender({origin}, [KEY]).send(origin, "an-id", b"{}")
+            outcome = await make_sender(origin).send(origin, "an-id", b"{}")
         assert (outcome.error, outcome.retry_after) == ("it answered 503", None), answer
 
 
@@ -103,7 +100,7 @@ async def test_nothing_is_sent_unsigned_or_elsewhere() -> None:
         assert "EXPORT_WEBHOOK_SECRET" in str(unsigned.error)
         elsewhere = await Sender({"https://a.example"}, [KEY]).send(origin, "id", b"{}")
         assert "EXPORT_WEBHOOK_ORIGINS" in str(elsewhere.error)
-        damaged = await Sender({origin}, [KEY]).send(f"{origin}#x", "id", b"{}")
+        damaged = await make_sender(origin).send(f"{origin}#x", "id", b"{}")
         assert damaged.error == "the URL is not in the form that is sent to"
 
 
@@ -112,7 +109,7 @@ async def test_a_look_up_that_hangs_holds_up_no_other_thread() -> None:
     freed = threading.Event()
 
     def hang(*_: Any, **__: Any) -> Any:
-        freed.wait(60)
+        freed.wait()
         raise socket.gaierror
 
     loop, pool = asyncio.get_running_loop(), ThreadPoolExecutor(1)
@@ -120,11 +117,8 @@ async def test_a_look_up_that_hangs_holds_up_no_other_thread() -> None:
     try:
         resolver = Resolver(pool, hang)
         looking = [asyncio.create_task(resolver.resolve("hooks.example")) for _ in range(8)]
-        async with asyncio.timeout(50):
-            assert await asyncio.to_thread(lambda: "done") == "done"
-        for task in looking:
-            task.cancel()
-        await asyncio.gather(*looking, return_exceptions=True)
+        assert await asyncio.to_thread(lambda: "done") == "done"
     finally:
         freed.set()
+        await asyncio.gather(*looking, return_exceptions=True)
         pool.shutdown()

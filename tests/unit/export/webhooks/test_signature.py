@@ -29,15 +29,10 @@ def test_each_secret_signs_so_that_a_receiver_may_have_the_old_or_the_new_one() 
     headers = make_headers(read_webhook_secrets(f"{other} {SECRET}"), ID, TIMESTAMP, BODY)
     first, second = headers["webhook-signature"].split(" ")
     assert second == SIGNATURE
-    [alone] = make_headers(read_webhook_secrets(other), ID, TIMESTAMP, BODY)[
-        "webhook-signature"
-    ].split(" ")
+    alone = make_headers(read_webhook_secrets(other), ID, TIMESTAMP, BODY)["webhook-signature"]
     assert first == alone != SIGNATURE
-
-
-def test_all_of_it_is_signed() -> None:
-    cases = ((ID + "x", TIMESTAMP, BODY), (ID, TIMESTAMP + 1, BODY), (ID, TIMESTAMP, BODY + b" "))
-    for changed in cases:
+    # all of it is signed
+    for changed in ((ID + "x", TIMESTAMP, BODY), (ID, TIMESTAMP + 1, BODY), (ID, TIMESTAMP, b"")):
         headers = make_headers(read_webhook_secrets(SECRET), *changed)
         assert headers["webhook-signature"] != SIGNATURE, changed
 
@@ -87,8 +82,6 @@ def test_delays_grow_to_a_day_and_end_after_three() -> None:
     assert list(DELAYS) == sorted(DELAYS)
     assert max(DELAYS) == 24 * 3600
     assert 3 * 24 * 3600 < sum(DELAYS) < 4 * 24 * 3600
-
-
-def test_what_the_receiver_asks_for_counts_up_to_a_day() -> None:
+    # what the receiver asks for counts up to a day
     for asked, least, most in ((60.0, 60, 60), (1.0, 4.5, 5.5), (1e9, 86_400, 86_400)):
         assert least <= (compute_delay(1, asked=asked) or 0) <= most, asked

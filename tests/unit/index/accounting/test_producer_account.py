@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,55 +36,60 @@ def make_account(
     return ProducerAccount("p", highest, arrived, below, stored)
 
 
-def test_a_running_one_has_all_that_did_not_arrive_on_the_way() -> None:
-    newest = make_report(seen=12, sampled_out=2, dropped={"no_budget": 1}, queued=4, published=5,
-                  events=9, highest_sequence=10)  # fmt: skip
-    result = make_account(newest, arrived=5, highest=7)
-    assert (result.state, result.given, result.missing) == ("running", 10, 2)
-    assert result.gaps == SequenceGaps(dropped=1, waiting=4, unknown_tail=0, unexplained=0)
-    assert result.totals.closes
-
-
-def test_an_ended_producer_has_no_tail() -> None:
-    newest = make_report(
-        seen=10, dropped={"left": 2, "refused": 1}, published=7, highest_sequence=10, final=True
-    )
-    result = make_account(newest, arrived=7, highest=8)
-    assert result.state == "ended"
-    assert result.gaps == SequenceGaps(dropped=3, waiting=0, unknown_tail=0, unexplained=0)
-    lost = make_account(newest, arrived=6, highest=8, silent=True)
-    assert lost.state == "ended"
-    assert lost.gaps == SequenceGaps(dropped=3, waiting=0, unknown_tail=0, unexplained=1)
-
-
-def test_waits_for_captures_left_in_a_spool() -> None:
-    newest = make_report(seen=10, queued=3, spooled=3, published=7, highest_sequence=10, final=True)
-    result = make_account(newest, arrived=7, highest=7)
-    assert result.gaps == SequenceGaps(dropped=0, waiting=3, unknown_tail=0, unexplained=0)
-
-
-def test_a_dead_producer_has_an_unknown_tail() -> None:
-    newest = make_report(
-        seen=20, dropped={"no_budget": 2}, queued=8, published=10, highest_sequence=20
-    )
-    result = make_account(newest, arrived=10, highest=13, silent=True)
-    assert (result.state, result.missing) == ("dead", 3)
-    # of 3 holes below the highest that arrived 2 are drops; 7 numbers were given after it
-    assert result.gaps == SequenceGaps(dropped=2, waiting=0, unknown_tail=8, unexplained=0)
-
-
-def test_published_events_that_did_not_arrive_are_unexplained() -> None:
-    newest = make_report(seen=20, queued=2, published=18, highest_sequence=20)
-    result = make_account(newest, arrived=13, highest=18, silent=True)
-    assert result.gaps == SequenceGaps(dropped=0, waiting=0, unknown_tail=2, unexplained=5)
-
-
-def test_events_after_the_last_report_of_a_dead_producer_are_unknown() -> None:
-    """It may have dropped the number 25, or had it in hand."""
-    newest = make_report(seen=20, published=20, highest_sequence=20)
-    result = make_account(newest, arrived=29, reported=20, highest=30, silent=True)
-    assert (result.given, result.missing) == (30, 1)
-    assert result.gaps == SequenceGaps(dropped=0, waiting=0, unknown_tail=1, unexplained=0)
+def test_every_hole_has_its_reason(subtests: pytest.Subtests) -> None:
+    """Each case: what was reported, what arrived, the state and the gaps, in their order."""
+    ended = {"seen": 10, "published": 7, "highest_sequence": 10, "final": True}
+    dropping = ended | {"dropped": {"left": 2, "refused": 1}}
+    silent = {"silent": True}
+    cases: list[tuple[str, dict[str, Any], dict[str, Any], str, tuple[int, int, int, int]]] = [
+        (
+            "a running one has all that did not arrive on the way",
+            {"seen": 12, "sampled_out": 2, "dropped": {"no_budget": 1}, "queued": 4}
+            | {"published": 5, "events": 9, "highest_sequence": 10},
+            {"arrived": 5, "highest": 7},
+            "running",
+            (1, 4, 0, 0),
+        ),
+        ("no tail", dropping, {"arrived": 7, "highest": 8}, "ended", (3, 0, 0, 0)),
+        ("lost", dropping, {"arrived": 6, "highest": 8} | silent, "ended", (3, 0, 0, 1)),
+        (
+            "waits for captures left in a spool",
+            ended | {"queued": 3, "spooled": 3},
+            {"arrived": 7, "highest": 7},
+            "ended",
+            (0, 3, 0, 0),
+        ),
+        (
+            # of 3 holes below the highest that arrived 2 are drops; 7 numbers were given after it
+            "an unknown tail",
+            {"seen": 20, "dropped": {"no_budget": 2}, "queued": 8, "published": 10}
+            | {"highest_sequence": 20},
+            {"arrived": 10, "highest": 13} | silent,
+            "dead",
+            (2, 0, 8, 0),
+        ),
+        (
+            "published, and did not arrive",
+            {"seen": 20, "queued": 2, "published": 18, "highest_sequence": 20},
+            {"arrived": 13, "highest": 18} | silent,
+            "dead",
+            (0, 0, 2, 5),
+        ),
+        (
+            "it may have dropped the number 25 after its last report, or had it in hand",
+            {"seen": 20, "published": 20, "highest_sequence": 20},
+            {"arrived": 29, "reported": 20, "highest": 30} | silent,
+            "dead",
+            (0, 0, 1, 0),
+        ),
+    ]
+    for name, report, arrivals, state, gaps in cases:
+        with subtests.test(name):
+            result = make_account(make_report(**report), **arrivals)
+            assert (result.state, result.gaps) == (state, SequenceGaps(*gaps))
+            top = max(report["highest_sequence"], arrivals["highest"])
+            assert (result.given, result.totals.closes) == (top, True)
+            assert result.missing == arrivals["highest"] - arrivals["arrived"]
 
 
 def test_a_spool_that_was_found_settles_what_was_queued() -> None:
@@ -108,11 +114,9 @@ def test_a_spool_may_hold_more_than_was_reported() -> None:
     assert both.unsettled == 0
 
 
-def test_a_producer_reported_only_by_the_finder_of_its_spool_is_dead() -> None:
-    assert make_account(make_report("q", seen=1, published=1), arrived=1, highest=1).state == "dead"
-
-
-def test_a_producer_that_never_reported_explains_nothing() -> None:
+def test_a_producer_without_a_report_of_its_own() -> None:
+    found = make_account(make_report("q", seen=1, published=1), arrived=1, highest=1)
+    assert found.state == "dead", "only the finder of its spool reported it"
     result = make_account(arrived=7, highest=10, reported=0)
     assert (result.state, result.heard_at, result.given) == ("unreported", None, 10)
     assert result.gaps == SequenceGaps(dropped=0, waiting=0, unknown_tail=0, unexplained=3)
@@ -120,9 +124,8 @@ def test_a_producer_that_never_reported_explains_nothing() -> None:
 
 def test_reports_books_that_do_not_close() -> None:
     for field in ("seen", "sampled_out", "queued", "published"):
-        assert not make_account(
-            make_report("p", **{field: 1}), arrived=0, highest=0
-        ).totals.closes, field
+        account = make_account(make_report("p", **{field: 1}), arrived=0, highest=0)
+        assert not account.totals.closes, field
 
 
 @st.composite

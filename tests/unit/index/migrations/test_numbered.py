@@ -8,18 +8,12 @@ from inference_store.index.schema import MIGRATIONS, Schema, newest
 from tests.unit.index.migrations.written import list_scripts
 
 
-def test_the_newest_file_is_the_head() -> None:
-    assert newest() == list_scripts(MIGRATIONS)[-1].revision
-
-
-def test_revisions_are_numbered_without_a_gap_and_in_one_line() -> None:
-    numbers = [script.revision for script in list_scripts(MIGRATIONS)]
+def test_revisions_are_numbered_without_a_gap_and_in_one_line(tmp_path: Path) -> None:
+    scripts = list_scripts(MIGRATIONS)
+    numbers = [script.revision for script in scripts]
     assert numbers == [f"{number + 1:04}" for number in range(len(numbers))]
-    for script in list_scripts(MIGRATIONS):
-        assert Path(script.path).name.startswith(f"{script.revision}_")
-
-
-def test_reports_a_missing_folder(tmp_path: Path) -> None:
+    assert [Path(script.path).name.partition("_")[0] for script in scripts] == numbers
+    assert newest() == numbers[-1]
     with pytest.raises(FileNotFoundError, match="no migrations in"):
         newest(tmp_path)
 

@@ -3,7 +3,6 @@
 import io
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from alembic import command
@@ -12,58 +11,35 @@ from alembic.script import Script, ScriptDirectory
 
 from inference_store.index.distribution import DISTRIBUTED
 
-
-@dataclass(frozen=True)
-class Form:
-    """A form of statement that the version before, or its traffic, does not survive."""
-
-    name: str
-    pattern: str
-    instead: str
-
-
 _NAME = r'(?:"[^"]+"|[a-z_][\w.]*)'
 _ALTER = rf"^ALTER TABLE (IF EXISTS |ONLY )*{_NAME}"
 _BIG_INDEX = "CREATE INDEX CONCURRENTLY in an autocommit_block(), partition by partition"
-REFUSED = (
-    Form("DROP TABLE", r"^DROP TABLE", "drop it a release after nothing uses it"),
-    Form("DROP COLUMN", r"\bDROP COLUMN", "drop it a release after nothing uses it"),
-    Form("DROP INDEX", r"^DROP INDEX", "drop it a release after nothing relies on it"),
-    Form("DROP CONSTRAINT", r"\bDROP CONSTRAINT", "an ON CONFLICT may name it: a release later"),
-    Form("DROP DEFAULT", r"\bDROP DEFAULT", "the version before relies on it"),
-    Form(
-        "ALTER TYPE", r"\bALTER (COLUMN )?\S+ (SET DATA )?TYPE\b", "add a column, fill it, switch"
-    ),
-    Form("SET NOT NULL", r"\bSET NOT NULL", "the version before may write NULL"),
-    Form("RENAME", r"\bRENAME\b", "add the new one, write both, switch"),
-    Form(
-        "ADD CONSTRAINT", r"\bADD (CONSTRAINT|PRIMARY KEY|UNIQUE|CHECK|FOREIGN)", "check it in code"
-    ),
-    Form(
-        "NOT NULL without default",
-        r"\bADD (COLUMN )?(?!.*\bDEFAULT\b).*\bNOT NULL",
-        "the version before does not write it: give it a default",
-    ),
-    Form(
-        "a default that rewrites the table",
-        r"\bADD (COLUMN )?.*\b(DEFAULT \w+\(|GENERATED|IDENTITY|SERIAL)",
-        "a constant default, and fill it in batches",
-    ),
-    Form("UPDATE or DELETE of a whole table", r"^(UPDATE|DELETE)\b", "a job, in batches"),
-    Form("TRUNCATE", r"^TRUNCATE", "a job, in batches"),
-    Form("CREATE UNIQUE INDEX", r"^CREATE UNIQUE INDEX", "what was written before may not be"),
-    Form("a blocking index", r"^CREATE INDEX (?!CONCURRENTLY|.*\bON ONLY\b)", _BIG_INDEX),
-    Form("LOCK TABLE", r"^LOCK\b", "it stops everybody"),
-    Form("VACUUM FULL or CLUSTER", r"^(VACUUM|CLUSTER|REINDEX)\b", "an operator's work"),
-)
+# Forms of statement that the version before, or its traffic, does not survive, and what to do.
+REFUSED = {
+    r"^DROP TABLE|\bDROP COLUMN": "drop it a release after nothing uses it",
+    r"^DROP INDEX": "drop it a release after nothing relies on it",
+    r"\bDROP CONSTRAINT": "an ON CONFLICT may name it: a release later",
+    r"\bDROP DEFAULT": "the version before relies on it",
+    r"\bALTER (COLUMN )?\S+ (SET DATA )?TYPE\b": "add a column, fill it, switch",
+    r"\bSET NOT NULL": "the version before may write NULL",
+    r"\bRENAME\b": "add the new one, write both, switch",
+    r"\bADD (CONSTRAINT|PRIMARY KEY|UNIQUE|CHECK|FOREIGN)": "check it in code",
+    r"\bADD (COLUMN )?(?!.*\bDEFAULT\b).*\bNOT NULL": "the version before does not write it: "
+    "give it a default",
+    # it rewrites the table
+    r"\bADD (COLUMN )?.*\b(DEFAULT \w+\(|GENERATED|IDENTITY|SERIAL)": "a constant default, and "
+    "fill it in batches",
+    r"^(UPDATE|DELETE|TRUNCATE)\b": "a job, in batches",
+    r"^CREATE UNIQUE INDEX": "what was written before may not be",
+    r"^CREATE INDEX (?!CONCURRENTLY|.*\bON ONLY\b)": _BIG_INDEX,
+    r"^LOCK\b": "it stops everybody",
+    r"^(VACUUM|CLUSTER|REINDEX)\b": "an operator's work",
+}
 # Tables with a row for each event, or many: building an index on them takes minutes.
-BIG = {table.name for table in DISTRIBUTED} | {
-    "dead_letter",
-    "erased_batch",
-    "erased_span",
-    "metadata_key_delta",
-    "parked_event",
-    "producer_sequence",
+BIG = {
+    *(table.name for table in DISTRIBUTED),
+    *("dead_letter", "erased_batch", "erased_span"),
+    *("metadata_key_delta", "parked_event", "producer_sequence"),
 }
 # Other statements about an existing table must be one of these.
 HARMLESS = (
@@ -108,9 +84,9 @@ def find_breaking_statements(sql: list[str], there: set[str]) -> Iterator[str]:
             continue
         if touched not in BIG and re.match("CREATE INDEX", line, re.I):
             continue
-        form_found = next((form for form in REFUSED if re.search(form.pattern, line, re.I)), None)
-        if form_found:
-            yield f"{form_found.name}: {form_found.instead}: {line[:120]}"
+        remedies = [REFUSED[pattern] for pattern in REFUSED if re.search(pattern, line, re.I)]
+        if remedies:
+            yield f"{remedies[0]}: {line[:120]}"
         elif not any(re.search(pattern, line, re.I) for pattern in HARMLESS):
             yield f"not known to be harmless: {line[:120]}"
 

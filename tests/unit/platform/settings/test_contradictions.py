@@ -20,6 +20,12 @@ OAUTH = {
     "kafka_oauth_client_secret": "s",
 }
 
+SSL = {"kafka_security_protocol": "SSL"}
+CERTIFICATE = {"kafka_certificate_file": "{certificate}"}
+KEYS = {"s3_access_key": "a", "s3_secret_key": "s"}
+DSN = "postgresql://h/d"
+NO_TLS = LOGIN | USER | {"kafka_security_protocol": "SASL_PLAINTEXT"}
+
 FIGHTS: list[tuple[dict[str, Any], str]] = [
     ({"kafka_sasl_mechanism": "PLAIN", **USER}, "$KAFKA_SASL_MECHANISM=PLAIN needs SASL_SSL"),
     ({"kafka_security_protocol": "SASL_SSL"}, "needs $KAFKA_SASL_MECHANISM"),
@@ -31,45 +37,29 @@ FIGHTS: list[tuple[dict[str, Any], str]] = [
     (OAUTH | {"kafka_oauth_token_url": "issuer"}, "$KAFKA_OAUTH_TOKEN_URL must begin with https"),
     (LOGIN | USER | {"kafka_oauth_scope": "s"}, "$KAFKA_OAUTH_SCOPE is set, but"),
     ({"kafka_ca_file": "{ca}"}, "$KAFKA_CA_FILE is set, but .*PLAINTEXT does not encrypt"),
+    (NO_TLS | {"kafka_ca_file": "{ca}"}, "$KAFKA_CA_FILE is set, but .*SASL_PLAINTEXT does not en"),
+    (SSL | CERTIFICATE, "$KAFKA_CERTIFICATE_FILE is set and $KAFKA_KEY_FILE is not"),
+    (SSL | {"kafka_key_password": "p"}, "$KAFKA_KEY_PASSWORD is set and $KAFKA_KEY_FILE is not"),
     (
-        LOGIN | USER | {"kafka_security_protocol": "SASL_PLAINTEXT", "kafka_ca_file": "{ca}"},
-        "$KAFKA_CA_FILE is set, but .*SASL_PLAINTEXT does not encrypt",
-    ),
-    (
-        {"kafka_security_protocol": "SSL", "kafka_certificate_file": "{certificate}"},
-        "$KAFKA_CERTIFICATE_FILE is set and $KAFKA_KEY_FILE is not",
-    ),
-    (
-        {"kafka_security_protocol": "SSL", "kafka_key_password": "p"},
-        "$KAFKA_KEY_PASSWORD is set and $KAFKA_KEY_FILE is not",
-    ),
-    (
-        {
-            "kafka_security_protocol": "SSL",
-            "kafka_certificate_file": "{certificate}",
-            "kafka_key_file": "{other_key}",
-        },
+        SSL | CERTIFICATE | {"kafka_key_file": "{other_key}"},
         "$KAFKA_CERTIFICATE_FILE and $KAFKA_KEY_FILE are no pair",
     ),
-    ({"kafka_security_protocol": "SSL", "kafka_ca_file": "{key}"}, "holds no certificates"),
-    ({"kafka_security_protocol": "SSL", "kafka_ca_file": "/nowhere"}, "not point to a file"),
+    (SSL | {"kafka_ca_file": "{key}"}, "holds no certificates"),
+    (SSL | {"kafka_ca_file": "/nowhere"}, "not point to a file"),
     ({"postgres_ca_file": "{ca}"}, "$POSTGRES_CA_FILE is set, but only $POSTGRES_TLS=verify-full"),
     (
         {"postgres_dsn": "postgresql://u:p@h/d", "postgres_password": "p"},
         "$POSTGRES_DSN has a password and $POSTGRES_PASSWORD is set",
     ),
     (
-        {"postgres_dsn": "postgresql://h/d?sslmode=require", "postgres_tls": "disable"},
+        {"postgres_dsn": f"{DSN}?sslmode=require", "postgres_tls": "disable"},
         "$POSTGRES_DSN names sslmode and $POSTGRES_TLS is set",
     ),
     ({"s3_encryption": "SSE-KMS"}, "$S3_ENCRYPTION=SSE-KMS needs $S3_KMS_KEY_ID"),
     ({"s3_sts_endpoint": "http://h"}, "$S3_STS_ENDPOINT must begin with https"),
     ({"s3_kms_key_id": "k"}, "$S3_KMS_KEY_ID is set, but only $S3_ENCRYPTION=SSE-KMS"),
     ({"s3_access_key": "a"}, "$S3_ACCESS_KEY is set and $S3_SECRET_KEY is not"),
-    (
-        {"s3_access_key": "a", "s3_secret_key": "s", "s3_role_arn": "r"},
-        "$S3_ACCESS_KEY and $S3_ROLE_ARN are set",
-    ),
+    (KEYS | {"s3_role_arn": "r"}, "$S3_ACCESS_KEY and $S3_ROLE_ARN are set"),
     ({"s3_endpoint": "http://h", "s3_ca_file": "{ca}"}, "$S3_CA_FILE is set, but .* is not https"),
     (
         {"admin_tls_certificate_file": "{certificate}"},
@@ -82,12 +72,8 @@ FIGHTS: list[tuple[dict[str, Any], str]] = [
 def files(tmp_path: Path) -> dict[str, Path]:
     authority = Authority(tmp_path)
     first, second = authority.issue("one"), authority.issue("other")
-    return {
-        "ca": authority.ca_file,
-        "certificate": first.certificate,
-        "key": first.key,
-        "other_key": second.key,
-    }
+    keys = {"key": first.key, "other_key": second.key}
+    return {"ca": authority.ca_file, "certificate": first.certificate, **keys}
 
 
 def test_they_are_refused_by_name(files: dict[str, Path], subtests: pytest.Subtests) -> None:
@@ -103,10 +89,10 @@ def test_they_are_refused_by_name(files: dict[str, Path], subtests: pytest.Subte
 def test_accepts_settings_that_fit_together() -> None:
     for fields in (
         LOGIN | USER,
-        LOGIN | USER | {"kafka_security_protocol": "SASL_PLAINTEXT"},
+        NO_TLS,
         OAUTH | {"kafka_oauth_scope": "s"},
         {"postgres_tls": "verify-full"},
-        {"postgres_dsn": "postgresql://h/d?sslmode=require"},
+        {"postgres_dsn": f"{DSN}?sslmode=require"},
         {"s3_encryption": "SSE-KMS", "s3_kms_key_id": "k"},
     ):
         make_settings(IngesterSettings, **fields)

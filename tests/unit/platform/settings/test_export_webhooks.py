@@ -10,11 +10,7 @@ from pydantic import ValidationError
 from yarl import URL
 
 from inference_store.platform.settings import ApiSettings, RetentionSettings
-from inference_store.platform.settings.web_origins import (
-    MOST_CHARACTERS,
-    read_origin,
-    read_origins,
-)
+from inference_store.platform.settings.web_origins import MOST_CHARACTERS, read_origin, read_origins
 from tests.settings import make_settings
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
