@@ -1,19 +1,89 @@
-"""A capture process that is a thread of the test's: with an S3 and a Kafka of its own."""
+"""A capture process that is a thread of the test's, and the S3 and the Kafka that it writes to."""
 
 import asyncio
 import os
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from io import BufferedReader
+from typing import Any
 
+import orjson
+from aiokafka.errors import KafkaConnectionError
+
+from inference_store.inference.errors import ObjectStoreUnavailable
+from inference_store.inference.events import StorageKey
+from inference_store.inference.producer_reports import ProducerReport, decode
+from inference_store.proxy.capture.captures import Captures
 from inference_store.proxy.capture.deliveries import Store, Topic
 from inference_store.proxy.capture.frames import Reader
 from inference_store.proxy.capture.handshake import read_handshake
+from inference_store.proxy.capture.prepared_capture import Message
 from inference_store.proxy.capture.process import Start
+from inference_store.proxy.capture.publisher import MessageRefused
 from inference_store.proxy.capture.recorder import Recorder
 from inference_store.proxy.capture.shared_counters import SharedCounters
-from inference_store.proxy.protocols import Protocol
+from inference_store.proxy.exchange import Exchange
+from inference_store.proxy.protocols import Call, Protocol
+from inference_store.proxy.rules import Rules
+from tests.exchanges import CALL, exchange, request_body
+from tests.polling import until
+
+
+@dataclass
+class Bucket:
+    """An S3."""
+
+    is_away: bool = False
+    objects: dict[str, bytes] = field(default_factory=dict)
+    at_once: int = 0
+    most_at_once: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def put(self, key: StorageKey, data: bytes, *, content_type: str) -> None:
+        assert content_type
+        with self._lock:
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            if self.is_away:
+                raise ObjectStoreUnavailable("away")
+            self.objects[key.key] = data
+        finally:
+            with self._lock:
+                self.at_once -= 1
+
+
+@dataclass
+class Log:
+    """A Kafka."""
+
+    is_away: bool = False
+    refuses: bool = False
+    bucket: Bucket = field(default_factory=Bucket)
+    events: list[tuple[str, int, dict[str, Any]]] = field(default_factory=list)
+    reports: list[ProducerReport] = field(default_factory=list)
+
+    async def publish(self, messages: Sequence[Message], *, producer: str, sequence: int) -> None:
+        if self.is_away:
+            raise KafkaConnectionError("away")
+        if self.refuses:
+            raise MessageRefused("too large")
+        for message in messages:
+            event = orjson.loads(message.value)
+            # blobs first
+            assert event["metadata_storage_key"] in self.bucket.objects
+            self.events.append((producer, sequence, event))
+
+    async def report(self, key: bytes, value: bytes) -> None:
+        if self.is_away:
+            raise KafkaConnectionError("away")
+        result = decode(value)
+        assert key.decode() == result.producer
+        self.reports.append(result)
+
+    async def close(self) -> None: ...
 
 
 def make_start(store: Store, topic: Topic, protocols: Mapping[str, Protocol]) -> Start:
@@ -58,3 +128,32 @@ def make_start(store: Store, topic: Topic, protocols: Mapping[str, Protocol]) ->
             raise AssertionError("it does not end")
 
     return Thread
+
+
+def hand_over(
+    captures: Captures,
+    count: int = 1,
+    *,
+    answer: bytes | None = None,
+    rules: Rules | None = None,
+) -> int:
+    """Hand over so many exchanges. Return how many were accepted."""
+    bodies = [request_body(id=str(number)) for number in range(count)]
+    return sum(hand_over_one(captures, exchange(body, answer), rules=rules) for body in bodies)
+
+
+def hand_over_one(
+    captures: Captures, sample: Exchange, call: Call = CALL, *, rules: Rules | None = None
+) -> bool:
+    """Hand over an exchange. Return whether it was accepted."""
+    reservation = captures.begin(sample.request.size)
+    if reservation is not None:
+        reservation.finish(sample, call, rules or Rules(), call.model or "m")
+    return reservation is not None
+
+
+async def wait_until_true(happened: Callable[[], bool]) -> None:
+    async def ask() -> bool:
+        return happened()
+
+    await until(ask, bool)

@@ -2,26 +2,19 @@
 
 import asyncio
 import os
-import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from aiokafka.errors import KafkaConnectionError
 
-from inference_store.inference.errors import ObjectStoreUnavailable
-from inference_store.inference.events import StorageKey
-from inference_store.inference.producer_reports import ProducerReport, decode
+from inference_store.inference.producer_reports import ProducerReport
 from inference_store.platform.settings import ProxySettings
+from inference_store.proxy.capture import shutdown_deadline
 from inference_store.proxy.capture.captures import Captures
-from inference_store.proxy.capture.prepared_capture import Message
-from inference_store.proxy.capture.publisher import MessageRefused
 from inference_store.proxy.capture.reservation import OVERHEAD
 from inference_store.proxy.exchange import Body
 from inference_store.proxy.protocols.protocol import Call, Protocol
@@ -30,7 +23,10 @@ from tests.exchanges import CALL, PROTOCOL, exchange, request_body
 from tests.polling import until
 from tests.settings import make_settings
 
-from .recording import make_start
+from .recording import Bucket, Log, hand_over, hand_over_one, make_start, wait_until_true
+
+PATIENT = 300.0
+"""Seconds in which a slow machine ends its work, too."""
 
 
 def broken(*_: Any) -> Any:
@@ -40,61 +36,6 @@ def broken(*_: Any) -> Any:
 DEFECT = Protocol(
     name="broken", title="", transport="rest", recognise=PROTOCOL.recognise, read=broken
 )
-
-
-@dataclass
-class Bucket:
-    """An S3."""
-
-    is_away: bool = False
-    objects: dict[str, bytes] = field(default_factory=dict)
-    at_once: int = 0
-    most_at_once: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def put(self, key: StorageKey, data: bytes, *, content_type: str) -> None:
-        assert content_type
-        with self._lock:
-            self.at_once += 1
-            self.most_at_once = max(self.most_at_once, self.at_once)
-        try:
-            if self.is_away:
-                raise ObjectStoreUnavailable("away")
-            self.objects[key.key] = data
-        finally:
-            with self._lock:
-                self.at_once -= 1
-
-
-@dataclass
-class Log:
-    """A Kafka."""
-
-    is_away: bool = False
-    refuses: bool = False
-    bucket: Bucket = field(default_factory=Bucket)
-    events: list[tuple[str, int, dict[str, Any]]] = field(default_factory=list)
-    reports: list[ProducerReport] = field(default_factory=list)
-
-    async def publish(self, messages: Sequence[Message], *, producer: str, sequence: int) -> None:
-        if self.is_away:
-            raise KafkaConnectionError("away")
-        if self.refuses:
-            raise MessageRefused("too large")
-        for message in messages:
-            event = orjson.loads(message.value)
-            # blobs first
-            assert event["metadata_storage_key"] in self.bucket.objects
-            self.events.append((producer, sequence, event))
-
-    async def report(self, key: bytes, value: bytes) -> None:
-        if self.is_away:
-            raise KafkaConnectionError("away")
-        result = decode(value)
-        assert key.decode() == result.producer
-        self.reports.append(result)
-
-    async def close(self) -> None: ...
 
 
 @asynccontextmanager
@@ -108,31 +49,14 @@ async def run_captures(log: Log, **changes: Any) -> AsyncIterator[Captures]:
     try:
         yield captures
     finally:
-        await captures.stop(5)
-
-
-def hand_over(captures: Captures, count: int = 1, *, rules: Rules | None = None) -> int:
-    """Hand over so many exchanges. Return how many were accepted."""
-    accepted = 0
-    for number in range(count):
-        body = request_body(id=str(number))
-        reservation = captures.begin(len(body))
-        if reservation is not None:
-            reservation.finish(exchange(body), CALL, rules or Rules(), "m")
-            accepted += 1
-    return accepted
+        await captures.stop(PATIENT)
 
 
 async def wait_for_report(log: Log, enough: Callable[[ProducerReport], bool]) -> ProducerReport:
-    """The newest report that is enough."""
-
-    async def last() -> ProducerReport | None:
-        return log.reports[-1] if log.reports else None
-
-    result = await until(last, lambda r: r is not None and enough(r))
-    assert result is not None
-    assert result.closes
-    return result
+    """Wait until the newest report is enough, and return it."""
+    await wait_until_true(lambda: bool(log.reports) and enough(log.reports[-1]))
+    assert log.reports[-1].closes
+    return log.reports[-1]
 
 
 async def test_every_exchange_is_published_once_under_its_own_sequence() -> None:
@@ -153,10 +77,7 @@ async def test_every_exchange_is_published_once_under_its_own_sequence() -> None
 async def test_a_batch_is_one_exchange_and_several_events() -> None:
     log = Log()
     async with run_captures(log) as captures:
-        body = request_body(b"one", b"two")
-        reservation = captures.begin(len(body))
-        assert reservation is not None
-        reservation.finish(exchange(body, b"{}"), CALL, Rules(), "m")
+        assert hand_over_one(captures, exchange(request_body(b"one", b"two"), b"{}"))
         report = await wait_for_report(log, lambda report: report.published == 1)
     assert (report.events, report.highest_sequence) == (2, 1)
     assert [(number, event["batch_index"]) for _, number, event in log.events] == [(1, 0), (1, 1)]
@@ -220,25 +141,17 @@ async def test_an_exchange_that_grows_waits_in_its_original_form() -> None:
     log.bucket.is_away = True
     small = {"proxy_capture_bytes": 200_000, "proxy_body_bytes": 100_000}
     async with run_captures(log, **small) as captures:
-        body = request_body()
         # both an object and a part of the event
         answer = orjson.dumps({"outputs": [{"data": "x" * 14_000}]})
-        accepted = 0
-        while (reservation := captures.begin(len(body))) is not None:
-            reservation.finish(exchange(body, answer), CALL, Rules(), "m")
-            accepted += 1
-        assert accepted > 20
-
-        async def held() -> int:
-            return captures._budget.held
-
-        await until(held, lambda size: size > 200_000)
+        accepted = hand_over(captures, 100, answer=answer)
+        assert 20 < accepted < 100
+        await wait_until_true(lambda: captures._budget.held > 200_000)
         waits = captures.waits["object store"]
         await until(waits, lambda why: why is not None)
-        assert await held() < 240_000
+        assert captures._budget.held < 240_000
         log.bucket.is_away = False
         await wait_for_report(log, lambda report: report.published == accepted)
-        assert await held() == 0
+        assert captures._budget.held == 0
 
 
 async def test_bodies_over_a_cap_and_too_many_chunks_are_not_kept() -> None:
@@ -265,9 +178,7 @@ async def test_bodies_over_a_cap_and_too_many_chunks_are_not_kept() -> None:
 async def test_counts_exchanges_that_cannot_become_events() -> None:
     log = Log()
     async with run_captures(log) as captures:
-        reservation = captures.begin(1)
-        assert reservation is not None
-        reservation.finish(exchange(), Call(DEFECT, "infer"), Rules(), "m")
+        hand_over_one(captures, exchange(), Call(DEFECT, "infer"))
         hand_over(captures)
         report = await wait_for_report(log, lambda report: report.published == 1)
         assert captures._budget.held == 0
@@ -288,17 +199,20 @@ async def test_at_its_end_it_drains_and_refuses_new_ones() -> None:
     log = Log()
     async with run_captures(log) as captures:
         hand_over(captures, 100)
-        assert await captures.stop(10) == 0
+        assert await captures.stop(PATIENT) == 0
         assert captures.begin(1) is None
     assert len(log.events) == 100
     assert log.reports[-1].final
 
 
-async def test_reports_captures_left_in_memory_as_lost() -> None:
+async def test_reports_captures_left_in_memory_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    # all of the grace is the final report's: there is no time to wait for the object store
+    monkeypatch.setattr(shutdown_deadline, "_REPORT_SECONDS", PATIENT)
+    monkeypatch.setattr(shutdown_deadline, "_REPORT_SHARE", 1.0)
     log = Log(bucket=Bucket(is_away=True))
-    async with run_captures(log) as captures:
+    async with run_captures(log, proxy_grace_seconds=PATIENT) as captures:
         hand_over(captures, 30)
-        assert await captures.stop(0.2) == 30
+        assert await captures.stop(PATIENT) == 30
     assert log.reports[-1].dropped == {"left": 30}
     assert log.reports[-1].closes
     assert log.events == []
@@ -320,13 +234,13 @@ async def test_a_spool_takes_what_is_left_and_the_next_one_publishes_it(
     log = Log(bucket=Bucket(is_away=True))
     async with run_captures(log, **spool) as first:
         hand_over(first, 30)
-        assert await first.stop(5) == 30
+        assert await first.stop(PATIENT) == 30
     last = log.reports[-1]
     assert (last.queued, last.spooled, last.final, last.dropped) == (30, 30, True, {})
     log.bucket.is_away = False
     async with run_captures(log, **spool) as second:
         hand_over(second, 3)
-        await until(_make_question(tmp_path, second.producer), bool)
+        await wait_until_alone(tmp_path, second.producer)
         await wait_for_report(log, lambda report: report.published == 3)
     counts = Counter(producer for producer, _, _ in log.events)
     assert counts == {first.producer: 30, second.producer: 3}
@@ -339,16 +253,13 @@ async def test_a_spool_takes_what_is_left_and_the_next_one_publishes_it(
     assert await asyncio.to_thread(os.listdir, tmp_path) == []
 
 
-def _make_question(root: Path, producer: str) -> Callable[[], Any]:
-    async def ask() -> bool:
-        result = await asyncio.to_thread(os.listdir, root)
-        return set(result) <= {producer, f"{producer}.lock"}
+async def wait_until_alone(root: Path, producer: str) -> None:
+    """Wait until no other producer has a folder in the spool."""
 
-    return ask
+    async def list_names() -> set[str]:
+        return set(await asyncio.to_thread(os.listdir, root))
 
-
-def has_spooled(report: ProducerReport, *, least: int) -> bool:
-    return report.spooled >= least
+    await until(list_names, lambda names: names <= {producer, f"{producer}.lock"})
 
 
 async def test_an_overflow_goes_to_disk_and_none_is_dropped(tmp_path: Path) -> None:
@@ -359,7 +270,7 @@ async def test_an_overflow_goes_to_disk_and_none_is_dropped(tmp_path: Path) -> N
         for accepted in range(5, 201, 5):
             assert hand_over(captures, 5) == 5, accepted
             # Memory has room for 25, and half of them are to stay there.
-            report = await wait_for_report(log, partial(has_spooled, least=accepted - 17))
+            report = await wait_for_report(log, lambda r, least=accepted - 17: r.spooled >= least)
         assert report.dropped == {}
         log.bucket.is_away = False
         await wait_for_report(log, lambda report: report.published == 200)
@@ -373,11 +284,11 @@ async def test_a_last_report_that_kafka_did_not_take_comes_with_the_next_one(
     log = Log(is_away=True)
     async with run_captures(log, **spool) as first:
         hand_over(first, 4)
-        assert await first.stop(5) == 4
+        assert await first.stop(PATIENT) == 4
     assert log.reports == []
     log.is_away = False
     async with run_captures(log, **spool) as second:
-        await until(_make_question(tmp_path, second.producer), bool)
+        await wait_until_alone(tmp_path, second.producer)
     of_first = [report for report in log.reports if report.reporter == first.producer]
     assert [(r.final, r.seen, r.spooled) for r in of_first] == [(True, 4, 4)]
     assert len(log.events) == 4

@@ -1,7 +1,8 @@
 """The api's registrations decide how requests are divided, and nothing waits for them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import base64
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,10 @@ from inference_store.proxy.capture.registrations import Registrations
 from inference_store.proxy.capture.work import Work
 from inference_store.proxy.protocols import PROTOCOLS, Call
 from inference_store.proxy.rules import Rules
-from tests.exchanges import exchange
-from tests.polling import until
+from tests.exchanges import exchange, png
 from tests.settings import make_settings
 
-from .recording import make_start
-from .test_captures import Log
-from .test_requests_rebuilt import CODED, make_json_tensor
+from .recording import Log, hand_over_one, make_start, wait_until_true
 
 DETECTION = {"model_id": "yolo", "task_type": "Object Detection", "output_mapping": None}
 ROWS = {"model_id": "rows", "task_type": None, "output_mapping": {"batched": True}}
@@ -38,8 +36,7 @@ def make_events(
     rules: Rules | None = None,
 ) -> list[dict[str, Any]]:
     """The events of a call."""
-    settings = make_settings(ProxySettings, proxy_upstream="http://up")
-    preparation = Preparation(settings, registered)
+    preparation = Preparation(make_settings(ProxySettings, proxy_upstream="http://up"), registered)
     call = Call(PROTOCOLS["v2"], "infer", model="yolo")
     sample = exchange(orjson.dumps({"inputs": inputs}), orjson.dumps({"outputs": outputs}))
     chosen = preparation.choose(Work(sample, call, rules or Rules(), "yolo"))
@@ -47,68 +44,59 @@ def make_events(
     return [orjson.loads(message.value) for message in preparation.prepare(chosen, "p", 1).messages]
 
 
-IMAGES = [make_json_tensor("images", "BYTES", [CODED, CODED])]
-ANSWERS = [make_json_tensor("out", "BYTES", ["[]", "[]"])]
-PIXELS = [{"name": "x", "datatype": "FP32", "shape": [2, 3], "data": [1, 2, 3, 4, 5, 6]}]
-SCORES = [{"name": "y", "datatype": "FP32", "shape": [2, 2], "data": [0.1, 0.9, 0.8, 0.2]}]
+def make_tensor(datatype: str, data: list[Any], **more: Any) -> dict[str, Any]:
+    return {"name": "t", "datatype": datatype, "shape": [len(data)], "data": data, **more}
+
+
+CODED = base64.b64encode(png()).decode()
+IMAGES = [make_tensor("BYTES", [CODED, CODED])]
+ANSWERS = [make_tensor("BYTES", ["[]", "[]"])]
+PIXELS = [make_tensor("FP32", [1, 2, 3, 4, 5, 6], shape=[2, 3])]
+SCORES = [make_tensor("FP32", [0.1, 0.9, 0.8, 0.2], shape=[2, 2])]
+DETECTOR = RegisteredModel(task_type="Object Detection")
 
 
 def test_a_registration_divides_images_in_one_tensor() -> None:
-    events_found = make_events(
-        IMAGES, ANSWERS, lambda _: RegisteredModel(task_type="Object Detection")
-    )
-    assert [event["batch_index"] for event in events_found] == [0, 1]
-    assert [event.get("flags") for event in events_found] == [None, None]
+    events = make_events(IMAGES, ANSWERS, lambda _: DETECTOR)
+    assert [event["batch_index"] for event in events] == [0, 1]
+    assert [event.get("flags") for event in events] == [None, None]
     # the event says what the file says: a registration may be changed, and rebuilt by
-    assert [event.get("task_type") for event in events_found] == [None, None]
+    assert [event.get("task_type") for event in events] == [None, None]
 
 
 def test_a_registration_divides_a_batched_tensor() -> None:
-    events_found = make_events(PIXELS, SCORES, lambda _: RegisteredModel(batched=True))
-    assert [event["batch_size"] for event in events_found] == [2, 2]
+    events = make_events(PIXELS, SCORES, lambda _: RegisteredModel(batched=True))
+    assert [event["batch_size"] for event in events] == [2, 2]
 
 
 def test_the_file_wins() -> None:
     rules = Rules(task_type="Text Generation")
-    events_found = make_events(
-        IMAGES, ANSWERS, lambda _: RegisteredModel(task_type="Object Detection"), rules
-    )
-    assert [event.get("flags") for event in events_found] == [None]
+    (event,) = make_events(IMAGES, ANSWERS, lambda _: DETECTOR, rules)
+    assert event.get("flags") is None
 
 
 def test_a_registration_is_the_one_of_the_models_id() -> None:
-    registered = {"7c1": RegisteredModel(task_type="Object Detection")}
+    registered = {"7c1": DETECTOR}
     assert len(make_events(IMAGES, ANSWERS, registered.get, Rules(model_id="7c1"))) == 2
     assert len(make_events(IMAGES, ANSWERS, registered.get)) == 1
 
 
-@pytest.mark.parametrize(
-    ("inputs", "outputs", "flags"),
-    [
+def test_flags_an_undivided_batch() -> None:
+    for inputs, outputs, flags in (
         (IMAGES, ANSWERS, ["batch_not_split"]),
         (PIXELS, SCORES, ["batch_not_split"]),
-        ([make_json_tensor("texts", "BYTES", ["a", "b"])], ANSWERS, None),
-        (
-            [make_json_tensor("image", "BYTES", [CODED])],
-            [make_json_tensor("out", "BYTES", ["[]"])],
-            None,
-        ),
-        (
-            [make_json_tensor("row", "FP32", [1, 2])],
-            [make_json_tensor("out", "FP32", [0.1, 0.9])],
-            None,
-        ),
-        (PIXELS, [make_json_tensor("out", "FP32", [0.1])], None),
-    ],
-)
-def test_flags_an_undivided_batch(inputs: Any, outputs: Any, flags: Any) -> None:
-    (event,) = make_events(inputs, outputs)
-    assert event.get("flags") == flags
+        ([make_tensor("BYTES", ["a", "b"])], ANSWERS, None),
+        ([make_tensor("BYTES", [CODED])], [make_tensor("BYTES", ["[]"])], None),
+        ([make_tensor("FP32", [1, 2])], [make_tensor("FP32", [0.1, 0.9])], None),
+        (PIXELS, [make_tensor("FP32", [0.1])], None),
+    ):
+        (event,) = make_events(inputs, outputs)
+        assert event.get("flags") == flags, (inputs, outputs)
 
 
 def test_outputs_that_fit_no_input_are_flagged() -> None:
-    outputs = [make_json_tensor(name, "BYTES", ["[]"]) for name in "abc"]
-    (event,) = make_events(IMAGES, outputs, lambda _: RegisteredModel(task_type="Object Detection"))
+    outputs = [make_tensor("BYTES", ["[]"], name=name) for name in "abc"]
+    (event,) = make_events(IMAGES, outputs, lambda _: DETECTOR)
     assert event["flags"] == ["batch_not_split"]
 
 
@@ -143,13 +131,6 @@ class Nonsense(Api):
         while self.endless:
             await answer.write(b" " * (1 << 20))
         return answer
-
-
-async def wait_until_true(happened: Callable[[], bool]) -> None:
-    async def ask() -> bool:
-        return happened()
-
-    await until(ask, bool, seconds=60)
 
 
 @asynccontextmanager
@@ -208,15 +189,12 @@ async def test_a_capture_process_divides_by_its_file_while_the_api_is_away(tmp_p
     log = Log()
     captures = Captures(settings, start=make_start(log.bucket, log, PROTOCOLS))
     await captures.start()
-    body = orjson.dumps({"inputs": IMAGES})
-    reservation = captures.begin(len(body))
-    assert reservation is not None
-    sample = exchange(body, orjson.dumps({"outputs": ANSWERS}))
-    reservation.finish(sample, Call(PROTOCOLS["v2"], "infer", model="yolo"), Rules(), "yolo")
+    sample = exchange(orjson.dumps({"inputs": IMAGES}), orjson.dumps({"outputs": ANSWERS}))
+    assert hand_over_one(captures, sample, Call(PROTOCOLS["v2"], "infer", model="yolo"))
     try:
         await wait_until_true(lambda: bool(log.events))
     finally:
-        await captures.stop(5)
+        await captures.stop(300)
     assert [event["batch_index"] for _, _, event in log.events] == [0, 1]
 
 
@@ -230,33 +208,33 @@ async def test_while_the_api_is_away_the_file_is_what_is_known(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == [path]  # noqa: ASYNC240
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"items": 3}', b'{"items": [1, {}]}'])
-async def test_a_broken_file_is_none(text: bytes, tmp_path: Path) -> None:
+async def test_a_broken_file_is_none(tmp_path: Path) -> None:
     path = tmp_path / "models.json"
-    path.write_bytes(text)
-    async with serve(Api(DETECTION)) as url, open_registrations(url, path) as registrations:
-        assert registrations.of("rows") is None
-        await wait_until_true(lambda: registrations.of("yolo") is not None)
+    async with serve(Api(DETECTION)) as url:
+        for text in (b"", b"{", b"[]", b'{"items": 3}', b'{"items": [1, {}]}'):
+            path.write_bytes(text)
+            async with open_registrations(url, path) as registrations:
+                assert registrations.of("rows") is None
+                await wait_until_true(lambda: registrations.of("yolo") is not None)
 
 
-async def test_a_key_that_may_not_read_changes_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("api", "key"),
+    [
+        pytest.param(Api(DETECTION), "another", id="a key that may not read"),
+        pytest.param(Nonsense(endless=False), KEY, id="no list of models"),
+        pytest.param(Nonsense(endless=True), KEY, id="a body without an end"),
+    ],
+)
+async def test_an_api_that_answers_nonsense_changes_nothing(
+    api: Api, key: str, tmp_path: Path
+) -> None:
     path = tmp_path / "models.json"
     path.write_bytes(orjson.dumps({"items": [ROWS]}))
-    api = Api(DETECTION)
     async with (
         serve(api) as url,
-        open_registrations(url, path, proxy_registry_key="another") as registrations,
+        open_registrations(url, path, proxy_registry_key=key) as registrations,
     ):
-        await wait_until_true(lambda: api.request_count > 2)
-        assert registrations.of("rows") == RegisteredModel(batched=True)
-
-
-@pytest.mark.parametrize("endless", [False, True])
-async def test_an_api_that_answers_nonsense_changes_nothing(endless: bool, tmp_path: Path) -> None:
-    path = tmp_path / "models.json"
-    path.write_bytes(orjson.dumps({"items": [ROWS]}))
-    api = Nonsense(endless=endless)
-    async with serve(api) as url, open_registrations(url, path) as registrations:
         await wait_until_true(lambda: api.request_count > 1)
         assert registrations.of("rows") == RegisteredModel(batched=True)
 
