@@ -105,8 +105,6 @@ async def test_stores_finds_and_erases(installation: Installation) -> None:
 async def test_reports_what_fails(installation: Installation, minio_server: S3) -> None:
     api, nobody = installation.api, f"http://127.0.0.1:{free_port()}"
     away = {"KAFKA_BOOTSTRAP_SERVERS": nobody.removeprefix("http://")}
-    proxy = ("--proxy", installation.proxy)
-    triples = ("--proxy-path", "/v2/models/triples/infer", "--proxy-request", REQUEST)
     cases: tuple[tuple[dict[str, str], tuple[str, ...], tuple[str, ...]], ...] = (
         (
             away,
@@ -116,14 +114,6 @@ async def test_reports_what_fails(installation: Installation, minio_server: S3) 
         ({"API_TOKEN": "another"}, ("--api", api), ("answered 401",)),
         ({}, ("--api", "store.example"), ("failed: 'store.example' is no address of an api",)),
         ({}, ("--api", nobody), ("does not answer",)),
-        ({}, (*proxy, *triples), ("triples/infer answered 404", "no such model")),
-        ({}, ("--proxy", nobody), (f"the proxy at {nobody} does not answer",)),
-        ({}, (*proxy, "--proxy-request", "{"), ("--proxy-request is no JSON",)),
-        (
-            {},
-            (*proxy, "--proxy-model", "another", "--seconds", "1"),
-            ("was not indexed within 1 s",),
-        ),
         (
             {},
             ("--api", api, "--seconds", "0.5"),
@@ -143,3 +133,20 @@ async def test_reports_what_fails(installation: Installation, minio_server: S3) 
         if changes is away:
             objects = minio_server.client().list_objects(bucket, recursive=True)
             assert [item.object_name for item in objects] == []
+
+
+async def test_reports_what_fails_of_a_call_through_the_proxy(installation: Installation) -> None:
+    await asyncio.to_thread(installation.ingester)
+    nobody = f"http://127.0.0.1:{free_port()}"
+    proxy, patient = ("--proxy", installation.proxy), ("--seconds", "300")
+    triples = ("--proxy-path", "/v2/models/triples/infer", "--proxy-request", REQUEST)
+    cases: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
+        ((*proxy, *triples, *patient), ("triples/infer answered 404", "no such model")),
+        (("--proxy", nobody, *patient), (f"the proxy at {nobody} does not answer",)),
+        ((*proxy, "--proxy-request", "{", *patient), ("--proxy-request is no JSON",)),
+        ((*proxy, "--proxy-model", "another", "--seconds", "1"), ("was not indexed within 1 s",)),
+    )
+    for arguments, sentences in cases:
+        code, output = await run_smoke(installation.environment, *arguments)
+        assert code == 1, (arguments, output)
+        assert [each for each in sentences if each not in output] == [], (arguments, output)

@@ -1,14 +1,23 @@
 """The client before the real api, over TCP."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
 import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+from starlette.types import ASGIApp
 
 from tests.both_clients import CLIENTS, Client
+from tests.integration.api.app_server import serve_app
 from tests.integration.api.conftest import (  # noqa: F401
     blobs,
     forget_apps,
     make_app,
     settings,
 )
+from tests.integration.api.hallway import make_frames
+from tests.integration.stored_inferences import store as store_inferences
 
 
 @pytest.fixture(params=CLIENTS, ids=lambda client: client.name)
@@ -16,3 +25,16 @@ def both(request: pytest.FixtureRequest) -> Client:
     """The client that blocks, and the one of an event loop."""
     chosen: Client = request.param
     return chosen
+
+
+@pytest.fixture
+async def frames(engine: AsyncEngine) -> None:
+    """Store the hundred frames of the docs."""
+    await store_inferences(engine, *make_frames())
+
+
+@asynccontextmanager
+async def open_api(app: ASGIApp, both: Client, key: str | None = None) -> AsyncIterator[Any]:
+    """A store that is served."""
+    async with serve_app(app) as http, both.open_store(str(http.base_url), key) as store:
+        yield store

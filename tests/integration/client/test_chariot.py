@@ -15,14 +15,13 @@ from inference_store_client.chariot import inference, models
 from inference_store_client.chariot.connection import disconnect
 from tests.integration.api.app_server import serve_app
 from tests.integration.api.conftest import MakeApp
-from tests.integration.api.hallway import MODEL, make_frames
+from tests.integration.api.hallway import MODEL
 from tests.integration.stored_inferences import NewInference, at, store
 
 
 @pytest.fixture
-async def connected(make_app: MakeApp, engine: AsyncEngine) -> AsyncIterator[None]:
+async def connected(make_app: MakeApp, frames: None) -> AsyncIterator[None]:  # noqa: ARG001
     """The functions ask a store with the hundred frames of the docs."""
-    await store(engine, *make_frames())
     async with serve_app(make_app()) as http:
         istore.connect(str(http.base_url))
         yield
@@ -41,7 +40,7 @@ def read_ids(request: models.NewGetInferencesRequest) -> list[str]:
 
 
 @pytest.mark.usefixtures("connected")
-async def test_filter_count_and_pages() -> None:
+async def test_filters_counts_pages_and_deletions() -> None:
     def ask() -> None:
         everything = models.NewGetInferencesRequest()
         assert len(read_ids(everything)) == 100
@@ -62,8 +61,28 @@ async def test_filter_count_and_pages() -> None:
         wrong = make_filter(models.MetadataFilterOperator.LESS_THAN, "x")
         with pytest.raises(InvalidRequest):
             read_ids(models.NewGetInferencesRequest(filters=wrong))
+        ask_by_every_operator()
+        # a deletion is an erasure
+        early = make_filter(models.MetadataFilterOperator.LESS_THAN, "8953")
+        deleted = istore.bulk_delete_inferences(MODEL, filter_=early)
+        assert sorted(map(str, deleted)) == ["frame-000", "frame-001", "frame-002"]
+        with pytest.raises(SettingsError, match="empty filter"):
+            istore.bulk_delete_inferences(MODEL, istore.BaseInferenceFilter())
 
     await asyncio.to_thread(ask)
+
+
+def ask_by_every_operator() -> None:
+    """Each is one of the store."""
+    lists = {"IN": ["9000"], "NOT_IN": ["9000"], "BETWEEN": ["8960", "9000"]}
+    for operator in models.MetadataFilterOperator:
+        is_text = operator is models.MetadataFilterOperator.LIKE
+        key = "data_source" if is_text else "frame_number"
+        kind = models.MetadataFilterType.STRING if is_text else models.MetadataFilterType.INT
+        value = "garden%" if is_text else lists.get(operator, "9000")
+        chosen = models.BaseInferenceFilter([models.MetadataFilter(key, kind, operator, value)])
+        request = models.NewGetInferencesRequest(filters=chosen)
+        assert 0 < inference.count_inferences(MODEL, request) < 100, operator
 
 
 async def test_one_inference_and_its_link(
@@ -91,31 +110,3 @@ async def test_one_inference_and_its_link(
         istore.connect(str(http.base_url))
         await asyncio.to_thread(ask)
         disconnect()
-
-
-@pytest.mark.usefixtures("connected")
-async def test_deletions_are_erasures() -> None:
-    def ask() -> None:
-        early = make_filter(models.MetadataFilterOperator.LESS_THAN, "8953")
-        deleted = istore.bulk_delete_inferences(MODEL, filter_=early)
-        assert sorted(map(str, deleted)) == ["frame-000", "frame-001", "frame-002"]
-        with pytest.raises(SettingsError, match="empty filter"):
-            istore.bulk_delete_inferences(MODEL, istore.BaseInferenceFilter())
-
-    await asyncio.to_thread(ask)
-
-
-@pytest.mark.usefixtures("connected")
-async def test_every_operator_is_one_of_the_store() -> None:
-    def ask() -> None:
-        lists = {"IN": ["9000"], "NOT_IN": ["9000"], "BETWEEN": ["8960", "9000"]}
-        for operator in models.MetadataFilterOperator:
-            is_text = operator is models.MetadataFilterOperator.LIKE
-            key = "data_source" if is_text else "frame_number"
-            kind = models.MetadataFilterType.STRING if is_text else models.MetadataFilterType.INT
-            value = "garden%" if is_text else lists.get(operator, "9000")
-            chosen = models.BaseInferenceFilter([models.MetadataFilter(key, kind, operator, value)])
-            request = models.NewGetInferencesRequest(filters=chosen)
-            assert 0 < inference.count_inferences(MODEL, request) < 100
-
-    await asyncio.to_thread(ask)

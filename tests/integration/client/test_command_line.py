@@ -35,9 +35,12 @@ _COLUMNS = "inference_id,metadata.frame_number,predictions.label"
 
 
 @pytest.fixture
-async def istore(make_app: MakeApp, engine: AsyncEngine, tmp_path: Path) -> AsyncIterator[Istore]:
+async def istore(
+    make_app: MakeApp,
+    frames: None,  # noqa: ARG001
+    tmp_path: Path,
+) -> AsyncIterator[Istore]:
     """The command line before a store with the hundred frames of the docs."""
-    await store(engine, *make_frames())
     async with serve_app(make_app()) as http:
         yield Istore(str(http.base_url), tmp_path)
 

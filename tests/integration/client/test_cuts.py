@@ -17,6 +17,7 @@ from tests.integration.api.conftest import MakeApp
 from tests.integration.stored_inferences import NewInference, at
 from tests.integration.stored_inferences import store as store_inferences
 
+from .conftest import open_api
 from .cutting_proxy import CuttingProxy, cutting_proxy
 from .storm import Storm
 
@@ -116,7 +117,7 @@ async def test_a_server_may_restart_amid_a_stream(
 
 async def test_a_storm_of_refusals_passes(make_app: MakeApp, both: Client) -> None:
     storm = Storm(make_app(), share=0.7, seed=5)
-    async with serve_app(storm) as http, both.open_store(str(http.base_url)) as store:
+    async with open_api(storm, both) as store:
         inferences = store.model("model").inferences("n < 500")
         assert await both.ask(inferences.count) == 500
         assert await read_ids(both, inferences) == _EXPECTED[-500:]

@@ -19,6 +19,7 @@ from tests.integration.api.conftest import MakeApp
 from tests.integration.stored_pictures import BIG, DETECTIONS, MODEL, store_pictures
 from tests.settings import TOKEN
 
+from .conftest import open_api
 from .istore import Istore
 from .storm import Storm
 
@@ -31,22 +32,15 @@ def list_names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("links", ["on", "off"])
-async def test_coco(
-    make_app: MakeApp,
-    engine: AsyncEngine,
-    blobs: Blobs,
-    bucket: str,
-    both: Client,
-    links: str,
-    tmp_path: Path,
-) -> None:
+@pytest.fixture(autouse=True)
+async def _stored(engine: AsyncEngine, blobs: Blobs, bucket: str) -> None:
     await store_pictures(engine, blobs, bucket)
+
+
+@pytest.mark.parametrize("links", ["on", "off"])
+async def test_coco(make_app: MakeApp, both: Client, links: str, tmp_path: Path) -> None:
     app = make_app(auth="on", api_token=TOKEN, presigned_urls=links)
-    async with (
-        serve_app(app) as http,
-        both.open_store(str(http.base_url), TOKEN) as store,
-    ):
+    async with open_api(app, both, TOKEN) as store:
         inferences = store.model(MODEL).inferences(sort="received_at")
         summary = await both.ask(lambda: inferences.to_coco(tmp_path / "street"))
         assert await both.ask(inferences.count) == summary.inferences
@@ -73,10 +67,7 @@ async def test_coco(
     assert len(coco["annotations"]) == DETECTIONS + DETECTIONS // 2 + 3
 
 
-async def test_from_the_command_line(
-    make_app: MakeApp, engine: AsyncEngine, blobs: Blobs, bucket: str, tmp_path: Path
-) -> None:
-    await store_pictures(engine, blobs, bucket)
+async def test_from_the_command_line(make_app: MakeApp, tmp_path: Path) -> None:
     folder = tmp_path / "street"
     async with serve_app(make_app()) as http:
         istore = Istore(str(http.base_url), tmp_path)
@@ -96,12 +87,9 @@ async def test_from_the_command_line(
     assert "remove" in forced.stderr
 
 
-async def test_a_storm_of_refusals_passes(
-    make_app: MakeApp, engine: AsyncEngine, blobs: Blobs, bucket: str, both: Client, tmp_path: Path
-) -> None:
-    await store_pictures(engine, blobs, bucket)
+async def test_a_storm_of_refusals_passes(make_app: MakeApp, both: Client, tmp_path: Path) -> None:
     storm = Storm(make_app(presigned_urls="off"), share=0.5, seed=3)
-    async with serve_app(storm) as http, both.open_store(str(http.base_url)) as store:
+    async with open_api(storm, both) as store:
         inferences = store.model(MODEL).inferences("ok")
         summary = await both.ask(lambda: inferences.to_coco(tmp_path / "street"))
     assert storm.refused > 5
@@ -110,25 +98,9 @@ async def test_a_storm_of_refusals_passes(
     assert len(uids) == summary.pictures == DETECTIONS + 4
 
 
-async def test_what_is_erased_is_in_no_dataset(
-    make_app: MakeApp, engine: AsyncEngine, blobs: Blobs, bucket: str, both: Client, tmp_path: Path
-) -> None:
-    await store_pictures(engine, blobs, bucket)
-    async with (
-        serve_app(make_app()) as http,
-        both.open_store(str(http.base_url)) as store,
-    ):
-        model = store.model(MODEL)
-        await both.ask((await both.ask(lambda: model.inference("street-0"))).erase)
-        summary = await both.ask(lambda: model.inferences("ok").to_yolo(tmp_path / "street"))
-    assert summary.left_out == {"not_a_picture": 1, "deleted": 1}
-    assert summary.pictures == DETECTIONS - 1 + 4
-
-
 async def test_it_needs_the_rights_to_export_and_to_read_inputs(
-    make_app: MakeApp, engine: AsyncEngine, blobs: Blobs, bucket: str, both: Client, tmp_path: Path
+    make_app: MakeApp, both: Client, tmp_path: Path
 ) -> None:
-    await store_pictures(engine, blobs, bucket)
     async with AsyncExitStack() as stack:
         app = make_app(auth="on", api_token=TOKEN)
         url = str((await stack.enter_async_context(serve_app(app))).base_url)

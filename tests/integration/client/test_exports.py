@@ -1,7 +1,6 @@
 """Exports by both clients and by the command line, from the real api and the retention service."""
 
 import asyncio
-import hashlib
 import json
 import re
 import signal
@@ -18,9 +17,8 @@ from inference_store_client import Conflict, ExportFailed, field
 from tests.both_clients import Client
 from tests.integration.api.app_server import serve_app
 from tests.integration.api.conftest import MakeApp
-from tests.integration.api.hallway import MODEL, make_frames
+from tests.integration.api.hallway import MODEL
 from tests.integration.api.test_erasures import make_run_retention
-from tests.integration.stored_inferences import store as store_inferences
 from tests.polling import until
 
 from .istore import Istore
@@ -53,9 +51,8 @@ def run_turn(
 
 
 @pytest.fixture
-async def paused_url(make_app: MakeApp, engine: AsyncEngine) -> AsyncIterator[str]:
+async def paused_url(make_app: MakeApp, frames: None) -> AsyncIterator[str]:  # noqa: ARG001
     """The address of a store with the hundred frames of the docs, whose retention does not run."""
-    await store_inferences(engine, *make_frames())
     async with serve_app(make_app(export_confirm_above=95)) as http:
         yield str(http.base_url)
 
@@ -155,26 +152,3 @@ async def test_what_was_erased_of_an_export_is_listed(
     head, row = table.stdout.splitlines()
     assert head.split() == ["uid", "inferences", "scope", "erased_at", "erasure"]
     assert row.split()[0] == str(inference.uid)
-
-
-async def test_a_part_that_was_changed_in_the_bucket_is_named(
-    url: str, blobs: Blobs, tmp_path: Path
-) -> None:
-    istore, folder = Istore(url, tmp_path), tmp_path / "frames"
-    words = ("export", MODEL, "--job", "--filter", "ok", "--format", "jsonl", "-o")
-    ended = await istore.run(*words, str(tmp_path / "before"))
-    assert ended.returncode == 0, ended.stderr
-    listed = await istore.run("exports", "list", "--format", "jsonl")
-    id = json.loads(listed.stdout)["id"]
-    bucket = blobs.buckets.default
-    keys = [item.place for item in blobs.page(bucket, f"exports/{id}/parts/", after="", limit=9)]
-    blobs.put(keys[1], b"tampered\n", content_type="application/x-ndjson")
-    tampered = await istore.run("exports", "get", id, "-o", str(folder))
-    assert (tampered.returncode, folder.exists()) == (1, False)
-    written = (tmp_path / "before" / "part-00002.jsonl").read_bytes()
-    hashes = [hashlib.sha256(content).hexdigest() for content in (b"tampered\n", written)]
-    assert tampered.stderr == (
-        f"part 2 of export {id} is damaged: the bytes in the bucket are not those that the store"
-        f" wrote. Their SHA-256 is {hashes[0]}, and the manifest has {hashes[1]}. Tell the operator"
-        " of the store, and request the export again\n"
-    )

@@ -1,12 +1,10 @@
 """What the client asks the real api: filters, blobs, retention, erasure, rights."""
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from decimal import Decimal
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.inference.events import StorageKey
@@ -31,14 +29,9 @@ from tests.integration.stored_inferences import NewInference, at
 from tests.integration.stored_inferences import store as store_inferences
 from tests.settings import TOKEN
 
+from .conftest import open_api
+
 _BIG = 123456789012345678901234567890
-
-
-@asynccontextmanager
-async def open_api(app: FastAPI, both: Client, key: str | None = None) -> AsyncIterator[Any]:
-    """A store that is served."""
-    async with serve_app(app) as http, both.open_store(str(http.base_url), key) as store:
-        yield store
 
 
 async def read_ids(both: Client, inferences: Any) -> list[str]:
@@ -46,26 +39,20 @@ async def read_ids(both: Client, inferences: Any) -> list[str]:
 
 
 @pytest.mark.long
-async def test_an_expression_asks_for_the_same_as_its_text(
-    make_app: MakeApp, engine: AsyncEngine, both: Client
-) -> None:
-    await store_inferences(engine, *make_frames())
+@pytest.mark.usefixtures("frames")
+async def test_an_expression_asks_for_the_same_as_its_text(make_app: MakeApp, both: Client) -> None:
     async with open_api(make_app(), both) as store:
         model = store.model(MODEL)
         answers = {}
         for text, expression in EXAMPLES.items():
             of_text = await read_ids(both, model.inferences(text))
             answers[text] = of_text, await read_ids(both, model.inferences(expression))
-    assert {
-        text for text, (of_text, of_expression) in answers.items() if of_text != of_expression
-    } == set()
+    assert [text for text, (of_text, others) in answers.items() if of_text != others] == []
     assert sum(0 < len(ids) < 100 for ids, _ in answers.values()) > 35
 
 
-async def test_pages_streams_and_counts_agree(
-    make_app: MakeApp, engine: AsyncEngine, both: Client
-) -> None:
-    await store_inferences(engine, *make_frames())
+@pytest.mark.usefixtures("frames")
+async def test_pages_streams_and_counts_agree(make_app: MakeApp, both: Client) -> None:
     async with open_api(make_app(), both) as store:
         wanted = (meta.frame_number > 9000) & prediction(predicted.score < 0.4, label="person")
         inferences = store.model(MODEL).inferences(wanted, since=at(0), sort="frame_number")
