@@ -1,6 +1,6 @@
 """kill -9 of the ingester before and after every effect it has on the world."""
 
-import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,11 +9,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import dead_letters, parked, registrations
 from inference_store.index.accounting import Outcome
+from inference_store.index.dead_letters import Selection
 from inference_store.index.registrations import Details
 from inference_store.index.tables import inference
 from inference_store.platform.failpoints import FAILPOINTS
 from tests.e2e.faults.books_close import check_ingested, counted
 from tests.e2e.faults.traffic import Published, make_captures
+from tests.kill_chain import KillChain, chain_kills
 from tests.polling import until
 from tests.producer import Capture
 from tests.servers.fixtures import unique
@@ -21,130 +23,115 @@ from tests.servers.minio import S3
 from tests.servers.plugin import faults
 from tests.service_process import Service
 
-_SIGKILL = 137
 _FIRST_OR_LATER = ("1", faults("2"))
+# The first ones need a database in which partitions are missing.
 INGESTER_FAILPOINTS = [
-    name for name in FAILPOINTS if name.startswith(("ingester.", "partitions.create"))
+    *(name for name in FAILPOINTS if name.startswith("partitions.create")),
+    *(name for name in FAILPOINTS if name.startswith("ingester.")),
 ]
 RETRY_FAILPOINTS = [name for name in INGESTER_FAILPOINTS if name.startswith("ingester.retry")]
 # Names that a parked event or a redriven dead letter passes as well.
 REDRIVE_FAILPOINTS = [*RETRY_FAILPOINTS, "ingester.write.children", "ingester.sidecar.after"]
+# How many events each kill meets, and how many whose blobs come late.
+_FEW, _LATE = 12, 5
 
 
-async def wait_until_killed(service: Service) -> None:
-    """Wait until the failpoint has killed it."""
-    code = await asyncio.to_thread(service.process.wait, 300)
-    assert code == _SIGKILL, service.text[-4000:]
-
-
-def enable_sidecars(failpoint: str, environment: dict[str, str]) -> bool:
-    """Turn sidecars on if the failpoint is about them. Return whether it is."""
-    if ".sidecar." not in failpoint:
-        return False
+@pytest.fixture
+def service(
+    environment: dict[str, str], shared_bucket: str, minio_server: S3, tmp_path: Path
+) -> Iterator[Service]:
+    """Start an ingester that writes sidecars, and delete them: the bucket is the module's."""
     environment["INFERENCE_STORE_INGESTER_SIDECARS"] = "on"
-    return True
+    service = Service("ingester", environment, tmp_path)
+    yield service
+    service.stop()
+    for listed in minio_server.client().list_objects(shared_bucket, "sidecars/", recursive=True):
+        minio_server.client().remove_object(shared_bucket, str(listed.object_name))
 
 
-async def check_sidecars(engine: AsyncEngine, s3: S3, bucket: str) -> None:
-    """Every stored inference has its sidecar, and there is no other."""
+def start_again(service: Service, failpoint: str | None) -> None:
+    """Start it in a new group: the dead member would be waited for."""
+    service.restart(FAILPOINT=failpoint, KAFKA_GROUP=unique("group"))
+
+
+async def check_everything(engine: AsyncEngine, published: Published, s3: S3, bucket: str) -> None:
+    """Check that every event is stored once, and has its sidecar, and that there is no other."""
+    records = published.records
+    await check_ingested(engine, published.captures, bucket, records=records, sidecars=True)
     async with engine.connect() as connection:
         keys = set((await connection.execute(select(inference.c.sidecar_storage_key))).scalars())
     listed = s3.client().list_objects(bucket, prefix="sidecars/", recursive=True)
     assert {f"s3://{bucket}/{listed_object.object_name}" for listed_object in listed} == keys
 
 
-def forget_sidecars(s3: S3, bucket: str) -> None:
-    """The bucket is the module's, and its captures are those of every test."""
-    for listed_object in s3.client().list_objects(bucket, prefix="sidecars/", recursive=True):
-        s3.client().remove_object(bucket, str(listed_object.object_name))
-
-
-def start_again(service: Service) -> None:
-    """Start it without the failpoint. In a new group: the dead member would be waited for."""
-    service.restart(FAILPOINT=None, KAFKA_GROUP=unique("group"))
-
-
 @pytest.mark.kills
 @pytest.mark.parametrize("nth", _FIRST_OR_LATER)
-@pytest.mark.parametrize("failpoint", INGESTER_FAILPOINTS)
+@chain_kills(INGESTER_FAILPOINTS)
 async def test_killed_at(
-    failpoint: str,
+    kills: KillChain,
     nth: str,
-    environment: dict[str, str],
+    service: Service,
     published: Published,
     many: list[Capture],
     engine: AsyncEngine,
     shared_bucket: str,
     minio_server: S3,
-    tmp_path: Path,
 ) -> None:
-    environment["INFERENCE_STORE_FAILPOINT"] = f"{failpoint}:{nth}"
-    sidecars = enable_sidecars(failpoint, environment)
-    late = make_captures(range(5), prefix=unique("late"))
-    await published.producer.put_all(late, "data", "metadata")
-    await published.publish(late)
-    await published.publish(many, again=60)
-    service = Service("ingester", environment, tmp_path)
-    try:
+    service.kill()
+    rest = list(many)
+
+    async def count_parked() -> int:
+        async with engine.connect() as connection:
+            return await parked.waiting(connection)
+
+    for turn, failpoint in enumerate(kills):
+        some, rest = rest[:_FEW], rest[_FEW:]
+        await published.publish(some, again=3)
+        numbers = range(1000 + turn * _LATE, 1000 + (turn + 1) * _LATE)
+        late = make_captures(numbers, prefix=unique("late"))
+        if failpoint in RETRY_FAILPOINTS:
+            await published.producer.put_all(late, "data", "metadata")
+            await published.publish(late)
+        start_again(service, f"{failpoint}:{nth}")
         if failpoint in RETRY_FAILPOINTS:
             # A slow machine retries, and is killed, before the last of them is parked.
-            await until(
-                lambda: _count_parked(engine),
-                lambda waiting: waiting == len(late) or not service.process.running,
-            )
-        await published.producer.put_all(late, "response")
-        await wait_until_killed(service)
-        start_again(service)
-        records = published.records
-        await check_ingested(
-            engine, published.captures, shared_bucket, records=records, sidecars=sidecars
-        )
-        if sidecars:
-            await check_sidecars(engine, minio_server, shared_bucket)
-    finally:
-        service.stop()
-        forget_sidecars(minio_server, shared_bucket)
-
-
-async def _count_parked(engine: AsyncEngine) -> int:
-    async with engine.connect() as connection:
-        return await parked.waiting(connection)
+            await until(count_parked, lambda count: count >= _LATE or not service.process.running)
+            await published.producer.put_all(late, "response")
+        await kills.wait_until_killed(service)
+    await published.publish(rest, again=len(rest) // 5)
+    start_again(service, None)
+    await check_everything(engine, published, minio_server, shared_bucket)
 
 
 @pytest.mark.kills
 @pytest.mark.parametrize("nth", _FIRST_OR_LATER)
-@pytest.mark.parametrize("failpoint", REDRIVE_FAILPOINTS)
+@chain_kills(REDRIVE_FAILPOINTS)
 async def test_killed_while_redriving_dead_letters(
-    failpoint: str,
+    kills: KillChain,
     nth: str,
-    environment: dict[str, str],
+    service: Service,
     published: Published,
-    many: list[Capture],
     engine: AsyncEngine,
     shared_bucket: str,
     minio_server: S3,
-    tmp_path: Path,
 ) -> None:
-    sidecars = enable_sidecars(failpoint, environment)
-    await published.publish(many[:12], again=3)
-    environment["INFERENCE_STORE_INGESTER_UNKNOWN_MODELS"] = "refuse"
-    service = Service("ingester", environment, tmp_path)
-    try:
-        await until(lambda: counted(engine), lambda result: result[Outcome.DEAD] == 15)
-        service.kill()
+    """The events of a model for each kill, all of which are unknown at first."""
+    service.kill()
+    models = [f"model-{number}" for number in range(len(kills.failpoints))]
+    for model_id in models:
+        some = make_captures(range(_FEW), model_id=model_id)
+        await published.producer.put_all(some)
+        await published.publish(some, again=3)
+    service.restart(INGESTER_UNKNOWN_MODELS="refuse")
+    await until(lambda: counted(engine), lambda result: result[Outcome.DEAD] == published.records)
+    service.kill()
+    for failpoint, model_id in zip(kills, models, strict=True):
         async with engine.begin() as connection:
-            await registrations.put(connection, many[0].model_id, Details())
-            assert await dead_letters.redrive(connection, dead_letters.Selection()) == 15
-        service.restart(FAILPOINT=f"{failpoint}:{nth}", KAFKA_GROUP=unique("group"))
-        await wait_until_killed(service)
-        start_again(service)
-        await until(lambda: counted(engine), lambda result: not result[Outcome.DEAD])
-        records = published.records
-        await check_ingested(
-            engine, published.captures, shared_bucket, records=records, sidecars=sidecars
-        )
-        if sidecars:
-            await check_sidecars(engine, minio_server, shared_bucket)
-    finally:
-        service.stop()
-        forget_sidecars(minio_server, shared_bucket)
+            await registrations.put(connection, model_id, Details())
+            selection = Selection(model_id=model_id)
+            assert await dead_letters.redrive(connection, selection) == _FEW + 3
+        start_again(service, f"{failpoint}:{nth}")
+        await kills.wait_until_killed(service)
+    start_again(service, None)
+    await until(lambda: counted(engine), lambda result: not result[Outcome.DEAD])
+    await check_everything(engine, published, minio_server, shared_bucket)
