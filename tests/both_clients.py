@@ -22,7 +22,7 @@ class Client:
 
     name: str
 
-    def make_store(self, url: str, key: str | None = None, **options: Any) -> Any:
+    def make_store(self, url: str | None, key: str | None = None, **options: Any) -> Any:
         """Make a store at an address."""
         make = Store if self.name == "sync" else AsyncStore
         return make(url, key, **{"retries": QUICK, **options})

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from inference_store_client.commands import (
     Close,
@@ -16,14 +16,56 @@ from inference_store_client.commands import (
     Wait,
 )
 from inference_store_client.errors import ConnectionFailed
+from inference_store_client.origin import Origin
+from inference_store_client.question import Question
+from inference_store_client.requests import Request
+from inference_store_client.retries import Retries
+from inference_store_client.settings import ClientSettings
 from tests.both_clients import make_item
 
 Line = dict[str, Any]
+Pieces = Iterator[bytes | Failure]
+SETTINGS: Final = ClientSettings(Origin("https://store.example"), retries=Retries(attempts=4))
+QUESTION: Final = Question(path="/v1/models/m/inferences", filter="n > 1")
+CUT: Final = Failure(ConnectionFailed("cut"))
+
+
+@dataclass(slots=True)
+class Performance:
+    """What commands lead to, and what was performed."""
+
+    delivered: list[Any] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
+    closed: int = 0
+    result: Any = None
+
+    def run(self, steps: Steps[Any], open: Callable[[Request], tuple[Response, Pieces]]) -> None:
+        """Perform the commands. `open`: answers a request, and with which pieces."""
+        pieces: Pieces = iter(())
+        outcome: Any = None
+        while True:
+            try:
+                command = steps.send(outcome)
+            except StopIteration as end:
+                self.result = end.value
+                return
+            outcome = None
+            match command:
+                case Open(request):
+                    outcome, pieces = open(request)
+                case Read():
+                    outcome = next(pieces)
+                case Wait(seconds):
+                    self.waits.append(seconds)
+                case Deliver(items):
+                    self.delivered += items
+                case Close():
+                    self.closed += 1
 
 
 @dataclass(slots=True)
 class FakeStore:
-    """Streams `count` inferences after a cursor. `cut`: how much of the next connection comes.
+    """Streams `count` inferences after a cursor. `cuts`: how much of the next connection comes.
 
     A connection that is cut ends with a failure, or as if it were whole if `is_silent`.
     """
@@ -34,11 +76,8 @@ class FakeStore:
     is_silent: bool = False
     change_end: Callable[[Line], Line] = lambda end: end
     refusals: list[Response] = field(default_factory=list)
-    waits: list[float] = field(default_factory=list)
     bodies: list[Line] = field(default_factory=list)
-    closed: int = 0
-    result: Any = None
-    """What the commands led to."""
+    performance: Performance = field(default_factory=Performance)
     encode_columns: Callable[[int], bytes] | None = None
     """Encodes something else than lines."""
     is_searching: bool = False
@@ -47,49 +86,28 @@ class FakeStore:
     """Of each answer that is a stream."""
     arrivals: list[Line] = field(default_factory=list)
     """What a page has after the last inference."""
-    _pieces: Iterator[bytes | Failure] = field(default_factory=lambda: iter(()))
 
     def drive(self, steps: Steps[Any]) -> list[Any]:
         """Perform the commands; return what they deliver."""
-        delivered: list[Any] = []
-        outcome: Any = None
-        while True:
-            try:
-                command = steps.send(outcome)
-            except StopIteration as end:
-                self.result = end.value
-                return delivered
-            outcome = None
-            match command:
-                case Open(request):
-                    assert request.body is not None
-                    self.bodies.append(json.loads(request.body))
-                    outcome = self._open()
-                case Read():
-                    outcome = next(self._pieces)
-                case Wait(seconds):
-                    self.waits.append(seconds)
-                case Deliver(items):
-                    delivered += items
-                case Close():
-                    self.closed += 1
+        self.performance.run(steps, self._open)
+        return self.performance.delivered
 
-    def _open(self) -> Response:
+    def _open(self, request: Request) -> tuple[Response, Pieces]:
+        assert request.body is not None
+        body = json.loads(request.body)
+        self.bodies.append(body)
         if self.refusals:
             refusal = self.refusals.pop(0)
-            self._pieces = iter([refusal.content, b""])
-            return Response(refusal.status, refusal.headers)
-        cursor = self.bodies[-1].get("cursor")
-        if "limit" in self.bodies[-1]:
-            return self._open_page(int(cursor or 0))
-        self._pieces = self._cut(self.encode(0 if cursor is None else int(cursor)))
-        return Response(200, self.headers)
+            return Response(refusal.status, refusal.headers), iter([refusal.content, b""])
+        begin = int(body.get("cursor") or 0)
+        if "limit" in body:
+            return Response(200), iter([self._encode_page(begin), b""])
+        return Response(200, self.headers), self._cut(self.encode(begin))
 
-    def _open_page(self, begin: int) -> Response:
+    def _encode_page(self, begin: int) -> bytes:
         items = [make_item(number) for number in range(begin, self.count)][:50] or self.arrivals
         page = {"items": items, "next": None, "searched_back_to": None, "warnings": []}
-        self._pieces = iter([json.dumps(page).encode(), b""])
-        return Response(200)
+        return json.dumps(page).encode()
 
     def encode(self, begin: int) -> bytes:
         """Return the lines after the first `begin` inferences."""
@@ -102,9 +120,13 @@ class FakeStore:
         every = [*([searching] if self.is_searching else []), *lines, self.change_end(end)]
         return b"".join(json.dumps(line).encode() + b"\n" for line in every)
 
-    def _cut(self, content: bytes) -> Iterator[bytes | Failure]:
+    def _cut(self, content: bytes) -> Pieces:
         cut = next(self.cuts)
-        whole = content if cut is None else content[:cut]
-        for begin in range(0, len(whole), self.piece_bytes):
-            yield whole[begin : begin + self.piece_bytes]
-        yield b"" if cut is None or self.is_silent else Failure(ConnectionFailed("cut"))
+        yield from cut_up(content if cut is None else content[:cut], self.piece_bytes)
+        yield b"" if cut is None or self.is_silent else CUT
+
+
+def cut_up(content: bytes, size: int) -> Iterator[bytes]:
+    """Yield the content in pieces."""
+    for begin in range(0, len(content), size):
+        yield content[begin : begin + size]

@@ -2,10 +2,11 @@
 
 import inspect
 import json
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
+from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -27,11 +28,14 @@ from inference_store_client import (
     UnexpectedAnswer,
     meta,
 )
+from inference_store_client.commands import Failure
+from inference_store_client.retries import read_retry_after
 from tests.both_clients import Client, Recorded, make_item, make_problem
 
 _PATH = "/v1/models/hallway%2Fdetector/inferences"
 _COUNT = {"count": 17, "warnings": []}
 _KEY = "the-key"
+_CHANGES = (("DELETE", "/v1/holds/1"), ("POST", "/v1/holds"))
 
 
 def answer(body: Any, status: int = 200, **headers: str) -> httpx.Response:
@@ -108,85 +112,78 @@ async def test_warnings_are_warnings_of_python(client: Client) -> None:
         await client.ask(ask_count(client.make_answered(recorded)))
 
 
-@pytest.mark.parametrize(
-    "trouble",
-    [
+async def test_a_read_is_sent_again(client: Client) -> None:
+    troubles: list[httpx.Response | Exception] = [
         make_problem(429),
         make_problem(503, "busy"),
         httpx.Response(502, text="Bad gateway"),
         httpx.ConnectError("refused"),
         httpx.RemoteProtocolError("cut"),
         httpx.ReadTimeout("slow"),
-    ],
-    ids=lambda trouble: str(getattr(trouble, "status_code", trouble)),
-)
-async def test_a_read_is_sent_again(
-    client: Client, trouble: httpx.Response | BaseException
-) -> None:
-    recorded = Recorded([trouble] * 5 + [answer(_COUNT)])
-    assert await client.ask(ask_count(client.make_answered(recorded))) == 17
-    assert len(recorded.requests) == 6
-
-
-@pytest.mark.parametrize(
-    ("trouble", "error"),
-    [
-        (make_problem(429), TooManyRequests),
-        (make_problem(503), Unavailable),
-        (httpx.ConnectError("refused"), ConnectionFailed),
-    ],
-)
-async def test_it_is_not_sent_again_for_ever(
-    client: Client, trouble: httpx.Response | Exception, error: type[StoreError]
-) -> None:
-    recorded = Recorded([trouble] * 3)
-    store = client.make_answered(recorded, retries=Retries(attempts=3, first_wait_seconds=0))
-    with pytest.raises(error):
-        await client.ask(ask_count(store))
+    ]
+    recorded = Recorded([*troubles[:5], answer(_COUNT), *troubles[5:], answer(_COUNT)])
+    store = client.make_answered(recorded)
+    assert [await client.ask(ask_count(store)) for _ in range(2)] == [17, 17]
     assert not recorded.answers
 
 
-async def test_retry_after_is_honoured(client: Client) -> None:
-    recorded = Recorded([make_problem(429, **{"Retry-After": "1"}), answer(_COUNT)])
-    store = client.make_answered(recorded)
-    began = time.monotonic()
-    assert await client.ask(ask_count(store)) == 17
-    assert time.monotonic() - began >= 1
+async def test_it_is_not_sent_again_for_ever(client: Client) -> None:
+    cases: list[tuple[httpx.Response | Exception, type[StoreError]]] = [
+        (make_problem(429), TooManyRequests),
+        (make_problem(503), Unavailable),
+        (httpx.ConnectError("refused"), ConnectionFailed),
+    ]
+    for trouble, error in cases:
+        recorded = Recorded([trouble] * 3)
+        store = client.make_answered(recorded, retries=Retries(attempts=3, first_wait_seconds=0))
+        with pytest.raises(error):
+            await client.ask(ask_count(store))
+        assert not recorded.answers, trouble
+
+
+async def test_retry_after_is_honoured(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    sleeps = {"sync.transport.time": waits.append, "asynchronous.transport.asyncio": sleep}
+    for module, function in sleeps.items():
+        fake = SimpleNamespace(sleep=function)
+        monkeypatch.setattr(f"inference_store_client.{module}", fake)
+    recorded = Recorded([make_problem(429, **{"Retry-After": "50"}), answer(_COUNT)])
+    assert await client.ask(ask_count(client.make_answered(recorded))) == 17
+    assert waits == [50]
     refused = Recorded([make_problem(503, **{"Retry-After": "3600"})])
     with pytest.raises(Unavailable):
         await client.ask(ask_count(client.make_answered(refused)))
 
 
-@pytest.mark.parametrize(
-    ("refusal", "error"),
-    [
+async def test_a_refusal_is_raised_at_once(client: Client) -> None:
+    cases: list[tuple[httpx.Response, type[StoreError]]] = [
         (make_problem(422), InvalidRequest),
         (make_problem(403), Forbidden),
         (make_problem(404), NotFound),
         (make_problem(503, "query-timeout"), Unavailable),
         (make_problem(500), package.Refused),
-    ],
-)
-async def test_a_refusal_is_raised_at_once(
-    client: Client, refusal: httpx.Response, error: type[StoreError]
-) -> None:
-    recorded = Recorded([refusal])
-    with pytest.raises(error, match="unknown key") as raised:
-        await client.ask(ask_count(client.make_answered(recorded)))
-    assert "frame_number" in str(raised.value)
+    ]
+    for refusal, error in cases:
+        with pytest.raises(error, match="unknown key") as raised:
+            await client.ask(ask_count(client.make_answered(Recorded([refusal]))))
+        assert "frame_number" in str(raised.value)
 
 
-@pytest.mark.parametrize(("method", "path"), [("DELETE", "/v1/holds/1"), ("POST", "/v1/holds")])
-async def test_a_change_is_never_sent_again(client: Client, method: str, path: str) -> None:
-    for trouble, error in (
+async def test_a_change_is_never_sent_again(client: Client) -> None:
+    cases: list[tuple[httpx.Response | Exception, type[StoreError]]] = [
         (make_problem(503), Unavailable),
         (httpx.ReadError("cut"), ConnectionFailed),
-    ):
+    ]
+    for (method, path), (trouble, error) in product(_CHANGES, cases):
         recorded = Recorded([trouble])
         store = client.make_answered(recorded)
         with pytest.raises(error):
             await client.ask(partial(store.request, method, path, body={}))
-        assert len(recorded.requests) == 1
+        assert len(recorded.requests) == 1, (method, trouble)
 
 
 async def test_any_route_is_asked_with_exact_numbers(client: Client) -> None:
@@ -255,11 +252,35 @@ async def test_redirects(client: Client) -> None:
         await client.ask(ask_count(client.make_answered(for_ever)))
 
 
-@pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"count": "many", "warnings": []}', b"{}"])
-async def test_what_is_no_answer_of_the_api_is_an_error(client: Client, body: bytes) -> None:
-    recorded = Recorded([httpx.Response(200, content=body)])
-    with pytest.raises(UnexpectedAnswer):
-        await client.ask(ask_count(client.make_answered(recorded)))
+async def test_what_is_no_answer_of_the_api_is_an_error(
+    client: Client, subtests: pytest.Subtests
+) -> None:
+    cases: list[tuple[bytes, str | None]] = [
+        (b"<html>Sign in to the network</html>", "not JSON.* begins: '<html>Sign in to the net"),
+        (b"", "not JSON.* begins: ''"),
+        (b'{"actor": "key:a", "rights": [', "the answer is cut off or damaged: "),
+        (b"[" * 100_000, "the answer is cut off or damaged: "),
+        (b"[]", None),
+        (b'{"count": "many", "warnings": []}', None),
+        (b"{}", None),
+    ]
+    for content, said in cases:
+        store = client.make_answered(Recorded([httpx.Response(200, content=content)]))
+        with subtests.test(str(content[:20])), pytest.raises(UnexpectedAnswer, match=said):
+            await client.ask(ask_count(store))
+
+
+async def test_a_page_of_a_proxy_instead_of_a_stream(client: Client) -> None:
+    html = {"Content-Type": "text/html; charset=utf-8"}
+    page = httpx.Response(200, content=b"<html>Sign in</html>", headers=html)
+    recorded = Recorded([page, page])
+    inferences = client.make_answered(recorded).model("m").inferences()
+    said = r"a page of HTML\..* begins: '<html>Sign in"
+    with pytest.raises(UnexpectedAnswer, match=said):
+        await client.list(inferences.stream)
+    with pytest.raises(UnexpectedAnswer, match=said):
+        await client.ask(inferences.to_arrow)
+    assert not recorded.answers
 
 
 async def test_a_given_client_is_not_closed(client: Client) -> None:
@@ -269,16 +290,55 @@ async def test_a_given_client_is_not_closed(client: Client) -> None:
     assert await client.ask(ask_count(store)) == 17
 
 
-@pytest.mark.parametrize("kind_name", ["Inference", "Inferences", "Model", "Store"])
-def test_both_have_the_same_methods(kind_name: str) -> None:
-    blocking, other = (getattr(package, prefix + kind_name) for prefix in ("", "Async"))
-    names = {name for name in vars(blocking) if not name.startswith("_")}
-    assert names == {name for name in vars(other) if not name.startswith("_")}
-    for method in names:
-        of_both = [
-            inspect.signature(getattr(kind, method))
-            for kind in (blocking, other)
-            if callable(getattr(kind, method))
-        ]
-        assert len({str(signature.replace(return_annotation="")) for signature in of_both}) <= 1
-    assert blocking.__doc__ == other.__doc__
+def test_both_have_the_same_methods() -> None:
+    for kind_name in ("Inference", "Inferences", "Model", "Store"):
+        blocking, other = (getattr(package, prefix + kind_name) for prefix in ("", "Async"))
+        assert list_signatures(blocking) == list_signatures(other), kind_name
+        assert blocking.__doc__ == other.__doc__, kind_name
+
+
+def list_signatures(kind: Any) -> dict[str, str]:
+    """Return the public members of a class, without what the methods return."""
+    members = {name: getattr(kind, name) for name in vars(kind) if not name.startswith("_")}
+    return {
+        name: str(inspect.signature(member).replace(return_annotation=""))
+        if callable(member)
+        else ""
+        for name, member in members.items()
+    }
+
+
+_NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
+
+
+def test_retry_after_is_seconds_or_a_date() -> None:
+    for text, seconds in [
+        ("", 0),
+        ("7", 7),
+        (" 120 ", 120),
+        ("-5", 0),
+        ("1.5", 0),
+        ("soon", 0),
+        ("Thu, 26 Nov 2026 12:00:30 GMT", 30),
+        ("Thu, 26 Nov 2026 11:00:00 GMT", 0),
+    ]:
+        assert read_retry_after(text, now=_NOW) == seconds, text
+
+
+def test_waits_grow_to_a_bound_and_are_shortened_at_random() -> None:
+    retries = Retries(attempts=9, first_wait_seconds=1, longest_wait_seconds=20)
+    failure = Failure(ConnectionFailed("cut"))
+    for attempt, most in enumerate([1, 2, 4, 8, 16, 20, 20, 20], start=1):
+        wait = retries.find_wait(failure, attempt)
+        assert wait is not None
+        assert most / 2 <= wait <= most, attempt
+    assert retries.find_wait(failure, 9) is None
+    # far beyond what a float can be doubled
+    assert (Retries(attempts=10_000).find_wait(failure, 5_000) or 99) <= 30
+
+
+def test_what_the_store_asks_for_is_the_least() -> None:
+    failure = Failure(ConnectionFailed("busy"), retry_after_seconds=50)
+    assert Retries().find_wait(failure, 1) == 50
+    assert Retries(longest_retry_after_seconds=50).find_wait(failure, 1) == 50
+    assert Retries(longest_retry_after_seconds=49).find_wait(failure, 1) is None

@@ -1,8 +1,10 @@
-"""Columns are whole: resumed after the last whole batch, or begun again with other columns."""
+"""Columns and CSV are whole: resumed after the last whole batch or record, or begun again with
+other columns."""
 
+import csv
 import sys
 from collections.abc import Callable, Iterator
-from io import BytesIO
+from io import BytesIO, StringIO
 from itertools import chain, repeat
 from random import Random
 from types import ModuleType
@@ -15,19 +17,17 @@ from nanoarrow.ipc import StreamWriter
 from inference_store_client import SettingsError, StoreWarning, StreamIncomplete, UnexpectedAnswer
 from inference_store_client.arrow_batches import iterate_columns, read_array
 from inference_store_client.arrow_messages import MessageDecoder, MessageKind
+from inference_store_client.chunks import RESTART
 from inference_store_client.columns import read_columns
+from inference_store_client.csv_records import RecordDecoder, stream_csv
 from inference_store_client.frames import make_pandas, make_polars
-from inference_store_client.origin import Origin
-from inference_store_client.question import Question
-from inference_store_client.retries import Retries
-from inference_store_client.settings import ClientSettings
-from tests.both_clients import Client, Recorded
+from tests.both_clients import Client, Recorded, make_item
 
-from .fake_stream import FakeStore
+from .fake_stream import QUESTION, SETTINGS, FakeStore, cut_up
 
-_SETTINGS = ClientSettings(Origin("https://store.example"), retries=Retries(attempts=4))
-_QUESTION = Question(path="/v1/models/m/inferences")
 _ROWS, _PAGE = 95, 10
+_ROWS_OF_CSV = 40
+_TEXTS = ['plain, "quoted"', "two\r\nlines", "", "=1+1", 'ends with "']
 
 
 def encode(begin: int, *, key: str = "metadata.n", warnings: str = "[]") -> bytes:
@@ -52,11 +52,19 @@ def make_batch(kinds: Any, numbers: range) -> Any:
     return na.c_array_from_buffers(kinds, len(numbers), [None], null_count=0, children=children)
 
 
-def read(store: FakeStore, fields: list[str] | None = None) -> list[str]:
-    assert store.drive(read_columns(_QUESTION, _SETTINGS, fields)) == []
-    columns = {column.name: column for column in iterate_columns(store.result)}
-    assert "cursor" not in columns
-    return [*columns["inference_id"].values]
+def encode_csv(begin: int, *, key: str = "metadata.n") -> bytes:
+    """Encode records as the store does: every text in quotes, and a cursor at the end."""
+    rows = [["inference_id", key, "cursor"]]
+    rows += [[f"frame-{n}", _TEXTS[n % 5], str(n + 1)] for n in range(begin, _ROWS_OF_CSV)]
+    written = StringIO()
+    csv.writer(written, quoting=csv.QUOTE_ALL).writerows(rows)
+    return written.getvalue().encode()
+
+
+def change_key_after_first(write: Callable[..., bytes]) -> Callable[[int], bytes]:
+    """Encode with another key from the second connection on."""
+    keys = iter(["metadata.n"])
+    return lambda begin: write(begin, key=next(keys, "metadata.new"))
 
 
 def make_store(
@@ -65,34 +73,61 @@ def make_store(
     return FakeStore(0, cuts, encode_columns=encode_columns, **options)
 
 
+def make_csv(
+    cuts: Iterator[int | None], encode_columns: Callable[[int], bytes] = encode_csv, **options: Any
+) -> FakeStore:
+    return FakeStore(_ROWS_OF_CSV, cuts, encode_columns=encode_columns, **options)
+
+
+def read(store: FakeStore, fields: list[str] | None = None) -> list[str]:
+    assert store.drive(read_columns(QUESTION, SETTINGS, fields)) == []
+    columns = {column.name: column for column in iterate_columns(store.performance.result)}
+    assert "cursor" not in columns
+    return [*columns["inference_id"].values]
+
+
+def read_csv(store: FakeStore) -> list[list[str]]:
+    """Return the records of the file that the steps lead to."""
+    content, count = b"", 0
+    for item in store.drive(stream_csv(QUESTION, SETTINGS)):
+        if item is RESTART:
+            content, count = b"", 0
+        else:
+            content, count = content + item.content, count + item.count
+    rows = [*csv.reader(StringIO(content.decode(), newline=""))]
+    assert count == len(rows) - 1
+    return rows
+
+
 _EXPECTED = [f"frame-{number}" for number in range(_ROWS)]
+_EXPECTED_CSV = [["inference_id", "metadata.n"]]
+_EXPECTED_CSV += [[f"frame-{n}", _TEXTS[n % 5]] for n in range(_ROWS_OF_CSV)]
 
 
-@pytest.mark.parametrize("size", [1, 7, 100, 1_000_000])
-def test_messages_are_cut_whatever_the_pieces_are(size: int) -> None:
-    content = encode(0)
-    decoder = MessageDecoder()
-    pieces = (content[begin : begin + size] for begin in range(0, len(content), size))
-    messages = [message for piece in pieces for message in decoder.feed(piece)]
-    batches = 1 + -(-_ROWS // _PAGE)
-    expected = [MessageKind.SCHEMA, *[MessageKind.BATCH] * batches, MessageKind.END]
-    assert [message.kind for message in messages] == expected
-    assert b"".join(message.content for message in messages) == content
+def test_messages_and_records_are_cut_whatever_the_pieces_are() -> None:
+    content, records = encode(0), encode_csv(0)
+    kinds = [MessageKind.SCHEMA, *[MessageKind.BATCH] * (1 + -(-_ROWS // _PAGE)), MessageKind.END]
+    for size in (1, 7, 100, 1_000_000):
+        decoder = MessageDecoder()
+        messages = [found for piece in cut_up(content, size) for found in decoder.feed(piece)]
+        assert [message.kind for message in messages] == kinds, size
+        assert b"".join(message.content for message in messages) == content, size
+        of_csv = RecordDecoder()
+        found = [record for piece in cut_up(records, size) for record in of_csv.feed(piece)]
+        assert (len(found), b"".join(found)) == (_ROWS_OF_CSV + 1, records), size
+        assert not of_csv.is_within
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
+def test_what_is_not_arrow_is_an_error(subtests: pytest.Subtests) -> None:
+    for content in [
         b"<html>..",
         b'{"items": [',
         b"\xff\xff\xff\xff\xff\xff\xff\xff",
         b"\xff\xff\xff\xff\x08\0\0\0" + b"\xff" * 8,
         b"\xff\xff\xff\xff\x08\0\0\0" + b"\0" * 8,
-    ],
-)
-def test_what_is_not_arrow_is_an_error(content: bytes) -> None:
-    with pytest.raises(UnexpectedAnswer):
-        [*MessageDecoder().feed(content)]
+    ]:
+        with subtests.test(str(content)), pytest.raises(UnexpectedAnswer):
+            [*MessageDecoder().feed(content)]
 
 
 def test_whole_columns_are_one_connection() -> None:
@@ -100,40 +135,84 @@ def test_whole_columns_are_one_connection() -> None:
     assert read(store, ["inference_id", "metadata.n"]) == _EXPECTED
     [body] = store.bodies
     assert (body["fields"], body["include"]) == (["inference_id", "metadata.n"], [])
-    assert len(read_array(store.result)) == _ROWS
+    assert len(read_array(store.performance.result)) == _ROWS
 
 
-@pytest.mark.parametrize("is_silent", [False, True])
-def test_they_are_whole_wherever_they_are_cut(*, is_silent: bool) -> None:
-    size, chance = len(encode(0)), Random(3)
-    for _ in range(25):
+def test_a_whole_file_is_one_connection_without_cursors() -> None:
+    store = make_csv(repeat(None))
+    assert read_csv(store) == _EXPECTED_CSV
+    body, last = store.bodies
+    assert body["cursors"] is True
+    assert (last["cursor"], last["limit"]) == (str(_ROWS_OF_CSV), 50)
+    assert last["fields"] == ["received_at", "uid"]
+
+
+def test_they_are_whole_wherever_they_are_cut() -> None:
+    size, size_of_csv, chance = len(encode(0)), len(encode_csv(0)), Random(3)
+    for n in range(24):
         cuts = [chance.randrange(1, size) for _ in range(3)]
-        store = make_store(chain(cuts, repeat(None)), is_silent=is_silent, piece_bytes=300)
-        assert read(store) == _EXPECTED
+        store = make_store(chain(cuts, repeat(None)), is_silent=n % 2 == 0, piece_bytes=300)
+        assert read(store) == _EXPECTED, cuts
+        cuts = [chance.randrange(1, size_of_csv) for _ in range(3)]
+        assert read_csv(make_csv(chain(cuts, repeat(None)))) == _EXPECTED_CSV, cuts
+
+
+def test_an_end_after_a_whole_record_is_a_cut_if_more_match() -> None:
+    for records in (1, 12):
+        after = encode_csv(0).index(b'"frame-%d"' % records)
+        store = make_csv(chain([after], repeat(None)), is_silent=True)
+        assert read_csv(store) == _EXPECTED_CSV
+        cursors = [body.get("cursor") for body in store.bodies]
+        assert cursors == [None, str(records), str(records), "40"]
+
+
+def test_an_end_within_a_record_is_a_cut() -> None:
+    within = encode_csv(0).index(b"frame-20")
+    store = make_csv(chain([within], repeat(None)), is_silent=True)
+    assert read_csv(store) == _EXPECTED_CSV
+    assert len(store.bodies) == 3
+
+
+def test_the_end_is_not_awaited_while_inferences_arrive_behind_it() -> None:
+    arrival = make_item(_ROWS_OF_CSV) | {"received_at": "2999-01-01T00:00:00Z"}
+    store = make_csv(repeat(None), arrivals=[arrival])
+    assert read_csv(store) == _EXPECTED_CSV
+    assert len(store.bodies) == 2
 
 
 def test_without_progress_it_is_an_error() -> None:
+    head = encode_csv(0).index(b'"frame-0"')
+    for store in (make_csv(repeat(10)), make_csv(repeat(head), is_silent=True)):
+        with pytest.raises(StreamIncomplete, match="0 inferences"):
+            read_csv(store)
     with pytest.raises(StreamIncomplete, match="0 inferences"):
         read(make_store(repeat(500)))
+    with pytest.raises(UnexpectedAnswer):  # without cursors
+        read_csv(make_csv(repeat(None), lambda _: b'"a","b"\r\n"1","2"\r\n'))
 
 
 def test_with_other_columns_it_begins_again() -> None:
     """A key came between two connections: what there is has the columns of one answer."""
-    keys = iter(["metadata.n"])
-
-    def encode_with_new_key(begin: int) -> bytes:
-        return encode(begin, key=next(keys, "metadata.new"))
-
-    store = make_store(chain([4_000], repeat(None)), encode_with_new_key)
+    store = make_store(chain([4_000], repeat(None)), change_key_after_first(encode))
     assert read(store) == _EXPECTED
     assert [body.get("cursor") is None for body in store.bodies] == [True, False, True]
-    assert [name.name for name in iterate_columns(store.result)][1] == "metadata.new"
+    assert [name.name for name in iterate_columns(store.performance.result)][1] == "metadata.new"
+    store = make_csv(chain([600], repeat(None)), change_key_after_first(encode_csv))
+    assert read_csv(store) == [["inference_id", "metadata.new"], *_EXPECTED_CSV[1:]]
+    assert [body.get("cursor") is None for body in store.bodies] == [True, False, True, False]
 
 
 def test_warnings_are_warnings_of_python() -> None:
     store = make_store(repeat(None), lambda begin: encode(begin, warnings='["a remark"]'))
     with pytest.warns(StoreWarning, match="a remark"):
         read(store)
+    for text, count in [('["a remark", "another"]', 2), ('["a remark', 1), ('{"a remark": 1}', 1)]:
+        headers = {"inference-store-warnings": text}
+        store = make_csv(chain([200], repeat(None)), headers=headers)
+        with pytest.warns(StoreWarning) as warned:
+            assert read_csv(store) == _EXPECTED_CSV
+        assert (len(store.bodies), len(warned)) == (3, count), text
+        assert "a remark" in str(warned[0].message)
 
 
 class FakeFrames(ModuleType):
@@ -173,23 +252,16 @@ def test_each_library_gets_its_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert make_polars(content) == (content, "cursor")
 
 
-@pytest.mark.parametrize(
-    ("extra", "missing"),
-    [
-        ("arrow", "nanoarrow"),
-        ("pandas", "nanoarrow"),
-        ("pandas", "pandas"),
-        ("polars", "nanoarrow"),
-        ("polars", "polars"),
-    ],
-)
 async def test_an_extra_is_named_before_the_store_is_asked(
-    client: Client, monkeypatch: pytest.MonkeyPatch, extra: str, missing: str
+    client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, missing, None)
     recorded = Recorded([])
     inferences = client.make_answered(recorded).model("m").inferences()
-    remedy = rf"needs {missing}: .* python -m pip install './client\[{extra}\]'"
-    with pytest.raises(SettingsError, match=remedy):
-        await client.ask(getattr(inferences, f"to_{extra}"))
+    for extra in ("arrow", "pandas", "polars"):
+        for missing in {"nanoarrow", extra} - {"arrow"}:
+            remedy = rf"needs {missing}: .* python -m pip install './client\[{extra}\]'"
+            with monkeypatch.context() as patch:
+                patch.setitem(sys.modules, missing, None)
+                with pytest.raises(SettingsError, match=remedy):
+                    await client.ask(getattr(inferences, f"to_{extra}"))
     assert not recorded.requests

@@ -1,94 +1,71 @@
-"""Exports of both clients, before a store that a list of answers stands for."""
+"""Exports of both clients, before a store that a list of answers stands for: each part once and
+whole, also over connections that break, or an error and nothing on the disk."""
 
 import errno
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 from uuid import UUID
 
 import httpx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from inference_store.export.part_formats import PART_FORMATS
-from inference_store_client import ExportFailed, SettingsError
-from inference_store_client.values.exports import ExportFormat
+from inference_store_client import ConnectionFailed, ExportFailed, SettingsError
+from inference_store_client.chunks import RESTART
+from inference_store_client.commands import Response
+from inference_store_client.decoding import decode
+from inference_store_client.origin import Origin
+from inference_store_client.part_download import stream_part
+from inference_store_client.requests import Request
+from inference_store_client.settings import ClientSettings
+from inference_store_client.values.exports import ExportFormat, ExportPart
 from tests.both_clients import Client, Recorded, make_problem
 from tests.largest_file import largest_file
+from tests.properties import examples
 
-EXPORT = "019ac3f2-7c00-8123-9abc-000000000001"
-_LINK = "https://bucket.example/exports/1/parts/00001-ab.jsonl?X-Amz-Signature=0"
+from .fake_exports import EXPORT, make_export, make_page, make_part
+from .fake_stream import CUT, Performance, Pieces, cut_up
 
-
-def make_export(state: str, **changes: Any) -> httpx.Response:
-    """Make an export as the API shows it."""
-    nothing = dict.fromkeys(
-        (
-            "filter",
-            "since",
-            "until",
-            "started_at",
-            "finished_at",
-            "error",
-            "retry_at",
-            "erased_by",
-            "webhook",
-        )
-    )
-    names = ("members", "parts", "parts_written", "rows", "bytes", "gone", "missing")
-    counts = dict.fromkeys(names, 0)
-    known = {
-        "id": EXPORT,
-        "model_id": "hallway/detector",
-        "format": "jsonl",
-        "include": ["metadata"],
-        "blobs": "none",
-        "state": state,
-        "requested_by": "key:k",
-        "requested_at": "2026-11-01T00:00:00Z",
-        "expires_at": "2026-11-08T00:00:00Z",
-        "downloads": [],
-    }
-    return httpx.Response(200, json={**nothing, **counts, **known, **changes})
+_DONE = make_export("done")
+Answer = httpx.Response | BaseException
 
 
-def make_part(
-    number: int, content: bytes | None, link: str = _LINK, state: str = "removed"
-) -> dict[str, Any]:
-    """Make a part as the API shows it; None: it is not written, but in this state."""
-    written = content is not None
-    return {
-        "number": number,
-        "state": "written" if written else state,
-        "url": link if written else None,
-        "rows": 1 if written else None,
-        "bytes": None if content is None else len(content),
-        "sha256": None if content is None else hashlib.sha256(content).hexdigest(),
-        "written_at": "2026-11-01T00:00:00Z" if written else None,
-        "gone": 0,
-        "missing": 0,
-    }
+def answer(content: bytes, status: int = 200) -> httpx.Response:
+    return httpx.Response(status, content=content)
 
 
-def make_page(parts: Sequence[dict[str, Any]], following: str | None = None) -> httpx.Response:
-    """Make a page of parts."""
-    return httpx.Response(200, json={"items": list(parts), "next": following})
+async def get_export(client: Client, *answers: Answer, first: httpx.Response = _DONE) -> Any:
+    """Return an export of a store that answers with `first`, and then with the others."""
+    store = client.make_answered(Recorded([first, *answers]))
+    return await client.ask(partial(store.export, EXPORT))
+
+
+async def download(client: Client, folder: Path, *answers: Answer) -> list[Path]:
+    """Download an export; the store gives all of these answers."""
+    recorded = Recorded([_DONE, *answers])
+    export = await client.ask(partial(client.make_answered(recorded).export, EXPORT))
+    try:
+        files: list[Path] = await client.ask(partial(export.download, folder / "frames"))
+    finally:
+        assert not recorded.answers
+    return files
 
 
 async def test_requests_waits_and_downloads(client: Client, tmp_path: Path) -> None:
     recorded = Recorded(
         [
-            make_export("pending"),
-            make_export("writing"),
-            make_export("done"),
+            *(make_export(state) for state in ("pending", "writing", "done")),
             make_page([make_part(1, b"one"), make_part(2, None)], "more"),
             make_page([make_part(3, b"three")]),
-            make_export("done"),
-            httpx.Response(200, content=b"one"),
-            httpx.Response(200, content=b"three"),
+            *(_DONE, answer(b"one"), answer(b"three")),
         ]
     )
     store = client.make_answered(recorded, "secret")
@@ -110,126 +87,94 @@ async def test_requests_waits_and_downloads(client: Client, tmp_path: Path) -> N
         "received_at": {"from": "2026-11-01"},
         "format": "jsonl",
         "include": ["metadata", "predictions"],
-        "confirm": True,
-        "expires_in": "P1D",
-        "webhook": "https://hooks.example/e",
+        **more,
     }
     assert "authorization" not in link.headers
 
 
-@pytest.mark.parametrize("state", ["stale", "listed", "writing"])
 async def test_a_part_that_is_to_be_written_again_is_waited_for(
-    client: Client, tmp_path: Path, state: str
+    client: Client, tmp_path: Path
 ) -> None:
-    done = make_export("done")
-    recorded = Recorded(
-        [
-            *(done, done, make_page([make_part(1, b"one"), make_part(2, None, state=state)])),
-            *(done, make_page([make_part(1, b"one"), make_part(2, b"two")])),
-            *(httpx.Response(200, content=content) for content in (b"one", b"two")),
-        ]
-    )
-    export = await client.ask(lambda: client.make_answered(recorded).export(EXPORT))
-    files = await client.ask(lambda: export.download(tmp_path / "frames"))
-    assert [path.read_bytes() for path in files] == [b"one", b"two"]
+    for state in ("stale", "listed", "writing"):
+        first = make_page([make_part(1, b"one"), make_part(2, None, state=state)])
+        then = make_page([make_part(1, b"one"), make_part(2, b"two")])
+        contents = [answer(b"one"), answer(b"two")]
+        files = await download(client, tmp_path / state, _DONE, first, _DONE, then, *contents)
+        assert [path.read_bytes() for path in files] == [b"one", b"two"], state
 
 
-@pytest.mark.parametrize("parts", [[make_part(1, None)], []])
 async def test_parts_that_are_deleted_while_they_are_listed_are_no_empty_export(
-    client: Client, tmp_path: Path, parts: list[dict[str, Any]]
+    client: Client, tmp_path: Path
 ) -> None:
-    done, over = make_export("done", parts=1), make_export("expired", parts=1)
-    recorded = Recorded([done, done, make_page(parts), over, over])
-    export = await client.ask(lambda: client.make_answered(recorded).export(EXPORT))
-    with pytest.raises(ExportFailed, match="is expired: its parts are deleted"):
-        await client.ask(lambda: export.download(tmp_path / "frames"))
-    assert os.listdir(tmp_path) == []
+    before, over = make_export("done", parts=1), make_export("expired", parts=1)
+    for parts in ([make_part(1, None)], []):
+        with pytest.raises(ExportFailed, match="is expired: its parts are deleted"):
+            await download(client, tmp_path, before, make_page(parts), over, over)
+        assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("status", [404, 410])
-async def test_a_link_whose_object_was_deleted_is_an_error(
-    client: Client, tmp_path: Path, status: int
-) -> None:
-    done = make_export("done")
-    gone = httpx.Response(status, content=b"<Error><Code>NoSuchKey</Code></Error>")
-    recorded = Recorded([done, done, make_page([make_part(1, b"one")]), gone])
-    export = await client.ask(lambda: client.make_answered(recorded).export(EXPORT))
-    with pytest.raises(ExportFailed, match=r"part 1 leads nowhere .* download the export again"):
-        await client.ask(lambda: export.download(tmp_path / "frames"))
-    assert os.listdir(tmp_path) == []
+async def test_a_link_whose_object_was_deleted_is_an_error(client: Client, tmp_path: Path) -> None:
+    for status in (404, 410):
+        gone = answer(b"<Error><Code>NoSuchKey</Code></Error>", status)
+        with pytest.raises(ExportFailed, match=r"part 1 leads nowhere .* download the export aga"):
+            await download(client, tmp_path, _DONE, make_page([make_part(1, b"one")]), gone)
+        assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("state", ["failed", "cancelling", "cancelled", "expired"])
-async def test_an_export_that_will_never_be_written_raises(client: Client, state: str) -> None:
-    recorded = Recorded([make_export("pending"), make_export(state, error="the bucket is gone")])
-    export = await client.ask(lambda: client.make_answered(recorded).export(UUID(EXPORT)))
-    with pytest.raises(ExportFailed, match=f"is {state}: the bucket is gone"):
-        await client.ask(export.wait)
+async def test_an_export_that_will_never_be_written_raises(client: Client) -> None:
+    for state in ("failed", "cancelling", "cancelled", "expired"):
+        end = make_export(state, error="the bucket is gone")
+        export = await get_export(client, end, first=make_export("pending"))
+        with pytest.raises(ExportFailed, match=f"is {state}: the bucket is gone"):
+            await client.ask(export.wait)
 
 
 async def test_bytes_that_came_damaged_are_fetched_again(client: Client, tmp_path: Path) -> None:
-    page = make_page([make_part(1, b"one")])
-    good, bad = httpx.Response(200, content=b"one"), httpx.Response(200, content=b"other")
-    recorded = Recorded(
-        [make_export("done"), make_export("done"), page, bad, good, page, bad, good]
-    )
-    export = await client.ask(lambda: client.make_answered(recorded).export(EXPORT))
-    [file] = await client.ask(lambda: export.download(tmp_path / "frames"))
+    page, good, bad = make_page([make_part(1, b"one")]), answer(b"one"), answer(b"other")
+    [file] = await download(client, tmp_path, _DONE, page, bad, good)
     assert file.read_bytes() == b"one"
+    export = await get_export(client, page, bad, good)
     [part] = await client.ask(export.list_parts)
     assert await client.ask(lambda: export.read_part(part)) == b"one"
 
 
-@pytest.mark.parametrize(
-    ("came", "now", "said"),
-    [
+async def test_other_bytes_than_were_written_are_refused(client: Client, tmp_path: Path) -> None:
+    cases: list[tuple[list[bytes], bytes | None, str]] = [
         ([b"tampered", b"tampered"], b"one", "the bytes in the bucket are not those"),
         ([b"tampered", b"other"], b"one", "something on the way changes its bytes"),
         ([b"new", b"new"], b"new", "was written again since it was listed"),
         ([b"new", b"new"], None, "was written again since it was listed"),
-    ],
-)
-async def test_other_bytes_than_were_written_are_refused(
-    client: Client, tmp_path: Path, came: list[bytes], now: bytes | None, said: str
-) -> None:
-    answers = [make_export("done"), make_export("done"), make_page([make_part(1, b"one")])]
-    answers += [httpx.Response(200, content=content) for content in came]
-    recorded = Recorded([*answers, make_page([make_part(1, now)])])
-    export = await client.ask(lambda: client.make_answered(recorded).export(EXPORT))
-    with pytest.raises(ExportFailed, match=f"part 1 of export {EXPORT}") as error:
-        await client.ask(lambda: export.download(tmp_path / "frames"))
-    assert said in str(error.value)
-    if now == b"one":
-        for content in (b"one", *came):
-            assert hashlib.sha256(content).hexdigest() in str(error.value)
-    assert os.listdir(tmp_path) == []
+    ]
+    for came, now, said in cases:
+        answers = [_DONE, make_page([make_part(1, b"one")]), *map(answer, came)]
+        with pytest.raises(ExportFailed, match=f"part 1 of export {EXPORT}") as error:
+            await download(client, tmp_path, *answers, make_page([make_part(1, now)]))
+        assert said in str(error.value), came
+        for content in (b"one", *came) if now == b"one" else ():
+            assert hashlib.sha256(content).hexdigest() in str(error.value), came
+        assert os.listdir(tmp_path) == []
 
 
 async def test_a_folder_that_exists_is_refused_before_the_store_is_asked(
     client: Client, tmp_path: Path
 ) -> None:
-    recorded = Recorded([make_export("done")])
-    export = await client.ask(lambda: client.make_answered(recorded).export(EXPORT))
+    (tmp_path / "frames").mkdir()
     with pytest.raises(SettingsError, match="exists: remove it"):
-        await client.ask(lambda: export.download(tmp_path))
-    assert len(recorded.requests) == 1
+        await download(client, tmp_path)
 
 
 async def test_a_disk_that_is_full_leaves_nothing(client: Client, tmp_path: Path) -> None:
     content = bytes(100_000)
-    answers = [make_export("done"), make_export("done"), make_page([make_part(1, content)])]
-    recorded = Recorded([*answers, httpx.Response(200, content=content)])
-    export = await client.ask(lambda: client.make_answered(recorded).export(EXPORT))
+    answers = [_DONE, make_page([make_part(1, content)]), answer(content)]
     with largest_file(10_000), pytest.raises(OSError) as error:
-        await client.ask(lambda: export.download(tmp_path / "frames"))
+        await download(client, tmp_path, *answers)
     assert error.value.errno == errno.EFBIG
     assert error.value.filename == str(tmp_path / "frames" / "part-00001.jsonl")
     assert os.listdir(tmp_path) == []
 
 
 async def test_a_storm_delays_and_a_request_is_not_sent_twice(client: Client) -> None:
-    recorded = Recorded([make_export("pending"), make_problem(503), make_export("done")])
-    export = await client.ask(lambda: client.make_answered(recorded).export(EXPORT))
+    export = await get_export(client, make_problem(503), _DONE, first=make_export("pending"))
     assert (await client.ask(export.wait)).state == "done"
     once = Recorded([make_problem(503)])
     inferences = client.make_answered(once).model("m").inferences()
@@ -238,55 +183,39 @@ async def test_a_storm_delays_and_a_request_is_not_sent_twice(client: Client) ->
     assert len(once.requests) == 1
 
 
-@pytest.mark.parametrize("format", get_args(ExportFormat))
-async def test_asks_for_blobs_and_names_each_format(
-    client: Client, tmp_path: Path, format: ExportFormat
-) -> None:
-    done = make_export("done", format=format, blobs="links")
-    answers: list[httpx.Response | BaseException] = [
-        done,
-        done,
-        make_page([make_part(1, b"one")]),
-        httpx.Response(200, content=b"one"),
-    ]
-    recorded = Recorded(answers)
-    inferences = client.make_answered(recorded).model("m").inferences()
-    export = await client.ask(lambda: inferences.export(format, blobs="links"))
-    [file] = await client.ask(lambda: export.download(tmp_path / "frames"))
-    assert file.name == f"part-00001{PART_FORMATS[format].suffix}"
-    assert json.loads(recorded.requests[0].content)["blobs"] == "links"
+async def test_asks_for_blobs_and_names_each_format(client: Client, tmp_path: Path) -> None:
+    formats: tuple[ExportFormat, ...] = get_args(ExportFormat)
+    for format in formats:
+        done = make_export("done", format=format, blobs="links")
+        recorded = Recorded([done, done, make_page([make_part(1, b"one")]), answer(b"one")])
+        inferences = client.make_answered(recorded).model("m").inferences()
+        export = await client.ask(partial(inferences.export, format, blobs="links"))
+        [file] = await client.ask(partial(export.download, tmp_path / format))
+        assert file.name == f"part-00001{PART_FORMATS[format].suffix}"
+        assert json.loads(recorded.requests[0].content)["blobs"] == "links", format
 
 
-@pytest.mark.parametrize(
-    ("expires_in", "sent"),
-    [
+async def test_an_export_ends_after_a_duration(client: Client) -> None:
+    cases: list[tuple[str | timedelta, str]] = [
         (timedelta(days=1), "PT86400S"),
         (timedelta(hours=1, milliseconds=500), "PT3600.5S"),
         ("P7D", "P7D"),
-    ],
-)
-async def test_an_export_ends_after_a_duration(
-    client: Client, expires_in: str | timedelta, sent: str
-) -> None:
-    recorded = Recorded([make_export("pending")])
-    inferences = client.make_answered(recorded).model("m").inferences()
-    await client.ask(lambda: inferences.export(expires_in=expires_in))
-    assert json.loads(recorded.requests[0].content)["expires_in"] == sent
+    ]
+    for expires_in, sent in cases:
+        recorded = Recorded([make_export("pending")])
+        inferences = client.make_answered(recorded).model("m").inferences()
+        await client.ask(partial(inferences.export, expires_in=expires_in))
+        assert json.loads(recorded.requests[0].content)["expires_in"] == sent, expires_in
 
 
 async def test_lists_all_that_was_erased(client: Client) -> None:
     uids = [f"019ac3f2-7c00-8123-9abc-{number:012x}" for number in range(3)]
-    items = [
-        {
-            **{"uid": uid, "inferences": 1, "scope": "inference", "cursor": uid},
-            **{"erased_at": "2026-11-01T00:00:00Z", "erasure": EXPORT},
-        }
-        for uid in uids
-    ]
-    recorded = Recorded([make_export("done"), make_page(items[:2], "more"), make_page(items[2:])])
-    export = await client.ask(lambda: client.make_answered(recorded).export(EXPORT))
-    erased = await client.ask(export.list_erased)
-    assert [str(member.uid) for member in erased] == uids
+    erased = {"inferences": 1, "scope": "inference", "erased_at": "2026-11-01T00:00:00Z"}
+    items = [{"uid": uid, "cursor": uid, "erasure": EXPORT, **erased} for uid in uids]
+    recorded = Recorded([_DONE, make_page(items[:2], "more"), make_page(items[2:])])
+    export = await client.ask(lambda: client.make_answered(recorded).export(UUID(EXPORT)))
+    members = await client.ask(export.list_erased)
+    assert [str(member.uid) for member in members] == uids
     paths = [request.url.raw_path.decode() for request in recorded.requests[1:]]
     assert paths == [f"/v1/exports/{EXPORT}/erased{query}" for query in ("", "?cursor=more")]
 
@@ -302,3 +231,93 @@ async def test_refuses_what_an_export_cannot_have(client: Client) -> None:
     ]:
         with pytest.raises(SettingsError, match=name):
             await client.ask(inferences.export)
+
+
+_CONTENT = bytes(range(100))
+_SETTINGS = ClientSettings(Origin("https://store.example"))
+
+
+class FakeBucket:
+    """Answers with a part, each connection cut after some bytes. `knows_ranges`: as S3 does."""
+
+    def __init__(self, cuts: list[int], *, knows_ranges: bool = True, shift: int = 0) -> None:
+        """`shift`: how much later than asked a range begins."""
+        self.cuts, self.knows_ranges, self.shift = cuts, knows_ranges, shift
+        self.begins: list[int] = []
+
+    def open(self, request: Request) -> tuple[Response, Pieces]:
+        begin = request.begin + self.shift if self.knows_ranges and request.begin else 0
+        self.begins.append(request.begin)
+        if begin and begin >= len(_CONTENT):  # as S3: there is no such range
+            return Response(416), iter([b""])
+        rest = _CONTENT[begin:]
+        cut = self.cuts.pop(0) if self.cuts else len(rest) + 1
+        last = b"" if cut > len(rest) else CUT
+        return Response(206 if begin else 200), iter([*cut_up(rest[:cut], 7), last])
+
+    def download(self) -> bytes:
+        """Return what the core delivers."""
+        part = decode(ExportPart, make_part(1, _CONTENT))
+        performance = Performance()
+        performance.run(stream_part(UUID(EXPORT), part, _SETTINGS), self.open)
+        delivered = b""
+        for item in performance.delivered:
+            delivered = b"" if item is RESTART else delivered + item
+        return delivered
+
+
+@given(cuts=st.lists(st.integers(1, 100), max_size=8), knows_ranges=st.booleans())
+@settings(max_examples=examples(500), deadline=None)
+def test_cuts_change_nothing(cuts: list[int], knows_ranges: bool) -> None:
+    # without ranges a connection that is cut earlier than the one before brings nothing new
+    cuts = cuts if knows_ranges else sorted(cuts)[:5]
+    assert FakeBucket(cuts, knows_ranges=knows_ranges).download() == _CONTENT
+
+
+def test_it_continues_where_it_was_cut() -> None:
+    for cuts, shift, begins in [
+        ([30, 20], 0, [0, 30, 50]),
+        ([30, 70], 0, [0, 30]),  # cut after the last byte
+        ([30], -1, [0, 30, 0]),  # a range that repeats a byte: the whole is fetched again
+    ]:
+        bucket = FakeBucket(list(cuts), shift=shift)
+        assert bucket.download() == _CONTENT, cuts
+        assert bucket.begins == begins, cuts
+
+
+async def test_a_connection_that_always_breaks_leaves_nothing(
+    client: Client, tmp_path: Path
+) -> None:
+    cuts = [httpx.ReadError("cut") for _ in range(6)]
+    with pytest.raises(ConnectionFailed, match="cut"):
+        await download(client, tmp_path, _DONE, make_page([make_part(1, b"one")]), *cuts)
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_range_is_asked_of_the_link(client: Client) -> None:
+    content = b"one and two"
+    ranged: list[str | None] = []
+
+    class Cut(httpx.SyncByteStream, httpx.AsyncByteStream):
+        def __iter__(self) -> Iterator[bytes]:
+            yield b"one"
+            raise httpx.ReadError("cut")
+
+        async def __aiter__(self) -> Any:
+            for piece in self:
+                yield piece
+
+    def respond(request: httpx.Request) -> httpx.Response:
+        if request.url.host == "store.example":
+            page = make_page([make_part(1, content)])
+            return page if request.url.path.endswith("parts") else make_export("done")
+        ranged.append(request.headers.get("range"))
+        if len(ranged) == 1:
+            return httpx.Response(200, stream=Cut())
+        return answer(content[3:], 206)
+
+    export = await client.ask(lambda: client.make_answered(respond).export(1))
+    [listed] = await client.ask(export.list_parts)
+    assert await client.ask(lambda: export.read_part(listed)) == content
+    assert ranged == [None, "bytes=3-"]
+    assert listed.sha256 == hashlib.sha256(content).hexdigest()

@@ -68,15 +68,15 @@ def test_every_filter_of_the_docs_is_an_expression() -> None:
     assert set(texts) == set(EXAMPLES)
 
 
-@pytest.mark.parametrize("text", [*EXAMPLES, *SENTENCES])
-def test_an_expression_is_the_tree_of_its_text(text: str) -> None:
-    tree = read_expression({**EXAMPLES, **SENTENCES}[text])
-    assert strip_prefixes(tree) == parse_text(text, clock=_CLOCK)
+def test_an_expression_is_the_tree_of_its_text() -> None:
+    cases: list[str] = [*EXAMPLES, *SENTENCES]
+    for text in cases:
+        tree = read_expression({**EXAMPLES, **SENTENCES}[text])
+        assert strip_prefixes(tree) == parse_text(text, clock=_CLOCK), text
 
 
-@pytest.mark.parametrize(
-    ("expression", "text"),
-    [
+def test_python_is_read_as_it_is_written() -> None:
+    cases: list[tuple[Expression, str]] = [
         (meta.n == _BIG, f'"metadata.n" = {_BIG}'),
         (meta.n == Decimal(f"{_BIG}.5"), f'"metadata.n" = {_BIG}.5'),
         (meta.n < 1e-7, '"metadata.n" < 0.0000001'),
@@ -118,12 +118,11 @@ def test_an_expression_is_the_tree_of_its_text(text: str) -> None:
             "count_predictions(label = 'a' OR NOT rank = 1) > 2",
         ),
         (field.width > meta.width, "inference.width > metadata.width"),
-    ],
-)
-def test_python_is_read_as_it_is_written(expression: Expression, text: str) -> None:
-    assert strip_prefixes(read_expression(expression)) == strip_prefixes(
-        parse_text(text, clock=_CLOCK)
-    )
+    ]
+    for expression, text in cases:
+        assert strip_prefixes(read_expression(expression)) == strip_prefixes(
+            parse_text(text, clock=_CLOCK)
+        ), expression
 
 
 def test_a_name_says_whether_it_is_a_key_or_a_property() -> None:
@@ -140,9 +139,8 @@ def test_every_operation_of_the_store_has_a_function() -> None:
     assert {name for name in called if name.replace("_", "").lower() not in names} == set()
 
 
-@pytest.mark.parametrize(
-    ("use", "remedy"),
-    [
+def test_what_python_would_misread_is_refused(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Callable[[], object], str]] = [
         (lambda: (meta.a > 1) and (meta.b > 2), r"\(a\) & \(b\)"),
         (lambda: (meta.a > 1) or (meta.b > 2), r"\(a\) \| \(b\)"),
         (lambda: not meta.a, "~"),
@@ -162,11 +160,10 @@ def test_every_operation_of_the_store_has_a_function() -> None:
         (lambda: meta.a.isin("abc"), r"isin\(\['abc'\]\)"),
         (lambda: field.received_at > datetime(2026, 11, 1), "time zone"),  # noqa: DTZ001
         (lambda: now() - timedelta(-1), "negative"),
-    ],
-)
-def test_what_python_would_misread_is_refused(use: Callable[[], object], remedy: str) -> None:
-    with pytest.raises(FilterError, match=remedy):
-        use()
+    ]
+    for use, remedy in cases:
+        with subtests.test(str(use)), pytest.raises(FilterError, match=remedy):
+            use()
 
 
 def test_text_and_json_are_taken_as_they_are() -> None:

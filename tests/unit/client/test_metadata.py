@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,9 +26,8 @@ def make_metadata(*items: tuple[str, str, str | None]) -> Metadata:
     return Metadata(tuple(entries))
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "value"),
-    [
+def test_a_value_is_read_as_its_type() -> None:
+    cases: list[tuple[str, str | None, Any]] = [
         ("int", "9001", 9001),
         ("integer", str(_BIG), _BIG),
         (" INT ", "-7", -7),
@@ -66,11 +64,10 @@ def make_metadata(*items: tuple[str, str, str | None]) -> Metadata:
         ("", '"quoted"', '"quoted"'),
         ("no-such-type", "text", "text"),
         ("int", None, None),
-    ],
-)  # fmt: skip
-def test_a_value_is_read_as_its_type(kind: str, text: str | None, value: Any) -> None:
-    read = read_value(kind, text)
-    assert (read, type(read)) == (value, type(value))
+    ]
+    for kind, text, value in cases:
+        read = read_value(kind, text)
+        assert (read, type(read)) == (value, type(value)), (kind, text)
 
 
 _KINDS = st.sampled_from(["string", "int", "float", "bool", "json", "", "NUMBER", "other"])

@@ -1,70 +1,63 @@
-"""Where the address and the key come from, and a file that others may read is refused."""
+"""Addresses, keys, and where they come from; what cannot be used is refused with the remedy."""
 
+import asyncio
+import socket
 from pathlib import Path
 
 import pytest
 
-from inference_store_client import AsyncStore, SettingsError, Store
+from inference_store_client import ConnectionFailed, SettingsError
 from inference_store_client.origin import Origin
+from inference_store_client.requests import make_path
 from inference_store_client.settings import find_settings
+from tests.both_clients import Client
 
 _FILED = 'url = "https://filed.example"\nkey = "filed-key"\n'
+_A, _B, _OF_FILE = "https://a.example", "https://b.example", "https://filed.example"
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """A file that only its owner may read."""
-    path = tmp_path / "config.toml"
+    return write_file(tmp_path / "config.toml")
+
+
+def write_file(path: Path) -> Path:
     path.write_text(_FILED)
     path.chmod(0o600)
     return path
 
 
-@pytest.mark.parametrize(
-    ("url", "key", "environment", "origin", "chosen"),
-    [
-        (
-            "https://a.example",
-            "key-a",
-            {"URL": "https://b.example", "KEY": "key-b"},
-            "https://a.example",
-            "key-a",
-        ),
-        (None, None, {"URL": "https://b.example", "KEY": "key-b"}, "https://b.example", "key-b"),
-        (None, "key-a", {"URL": "https://b.example", "KEY": "key-b"}, "https://b.example", "key-a"),
-        (None, None, {}, "https://filed.example", "filed-key"),
-        (None, None, {"KEY": "key-b"}, "https://filed.example", "key-b"),
-        ("https://filed.example/", None, {}, "https://filed.example", "filed-key"),
+def test_an_argument_comes_before_the_environment_and_the_file(file: Path) -> None:
+    both = {"URL": _B, "KEY": "key-b"}
+    cases: list[tuple[str | None, str | None, dict[str, str], str, str | None]] = [
+        (_A, "key-a", both, _A, "key-a"),
+        (None, None, both, _B, "key-b"),
+        (None, "key-a", both, _B, "key-a"),
+        (None, None, {}, _OF_FILE, "filed-key"),
+        (None, None, {"KEY": "key-b"}, _OF_FILE, "key-b"),
+        (f"{_OF_FILE}/", None, {}, _OF_FILE, "filed-key"),
         # the key of a file is for the store of the file
-        ("https://a.example", None, {}, "https://a.example", None),
-        (None, None, {"URL": "https://b.example"}, "https://b.example", None),
+        (_A, None, {}, _A, None),
+        (None, None, {"URL": _B}, _B, None),
         ("http://filed.example", None, {}, "http://filed.example", None),
-    ],
-)
-def test_an_argument_comes_before_the_environment_and_the_file(
-    file: Path,
-    url: str | None,
-    key: str | None,
-    environment: dict[str, str],
-    origin: str,
-    chosen: str | None,
-) -> None:
-    variables = {f"INFERENCE_STORE_{name}": value for name, value in environment.items()}
-    settings = find_settings(url, key, environment=variables, file=file)
-    assert (settings.origin.url, settings.key) == (origin, chosen)
-    assert chosen is None or chosen not in repr(settings)
+    ]
+    for url, key, environment, origin, chosen in cases:
+        variables = {f"INFERENCE_STORE_{name}": value for name, value in environment.items()}
+        settings = find_settings(url, key, environment=variables, file=file)
+        assert (settings.origin.url, settings.key) == (origin, chosen), (url, key, environment)
+        assert chosen is None or chosen not in repr(settings)
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o610])
-def test_a_file_that_others_may_read_is_refused(file: Path, mode: int) -> None:
-    file.chmod(mode)
-    with pytest.raises(SettingsError, match=f"chmod 600 {file}"):
-        find_settings(environment={}, file=file)
+def test_a_file_that_others_may_read_is_refused(file: Path, subtests: pytest.Subtests) -> None:
+    for mode in (0o640, 0o604, 0o660, 0o610):
+        file.chmod(mode)
+        with subtests.test(oct(mode)), pytest.raises(SettingsError, match=f"chmod 600 {file}"):
+            find_settings(environment={}, file=file)
 
 
-@pytest.mark.parametrize(
-    ("text", "remedy"),
-    [
+def test_a_file_that_cannot_be_used_is_refused(file: Path, subtests: pytest.Subtests) -> None:
+    for text, remedy in [
         ("url = ", "not TOML"),
         ('token = "x"', "does not know token"),
         ("url = 5", "are texts"),
@@ -72,35 +65,32 @@ def test_a_file_that_others_may_read_is_refused(file: Path, mode: int) -> None:
         ('url = "store.example"', "https://store.example"),
         ('url = "https://u:p@store.example"', "no user"),
         ('url = "https://store.example"\nkey = "a b"', "no header can hold"),
-    ],
-)
-def test_a_file_that_cannot_be_used_is_refused(file: Path, text: str, remedy: str) -> None:
-    file.write_text(text)
-    with pytest.raises(SettingsError, match=remedy) as raised:
-        find_settings(environment={}, file=file)
-    assert "a b" not in str(raised.value)
+    ]:
+        file.write_text(text)
+        with subtests.test(text):
+            with pytest.raises(SettingsError, match=remedy) as raised:
+                find_settings(environment={}, file=file)
+            assert "a b" not in str(raised.value)
 
 
-@pytest.mark.parametrize("kind", [Store, AsyncStore])
 def test_a_store_reads_the_file_of_its_user(
-    kind: type[Store] | type[AsyncStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("INFERENCE_STORE_URL", raising=False)
     monkeypatch.delenv("INFERENCE_STORE_KEY", raising=False)
     with pytest.raises(SettingsError, match="INFERENCE_STORE_URL"):
-        kind()
-    file = tmp_path / ".config" / "inference-store" / "config.toml"
-    file.parent.mkdir(parents=True)
-    file.write_text(_FILED)
-    file.chmod(0o600)
-    assert "filed.example" in repr(kind())
-    assert "filed-key" not in repr(kind())
+        client.make_store(None)
+    folder = tmp_path / ".config" / "inference-store"
+    folder.mkdir(parents=True)
+    write_file(folder / "config.toml")
+    shown = repr(client.make_store(None))
+    assert "filed.example" in shown
+    assert "filed-key" not in shown
 
 
-@pytest.mark.parametrize(
-    ("url", "is_home"),
-    [
+def test_an_origin_is_scheme_host_and_port() -> None:
+    for url, is_home in [
         ("https://store.example/v1/x", True),
         ("https://STORE.example:443/", True),
         ("https://store.example:8443/", False),
@@ -109,7 +99,82 @@ def test_a_store_reads_the_file_of_its_user(
         ("https://store.example@evil.example/", False),
         ("https://store.example:port/", False),
         ("//store.example/", False),
-    ],
-)
-def test_an_origin_is_scheme_host_and_port(url: str, *, is_home: bool) -> None:
-    assert Origin("https://store.example/below").has(url) is is_home
+    ]:
+        assert Origin("https://store.example/below").has(url) is is_home, url
+
+
+def test_an_address_that_cannot_be_used(client: Client, subtests: pytest.Subtests) -> None:
+    console = r"/console is the page of the console: write https://store\.example/a$"
+    for url, said in [
+        ("https://a.example\n", "is no address"),
+        ("https://a .example", "is no address"),
+        ("https://a.example/\x00", "is no address"),
+        ("https://\u2028", "is no address"),
+        ("https://store.example/a/console", console),
+        ("https://store.example/a/console/", console),
+        ("https://store.example/a/console/#/models/console", console),
+    ]:
+        with subtests.test(url), pytest.raises(SettingsError, match=said):
+            client.make_store(url)
+
+
+async def test_an_address_that_only_httpx_refuses(client: Client) -> None:
+    async with client.open_store("https://xn--a.example") as store:
+        with pytest.raises(SettingsError, match=r"'https://xn--a\.example/v1/me' is no address: "):
+            await client.ask(store.me)
+
+
+def test_an_id_that_no_path_can_hold(subtests: pytest.Subtests) -> None:
+    for id in ("", ".", "..", "\udcff"):
+        with subtests.test(ascii(id)), pytest.raises(SettingsError, match="is no id"):
+            make_path("models", id, "inferences")
+
+
+def test_an_environment_that_cannot_be_used(
+    client: Client, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+) -> None:
+    for name, value, said in [
+        ("ALL_PROXY", "socks5://127.0.0.1:1", r"httpx\[socks\]"),
+        ("HTTPS_PROXY", "gopher://127.0.0.1:1", "HTTPS_PROXY or ALL_PROXY names no proxy"),
+        ("HTTP_PROXY", "http://a.example:x", "HTTPS_PROXY or ALL_PROXY names no proxy"),
+        ("SSL_CERT_FILE", "/no/such/file", "certificates of SSL_CERT_FILE"),
+        ("SSL_CERT_FILE", __file__, "certificates of SSL_CERT_FILE"),
+    ]:
+        with subtests.test(f"{name}={value}"), monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            with pytest.raises(SettingsError, match=said):
+                client.make_store("https://store.example")
+
+
+async def test_a_proxy_of_the_environment_is_named(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://user:secret@127.0.0.1:1")
+    monkeypatch.setenv("NO_PROXY", "direct.invalid")
+    for host, is_named in {"store.example": True, "direct.invalid": False}.items():
+        async with client.open_store(f"http://{host}") as store:
+            with pytest.raises(ConnectionFailed) as error:
+                await client.ask(store.me)
+        assert ("the environment names a proxy" in str(error.value)) == is_named
+        assert "secret" not in str(error.value)
+
+
+async def test_tls_is_spoken_at_one_end_alone(client: Client) -> None:
+    for scheme, other, answer in [
+        ("https", "no TLS is spoken there; is it http://", b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+        # a server of TLS ends after what is no handshake
+        ("http", "TLS is spoken there; is it https://", b""),
+    ]:
+
+        async def end(
+            reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: bytes = answer
+        ) -> None:
+            await reader.read(1 if answer else 65_536)
+            writer.write(answer)
+            writer.close()
+
+        server = await asyncio.start_server(end, "127.0.0.1", 0, family=socket.AF_INET)
+        port = server.sockets[0].getsockname()[1]
+        async with server, client.open_store(f"{scheme}://127.0.0.1:{port}") as store:
+            with pytest.raises(ConnectionFailed, match=other):
+                await client.ask(store.me)

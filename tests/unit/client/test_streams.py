@@ -1,10 +1,10 @@
-"""A stream is whole, each inference once and in order, or it is an error."""
+"""A stream is whole, each inference once and in order, or it is an error; arrivals are followed."""
 
 import json
 import random
 from collections.abc import Iterator
 from functools import partial
-from itertools import chain, repeat
+from itertools import chain, product, repeat
 from typing import Any
 
 import pytest
@@ -17,25 +17,22 @@ from inference_store_client import (
     Unavailable,
     UnexpectedAnswer,
 )
-from inference_store_client.commands import Response
+from inference_store_client.commands import Failure, Response
 from inference_store_client.decoding import decode
+from inference_store_client.errors import ConnectionFailed
+from inference_store_client.following import Event, EventDecoder, follow
 from inference_store_client.lines import LineDecoder
-from inference_store_client.origin import Origin
 from inference_store_client.question import Question
-from inference_store_client.retries import Retries
-from inference_store_client.settings import ClientSettings
+from inference_store_client.requests import Request, make_request
 from inference_store_client.streaming import stream
 from inference_store_client.values.inference import InferenceFields
 from tests.both_clients import make_problem
 
-from .fake_stream import FakeStore, Line
-
-_SETTINGS = ClientSettings(Origin("https://store.example"), retries=Retries(attempts=3))
-_QUESTION = Question(path="/v1/models/m/inferences", filter="n > 1")
+from .fake_stream import CUT, QUESTION, SETTINGS, FakeStore, Line, Performance, Pieces, cut_up
 
 
-def read(store: FakeStore, question: Question = _QUESTION) -> list[str]:
-    steps = stream(question, partial(decode, InferenceFields), _SETTINGS)
+def read(store: FakeStore, question: Question = QUESTION) -> list[str]:
+    steps = stream(question, partial(decode, InferenceFields), SETTINGS)
     return [inference.inference_id for inference in store.drive(steps)]
 
 
@@ -55,26 +52,26 @@ def refuse(status: int, name: str = "some-problem", **headers: str) -> Response:
 def test_a_whole_stream_is_one_connection() -> None:
     store = FakeStore(20, whole())
     assert read(store) == expected(20)
-    assert len(store.bodies) == store.closed == 1
+    assert len(store.bodies) == store.performance.closed == 1
     assert store.bodies[0]["include"] == ["metadata", "predictions"]
-    assert not store.waits
+    assert not store.performance.waits
 
 
-@pytest.mark.parametrize("is_silent", [False, True])
-def test_it_is_whole_wherever_it_is_cut(*, is_silent: bool) -> None:
-    size = len(FakeStore(4, whole()).encode(0))
-    for cut in range(0, size, 7):
-        store = FakeStore(4, whole(cut), is_silent=is_silent)
-        assert read(store) == expected(4), cut
-        assert len(store.bodies) == store.closed == 2
+def test_it_is_whole_wherever_it_is_cut() -> None:
+    content = FakeStore(3, whole()).encode(0)
+    ends = [at + more for at, byte in enumerate(content) if byte == 0x0A for more in (0, 1, 2)]
+    for cut, is_silent in product([*ends[:-2], *range(0, len(content), 67)], (False, True)):
+        store = FakeStore(3, whole(cut), is_silent=is_silent)
+        assert read(store) == expected(3), (cut, is_silent)
+        assert len(store.bodies) == store.performance.closed == 2, (cut, is_silent)
 
 
 def test_it_is_whole_however_often_it_is_cut() -> None:
     chance = random.Random(20)
-    for _ in range(20):
+    for _ in range(5):
         cuts = [chance.randrange(2_000, 9_000) for _ in range(30)]
         store = FakeStore(60, whole(*cuts), piece_bytes=chance.randrange(1, 5000))
-        assert read(store) == expected(60)
+        assert read(store) == expected(60), cuts
 
 
 def test_the_question_stays_the_same_and_only_the_cursor_moves() -> None:
@@ -87,45 +84,37 @@ def test_the_question_stays_the_same_and_only_the_cursor_moves() -> None:
     assert len({*cursors}) == 3
 
 
-@pytest.mark.parametrize("is_silent", [False, True])
-def test_without_progress_it_is_an_error(*, is_silent: bool) -> None:
-    store = FakeStore(5, repeat(100), is_silent=is_silent)
-    with pytest.raises(StreamIncomplete, match="0 inferences had come"):
-        read(store)
-    assert len(store.bodies) == 3
-    assert len(store.waits) == 2
-
-
-def test_what_came_before_is_counted_in_the_error() -> None:
-    store = FakeStore(5, chain([3_000], repeat(0)))
+def test_without_progress_it_is_an_error() -> None:
+    for is_silent in (False, True):
+        store = FakeStore(5, repeat(100), is_silent=is_silent)
+        with pytest.raises(StreamIncomplete, match="0 inferences had come"):
+            read(store)
+        assert (len(store.bodies), len(store.performance.waits)) == (4, 3)
     with pytest.raises(StreamIncomplete, match="3 inferences had come, and they are not"):
-        read(store)
+        read(FakeStore(5, chain([3_000], repeat(0))))
 
 
-@pytest.mark.parametrize("status", [429, 502, 503])
-def test_a_refusal_that_passes_is_waited_for(status: int) -> None:
-    store = FakeStore(5, whole(), refusals=[refuse(status, **{"retry-after": "7"})] * 2)
-    assert read(store) == expected(5)
-    assert store.waits == [7, 7]
+def test_a_refusal_that_passes_is_waited_for() -> None:
+    for status in (429, 502, 503):
+        store = FakeStore(5, whole(), refusals=[refuse(status, **{"retry-after": "7"})] * 2)
+        assert read(store) == expected(5), status
+        assert store.performance.waits == [7, 7], status
 
 
-@pytest.mark.parametrize(
-    ("refusal", "error"),
-    [
+def test_another_refusal_is_raised(subtests: pytest.Subtests) -> None:
+    for refusal, error in [
         (refuse(403), Forbidden),
         (refuse(401), Unauthorized),
         (refuse(503, "query-timeout"), Unavailable),
         (refuse(429, **{"retry-after": "9999"}), Unavailable),
-    ],
-)
-def test_another_refusal_is_raised(refusal: Response, error: type[Exception]) -> None:
-    store = FakeStore(5, whole(), refusals=[refusal])
-    with pytest.raises(error):
-        read(store)
-    assert not store.waits
+    ]:
+        store = FakeStore(5, whole(), refusals=[refusal])
+        with subtests.test(str(refusal)), pytest.raises(error):
+            read(store)
+        assert not store.performance.waits, refusal
 
 
-def end_with(store_ends: list[Line]) -> Any:
+def end_with(*store_ends: Line) -> Any:
     """Change the last lines of connections, one after the other."""
     ends = iter(store_ends)
     return lambda end: end | next(ends, {})
@@ -134,30 +123,28 @@ def end_with(store_ends: list[Line]) -> Any:
 def test_a_stream_that_ran_out_of_time_goes_on() -> None:
     """From the cursor of its last line, which may be further than that of an inference."""
     problem = json.loads(refuse(503, "query-timeout").content)
-    store = FakeStore(5, whole(), change_end=end_with([{"problem": problem, "next": "5"}]))
+    store = FakeStore(5, whole(), change_end=end_with({"problem": problem, "next": "5"}))
     assert read(store) == expected(5)
     assert [body.get("cursor") for body in store.bodies] == [None, "5"]
 
 
 def test_a_stream_of_a_revoked_key_is_an_error() -> None:
     problem = json.loads(refuse(401).content)
-    store = FakeStore(5, whole(), change_end=end_with([{"problem": problem, "next": "5"}]))
+    store = FakeStore(5, whole(), change_end=end_with({"problem": problem, "next": "5"}))
     with pytest.raises(Unauthorized) as raised:
         read(store)
     assert raised.value.__notes__ == ["5 inferences had come"]
 
 
-@pytest.mark.parametrize("count", [4, 6])
-def test_a_last_line_that_counts_otherwise_is_an_error(count: int) -> None:
-    store = FakeStore(5, whole(), change_end=end_with([{"count": count}]))
-    with pytest.raises(UnexpectedAnswer, match=f"counts {count}"):
-        read(store)
+def test_a_last_line_that_counts_otherwise_is_an_error() -> None:
+    for count in (4, 6):
+        with pytest.raises(UnexpectedAnswer, match=f"counts {count}"):
+            read(FakeStore(5, whole(), change_end=end_with({"count": count})))
 
 
 def test_warnings_come_with_the_last_line() -> None:
-    store = FakeStore(1, whole(), change_end=end_with([{"warnings": ["a remark"]}]))
     with pytest.warns(StoreWarning, match="a remark"):
-        read(store)
+        read(FakeStore(1, whole(), change_end=end_with({"warnings": ["a remark"]})))
 
 
 def test_a_line_may_say_how_far_the_search_is() -> None:
@@ -166,17 +153,18 @@ def test_a_line_may_say_how_far_the_search_is() -> None:
 
 def test_a_sample_ends_at_its_size_over_all_connections() -> None:
     """The store begins to count again with each connection."""
-    question = _QUESTION.take_sample(10, 1)
     for cut in (2_000, 6_000, 9_000):
         store = FakeStore(30, whole(cut))
-        assert read(store, question) == expected(10)
-        assert store.bodies[-1]["sample"] == {"size": 10, "seed": 1}
+        assert read(store, QUESTION.take_sample(10, 1)) == expected(10), cut
+        assert store.bodies[-1]["sample"] == {"size": 10, "seed": 1}, cut
 
 
-@pytest.mark.parametrize("line", [b"{\n", b"[]\n", b"\xff\n", b"\n"])
-def test_a_line_that_is_no_object_is_an_error(line: bytes) -> None:
-    with pytest.raises(UnexpectedAnswer, match="a line of the stream"):
-        [*LineDecoder().feed(line)]
+def test_what_is_no_line_or_event_is_an_error(subtests: pytest.Subtests) -> None:
+    for line in (b"{\n", b"[]\n", b"\xff\n", b"\n"):
+        with subtests.test(str(line)), pytest.raises(UnexpectedAnswer, match="a line of the str"):
+            [*LineDecoder().feed(line)]
+    with pytest.raises(UnexpectedAnswer):
+        [*EventDecoder().feed(b"event: begin\ndata: {\n\n")]
 
 
 def test_a_line_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,3 +173,50 @@ def test_a_line_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [*decoder.feed(b"x" * 900)] == []
     with pytest.raises(UnexpectedAnswer, match="1,000 bytes"):
         [*decoder.feed(b"x" * 101)]
+
+
+_BEGIN = b'event: begin\ndata: {"at": "2026-11-01T00:00:00Z"}\n\n'
+_ARRIVED = b'event: inferences\ndata: {"items": [], "more": false}\n\n'
+
+
+def test_events_are_cut_whatever_the_pieces_are() -> None:
+    content = b": here\n\n" + _BEGIN + b": here\n\n" + _ARRIVED
+    for size in (1, 7, 1000):
+        decoder = EventDecoder()
+        assert [event for piece in cut_up(content, size) for event in decoder.feed(piece)] == [
+            Event("begin", {"at": "2026-11-01T00:00:00Z"}),
+            Event("inferences", {"items": [], "more": False}),
+        ], size
+
+
+def follow_all(connections: list[Response | list[bytes | Failure]]) -> Performance:
+    """Follow arrivals until the store refuses."""
+
+    def open(_: Request) -> tuple[Response, Pieces]:
+        connection = connections.pop(0)
+        if isinstance(connection, Response):
+            return connection, iter([connection.content, b""])
+        return Response(200), iter([*connection, b""])
+
+    performance = Performance()
+    request = make_request("GET", "/v1/models/m/inferences/follow")
+    with pytest.raises(Forbidden):
+        performance.run(follow(request, SETTINGS), open)
+    return performance
+
+
+def test_arrivals_are_followed_again_until_the_store_refuses() -> None:
+    end = b"event: end\ndata: " + refuse(403).content + b"\n\n"
+    followed = follow_all(
+        [[_BEGIN, _ARRIVED], [_BEGIN, CUT], [_BEGIN, _ARRIVED[:9], CUT], [_BEGIN, end]]
+    )
+    names = [event.name for event in followed.delivered]
+    assert names == ["begin", "inferences", "begin", "begin", "begin"]
+    assert len(followed.waits) == 2
+
+
+def test_following_without_progress_is_an_error() -> None:
+    with pytest.raises(Unavailable):
+        follow_all([Response(503)] * 4)
+    with pytest.raises(ConnectionFailed):
+        follow_all([[]] * 4)

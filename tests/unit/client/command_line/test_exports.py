@@ -1,8 +1,6 @@
 """What the command line says of an export that the store writes, if something goes wrong."""
 
-import asyncio
 import json
-import re
 from pathlib import Path
 
 import httpx
@@ -14,7 +12,9 @@ from inference_store_client.command_line.export_job import download
 from inference_store_client.command_line.main import main
 from tests.both_clients import QUICK, Recorded
 from tests.largest_file import largest_file
-from tests.unit.client.test_exporting import EXPORT, make_export, make_page, make_part
+from tests.unit.client.fake_exports import EXPORT, make_export, make_page, make_part
+
+from .http_server import serve
 
 
 def get(folder: Path, *answers: httpx.Response | BaseException, state: str = "pending") -> int:
@@ -30,25 +30,18 @@ def get(folder: Path, *answers: httpx.Response | BaseException, state: str = "pe
     return end_quietly(run)
 
 
-def test_ctrl_c_says_what_the_store_goes_on_with(
+def test_ctrl_c_says_what_becomes_of_the_export(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert get(tmp_path / "frames", KeyboardInterrupt()) == 130
-    assert capsys.readouterr().err == (
-        f"The store goes on with export {EXPORT}: `istore exports get {EXPORT} -o FOLDER`"
-        f" fetches it, `istore exports cancel {EXPORT}` stops it.\n"
-    )
-    assert [*tmp_path.iterdir()] == []
-
-
-def test_ctrl_c_says_that_what_is_written_stays(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert get(tmp_path / "frames", KeyboardInterrupt(), state="done") == 130
-    assert capsys.readouterr().err == (
-        f"Export {EXPORT} stays in the store until it expires:"
-        f" `istore exports get {EXPORT} -o FOLDER` fetches it.\n"
-    )
+    fetches = f"`istore exports get {EXPORT} -o FOLDER` fetches it"
+    for state, said in {
+        "pending": f"The store goes on with export {EXPORT}: {fetches},"
+        f" `istore exports cancel {EXPORT}` stops it.\n",
+        "done": f"Export {EXPORT} stays in the store until it expires: {fetches}.\n",
+    }.items():
+        assert get(tmp_path / "frames", KeyboardInterrupt(), state=state) == 130
+        assert capsys.readouterr().err == said, state
+        assert [*tmp_path.iterdir()] == [], state
 
 
 def test_a_full_disk_says_where_the_export_still_is(
@@ -112,33 +105,18 @@ def test_what_only_a_job_writes_says_so(tmp_path: Path, capsys: pytest.CaptureFi
         assert remedy in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("name", "more", "format"),
-    [
-        ("faces.csv", [], "csv"),
-        ("faces.NDJSON", [], "jsonl"),
-        ("faces", [], "parquet"),
-        ("faces.csv", ["--format", "arrow"], "arrow"),
-    ],
-)
-async def test_a_job_obeys_the_ending_of_its_folder(
-    tmp_path: Path, name: str, more: list[str], format: str
-) -> None:
-    asked: list[bytes] = []
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = int(re.findall(rb"(?i)content-length: (\d+)", head)[0])
-        asked.append(await reader.readexactly(length))
-        writer.write(b"HTTP/1.1 422 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-        await writer.drain()
-        writer.close()
-
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        words = ["export", "m", "--job", "--url", f"http://127.0.0.1:{port}"]
-        status = await asyncio.to_thread(main, [*words, "-o", str(tmp_path / name), *more])
-    assert (status, [json.loads(body)["format"] for body in asked]) == (1, [format])
+def test_a_job_obeys_the_ending_of_its_folder(tmp_path: Path) -> None:
+    with serve() as server:
+        for words, format in [
+            ("faces.csv", "csv"),
+            ("faces.NDJSON", "jsonl"),
+            ("faces", "parquet"),
+            ("faces.csv --format arrow", "arrow"),
+        ]:
+            name, *more = words.split()
+            asked = ["export", "m", "--job", "--url", server.make_url({})]
+            assert main([*asked, "-o", str(tmp_path / name), *more]) == 1
+            assert json.loads(server.bodies[-1])["format"] == format, words
 
 
 def test_a_request_without_an_answer_may_have_been_carried_out(

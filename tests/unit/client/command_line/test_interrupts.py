@@ -17,7 +17,7 @@ import pytest
 
 from tests.both_clients import make_item
 from tests.polling import until
-from tests.unit.client.test_exporting import EXPORT, make_export
+from tests.unit.client.fake_exports import EXPORT, make_export
 
 _CLIENT = Path(__file__).parents[4] / "client"
 _SCRIPTS = tomllib.loads((_CLIENT / "pyproject.toml").read_text())["project"]["scripts"]
@@ -37,7 +37,7 @@ def unlink_interrupted(path, missing_ok=False):
 
 pathlib.Path.unlink = unlink_interrupted
 """
-_SECONDS = 180
+_SECONDS = 300
 _PAGE = {"items": [make_item(1)], "next": "cursor", "searched_back_to": None, "warnings": []}
 
 
@@ -85,42 +85,34 @@ def test_while_it_imports(tmp_path: Path) -> None:
         interrupt(process)
 
 
-def test_while_it_waits_for_a_server_that_does_not_answer(
-    tmp_path: Path, server: socket.socket
-) -> None:
-    with start(tmp_path, "count", "m", "--url", get_url(server)) as process:
-        connection, _ = server.accept()
-        with connection:
-            assert connection.recv(1) == b"P"
-            assert interrupt(process) == ""
-
-
 def test_in_the_background_of_a_script_it_goes_on(tmp_path: Path, server: socket.socket) -> None:
     ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]  # as `istore … &` does
-    with start(tmp_path, "count", "m", "--url", get_url(server), before=ignoring) as process:
-        connection, _ = server.accept()
-        with connection:
-            read_request(connection)
-            process.send_signal(signal.SIGINT)
-            answer(connection, {"count": 3, "warnings": []})
-            output, errors = process.communicate(timeout=_SECONDS)
+    with (
+        start(tmp_path, "count", "m", "--url", get_url(server), before=ignoring) as process,
+        server.accept()[0] as connection,
+    ):
+        read_request(connection)
+        process.send_signal(signal.SIGINT)
+        answer(connection, {"count": 3, "warnings": []})
+        output, errors = process.communicate(timeout=_SECONDS)
     assert (process.returncode, output, errors) == (0, "3\n", "")
 
 
 def test_after_it_printed(tmp_path: Path, server: socket.socket) -> None:
     words = ["--limit", "2", "--columns", "inference_id", "--format", "jsonl"]
-    with start(tmp_path, "query", "m", *words, "--url", get_url(server)) as process:
-        connection, _ = server.accept()
-        with connection:
-            read_request(connection)
-            answer(connection, _PAGE)
-            assert b'"cursor"' in read_request(connection)
-            assert interrupt(process) == '{"inference_id": "frame-1"}\n'
+    with (
+        start(tmp_path, "query", "m", *words, "--url", get_url(server)) as process,
+        server.accept()[0] as connection,
+    ):
+        read_request(connection)
+        answer(connection, _PAGE)
+        assert b'"cursor"' in read_request(connection)
+        assert interrupt(process) == '{"inference_id": "frame-1"}\n'
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-async def test_amid_a_file(tmp_path: Path, server: socket.socket, number: signal.Signals) -> None:
-    await check_that_nothing_stays(tmp_path, server, number)
+async def test_amid_a_file(tmp_path: Path, server: socket.socket) -> None:
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        await check_that_nothing_stays(tmp_path, server, number)
 
 
 async def test_again_while_a_file_is_removed(tmp_path: Path, server: socket.socket) -> None:
@@ -133,35 +125,31 @@ async def check_that_nothing_stays(
 ) -> None:
     """Send a signal to an export amid its file."""
     folder = tmp_path / "files"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     words = ("-o", str(folder / "frames.csv"), "--url", get_url(server))
-    with start(tmp_path, "export", "m", *words) as process:
-        connection, _ = server.accept()
-        with connection:
-            read_request(connection)
-            head = "HTTP/1.1 200 OK\r\nContent-Type: text/csv\r\nContent-Length: 1000\r\n\r\n"
-            connection.sendall(f'{head}"inference_id","cursor"\r\n"frame-1","1"\r\n'.encode())
-            await until(lambda: list_files(folder), bool)
-            process.send_signal(number)
-            output, errors = process.communicate(timeout=_SECONDS)
+    with start(tmp_path, "export", "m", *words) as process, server.accept()[0] as connection:
+        read_request(connection)
+        head = "HTTP/1.1 200 OK\r\nContent-Type: text/csv\r\nContent-Length: 1000\r\n\r\n"
+        connection.sendall(f'{head}"inference_id","cursor"\r\n"frame-1","1"\r\n'.encode())
+        await until(lambda: list_files(folder), bool)
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=_SECONDS)
     assert (process.returncode, output, errors) == (128 + number, "", "")
     assert os.listdir(folder) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_while_the_store_writes(
-    tmp_path: Path, server: socket.socket, number: signal.Signals
-) -> None:
+def test_while_the_store_writes(tmp_path: Path, server: socket.socket) -> None:
     words = ("-o", str(tmp_path / "frames"), "--url", get_url(server))
-    with start(tmp_path, "export", "m", "--job", *words) as process:
-        connection, _ = server.accept()
-        with connection:
-            read_request(connection)
-            answer(connection, make_export("pending").json())
-            assert connection.recv(65_536).startswith(b"GET /v1/exports/")
-            process.send_signal(number)
-            _, errors = process.communicate(timeout=_SECONDS)
-    assert process.returncode == 128 + number
+    with (
+        start(tmp_path, "export", "m", "--job", *words) as process,
+        server.accept()[0] as connection,
+    ):
+        read_request(connection)
+        answer(connection, make_export("pending").json())
+        assert connection.recv(65_536).startswith(b"GET /v1/exports/")
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=_SECONDS)
+    assert process.returncode == 128 + signal.SIGTERM
     assert f"`istore exports get {EXPORT} -o FOLDER` fetches it" in errors
     assert f"`istore exports cancel {EXPORT}` stops it" in errors
 

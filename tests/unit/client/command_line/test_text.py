@@ -7,35 +7,30 @@ import pytest
 from inference_store_client.command_line.rows import pick, shape, write_line
 from inference_store_client.command_line.table import Table
 from inference_store_client.command_line.text import make_printable, measure, shorten
+from inference_store_client.plurals import write_count
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
+def test_what_would_steer_a_terminal_is_escaped() -> None:
+    for text, shown in [
         ("plain", "plain"),
         ("über 東京", "über 東京"),
         ("\x1b[31mred", "\\x1b[31mred"),
         ("a\u202eb", "a\\u202eb"),
         ("a\nb\tc\r", "a\\nb\\tc\\r"),
         ("\x00", "\\x00"),
-    ],
-)
-def test_what_would_steer_a_terminal_is_escaped(text: str, shown: str) -> None:
-    assert make_printable(text) == shown
+    ]:
+        assert make_printable(text) == shown, text
 
 
-@pytest.mark.parametrize(
-    ("text", "width", "shown"),
-    [
+def test_a_text_is_cut_to_its_columns() -> None:
+    for text, width, shown in [
         ("abcdef", 6, "abcdef"),
         ("abcdefg", 6, "abcde…"),
         ("東京都庁", 6, "東京…"),
         ("東京", 4, "東京"),
-    ],
-)
-def test_a_text_is_cut_to_its_columns(text: str, width: int, shown: str) -> None:
-    assert shorten(text, width) == shown
-    assert measure(shown) <= width
+    ]:
+        assert shorten(text, width) == shown, text
+        assert measure(shown) <= width, text
 
 
 def make_entry(key: str, type_name: str, value: str | None) -> dict[str, Any]:
@@ -70,24 +65,21 @@ def test_a_line_has_exact_numbers_and_metadata_by_key() -> None:
     assert "cursor" not in shape(_ITEM, None)
 
 
-@pytest.mark.parametrize(
-    ("names", "metadata"),
-    [
+def test_a_line_has_the_metadata_that_is_named_alone() -> None:
+    cases: list[tuple[list[str], str]] = [
         (["n"], '{"n": 123456789012345678901234567890}'),
         (["camera.angle", "bad"], '{"camera": {"angle": 12.750}, "bad": "n/a"}'),
         (["camera.tags[]"], '{"camera": {"tags": ["x", "y"]}}'),
         (["camera.angle", "camera"], '{"camera": {"angle": 12.750, "tags": ["x", "y"]}}'),
         (["a.b", "camera.angle.x", "missing", "missing.too"], '{"a.b": "dots"}'),
-    ],
-)
-def test_a_line_has_the_metadata_that_is_named_alone(names: list[str], metadata: str) -> None:
-    line = write_line(shape(_ITEM, [f"metadata.{name}" for name in names]))
-    assert line == f'{{"metadata": {metadata}}}'
+    ]
+    for names, metadata in cases:
+        line = write_line(shape(_ITEM, [f"metadata.{name}" for name in names]))
+        assert line == f'{{"metadata": {metadata}}}', names
 
 
-@pytest.mark.parametrize(
-    ("column", "cell"),
-    [
+def test_a_cell() -> None:
+    for column, cell in [
         ("inference_id", "frame-1"),
         ("received_at", "2026-11-01T00:00:00Z"),
         ("ok", "true"),
@@ -101,10 +93,8 @@ def test_a_line_has_the_metadata_that_is_named_alone(names: list[str], metadata:
         ("metadata.camera.missing", ""),
         ("predictions.label", "person, car"),
         ("predictions.score", "0.9, "),
-    ],
-)
-def test_a_cell(column: str, cell: str) -> None:
-    assert pick(shape(_ITEM, [column]), column) == cell
+    ]:
+        assert pick(shape(_ITEM, [column]), column) == cell, column
 
 
 def test_a_lone_surrogate_is_escaped() -> None:
@@ -112,13 +102,19 @@ def test_a_lone_surrogate_is_escaped() -> None:
     assert write_line("ü") == '"ü"'
 
 
-@pytest.mark.parametrize("terminal", [40, 200])
-def test_a_table_fits_into_the_terminal(terminal: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", str(terminal))
+def test_a_table_fits_into_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     items = [{"inference_id": "f" * 50, "error": "the model\ntimed out " * 9, "ok": False}] * 2
-    table = Table.fit(["inference_id", "error", "ok"], items)
-    lines = [table.format_head(), *map(table.format_row, items)]
-    assert max(map(len, lines)) <= terminal
-    assert lines[0].split() == ["inference_id", "error", "ok"]
-    assert lines[1].endswith("false")
-    assert ("…" in lines[1].split()[0]) is (terminal == 40)
+    for terminal in (40, 200):
+        monkeypatch.setenv("COLUMNS", str(terminal))
+        table = Table.fit(["inference_id", "error", "ok"], items)
+        lines = [table.format_head(), *map(table.format_row, items)]
+        assert max(map(len, lines)) <= terminal
+        assert lines[0].split() == ["inference_id", "error", "ok"]
+        assert lines[1].endswith("false")
+        assert ("…" in lines[1].split()[0]) is (terminal == 40)
+
+
+def test_a_number_has_its_noun_in_the_right_form() -> None:
+    counts = [write_count(count, "file") for count in (0, 1, 2, 1_000)]
+    assert counts == ["0 files", "1 file", "2 files", "1,000 files"]
+    assert [write_count(count, "class", "classes") for count in (1, 2)] == ["1 class", "2 classes"]

@@ -26,6 +26,7 @@ _METADATA = make_metadata(
     ("camera", "json", '{"angle": 12.75, "ids": [1, null, "a"]}'),
     ("key with 'quotes\"", "string", "\u202e\ud800"),
 )
+_CUT = (-10, 10, 40, 40)
 _EXPECTED = {
     "n": _BIG,
     "price": 0.1,
@@ -49,22 +50,24 @@ def load(folder: Path) -> Any:
     return json.loads((folder / "annotations.json").read_text())
 
 
+def load_lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 def make_street() -> PictureStore:
+    first = [
+        make_prediction(0, "person", (10, 20, 110, 70), score=0.25),
+        make_prediction(1, "car", (-10, -10, 400, 120), score=None),
+        make_prediction(2, "car", (400, 10, 500, 20)),
+        make_prediction(3, "cat"),
+        make_prediction(4, None, (1, 2, 3, 4)),
+    ]
+    bus = make_prediction(0, "bus", (0.25, 0.5, 0.5, 1))
     return PictureStore(
         [
-            make_inference(
-                1,
-                make_prediction(0, "person", (10, 20, 110, 70), score=0.25),
-                make_prediction(1, "car", (-10, -10, 400, 120), score=None),
-                make_prediction(2, "car", (400, 10, 500, 20)),
-                make_prediction(3, "cat"),
-                make_prediction(4, None, (1, 2, 3, 4)),
-                metadata=_METADATA,
-            ),
+            make_inference(1, *first, metadata=_METADATA),
             make_inference(2, prediction_count=None),
-            make_inference(
-                3, make_prediction(0, "bus", (0.25, 0.5, 0.5, 1)), flags=["box_in_shares"]
-            ),
+            make_inference(3, bus, flags=["box_in_shares"]),
         ]
     )
 
@@ -75,28 +78,22 @@ def test_coco(tmp_path: Path) -> None:
     assert summary.remarks == {"clipped": 1, "unpredicted": 1}
     coco = load(tmp_path / "coco")
     assert coco["licenses"] == []
-    assert [category["name"] for category in coco["categories"]] == [
-        *("bus", "car", "person", "unlabelled")
-    ]
-    assert [category["id"] for category in coco["categories"]] == [1, 2, 3, 4]
+    categories = [(category["id"], category["name"]) for category in coco["categories"]]
+    assert categories == [(1, "bus"), (2, "car"), (3, "person"), (4, "unlabelled")]
     [first, _, _] = coco["images"]
     assert (first["id"], first["width"], first["height"]) == (1, WIDTH, HEIGHT)
     assert (first["inference_id"], first["metadata"]) == ("frame-1", _EXPECTED)
     picture = tmp_path / "coco" / "images" / first["file_name"]
     assert picture.read_bytes() == make_png(1)
-    annotations = coco["annotations"]
-    assert [annotation["id"] for annotation in annotations] == [1, 2, 3, 4]
-    assert [annotation["image_id"] for annotation in annotations] == [1, 1, 1, 3]
-    assert [annotation["category_id"] for annotation in annotations] == [3, 2, 4, 1]
-    assert [annotation["bbox"] for annotation in annotations] == [
-        [10, 20, 100, 50],
-        [0, 0, WIDTH, 120],
-        [1, 2, 2, 2],
-        [WIDTH / 4, HEIGHT / 2, WIDTH / 4, HEIGHT / 2],
+    names = ("id", "image_id", "category_id", "score", "iscrowd", "bbox")
+    half = [WIDTH / 4, HEIGHT / 2, WIDTH / 4, HEIGHT / 2]
+    assert [[annotation[name] for name in names] for annotation in coco["annotations"]] == [
+        [1, 1, 3, 0.25, 0, [10, 20, 100, 50]],
+        [2, 1, 2, None, 0, [0, 0, WIDTH, 120]],
+        [3, 1, 4, 0.5, 0, [1, 2, 2, 2]],
+        [4, 3, 1, 0.5, 0, half],
     ]
-    assert [annotation["area"] for annotation in annotations[:2]] == [5000, WIDTH * 120]
-    assert [annotation["score"] for annotation in annotations] == [0.25, None, 0.5, 0.5]
-    assert {annotation["iscrowd"] for annotation in annotations} == {0}
+    assert [annotation["area"] for annotation in coco["annotations"][:2]] == [5000, WIDTH * 120]
 
 
 def test_classes_that_are_given_are_in_their_order_and_alone(tmp_path: Path) -> None:
@@ -114,13 +111,10 @@ def test_yolo(tmp_path: Path) -> None:
     data = yaml.safe_load((tmp_path / "yolo" / "data.yaml").read_text())
     names = {0: "bus", 1: "car", 2: "person", 3: odd, 4: "unlabelled"}
     assert data == {"train": "images", "val": "images", "nc": 5, "names": names}
-    lines = (tmp_path / "yolo" / "inferences.jsonl").read_text().splitlines()
-    records = [*map(json.loads, lines)]
-    labels = [
-        (tmp_path / "yolo" / record["file_name"].replace("images", "labels")).with_suffix(".txt")
-        for record in records
-    ]
-    assert [path.read_text() for path in labels] == [
+    records = load_lines(tmp_path / "yolo" / "inferences.jsonl")
+    paths = [record["file_name"].replace("images", "labels") for record in records]
+    labels = [(tmp_path / "yolo" / path).with_suffix(".txt").read_text() for path in paths]
+    assert labels == [
         "2 0.187500 0.187500 0.312500 0.208333\n"
         "1 0.500000 0.250000 1.000000 0.500000\n"
         "4 0.006250 0.012500 0.006250 0.008333\n",
@@ -135,8 +129,7 @@ def test_yolo(tmp_path: Path) -> None:
 
 def test_image_folder(tmp_path: Path) -> None:
     write(make_street(), tmp_path / "faces", "huggingface")
-    lines = (tmp_path / "faces" / "metadata.jsonl").read_text().splitlines()
-    records = [*map(json.loads, lines)]
+    records = load_lines(tmp_path / "faces" / "metadata.jsonl")
     assert json.loads(records[0]["metadata"]) == _EXPECTED
     assert records[0]["objects"]["label"] == ["person", "car", "unlabelled"]
     assert records[1]["objects"] == {"bbox": [], "label": [], "score": [], "area": []}
@@ -189,13 +182,9 @@ def make_drawing(number: int, *shapes: Any, problem: str | None = None) -> dict[
 
 
 def test_contours_are_polygons(tmp_path: Path) -> None:
+    cells = [make_prediction(n, "cell", box) for n, box in enumerate([_CUT, (50, 50, 60, 60)])]
     items = [
-        make_inference(
-            1,
-            make_prediction(0, "cell", (-10, 10, 40, 40)),
-            make_prediction(1, "cell", (50, 50, 60, 60)),
-            task_type="Image Segmentation",
-        ),
+        make_inference(1, *cells, task_type="Image Segmentation"),
         make_inference(2, make_prediction(0, "cell", (5, 5, 6, 6)), task_type=None),
         make_inference(3, task_type="image-segmentation"),
     ]
@@ -241,11 +230,10 @@ def test_keypoints_are_those_of_their_category(tmp_path: Path) -> None:
         {"index": 3, "name": "knee", "score": None},
     ]
     pose = [make_shape("keypoints", 0, points, known)]
+    person = make_prediction(0, "person", (5, 5, 50, 50))
     items = [
-        make_inference(
-            1, make_prediction(0, "person", (5, 5, 50, 50)), task_type="Pose Estimation"
-        ),
-        make_inference(2, make_prediction(0, "person", (5, 5, 50, 50)), task_type="keypoints"),
+        make_inference(1, person, task_type="Pose Estimation"),
+        make_inference(2, person, task_type="keypoints"),
     ]
     fake = PictureStore(items, drawings={1: make_drawing(1, *pose), 2: make_drawing(2)})
     write(fake, tmp_path / "coco", "coco")

@@ -48,6 +48,8 @@ def test_a_sign_in_is_kept_by_origin(cache: TokenCache, issuer: DeviceIssuer) ->
     with cache.lock():
         cache.put(_ORIGIN, tokens)
         cache.put(Origin("https://other.example:8443"), make_tokens(issuer, seconds_left=9))
+    members = json.loads(cache.path.read_text())["https://store.example:443"]
+    assert set(members) == {"issuer", "client_id", "access_token", "refresh_token", "expires_at"}
     assert cache.path.stat().st_mode & 0o777 == 0o600
     assert cache.path.parent.stat().st_mode & 0o777 == 0o700
     for url in ("https://store.example", "https://STORE.example:443/", "https://store.example/a"):
@@ -60,31 +62,25 @@ def test_a_sign_in_is_kept_by_origin(cache: TokenCache, issuer: DeviceIssuer) ->
     assert cache.find(Origin("https://other.example:8443")) is not None
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o604])
-def test_a_file_that_others_may_read_is_refused(cache: TokenCache, mode: int) -> None:
-    cache.path.parent.mkdir()
-    cache.path.write_text("{}")
-    cache.path.chmod(mode)
-    with pytest.raises(SettingsError, match="chmod 600"):
-        cache.find(_ORIGIN)
+def test_a_file_that_others_may_read_is_refused(cache: TokenCache) -> None:
+    write_file(cache, "{}")
+    for mode in (0o640, 0o604):
+        cache.path.chmod(mode)
+        with pytest.raises(SettingsError, match="chmod 600"):
+            cache.find(_ORIGIN)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "[]",
-        "{",
-        '{"https://store.example:443": {"issuer": "a"}}',
-        '{"https://store.example:443": 1}',
-    ],
-)
-def test_a_file_that_is_none_is_refused(cache: TokenCache, content: str) -> None:
-    cache.path.parent.mkdir()
+def test_a_file_that_is_none_is_refused(cache: TokenCache, subtests: pytest.Subtests) -> None:
+    for content in ("", "[]", "{", f'{{{_NAME}: {{"issuer": "a"}}}}', f"{{{_NAME}: 1}}"):
+        write_file(cache, content)
+        with subtests.test(content), pytest.raises(SettingsError, match="istore login"):
+            cache.find(_ORIGIN)
+
+
+def write_file(cache: TokenCache, content: str) -> None:
+    cache.path.parent.mkdir(exist_ok=True)
     cache.path.touch(mode=0o600)
     cache.path.write_text(content)
-    with pytest.raises(SettingsError, match="istore login"):
-        cache.find(_ORIGIN)
 
 
 def test_a_key_comes_before_a_sign_in(tmp_path: Path, issuer: DeviceIssuer) -> None:
@@ -116,16 +112,13 @@ def test_what_is_ending_is_renewed_once(cache: TokenCache, issuer: DeviceIssuer)
     assert not sign_ins[0].is_ending
 
 
-@pytest.mark.parametrize("gives_refresh_tokens", [True, False])
-def test_what_has_ended_names_the_remedy(
-    cache: TokenCache, issuer: DeviceIssuer, *, gives_refresh_tokens: bool
-) -> None:
-    issuer.gives_refresh_tokens = gives_refresh_tokens
-    tokens = make_tokens(issuer, seconds_left=-1)
-    cache.put(_ORIGIN, tokens)
-    issuer.refresh_tokens.clear()
-    with pytest.raises(SignInFailed, match="istore login"):
-        SignIn(_ORIGIN, cache, tokens).renew()
+def test_what_has_ended_names_the_remedy(cache: TokenCache, issuer: DeviceIssuer) -> None:
+    for issuer.gives_refresh_tokens in (True, False):
+        tokens = make_tokens(issuer, seconds_left=-1)
+        cache.put(_ORIGIN, tokens)
+        issuer.refresh_tokens.clear()
+        with pytest.raises(SignInFailed, match="istore login"):
+            SignIn(_ORIGIN, cache, tokens).renew()
 
 
 def test_while_the_issuer_is_away_a_token_is_used_to_its_end(cache: TokenCache) -> None:
@@ -159,12 +152,6 @@ async def test_a_request_is_sent_with_the_renewed_token(
     assert renewed.access_token != tokens.access_token
     assert sent == [("store.example", f"Bearer {renewed.access_token}")]
     assert count_renewals(issuer) == 1
-
-
-def test_the_file_says_no_more_than_it_must(cache: TokenCache, issuer: DeviceIssuer) -> None:
-    cache.put(_ORIGIN, make_tokens(issuer, seconds_left=10))
-    [members] = json.loads(cache.path.read_text()).values()
-    assert set(members) == {"issuer", "client_id", "access_token", "refresh_token", "expires_at"}
 
 
 def test_a_store_shows_no_token(

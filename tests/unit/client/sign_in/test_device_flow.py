@@ -23,7 +23,7 @@ _DISCOVERY = {
     "token_endpoint": "https://login.example/token",
     "device_authorization_endpoint": "https://login.example/device",
 }
-_OTHER, _LONG = "https://other.example", b"x" * 2_000_000
+_PLAIN, _LONG = "http://a.example", b"x" * 2_000_000
 _CODE = {
     "device_code": "secret-code",
     "user_code": "WDJB-MJHT",
@@ -66,13 +66,8 @@ class FakeIssuer:
         with httpx.Client(transport=httpx.MockTransport(self)) as http:
             issuer = discover(_URL, http)
             code = request_code(issuer, "istore", "openid")
-            return wait_for_tokens(
-                issuer,
-                "istore",
-                code,
-                sleep=self.sleeps.append,
-                clock=lambda: sum(self.sleeps),
-            )
+            sleep, clock = self.sleeps.append, lambda: sum(self.sleeps)
+            return wait_for_tokens(issuer, "istore", code, sleep=sleep, clock=clock)
 
 
 def test_it_asks_until_somebody_has_entered_the_code() -> None:
@@ -88,17 +83,14 @@ def test_it_asks_until_somebody_has_entered_the_code() -> None:
     assert "device_code=secret-code" in fake.forms[-1]
 
 
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
+def test_a_refusal_ends_it(subtests: pytest.Subtests) -> None:
+    for error, said in [
         ("access_denied", "refused in the browser"),
         ("expired_token", "has ended before anybody entered it"),
         ("invalid_client", r"login\.example/realms/ml refuses the code: invalid_client"),
-    ],
-)
-def test_a_refusal_ends_it(error: str, said: str) -> None:
-    with pytest.raises(SignInFailed, match=said):
-        FakeIssuer(replies=["authorization_pending", error]).sign_in()
+    ]:
+        with subtests.test(error), pytest.raises(SignInFailed, match=said):
+            FakeIssuer(replies=["authorization_pending", error]).sign_in()
 
 
 def test_it_does_not_wait_longer_than_the_code_is_good() -> None:
@@ -108,60 +100,32 @@ def test_it_does_not_wait_longer_than_the_code_is_good() -> None:
     assert sum(fake.sleeps) < 100
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "said"),
-    [
-        (
-            {"discovery": {**_DISCOVERY, "issuer": "https://other.example"}},
-            UnexpectedAnswer,
-            "does",
-        ),
-        ({"discovery": [1]}, UnexpectedAnswer, "no JSON object"),
-        ({"discovery": httpx.Response(302, headers={"location": "x"})}, UnexpectedAnswer, "302"),
-        (
-            {"discovery": httpx.Response(200, content=b"x" * 2_000_000)},
-            UnexpectedAnswer,
-            "more than",
-        ),
-        ({"discovery": httpx.ReadTimeout("too long")}, ConnectionFailed, "too long"),
-        (
-            {"discovery": {"issuer": _URL}},
-            SettingsError,
-            "has no device_authorization_endpoint",
-        ),
-        (
-            {"discovery": {**_DISCOVERY, "device_authorization_endpoint": "http://a.example"}},
-            SettingsError,
-            "not at https",
-        ),
-        (
-            {"discovery": {**_DISCOVERY, "token_endpoint": "http://a.example"}},
-            SettingsError,
-            "https",
-        ),
-        ({"code": "unauthorized_client"}, SignInFailed, "unauthorized_client"),
-        ({"code": {**_CODE, "device_code": 1}}, UnexpectedAnswer, "gave no code"),
-        ({"code": {**_CODE, "verification_uri": "http://a.example"}}, SettingsError, "the page"),
-        ({"code": {**_CODE, "verification_uri": "https://a\x1b[2J"}}, SettingsError, "the page"),
-        ({"replies": [{**_TOKENS, "access_token": "two words"}]}, SettingsError, "no bearer token"),
-        ({"replies": [{**_TOKENS, "token_type": "mac"}]}, SettingsError, "no bearer token"),
-    ],
-)
-def test_an_answer_that_cannot_be_trusted_is_refused(
-    changes: dict[str, Any], error: type[StoreError], said: str
-) -> None:
-    with pytest.raises(error, match=said):
-        FakeIssuer(**changes).sign_in()
+def test_an_answer_that_cannot_be_trusted_is_refused(subtests: pytest.Subtests) -> None:
+    device = "device_authorization_endpoint"
+    cases: list[tuple[str, Any, type[StoreError], str]] = [
+        ("discovery", {**_DISCOVERY, "issuer": "https://other.example"}, UnexpectedAnswer, "does"),
+        ("discovery", [1], UnexpectedAnswer, "no JSON object"),
+        ("discovery", httpx.Response(302, headers={"location": "x"}), UnexpectedAnswer, "302"),
+        ("discovery", httpx.Response(200, content=_LONG), UnexpectedAnswer, "more than"),
+        ("discovery", httpx.ReadTimeout("too long"), ConnectionFailed, "too long"),
+        ("discovery", {"issuer": _URL}, SettingsError, f"has no {device}"),
+        ("discovery", {**_DISCOVERY, device: _PLAIN}, SettingsError, "not at https"),
+        ("discovery", {**_DISCOVERY, "token_endpoint": _PLAIN}, SettingsError, "https"),
+        ("code", "unauthorized_client", SignInFailed, "unauthorized_client"),
+        ("code", {**_CODE, "device_code": 1}, UnexpectedAnswer, "gave no code"),
+        ("code", {**_CODE, "verification_uri": _PLAIN}, SettingsError, "the page"),
+        ("code", {**_CODE, "verification_uri": "https://a\x1b[2J"}, SettingsError, "the page"),
+        ("replies", [{**_TOKENS, "access_token": "two words"}], SettingsError, "no bearer token"),
+        ("replies", [{**_TOKENS, "token_type": "mac"}], SettingsError, "no bearer token"),
+    ]
+    for name, reply, error, said in cases:
+        with subtests.test(f"{name}: {said}"), pytest.raises(error, match=said):
+            FakeIssuer(**{name: reply}).sign_in()
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:8080", "http://[::1]/x", "http://localhost/"])
-def test_loopback_may_do_without_tls(url: str) -> None:
-    assert check_url(url, "the issuer") == url
-
-
-@pytest.mark.parametrize(
-    "url", ["http://login.example", "ftp://a", "", "https://", "http://[", "x"]
-)
-def test_others_may_not(url: str) -> None:
-    with pytest.raises(SettingsError, match="the issuer is"):
-        check_url(url, "the issuer")
+def test_only_loopback_may_do_without_tls(subtests: pytest.Subtests) -> None:
+    for url in ("http://127.0.0.1:8080", "http://[::1]/x", "http://localhost/"):
+        assert check_url(url, "the issuer") == url
+    for url in ("http://login.example", "ftp://a", "", "https://", "http://[", "x"):
+        with subtests.test(url), pytest.raises(SettingsError, match="the issuer is"):
+            check_url(url, "the issuer")

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -16,53 +17,46 @@ def repeat(piece: str) -> str:
     return piece * (caps.BYTES // len(piece.encode()))
 
 
+# With each, that which is like it: all brackets, all quotes, all names.
+_PIECES = [
+    "(", ")", "NOT ", "-", "a AND ", "'", '"', "[", "POINT(", "POLYGON((", "((1 2),", "x IN (",
+    "x BETWEEN 1 AND ", "'\\", "1", "1e", "is  not empty ", "==", "camera-", "INTERVAL(", "DATE('",
+    "é", "point ", "a=1 OR ", "2026-11-01 ", "@a", "`", "sent(", "a IN (1) AND ", "\t", "a.",
+]  # fmt: skip
 HOSTILE = {
-    **{
-        piece: repeat(piece)
-        for piece in (
-            "(", ")", "NOT ", "-", "a+", "a AND ", "'", "''", '"', '""', "[", "{", "POINT(", "f(",
-            "POLYGON((", "((1 2),", "x IN (", "x BETWEEN 1 AND ", "\\", "'\\", "\\'", "1", "1.",
-            "1e", "is ", "is  not empty ", "=", "==", "!", "camera-", "A_EQUALS((", "INTERVAL(",
-            "DATE('", "bbox(", "é", "😀", "point ", "a<>", "a=1 OR ", ",", "2026-11-01 ", "@a", "`",
-            "GEOMETRYCOLLECTION(", "sent(", "NOT(", "a IN (1) AND ", "\t", "a.", "“",
-        )
-    },
+    **{piece: repeat(piece) for piece in _PIECES},
     "brackets": "(" * 40_000 + "a" + ")" * 40_000,
     "few brackets": "(" * 4_900 + "a" + ")" * 4_900,
     "negations": "NOT " * 9_000 + "a",
-    "signs": "a = " + "-" * 9_000 + "b",
     "a sum": "a = " + "b+" * 4_900 + "b",
     "a list": "a IN (" + "1," * 4_900 + "1)",
     "a ring": "S_INTERSECTS(a, POLYGON((" + "1 1," * 3_000 + "1 1)))",
     "an array in arrays": "A_EQUALS(a, " + "(" * 4_900 + "1" + ")" * 4_900 + ")",
-    "brackets in a geometry": "S_INTERSECTS(a, POLYGON(" + "(" * 4_900 + "1 1" + ")" * 4_900,
-    "a long text": "a = '" + "x" * 99_000 + "'",
     "a text of escapes": "a = '" + "\\n" * 49_000 + "'",
     "an endless text": "a = '" + "\\'" * 49_000,
-    "a long name": "a" * 99_000 + " = 1",
     "a long name in brackets": "a" * 99_000 + "[]",
     "a long wait": "a IS" + " " * 99_000 + "x",
     "a word before blanks": "point" + " " * 99_000 + "x",
-}  # fmt: skip
+}
 
 
 def test_hostile_text_is_answered_in_time() -> None:
-    for text in HOSTILE.values():
-        parse_text("a")  # the parser is made
-        # Processor time, and four times the bar: other work on the machine must not fail a test, and
-        # what is not linear takes a hundred times as long.
+    parse_text("a")  # the parser is made
+    for name, text in HOSTILE.items():
+        # Processor time, and four times the bar: other work on the machine must not fail a test,
+        # and what is not linear takes a hundred times as long.
         began = time.process_time()
         try:
             tree = parse_text(text)
             spent = time.process_time() - began
         except (InvalidFilter, NotKept) as refused:
             spent = time.process_time() - began
-            assert len(refused.detail) < 1_000, text
-            assert len(refused.faults[0].message) < 1_000, text
-            assert sum(map(len, refused.faults[0].known)) < 1_000, text
+            [fault] = refused.faults
+            longest = max(len(refused.detail), len(fault.message), sum(map(len, fault.known)))
+            assert longest < 1_000, name
         else:
-            assert parse_text(to_text(tree)) == tree, text
-        assert spent < 4 * PER_KB * (1 + len(text.encode()) / 1000), text
+            assert parse_text(to_text(tree)) == tree, name
+        assert spent < 4 * PER_KB * (1 + len(text.encode()) / 1000), name
 
 
 def test_rejects_filters_over_a_cap(subtests: pytest.Subtests) -> None:
@@ -86,6 +80,7 @@ def test_rejects_filters_over_a_cap(subtests: pytest.Subtests) -> None:
 
 
 def test_reads_filters_just_within_the_caps() -> None:
+    assert parse_json(nest_operations(caps.DEPTH - 1))
     for text in (
         "NOT " * (caps.DEPTH - 1) + "a",
         " AND ".join(["a"] * (caps.NODES - 1)),
@@ -97,18 +92,18 @@ def test_reads_filters_just_within_the_caps() -> None:
         assert parse_json(to_json(tree)) == tree
 
 
-def nest_operations(levels: int) -> object:
-    value: object = True
+def nest(levels: int, value: object, wrap: Callable[[object], object]) -> object:
     for _ in range(levels):
-        value = {"op": "not", "args": [value]}
+        value = wrap(value)
     return value
+
+
+def nest_operations(levels: int) -> object:
+    return nest(levels, True, lambda value: {"op": "not", "args": [value]})
 
 
 def nest_lists(levels: int) -> object:
-    value: object = 1
-    for _ in range(levels):
-        value = [value]
-    return value
+    return nest(levels, 1, lambda value: [value])
 
 
 def test_rejects_hostile_json(subtests: pytest.Subtests) -> None:
@@ -129,11 +124,10 @@ def test_rejects_hostile_json(subtests: pytest.Subtests) -> None:
         ({"bbox": [0] * 200_000}, "at most 100,000 bytes"),
     ]
     for value, message in cases:
-        with subtests.test(str(value)):
+        with subtests.test(message):
             with pytest.raises(InvalidFilter, match=message) as refused:
                 parse_json(value)
             assert len(refused.value.detail) < 2_000
-            assert parse_json(nest_operations(caps.DEPTH - 1))
 
 
 def test_a_tree_too_deep_to_be_written_is_refused() -> None:

@@ -41,7 +41,7 @@ def test_prints_numbers_as_python_numbers_if_exact() -> None:
     assert write_json(long).endswith("12345678901234567890]}")
 
 
-def test_names_the_path_of_a_mistake(subtests: pytest.Subtests) -> None:
+def test_names_the_path_of_a_mistake() -> None:
     cases: list[tuple[object, str, str]] = [
         (None, "filter", "null is no value here"),
         (5, "filter", "a filter is a condition, and this is a number"),
@@ -49,11 +49,7 @@ def test_names_the_path_of_a_mistake(subtests: pytest.Subtests) -> None:
         ({}, "filter", "an object here has one of op, property"),
         ({"op": "="}, "filter.args", "`args` of = is a list"),
         ({"op": 1, "args": []}, "filter.op", "`op` is a text"),
-        (
-            {"op": "==", "args": []},
-            "filter",
-            "'=='; the nearest are =; known are and,",
-        ),
+        ({"op": "==", "args": []}, "filter", "'=='; the nearest are =; known are and,"),
         ({"op": "eq", "args": []}, "filter", "no function eq; the nearest are =; "),
         ({"op": "t_befor", "args": []}, "filter", "the nearest are T_BEFORE"),
         ({"op": "~*", "args": []}, "filter", "no operation '~*'; known are and, or, not, =,"),
@@ -88,20 +84,14 @@ def test_names_the_path_of_a_mistake(subtests: pytest.Subtests) -> None:
         (make_equality({"type": "Point", "coordinates": 1}), "filter.args[1]", "lists of numbers"),
         (make_equality({"bbox": [1, 2, True, 4]}), "filter.args[1]", "lists of numbers"),
         ({"op": "avg", "args": []}, "filter", "there is no function avg"),
-        (
-            {"op": "avg", "args": []},
-            "filter",
-            "known are prediction, count_predictions, distance",
-        ),
+        ({"op": "avg", "args": []}, "filter", "known are prediction, count_predictions, distance"),
     ]
     for value, path, message in cases:
-        with subtests.test(str(value)):
-            with pytest.raises(InvalidFilter) as refused:
-                parse_json(value)
-            (fault,) = refused.value.faults
-            assert fault.path == path
-            assert message in fault.message
-            assert path in refused.value.detail
+        with pytest.raises(InvalidFilter) as refused:
+            parse_json(value)
+        [fault] = refused.value.faults
+        assert (fault.path, message in fault.message) == (path, True), value
+        assert path in refused.value.detail, value
 
 
 def test_a_member_given_twice_is_refused() -> None:
@@ -125,8 +115,5 @@ def test_a_string_is_read_as_text_unless_declared_as_json() -> None:
         parse(json.dumps(make_equality(1)))
     with pytest.raises(InvalidFilter, match="it is not JSON"):
         parse("a = 1", lang="cql2-json")
-
-
-def test_a_filter_declared_as_text_is_no_object() -> None:
     with pytest.raises(InvalidFilter, match="cql2-json"):
         parse(make_equality(1), lang="cql2-text")

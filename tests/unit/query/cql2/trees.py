@@ -34,23 +34,10 @@ _times = (
     .map(Instant)
 )
 instants = _dates | _times
-names = (
-    st.sampled_from(
-        [
-            "ok",
-            "camera_position.angle",
-            "tags[]",
-            "camera-id",
-            "and",
-            "Date",
-            "point",
-            "µ",
-            "",
-            'a"',
-        ]
-    )
-    | st.text(_CHARACTERS, max_size=6)
-).flatmap(lambda name: st.booleans().map(lambda quoted: Named(name, quoted)))
+_NAMES = ["ok", "camera_position.angle", "tags[]", "camera-id", "and", "Date", "point", "µ", ""]
+names = (st.sampled_from([*_NAMES, 'a"']) | st.text(_CHARACTERS, max_size=6)).flatmap(
+    lambda name: st.booleans().map(lambda quoted: Named(name, quoted))
+)
 _degrees = st.decimals(-180, 180, places=4)
 
 
@@ -80,16 +67,13 @@ def _draw_shapes(width: int) -> st.SearchStrategy[Geometry]:
     position = st.tuples(*[_degrees] * width)
     area = st.lists(_draw_rings(width), min_size=1, max_size=2).map(tuple)
     several: dict[str, Any] = {"min_size": 1, "max_size": 3}
-    return st.one_of(
-        position.map(lambda coordinates: Geometry("Point", coordinates)),
-        st.lists(position, **several).map(
-            lambda coordinates: Geometry("MultiPoint", tuple(coordinates))
-        ),
-        area.map(lambda coordinates: Geometry("Polygon", coordinates)),
-        st.lists(area, **several).map(
-            lambda coordinates: Geometry("MultiPolygon", tuple(coordinates))
-        ),
-    )
+    shapes: dict[str, st.SearchStrategy[Any]] = {
+        "Point": position,
+        "MultiPoint": st.lists(position, **several).map(tuple),
+        "Polygon": area,
+        "MultiPolygon": st.lists(area, **several).map(tuple),
+    }
+    return st.one_of([st.builds(Geometry, st.just(kind), of) for kind, of in shapes.items()])
 
 
 _boxes = st.tuples(_degrees, _degrees, _degrees, _degrees).map(
