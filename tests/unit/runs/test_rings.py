@@ -1,4 +1,4 @@
-"""A landing runs part of each group: the table is complete, and the choice depends on the commit."""
+"""A landing runs a part of each group; the table is complete, and the commit decides the part."""
 
 from collections import Counter
 from pathlib import Path
