@@ -1,7 +1,6 @@
 """`python -m tests.servers`: install every real server before the tests need it."""
 
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -21,9 +20,8 @@ def print_locations(finders: Mapping[str, Callable[[], Path]]) -> int:
     """Print where each server is. Return 1 if one is missing and all are required, else 0."""
     missing = 0
     for name, find in finders.items():
-        started = time.monotonic()
         try:
-            print(f"{name}: {find()} ({time.monotonic() - started:.0f} s)", flush=True)
+            print(f"{name}: {find()}", flush=True)
         except MissingServer as exc:
             missing += 1
             print(f"{name}: not here: {exc}", flush=True)

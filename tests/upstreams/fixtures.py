@@ -5,11 +5,14 @@ and KServe `real_huggingface`, `real_triton` and `real_kserve` too.
 What a test stops or kills it starts itself: `with MLServer() as server`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.servers.missing import demand
+from tests.servers.server import Server
 
 from .clients import Clients
 from .environment import find_upstreams
@@ -20,60 +23,30 @@ from .triton import Triton, find_triton
 from .written import ChariotEngine, OmiContainer, Stub
 
 
-@pytest.fixture(scope="session")
-def mlserver() -> Iterator[MLServer]:
-    """A real MLServer: digits, faces, faces-text, words, echo; REST and gRPC."""
-    demand("upstreams", find_upstreams)
-    with MLServer() as server:
-        yield server
+def _share(kind: type[Server], name: str, find: Callable[[], Path]) -> Any:
+    """Return the fixture of a server that is started once a session, if its parts are found."""
+
+    @pytest.fixture(scope="session")
+    def server() -> Iterator[Server]:
+        demand(name, find)
+        with kind() as started:
+            yield started
+
+    return server
 
 
-@pytest.fixture(scope="session")
-def huggingface() -> Iterator[HuggingFace]:
-    """A real MLServer with mlserver-huggingface: sentiment, story; REST and gRPC."""
-    demand("huggingface", find_huggingface)
-    with HuggingFace() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def triton() -> Iterator[Triton]:
-    """A real Triton: twice, words (decoupled), echo (each datatype), blobs; REST and gRPC."""
-    demand("triton", find_triton)
-    with Triton() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def kserve() -> Iterator[KServe]:
-    """A real KServe server with the model `sums`: V1, V2 with binary tensors, gRPC."""
-    demand("kserve", find_kserve)
-    with KServe() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def chariot_engine() -> Iterator[ChariotEngine]:
-    """An engine of `chariot-v2`, written for the tests."""
-    demand("upstreams", find_upstreams)
-    with ChariotEngine() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def omi_container() -> Iterator[OmiContainer]:
-    """An OMI container, written for the tests."""
-    demand("upstreams", find_upstreams)
-    with OmiContainer() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def stub() -> Iterator[Stub]:
-    """A stub: OpenAI's and KServe V1's wire form, and a mirror."""
-    demand("upstreams", find_upstreams)
-    with Stub() as server:
-        yield server
+# digits, faces, faces-text, words, echo; REST and gRPC
+mlserver = _share(MLServer, "upstreams", find_upstreams)
+# sentiment, story; REST and gRPC
+huggingface = _share(HuggingFace, "huggingface", find_huggingface)
+# twice, words (decoupled), echo (each datatype), blobs; REST and gRPC
+triton = _share(Triton, "triton", find_triton)
+# sums: V1, V2 with binary tensors, gRPC
+kserve = _share(KServe, "kserve", find_kserve)
+chariot_engine = _share(ChariotEngine, "upstreams", find_upstreams)
+omi_container = _share(OmiContainer, "upstreams", find_upstreams)
+# OpenAI's and KServe V1's wire form, and a mirror
+stub = _share(Stub, "upstreams", find_upstreams)
 
 
 @pytest.fixture(params=["socket", "aiohttp", pytest.param("curl", marks=pytest.mark.real_curl)])

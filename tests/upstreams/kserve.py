@@ -1,20 +1,17 @@
 """A real KServe model server, and its own clients: V1, V2 with binary tensors, and gRPC."""
 
 import json
-import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from tests.servers.cache import install
-from tests.servers.ports import free_port
 from tests.servers.process import LeashedProcess
-from tests.servers.server import Server
 from tests.servers.versions import cache_folder
 
-from .answering import answers
 from .environment import ENGINES, HERE, check_python, make_environment, python_of, version_of
+from .model_server import ModelServer
 
 _LOCK = HERE / "kserve.lock"
 
@@ -29,26 +26,19 @@ def _build(folder: Path) -> None:
     make_environment(folder, _LOCK)
 
 
-class KServe(Server):
-    """A KServe server of our own with the model `sums`. `http` and `grpc` are host:port."""
+class KServe(ModelServer):
+    """A KServe server of our own with the model `sums`."""
 
-    name = "kserve"
-    last_signal = signal.SIGTERM
+    name, ready = "kserve", "/v2/models/sums/ready"
 
-    def __init__(self) -> None:
-        self._environment = find_kserve()
-        super().__init__()
-        self.http_port, self.grpc_port = free_port(), free_port()
-        self.http, self.grpc = f"127.0.0.1:{self.http_port}", f"127.0.0.1:{self.grpc_port}"
-        self.url = f"http://{self.http}"
+    @staticmethod
+    def _find() -> Path:
+        return find_kserve()
 
     def _launch(self) -> LeashedProcess:
         ports = (str(self.http_port), str(self.grpc_port))
         script = str(ENGINES / "kserve_server.py")
         return self._run([python_of(self._environment), "-P", script, *ports])
-
-    def _answers(self) -> bool:
-        return answers(f"{self.url}/v2/models/sums/ready")
 
 
 def ask(

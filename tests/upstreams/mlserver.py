@@ -2,19 +2,16 @@
 
 import json
 import shutil
-import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
-from tests.servers.ports import free_port
 from tests.servers.process import LeashedProcess
-from tests.servers.server import Server
 
-from .answering import answers
 from .environment import ENGINES, HERE, find_upstreams, python_of
+from .model_server import ModelServer
 
 _MODELS = HERE / "models" / "mlserver"
 _LARGEST_MESSAGE = 64 * 2**20
@@ -36,23 +33,11 @@ def batch(address: str, model: str, requests: Sequence[Mapping[str, Any]]) -> li
         return [json.loads(line) for line in answered.read_text().splitlines()]
 
 
-class MLServer(Server):
-    """An MLServer of our own, with the models of models/mlserver; load and unload work.
-
-    `settings` add to its settings.json and replace them. `http` and `grpc` are host:port.
-    """
+class MLServer(ModelServer):
+    """An MLServer of our own, with the models of models/mlserver."""
 
     name = "mlserver"
-    last_signal = signal.SIGTERM
     _variables: ClassVar[Mapping[str, str]] = {}
-
-    def __init__(self, **settings: Any) -> None:
-        self._environment = self._find()
-        super().__init__()
-        self._settings = settings
-        self.http_port, self.grpc_port = free_port(), free_port()
-        self.http, self.grpc = f"127.0.0.1:{self.http_port}", f"127.0.0.1:{self.grpc_port}"
-        self.url = f"http://{self.http}"
 
     @staticmethod
     def _find() -> Path:
@@ -79,9 +64,5 @@ class MLServer(Server):
             "metrics_endpoint": None,
             "parallel_workers": 0,  # its streams need that
             "debug": False,
-            **self._settings,
         }
         file.write_text(json.dumps(settings))
-
-    def _answers(self) -> bool:
-        return answers(f"{self.url}/v2/health/ready")

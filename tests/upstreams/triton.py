@@ -2,20 +2,16 @@
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from tests.servers.cache import install
-from tests.servers.ports import free_port
 from tests.servers.process import LeashedProcess
-from tests.servers.server import Server
 from tests.servers.versions import MissingServer, cache_folder
 
-from .answering import answers
 from .environment import HERE, make_environment, version_of
+from .model_server import ModelServer
 
 _LOCK = HERE / "triton.lock"
 _MODELS = HERE / "models" / "triton"
@@ -49,22 +45,17 @@ def _carried(environment: Path) -> Path:
     return _packages(environment) / "pytriton" / "tritonserver"
 
 
-class Triton(Server):
-    """A Triton of our own, with the models of models/triton; load and unload work.
+class Triton(ModelServer):
+    """A Triton of our own, with the models of models/triton.
 
-    `http` and `grpc` are host:port.
+    SIGTERM ends its models' processes and frees their shared memory.
     """
 
     name = "triton"
-    last_signal = signal.SIGTERM  # it ends its models' processes and frees their shared memory
 
-    def __init__(self, options: Sequence[str] = ()) -> None:
-        self._environment = find_triton()
-        super().__init__()
-        self._options = options
-        self.http_port, self.grpc_port = free_port(), free_port()
-        self.http, self.grpc = f"127.0.0.1:{self.http_port}", f"127.0.0.1:{self.grpc_port}"
-        self.url = f"http://{self.http}"
+    @staticmethod
+    def _find() -> Path:
+        return find_triton()
 
     def close(self) -> None:
         """Stop it and remove its data; what a killed one left in the shared memory too."""
@@ -83,7 +74,7 @@ class Triton(Server):
             f"--backend-config=python,shm-region-prefix-name={self.folder.name}",
             *("--model-control-mode=explicit", "--load-model=*", "--exit-timeout-secs=3"),
             *("--http-address=127.0.0.1", f"--http-port={self.http_port}"),
-            *("--grpc-address=127.0.0.1", f"--grpc-port={self.grpc_port}", *self._options),
+            *("--grpc-address=127.0.0.1", f"--grpc-port={self.grpc_port}"),
         )
         environment = {
             # Its models run in the first python3 of the path.
@@ -91,6 +82,3 @@ class Triton(Server):
             "LD_LIBRARY_PATH": str(libraries),
         }
         return self._run(list(command), environment=environment)
-
-    def _answers(self) -> bool:
-        return answers(f"{self.url}/v2/health/ready")

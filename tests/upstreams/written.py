@@ -6,8 +6,8 @@ from tests.servers.ports import free_port
 from tests.servers.process import LeashedProcess
 from tests.servers.server import Server
 
-from .answering import answers, listens
 from .environment import ENGINES, find_upstreams, python_of
+from .model_server import answers, listens
 
 
 class Written(Server):
@@ -32,23 +32,20 @@ class Written(Server):
         command = [python_of(self._environment), "-P", str(ENGINES / self.script), str(self.port)]
         return self._run(command, environment=environment)
 
+    def _answers(self) -> bool:
+        return answers(f"{self.url}/ready")
+
 
 class ChariotEngine(Written):
     """An engine that speaks `chariot-v2`: see engines/chariot_v2.py."""
 
     name, script = "chariot", "chariot_v2.py"
 
-    def _answers(self) -> bool:
-        return answers(f"{self.url}/ready")
-
 
 class Stub(Written):
     """OpenAI's and KServe V1's wire form, and a mirror: see engines/stub.py."""
 
     name, script = "stub", "stub.py"
-
-    def _answers(self) -> bool:
-        return answers(f"{self.url}/ready")
 
 
 class OmiContainer(Written):

@@ -7,12 +7,10 @@ path answers with what came: method, path, headers and body (base64).
 With the header `stub-echo` every other path answers with the request's own body and the headers
 named there, in one piece, or in as many as `stub-echo-parts` says, with `stub-echo-status`.
 
-On all of them the request's headers may ask for `stub-status` (that status and an error instead),
-`stub-wait` (seconds before the answer; in a stream before each part), `stub-cut` (the connection is
-dropped: `1` without an answer, `part` in the middle of one) and `stub-encoding` (gzip or deflate).
+On all of them the request's headers may ask for `stub-status` (that status and an error instead)
+and `stub-encoding` (gzip or deflate).
 """
 
-import asyncio
 import base64
 import gzip
 import json
@@ -87,10 +85,7 @@ async def _streamed(request: web.Request, parts: Iterator[bytes]) -> web.StreamR
     answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await answer.prepare(request)
     for part in parts:
-        await asyncio.sleep(float(request.headers.get("stub-wait", 0)))
         await answer.write(part)
-        if request.headers.get("stub-cut") == "part":
-            _drop(request)
     await answer.write_eof()
     return answer
 
@@ -145,10 +140,6 @@ async def _echoed(request: web.Request) -> web.StreamResponse:
 async def as_asked(request: web.Request, handler: Any) -> web.StreamResponse:
     """What the request's own headers ask of any answer."""
     asked = request.headers
-    if "stub-wait" in asked:
-        await asyncio.sleep(float(asked["stub-wait"]))
-    if asked.get("stub-cut") == "1":
-        _drop(request)
     if "stub-status" in asked:
         return web.json_response({"error": "as it was asked"}, status=int(asked["stub-status"]))
     answer: web.StreamResponse = await handler(request)
@@ -161,11 +152,6 @@ def _encode(answer: web.Response, encoding: str) -> None:
     if encoding and isinstance(answer.body, bytes):
         answer.body = _ENCODED[encoding](answer.body)
         answer.headers["Content-Encoding"] = encoding
-
-
-def _drop(request: web.Request) -> None:
-    if request.transport is not None:
-        request.transport.abort()
 
 
 def main() -> None:
