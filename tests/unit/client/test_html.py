@@ -8,12 +8,7 @@ import httpx
 from inference_store_client.html import MOST_PICTURES
 from tests.both_clients import Client, Recorded, make_item, make_problem
 
-_PREDICTION = dict.fromkeys(
-    (
-        *("output_name", "label", "score", "xmin", "ymin", "xmax", "ymax", "area", "cx", "cy", "w"),
-        *("h", "angle", "prompt", "answer", "text", "start", "end", "value"),
-    )
-) | {"ordinal": 0, "rank": 1, "output": 0}
+from .datasets.fake_pictures import make_prediction
 
 
 def make_page(*items: dict[str, Any]) -> httpx.Response:
@@ -28,8 +23,8 @@ def make_thumbnail(item: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 
 def make_shown(number: int, **changes: Any) -> dict[str, Any]:
-    box = {"label": "<b>", "score": 0.5, "xmin": 10.0, "ymin": 20.0, "xmax": 110.0, "ymax": 60.0}
-    return make_item(number, metadata=[], predictions=[_PREDICTION | box], **changes)
+    prediction = make_prediction(0, "<b>", (10.0, 20.0, 110.0, 60.0))
+    return make_item(number, metadata=[], predictions=[prediction], **changes)
 
 
 async def test_pictures_have_their_boxes_and_nothing_is_markup(client: Client) -> None:

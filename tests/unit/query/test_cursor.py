@@ -1,29 +1,114 @@
-"""Cursors are bound to their query."""
+"""Cursors are bound to their query; every value comes back unchanged, and others are refused."""
 
 from datetime import UTC, datetime
-from uuid import uuid4
+from decimal import Decimal
+from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from inference_store.index.long_text import encode as indexed
 from inference_store.inference.errors import InvalidCursor
-from inference_store.query import cursor
+from inference_store.query import cursor as cursors
+from inference_store.query import sorted_cursor
+from inference_store.query.order import ByKey, ByProperty, Order
+from inference_store.query.properties import PROPERTIES
+
+_QUERY = cursors.fingerprint("the question")
+_KEYS: dict[str, Order] = {
+    kind: ByKey(1, kind, False, False) for kind in ("number", "string", "bool", "timestamp")
+}
+_WHOLE = ByProperty(PROPERTIES["width"], False)
+_DOUBLE = ByProperty(PROPERTIES["top_score"], False)
+_VALUES = st.one_of(
+    st.tuples(st.just(_KEYS["number"]), st.decimals(allow_nan=False, allow_infinity=False)),
+    st.tuples(st.just(_KEYS["string"]), st.text(max_size=700).filter(lambda t: "\0" not in t)),
+    st.tuples(st.just(_KEYS["bool"]), st.booleans()),
+    st.tuples(st.just(_KEYS["timestamp"]), st.datetimes(timezones=st.just(UTC))),
+    st.tuples(st.just(_WHOLE), st.integers(-(2**63), 2**63 - 1)),
+    st.tuples(st.just(_DOUBLE), st.floats(allow_nan=False)),
+)
+
+
+@given(_VALUES, st.uuids())
+def test_a_value_comes_back(order_and_value: tuple[Order, Any], uid: UUID) -> None:
+    order, value = order_and_value
+    if isinstance(value, str):
+        value = indexed(value)[0]
+    if isinstance(value, Decimal):
+        assert len(value.as_tuple().digits) < 1_000
+        exponent = value.as_tuple().exponent
+        assert isinstance(exponent, int)
+        if abs(exponent) > 400:
+            return
+    cursor = sorted_cursor.encode(_QUERY, sorted_cursor.Cursor(order.kind, uid, value))
+    assert len(cursor) <= sorted_cursor.MOST_CHARACTERS
+    assert sorted_cursor.find_family(cursor) == order.kind
+    there = sorted_cursor.decode(_QUERY, cursor, order.kind, order.type)
+    assert (there.uid, there.value, type(there.value)) == (uid, value, type(value))
+
+
+def test_the_longest_values_fit() -> None:
+    cases: list[tuple[Any, str, Any]] = [
+        ("number", "9" * 1000 + "0" * 400, Decimal("9" * 1000 + "e400")),
+        ("string", "", "\U0010ffff" * 256),
+        ("string", "", "a" * 512),
+    ]
+    for kind, digits, value in cases:
+        written = Decimal(digits) if digits else value
+        cursor = sorted_cursor.encode(_QUERY, sorted_cursor.Cursor(kind, uuid4(), written))
+        assert len(cursor) <= sorted_cursor.MOST_CHARACTERS
+        order = _KEYS[kind]
+        assert sorted_cursor.decode(_QUERY, cursor, order.kind, order.type).value == value
+
+
+def test_without_a_value() -> None:
+    there = sorted_cursor.Cursor("number", uuid4())
+    cursor = sorted_cursor.encode(_QUERY, there)
+    order = _KEYS["number"]
+    assert sorted_cursor.decode(_QUERY, cursor, order.kind, order.type) == there
+
+
+@given(st.binary(max_size=60), st.sampled_from([*_KEYS.values(), _WHOLE, _DOUBLE]))
+def test_rejects_other_cursors(payload: bytes, order: Order) -> None:
+    cursor = cursors.seal(_QUERY, payload)
+    sorted_cursor.find_family(cursor)
+    try:
+        there = sorted_cursor.decode(_QUERY, cursor, order.kind, order.type)
+    except InvalidCursor:
+        return
+    assert there.kind == order.kind
+
+
+def test_a_cursor_belongs_to_its_question_and_its_kind() -> None:
+    order = _KEYS["timestamp"]
+    position = sorted_cursor.Cursor("timestamp", uuid4(), datetime(2026, 11, 1, tzinfo=UTC))
+    cursor = sorted_cursor.encode(_QUERY, position)
+    for fingerprint, kind in ((b"x" * 8, order.kind), (_QUERY, "number")):
+        with pytest.raises(InvalidCursor):
+            sorted_cursor.decode(fingerprint, cursor, kind, order.type)
+    for broken in ("", "a", "!", cursor[:30], cursors.encode(_QUERY, uuid4())):
+        with pytest.raises(InvalidCursor):
+            sorted_cursor.decode(_QUERY, broken, order.kind, order.type)
 
 
 def test_a_cursor_comes_back() -> None:
-    query, uid = cursor.fingerprint("one"), uuid4()
-    assert cursor.decode(query, cursor.encode(query, uid)) == uid
+    query, uid = cursors.fingerprint("one"), uuid4()
+    assert cursors.decode(query, cursors.encode(query, uid)) == uid
 
 
 def test_a_damaged_cursor_is_refused(subtests: pytest.Subtests) -> None:
     for damaged in ["", "x", "é", "####", "AAAA", "A" * 200]:
         with subtests.test(damaged), pytest.raises(InvalidCursor):
-            cursor.decode(cursor.fingerprint("one"), damaged)
+            cursors.decode(cursors.fingerprint("one"), damaged)
 
 
 def test_another_query_is_refused() -> None:
-    encoded = cursor.encode(cursor.fingerprint("one"), uuid4())
+    encoded = cursors.encode(cursors.fingerprint("one"), uuid4())
     with pytest.raises(InvalidCursor, match="another query"):
-        cursor.decode(cursor.fingerprint("two"), encoded)
+        cursors.decode(cursors.fingerprint("two"), encoded)
 
 
 def test_a_pinned_instant_comes_back() -> None:
@@ -32,14 +117,14 @@ def test_a_pinned_instant_comes_back() -> None:
         datetime(1, 1, 1, tzinfo=UTC),
     ]
     for now in cases:
-        encoded = cursor.encode(cursor.fingerprint("one"), uuid4())
-        assert cursor.unpin(cursor.pin(encoded, now)) == (encoded, now), now
-        assert cursor.unpin(encoded) == (encoded, None), now
+        encoded = cursors.encode(cursors.fingerprint("one"), uuid4())
+        assert cursors.unpin(cursors.pin(encoded, now)) == (encoded, now), now
+        assert cursors.unpin(encoded) == (encoded, None), now
 
 
 def test_a_damaged_instant_is_refused(subtests: pytest.Subtests) -> None:
     for damaged in ["é", "####", "B" * 200, "f_________8"]:
         with subtests.test(damaged):
-            encoded = cursor.encode(cursor.fingerprint("one"), uuid4())
+            encoded = cursors.encode(cursors.fingerprint("one"), uuid4())
             with pytest.raises(InvalidCursor):
-                cursor.unpin(f"{encoded}.{damaged}")
+                cursors.unpin(f"{encoded}.{damaged}")

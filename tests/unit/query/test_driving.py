@@ -1,11 +1,12 @@
-"""The known lengths of the lists of a piece, and what follows for its statement."""
+"""The pieces of a scope: which are read as one, and what the lengths of their lists decide."""
 
+from collections.abc import Sequence
 from uuid import UUID
 
 from inference_store.query.driving import MOST_JOINED, DrivingIndex, group_by_joins, settings_for
 from inference_store.query.list_sizes import choose_next_driver
 from inference_store.query.page import find_silent
-from inference_store.query.scan_range import ScanRange
+from inference_store.query.scan_range import ScanRange, span_around, split_unbroken, take_unbroken
 
 _SCOPE = ScanRange(1, UUID(int=1), UUID(int=2))
 _ALONE = DrivingIndex(_SCOPE)
@@ -67,14 +68,39 @@ def test_counts_very_short_lists_first() -> None:
         ([(3, 8_000), ()], None),
     ]
     for sizes, expected in cases:
-        assert (
-            choose_next_driver(
-                [DrivingIndex(_SCOPE, sizes_of_piece, 8_000) for sizes_of_piece in sizes]
-            )
-            == expected
-        ), sizes
+        indexes = [DrivingIndex(_SCOPE, of_piece, 8_000) for of_piece in sizes]
+        assert choose_next_driver(indexes) == expected, sizes
 
 
 def test_a_list_counted_up_to_the_bound_is_not_very_short() -> None:
     assert choose_next_driver([DrivingIndex(_SCOPE, (10, 9), 10)]) == 1
     assert choose_next_driver([DrivingIndex(_SCOPE, (10, 10), 10)]) is None
+
+
+def _make_pieces(*bounds: tuple[int, int]) -> list[ScanRange]:
+    return [ScanRange(1, UUID(int=lo), UUID(int=hi)) for lo, hi in bounds]
+
+
+_HOLED = _make_pieces((1, 2), (2, 3), (4, 5), (5, 6), (6, 7), (9, 10))
+
+
+def test_a_group_never_crosses_a_hole() -> None:
+    for order in [1, -1]:
+        pieces = _HOLED[::order]
+        sizes = [len(group) for group in split_unbroken(pieces)]
+        assert sizes == [2, 3, 1][::order], order
+        for group in split_unbroken(pieces):
+            whole = span_around(group)
+            assert whole.hi.int - whole.lo.int == len(group), order
+
+
+def test_it_is_as_long_as_it_may_be() -> None:
+    cases: list[tuple[Sequence[ScanRange], int, int]] = [
+        ([], 8, 0),
+        (_HOLED[:1], 8, 1),
+        (_HOLED, 8, 2),
+        (_HOLED, 1, 1),
+        (_HOLED[2:], 2, 2),
+    ]
+    for pieces, size, length in cases:
+        assert take_unbroken(pieces, size) == pieces[:length], pieces

@@ -22,37 +22,38 @@ async def _build(build: Any, seconds: float) -> Any:
     return await build_statement(connection, build, beside=True, seconds=seconds)
 
 
-async def test_its_turn_does_not_come_in_time() -> None:
-    begun, go_on = Event(), Event()
+class _Slow:
+    """A statement whose building lasts until it may go on."""
 
-    def slow() -> Select[tuple[int]]:
-        begun.set()
-        go_on.wait(60)
+    def __init__(self) -> None:
+        self.begun, self.go_on = Event(), Event()
+
+    def __call__(self) -> Select[tuple[int]]:
+        self.begun.set()
+        self.go_on.wait()
         return select(literal(1))
 
-    first = asyncio.create_task(_build(slow, 60))
-    await asyncio.to_thread(begun.wait, 60)
+
+async def test_its_turn_does_not_come_in_time() -> None:
+    slow = _Slow()
+    first = asyncio.create_task(_build(slow, 300))
+    await asyncio.to_thread(slow.begun.wait)
     try:
         with pytest.raises(NotBegun):
-            await _build(lambda: select(literal(2)), 0.01)
+            await _build(lambda: select(literal(2)), 0)
     finally:
-        go_on.set()
+        slow.go_on.set()
     await first
 
 
 async def test_it_takes_too_long_itself() -> None:
-    begun, go_on = Event(), Event()
-
-    def slow() -> Select[tuple[int]]:
-        begun.set()
-        go_on.wait(60)
-        return select(literal(1))
-
-    building = asyncio.create_task(_build(slow, 2))
+    slow = _Slow()
+    building = asyncio.create_task(_build(slow, 0))
+    await asyncio.sleep(0)  # it is submitted, and its time is over with the next turn of the loop
+    slow.begun.wait()  # the loop stands still until then
     try:
-        await asyncio.to_thread(begun.wait, 60)
         with pytest.raises(TimeoutError) as raised:
             await building
         assert not isinstance(raised.value, NotBegun)
     finally:
-        go_on.set()
+        slow.go_on.set()

@@ -98,32 +98,28 @@ def test_finds_lists_that_name_an_inference_once() -> None:
 
 
 def test_received_at_is_a_span_of_uids() -> None:
-    cases: list[tuple[Comparison, int | None, int | None]] = [
-        ("=", 0, 1),
-        ("<", None, 0),
-        ("<=", None, 1),
-        (">", 1, None),
-        (">=", 0, None),
+    at, after = uid_floor(_AT), uid_floor(_AT.replace(microsecond=1))
+    cases: list[tuple[Comparison, UUID | None, UUID | None]] = [
+        ("=", at, after),
+        ("<", None, at),
+        ("<=", None, after),
+        (">", after, None),
+        (">=", at, None),
     ]
     for op, lo, hi in cases:
         predicate = Compared(op, Property("received_at", "timestamp"), Constant("timestamp", _AT))
         condition = compile_condition(predicate, Names())
-        after = uid_floor(_AT.replace(microsecond=1))
-        edges = {0: uid_floor(_AT), 1: after, None: None}
         assert isinstance(condition, Received), op
-        assert edges[lo] in {None, condition.lo}, op
-        assert edges[hi] in {None, condition.hi}, op
+        assert lo in {None, condition.lo}, op
+        assert hi in {None, condition.hi}, op
 
 
 def test_a_uid_that_is_spelt_otherwise_is_none() -> None:
     uid = uid_of(_AT, "one")
-    conditions = [
-        compile_condition(
-            Compared("=", Property("uid", "string"), Constant("string", text)), Names()
-        )
-        for text in (str(uid), str(uid).upper(), "x")
-    ]
-    assert conditions == [Received(uid, UUID(int=uid.int + 1)), NOTHING, NOTHING]
+    whole = Received(uid, UUID(int=uid.int + 1))
+    for text, condition in [(str(uid), whole), (str(uid).upper(), NOTHING), ("x", NOTHING)]:
+        compared = Compared("=", Property("uid", "string"), Constant("string", text))
+        assert compile_condition(compared, Names()) == condition, text
 
 
 def test_equalities_become_a_list() -> None:

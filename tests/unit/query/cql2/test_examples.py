@@ -83,22 +83,3 @@ def use_own_names(node: Node) -> Node:
     if isinstance(node, Operation):
         return replace(node, args=tuple(map(use_own_names, node.args)))
     return node
-
-
-def test_filters_of_the_abstract_tests_are_read() -> None:
-    for text in [
-        "ACCENTI(CASEI(name)) LIKE accenti(casei('Ä%'))",
-        "name like '\\%\\_'",
-        "name like ''",
-        "name between 100.0 and 1.0",
-        "true",
-        "A_CONTAINS(tags,('foo','bar'))",
-        "S_INTERSECTS(geom,POINT(90 180))",
-        "S_INTERSECTS(geom,MULTIPOINT(7.02 49.92, 90 180))",
-        "S_INTERSECTS(geom,POLYGON((-180 -90, -90 -90, -90 90, -180 90, -180 -90), "
-        "(-120 -50, -100 -50, -100 -40, -120 -40, -120 -50)))",
-        "T_AFTER(ts_start,INTERVAL('2021-01-01T00:00:00Z','2021-12-31T23:59:59Z'))",
-        "floatfield <> intfield",
-    ]:
-        tree = parse_text(text)
-        assert parse_text(to_text(tree)) == tree, text
