@@ -28,11 +28,9 @@ class Release:
         self.namespace = namespace
 
     def kubectl(self, *arguments: str, text: str | None = None) -> str:
-        """Run kubectl in the namespace."""
         return self.cluster.run("kubectl", "--namespace", self.namespace, *arguments, text=text)
 
     def helm(self, command: str, *arguments: str) -> str:
-        """Run helm in the namespace."""
         return self.cluster.run("helm", command, NAME, "--namespace", self.namespace, *arguments)
 
     def make_namespace(self) -> None:
@@ -51,10 +49,10 @@ class Release:
         chosen = list_values(self.cluster, before.image)
         return self._run_and_wait("install", str(before.chart), "--wait-for-jobs", *chosen)
 
-    def install_this(self, *options: str) -> float:
-        """Install this version with options of helm; return the seconds."""
+    def install_this(self, *options: str) -> None:
+        """Install this version with options of helm."""
         chosen = list_values(self.cluster)
-        return self._run_and_wait("install", str(CHART), "--wait-for-jobs", *chosen, *options)
+        self._run_and_wait("install", str(CHART), "--wait-for-jobs", *chosen, *options)
 
     def upgrade(self, **changes: str) -> float:
         """Upgrade to this version with changed values; return the seconds."""
@@ -87,8 +85,7 @@ class Release:
         return int(answer["status"]), answer["body"]
 
     def count(self, model: str) -> int:
-        """Return the number of the model's inferences in the store; 0 if there is no such model,
-        -1 if the api does not say."""
+        """Return how many inferences a model has; -1 if the api does not say."""
         status, body = self.api("POST", f"/v1/models/{model}/inferences/count", {})
         if status == 404:
             return 0
@@ -105,16 +102,14 @@ class Release:
         wait_until(is_known, seconds=300, what=f"the number of inferences of {model}")
         return counts[-1]
 
-    def wait_for_count(self, model: str, expected: int, *, seconds: float = 300) -> None:
-        """Wait until the api counts `expected` inferences."""
+    def wait_for_count(self, model: str, expected: int) -> None:
         wait_until(
             lambda: self.count(model) == expected,
-            seconds=seconds,
+            seconds=300,
             what=f"{expected} inferences of {model}",
         )
 
     def wait_for_some(self, model: str) -> None:
-        """Wait until the api counts any."""
         wait_until(lambda: self.count(model) > 0, seconds=300, what=f"inferences of {model}")
 
     def load(self, model: str) -> AbstractContextManager[Callable[[], dict[str, Any]]]:
@@ -149,7 +144,6 @@ class Release:
             process.wait()
 
     def read_migration_log(self) -> str:
-        """Return the log of this revision's migration."""
         selected = ("--selector", "app.kubernetes.io/component=migrate")
         return self.kubectl("logs", *selected, "--tail=-1")
 
@@ -159,7 +153,6 @@ class Release:
         return self.kubectl("get", "pod", *pods, "-o", "jsonpath={.items[*].metadata.uid}")
 
     def read_secret(self, name: str, key: str) -> str:
-        """Return a value of a Secret, in base64."""
         return self.kubectl("get", "secret", name, "-o", f"jsonpath={{.data.{key}}}")
 
     def measure_memory(self) -> dict[str, int]:

@@ -70,24 +70,17 @@ def test_runs_as_nobody_and_has_labels(config: dict[str, Any]) -> None:
     assert labels >= {"title", "description", "licenses", "version", "revision"}
 
 
-def test_runs_the_command_line(container: str) -> None:
+def test_every_command_except_the_demo_starts(container: str) -> None:
     output = run_in_image(container, "inference-store", "--help")
     assert all(command in output for command in COMMANDS)
     assert run_in_image(container, "id", "-u") == str(_ID)
-
-
-def test_every_command_except_the_demo_starts(container: str) -> None:
     for command in {*COMMANDS, *CLIENT_COMMANDS} - {"demo"}:
         assert "usage:" in run_in_image(container, "inference-store", command, "--help")
 
 
-def test_has_the_migrations_of_the_repository(container: str) -> None:
+def test_has_the_migrations_and_the_docs(container: str) -> None:
     code = "from inference_store.index import schema; print(schema.newest())"
-    migrations = run_in_image(container, "python", "-c", code)
-    assert migrations == newest(ROOT / "migrations")
-
-
-def test_has_the_docs(container: str) -> None:
+    assert run_in_image(container, "python", "-c", code) == newest(ROOT / "migrations")
     code = (
         "from inference_store.api.docs_site import SITE;"
         " print((SITE / 'reference' / 'errors.html').read_text())"
