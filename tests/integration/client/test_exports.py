@@ -23,6 +23,9 @@ from tests.polling import until
 
 from .istore import Istore
 
+_PAUSE_SECONDS = 0.05
+"""Between two turns of retention, which goes on beside the test."""
+
 
 @asynccontextmanager
 async def running(run_turn: Callable[[], object]) -> AsyncIterator[None]:
@@ -31,7 +34,7 @@ async def running(run_turn: Callable[[], object]) -> AsyncIterator[None]:
     async def repeat() -> None:
         while True:
             await run_turn()  # type: ignore[misc]
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(_PAUSE_SECONDS)
 
     task = asyncio.create_task(repeat())
     try:
