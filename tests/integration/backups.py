@@ -22,7 +22,7 @@ def backup(database: str) -> Backup:
 
     def dump() -> bytes:
         command = [str(find_postgres() / "pg_dump"), "-Fc", database]
-        return subprocess.run(command, capture_output=True, check=True, timeout=120).stdout
+        return subprocess.run(command, capture_output=True, check=True, timeout=600).stdout
 
     return dump
 
@@ -37,7 +37,7 @@ async def restore(postgres_server: Postgres) -> AsyncIterator[Restore]:
             dsn = postgres_server.create_database(name)
             stack.callback(postgres_server.drop_database, name)
             command = [str(find_postgres() / "pg_restore"), "--exit-on-error", "-d", dsn]
-            await asyncio.to_thread(subprocess.run, command, input=dump, check=True, timeout=120)
+            await asyncio.to_thread(subprocess.run, command, input=dump, check=True, timeout=600)
             engine = create_engine(dsn)
             stack.push_async_callback(engine.dispose)
             return engine

@@ -59,11 +59,12 @@ class Reading:
         gone = {
             (inference.uid, part)
             for inference in self.inferences
-            for part in self._by_age(inference)
+            for part in self.list_expired(inference)
         }
         return gone | self._by_limits({uid for uid, part in gone if part == "inference"})
 
-    def _by_age(self, inference: KnownInference) -> list[str]:
+    def list_expired(self, inference: KnownInference) -> list[str]:
+        """Return the parts of an inference that are too old."""
         deciding = self._deciding(inference)
         if deciding is None or self.held(inference) or "inference" in inference.marked:
             return []

@@ -1,20 +1,21 @@
-"""SQL selects for erasure exactly what a plain reading of the rules selects.
+"""SQL, and Python for what arrives, select for erasure exactly what a plain reading of the rules
+and holds selects.
 
 Random policies of models, a project and all, with filters, three ages, minimum ages and limits;
 random holds, of which some have ended; inferences of every sort: some not wholly indexed, some
 without a size, some that have lost a part already or are losing it.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import ARRAY, Text, cast, insert, update
+from sqlalchemy import ARRAY, Text, cast, insert, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure import holds, policies
@@ -26,6 +27,8 @@ from inference_store.erasure.policies import (
     ErasureScope,
     PolicyOwner,
     RetentionPolicy,
+    Rule,
+    merge_policies,
 )
 from inference_store.erasure.select import limits, selection
 from inference_store.index import registrations
@@ -33,12 +36,13 @@ from inference_store.index.registrations import Details
 from inference_store.index.tables import erasing, hold, inference
 from inference_store.query.cql2 import parse_text
 from inference_store.query.deadline import Deadline
+from inference_store.query.filters.certain import FLAGS
 from inference_store.query.filters.known_keys import KnownKeys as Keys
 from inference_store.query.filters.known_keys import find_known_keys
 from inference_store.query.filters.names import names_in
 from inference_store.query.filters.saved import save
 from inference_store.retention.work import list_work
-from tests.integration.query.typed_rows import INSTANTS, InferenceMaker, derive_facts
+from tests.integration.query.typed_rows import INSTANTS, KEYS, InferenceMaker, derive_facts
 from tests.integration.stored_inferences import store
 from tests.properties import examples
 
@@ -67,17 +71,36 @@ _LEAVES = (
     *("n > 0.5", "n IS NULL", "s LIKE 'a%'", "s IS NULL", "flag", "sent(k)", "\"tags[]\" = 'a'"),
     *("model_id = 'm0'", "data_size > 999", "inference_id LIKE 'a%'", "model_version = '1'"),
     *("unseen = 'x'", "unseen IS NULL", "received_at < TIMESTAMP('2026-11-02T00:00:00Z')"),
+    *("http_status = 404", "model_ms > 1", "s = 'a'", "A_CONTAINEDBY(\"tags[]\", ('a', 'b'))"),
+    *(
+        "top_label IN ('car', 'dog', 'nothing')",
+        "metadata.when >= TIMESTAMP('2026-11-02T00:00:00Z')",
+    ),
     *("TRUE", "FALSE"),
 )
-_FILTERS = st.recursive(
-    st.sampled_from(_LEAVES),
-    lambda inner: st.one_of(
-        st.builds("({} AND {})".format, inner, inner),
-        st.builds("({} OR {})".format, inner, inner),
-        st.builds("(NOT {})".format, inner),
-    ),
-    max_leaves=3,
+# Holds take these too.
+_HELD = (
+    *(*_LEAVES, "ok IS NULL", "width > 100", "n = 0.1", "k IS NULL", "k = 'b'", "k IN (1, 2)"),
+    *("metadata.k = 1.0", '"deep.er" > 1', "prediction(label = 'car' AND score > 0.2)"),
+    *("top_label = 'cafe'", "S_INTERSECTS(location, BBOX(-1, -1, 5, 5))", "uid IS NULL"),
+    *("distance(location, POINT(1 1)) < 200000", "n / 0 = 1", "n + width > 3"),
+    "CASEI(s) = CASEI('E')",
 )
+
+
+def _combine(leaves: Sequence[str], most: int) -> st.SearchStrategy[str]:
+    return st.recursive(
+        st.sampled_from(leaves),
+        lambda inner: st.one_of(
+            st.builds("({} AND {})".format, inner, inner),
+            st.builds("({} OR {})".format, inner, inner),
+            st.builds("(NOT {})".format, inner),
+        ),
+        max_leaves=most,
+    )
+
+
+_FILTERS, _HOLD_FILTERS = _combine(_LEAVES, 3), _combine(_HELD, 4)
 _TYPES = {"unseen": "string"}
 
 
@@ -186,7 +209,7 @@ async def _hold(stored: Stored, data: st.DataObject) -> Holding:
     """Placed as it is kept: of a filter or of ids, of one model or of all, perhaps over."""
     model = data.draw(st.sampled_from([None, *stored.inferences]))
     ids = data.draw(st.lists(st.sampled_from(["a", "b.", "é", "nobody"]), max_size=2))
-    text = data.draw(_FILTERS)
+    text = data.draw(_HOLD_FILTERS)
     by_filter = holds.HoldCriteria(filter=parse_text(text), types=_TYPES)
     criteria = holds.HoldCriteria(inference_ids=ids) if ids else by_filter
     hold_filter = await holds.build_filter(stored.connection, model, criteria)
@@ -231,8 +254,77 @@ async def test_sql_selects_the_same_as_a_plain_reading(stored: Stored, data: st.
             expected, held = reading.goes(), any(map(reading.held, inferences))
             event(f"goes: {bool(expected)}, held: {held}, policies: {len(documents)}")
             chain = chains.get(model, EffectivePolicy())
+            _check_python(chain, reading)
             assert await _select(connection, model, chain) == expected
         await transaction.rollback()
+
+
+def _check_python(chain: EffectivePolicy, reading: Reading) -> None:
+    """Check what Python finds of those that SQL has nothing more to say about."""
+    ends = chain.find_end(_NOW)
+    for known in reading.inferences:
+        if known.gone or known.marked or reading.held(known):
+            continue
+        cutoffs = chain.find_cutoffs(known.facts, _NOW, list(known.flags))
+        expired = reading.list_expired(known)
+        assert set(cutoffs.find_expired(known.received_at)) == set(expired)
+        if ends is not None and known.received_at < ends:
+            assert expired == ["inference"]
+
+
+@pytest.mark.timeout(3600)
+@settings(
+    deadline=None,
+    max_examples=examples(400),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(data=st.data())
+async def test_holds_in_sql_agree_with_python_and_a_plain_reading(
+    stored: Stored, data: st.DataObject
+) -> None:
+    connection = stored.connection
+    async with connection.begin() as transaction:
+        placed = [await _hold(stored, data) for _ in range(data.draw(st.integers(0, 3)))]
+        for model, inferences in stored.inferences.items():
+            reading = Reading(model, [], placed, _NOW, _AGES, inferences)
+            expected = {known.uid for known in inferences if reading.held(known)}
+            in_force = await holds.list_in_force(connection, [model])
+            event(f"held: {'some' if expected else 'none'} of {len(in_force)}")
+            assert expected == {
+                known.uid
+                for known in inferences
+                if any(holds.is_held(hold, known.facts, known.flags) for hold in in_force)
+            }
+            uids = [known.uid for known in inferences]
+            found = await holds.find_holds(connection, in_force, model, uids)
+            assert found.keys() == expected
+            predicate = await holds.build_held_condition(connection, model)
+            assert (predicate is None) == (not in_force)
+            condition = literal(False) if predicate is None else predicate
+            query = select(inference.c.uid, condition).where(inference.c.model == model)
+            rows = [tuple(row) for row in await connection.execute(query)]
+            assert sorted(rows) == sorted((uid, uid in expected) for uid in uids)
+        await transaction.rollback()
+
+
+def test_the_leaves_speak_of_every_key() -> None:
+    assert all(any(key.split(".")[0] in leaf for leaf in _HELD) for key in KEYS)
+
+
+async def test_a_rule_is_not_true_because_the_index_lacks_something(stored: Stored) -> None:
+    """A rule of what lacks a key is not of that of which keys may not have been indexed."""
+    model, inferences = next(iter(stored.inferences.items()))
+    whole = [known for known in inferences if "inference" not in known.marked]
+    lacking = {known.uid for known in whole if known.facts.is_missing("s")}
+    doubtful = {known.uid for known in whole if set(FLAGS["metadata"]).intersection(known.flags)}
+    assert lacking & doubtful
+    assert lacking - doubtful
+    text = "s IS NULL"
+    saved = save(parse_text(text), stored.keys, source=text).text
+    rule = Rule(saved=saved, keep_input="PT1S", keep_inference="PT1S")
+    chain = merge_policies([(DEFAULT, 1, RetentionPolicy(rules=(rule,)))])
+    gone = await _select(stored.connection, model, chain)
+    assert {uid for uid, part in gone if part == "inference"} == lacking - doubtful
 
 
 async def _select(
@@ -240,7 +332,7 @@ async def _select(
 ) -> Gone:
     """Select as a run does: rule by rule and part by part, then what is beyond a limit."""
     gone: Gone = set()
-    where: dict[str, Any] = {"model": model, "lo": min(INSTANTS) - timedelta(days=9), "limit": 99}
+    where: dict[str, Any] = {"model": model, "lo": min(INSTANTS) - timedelta(days=9), "limit": 7}
     for work in list_work(model, chain, await selection.compile_rules(connection, chain), now):
         more: dict[str, Any] = {"scope": work.scope, "hi": work.cutoff, "by": work.by}
         gone |= await _mark(connection, **where, **more)
@@ -252,8 +344,12 @@ async def _select(
 
 
 async def _mark(connection: AsyncConnection, *, scope: ErasureScope, **where: Any) -> Gone:
-    selected = await selection.find_expired(connection, scope=scope, **where)
-    await add_pending(
-        connection, uuid4(), [(where["model"], uid, scope, *keys) for uid, *keys in selected]
-    )
-    return {(row.uid, scope) for row in selected}
+    """Mark batch by batch."""
+    gone: Gone = set()
+    after: UUID | None = None
+    while selected := await selection.find_expired(connection, scope=scope, after=after, **where):
+        marked = [(where["model"], uid, scope, *keys) for uid, *keys in selected]
+        assert await add_pending(connection, uuid4(), marked) == len(selected) <= where["limit"]
+        gone |= {(row.uid, scope) for row in selected}
+        after = selected[-1].uid
+    return gone

@@ -1,33 +1,23 @@
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import aclosing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure import runs
-from inference_store.erasure.leader_election import open_election
 from inference_store.erasure.runs import RetentionRun
 from inference_store.erasure.select import overdue
 from inference_store.objects import Blobs
-from inference_store.platform.admin import Heartbeat
 from inference_store.platform.settings import RetentionSettings
-from inference_store.retention import (
-    erasure_worker,
-    export_worker,
-    partition_counter,
-    size_reader,
-)
+from inference_store.retention import erasure_worker, export_worker, partition_counter, size_reader
 from inference_store.retention.eraser import Eraser
-from inference_store.retention.leadership_check import LeadershipCheck
-from inference_store.retention.worker import RetentionWorker
 from tests.servers.minio import S3
 
-from .stored import Storing, environment_of
+from .leading import lead
+from .stored import NoPace, Storing, environment_of
 from .stranger import Stranger
 
+__all__ = ["NoPace"]
 _SHARES = (
     (erasure_worker, "_SHARE_SECONDS"),
     (erasure_worker, "_RESUME_SECONDS"),
@@ -82,19 +72,6 @@ def stranger(engine: AsyncEngine, settings: RetentionSettings, tmp_path: Path) -
     return Stranger(engine, settings, tmp_path)
 
 
-class NoPace(LeadershipCheck):
-    """Never stopped, always the leader."""
-
-    def __init__(self) -> None: ...
-
-    async def confirm_step(self) -> None: ...
-
-    async def confirm_leading(self) -> None: ...
-
-    async def unless_stopped(self, work: Any) -> Any:
-        return await work
-
-
 Retain = Callable[..., Awaitable[RetentionRun]]
 
 
@@ -111,13 +88,7 @@ def retain(engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings) -> Re
     ) -> RetentionRun:
         async with engine.begin() as connection:
             run = await runs.request_run(connection, model, project_id=project_id, cause=cause)
-        async with open_election(engine) as election:
-            assert await election.take()
-            check = LeadershipCheck(election, Heartbeat(), asyncio.Event())
-            leader = RetentionWorker(settings, engine, using, check, asyncio.Event())
-            async with aclosing(leader):  # what it has begun to send goes on beside the test
-                await leader.begin()
-                await leader.run_turn()
+        await lead(engine, using, settings, turns=1, scheduled=False)
         async with engine.connect() as connection:
             done = await runs.find_run(connection, run.id)
         assert done is not None
@@ -127,5 +98,5 @@ def retain(engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings) -> Re
 
 
 @pytest.fixture
-def eraser(engine: AsyncEngine, blobs: Blobs) -> Eraser:
-    return Eraser(engine, blobs, NoPace(), batch=10)
+def eraser(storing: Storing) -> Eraser:
+    return storing.eraser

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from signal import SIGKILL
 from uuid import UUID, uuid4
 
 from inference_store.export.blob_choices import BlobChoice
@@ -13,6 +12,7 @@ from inference_store.export.jobs.job import ExportJob, State, find_job
 from inference_store.export.jobs.question import Included, describe_question
 from inference_store.export.jobs.state_changes import request_export
 from inference_store.platform.settings import RetentionSettings
+from tests.kill_chain import KillChain
 from tests.polling import until
 from tests.servers.minio_user import MinioUser
 from tests.service_process import Service
@@ -32,14 +32,7 @@ async def request_all(
     id = uuid4()
     async with storing.engine.begin() as connection:
         document = await describe_question(
-            connection,
-            model,
-            None,
-            text=None,
-            since=None,
-            until=NOW,
-            include=include,
-            blobs=blobs,
+            connection, model, None, text=None, since=None, until=NOW, include=include, blobs=blobs
         )
         await request_export(
             connection,
@@ -55,8 +48,7 @@ async def request_all(
 
 async def read_job(storing: Storing, id: UUID) -> ExportJob:
     """Return the export as it is now."""
-    async with storing.engine.connect() as connection:
-        job = await find_job(connection, id)
+    job = await storing.transact(find_job, id)
     assert job is not None
     return job
 
@@ -83,12 +75,12 @@ def sign_in_as(user: MinioUser, settings: RetentionSettings) -> RetentionSetting
     return RetentionSettings.model_validate(settings.model_dump() | keys)
 
 
-async def run_until_killed(environment: Mapping[str, str], kill: str, folder: Path) -> Service:
+async def run_until_killed(
+    kills: KillChain, kill: str, environment: Mapping[str, str], folder: Path
+) -> Service:
     """Run a retention process until a failpoint kills it, and return what it was."""
-    own = {**environment, "INFERENCE_STORE_FAILPOINT": kill}
-    failing = Service("retention", own, folder)
-    code = await asyncio.to_thread(failing.process.wait, 180)
-    assert code == 128 + SIGKILL, failing.text
+    failing = Service("retention", {**environment, "INFERENCE_STORE_FAILPOINT": kill}, folder)
+    await kills.wait_until_killed(failing)
     return failing
 
 

@@ -1,17 +1,25 @@
 """Inferences that lie in Postgres and in the object store, as an ingester would have left them."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from uuid import UUID, uuid4
 
-from sqlalchemy import func, insert, select, text
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy import Executable, func, insert, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure import policies, runs
-from inference_store.erasure.policies import RetentionPolicy
-from inference_store.erasure.progress.erasure import Erasure, list_uncertified, list_unfinished
+from inference_store.erasure.holds.changes import Placement
+from inference_store.erasure.log.keys import SigningKey
+from inference_store.erasure.policies import ErasureScope, RetentionPolicy
+from inference_store.erasure.progress.erasure import (
+    Erasure,
+    find_erasure,
+    list_uncertified,
+    list_unfinished,
+)
 from inference_store.erasure.progress.state_changes import find_state
 from inference_store.erasure.runs import RetentionRun
 from inference_store.index import partitions, sidecars
@@ -31,8 +39,16 @@ from inference_store.inference.events import StorageKey, uid_of
 from inference_store.inference.layout import Kind, key_of
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
+from inference_store.retention.certifier import Certifier
+from inference_store.retention.eraser import Eraser
+from inference_store.retention.leadership_check import LeadershipCheck
+from tests.integration.erasure_requests import request_erasure
 from tests.polling import until
 
+from .holding import place_hold, release_hold
+
+P = ParamSpec("P")
+T = TypeVar("T")
 PREFIX = "INFERENCE_STORE_"
 
 
@@ -84,13 +100,77 @@ class Stored:
         return [key for key in self.keys if key is not None]
 
 
+class NoPace(LeadershipCheck):
+    """Never stopped, always the leader."""
+
+    def __init__(self) -> None: ...
+
+    async def confirm_step(self) -> None: ...
+
+    async def confirm_leading(self) -> None: ...
+
+    async def unless_stopped(self, work: Any) -> Any:
+        return await work
+
+
 class Storing:
-    """Makes models, policies and inferences."""
+    """Makes models, policies, inferences and holds, and erases."""
 
     def __init__(self, engine: AsyncEngine, blobs: Blobs, bucket: str) -> None:
         self.engine = engine
         self.blobs = blobs
         self.bucket = bucket
+        self.eraser, self._end = self.make_eraser(), "deleted"
+
+    def make_eraser(
+        self, blobs: Blobs | None = None, *, batch: int = 10, certifier: Certifier | None = None
+    ) -> Eraser:
+        return Eraser(self.engine, blobs or self.blobs, NoPace(), batch=batch, certifier=certifier)
+
+    def make_certifier(self, *keys: SigningKey, **more: Any) -> Certifier:
+        return Certifier(self.engine, self.blobs, keys, events_seconds=3600, **more)
+
+    def certify(self, *keys: SigningKey, **more: Any) -> Certifier:
+        """Certify erasures from now on."""
+        certifier = self.make_certifier(*keys, **more)
+        self.eraser, self._end = self.make_eraser(certifier=certifier), "certified"
+        return certifier
+
+    async def transact(
+        self,
+        function: Callable[Concatenate[AsyncConnection, P], Awaitable[T]],
+        *arguments: P.args,
+        **more: P.kwargs,
+    ) -> T:
+        """Call a function of a connection in a transaction of its own."""
+        async with self.engine.begin() as connection:
+            return await function(connection, *arguments, **more)
+
+    async def execute(self, statement: Executable | str) -> None:
+        async with self.engine.begin() as connection:
+            await connection.execute(text(statement) if isinstance(statement, str) else statement)
+
+    async def request(self, *those: Stored, scope: ErasureScope = "inference") -> Erasure:
+        """Request an erasure by ids: they are marked at once."""
+        uids = [inference.uid for inference in those]
+        return await self.transact(request_erasure, model=those[0].model, uids=uids, scope=scope)
+
+    async def erase(self, *those: Stored, scope: ErasureScope = "inference") -> Erasure:
+        """Request an erasure, and carry it out."""
+        erasure = await self.request(*those, scope=scope)
+        assert await self.eraser.finish(erasure) == self._end
+        return erasure
+
+    async def reload(self, erasure: Erasure) -> Erasure:
+        again = await self.transact(find_erasure, erasure.id)
+        assert again is not None
+        return again
+
+    async def hold(self, model: int | None, filter: str | None = None, *uids: UUID) -> Placement:
+        return await place_hold(self.engine, model, filter, *uids)
+
+    async def release(self, placed: Placement) -> None:
+        await release_hold(self.engine, placed)
 
     async def model(self, name: str = "model") -> int:
         values = {"model_id": name, "registered_by": "event"}
@@ -216,9 +296,9 @@ class Storing:
         async with self.engine.connect() as connection:
             return set((await connection.execute(select(inference.c.uid))).scalars())
 
-    async def scalar(self, query: str) -> object:
+    async def scalar(self, query: Executable | str) -> Any:
         async with self.engine.connect() as connection:
-            return await connection.scalar(text(query))
+            return await connection.scalar(text(query) if isinstance(query, str) else query)
 
     async def until_done(self, seconds: float = 180) -> list[RetentionRun]:
         """Every run is done and every erasure has ended well."""
@@ -236,14 +316,14 @@ class Storing:
 
         return (await until(ask, enough, seconds=seconds))[0]
 
-    async def until_partly_held(self, number: UUID, seconds: float = 180) -> None:
+    async def until_ended(self, erasure: UUID) -> None:
         """The erasure has ended, but for what a hold keeps."""
 
         async def ask() -> str | None:
             async with self.engine.connect() as connection:
-                return await find_state(connection, number)
+                return await find_state(connection, erasure)
 
-        await until(ask, lambda state: state == "partly_held", seconds=seconds)
+        await until(ask, lambda state: state in {"deleted", "certified", "partly_held"})
 
     def objects(self) -> set[str]:
         """Every key that the bucket lists, but for the store's own records."""

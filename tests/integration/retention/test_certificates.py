@@ -1,7 +1,9 @@
 """An erasure ends with a certificate that says what went, and no more."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -23,13 +25,11 @@ from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.certifier import Certifier
-from inference_store.retention.eraser import Eraser
 from tests.servers.minio import S3
 
-from .conftest import NoPace
+from .leading import lead
 from .stored import NOW, Stored, Storing, ago
-from .test_erasures import reload_erasure, request
-from .test_restored import turn
+from .stranger import Stranger
 
 Certificates = Callable[[], Awaitable[list[SignedDocument]]]
 
@@ -40,33 +40,36 @@ def key() -> SigningKey:
 
 
 @pytest.fixture
-def certifier(engine: AsyncEngine, blobs: Blobs, key: SigningKey) -> Certifier:
-    return Certifier(engine, blobs, [key], events_seconds=3600)
-
-
-@pytest.fixture
-def eraser(engine: AsyncEngine, blobs: Blobs, certifier: Certifier) -> Eraser:
-    return Eraser(engine, blobs, NoPace(), batch=10, certifier=certifier)
+def certifier(storing: Storing, key: SigningKey) -> Certifier:
+    return storing.certify(key)
 
 
 @pytest.fixture
 def certificates(engine: AsyncEngine) -> Certificates:
-    async def all_of_them() -> list[SignedDocument]:
-        async with engine.connect() as connection:
-            return [read_document(row.signed) async for row in chain.stream_rows(connection)]
-
-    return all_of_them
+    return lambda: list_signed(engine)
 
 
+async def list_signed(engine: AsyncEngine) -> list[SignedDocument]:
+    async with engine.connect() as connection:
+        return [read_document(row.signed) async for row in chain.stream_rows(connection)]
+
+
+async def list_erasures(engine: AsyncEngine) -> list[Mapping[str, Any]]:
+    """The certificates of erasures, in order."""
+    signed = await list_signed(engine)
+    return [document.document for document in signed if document.kind == chain.CERTIFICATE]
+
+
+@pytest.mark.usefixtures("certifier")
 async def test_an_erasure_ends_with_a_certificate(
-    storing: Storing, engine: AsyncEngine, eraser: Eraser, certificates: Certificates
+    storing: Storing, certificates: Certificates
 ) -> None:
     model = await storing.model()
     doomed = await storing.inferences(model, 25, ago(days=1))
     await storing.inferences(model, 1, NOW)
-    erasure = await request(engine, *doomed)
-    assert await eraser.finish(erasure) == "certified"
-    done = await reload_erasure(engine, erasure)
+    erasure = await storing.request(*doomed)
+    assert await storing.eraser.finish(erasure) == "certified"
+    done = await storing.reload(erasure)
     assert (done.state, done.certificate) == ("certified", 2)
     introduced, certificate = await certificates()
     assert certificate.document["erasure"]["id"] == str(erasure.id)
@@ -76,29 +79,27 @@ async def test_an_erasure_ends_with_a_certificate(
     assert certificate.document["previous"] == introduced.hash.hex()
 
 
-async def test_signed_certificates_verify(
-    storing: Storing, engine: AsyncEngine, blobs: Blobs, eraser: Eraser, key: SigningKey
-) -> None:
+@pytest.mark.usefixtures("certifier")
+async def test_signed_certificates_verify(storing: Storing, key: SigningKey) -> None:
     model = await storing.model()
     for number in range(3):
         doomed = await storing.inferences(model, 12, ago(days=number + 1))
-        assert await eraser.finish(await request(engine, *doomed)) == "certified"
-    verification = Verification(engine, Archive(blobs), trusted={key.id})
+        await storing.erase(*doomed)
+    verification = Verification(storing.engine, Archive(storing.blobs), trusted={key.id})
     assert [str(wrong) async for wrong in verification.find_failures()] == []
     assert (verification.counts.certificates, verification.counts.leaves) == (3, 3 * 12 * 4)
 
 
 async def test_a_key_is_followed_by_the_next_that_it_signs(
-    storing: Storing, engine: AsyncEngine, blobs: Blobs, certificates: Certificates
+    storing: Storing, certificates: Certificates
 ) -> None:
     first, second, stranger = new_key(), new_key(), new_key()
     model = await storing.model()
 
     async def erase(*keys: SigningKey) -> tuple[str, list[Stored]]:
-        certifier = Certifier(engine, blobs, keys, events_seconds=3600)
-        eraser = Eraser(engine, blobs, NoPace(), batch=10, certifier=certifier)
+        storing.certify(*keys)
         doomed = await storing.inferences(model, 3, ago(days=1))
-        return str(await eraser.finish(await request(engine, *doomed))), doomed
+        return str(await storing.eraser.finish(await storing.request(*doomed))), doomed
 
     state, before = await erase(first)
     assert state == "certified"
@@ -110,40 +111,37 @@ async def test_a_key_is_followed_by_the_next_that_it_signs(
         *(first.id, first.id, first.id),
         second.id,
     ]
-    verification = Verification(engine, Archive(blobs), trusted={first.id})
+    verification = Verification(storing.engine, Archive(storing.blobs), trusted={first.id})
     assert [str(wrong) async for wrong in verification.find_failures()] == []
     assert [key.id for key in verification.chain.keys] == [first.id, second.id]
     for key, gone, number in ((first, before, 2), (second, after, 4)):
-        (proof,) = await find_proofs(engine, key, gone[1].uid)
+        (proof,) = await find_proofs(storing.engine, key, gone[1].uid)
         assert (proof.certificate, proof.scope, proof.size) == (number, "inference", 12)
         assert proof.holds
-    assert await find_proofs(engine, second, before[1].uid) == []
+    assert await find_proofs(storing.engine, second, before[1].uid) == []
 
 
-async def test_a_lost_key_is_followed_by_one_that_restarts_the_chain(
-    storing: Storing, engine: AsyncEngine, blobs: Blobs
-) -> None:
+async def test_a_lost_key_is_followed_by_one_that_restarts_the_chain(storing: Storing) -> None:
     lost, new = new_key(), new_key()
     model = await storing.model()
-    archive = Archive(blobs)
+    archive = Archive(storing.blobs)
 
     async def erase(*keys: SigningKey) -> str:
-        certifier = Certifier(engine, blobs, keys, events_seconds=3600)
-        eraser = Eraser(engine, blobs, NoPace(), batch=10, certifier=certifier)
+        storing.certify(*keys)
         doomed = await storing.inferences(model, 3, ago(days=1))
-        return str(await eraser.finish(await request(engine, *doomed)))
+        return str(await storing.eraser.finish(await storing.request(*doomed)))
 
     async def recover(*keys: SigningKey) -> int:
-        recovered = await recover_key(engine, archive, keys, by="cli:ada", reason="a fire")
+        recovered = await recover_key(storing.engine, archive, keys, by="cli:ada", reason="a fire")
         return int(recovered.document["number"])
 
     async def wrongs(*trusted: SigningKey) -> tuple[list[str], list[int]]:
-        verification = Verification(engine, archive, trusted={key.id for key in trusted})
+        verification = Verification(storing.engine, archive, trusted={key.id for key in trusted})
         failures = [str(wrong) async for wrong in verification.find_failures()]
         return failures, [number for number, _ in verification.restarts]
 
     async def lose() -> None:
-        async with engine.begin() as connection:
+        async with storing.engine.begin() as connection:
             for table, column in (("certificate", "number"), ("erased_leaves", "certificate")):
                 await connection.execute(text(f"DELETE FROM {table} WHERE {column} > 2"))
 
@@ -164,8 +162,7 @@ async def test_a_lost_key_is_followed_by_one_that_restarts_the_chain(
     # a crash, or an older backup, lacks what the bucket has: only who has the key follows it
     await lose()
     assert await erase(new_key()) == "certifying"
-    async with engine.connect() as connection:
-        assert (await chain.find_head(connection)).number == 2
+    assert (await storing.transact(chain.find_head)).number == 2
     assert await recover(new) == 3
     await lose()
     assert await erase(new) == "certified"
@@ -173,38 +170,33 @@ async def test_a_lost_key_is_followed_by_one_that_restarts_the_chain(
 
 
 async def test_an_older_backup_gets_its_certificates_back_from_the_bucket(
-    storing: Storing, engine: AsyncEngine, blobs: Blobs, eraser: Eraser, certifier: Certifier
+    storing: Storing, certifier: Certifier
 ) -> None:
     model = await storing.model()
     for days in (2, 1):
         doomed = await storing.inferences(model, 12, ago(days=days))
-        await eraser.finish(await request(engine, *doomed))
-    async with engine.begin() as connection:
+        await storing.erase(*doomed)
+    async with storing.engine.begin() as connection:
         await connection.execute(text("DELETE FROM certificate WHERE number > 1"))
         await connection.execute(text("DELETE FROM erased_leaves"))
         await connection.execute(text("DELETE FROM erasure"))
     await certifier.begin()
-    verification = Verification(engine, Archive(blobs))
+    verification = Verification(storing.engine, Archive(storing.blobs))
     assert [str(wrong) async for wrong in verification.find_failures()] == []
     assert (verification.counts.certificates, verification.counts.leaves) == (2, 96)
 
 
 async def test_a_head_that_the_bucket_locks_stays(
-    engine: AsyncEngine,
-    minio_server: S3,
-    settings: RetentionSettings,
-    key: SigningKey,
+    engine: AsyncEngine, minio_server: S3, settings: RetentionSettings, key: SigningKey
 ) -> None:
     name = minio_server.create_bucket(f"locked-{uuid4()}", object_lock=True)
     locking = settings.model_copy(update={"s3_bucket": name})
     head = ChainHead(locking, lock_days=1)
     with Blobs(locking) as blobs:
-        certifier = Certifier(engine, blobs, [key], events_seconds=3600, head=head, head_seconds=0)
-        eraser = Eraser(engine, blobs, NoPace(), batch=10, certifier=certifier)
         storing = Storing(engine, blobs, name)
+        certifier = storing.certify(key, head=head, head_seconds=0)
         model = await storing.model()
-        erasure = await request(engine, *await storing.inferences(model, 2, NOW))
-        assert await eraser.finish(erasure) == "certified"
+        await storing.erase(*await storing.inferences(model, 2, NOW))
         await certifier.write_head()
         assert head.is_locked()
         head_key = StorageKey(name, "certificates/head")
@@ -225,8 +217,7 @@ async def test_a_head_that_the_bucket_locks_stays(
         assert "says that there is one, and the chain ends with 1" in failure
         # nor does a chain that goes on as if nothing were
         for _ in range(2):
-            erasure = await request(engine, *await storing.inferences(model, 1, NOW))
-            assert await eraser.finish(erasure) == "certified"
+            await storing.erase(*await storing.inferences(model, 1, NOW))
         await certifier.write_head()
         there = await asyncio.to_thread(head.versions)
         assert [version.document["number"] for version in there] == [2, 3]
@@ -237,20 +228,14 @@ async def test_a_head_that_the_bucket_locks_stays(
 
 
 async def test_certificates_that_follow_each_other_share_a_version_of_the_head(
-    storing: Storing,
-    engine: AsyncEngine,
-    blobs: Blobs,
-    settings: RetentionSettings,
-    key: SigningKey,
+    storing: Storing, settings: RetentionSettings, key: SigningKey
 ) -> None:
     head = ChainHead(settings, lock_days=1)
-    certifier = Certifier(engine, blobs, [key], events_seconds=3600, head=head, head_seconds=3600)
-    eraser = Eraser(engine, blobs, NoPace(), batch=10, certifier=certifier)
+    certifier = storing.certify(key, head=head, head_seconds=3600)
     model = await storing.model()
     ends = []
     for _ in range(3):
-        erasure = await request(engine, *await storing.inferences(model, 1, NOW))
-        assert await eraser.finish(erasure) == "certified"
+        await storing.erase(*await storing.inferences(model, 1, NOW))
         await certifier.write_head()
         ends.append([end.number for end in await asyncio.to_thread(head.ends)][-1])
     assert ends == [2, 2, 2]
@@ -258,26 +243,18 @@ async def test_certificates_that_follow_each_other_share_a_version_of_the_head(
     assert [end.number for end in await asyncio.to_thread(head.ends)][-1] == 4
 
 
-async def test_without_a_key_an_erasure_is_only_deleted(
-    storing: Storing, engine: AsyncEngine, blobs: Blobs, certifier: Certifier
-) -> None:
+async def test_without_a_key_an_erasure_is_only_deleted(storing: Storing, key: SigningKey) -> None:
     model = await storing.model()
-    erasure = await request(engine, *await storing.inferences(model, 25, ago(days=1)))
-    plain = Eraser(engine, blobs, NoPace(), batch=10)
-    assert (await plain.step(erasure, None))[0] is not None
+    erasure = await storing.request(*await storing.inferences(model, 25, ago(days=1)))
+    assert (await storing.eraser.step(erasure, None))[0] is not None
     # a key that comes when a part is gone does not certify that part
-    late = Eraser(engine, blobs, NoPace(), batch=10, certifier=certifier)
-    assert await late.finish(erasure) == "deleted"
-    assert (await reload_erasure(engine, erasure)).certificate is None
+    storing.certify(key)
+    assert await storing.eraser.finish(erasure) == "deleted"
+    assert (await storing.reload(erasure)).certificate is None
 
 
 async def test_the_certificate_of_a_policy_names_its_version(
-    storing: Storing,
-    engine: AsyncEngine,
-    blobs: Blobs,
-    settings: RetentionSettings,
-    key: SigningKey,
-    certificates: Certificates,
+    storing: Storing, settings: RetentionSettings, key: SigningKey, certificates: Certificates
 ) -> None:
     model = await storing.model("m")
     for days in (20, 1):
@@ -285,11 +262,12 @@ async def test_the_certificate_of_a_policy_names_its_version(
     await storing.keep(model, inference="P30D")
     rules = [{"keep_input": "P10D", "keep_inference": "P10D"}]
     limited = RetentionPolicy.model_validate({"rules": rules, "max_inferences": 1})
-    async with engine.begin() as connection:
-        await policies.set_policy(connection, model, limited)
+    await storing.transact(policies.set_policy, model, limited)
     values = settings.model_dump(exclude_unset=True)
-    await turn(
-        engine, blobs, RetentionSettings.model_validate(values | {"certificate_key": key.pem})
+    await lead(
+        storing.engine,
+        storing.blobs,
+        RetentionSettings.model_validate(values | {"certificate_key": key.pem}),
     )
     assert len(await storing.stored()) == 1
     _, certificate = await certificates()
@@ -298,3 +276,81 @@ async def test_the_certificate_of_a_policy_names_its_version(
         {**of, "rule": 0},
         {**of, "limit": "max_inferences"},
     ]
+
+
+async def test_a_backup_from_before_two_lost_keys_follows_the_bucket(
+    storing: Storing, stranger: Stranger
+) -> None:
+    archive, model = Archive(storing.blobs), await storing.model()
+    first, second, third = new_key(), new_key(), new_key()
+
+    async def erase(key: SigningKey) -> str:
+        storing.certify(key)
+        doomed = await storing.inferences(model, 2, NOW)
+        return str(await storing.eraser.finish(await storing.request(*doomed)))
+
+    async def recover(key: SigningKey) -> int:
+        recovered = await recover_key(storing.engine, archive, [key], by="cli:ada", reason="a fire")
+        return int(recovered.document["number"])
+
+    async def restore() -> None:
+        """Restore the backup from when the first key alone had signed."""
+        async with storing.engine.begin() as connection:
+            for table, column in (("certificate", "number"), ("erased_leaves", "certificate")):
+                await connection.execute(text(f"DELETE FROM {table} WHERE {column} > 2"))
+
+    async def verify() -> tuple[list[str], list[int]]:
+        verification = Verification(
+            storing.engine, archive, trusted={first.id, second.id, third.id}
+        )
+        failures = [str(wrong) async for wrong in verification.find_failures()]
+        return failures, [number for number, _ in verification.restarts]
+
+    assert await erase(first) == "certified"
+    assert await recover(second) == 3
+    assert await erase(second) == "certified"
+    # the second is lost with the database: nothing that the third has signed is anywhere
+    await restore()
+    assert await erase(third) == "certifying"
+    assert await recover(third) == 5
+    assert await recover(third) == 5  # also if its answer was lost
+    assert await erase(third) == "certified"
+    assert await verify() == ([], [3, 5])
+    assert await stranger.faults(first, second, third, heads=False) == []
+    assert await stranger.faults(first, third, heads=False)
+    # from now on the third vouches for what was before it
+    await restore()
+    assert await erase(third) == "certified"
+    assert await verify() == ([], [3, 5])
+    # but a stranger's chain is not followed by who has another key
+    await restore()
+    assert await erase(new_key()) == "certifying"
+
+
+HOUR = timedelta(hours=1)
+
+
+async def test_it_names_what_remains_and_until_when(storing: Storing) -> None:
+    storing.certify(
+        new_key(), ledger_seconds=2 * HOUR.total_seconds(), audit_seconds=3 * HOUR.total_seconds()
+    )
+    doomed = await storing.inferences(await storing.model(), 1, ago(days=1))
+    before = datetime.now(UTC)
+    await storing.erase(*doomed)
+    *_, certificate = await list_signed(storing.engine)
+    until = {}
+    for remainder in certificate.document["remains"]:
+        at = remainder["clear_at"]
+        time_left = None if at is None else datetime.fromisoformat(at) - before
+        until[remainder["where"].split(",")[0].split(":")[0]] = time_left and round(
+            time_left / HOUR
+        )
+    assert until == {
+        "Kafka": 1,
+        "spools of proxies that are away": 1,
+        "the ledger of the bucket": 2,
+        "the audit": 3,
+        "legal holds": None,
+        "exports": None,
+        "backups of Postgres and of the bucket": None,
+    }

@@ -13,15 +13,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.log.keys import new_key
 from inference_store.index.tables import inference
-from inference_store.objects import Blobs
-from inference_store.retention.certifier import Certifier
-from inference_store.retention.eraser import Eraser
 from tests.warm.process import run_command
 
-from .conftest import NoPace
 from .stored import Stored, Storing, ago
 from .stranger import Stranger
-from .test_erasures import request
 
 KEY = new_key()
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -29,12 +24,11 @@ Say = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-async def erased(storing: Storing, engine: AsyncEngine, blobs: Blobs) -> list[Stored]:
+async def erased(storing: Storing) -> list[Stored]:
     """The inferences that the one certificate of the chain is about."""
-    certifier = Certifier(engine, blobs, [KEY], events_seconds=3600)
-    eraser = Eraser(engine, blobs, NoPace(), batch=10, certifier=certifier)
+    storing.certify(KEY)
     stored = await storing.inferences(await storing.model(), 3, ago(days=1))
-    assert await eraser.finish(await request(engine, *stored)) == "certified"
+    await storing.erase(*stored)
     return stored
 
 
@@ -139,5 +133,5 @@ def run_example(
 ) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-I", str(EXAMPLES / script), *map(str, arguments)]
     return subprocess.run(
-        command, input=input_text, capture_output=True, text=True, timeout=60, check=False
+        command, input=input_text, capture_output=True, text=True, timeout=600, check=False
     )

@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 from sqlalchemy import func, select
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index.tables import policy_sweep
 from inference_store.platform.settings import RetentionSettings
 
 from .conftest import Retain
-from .holding import place_hold, release_hold
 from .stored import NOW, Storing, ago
 from .test_holds import Watched
 from .test_policies import LOW, list_uids, make_rule, put, set_scores
@@ -83,17 +81,16 @@ async def test_a_policy_that_was_set_before_looks_at_what_came_under_another(
 
 @pytest.mark.long
 async def test_the_next_run_takes_inferences_that_a_hold_released_during_a_run(
-    storing: Storing, engine: AsyncEngine, settings: RetentionSettings, retain: Retain
+    storing: Storing, settings: RetentionSettings, retain: Retain
 ) -> None:
     model = await storing.model()
     old = await storing.inferences(model, 2, ago(days=3))
     await storing.inferences(model, 1, NOW)
     await set_scores(storing, old, 0.1)
     await put(storing, model, make_rule("P1D", LOW))
-    placed = await place_hold(engine, model, None, old[0].uid)
+    placed = await storing.hold(model, None, old[0].uid)
     with Watched(settings) as blobs:
-        change_midway(blobs, release_hold(engine, placed))
+        change_midway(blobs, storing.release(placed))
         assert (await retain(using=blobs)).inferences_deleted == 1
-    async with engine.connect() as connection:
-        assert await connection.scalar(select(func.count()).select_from(policy_sweep)) == 0
+    assert await storing.scalar(select(func.count()).select_from(policy_sweep)) == 0
     assert (await retain(cause="schedule")).inferences_deleted == 1

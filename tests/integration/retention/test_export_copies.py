@@ -6,7 +6,6 @@ from uuid import UUID
 
 import pytest
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.policies import ErasureScope
 from inference_store.export.jobs.blob_copies import CopyLimits
@@ -14,9 +13,9 @@ from inference_store.export.jobs.members import list_parts
 from inference_store.export.part_formats import PART_FORMATS
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
-from inference_store.retention.eraser import Eraser
 from inference_store.retention.export_worker import ExportWorker
 from inference_store.retention.leadership_check import Stopped
+from tests.kill_chain import KillChain, chain_kills
 from tests.servers.fixtures import unique
 from tests.servers.minio import S3
 from tests.servers.minio_user import MinioUser, statement
@@ -33,7 +32,6 @@ from .requested_exports import (
     wait_for,
 )
 from .stored import Stored, Storing, ago
-from .test_erasures import request
 
 _STORED, _BYTES = 12, 3_000_000
 _LIMITS = CopyLimits(blob=10_000_000, part=13_000_000)
@@ -70,79 +68,73 @@ def make_worker(storing: Storing, blobs: Blobs) -> ExportWorker:
 
 async def read_hashes(storing: Storing, id: UUID) -> list[tuple[int | None, Any]]:
     """Return the rows and the SHA-256 of each part."""
-    async with storing.engine.connect() as connection:
-        return [(part.rows, part.sha256) for part in await list_parts(connection, id)]
+    return [(part.rows, part.sha256) for part in await storing.transact(list_parts, id)]
+
+
+AMID = {
+    "export.list.after:2": "parquet",
+    "export.write.batch:3": "arrow",
+    "export.write.batch:2": "jsonl",
+    "export.write.after:2": "webdataset",
+}
 
 
 @pytest.mark.kills
-@pytest.mark.parametrize(
-    ("kill", "format"),
-    [
-        ("export.list.after:2", "parquet"),
-        ("export.write.batch:3", "arrow"),
-        ("export.write.batch:2", "jsonl"),
-        ("export.write.after:2", "webdataset"),
-    ],
-)
+@chain_kills(list(AMID))
 async def test_a_kill_amid_copies_gives_the_same_hashes(
-    storing: Storing, environment: dict[str, str], tmp_path: Path, kill: str, format: str
+    storing: Storing, environment: dict[str, str], tmp_path: Path, kills: KillChain
 ) -> None:
-    model = (await store(storing))[0].model
-    undisturbed = await request_copies(storing, model, format)
-    await make_worker(storing, storing.blobs).run_turn()
-    assert (await read_job(storing, undisturbed)).state == "done"
-    id = await request_copies(storing, model, format)
+    model, worker = (await store(storing))[0].model, make_worker(storing, storing.blobs)
     limits = {
         "INFERENCE_STORE_EXPORT_PART_BYTES": str(_LIMITS.part),
         "INFERENCE_STORE_EXPORT_BLOB_BYTES": str(_LIMITS.blob),
     }
-    await run_until_killed(environment | limits, kill, tmp_path)
-    async with run_service(environment | limits, tmp_path):
-        job = await wait_for(storing, id, "done")
-    assert (job.rows, job.lists, job.missing) == (_STORED, 3, 0)
-    assert await read_hashes(storing, id) == await read_hashes(storing, undisturbed)
-
-
-@pytest.fixture(params=["plain", "versioned"])
-def any_bucket(request: pytest.FixtureRequest, minio_server: S3) -> str:
-    """A bucket, which may keep versions."""
-    if request.param == "versioned" and not minio_server.real:
-        pytest.skip("needs a real MinIO")
-    return minio_server.create_bucket(unique(), object_lock=request.param == "versioned")
+    for kill in kills:
+        undisturbed = await request_copies(storing, model, AMID[kill])
+        await worker.run_turn()
+        assert (await read_job(storing, undisturbed)).state == "done"
+        id = await request_copies(storing, model, AMID[kill])
+        await run_until_killed(kills, kill, environment | limits, tmp_path)
+        async with run_service(environment | limits, tmp_path):
+            job = await wait_for(storing, id, "done")
+        assert (job.rows, job.lists, job.missing) == (_STORED, 3, 0)
+        assert await read_hashes(storing, id) == await read_hashes(storing, undisturbed)
 
 
 class TestErasures:
     """In a bucket of either kind."""
 
-    @pytest.fixture
-    def bucket(self, any_bucket: str) -> str:
-        """The bucket of the test."""
-        return any_bucket
+    @pytest.fixture(params=["plain", "versioned"])
+    def bucket(self, request: pytest.FixtureRequest, minio_server: S3) -> str:
+        """A bucket, which may keep versions."""
+        if request.param == "versioned" and not minio_server.real:
+            pytest.skip("needs a real MinIO")
+        return minio_server.create_bucket(unique(), object_lock=request.param == "versioned")
 
     @pytest.mark.long
-    @pytest.mark.parametrize("scope", ["inference", "input", "response"])
-    async def test_what_is_erased_is_in_no_byte_of_the_bucket(
-        self, storing: Storing, engine: AsyncEngine, eraser: Eraser, scope: ErasureScope
-    ) -> None:
+    async def test_what_is_erased_is_in_no_byte_of_the_bucket(self, storing: Storing) -> None:
+        """Of an input and a response: test_exports_planted.py erases inferences."""
         stored = await store(storing, 1000)
         exports = [await request_copies(storing, stored[0].model, format) for format in COPYING]
         worker = make_worker(storing, storing.blobs)
         await worker.run_turn()
+        scopes: dict[ErasureScope, tuple[int, bytes]] = {
+            "input": (5, b"data"),
+            "response": (6, b"response"),
+        }
         assert len(find(storing.blobs, plant(5, b"data"))) == 1 + len(COPYING)
-        assert await eraser.finish(await request(engine, stored[5], scope=scope)) == "deleted"
-        gone = {b"data": scope != "response", b"response": scope != "input"}
-        for _ in range(2):  # before the parts are written again, and afterwards
-            for kind, is_gone in gone.items():
-                assert not is_gone or find(storing.blobs, plant(5, kind)) == set()
-            await worker.run_turn()
-        missing = 0 if scope == "inference" else 1
+        for scope, (number, kind) in scopes.items():
+            await storing.erase(stored[number], scope=scope)
+            for _ in range(2):  # before the parts are written again, and afterwards
+                assert find(storing.blobs, plant(number, kind)) == set(), scope
+                await worker.run_turn()
         for format, export in zip(COPYING, exports, strict=True):
             job = await read_job(storing, export)
-            copies = 0 if scope == "response" and format == "webdataset" else missing
+            missing = 1 if format == "webdataset" else 2  # it has no responses
             counts = (job.state, job.rows, job.gone, job.missing)
-            assert counts == ("done", _STORED - 1 + missing, 1 - missing, copies)
-        remaining = find(storing.blobs, plant(4, b"data"))
-        assert len(remaining) == 1 + len(COPYING)
+            assert counts == ("done", _STORED, 0, missing), format
+        for number in (4, 6):
+            assert len(find(storing.blobs, plant(number, b"data"))) == 1 + len(COPYING)
 
 
 def find(blobs: Blobs, value: bytes) -> set[str]:
@@ -166,8 +158,7 @@ async def test_a_bucket_that_gives_no_blob_makes_it_wait(
         assert (waiting.state, waiting.members) == ("listing", 0)
         assert "AccessDenied" in str(waiting.error)
         user.may(everything)
-        async with storing.engine.begin() as connection:
-            await connection.execute(text("UPDATE export_job SET retry_at = now()"))
+        await storing.execute(text("UPDATE export_job SET retry_at = now()"))
         await worker.run_turn()
     done = await read_job(storing, id)
     assert (done.state, done.rows, done.missing) == ("done", _STORED, 0)

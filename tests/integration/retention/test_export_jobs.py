@@ -3,7 +3,6 @@
 import hashlib
 import json
 from pathlib import Path
-from signal import SIGKILL
 from uuid import UUID
 
 import pytest
@@ -17,10 +16,10 @@ from inference_store.objects import Blobs
 from inference_store.platform.failpoints import FAILPOINTS
 from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.export_worker import ExportWorker
+from tests.kill_chain import KillChain, chain_kills
 from tests.servers.fixtures import unique
 from tests.servers.minio import S3
 from tests.servers.minio_user import MinioUser, statement
-from tests.service_process import Service
 
 from .conftest import NoPace
 from .requested_exports import (
@@ -45,11 +44,19 @@ REMOVAL_FAILPOINTS = [name for name in FAILPOINTS if name.startswith("export.rem
 KILLS = [*EXPORT_FAILPOINTS, "export.list.after:2", "export.write.after:2", "export.write.before:3"]
 
 
+async def store_inferences(storing: Storing) -> tuple[int, list[Stored]]:
+    model = await storing.model()
+    return model, await storing.inferences(model, _STORED, ago(hours=1))
+
+
 async def store_and_request(storing: Storing) -> tuple[list[Stored], UUID]:
     """Store inferences, and request an export of all."""
-    model = await storing.model()
-    stored = await storing.inferences(model, _STORED, ago(hours=1))
+    model, stored = await store_inferences(storing)
     return stored, await request_all(storing, model)
+
+
+def make_worker(storing: Storing, blobs: Blobs) -> ExportWorker:
+    return ExportWorker(storing.engine, blobs, NoPace(), most=_STORED // _PARTS, copies=COPIES)
 
 
 @pytest.fixture
@@ -92,33 +99,39 @@ def check_part(storing: Storing, part: Part) -> bytes:
 
 
 @pytest.mark.kills
-@pytest.mark.parametrize("kill", KILLS)
+@chain_kills(KILLS)
 async def test_a_kill_loses_nothing_and_doubles_nothing(
-    storing: Storing, environment: dict[str, str], tmp_path: Path, kill: str
+    storing: Storing, environment: dict[str, str], tmp_path: Path, kills: KillChain
 ) -> None:
-    stored, id = await store_and_request(storing)
-    await run_until_killed(environment, kill, tmp_path)
+    model, stored = await store_inferences(storing)
+    exports = []
+    for kill in kills:
+        exports.append(await request_all(storing, model))
+        await run_until_killed(kills, kill, environment, tmp_path)
     async with run_service(environment, tmp_path):
-        job = await wait_for(storing, id, "done")
-    counts = (job.members, job.lists, job.written, job.rows, job.gone)
-    assert counts == (_STORED, _PARTS, _PARTS, _STORED, 0)
-    await check_written(storing, stored, id)
+        done = [await wait_for(storing, id, "done") for id in exports]
+    for job in done:
+        counts = (job.members, job.lists, job.written, job.rows, job.gone)
+        assert counts == (_STORED, _PARTS, _PARTS, _STORED, 0)
+        await check_written(storing, stored, job.id)
 
 
 @pytest.mark.kills
-@pytest.mark.parametrize("kill", REMOVAL_FAILPOINTS)
+@chain_kills(REMOVAL_FAILPOINTS)
 async def test_a_kill_leaves_nothing_of_a_cancelled_export(
-    storing: Storing, environment: dict[str, str], tmp_path: Path, kill: str
+    storing: Storing, environment: dict[str, str], tmp_path: Path, kills: KillChain
 ) -> None:
-    _, id = await store_and_request(storing)
-    service = Service("retention", environment | {"INFERENCE_STORE_FAILPOINT": kill}, tmp_path)
-    await wait_for(storing, id, "done")
-    async with storing.engine.begin() as connection:
-        await request_removal(connection, id)
-    assert service.process.wait(180) == 128 + SIGKILL, service.text
+    model, _ = await store_inferences(storing)
+    exports = [await request_all(storing, model) for _ in kills.failpoints]
+    await make_worker(storing, storing.blobs).run_turn()
+    for id, kill in zip(exports, kills, strict=True):
+        assert (await read_job(storing, id)).state == "done"
+        await storing.transact(request_removal, id)
+        await run_until_killed(kills, kill, environment, tmp_path)
     async with run_service(environment, tmp_path):
-        await wait_for(storing, id, "cancelled")
-    assert find_objects(storing, f"exports/{id}/") == []
+        for id in exports:
+            await wait_for(storing, id, "cancelled")
+    assert find_objects(storing, "exports/") == []
 
 
 async def test_a_bucket_that_refuses_is_named_and_it_goes_on_later(
@@ -129,9 +142,7 @@ async def test_a_bucket_that_refuses_is_named_and_it_goes_on_later(
     everything = statement("Allow", ["*"], bucket, f"{bucket}/*")
     user.may(everything, statement("Deny", ["PutObject"], f"{bucket}/exports/{id}/parts/*"))
     with Blobs(sign_in_as(user, settings)) as refused:
-        worker = ExportWorker(
-            storing.engine, refused, NoPace(), most=_STORED // _PARTS, copies=COPIES
-        )
+        worker = make_worker(storing, refused)
         await worker.run_turn()
         waiting = await read_job(storing, id)
         assert waiting.state == "writing"
@@ -139,8 +150,7 @@ async def test_a_bucket_that_refuses_is_named_and_it_goes_on_later(
         assert waiting.retry_at is not None
         assert find_objects(storing, f"exports/{id}/parts/") == []
         user.may(everything)
-        async with storing.engine.begin() as connection:
-            await connection.execute(text("UPDATE export_job SET retry_at = now()"))
+        await storing.execute(text("UPDATE export_job SET retry_at = now()"))
         await worker.run_turn()
     done = await read_job(storing, id)
     assert (done.state, done.error, done.retry_at) == ("done", None, None)

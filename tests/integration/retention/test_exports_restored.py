@@ -3,28 +3,24 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from pydantic import SecretStr
 from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.certify import chain
 from inference_store.erasure.log.keys import new_key
-from inference_store.erasure.log.signed_document import read_document
 from inference_store.index import partitions, registrations
 from inference_store.index.tables import export_job, inference
 from inference_store.inference.events.uid import received_at_of
-from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
 from tests.integration.backups import Backup, Restore, backup, restore
 
 from .exported import export_all, plant
+from .leading import lead
 from .stored import Stored, Storing, ago
-from .test_erasures import request
+from .test_certificates import list_erasures
 from .test_exports import read_bucket
-from .test_restored import turn
 
 __all__ = ["backup", "restore"]
 
@@ -34,32 +30,21 @@ def settings(settings: RetentionSettings) -> RetentionSettings:
     return settings.model_copy(update={"certificate_key": SecretStr(new_key().pem)})
 
 
-async def read_certificates(engine: AsyncEngine) -> list[Any]:
-    async with engine.connect() as connection:
-        signed = [read_document(row.signed) async for row in chain.stream_rows(connection)]
-    return [document.document for document in signed if document.kind == chain.CERTIFICATE]
-
-
 @pytest.mark.long
 async def test_an_export_that_postgres_lost_is_found_by_an_erasure(
-    storing: Storing,
-    engine: AsyncEngine,
-    blobs: Blobs,
-    settings: RetentionSettings,
-    backup: Backup,
-    restore: Restore,
+    storing: Storing, settings: RetentionSettings, backup: Backup, restore: Restore
 ) -> None:
     model = await storing.model()
     members = await storing.inferences(model, 25, ago(days=1))
     dump = backup()
-    exported = await export_all(engine, blobs, members)
+    exported = await export_all(storing.engine, storing.blobs, members)
     before, parts_before = await exported.job(), await exported.parts()
     await exported.download("key:reader")
     older = await restore(dump)
     async with older.connect() as connection:
         assert (await connection.execute(select(export_job))).all() == []
     exported = replace(exported, engine=older)
-    await turn(older, blobs, settings)
+    await lead(older, storing.blobs, settings)
     job, parts = await exported.job(), await exported.parts()
     assert (job.state, job.members, job.rows, job.lists) == ("done", 25, 25, 3)
     assert (job.bytes, job.expires_at, job.requested_by) == (
@@ -69,11 +54,11 @@ async def test_an_export_that_postgres_lost_is_found_by_an_erasure(
     same = ("number", "first", "last", "uids", "state", "storage_key", "rows", "bytes", "sha256")
     for name in same:
         assert [getattr(part, name) for part in parts] == [getattr(p, name) for p in parts_before]
-    await request(older, members[0])
-    await turn(older, blobs, settings)
+    await Storing(older, storing.blobs, storing.bucket).request(members[0])
+    await lead(older, storing.blobs, settings)
     assert plant(members[0].uid) not in read_bucket(storing)
     assert members[0].uid.bytes not in read_bucket(storing)
-    [certificate] = await read_certificates(older)
+    [certificate] = await list_erasures(older)
     assert certificate["exports"] == [
         {
             **{"export": str(exported.id), "inferences": 1, "parts_deleted": 1},
@@ -101,8 +86,6 @@ async def bring_back(older: AsyncEngine, newer: AsyncEngine, members: Sequence[S
 @pytest.mark.parametrize("expires_in", [timedelta(days=7), timedelta(seconds=-1)])
 async def test_an_export_is_found_whose_model_comes_back_after_the_restore(
     storing: Storing,
-    engine: AsyncEngine,
-    blobs: Blobs,
     settings: RetentionSettings,
     backup: Backup,
     restore: Restore,
@@ -111,15 +94,15 @@ async def test_an_export_is_found_whose_model_comes_back_after_the_restore(
     dump = backup()
     await storing.model("another")
     members = await storing.inferences(await storing.model(), 12, ago(days=1))
-    exported = await export_all(engine, blobs, members, expires_in=expires_in)
+    exported = await export_all(storing.engine, storing.blobs, members, expires_in=expires_in)
     older = await restore(dump)
-    await turn(older, blobs, settings)
-    model = await bring_back(older, engine, members)
-    await request(older, replace(members[0], model=model))
-    await turn(older, blobs, settings)
+    await lead(older, storing.blobs, settings)
+    model = await bring_back(older, storing.engine, members)
+    await Storing(older, storing.blobs, storing.bucket).request(replace(members[0], model=model))
+    await lead(older, storing.blobs, settings)
     assert plant(members[0].uid) not in read_bucket(storing)
     assert members[0].uid.bytes not in read_bucket(storing)
-    [certificate] = await read_certificates(older)
+    [certificate] = await list_erasures(older)
     [named] = certificate["exports"]
     assert (named["export"], named["inferences"], named["restored"]) == (str(exported.id), 1, True)
     if expires_in > timedelta():
@@ -129,30 +112,25 @@ async def test_an_export_is_found_whose_model_comes_back_after_the_restore(
 
 @pytest.mark.long
 async def test_what_an_erasure_took_since_the_backup_goes_again(
-    storing: Storing,
-    engine: AsyncEngine,
-    blobs: Blobs,
-    settings: RetentionSettings,
-    backup: Backup,
-    restore: Restore,
+    storing: Storing, settings: RetentionSettings, backup: Backup, restore: Restore
 ) -> None:
     model = await storing.model()
     members = await storing.inferences(model, 12, ago(days=1))
-    exported = await export_all(engine, blobs, members)
+    exported = await export_all(storing.engine, storing.blobs, members)
     dump = backup()
-    await request(engine, members[0])
-    await turn(engine, blobs, settings)
+    await storing.request(members[0])
+    await lead(storing.engine, storing.blobs, settings)
     assert members[0].uid.bytes not in read_bucket(storing)
     older = await restore(dump)
     exported = replace(exported, engine=older)
     # written again since, under a key that the backup does not have
     assert "part 1" in exported.objects()
-    await turn(older, blobs, settings)
+    await lead(older, storing.blobs, settings)
     assert exported.objects() == {"export.json", "manifest.json", "part 2"} | {
         f"members/{number:05}" for number in (1, 2)
     }
-    await request(older, members[0])
-    await turn(older, blobs, settings)
+    await Storing(older, storing.blobs, storing.bucket).request(members[0])
+    await lead(older, storing.blobs, settings)
     assert "part 1" in exported.objects()
     assert members[0].uid.bytes not in read_bucket(storing)
     assert (await exported.job()).state == "done"
@@ -160,35 +138,37 @@ async def test_what_an_erasure_took_since_the_backup_goes_again(
 
 @pytest.mark.long
 async def test_one_that_was_not_done_is_imported_as_failed_with_its_objects(
-    storing: Storing, engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings
+    storing: Storing, settings: RetentionSettings
 ) -> None:
     model = await storing.model()
     members = await storing.inferences(model, 12, ago(days=1))
-    exported = await export_all(engine, blobs, members)
-    blobs.delete_objects([exported.key(f"exports/{exported.id}/manifest.json")])
+    exported = await export_all(storing.engine, storing.blobs, members)
+    storing.blobs.delete_objects([exported.key(f"exports/{exported.id}/manifest.json")])
     await exported.forget()
     # neither is an export
     for name in ("no-uuid/export.json", f"{members[0].uid}/export.json"):
-        blobs.put(exported.key(f"exports/{name}"), b"{}", content_type="application/json")
-    await turn(engine, blobs, settings)
+        storing.blobs.put(exported.key(f"exports/{name}"), b"{}", content_type="application/json")
+    await lead(storing.engine, storing.blobs, settings)
     job = await exported.job()
     assert job.state == "failed"
     assert "request it again" in job.error
     assert [part.state for part in await exported.parts()] == ["writing", "writing"]
-    await request(engine, members[11])
-    await turn(engine, blobs, settings)
+    await storing.request(members[11])
+    await lead(storing.engine, storing.blobs, settings)
     assert "part 1" in exported.objects()
     assert "part 2" not in exported.objects()
 
 
 async def test_one_that_expired_meanwhile_is_deleted_and_its_lists_stay_known(
-    storing: Storing, engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings
+    storing: Storing, settings: RetentionSettings
 ) -> None:
     model = await storing.model()
     members = await storing.inferences(model, 3, ago(days=1))
-    exported = await export_all(engine, blobs, members, expires_in=timedelta(seconds=-1))
+    exported = await export_all(
+        storing.engine, storing.blobs, members, expires_in=timedelta(seconds=-1)
+    )
     await exported.forget()
-    await turn(engine, blobs, settings)
+    await lead(storing.engine, storing.blobs, settings)
     assert exported.objects() == set()
     assert (await exported.job()).state == "expired"
     [part] = await exported.parts()

@@ -6,21 +6,18 @@ from typing import BinaryIO
 from uuid import UUID
 
 import pytest
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.export.jobs.members import read_members
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
-from inference_store.retention.eraser import Eraser
 from inference_store.retention.export_worker import ExportWorker
 from inference_store.retention.taken_over_parts import TakenOverParts
 from inference_store.retention.turn_schedule import TurnSchedule
 
 from .conftest import NoPace
 from .requested_exports import read_job
-from .stored import Stored, Storing
-from .test_erasures import request
+from .stored import Storing
 from .test_export_jobs import COPIES, store_and_request
 from .test_exports import read_bucket
 
@@ -32,7 +29,7 @@ class Killed(Exception):
 class FrozenBlobs(Blobs):
     """Is frozen before it puts the first part, until `meanwhile` is done."""
 
-    meanwhile: Callable[[], Awaitable[None]] | None = None
+    meanwhile: Callable[[], Awaitable[object]] | None = None
     loop: asyncio.AbstractEventLoop
     fails = False
     part: StorageKey
@@ -47,12 +44,8 @@ class FrozenBlobs(Blobs):
             raise Killed
 
 
-async def _run(meanwhile: Callable[[], Awaitable[None]]) -> None:
+async def _run(meanwhile: Callable[[], Awaitable[object]]) -> None:
     await meanwhile()
-
-
-async def erase(engine: AsyncEngine, eraser: Eraser, stored: Stored) -> None:
-    assert await eraser.finish(await request(engine, stored)) == "deleted"
 
 
 async def list_keys(blobs: Blobs, export: UUID) -> list[str]:
@@ -62,12 +55,12 @@ async def list_keys(blobs: Blobs, export: UUID) -> list[str]:
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_it_deletes_at_once_what_it_has_put_too_late(
-    storing: Storing, settings: RetentionSettings, eraser: Eraser, fails: bool
+    storing: Storing, settings: RetentionSettings, fails: bool
 ) -> None:
     stored, id = await store_and_request(storing)
     with FrozenBlobs(settings) as frozen:
         frozen.loop, frozen.fails = asyncio.get_running_loop(), fails
-        frozen.meanwhile = lambda: erase(storing.engine, eraser, stored[0])
+        frozen.meanwhile = lambda: storing.erase(stored[0])
         worker = ExportWorker(storing.engine, frozen, NoPace(), most=len(stored), copies=COPIES)
         if fails:
             with pytest.raises(Killed):
@@ -80,7 +73,7 @@ async def test_it_deletes_at_once_what_it_has_put_too_late(
 
 
 async def test_what_it_leaves_when_it_is_killed_is_deleted_by_the_new_leader(
-    storing: Storing, settings: RetentionSettings, eraser: Eraser
+    storing: Storing, settings: RetentionSettings
 ) -> None:
     stored, id = await store_and_request(storing)
     taken_over = TakenOverParts(storing.engine, storing.blobs, TurnSchedule(asyncio.Event()))
@@ -88,7 +81,7 @@ async def test_what_it_leaves_when_it_is_killed_is_deleted_by_the_new_leader(
 
     async def take_over() -> None:
         await taken_over.remember()
-        await erase(storing.engine, eraser, stored[0])
+        await storing.erase(stored[0])
 
     with FrozenBlobs(settings) as frozen:
         frozen.loop, frozen.meanwhile = asyncio.get_running_loop(), take_over
@@ -121,8 +114,7 @@ async def test_a_list_that_it_writes_too_late_is_in_neither(storing: Storing) ->
     with pytest.raises(Killed):
         await worker.run_turn()
     assert stored[0].uid.bytes not in read_bucket(storing)
-    async with storing.engine.connect() as connection:
-        assert await read_members(connection, id, 1) == []
+    assert await storing.transact(read_members, id, 1) == []
     await worker.run_turn()
     assert stored[0].uid.bytes in read_bucket(storing)
     assert len(await list_keys(storing.blobs, id)) == 1

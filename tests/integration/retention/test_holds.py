@@ -2,10 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
-from datetime import timedelta
-from uuid import UUID
+from datetime import datetime, timedelta
+from uuid import UUID, uuid4
 
-import pytest
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -13,19 +12,23 @@ from inference_store.erasure.holds.changes import Placement
 from inference_store.erasure.holds.claims import find_claims as claimed_before
 from inference_store.erasure.mark import claims, tombstones
 from inference_store.erasure.mark.arrivals import enqueue_arrivals
+from inference_store.erasure.mark.batches import describe_entry, mark_batch
 from inference_store.erasure.mark.held_deletions import resume_released
 from inference_store.erasure.mark.pending_deletions import list_pending
-from inference_store.erasure.progress.erasure import Erasure, list_unfinished
+from inference_store.erasure.progress.erasure import (
+    Erasure,
+    NewErasure,
+    find_erasure,
+    list_unfinished,
+)
 from inference_store.index.tables import erased_span, erasing, erasure_held, hold, partition_span
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs, Deleted, Listed
 from inference_store.platform.settings import RetentionSettings
-from inference_store.retention.eraser import Eraser
 
-from .conftest import NoPace, Retain
-from .holding import change_hold, place_hold, release_hold
+from .conftest import Retain
+from .holding import change_hold
 from .stored import NOW, Storing, ago
-from .test_erasures import reload_erasure, request
 
 
 async def _find_marked(engine: AsyncEngine) -> set[UUID]:
@@ -39,63 +42,58 @@ async def _resume_marked(connection: AsyncConnection) -> None:
 
 
 async def test_a_hold_that_is_placed_after_the_mark_wins_and_its_release_lets_go(
-    storing: Storing, engine: AsyncEngine, eraser: Eraser
+    storing: Storing,
 ) -> None:
     model = await storing.model()
     doomed = await storing.inferences(model, 25, ago(days=1))
-    erasure = await request(engine, *doomed)
+    erasure = await storing.request(*doomed)
     held = doomed[7:15]
-    placed = await place_hold(engine, model, None, *(stored.uid for stored in held))
+    placed = await storing.hold(model, None, *(stored.uid for stored in held))
     assert placed.claimed == []
-    assert await eraser.finish(erasure) == "partly_held"
+    assert await storing.eraser.finish(erasure) == "partly_held"
     assert await storing.stored() == {inference.uid for inference in held}
     assert storing.objects() == {key.key for inference in held for key in inference.objects}
-    ended = await reload_erasure(engine, erasure)
+    ended = await storing.reload(erasure)
     assert (ended.inferences, ended.held, ended.finished_at) == (17, 8, None)
-    async with engine.begin() as connection:
+    async with storing.engine.begin() as connection:
         assert not (await connection.execute(select(erasing))).all()
         await _resume_marked(connection)
         assert await list_unfinished(connection, failed=True) in ([], [ended])
-    await release_hold(engine, placed)
-    async with engine.begin() as connection:
+    await storing.release(placed)
+    async with storing.engine.begin() as connection:
         assert await resume_released(connection, limit=5) == 5
-        assert len(await _find_marked(engine)) == 8  # not committed yet
+        assert len(await _find_marked(storing.engine)) == 8  # not committed yet
         assert await resume_released(connection, limit=5) == 3
         assert await resume_released(connection, limit=5) == 0
-    assert await eraser.finish(erasure) == "deleted"
+    assert await storing.eraser.finish(erasure) == "deleted"
     assert (await storing.rows(), storing.objects()) == ({}, set())
-    ended = await reload_erasure(engine, erasure)
+    ended = await storing.reload(erasure)
     assert (ended.inferences, ended.held) == (25, 0)
     assert ended.finished_at is not None
 
 
-async def test_a_hold_that_is_changed_lets_go_what_it_no_longer_keeps(
-    storing: Storing, engine: AsyncEngine, eraser: Eraser
-) -> None:
+async def test_a_hold_that_is_changed_lets_go_what_it_no_longer_keeps(storing: Storing) -> None:
     model = await storing.model()
     doomed = await storing.inferences(model, 4, ago(days=1))
-    wide = await place_hold(engine, model, "ok")
-    erasure = await request(engine, *doomed)
-    assert await eraser.finish(erasure) == "partly_held"
-    await change_hold(engine, wide, model, doomed[1].uid)
-    async with engine.begin() as connection:
-        await _resume_marked(connection)
-    assert await eraser.finish(erasure) == "partly_held"
+    wide = await storing.hold(model, "ok")
+    erasure = await storing.request(*doomed)
+    assert await storing.eraser.finish(erasure) == "partly_held"
+    await change_hold(storing.engine, wide, model, doomed[1].uid)
+    await storing.transact(_resume_marked)
+    assert await storing.eraser.finish(erasure) == "partly_held"
     assert await storing.stored() == {doomed[1].uid}
 
 
-async def test_does_not_mark_inferences_that_are_already_held(
-    storing: Storing, engine: AsyncEngine, eraser: Eraser
-) -> None:
+async def test_does_not_mark_inferences_that_are_already_held(storing: Storing) -> None:
     model = await storing.model()
     doomed = await storing.inferences(model, 4, ago(days=1))
-    await place_hold(engine, model, None, doomed[2].uid)
-    erasure = await request(engine, *doomed)
-    async with engine.connect() as connection:
+    await storing.hold(model, None, doomed[2].uid)
+    erasure = await storing.request(*doomed)
+    async with storing.engine.connect() as connection:
         marked = set((await connection.execute(select(erasing.c.uid))).scalars())
     assert marked == {inference.uid for inference in doomed} - {doomed[2].uid}
-    assert await eraser.finish(erasure) == "partly_held"
-    assert await storing.stored() == await _find_marked(engine) == {doomed[2].uid}
+    assert await storing.eraser.finish(erasure) == "partly_held"
+    assert await storing.stored() == await _find_marked(storing.engine) == {doomed[2].uid}
 
 
 class Watched(Blobs):
@@ -112,17 +110,22 @@ class Watched(Blobs):
         return super().still_there(keys)
 
 
-@pytest.mark.parametrize("step", ["claimed", "deleted"])
-@pytest.mark.parametrize("batch", [1, 2, 3])
 async def test_a_hold_in_the_middle_of_a_step_lists_what_was_claimed(
-    storing: Storing, engine: AsyncEngine, settings: RetentionSettings, step: str, batch: int
+    storing: Storing, settings: RetentionSettings
 ) -> None:
     """At every step of each of three batches: what the answer does not list is all there."""
-    model = await storing.model()
+    for step in ("claimed", "deleted"):
+        for batch in (1, 2, 3):
+            with Watched(settings) as blobs:
+                await check_hold_in_the_middle(storing, blobs, step, batch)
+
+
+async def check_hold_in_the_middle(storing: Storing, blobs: Watched, step: str, batch: int) -> None:
+    model = await storing.model(f"{step} {batch}")
     doomed = await storing.inferences(model, 12, ago(days=1))
-    erasure = await request(engine, *doomed)
+    erasure = await storing.request(*doomed)
     # all but three: whatever the order of their keys, some are in each batch of four
-    uids = [inference.uid for inference in doomed[3:]]
+    uids = {inference.uid for inference in doomed[3:]}
     answers: list[tuple[set[UUID], Placement, set[UUID]]] = []
     loop, calls = asyncio.get_running_loop(), 0
 
@@ -135,97 +138,91 @@ async def test_a_hold_in_the_middle_of_a_step_lists_what_was_claimed(
     async def placing() -> tuple[set[UUID], Placement, set[UUID]]:
         # rows of the batch before go meanwhile
         before = await storing.stored()
-        return before, await place_hold(engine, model, None, *uids), await storing.stored()
+        return before, await storing.hold(model, None, *uids), await storing.stored()
 
-    with Watched(settings) as blobs:
-        blobs.tell = tell
-        state = await Eraser(engine, blobs, NoPace(), batch=4).finish(erasure)
+    blobs.tell = tell
+    state = await storing.make_eraser(blobs, batch=4).finish(erasure)
     ((before, placed, after),) = answers
     claimed = {claim.uid for claim in placed.claimed}
-    assert claimed
-    assert claimed <= before & set(uids)
-    safe = after & set(uids) - claimed
-    assert safe or batch > 1
-    assert state == ("partly_held" if safe else "deleted")
-    assert await storing.stored() == safe
-    remaining_keys = [
-        key.key for inference in doomed if inference.uid in safe for key in inference.objects
-    ]
-    assert storing.objects() == set(remaining_keys)
+    assert claimed, (step, batch)
+    assert claimed <= before & uids, (step, batch)
+    safe = (after & uids) - claimed
+    assert safe or batch > 1, (step, batch)
+    assert state == ("partly_held" if safe else "deleted"), (step, batch)
+    mine = {inference.uid for inference in doomed}
+    assert await storing.stored() & mine == safe, (step, batch)
+    keys = {inference.uid: {key.key for key in inference.objects} for inference in doomed}
+    there, safe_keys = storing.objects(), {key for uid in safe for key in keys[uid]}
+    assert {key for uid in mine for key in keys[uid]} & there == safe_keys, (step, batch)
 
 
-async def test_says_that_there_may_be_more_claims(storing: Storing, engine: AsyncEngine) -> None:
+async def test_says_that_there_may_be_more_claims(storing: Storing) -> None:
     model = await storing.model()
     doomed = await storing.inferences(model, 3, ago(days=1))
-    erasure = await request(engine, *doomed)
-    async with engine.begin() as connection:
+    erasure = await storing.request(*doomed)
+    async with storing.engine.begin() as connection:
         page = await list_pending(connection, erasure.id, after=None, limit=10)
         await claims.record_claims(connection, erasure.id, page)
-    placed = await place_hold(engine, model, None, *(inference.uid for inference in doomed))
+    placed = await storing.hold(model, None, *(inference.uid for inference in doomed))
     assert (len(placed.claimed), placed.has_more) == (3, False)
-    async with engine.connect() as connection:
+    async with storing.engine.connect() as connection:
         some, more = await claimed_before(connection, placed.hold, limit=2)
         everything, no_more = await claimed_before(connection, placed.hold, limit=3)
     assert (len(some), more, len(everything), no_more) == (2, True, 3, False)
 
 
 async def test_an_object_that_a_held_one_shares_stays_though_that_is_marked_too(
-    storing: Storing, engine: AsyncEngine, blobs: Blobs
+    storing: Storing,
 ) -> None:
     """Its mark is in a later batch: the claim of the first has to look at it all the same."""
     model, other = await storing.model(), await storing.model("other")
     first = await storing.foreign(model, ago(days=2), "shared", "answer-1", None)
     second = await storing.foreign(other, ago(days=1), "shared", "answer-2", None)
-    first_erasure, second_erasure = await request(engine, first), await request(engine, second)
-    placed = await place_hold(engine, other, "ok OR NOT ok")
-    eraser = Eraser(engine, blobs, NoPace(), batch=1)
+    first_erasure, second_erasure = await storing.request(first), await storing.request(second)
+    placed = await storing.hold(other, "ok OR NOT ok")
+    eraser = storing.make_eraser(batch=1)
     assert await eraser.finish(first_erasure) == "deleted"
     assert storing.objects() == {"shared", "answer-2"}
     assert await eraser.finish(second_erasure) == "partly_held"
-    await release_hold(engine, placed)
-    async with engine.begin() as connection:
-        await _resume_marked(connection)
+    await storing.release(placed)
+    await storing.transact(_resume_marked)
     assert await eraser.finish(second_erasure) == "deleted"
     assert storing.objects() == set()
 
 
-async def test_a_stranger_does_not_take_a_held_owners_capture(
-    storing: Storing, engine: AsyncEngine, eraser: Eraser
-) -> None:
+async def test_a_stranger_does_not_take_a_held_owners_capture(storing: Storing) -> None:
     """The owner needs no reference to its own keys, and is marked."""
     model = await storing.model()
     (owner,) = await storing.inferences(model, 1, ago(hours=2))
     names = [key.key for key in owner.objects]
     stranger = await storing.foreign(model, ago(hours=1), *names)
-    erasure, _ = await request(engine, stranger), await request(engine, owner)
-    await place_hold(engine, model, None, owner.uid)
-    assert await eraser.finish(erasure) == "deleted"
+    erasure, _ = await storing.request(stranger), await storing.request(owner)
+    await storing.hold(model, None, owner.uid)
+    assert await storing.eraser.finish(erasure) == "deleted"
     assert storing.objects() == set(names)
 
 
 async def test_a_policy_leaves_what_is_held_and_takes_it_after_the_release(
-    storing: Storing, engine: AsyncEngine, retain: Retain
+    storing: Storing, retain: Retain
 ) -> None:
     model = await storing.model()
     old = await storing.inferences(model, 12, ago(days=40))
     await storing.inferences(model, 1, NOW)
     await storing.keep(model, inference="P30D")
-    placed = await place_hold(engine, model, None, old[4].uid)
+    placed = await storing.hold(model, None, old[4].uid)
     assert (await retain()).state == "done"
     assert old[4].uid in await storing.stored()
     assert len(await storing.stored()) == 2
-    await release_hold(engine, placed)
+    await storing.release(placed)
     assert (await retain()).state == "done"
     assert len(await storing.stored()) == 1
 
 
-async def test_the_input_of_what_is_held_stays_too(
-    storing: Storing, engine: AsyncEngine, retain: Retain
-) -> None:
+async def test_the_input_of_what_is_held_stays_too(storing: Storing, retain: Retain) -> None:
     model = await storing.model()
     old = await storing.inferences(model, 3, ago(days=40))
     await storing.keep(model, input="P30D")
-    await place_hold(engine, model, None, old[1].uid)
+    await storing.hold(model, None, old[1].uid)
     await retain()
     assert {key.key for key in old[1].objects} <= storing.objects()
     assert (
@@ -235,7 +232,7 @@ async def test_the_input_of_what_is_held_stays_too(
 
 
 async def test_a_hold_reopens_a_span_that_is_being_dropped(
-    storing: Storing, engine: AsyncEngine, settings: RetentionSettings, retain: Retain
+    storing: Storing, settings: RetentionSettings, retain: Retain
 ) -> None:
     """Inferences received after the held one are remembered one by one: nothing comes back."""
     model = await storing.model()
@@ -249,7 +246,7 @@ async def test_a_hold_reopens_a_span_that_is_being_dropped(
         nonlocal calls
         calls += what == "claimed"
         if what == "claimed" and calls == 1:
-            placing = place_hold(engine, model, None, old[22].uid)
+            placing = storing.hold(model, None, old[22].uid)
             asyncio.run_coroutine_threadsafe(placing, loop).result(180)
 
     with Watched(settings) as blobs:
@@ -259,7 +256,7 @@ async def test_a_hold_reopens_a_span_that_is_being_dropped(
     assert old[22].uid in await storing.stored()
     assert len(await storing.stored()) == 2
     assert {key.key for key in old[22].objects} <= storing.objects()
-    async with engine.connect() as connection:
+    async with storing.engine.connect() as connection:
         states = set((await connection.execute(select(partition_span.c.state))).scalars())
         spans = (await connection.execute(select(erased_span.c.hi))).scalars().all()
         events = [
@@ -272,62 +269,99 @@ async def test_a_hold_reopens_a_span_that_is_being_dropped(
 
 
 async def test_a_hold_that_cannot_be_evaluated_stops_deletion(
-    storing: Storing, engine: AsyncEngine, eraser: Eraser, retain: Retain
+    storing: Storing, retain: Retain
 ) -> None:
     model, other = await storing.model(), await storing.model("other")
     doomed = await storing.inferences(model, 3, ago(days=40))
     free = await storing.foreign(other, ago(days=40), "a", None, None)
-    first_erasure, second_erasure = await request(engine, *doomed), await request(engine, free)
-    placed = await place_hold(engine, model, "ok")
-    async with engine.begin() as connection:
+    first_erasure, second_erasure = await storing.request(*doomed), await storing.request(free)
+    placed = await storing.hold(model, "ok")
+    async with storing.engine.begin() as connection:
         here = update(hold).where(hold.c.id == placed.hold.id)
         broken = placed.hold.filter.replace('"version": 1', '"version": 9')
         assert broken != placed.hold.filter
         await connection.execute(here.values(filter=broken))
-    assert await eraser.finish(second_erasure) == "deleted"
-    assert await eraser.finish(first_erasure) == "failed"
-    assert "a hold" in str((await reload_erasure(engine, first_erasure)).error)
+    assert await storing.eraser.finish(second_erasure) == "deleted"
+    assert await storing.eraser.finish(first_erasure) == "failed"
+    assert "a hold" in str((await storing.reload(first_erasure)).error)
     assert len(await storing.stored()) == 3
     await storing.keep(model, inference="P30D")
     assert "a hold" in str((await retain()).error)
-    await release_hold(engine, placed)
-    assert await eraser.finish(first_erasure) == "deleted"
+    await storing.release(placed)
+    assert await storing.eraser.finish(first_erasure) == "deleted"
 
 
-async def test_a_younger_hold_keeps_inferences_that_were_never_stored(
-    storing: Storing, engine: AsyncEngine, eraser: Eraser
-) -> None:
+async def test_a_younger_hold_keeps_inferences_that_were_never_stored(storing: Storing) -> None:
     model = await storing.model()
     at = ago(days=40)
     key = StorageKey(storing.bucket, "late")
     storing.blobs.put(key, b"x", content_type="application/json")
     arrival = (model, storing.uid(at), "inference", str(key), None, None, None)
-    async with engine.begin() as connection:
+    async with storing.engine.begin() as connection:
         await enqueue_arrivals(connection, [arrival], cause="expired_arrival")
         (queued,) = await list_unfinished(connection, failed=False)
-    placed = await place_hold(engine, model, "ok")
-    assert await eraser.finish(queued) == "partly_held"
+    placed = await storing.hold(model, "ok")
+    assert await storing.eraser.finish(queued) == "partly_held"
     assert storing.objects() == {"late"}
-    await release_hold(engine, placed)
-    async with engine.begin() as connection:
-        await _resume_marked(connection)
-    await _check_finished(engine, eraser, queued)
+    await storing.release(placed)
+    await storing.transact(_resume_marked)
+    assert await storing.eraser.finish(await storing.reload(queued)) == "deleted"
     assert storing.objects() == set()
 
 
-async def test_a_hold_evaluated_before_an_arrival_does_not_keep_it(
-    storing: Storing, engine: AsyncEngine, eraser: Eraser
-) -> None:
+async def test_a_hold_evaluated_before_an_arrival_does_not_keep_it(storing: Storing) -> None:
     """The ingester has asked it: what it keeps it would have stored."""
     model = await storing.model()
-    await place_hold(engine, model, "ok")
+    await storing.hold(model, "ok")
     at = ago(days=40)
     arrival = (model, storing.uid(at), "inference", None, None, None, None)
-    async with engine.begin() as connection:
+    async with storing.engine.begin() as connection:
         await enqueue_arrivals(connection, [arrival], cause="expired_arrival")
         (queued,) = await list_unfinished(connection, failed=False)
-    await _check_finished(engine, eraser, queued)
+    assert await storing.eraser.finish(await storing.reload(queued)) == "deleted"
 
 
-async def _check_finished(engine: AsyncEngine, eraser: Eraser, erasure: Erasure) -> None:
-    assert await eraser.finish(await reload_erasure(engine, erasure)) == "deleted"
+async def replay_erasure(storing: Storing, model: int, *, at: datetime) -> Erasure:
+    """An erasure of something that is not stored, as its entry of the ledger makes it."""
+    key = StorageKey(storing.bucket, "late")
+    storing.blobs.put(key, b"x", content_type="application/json")
+    begun = NewErasure(uuid4(), "request", "inference", requested_by="someone")
+    row = (storing.uid(ago(days=1)), str(key), None, None, None)
+    async with storing.engine.begin() as connection:
+        batch = await describe_entry(connection, begun, model, [row])
+        await mark_batch(connection, batch, at, "someone")
+        erasure = await find_erasure(connection, begun.id)
+    assert erasure is not None
+    return erasure
+
+
+async def test_a_hold_that_came_after_an_erasure_whose_clock_is_ahead_keeps_what_is_not_known(
+    storing: Storing,
+) -> None:
+    model = await storing.model()
+    erasure = await replay_erasure(storing, model, at=ago(hours=-1))
+    await storing.hold(model, "ok")
+    assert await storing.eraser.finish(erasure) == "partly_held"
+    assert storing.objects() == {"late"}
+
+
+async def test_a_hold_placed_before_an_erasure_whose_clock_is_behind_does_not_count_again(
+    storing: Storing,
+) -> None:
+    model = await storing.model()
+    await storing.hold(model, "ok")
+    erasure = await replay_erasure(storing, model, at=ago(hours=1))
+    assert await storing.eraser.finish(erasure) == "deleted"
+    assert storing.objects() == set()
+
+
+async def test_compares_arrivals_with_the_time_holds_were_evaluated(storing: Storing) -> None:
+    """Its transaction began before the hold, and asked it: it came behind it through the fence."""
+    model = await storing.model()
+    arrival = (model, storing.uid(ago(days=1)), "inference", None, None, None, None)
+    async with storing.engine.begin() as connection:
+        assert await list_unfinished(connection, failed=False) == []
+        await storing.hold(model, "ok")
+        await enqueue_arrivals(connection, [arrival], cause="expired_arrival")
+    (queued,) = await storing.transact(list_unfinished, failed=False)
+    assert await storing.eraser.finish(queued) == "deleted"

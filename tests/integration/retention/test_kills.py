@@ -1,12 +1,11 @@
 """`kill -9` at every place of an erasure; started again it ends what was begun, exactly once, and
 each erasure has one certificate, which is true."""
 
-from collections.abc import Sequence
+import asyncio
+from dataclasses import dataclass
 from pathlib import Path
-from signal import SIGKILL
 
 import pytest
-from sqlalchemy import select
 
 from inference_store.erasure.certify import chain
 from inference_store.erasure.certify.archive import Archive
@@ -14,10 +13,12 @@ from inference_store.erasure.certify.verification import Verification
 from inference_store.erasure.log.keys import new_key
 from inference_store.erasure.log.signed_document import read_document
 from inference_store.erasure.progress.erasure import find_erasures
+from inference_store.erasure.runs import request_run
 from inference_store.export.jobs.members import pack_uids
-from inference_store.index import sidecars, tables
+from inference_store.index import sidecars
 from inference_store.inference.events import StorageKey
 from inference_store.platform.failpoints import FAILPOINTS
+from tests.kill_chain import KillChain, chain_kills
 from tests.polling import until
 from tests.service_process import Service
 
@@ -37,42 +38,64 @@ RETENTION_FAILPOINTS = [
     if name.startswith(tuple(f"retention.{step}." for step in STEPS)) and "head.before" not in name
 ]
 KILLS = [*RETENTION_FAILPOINTS, "retention.object_delete.after:4", "retention.row_delete.before:3"]
+WHOLE, SWEPT = 6, 7
 
 
-async def store_inferences(storing: Storing) -> tuple[list[Stored], list[Stored]]:
-    """Store partitions that go whole, one with survivors, and inputs that go alone."""
+@dataclass(frozen=True)
+class Batch:
+    """What is stored, and exported, before one kill."""
+
+    exported: Exported
+    kept: Stored
+    input: Stored
+    """Loses its input alone."""
+
+
+async def set_policies(storing: Storing) -> tuple[int, int]:
     first, second = await storing.model("first"), await storing.model("second")
-    gone = await storing.inferences(first, 12, ago(days=200))
-    await storing.inferences(second, 3, ago(days=300))
-    gone += await storing.inferences(first, 12, ago(days=100))
-    kept_inferences = await storing.inferences(second, 2, ago(days=100))
-    inputs = await storing.inferences(first, 3, ago(days=5))
-    for inference in (*gone, *inputs):
-        await storing.sidecar(inference)
     await storing.keep(first, input="P1D", inference="P50D")
     await storing.keep(second, inference="P150D")
-    return kept_inferences, inputs
+    return first, second
+
+
+async def store_batch(storing: Storing, number: int, first: int, second: int) -> Batch:
+    """Store partitions that go whole, one with a survivor, and an input that goes alone."""
+    whole_at = ago(days=200 + 100 * number)  # no two batches are in one partition
+    gone = await storing.inferences(first, WHOLE, whole_at)
+    await storing.inferences(second, 1, whole_at)
+    swept_at = ago(days=100, seconds=-20 * number)
+    gone += await storing.inferences(first, SWEPT, swept_at)
+    [kept] = await storing.inferences(second, 1, swept_at)
+    [input] = await storing.inferences(first, 1, ago(days=5, seconds=number))
+    for inference in (*gone, input):
+        await storing.sidecar(inference)
+    exported = await export_all(storing.engine, storing.blobs, [*gone, input])
+    await storing.transact(request_run)
+    return Batch(exported, kept, input)
 
 
 @pytest.mark.kills
-@pytest.mark.parametrize("kill", KILLS)
+@chain_kills(KILLS)
 async def test_a_kill_loses_nothing_and_leaves_nothing(
-    storing: Storing, environment: dict[str, str], tmp_path: Path, kill: str
+    storing: Storing, environment: dict[str, str], tmp_path: Path, kills: KillChain
 ) -> None:
-    kept_inferences, inputs = await store_inferences(storing)
-    exported = await export_stored(storing, inputs)
     environment = environment | {"INFERENCE_STORE_CERTIFICATE_KEY": KEY.pem}
-    failing = Service("retention", environment | {"INFERENCE_STORE_FAILPOINT": kill}, tmp_path)
-    assert failing.process.wait(180) == 128 + SIGKILL, failing.text
+    models, batches = await set_policies(storing), list[Batch]()
+    for number, kill in enumerate(kills):
+        batches.append(await store_batch(storing, number, *models))
+        own = environment | {"INFERENCE_STORE_FAILPOINT": kill}
+        await kills.wait_until_killed(Service("retention", own, tmp_path))
     service = Service("retention", environment, tmp_path)
     try:
         done = await storing.until_done()
-        await until(exported.job, lambda job: job.state == "done")
+        for batch in batches:
+            await until(batch.exported.job, lambda job: job.state == "done")
     finally:
-        service.stop()
-    assert await storing.stored() == {inference.uid for inference in (*kept_inferences, *inputs)}
+        await asyncio.to_thread(service.stop)
+    inputs, kept = [batch.input for batch in batches], [batch.kept for batch in batches]
+    assert await storing.stored() == {inference.uid for inference in (*kept, *inputs)}
     assert {key for key in storing.objects() if not key.startswith("exports/")} == {
-        *(key.key for inference in kept_inferences for key in inference.objects),
+        *(key.key for inference in kept for key in inference.objects),
         *(key.key for inference in inputs for key in inference.objects[1:]),
         *(f"sidecars/model/{inference.uid}" for inference in inputs),
     }
@@ -80,48 +103,42 @@ async def test_a_kill_loses_nothing_and_leaves_nothing(
         sidecar_key = StorageKey(storing.bucket, f"sidecars/model/{inference.uid}")
         contents = sidecars.decode(storing.blobs.get(sidecar_key, limit=10_000))
         assert (contents.event, contents.input_deleted) == (b'{"model_id": "model"}', True)
-    assert set((await storing.rows()).values()) == {len(kept_inferences) + len(inputs)}
-    assert await storing.scalar("SELECT sum(inferences) FROM erasure") == 12 + 3 + 12 + 3
-    assert sum(run.inferences_deleted for run in done) == 27
-    assert sum(run.inputs_deleted for run in done) == 3
-    await check_certified(storing)
-    await check_exported(storing, exported, inputs)
+    assert set((await storing.rows()).values()) == {len(kept) + len(inputs)}
+    gone = (WHOLE + SWEPT + 1) * len(batches)
+    assert await storing.scalar("SELECT sum(inferences) FROM erasure") == gone + len(inputs)
+    assert sum(run.inferences_deleted for run in done) == gone
+    assert sum(run.inputs_deleted for run in done) == len(inputs)
+    await check_certified(storing, batches=len(batches))
+    for batch in batches:
+        await check_exported(storing, batch)
 
 
-async def export_stored(storing: Storing, inputs: Sequence[Stored]) -> Exported:
-    """Export what goes with its rows, and what only loses its input."""
-    model = inputs[0].model
-    async with storing.engine.connect() as connection:
-        uids = await connection.scalars(
-            select(tables.inference.c.uid).where(tables.inference.c.model == model)
-        )
-    members = [Stored(model, uid, (None, None, None)) for uid in uids]
-    return await export_all(storing.engine, storing.blobs, members)
-
-
-async def check_exported(storing: Storing, exported: Exported, inputs: Sequence[Stored]) -> None:
+async def check_exported(storing: Storing, batch: Batch) -> None:
     """The export is whole again, without what was erased, and each erasure was recorded once."""
+    exported = batch.exported
     parts, erased = await exported.parts(), await exported.erased()
-    assert b"".join(part.uids for part in parts) == pack_uids(sorted(i.uid for i in inputs))
+    assert b"".join(part.uids for part in parts) == pack_uids([batch.input.uid])
     names = [f"part {part.number}" for part in parts if part.state == "written"]
     assert names == sorted(name for name in exported.objects() if name.startswith("part "))
-    assert sum(row.inferences for row in erased if row.scope == "inference") == 24
-    assert sum(row.inferences for row in erased if row.scope == "input") == 3
+    assert sum(row.inferences for row in erased if row.scope == "inference") == WHOLE + SWEPT
+    assert sum(row.inferences for row in erased if row.scope == "input") == 1
     assert all(row.deleted_at is not None and row.leaves for row in erased)
-    everything = b"".join(map(exported.read, storing.objects()))
-    assert PLANTED not in everything
+    own = [name for name in storing.objects() if str(exported.id) in name]
+    assert not any(PLANTED in exported.read(name) for name in own)
 
 
-async def check_certified(storing: Storing) -> None:
+async def check_certified(storing: Storing, *, batches: int) -> None:
     """Every erasure by one certificate, together over everything that went, once."""
     async with storing.engine.connect() as connection:
-        ended = await find_erasures(connection)
-        signed = [read_document(row.signed) for row in await chain.list_certificates(connection)]
+        ended = await find_erasures(connection, limit=10_000)
+        listed = await chain.list_certificates(connection, limit=10_000)
+    signed = [read_document(row.signed) for row in listed]
     assert {erasure.state for erasure in ended} == {"certified"}
     erasure_ids = [document.document["erasure"]["id"] for document in signed]
     assert sorted(erasure_ids) == sorted(str(erasure.id) for erasure in ended)
-    counts_of_erased = [document.document["erased"] for document in signed]
-    assert sum(counts["inferences"] for counts in counts_of_erased) == 12 + 3 + 12 + 3
-    assert sum(counts["objects"] for counts in counts_of_erased) == 4 * (12 + 12) + 3 * 3 + 3
+    erased = [document.document["erased"] for document in signed]
+    assert sum(counts["inferences"] for counts in erased) == (WHOLE + SWEPT + 2) * batches
+    objects = 4 * (WHOLE + SWEPT) + 3 + 1
+    assert sum(counts["objects"] for counts in erased) == objects * batches
     verification = Verification(storing.engine, Archive(storing.blobs), trusted={KEY.id})
     assert [str(wrong) async for wrong in verification.find_failures()] == []

@@ -1,20 +1,17 @@
 """Buckets that keep versions, and locks of S3 on them: on a real MinIO."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from minio.commonconfig import COMPLIANCE, ENABLED, GOVERNANCE
 from minio.retention import Retention
 from minio.versioningconfig import VersioningConfig
-from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.progress.erasure import Erasure, find_erasure, list_unfinished
+from inference_store.erasure.progress.erasure import Erasure, list_unfinished
 from inference_store.erasure.verify.blocked_objects import list_blocked
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
-from inference_store.retention.eraser import Eraser
 from tests.integration import erasure_requests
 from tests.polling import until
 from tests.servers.fixtures import unique
@@ -31,12 +28,6 @@ def bucket(minio_server: S3) -> str:
     return minio_server.create_bucket(unique(), object_lock=True)
 
 
-@pytest.fixture
-def blobs(settings: RetentionSettings) -> Iterator[Blobs]:
-    with Blobs(settings) as opened:
-        yield opened
-
-
 def list_versions(server: S3, bucket: str) -> list[tuple[str, bool]]:
     """Every version and delete marker: its name, and whether it is a marker."""
     listed = server.client().list_objects(bucket, recursive=True, include_version=True)
@@ -46,98 +37,75 @@ def list_versions(server: S3, bucket: str) -> list[tuple[str, bool]]:
     ]
 
 
-async def request_old(engine: AsyncEngine, storing: Storing, model: int) -> Erasure:
-    async with engine.begin() as connection:
-        uids = list(await storing.stored())
-        return await erasure_requests.request_erasure(connection, model=model, uids=uids)
+async def find_due(storing: Storing) -> list[Erasure]:
+    return await storing.transact(list_unfinished, failed=False)
 
 
-async def reload_erasure(engine: AsyncEngine, erasure: Erasure) -> Erasure:
-    async with engine.connect() as connection:
-        reloaded = await find_erasure(connection, erasure.id)
-    assert reloaded is not None
-    return reloaded
-
-
-async def find_due(engine: AsyncEngine) -> list[Erasure]:
-    async with engine.connect() as connection:
-        return await list_unfinished(connection, failed=False)
-
-
-async def finish_due(engine: AsyncEngine, eraser: Eraser) -> list[str | None]:
+async def finish_due(storing: Storing) -> list[str | None]:
     """Work on the erasures that are due, as a run does; return their states."""
-    due = await find_due(engine)
-    async with engine.connect() as connection:
-        failed = await list_unfinished(connection, failed=True)
+    due = await find_due(storing)
+    failed = await storing.transact(list_unfinished, failed=True)
     # if the lock ends while a try fails, nobody says when: the next run tries again
     due += [erasure for erasure in failed if erasure.state == "failed" and not erasure.retry_at]
-    return [await eraser.finish(erasure) for erasure in due]
+    return [await storing.eraser.finish(erasure) for erasure in due]
 
 
 @pytest.mark.parametrize("mode", [GOVERNANCE, COMPLIANCE])
 async def test_what_is_locked_is_named_and_goes_when_its_lock_ends(
-    storing: Storing, engine: AsyncEngine, eraser: Eraser, minio_server: S3, mode: str
+    storing: Storing, minio_server: S3, mode: str
 ) -> None:
     model = await storing.model()
-    locked, _ = await storing.inferences(model, 2, ago(days=1))
+    locked, other = await storing.inferences(model, 2, ago(days=1))
     key = locked.objects[0]
     end = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
     minio_server.client().set_object_retention(key.bucket, key.key, Retention(mode, end))
-    erasure = await request_old(engine, storing, model)
-    assert await eraser.finish(erasure) == "failed"
-    failed = await reload_erasure(engine, erasure)
+    erasure = await storing.request(locked, other)
+    assert await storing.eraser.finish(erasure) == "failed"
+    failed = await storing.reload(erasure)
     assert failed.inferences == 1
     assert str(key) in (failed.error or "")
     assert failed.retry_at == end
-    async with engine.connect() as connection:
-        [obstacle] = await list_blocked(connection, erasure.id)
+    [obstacle] = await storing.transact(list_blocked, erasure.id)
     assert (obstacle.storage_key, obstacle.retry_at) == (str(key), end)
     assert "WORM" in obstacle.message
     # the data itself is there, not a marker over it
     assert (key.key, False) in list_versions(minio_server, key.bucket)
     assert (key.key, True) not in list_versions(minio_server, key.bucket)
     assert await storing.stored() == {locked.uid}
-    assert await find_due(engine) == []
+    assert await find_due(storing) == []
     [brief] = await storing.inferences(model, 1, ago(days=1))
     key = brief.objects[0]
     # so brief that it ends: on a busy machine before the first try
     end = datetime.now(UTC) + timedelta(seconds=5)
     minio_server.client().set_object_retention(key.bucket, key.key, Retention(mode, end))
-    async with engine.begin() as connection:
-        goes = await erasure_requests.request_erasure(connection, model=model, uids=[brief.uid])
-    await until(lambda: finish_due(engine, eraser), lambda states: states == ["deleted"])
+    goes = await storing.transact(erasure_requests.request_erasure, model=model, uids=[brief.uid])
+    await until(lambda: finish_due(storing), lambda states: states == ["deleted"])
     assert not {(key.key, False), (key.key, True)} & {*list_versions(minio_server, key.bucket)}
-    assert (await reload_erasure(engine, goes)).inferences == 1
+    assert (await storing.reload(goes)).inferences == 1
     assert await storing.stored() == {locked.uid}
-    async with engine.connect() as connection:
-        assert await list_blocked(connection, goes.id) == []
+    assert await storing.transact(list_blocked, goes.id) == []
 
 
-async def test_a_legal_hold_of_s3_has_no_known_end(
-    storing: Storing, engine: AsyncEngine, eraser: Eraser, minio_server: S3
-) -> None:
+async def test_a_legal_hold_of_s3_has_no_known_end(storing: Storing, minio_server: S3) -> None:
     model = await storing.model()
-    held, _ = await storing.inferences(model, 2, ago(days=1))
+    held, other = await storing.inferences(model, 2, ago(days=1))
     key = held.objects[1]
     minio_server.client().enable_object_legal_hold(key.bucket, key.key)
-    erasure = await request_old(engine, storing, model)
-    assert await eraser.finish(erasure) == "failed"
-    assert (await reload_erasure(engine, erasure)).retry_at is None
-    async with engine.connect() as connection:
-        [obstacle] = await list_blocked(connection, erasure.id)
+    erasure = await storing.request(held, other)
+    assert await storing.eraser.finish(erasure) == "failed"
+    assert (await storing.reload(erasure)).retry_at is None
+    [obstacle] = await storing.transact(list_blocked, erasure.id)
     assert (obstacle.storage_key, obstacle.retry_at) == (str(key), None)
-    tried = await reload_erasure(engine, erasure)
+    tried = await storing.reload(erasure)
     assert (tried.inferences, tried.objects, tried.versions) == (1, 3, 5)
     minio_server.client().disable_object_legal_hold(key.bucket, key.key)
-    assert await eraser.finish(await reload_erasure(engine, erasure)) == "deleted"
+    assert await storing.eraser.finish(await storing.reload(erasure)) == "deleted"
     assert list_versions(minio_server, key.bucket) == []
-    ended = await reload_erasure(engine, erasure)
+    ended = await storing.reload(erasure)
     assert (ended.inferences, ended.objects, ended.versions) == (2, 6, 6)
 
 
-async def test_deletes_and_counts_every_version(
-    storing: Storing, engine: AsyncEngine, eraser: Eraser, minio_server: S3
-) -> None:
+async def test_deletes_and_counts_every_version(storing: Storing, minio_server: S3) -> None:
     model = await storing.model()
     [inference] = await storing.inferences(model, 1, ago(days=1))
     first, *_ = inference.objects
@@ -145,10 +113,10 @@ async def test_deletes_and_counts_every_version(
     minio_server.client().remove_object(first.bucket, first.key)
     there = len(list_versions(minio_server, first.bucket))
     assert there == 5  # three objects, one of them once more, and a marker
-    erasure = await request_old(engine, storing, model)
-    assert await eraser.finish(erasure) == "deleted"
+    erasure = await storing.request(inference)
+    assert await storing.eraser.finish(erasure) == "deleted"
     assert list_versions(minio_server, first.bucket) == []
-    gone = await reload_erasure(engine, erasure)
+    gone = await storing.reload(erasure)
     assert (gone.inferences, gone.objects, gone.versions) == (1, 3, 5)
     assert gone.bytes == len(b"x" + b"four" + b"x" + METADATA_BLOB)
     assert gone.oldest == gone.newest is not None
@@ -176,29 +144,27 @@ def test_versioning_enabled_between_two_listings_hides_nothing(
 
 @pytest.mark.parametrize("name", ["parts/", "members/", "manifest.json"])
 async def test_an_erasure_waits_for_a_locked_copy_in_an_export(
-    storing: Storing, engine: AsyncEngine, eraser: Eraser, minio_server: S3, name: str
+    storing: Storing, minio_server: S3, name: str
 ) -> None:
     model = await storing.model()
     gone, *others = await storing.inferences(model, 3, ago(days=1))
-    exported = await export_all(engine, storing.blobs, [gone, *others])
+    exported = await export_all(storing.engine, storing.blobs, [gone, *others])
     client, prefix = minio_server.client(), f"exports/{exported.id}/"
     [listed] = client.list_objects(storing.bucket, prefix=prefix + name)
     key = exported.key(str(listed.object_name))
     # a list is written again over the version that is locked
     version = str(client.stat_object(key.bucket, key.key).version_id)
     client.enable_object_legal_hold(key.bucket, key.key, version)
-    async with engine.begin() as connection:
-        erasure = await erasure_requests.request_erasure(connection, model=model, uids=[gone.uid])
-    assert await eraser.finish(erasure) == "failed"
-    assert str(key) in ((await reload_erasure(engine, erasure)).error or "")
-    async with engine.connect() as connection:
-        [obstacle] = await list_blocked(connection, erasure.id)
+    erasure = await storing.transact(erasure_requests.request_erasure, model=model, uids=[gone.uid])
+    assert await storing.eraser.finish(erasure) == "failed"
+    assert str(key) in ((await storing.reload(erasure)).error or "")
+    [obstacle] = await storing.transact(list_blocked, erasure.id)
     assert obstacle.storage_key == str(key)
     [part] = await exported.parts()
     assert part.state == "stale"
     assert await storing.stored() == {other.uid for other in others}
     client.disable_object_legal_hold(key.bucket, key.key, version)
-    assert await eraser.finish(await reload_erasure(engine, erasure)) == "deleted"
+    assert await storing.eraser.finish(await storing.reload(erasure)) == "deleted"
     [part] = await exported.parts()
     assert (part.state, part.storage_key) == ("listed", None)
     versions = [name for name, _ in list_versions(minio_server, key.bucket)]
@@ -208,5 +174,4 @@ async def test_an_erasure_waits_for_a_locked_copy_in_an_export(
     ]
     members = exported.read(f"{prefix}members/00001")
     assert members == b"".join(sorted(other.uid.bytes for other in others))
-    async with engine.connect() as connection:
-        assert await list_blocked(connection, erasure.id) == []
+    assert await storing.transact(list_blocked, erasure.id) == []

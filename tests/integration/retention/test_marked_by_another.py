@@ -17,15 +17,12 @@ from inference_store.index.tables import erased_span, erasing, inference, partit
 from inference_store.objects import Blobs
 from inference_store.operations.reconcile.counts import count_against_accounting
 from inference_store.retention.dropping import reopen_span
-from inference_store.retention.eraser import Eraser
 from inference_store.retention.marker import Marker
 from inference_store.retention.quarantine import QuarantineEraser
 from tests.polling import until
 
 from .conftest import NoPace
-from .holding import place_hold
 from .stored import Stored, Storing, ago
-from .test_erasures import reload_erasure
 
 
 @pytest.fixture
@@ -49,89 +46,90 @@ async def count_marks(engine: AsyncEngine, erasure: Erasure) -> int:
 
 
 async def test_takes_inferences_marked_by_a_cancelled_erasure(
-    storing: Storing, engine: AsyncEngine, marker: Marker, eraser: Eraser
+    storing: Storing, marker: Marker
 ) -> None:
     model = await storing.model()
     both = await storing.inferences(model, 10, ago(days=1))
     (first_alone,) = await storing.inferences(model, 1, ago(days=2))
     first, second = (
-        await request_by_ids(engine, *both, first_alone),
-        await request_by_ids(engine, *both),
+        await request_by_ids(storing.engine, *both, first_alone),
+        await request_by_ids(storing.engine, *both),
     )
     assert await marker.mark(first) == "all"
     assert await marker.mark(second) == "all"
-    async with engine.begin() as connection:
-        await request_cancellation(connection, first.id)
+    await storing.transact(request_cancellation, first.id)
     assert await marker.mark(first) == "over"
-    assert (await count_marks(engine, first), await count_marks(engine, second)) == (0, 10)
-    assert await eraser.finish(second) == "deleted"
+    assert (
+        await count_marks(storing.engine, first),
+        await count_marks(storing.engine, second),
+    ) == (0, 10)
+    assert await storing.eraser.finish(second) == "deleted"
     assert await storing.stored() == {first_alone.uid}
     assert storing.objects() == {key.key for key in first_alone.objects}
-    assert (await reload_erasure(engine, second)).inferences == 10
+    assert (await storing.reload(second)).inferences == 10
 
 
 async def test_inferences_of_two_erasures_are_counted_once(
-    storing: Storing, engine: AsyncEngine, marker: Marker, eraser: Eraser
+    storing: Storing, marker: Marker
 ) -> None:
     model = await storing.model()
     both = await storing.inferences(model, 10, ago(days=1))
-    first, second = await request_by_ids(engine, *both), await request_by_ids(engine, *both)
+    first, second = (
+        await request_by_ids(storing.engine, *both),
+        await request_by_ids(storing.engine, *both),
+    )
     assert await marker.mark(first) == await marker.mark(second) == "all"
-    assert await eraser.finish(second) == "deleted"
+    assert await storing.eraser.finish(second) == "deleted"
     assert await storing.stored() == set()
-    assert await eraser.finish(first) == "deleted"
+    assert await storing.eraser.finish(first) == "deleted"
     assert await storing.rows() == {}
     assert (
-        (await reload_erasure(engine, first)).inferences
-        == (await reload_erasure(engine, second)).inferences
-        == 10
+        (await storing.reload(first)).inferences == (await storing.reload(second)).inferences == 10
     )
-    assert (await count_against_accounting(engine))["erased"] == 10
+    assert (await count_against_accounting(storing.engine))["erased"] == 10
 
 
-async def test_both_erasures_report_what_a_hold_keeps(
-    storing: Storing, engine: AsyncEngine, marker: Marker, eraser: Eraser
-) -> None:
+async def test_both_erasures_report_what_a_hold_keeps(storing: Storing, marker: Marker) -> None:
     model = await storing.model()
     both = await storing.inferences(model, 3, ago(days=1))
-    first, second = await request_by_ids(engine, *both), await request_by_ids(engine, *both)
+    first, second = (
+        await request_by_ids(storing.engine, *both),
+        await request_by_ids(storing.engine, *both),
+    )
     assert await marker.mark(first) == await marker.mark(second) == "all"
-    await place_hold(engine, model, None, both[0].uid)
-    assert await eraser.finish(first) == "partly_held"
-    assert await eraser.finish(second) == "partly_held"
-    assert [(await reload_erasure(engine, erasure)).held for erasure in (first, second)] == [1, 1]
+    await storing.hold(model, None, both[0].uid)
+    assert await storing.eraser.finish(first) == "partly_held"
+    assert await storing.eraser.finish(second) == "partly_held"
+    assert [(await storing.reload(erasure)).held for erasure in (first, second)] == [1, 1]
     assert await storing.stored() == {both[0].uid}
 
 
-async def test_takes_inferences_in_a_span_that_is_closing(
-    storing: Storing, engine: AsyncEngine, marker: Marker, eraser: Eraser
-) -> None:
+async def test_takes_inferences_in_a_span_that_is_closing(storing: Storing, marker: Marker) -> None:
     model = await storing.model()
     closing = await storing.inferences(model, 3, ago(days=90))
-    await _leave_closing_span(engine, closing[0])
-    erasure = await request_by_ids(engine, *closing)
+    await _leave_closing_span(storing.engine, closing[0])
+    erasure = await request_by_ids(storing.engine, *closing)
     assert await marker.mark(erasure) == "all"
-    assert await count_marks(engine, erasure) == 2
-    assert await eraser.finish(erasure) == "deleted"
+    assert await count_marks(storing.engine, erasure) == 2
+    assert await storing.eraser.finish(erasure) == "deleted"
     assert await storing.rows() == {}
 
 
 async def test_a_span_is_opened_again_with_the_gate_held_for_a_moment_only(
-    storing: Storing, engine: AsyncEngine
+    storing: Storing,
 ) -> None:
     """The work that grows with the span is done before: the fence holds every writer."""
     model = await storing.model()
     some = await storing.inferences(model, 3, ago(days=90))
-    span = await _leave_closing_span(engine, some[0])
+    span = await _leave_closing_span(storing.engine, some[0])
 
     async def orphans() -> int:
         query = select(func.count()).where(prediction.c.uid == some[0].uid)
-        async with engine.connect() as connection:
-            return int(await connection.scalar(query) or 0)
+        return int(await storing.scalar(query) or 0)
 
-    async with engine.begin() as writer:
+    async with storing.engine.begin() as writer:
         await fence_shared(writer)
-        opening = asyncio.create_task(reopen_span(engine, span, NoPace()))
+        opening = asyncio.create_task(reopen_span(storing.engine, span, NoPace()))
         await until(orphans, lambda count: count == 0)
     await opening
     assert await storing.scalar("SELECT state FROM partition_span") == "open"

@@ -1,6 +1,5 @@
 """Policies carried out by the real service: filters, three ages, limits, held ones, frontiers."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
@@ -12,10 +11,11 @@ from inference_store.index.tables import inference, policy_sweep, prediction
 from inference_store.query.cql2 import parse_text
 from inference_store.query.filters.known_keys import KnownKeys
 from inference_store.query.filters.saved import save
-from tests.integration.retention.stored import Stored, Storing, ago
 from tests.polling import until
 
-Retain = Callable[..., Awaitable[Any]]
+from .conftest import Retain
+from .stored import Stored, Storing, ago
+
 LOW = "top_score < 0.4"
 
 
@@ -26,8 +26,7 @@ def make_rule(keep: str, filter: str | None = None, **more: str) -> dict[str, An
 
 async def put(storing: Storing, model: int, *rules: dict[str, Any], **more: Any) -> None:
     policy = RetentionPolicy.model_validate({"rules": rules, **more})
-    async with storing.engine.begin() as connection:
-        await policies.set_policy(connection, model, policy)
+    await storing.transact(policies.set_policy, model, policy)
 
 
 async def set_scores(storing: Storing, stored_inferences: list[Stored], value: float) -> None:
@@ -62,8 +61,7 @@ async def test_a_scheduled_run_covers_new_data_and_a_requested_run_everything(
     model = await storing.model()
     await put(storing, model, make_rule("P1D", LOW))
     await retain()
-    async with storing.engine.connect() as connection:
-        assert await connection.scalar(select(func.count()).select_from(policy_sweep)) == 3
+    assert await storing.scalar(select(func.count()).select_from(policy_sweep)) == 3
     behind = await storing.inferences(model, 2, ago(days=2))
     new = await storing.inferences(model, 2, ago(days=1, minutes=10))
     await set_scores(storing, [*behind, *new], 0.1)
@@ -110,18 +108,6 @@ async def test_the_newest_stay_within_a_limit(storing: Storing, retain: Retain) 
     assert (await retain()).inferences_deleted == 0
 
 
-async def test_a_limit_does_not_take_what_is_younger_than_the_minimum_age(
-    storing: Storing, retain: Retain
-) -> None:
-    model = await storing.model()
-    old = await storing.inferences(model, 4, ago(days=3))
-    young = await storing.inferences(model, 4, ago(hours=2))
-    await put(storing, model, make_rule("PT1H"), max_inferences=1, minimum_age="P1D")
-    assert (await retain()).inferences_deleted == 4
-    assert await storing.stored() == list_uids(*young)
-    assert not list_uids(*old) & await storing.stored()
-
-
 async def test_reads_sizes_from_the_bucket_and_deletes_the_oldest(
     storing: Storing, retain: Retain
 ) -> None:
@@ -129,13 +115,7 @@ async def test_reads_sizes_from_the_bucket_and_deletes_the_oldest(
     inferences = await storing.inferences(model, 10, ago(days=3))
     await put(storing, model, max_bytes=10**9)
     await retain()
-    async with storing.engine.connect() as connection:
-
-        async def sizes() -> list[int | None]:
-            query = select(inference.c.stored_bytes).order_by(inference.c.uid)
-            return list((await connection.execute(query)).scalars())
-
-        known_sizes = await wait_until_known(sizes)
+    known_sizes = await wait_for_sizes(storing)
     assert len(set(known_sizes)) == 1
     size = known_sizes[0]
     await put(storing, model, max_bytes=4 * size + size // 2)
@@ -147,42 +127,38 @@ async def test_reads_sizes_while_a_limit_waits_to_begin(storing: Storing, retain
     """The inferences that a limit takes can be previewed before it takes them."""
     model = await storing.model()
     await storing.inferences(model, 3, ago(days=3))
-    policy = RetentionPolicy.model_validate({"max_bytes": 1})
-    async with storing.engine.begin() as connection:
-        body = await policies.describe_change(
-            connection, policies.DEFAULT, policy, grace_seconds=3600
-        )
-        await policies.apply_set(connection, body, await policies.read_now(connection), "me")
+    await put_default(storing, RetentionPolicy(max_bytes=1), grace_seconds=3600)
     assert (await retain()).inferences_deleted == 0
-    async with storing.engine.connect() as connection:
-
-        async def sizes() -> list[int | None]:
-            return list((await connection.execute(select(inference.c.stored_bytes))).scalars())
-
-        assert len(await wait_until_known(sizes)) == 3
+    assert len(await wait_for_sizes(storing)) == 3
 
 
-async def wait_until_known(sizes: Callable[[], Awaitable[list[int | None]]]) -> list[int]:
-    known_sizes = await until(sizes, lambda sizes_now: None not in sizes_now)
-    return [size for size in known_sizes if size is not None]
+async def wait_for_sizes(storing: Storing) -> list[int]:
+    """Wait until the sizes of all inferences are known, and return them."""
+
+    async def read() -> list[Any]:
+        async with storing.engine.connect() as connection:
+            query = select(inference.c.stored_bytes).order_by(inference.c.uid)
+            return list((await connection.execute(query)).scalars())
+
+    return await until(read, lambda sizes: None not in sizes)
+
+
+async def put_default(storing: Storing, policy: RetentionPolicy, **more: Any) -> None:
+    """Set the policy of all models."""
+    async with storing.engine.begin() as connection:
+        body = await policies.describe_change(connection, policies.DEFAULT, policy, **more)
+        await policies.apply_set(connection, body, await policies.read_now(connection), "me")
 
 
 async def test_the_projects_and_the_default_policy_are_carried_out(
     storing: Storing, retain: Retain
 ) -> None:
     model = await storing.model()
-    inferences = await storing.inferences(model, 3, ago(days=2))
+    await storing.inferences(model, 3, ago(days=2))
     kept_inferences = await storing.inferences(model, 3, ago(hours=2))
     policy = RetentionPolicy.model_validate({"rules": [make_rule("P1D")]})
-    async with storing.engine.begin() as connection:
-        body = await policies.describe_change(
-            connection, policies.DEFAULT, policy, grace_seconds=3600
-        )
-        await policies.apply_set(connection, body, await policies.read_now(connection), "me")
+    await put_default(storing, policy, grace_seconds=3600)
     assert (await retain()).inferences_deleted == 0  # it waits to begin
-    async with storing.engine.begin() as connection:
-        body = await policies.describe_change(connection, policies.DEFAULT, policy)
-        await policies.apply_set(connection, body, await policies.read_now(connection), "me")
+    await put_default(storing, policy)
     assert (await retain()).inferences_deleted == 3
     assert await storing.stored() == list_uids(*kept_inferences)
-    assert inferences

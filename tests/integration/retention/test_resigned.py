@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 from sqlalchemy import select, update
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.certify.archive import Archive
 from inference_store.erasure.certify.verification import Verification
@@ -12,27 +11,21 @@ from inference_store.erasure.log.keys import SigningKey, new_key
 from inference_store.erasure.log.signed_document import read_document, sign_document
 from inference_store.index.tables import certificate
 from inference_store.inference.events import StorageKey
-from inference_store.objects import Blobs
-from inference_store.retention.certifier import Certifier
-from inference_store.retention.eraser import Eraser
 
-from .conftest import NoPace
 from .stored import Storing, ago
 from .stranger import Stranger
-from .test_erasures import request
 
 KEY = new_key()
 
 
 @pytest.fixture
-async def certified(storing: Storing, engine: AsyncEngine, blobs: Blobs) -> None:
+async def certified(storing: Storing) -> None:
     """A chain of a key and three certificates."""
-    certifier = Certifier(engine, blobs, [KEY], events_seconds=3600)
-    eraser = Eraser(engine, blobs, NoPace(), batch=10, certifier=certifier)
+    storing.certify(KEY)
     model = await storing.model()
     for days in (3, 2, 1):
         stored = await storing.inferences(model, 2, ago(days=days))
-        assert await eraser.finish(await request(engine, *stored)) == "certified"
+        await storing.erase(*stored)
 
 
 async def write_again(storing: Storing, number: int, *, by: SigningKey) -> None:

@@ -1,8 +1,6 @@
 """Erasures made after a backup are repeated once the backup is restored."""
 
-import asyncio
 import json
-from contextlib import aclosing
 from typing import Any
 from uuid import UUID
 
@@ -16,36 +14,20 @@ from inference_store.erasure.certify.archive import Archive
 from inference_store.erasure.certify.audit_checkpoints import CheckpointCheck
 from inference_store.erasure.certify.recheck import Recheck
 from inference_store.erasure.certify.verification import Verification
-from inference_store.erasure.leader_election import open_election
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.log.chain_head import AUDIT_HEAD, ChainHead
 from inference_store.erasure.log.keys import SigningKey, new_key
 from inference_store.index.tables import certificate, tombstone
 from inference_store.objects import Blobs
 from inference_store.objects.inventory import inventory
-from inference_store.platform.admin import Heartbeat
 from inference_store.platform.settings import ApiSettings, RetentionSettings
-from inference_store.retention.leadership_check import LeadershipCheck
-from inference_store.retention.worker import RetentionWorker
 from tests.integration.api.conftest import make_client
 from tests.integration.backups import Backup, Restore, backup, restore
 
+from .leading import lead
 from .stored import Storing, ago
 
 __all__ = ["backup", "restore"]
-
-
-async def turn(engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings) -> None:
-    """The retention service, until nothing is left to do."""
-    async with open_election(engine) as election:
-        assert await election.take()
-        check, due = LeadershipCheck(election, Heartbeat(), asyncio.Event()), asyncio.Event()
-        due.set()
-        leader = RetentionWorker(settings, engine, blobs, check, due)
-        async with aclosing(leader):
-            await leader.begin()
-            for _ in range(3):
-                await leader.run_turn()
 
 
 async def list_tombstones(engine: AsyncEngine) -> set[UUID]:
@@ -61,19 +43,16 @@ def make_api_settings(of: RetentionSettings) -> ApiSettings:
 
 @pytest.mark.long
 async def test_erasures_and_holds_since_a_backup_are_in_force_again(
-    engine: AsyncEngine,
-    storing: Storing,
-    blobs: Blobs,
-    settings: RetentionSettings,
-    backup: Backup,
-    restore: Restore,
+    storing: Storing, settings: RetentionSettings, backup: Backup, restore: Restore
 ) -> None:
     model = await storing.model("m")
     before = await storing.inferences(model, 6, ago(days=2))
     dump = backup()
     later = await storing.inferences(model, 2, ago(days=1))
     held, single, *bulk = before
-    async with make_client(create_app(make_api_settings(settings), engine, blobs)) as client:
+    async with make_client(
+        create_app(make_api_settings(settings), storing.engine, storing.blobs)
+    ) as client:
         hold = {"name": "n", "reason": "r", "model_id": "m", "inference_ids": [str(held.uid)]}
         assert (await client.post("/v1/holds", json=hold)).status_code == 201
         single_erasure = await client.delete(f"/v1/models/m/inferences/uid:{single.uid}")
@@ -81,7 +60,7 @@ async def test_erasures_and_holds_since_a_backup_are_in_force_again(
         ids = [f"uid:{inference.uid}" for inference in (held, *bulk, *later)]
         bulk_erasure = await client.post("/v1/models/m/erasures", json={"inference_ids": ids})
         assert bulk_erasure.status_code == 202
-        await turn(engine, blobs, settings)
+        await lead(storing.engine, storing.blobs, settings)
         states = {
             erasure_id: (await client.get(f"/v1/erasures/{erasure_id}")).json()["state"]
             for erasure_id in (single_erasure.json()["id"], bulk_erasure.json()["id"])
@@ -90,14 +69,14 @@ async def test_erasures_and_holds_since_a_backup_are_in_force_again(
     assert await storing.stored() == {held.uid}
 
     older = await restore(dump)
-    again = Storing(older, blobs, storing.bucket)
+    again = Storing(older, storing.blobs, storing.bucket)
     assert await again.stored() == {inference.uid for inference in before}
-    assert await Ledger(older, blobs, prefix=settings.ledger_prefix).replay() >= 4
-    async with make_client(create_app(make_api_settings(settings), older, blobs)) as client:
+    assert await Ledger(older, storing.blobs, prefix=settings.ledger_prefix).replay() >= 4
+    async with make_client(create_app(make_api_settings(settings), older, storing.blobs)) as client:
         # before the retention service has done anything, no query shows what was erased
         page = await client.get("/v1/models/m/inferences")
         assert [item["uid"] for item in page.json()["items"]] == [str(held.uid)]
-        await turn(older, blobs, settings)
+        await lead(older, storing.blobs, settings)
         for erasure_id, state in states.items():
             assert (await client.get(f"/v1/erasures/{erasure_id}")).json()["state"] == state
     assert await again.stored() == {held.uid}
@@ -109,26 +88,21 @@ async def test_erasures_and_holds_since_a_backup_are_in_force_again(
 
 @pytest.mark.long
 async def test_repeats_a_policys_erasures_after_a_restore_under_another_policy(
-    engine: AsyncEngine,
-    storing: Storing,
-    blobs: Blobs,
-    settings: RetentionSettings,
-    backup: Backup,
-    restore: Restore,
+    storing: Storing, settings: RetentionSettings, backup: Backup, restore: Restore
 ) -> None:
     model = await storing.model("m")
     old = await storing.inferences(model, 3, ago(days=20))
     kept_inferences = await storing.inferences(model, 2, ago(hours=20))
     dump = backup()
     await storing.keep(model, inference="P10D")
-    await turn(engine, blobs, settings)
+    await lead(storing.engine, storing.blobs, settings)
     assert await storing.stored() == {inference.uid for inference in kept_inferences}
 
     older = await restore(dump)
-    again = Storing(older, blobs, storing.bucket)
+    again = Storing(older, storing.blobs, storing.bucket)
     assert await again.stored() == {inference.uid for inference in (*old, *kept_inferences)}
-    await Ledger(older, blobs, prefix=settings.ledger_prefix).replay()
-    await turn(older, blobs, settings)
+    await Ledger(older, storing.blobs, prefix=settings.ledger_prefix).replay()
+    await lead(older, storing.blobs, settings)
     assert await again.stored() == {inference.uid for inference in kept_inferences}
     assert await list_tombstones(older) >= {inference.uid for inference in old}
 
@@ -160,21 +134,17 @@ async def find_failures(
 @pytest.mark.long
 @pytest.mark.parametrize("then", ["all stays", "the hold is released", "the key is changed"])
 async def test_certifies_once_despite_a_restore(
-    engine: AsyncEngine,
-    storing: Storing,
-    blobs: Blobs,
-    settings: RetentionSettings,
-    backup: Backup,
-    restore: Restore,
-    then: str,
+    storing: Storing, settings: RetentionSettings, backup: Backup, restore: Restore, then: str
 ) -> None:
     key, other = new_key(), new_key()
     service = add_signing_key(settings, key)
     model = await storing.model("m")
     early, held, single, *bulk = await storing.inferences(model, 8, ago(days=2))
-    async with make_client(create_app(make_api_settings(settings), engine, blobs)) as client:
+    async with make_client(
+        create_app(make_api_settings(settings), storing.engine, storing.blobs)
+    ) as client:
         first = await client.delete(f"/v1/models/m/inferences/uid:{early.uid}")
-        await turn(engine, blobs, service)
+        await lead(storing.engine, storing.blobs, service)
         dump = backup()
         later = await storing.inferences(model, 2, ago(days=1))
         hold = {"name": "n", "reason": "r", "model_id": "m", "inference_ids": [str(held.uid)]}
@@ -182,17 +152,17 @@ async def test_certifies_once_despite_a_restore(
         second = await client.delete(f"/v1/models/m/inferences/uid:{single.uid}")
         ids = [f"uid:{inference.uid}" for inference in (held, *bulk, *later)]
         third = await client.post("/v1/models/m/erasures", json={"inference_ids": ids})
-        await turn(engine, blobs, service)
+        await lead(storing.engine, storing.blobs, service)
         erasure_ids = [str(answer.json()["id"]) for answer in (first, second, third)]
         erasures = [
             (await client.get(f"/v1/erasures/{erasure_id}")).json() for erasure_id in erasure_ids
         ]
     before = [(erasure["state"], erasure["certificate"]) for erasure in erasures]
     assert before == [("certified", 2), ("certified", 3), ("partly_held", 4)]
-    signed = await list_chain(engine)
+    signed = await list_chain(storing.engine)
     # the newest checkpoint of the audit is locked in the bucket
     (version,) = ChainHead(service, lock_days=1, key=AUDIT_HEAD).versions()
-    async with engine.connect() as connection:
+    async with storing.engine.connect() as connection:
         assert await audit_chain.find_newest_signed(connection) == json.loads(version.text)
         check = await CheckpointCheck.of(connection)
         verdict = await audit_chain.verify(connection, check, copies=[json.loads(version.text)])
@@ -200,21 +170,21 @@ async def test_certifies_once_despite_a_restore(
 
     older = await restore(dump)
     assert await list_chain(older) == signed[:2]
-    await Ledger(older, blobs, prefix=settings.ledger_prefix).replay()
-    async with make_client(create_app(make_api_settings(settings), older, blobs)) as client:
+    await Ledger(older, storing.blobs, prefix=settings.ledger_prefix).replay()
+    async with make_client(create_app(make_api_settings(settings), older, storing.blobs)) as client:
         if then == "the hold is released":
             url = f"/v1/holds/{placed.json()['id']}"
             assert (await client.delete(url, params={"reason": "r"})).status_code == 200
         if then == "the key is changed":
             service = add_signing_key(settings, other, key)
-        await turn(older, blobs, service)
+        await lead(older, storing.blobs, service)
         erasures = [
             (await client.get(f"/v1/erasures/{erasure_id}")).json() for erasure_id in erasure_ids
         ]
     ended = [(erasure["state"], erasure["certificate"]) for erasure in erasures]
     now = await list_chain(older)
     assert now[: len(signed)] == signed
-    assert await find_failures(older, blobs, settings, key) == []
+    assert await find_failures(older, storing.blobs, settings, key) == []
     more = now[len(signed) :]
     if then == "the hold is released":
         # what the hold let go alone has a certificate of its own

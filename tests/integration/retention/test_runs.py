@@ -3,7 +3,6 @@
 from datetime import timedelta
 
 from sqlalchemy import select
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.mark import tombstones
 from inference_store.erasure.progress.erasure import find_erasures
@@ -15,7 +14,7 @@ from .stored import NOW, Storing, ago
 
 
 async def test_what_has_expired_goes_with_rows_and_objects(
-    storing: Storing, retain: Retain, engine: AsyncEngine
+    storing: Storing, retain: Retain
 ) -> None:
     model = await storing.model()
     old = await storing.inferences(model, 25, ago(days=10))
@@ -27,7 +26,7 @@ async def test_what_has_expired_goes_with_rows_and_objects(
     assert storing.objects() == {key.key for stored in new for key in stored.objects}
     rows = await storing.rows()
     assert set(rows.values()) == {3}
-    async with engine.connect() as connection:
+    async with storing.engine.connect() as connection:
         erased = await tombstones.find_erased(
             connection, [(model, stored.uid, received_at_of(stored.uid)) for stored in (*old, *new)]
         )
@@ -36,14 +35,12 @@ async def test_what_has_expired_goes_with_rows_and_objects(
     assert (erasure.state, erasure.inferences, erasure.objects) == ("deleted", 25, 75)
 
 
-async def test_a_run_of_a_project_is_of_its_models_alone(
-    storing: Storing, retain: Retain, engine: AsyncEngine
-) -> None:
+async def test_a_run_of_a_project_is_of_its_models_alone(storing: Storing, retain: Retain) -> None:
     models = [await storing.model(name) for name in ("first", "second", "other", "kept")]
     inferences = [await storing.inferences(model, 2, ago(days=10)) for model in models]
     for model in models[:3]:
         await storing.keep(model, inference="P9D")
-    async with engine.begin() as connection:
+    async with storing.engine.begin() as connection:
         moved = registration.update().where(registration.c.model.in_(models[:2]))
         await connection.execute(moved.values(project_id="p"))
     run = await retain(project_id="p")
@@ -51,16 +48,6 @@ async def test_a_run_of_a_project_is_of_its_models_alone(
     assert await storing.stored() == {stored.uid for stored in (*inferences[2], *inferences[3])}
     assert (await retain(project_id="nobody's")).inferences_deleted == 0
     assert (await retain()).inferences_deleted == 2
-
-
-async def test_keeps_inferences_without_a_policy_forever(storing: Storing, retain: Retain) -> None:
-    first, second = await storing.model("first"), await storing.model("second")
-    await storing.inferences(first, 2, ago(days=3000))
-    await storing.inferences(second, 2, ago(days=3000))
-    await storing.keep(second)
-    run = await retain()
-    assert (run.state, run.inferences_deleted) == ("done", 0)
-    assert (await storing.rows())["inference"] == 4
 
 
 async def test_a_run_of_one_model_leaves_the_others(storing: Storing, retain: Retain) -> None:
@@ -74,7 +61,7 @@ async def test_a_run_of_one_model_leaves_the_others(storing: Storing, retain: Re
     assert (await storing.rows())["inference"] == 3 + len(kept_inferences)
 
 
-async def test_an_input_goes_alone(storing: Storing, retain: Retain, engine: AsyncEngine) -> None:
+async def test_an_input_goes_alone(storing: Storing, retain: Retain) -> None:
     model = await storing.model()
     (stored,) = await storing.inferences(model, 1, ago(days=2))
     await storing.keep(model, input="P1D", inference="P1M")
@@ -84,7 +71,7 @@ async def test_an_input_goes_alone(storing: Storing, retain: Retain, engine: Asy
     assert storing.objects() == {response.key, metadata.key}
     assert b"request" not in storing.blobs.get(metadata, limit=1000)
     assert b'"key": "k"' in storing.blobs.get(metadata, limit=1000)
-    async with engine.connect() as connection:
+    async with storing.engine.connect() as connection:
         row = (await connection.execute(select(inference))).one()
         answer = (await connection.execute(select(prediction))).one()
     assert row.data_deleted_at is not None
@@ -95,7 +82,7 @@ async def test_an_input_goes_alone(storing: Storing, retain: Retain, engine: Asy
 
 
 async def test_a_whole_partition_is_dropped_and_remembered(
-    storing: Storing, retain: Retain, engine: AsyncEngine
+    storing: Storing, retain: Retain
 ) -> None:
     models = [await storing.model("first"), await storing.model("second")]
     at = ago(days=200)
@@ -110,7 +97,7 @@ async def test_a_whole_partition_is_dropped_and_remembered(
     assert await storing.scalar("SELECT count(*) FROM partition_span") == 1
     assert await storing.scalar("SELECT count(*) FROM tombstone") == 0
     late = storing.uid(at + timedelta(seconds=1))
-    async with engine.connect() as connection:
+    async with storing.engine.connect() as connection:
         candidates = [
             (gone[0].model, gone[0].uid, at),
             (models[0], late, at),
@@ -124,7 +111,7 @@ async def test_a_whole_partition_is_dropped_and_remembered(
 
 
 async def test_a_run_drops_no_partition_that_has_another_models_inferences(
-    storing: Storing, retain: Retain, engine: AsyncEngine
+    storing: Storing, retain: Retain
 ) -> None:
     """They have expired too, but what goes by a run of one project is that project's alone."""
     first, second = await storing.model("first"), await storing.model("second")
@@ -132,28 +119,26 @@ async def test_a_run_drops_no_partition_that_has_another_models_inferences(
     mine, others = [await storing.inferences(model, 3, at) for model in (first, second)]
     for model in (first, second):
         await storing.keep(model, inference="P100D")
-    async with engine.begin() as connection:
+    async with storing.engine.begin() as connection:
         moved = registration.update().where(registration.c.model == first)
         await connection.execute(moved.values(project_id="p"))
     run = await retain(project_id="p")
     assert (run.inferences_deleted, run.partitions_dropped) == (len(mine), 0)
     assert await storing.stored() == {stored.uid for stored in others}
-    async with engine.connect() as connection:
-        assert {erasure.model for erasure in await find_erasures(connection)} == {first}
+    assert {erasure.model for erasure in await storing.transact(find_erasures)} == {first}
     # all that is left is of this run
     run = await retain(second)
     assert (run.inferences_deleted, run.partitions_dropped) == (len(others), 1)
 
 
 async def test_a_run_leaves_a_closed_partition_of_another_model_to_a_run_of_all(
-    storing: Storing, retain: Retain, engine: AsyncEngine
+    storing: Storing, retain: Retain
 ) -> None:
     models = [await storing.model(name) for name in ("first", "second")]
     for model in models:
         await storing.inferences(model, 3, ago(days=200))
         await storing.keep(model, inference="P100D")
-    async with engine.begin() as connection:
-        await connection.execute(partition_span.update().values(state="dropping"))
+    await storing.execute(partition_span.update().values(state="dropping"))
     run = await retain(models[0])
     assert (run.inferences_deleted, run.partitions_dropped) == (0, 0)
     assert await storing.scalar("SELECT DISTINCT state FROM partition_span") == "dropping"
@@ -162,15 +147,13 @@ async def test_a_run_leaves_a_closed_partition_of_another_model_to_a_run_of_all(
     assert await storing.stored() == set()
 
 
-async def test_forgets_old_tombstones_in_batches(
-    storing: Storing, retain: Retain, engine: AsyncEngine
-) -> None:
+async def test_forgets_old_tombstones_in_batches(storing: Storing, retain: Retain) -> None:
     model = await storing.model()
     at = ago(days=200)
     inferences = await storing.inferences(model, 25, at)
     await storing.keep(model, inference="P100D")
     assert (await retain()).partitions_dropped == 1
-    async with engine.begin() as connection:
+    async with storing.engine.begin() as connection:
         for table in ("erased_batch", "erased_span"):
             await connection.exec_driver_sql(
                 f"UPDATE {table} SET erased_at = now() - interval '1 day'"
@@ -194,11 +177,11 @@ async def test_one_survivor_keeps_the_partition(storing: Storing, retain: Retain
 
 
 async def test_a_closed_span_opens_again_when_the_policy_keeps_it(
-    storing: Storing, retain: Retain, engine: AsyncEngine
+    storing: Storing, retain: Retain
 ) -> None:
     model = await storing.model()
     inferences = await storing.inferences(model, 4, ago(days=200))
-    async with engine.begin() as connection:
+    async with storing.engine.begin() as connection:
         # as after a crash in the middle of a drop: closed, remembered, and half the parents gone
         await connection.execute(partition_span.update().values(state="dropping"))
         span = (await connection.execute(select(partition_span))).one()
@@ -211,7 +194,7 @@ async def test_a_closed_span_opens_again_when_the_policy_keeps_it(
     await retain()
     assert await storing.scalar("SELECT state FROM partition_span") == "open"
     assert set((await storing.rows()).values()) == {2}
-    async with engine.connect() as connection:
+    async with storing.engine.connect() as connection:
         candidates = [
             (model, stored.uid, ago(days=200) + timedelta(seconds=n))
             for n, stored in enumerate(inferences)

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
-from uuid import UUID
 
 import pytest
 from sqlalchemy import insert, text
@@ -21,13 +20,9 @@ from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 from inference_store.objects.inventory import inventory
 from inference_store.platform.settings import RetentionSettings
-from inference_store.retention.certifier import Certifier
-from inference_store.retention.eraser import Eraser
 
-from .conftest import NoPace
-from .stored import NOW, Stored, Storing, ago
+from .stored import Stored, Storing, ago
 from .stranger import Stranger
-from .test_erasures import request
 
 pytestmark = pytest.mark.long
 KEY = new_key()
@@ -37,17 +32,14 @@ Wrongs = Callable[[], Awaitable[list[str]]]
 
 
 @pytest.fixture
-async def erased(
-    storing: Storing, engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings
-) -> list[Stored]:
+async def erased(storing: Storing, settings: RetentionSettings) -> list[Stored]:
     """A chain of a key and three certificates, and what the second one is over."""
     head = ChainHead(settings, lock_days=1)
-    certifier = Certifier(engine, blobs, [KEY], events_seconds=3600, head=head)
-    eraser = Eraser(engine, blobs, NoPace(), batch=10, certifier=certifier)
+    certifier = storing.certify(KEY, head=head)
     model = await storing.model()
     sets = [await storing.inferences(model, 12, ago(days=days)) for days in (3, 2, 1)]
     for group in sets:
-        assert await eraser.finish(await request(engine, *group)) == "certified"
+        await storing.erase(*group)
     await certifier.write_head()
     return sets[1]
 
@@ -79,7 +71,7 @@ def wrongs(
 async def execute(engine: AsyncEngine, statement: str, **values: Any) -> None:
     async with engine.begin() as connection:
         changed = await connection.execute(text(statement), values)
-        assert changed.rowcount
+        assert changed.rowcount, statement
 
 
 async def read_signed(engine: AsyncEngine, number: int) -> str:
@@ -117,11 +109,6 @@ def change_leaf(value: Any, path: tuple[Any, ...]) -> Any:
 
 
 @pytest.mark.usefixtures("erased")
-async def test_nothing_is_wrong_before(wrongs: Wrongs) -> None:
-    assert await wrongs() == []
-
-
-@pytest.mark.usefixtures("erased")
 async def test_each_part_of_a_certificate_in_both_places(
     engine: AsyncEngine,
     blobs: Blobs,
@@ -147,35 +134,76 @@ async def test_each_part_of_a_certificate_in_both_places(
     assert await wrongs() == []
 
 
-@pytest.mark.usefixtures("erased")
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        ("hash", b"other"),
-        ("erasure", UUID(int=1)),
-        ("kind", "certificate_key"),
-        ("issued_at", NOW),
-    ],
-)
-async def test_detects_a_changed_column(
-    engine: AsyncEngine, wrongs: Wrongs, column: str, value: Any
-) -> None:
-    await execute(engine, f"UPDATE certificate SET {column} = :value WHERE number = 2", value=value)
-    assert [wrong for wrong in await wrongs() if wrong.startswith("certificate 2: in Postgres")]
+_LIST = "certificate 3: the list in {} is not the one that was signed"
+_IN_POSTGRES = {
+    **{
+        f"UPDATE certificate SET {change} WHERE number = 2": "certificate 2: in Postgres"
+        for change in (
+            "hash = 'other'",
+            "erasure = '00000000-0000-0000-0000-000000000001'",
+            "kind = 'certificate_key'",
+            "issued_at = now()",
+        )
+    },
+    **{
+        f"DELETE FROM certificate WHERE number = {number}": (
+            f"certificate {number}: it is missing in Postgres"
+        )
+        for number in (1, 2, 3, 4)
+    },
+    "DELETE FROM erased_leaves WHERE id = (SELECT min(id) FROM erased_leaves"
+    " WHERE certificate = 3)": _LIST.format("Postgres"),
+    **{
+        f"UPDATE erased_leaves SET {change} WHERE certificate = 3": _LIST.format("Postgres")
+        for change in (
+            "leaves = set_byte(leaves, 40, get_byte(leaves, 40) # 1)",
+            "leaves = substring(leaves for 66)",
+            "leaves = leaves || 'x'::bytea",
+            "certificate = 2",
+        )
+    },
+}
 
 
 @pytest.mark.usefixtures("erased")
-@pytest.mark.parametrize("number", [1, 2, 3, 4])
-async def test_a_certificate_that_is_gone_from_one_place(
-    engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings, wrongs: Wrongs, number: int
+async def test_detects_what_is_changed_in_postgres(engine: AsyncEngine, wrongs: Wrongs) -> None:
+    tables = ("certificate", "erased_leaves")
+    for table in tables:
+        await execute(engine, f"CREATE TABLE kept_{table} AS TABLE {table}")
+    for statement, expected in _IN_POSTGRES.items():
+        await execute(engine, statement)
+        failures = await wrongs()
+        assert any(failure.startswith(expected) for failure in failures), (statement, failures)
+        for table in tables:
+            await execute(engine, f"DELETE FROM {table}")
+            kept = f"SELECT * FROM kept_{table}"
+            await execute(engine, f"INSERT INTO {table} OVERRIDING SYSTEM VALUE {kept}")
+    assert await wrongs() == []
+
+
+@pytest.mark.usefixtures("erased")
+async def test_detects_what_is_changed_in_the_bucket(
+    engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings, wrongs: Wrongs
 ) -> None:
-    signed_text = await read_signed(engine, number)
-    storage_key = StorageKey(settings.s3_bucket, f"certificates/{number:010}.json")
-    blobs.delete_objects([storage_key])
-    assert f"certificate {number}: it is missing in the bucket" in await wrongs()
-    blobs.put(storage_key, signed_text.encode(), content_type="application/json")
-    await execute(engine, "DELETE FROM certificate WHERE number = :number", number=number)
-    assert f"certificate {number}: it is missing in Postgres" in await wrongs()
+    root = read_document(await read_signed(engine, 3)).document["leaves"]["root"]
+    changes = [
+        *((f"{number:010}.json", None) for number in (1, 2, 3, 4)),
+        *((f"leaves/{root}/000001", leaves) for leaves in (None, b"", b"x" * 33, b"x")),
+    ]
+    for name, content in changes:
+        key = StorageKey(settings.s3_bucket, f"certificates/{name}")
+        before = blobs.get(key, limit=2**20)
+        if content is None:
+            blobs.delete_objects([key])
+        else:
+            blobs.put(key, content, content_type="application/octet-stream")
+        failures = await wrongs()
+        if name.startswith("leaves/"):
+            assert failures == [_LIST.format("the bucket")], content
+        else:
+            assert f"certificate {int(name[:10])}: it is missing in the bucket" in failures
+        blobs.put(key, before, content_type="application/json")
+    assert await wrongs() == []
 
 
 @pytest.mark.usefixtures("erased")
@@ -223,40 +251,6 @@ async def test_a_tail_that_its_erasure_still_names(
     failures = " ".join(await wrongs())
     assert "the chain ends before it" in failures
     assert "certificates/head is missing" in failures
-
-
-@pytest.mark.usefixtures("erased")
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "DELETE FROM erased_leaves WHERE id = (SELECT min(id) FROM erased_leaves"
-        " WHERE certificate = 3)",
-        "UPDATE erased_leaves SET leaves = set_byte(leaves, 40, get_byte(leaves, 40) # 1)"
-        " WHERE certificate = 3",
-        "UPDATE erased_leaves SET leaves = substring(leaves for 66) WHERE certificate = 3",
-        "UPDATE erased_leaves SET leaves = leaves || 'x'::bytea WHERE certificate = 3",
-        "UPDATE erased_leaves SET certificate = 2 WHERE certificate = 3",
-    ],
-)
-async def test_the_list_in_postgres(engine: AsyncEngine, wrongs: Wrongs, statement: str) -> None:
-    await execute(engine, statement)
-    expected = "certificate 3: the list in Postgres is not the one that was signed"
-    assert expected in await wrongs()
-
-
-@pytest.mark.usefixtures("erased")
-@pytest.mark.parametrize("leaves", [None, b"", b"x" * 33, b"x"])
-async def test_the_list_in_the_bucket(
-    engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings, wrongs: Wrongs, leaves: Any
-) -> None:
-    root = read_document(await read_signed(engine, 3)).document["leaves"]["root"]
-    storage_key = StorageKey(settings.s3_bucket, f"certificates/leaves/{root}/000001")
-    if leaves is None:
-        blobs.delete_objects([storage_key])
-    else:
-        blobs.put(storage_key, leaves, content_type="application/octet-stream")
-    expected = "certificate 3: the list in the bucket is not the one that was signed"
-    assert await wrongs() == [expected]
 
 
 async def test_a_row_that_is_there_again(

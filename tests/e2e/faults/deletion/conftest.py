@@ -17,6 +17,7 @@ from tests.servers.fixtures import migrate, unique
 from tests.servers.minio import MinioServer
 from tests.servers.postgres import PostgresServer
 
+from .living import Asking
 from .world import World
 
 
@@ -55,7 +56,7 @@ async def world(settings: RetentionSettings, tmp_path: Path) -> AsyncIterator[Wo
     with Blobs(settings) as blobs:
         async with make_client(create_app(api, engine, blobs)) as client:
             storing = Storing(engine, blobs, settings.s3_bucket)
-            opened = World(storing, settings, client, new_key(), tmp_path)
+            opened = World(storing, settings, Asking(client), new_key(), tmp_path)
             await opened.begin()
             await opened.add()
             try:

@@ -1,7 +1,8 @@
 """Checks after deletion has ended, read plainly from the servers."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import func, select
@@ -103,37 +104,18 @@ async def check_certificates(
     remaining: Collection[UUID],
     without_input: Collection[UUID] = (),
 ) -> None:
-    """Check that certificates are true: each deleted inference is in one, and no other is."""
-    async with engine.connect() as connection:
-        ended = await find_erasures(connection, limit=10_000)
-        signed = [
-            read_document(row.signed)
-            for row in await chain.list_certificates(connection, limit=10_000)
-        ]
-    assert {erasure.state for erasure in ended} <= _CERTIFIED, Counter(
-        erasure.state for erasure in ended
-    )
-    counts_by_erasure = Counter(document.document["erasure"]["id"] for document in signed)
-    missing = [
-        erasure
-        for erasure in ended
-        if erasure.inferences and str(erasure.id) not in counts_by_erasure
-    ]
-    assert not missing, f"no certificate: {missing}"
-    scopes = Counter[tuple[UUID, str]]()
-    for uid in (*gone, *remaining):
-        for proof in await find_proofs(engine, key, uid):
-            assert proof.holds
-            scopes[uid, proof.scope] += 1
-    expected = Counter(dict.fromkeys(((uid, "inference") for uid in gone), 1))
-    expected += Counter(dict.fromkeys(((uid, "input") for uid in without_input), 1))
+    """Check that certificates are true and verify, and that nothing of what they list is there."""
+    scopes, documents = await check_proofs(engine, key, gone, remaining=remaining)
     # the input of one that went later may have gone before it
-    assert {
-        uid_and_scope: n
-        for uid_and_scope, n in scopes.items()
-        if uid_and_scope[1] == "inference" or uid_and_scope[0] in remaining
-    } == (dict(expected))
-    erased = sum(document.document["erased"]["inferences"] for document in signed)
+    expected = Counter((uid, "inference") for uid in gone)
+    expected.update((uid, "input") for uid in without_input)
+    kept = set(remaining)
+    assert expected == {
+        (uid, scope): count
+        for (uid, scope), count in scopes.items()
+        if scope == "inference" or uid in kept
+    }
+    erased = sum(document["erased"]["inferences"] for document in documents)
     assert erased == scopes.total(), "certificates count what they do not list"
     with Blobs(settings) as blobs:
         verification = Verification(engine, Archive(blobs), trusted={key.id})
@@ -143,6 +125,33 @@ async def check_certificates(
         await until(lambda: _find_head_failures(verification, head), lambda wrongs: wrongs == [])
     again = Recheck(engine, [key])
     assert [there.reason async for there in again.find_failures(inventory(settings))] == []
+
+
+async def check_proofs(
+    engine: AsyncEngine, key: SigningKey, gone: Collection[UUID], *, remaining: Collection[UUID]
+) -> tuple[Counter[tuple[UUID, str]], Sequence[Mapping[str, Any]]]:
+    """Check that each deleted inference is in one certificate, and no other is; those that were
+    sent again may be in more. Return how often each part is in one, and the certificates."""
+    async with engine.connect() as connection:
+        ended = await find_erasures(connection, limit=10_000)
+        rows = await chain.list_certificates(connection, limit=10_000)
+    documents = {row.number: read_document(row.signed).document for row in rows}
+    erasures = {document["erasure"]["id"] for document in documents.values()}
+    states = Counter(erasure.state for erasure in ended)
+    assert states.keys() <= _CERTIFIED, states
+    missing = [item for item in ended if item.inferences and str(item.id) not in erasures]
+    assert not missing, f"no certificate: {missing}"
+    scopes, first = Counter[tuple[UUID, str]](), Counter[UUID]()
+    for uid in (*gone, *remaining):
+        for proof in await find_proofs(engine, key, uid):
+            assert proof.holds
+            scopes[uid, proof.scope] += 1
+            again = documents[proof.certificate]["erasure"]["cause"] == "erased_again"
+            if proof.scope == "inference" and not again:
+                first[uid] += 1
+    assert {uid for uid, scope in scopes if scope == "inference"} == set(gone)
+    assert first == dict.fromkeys(gone, 1)
+    return scopes, list(documents.values())
 
 
 async def _find_head_failures(verification: Verification, head: ChainHead) -> list[str]:

@@ -12,14 +12,18 @@ import httpx
 from tests.polling import until
 from tests.producer import START, Capture, capture
 
-from .world import make_policy
-
 DAYS = 5
 # Two that a policy is for, one that is to be erased by a filter, one by a subject, one kept.
 MODELS = ("expires", "loses-inputs", "asked", "subjects", "kept")
 SUBJECT = "camera-1"
 _OLD = START - timedelta(days=1, hours=12)
 _OLD_TEXT = _OLD.isoformat().replace("+00:00", "Z")
+
+
+def make_policy(inference: str, input: str = "") -> dict[str, Any]:
+    """The body of a policy with one rule."""
+    rule = {"name": "all", "keep_input": input or inference, "keep_inference": inference}
+    return {"rules": [rule]}
 
 
 def make_captures(numbers: range, models: Sequence[str] = MODELS) -> list[Capture]:
@@ -73,7 +77,7 @@ class Asking:
         """The answer's body."""
 
         async def ask() -> httpx.Response:
-            return await self.client.request(method, path, timeout=60, **more)
+            return await self.client.request(method, path, timeout=600, **more)
 
         answer = await until(ask, lambda response: response.status_code not in {412, 503})
         assert answer.is_success, answer.text
@@ -87,9 +91,10 @@ class Asking:
             "PUT", path, json=body | {"effective": "now", "token": preview["token"]}
         )
 
-    async def hold(self, name: str, model_id: str, **which: Any) -> None:
+    async def hold(self, name: str, model_id: str, **which: Any) -> dict[str, Any]:
         body = {"name": name, "reason": "a file", "model_id": model_id, **which}
         self.placed[name] = await self.call_api("POST", "/v1/holds", json=body)
+        return self.placed[name]
 
     async def release(self, name: str) -> None:
         path = f"/v1/holds/{self.placed[name]['id']}"
@@ -109,7 +114,7 @@ class Asking:
         await self.decide("loses-inputs", make_policy("P10000D", "P1DT12H"))
 
     @property
-    def script(self) -> list[Callable[[], Awaitable[None]]]:
+    def script(self) -> list[Callable[[], Awaitable[object]]]:
         """The steps to carry out during kills; at the end the same is in force as before."""
         return [
             lambda: self.erase("asked", filter=f"received_at < TIMESTAMP('{_OLD_TEXT}')"),

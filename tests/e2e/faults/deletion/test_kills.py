@@ -59,9 +59,7 @@ class Obstacles:
             counts = {"next": number + 1, "dead": number + 1}
             await connection.execute(kafka_partition.update().values(counts))
         self.letters += 1
-        await world.call_api(
-            "POST", "/v1/models/unheld/erasures", 202, json={"inference_ids": [id]}
-        )
+        await world.asking.erase("unheld", inference_ids=[id])
 
     async def lock_an_object(self) -> None:
         """A legal hold of S3 is in the way."""
@@ -77,7 +75,7 @@ class Obstacles:
 
     async def compare(self) -> None:
         """Compare the bucket with the index, beside the deletions."""
-        answer = await self.world.call_api("POST", "/v1/reconciliations", 202, json={})
+        answer = await self.world.asking.call_api("POST", "/v1/reconciliations", json={})
         self.reconciliations.append(answer["id"])
 
     async def check_end(self) -> None:
@@ -91,7 +89,8 @@ class Obstacles:
         for id in self.reconciliations:
 
             async def read_state(id: str = id) -> str:
-                return str((await world.call_api("GET", f"/v1/reconciliations/{id}", 200))["state"])
+                shown = await world.asking.call_api("GET", f"/v1/reconciliations/{id}")
+                return str(shown["state"])
 
             assert await until(read_state, lambda state: state in {"done", "failed"}) == "done"
 

@@ -3,23 +3,16 @@ ones come again with their blobs, holds are placed and released, and policies ch
 
 import asyncio
 import random
-import subprocess
-import sys
-from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
-from uuid import UUID
 
 import httpx
 import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.certify import chain
-from inference_store.erasure.certify.proofs import find_proofs
-from inference_store.erasure.log.keys import SigningKey, new_key
-from inference_store.erasure.log.signed_document import read_document
-from inference_store.erasure.progress.erasure import find_erasures
+from inference_store.erasure.log.keys import new_key
 from inference_store.index.accounting import Outcome
 from inference_store.index.tables import inference
 from tests.e2e.faults.books_close import (
@@ -37,9 +30,9 @@ from tests.servers.fixtures import unique
 from tests.servers.minio import S3
 from tests.servers.ports import free_port
 from tests.service_process import Service
-from tests.warm.process import COLD
+from tests.warm.process import COLD, run_command
 
-from .judging import check_versions
+from .judging import check_proofs, check_versions
 from .living import MODELS, SUBJECT, Asking, find_camera, is_input_gone, make_captures, survives
 from .world import wait_until_at_rest
 
@@ -200,49 +193,11 @@ async def check_deletions(
     expected_keys -= {survivor.key("data") for survivor in survivors if is_input_gone(survivor)}
     check_versions(s3, bucket, expected_keys)
     gone = {uid_of(capture, bucket) for capture in captures} - uids
-    await check_chain(engine, KEY, gone, survivors=uids)
-    verified = await asyncio.to_thread(verify, environment)
+    await check_proofs(engine, KEY, gone, remaining=uids)
+    verify = partial(run_command, "certificates", "verify", "--objects", "--head", seconds=600)
+    verified = await asyncio.to_thread(verify, environment=environment)
     assert verified.returncode == 0, verified.stdout + verified.stderr
     for erasure in asking.erasures:
         status = await asking.call_api("GET", f"/v1/erasures/{erasure}")
         assert status["state"] in {"certified", "partly_held"}
         assert status["inferences"] > 0
-
-
-async def check_chain(
-    engine: AsyncEngine, key: SigningKey, gone: set[UUID], *, survivors: set[UUID]
-) -> None:
-    """Check that each deleted inference has one certificate; those sent again may have more."""
-    async with engine.connect() as connection:
-        ended = await find_erasures(connection, limit=10_000)
-        rows = await chain.list_certificates(connection, limit=10_000)
-    documents = {row.number: read_document(row.signed).document["erasure"] for row in rows}
-    erasure_ids = {about["id"] for about in documents.values()}
-    assert {ended_erasure.state for ended_erasure in ended} <= {"certified", "partly_held"}
-    assert [
-        ended_erasure
-        for ended_erasure in ended
-        if ended_erasure.inferences and str(ended_erasure.id) not in erasure_ids
-    ] == []
-    certified = Counter[UUID]()
-    for uid in gone | survivors:
-        for proof in await find_proofs(engine, key, uid):
-            assert proof.holds
-            if proof.scope == "inference":
-                assert uid in gone, f"certificate {proof.certificate} is not true"
-                again = documents[proof.certificate]["cause"] == "erased_again"
-                certified[uid] += 0 if again else 1
-    assert {uid: certified[uid] for uid in gone} == dict.fromkeys(gone, 1)
-
-
-def verify(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run `certificates verify`, with a look again for every row and object."""
-    command = [sys.executable, "-m", "inference_store.cli.main", "certificates", "verify"]
-    return subprocess.run(
-        [*command, "--objects", "--head"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )

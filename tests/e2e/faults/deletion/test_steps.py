@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from tests.integration.retention.stored import Stored
+from tests.integration.waiting import count_lock_waiters
 from tests.polling import until
 from tests.servers.minio import MinioServer
 from tests.servers.postgres import PostgresServer
@@ -15,16 +16,8 @@ from tests.servers.server import Server
 from tests.service_process import Service
 
 from .judging import check_deletions
-from .world import (
-    INPUTS,
-    SWEPT,
-    World,
-    make_age_filter,
-    make_policy,
-    wait_for_answers,
-    wait_until_a_lock_is_awaited,
-    wait_until_stopped,
-)
+from .living import make_policy
+from .world import World, make_age_filter, wait_until_stopped
 
 pytestmark = pytest.mark.real_minio
 # Each as it is about to be done, and once again when some of it was done before.
@@ -41,15 +34,12 @@ STEPS = (
 every_step = pytest.mark.parametrize("step", STEPS)
 
 
-def add_number(step: str) -> str:
-    return step if ":" in step else f"{step}:1"
-
-
 async def start_stopped_at(world: World, step: str, *, is_requested: bool = True) -> Service:
     """A service that has stopped at the step."""
     if is_requested:
         await world.erase()
-    service = world.service(f"{add_number(step)}:stop")
+    numbered = step if ":" in step else f"{step}:1"
+    service = world.service(f"{numbered}:stop")
     await wait_until_stopped(service)
     return service
 
@@ -96,13 +86,15 @@ async def test_a_server_dies(
 async def test_a_hold_is_placed(world: World, step: str) -> None:
     """By a filter on what a policy takes, and by ids on every second of what was asked for."""
     service = await start_stopped_at(world, step)
-    placing = asyncio.create_task(world.hold("swept", filter=make_age_filter(99)))
+    placing = asyncio.create_task(
+        world.asking.hold("by a filter", "swept", filter=make_age_filter(99))
+    )
     also: list[Stored] = []
     if step.startswith("ledger."):
         # whoever is stopped has the turn: a batch may be gone whole before the hold has its own
-        await wait_until_a_lock_is_awaited(world.engine)
+        await until(lambda: count_lock_waiters(world.engine), bool)
         service.process.send_signal(SIGCONT)
-    answers = await wait_for_answers(placing)
+    answers = [await placing]
     there = await world.storing.stored()
     if not step.startswith("ledger."):
         also = [inference for inference in world.requested[1::2] if inference.uid in there]
@@ -130,14 +122,14 @@ async def test_policies_are_changed(world: World, step: str) -> None:
     service = await start_stopped_at(world, step, is_requested=False)
 
     async def change() -> None:
-        await world.decide(SWEPT, make_policy("P300D"))
-        await world.decide(INPUTS, make_policy("P15D"))
+        await world.asking.decide("swept", make_policy("P300D"))
+        await world.asking.decide("inputs", make_policy("P15D"))
 
     changing = asyncio.create_task(change())
     if step.startswith("ledger."):
-        await wait_until_a_lock_is_awaited(world.engine)
+        await until(lambda: count_lock_waiters(world.engine), bool)
         service.process.send_signal(SIGCONT)
-    await wait_for_answers(changing)
+    await changing
     service.process.send_signal(SIGCONT)
     await world.settled()
     await check_deletions(

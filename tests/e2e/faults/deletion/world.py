@@ -1,14 +1,12 @@
 """A small world in which all that deletes is at work at once: two policies, an erasure that was
 asked for, holds, objects that are shared, and a bucket that keeps versions and locks."""
 
-import asyncio
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from signal import SIGCONT
 from typing import Any
 
-import httpx
 import psutil
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -21,13 +19,7 @@ from tests.integration.retention.stored import METADATA_BLOB, Stored, Storing, a
 from tests.polling import until
 from tests.service_process import Service
 
-SWEPT, ASKED, INPUTS = "/v1/models/swept", "/v1/models/asked", "/v1/models/inputs"
-
-
-def make_policy(inference: str, input: str = "") -> dict[str, Any]:
-    """The body of a policy with one rule."""
-    rule = {"name": "all", "keep_input": input or inference, "keep_inference": inference}
-    return {"rules": [rule]}
+from .living import Asking, make_policy
 
 
 def make_age_filter(days: float) -> str:
@@ -41,7 +33,7 @@ class World:
 
     storing: Storing
     settings: RetentionSettings
-    client: httpx.AsyncClient
+    asking: Asking
     key: SigningKey
     folder: Path
     whole: list[Stored] = field(default_factory=list)
@@ -66,8 +58,8 @@ class World:
         for name in ("swept", "asked", "inputs", "unheld"):
             self.models[name] = await self.storing.model(name)
         self.untouched = await self.storing.inferences(self.models["asked"], 2, ago(days=1))
-        for path, body in ((SWEPT, make_policy("P50D")), (INPUTS, make_policy("P10000D", "P10D"))):
-            await self.decide(path, body)
+        await self.asking.decide("swept", make_policy("P50D"))
+        await self.asking.decide("inputs", make_policy("P10000D", "P10D"))
 
     async def add(self, number: int = 0, *, few: bool = False) -> None:
         """Store inferences of all kinds, and place their holds.
@@ -100,33 +92,13 @@ class World:
         self.requested += requested
         self.held += [held_swept, held_first, held_second, sharer]
 
-    async def decide(self, path: str, body: dict[str, Any]) -> None:
-        """Set a policy that begins at once."""
-        path = f"{path}/retention-policy"
-        preview = await self.call_api("POST", f"{path}/preview", 200, json=body)
-        more = {"effective": "now", "token": preview["token"]}
-        await self.call_api("PUT", path, 200, json=body | more)
-
-    async def hold(
-        self, model_id: str, *these: Stored, filter: str | None = None
-    ) -> dict[str, Any]:
-        """Place a hold; what the api answers."""
-        body: dict[str, Any] = {"name": "a hold", "reason": "a file", "model_id": model_id}
+    async def hold(self, model_id: str, *these: Stored) -> dict[str, Any]:
         ids = [f"uid:{stored.uid}" for stored in these]
-        body |= {"inference_ids": ids} if filter is None else {"filter": filter}
-        return await self.call_api("POST", "/v1/holds", 201, json=body)
+        return await self.asking.hold("a hold", model_id, inference_ids=ids)
 
-    async def erase(self) -> dict[str, Any]:
+    async def erase(self) -> None:
         """Ask for the erasure, by a filter."""
-        return await self.call_api(
-            "POST", f"{ASKED}/erasures", 202, json={"filter": make_age_filter(10)}
-        )
-
-    async def call_api(self, method: str, path: str, status: int, **more: Any) -> dict[str, Any]:
-        """Return what the api answers. Raise AssertionError for another status."""
-        answer = await self.client.request(method, path, timeout=120, **more)
-        assert answer.status_code == status, answer.text
-        return dict(answer.json())
+        await self.asking.erase("asked", filter=make_age_filter(10))
 
     def service(self, failpoint: str | None = None) -> Service:
         """Start one more replica of the retention service."""
@@ -151,7 +123,6 @@ class World:
             service.stop()
 
     async def settled(self) -> None:
-        """Wait until all is done."""
         await wait_until_at_rest(self.engine)
 
 
@@ -183,19 +154,3 @@ async def wait_until_stopped(service: Service) -> None:
         return bool(status == psutil.STATUS_STOPPED) or '"held_up"' in service.text
 
     await until(stopped, bool)
-
-
-async def wait_until_a_lock_is_awaited(engine: AsyncEngine) -> None:
-    """Wait until a session waits for an advisory lock."""
-    query = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory'"
-
-    async def waiting() -> int:
-        async with engine.connect() as connection:
-            return int(await connection.scalar(text(query)) or 0)
-
-    await until(waiting, lambda count: count > 0)
-
-
-async def wait_for_answers(*tasks: asyncio.Task[Any]) -> list[Any]:
-    """Wait for the tasks, and return their answers."""
-    return list(await asyncio.wait_for(asyncio.gather(*tasks), 180))

@@ -1,26 +1,27 @@
 """The chain over the audit on a real Postgres: whatever is done to it behind our back is found."""
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import func, select, text, true
+from sqlalchemy import func, select, text, true, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import Action, Who
 from inference_store.erasure import audit_chain
 from inference_store.erasure.audit_chain import Verdict
+from inference_store.erasure.audit_chain.hashes import DETAIL, FIXED, hash_link, hash_values
+from inference_store.erasure.certify.audit_checkpoints import CheckpointCheck
 from inference_store.erasure.log.hash_chain import Link
 from inference_store.index.audit import note
-from inference_store.index.tables import audit, audit_link
+from inference_store.index.tables import audit, audit_head, audit_link
 
 _ADA = Who("key:ada", "192.0.2.1")
 _UIDS = [UUID(int=number) for number in range(1, 21)]
-_UNGUARDED = [f"ALTER TABLE {table} DISABLE TRIGGER USER" for table in
-              ("audit", "audit_link", "audit_checkpoint")]  # fmt: skip
 
 
 async def _write(engine: AsyncEngine, *uids: UUID, link: bool = True) -> None:
@@ -33,16 +34,23 @@ async def _write(engine: AsyncEngine, *uids: UUID, link: bool = True) -> None:
                 pass
 
 
-async def _verify_chain(engine: AsyncEngine) -> Verdict:
+async def verify_chain(
+    engine: AsyncEngine, *copies: dict[str, Any], anchors: Sequence[Link] = ()
+) -> Verdict:
     async with engine.connect() as connection:
         await connection.execution_options(isolation_level="REPEATABLE READ")
-        return await audit_chain.verify(connection)
+        check = await CheckpointCheck.of(connection)
+        return await audit_chain.verify(connection, check, copies=copies, anchors=anchors)
 
 
-async def _tamper(engine: AsyncEngine, *statements: str) -> None:
+async def tamper(engine: AsyncEngine, *statements: str) -> None:
     """Change rows as the owner of the tables can."""
+    guards = [
+        f"ALTER TABLE {table} DISABLE TRIGGER USER"
+        for table in ("audit", "audit_link", "audit_checkpoint")
+    ]
     async with engine.begin() as connection:
-        for statement in (*_UNGUARDED, *statements):
+        for statement in (*guards, *statements):
             await connection.execute(text(statement))
 
 
@@ -55,10 +63,10 @@ async def _make_checkpoint(connection: AsyncConnection) -> int | None:
 
 
 async def test_an_unchanged_chain_verifies(engine: AsyncEngine) -> None:
-    assert (await _verify_chain(engine)).failures == []
+    assert (await verify_chain(engine)).failures == []
     await _write(engine, *_UIDS)
     await _write(engine, *_UIDS[:3], link=False)
-    verdict = await _verify_chain(engine)
+    verdict = await verify_chain(engine)
     assert verdict.failures == []
     assert (verdict.first, verdict.end.number, verdict.linked, verdict.unlinked) == (1, 20, 20, 3)
 
@@ -107,14 +115,19 @@ _TAMPERED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", _TAMPERED)
-async def test_what_was_done_is_found(engine: AsyncEngine, name: str) -> None:
+async def test_what_was_done_is_found(engine: AsyncEngine) -> None:
     await _write(engine, *_UIDS)
-    statement, number, words = _TAMPERED[name]
-    await _tamper(engine, *statement.split(";"))
-    faults = (await _verify_chain(engine)).failures
-    assert [fault.number for fault in faults][:1] == [number], faults
-    assert any(words in fault.reason for fault in faults), faults
+    await tamper(engine)
+    for name, (statements, number, words) in _TAMPERED.items():
+        async with engine.connect() as connection:
+            await connection.execution_options(isolation_level="REPEATABLE READ")
+            for statement in statements.split(";"):
+                await connection.execute(text(statement))
+            faults = (await audit_chain.verify(connection)).failures
+            await connection.rollback()
+        assert [fault.number for fault in faults][:1] == [number], (name, faults)
+        assert any(words in fault.reason for fault in faults), (name, faults)
+    assert (await verify_chain(engine)).failures == []
 
 
 async def test_a_tail_cut_with_its_head_is_found_by_a_checkpoint(engine: AsyncEngine) -> None:
@@ -122,15 +135,15 @@ async def test_a_tail_cut_with_its_head_is_found_by_a_checkpoint(engine: AsyncEn
     async with engine.begin() as connection:
         assert await _make_checkpoint(connection) == 20
         assert await _make_checkpoint(connection) is None
-    assert (await _verify_chain(engine)).failures == []
-    await _tamper(
+    assert (await verify_chain(engine)).failures == []
+    await tamper(
         engine,
         "DELETE FROM audit WHERE number > 15",
         "DELETE FROM audit_link WHERE number > 15",
         "UPDATE audit_head SET (number, hash) = (SELECT number, hash FROM audit_link"
         " ORDER BY number DESC LIMIT 1)",
     )
-    [fault] = (await _verify_chain(engine)).failures
+    [fault] = (await verify_chain(engine)).failures
     assert fault.number == 20
     assert "beyond the chain's end" in fault.reason
 
@@ -139,7 +152,7 @@ async def test_a_checkpoint_reveals_a_replaced_chain(engine: AsyncEngine) -> Non
     await _write(engine, *_UIDS)
     async with engine.begin() as connection:
         await _make_checkpoint(connection)
-    await _tamper(
+    await tamper(
         engine,
         "DELETE FROM audit WHERE number = 5",
         "DELETE FROM audit_link",
@@ -147,31 +160,31 @@ async def test_a_checkpoint_reveals_a_replaced_chain(engine: AsyncEngine) -> Non
         "UPDATE audit_head SET number = 0, hash = decode(repeat('00', 32), 'hex')",
     )
     await _write(engine, uuid4())
-    [fault] = (await _verify_chain(engine)).failures
+    [fault] = (await verify_chain(engine)).failures
     assert "made again" in fault.reason
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "UPDATE audit SET actor = 'key:eve' WHERE number = 5",
-        "UPDATE audit SET uid = NULL, detail = '{}' WHERE number = 5",
-        "UPDATE audit SET uid = NULL, detail = '{}', taken_by = 1, actor = 'x' WHERE number = 5",
-        "DELETE FROM audit WHERE number = 5",
-        "DELETE FROM audit_link WHERE number = 5",
-        "UPDATE audit_link SET hash = '\\x00' WHERE number = 5",
-        "UPDATE audit_checkpoint SET number = 3",
-        "DELETE FROM audit_checkpoint",
-    ],
+_REFUSED = (
+    "UPDATE audit SET actor = 'key:eve' WHERE number = 5",
+    "UPDATE audit SET uid = NULL, detail = '{}' WHERE number = 5",
+    "UPDATE audit SET uid = NULL, detail = '{}', taken_by = 1, actor = 'x' WHERE number = 5",
+    "DELETE FROM audit WHERE number = 5",
+    "DELETE FROM audit_link WHERE number = 5",
+    "UPDATE audit_link SET hash = '\\x00' WHERE number = 5",
+    "UPDATE audit_checkpoint SET number = 3",
+    "DELETE FROM audit_checkpoint",
 )
-async def test_postgres_refuses_it_in_the_first_place(engine: AsyncEngine, statement: str) -> None:
+
+
+async def test_postgres_refuses_it_in_the_first_place(engine: AsyncEngine) -> None:
     await _write(engine, *_UIDS)
     async with engine.begin() as connection:
         await _make_checkpoint(connection)
-    with pytest.raises(DBAPIError, match="append-only"):
-        async with engine.begin() as connection:
-            await connection.execute(text(statement))
-    assert (await _verify_chain(engine)).failures == []
+    for statement in _REFUSED:
+        with pytest.raises(DBAPIError, match="append-only"):
+            async with engine.begin() as connection:
+                await connection.execute(text(statement))
+    assert (await verify_chain(engine)).failures == []
 
 
 async def test_values_removed_by_an_erasure_are_no_fault(engine: AsyncEngine) -> None:
@@ -182,7 +195,7 @@ async def test_values_removed_by_an_erasure_are_no_fault(engine: AsyncEngine) ->
         assert await audit_chain.redact_values(connection, erasure, uids=_UIDS[:2]) == 3
         assert await audit_chain.redact_values(connection, erasure, uids=_UIDS[:2]) == 0
     await _write(engine)
-    verdict = await _verify_chain(engine)
+    verdict = await verify_chain(engine)
     assert verdict.failures == []
     assert (verdict.linked, verdict.redacted) == (24, 3)
     async with engine.connect() as connection:
@@ -206,8 +219,8 @@ async def test_the_record_of_taken_values_cannot_be_removed(engine: AsyncEngine)
     async with engine.begin() as connection:
         await audit_chain.redact_values(connection, uuid4(), uids=_UIDS[:2])
     await _write(engine)
-    await _tamper(engine, "DELETE FROM audit WHERE action = 'audit_values_taken'")
-    numbers = {fault.number: fault.reason for fault in (await _verify_chain(engine)).failures}
+    await tamper(engine, "DELETE FROM audit WHERE action = 'audit_values_taken'")
+    numbers = {fault.number: fault.reason for fault in (await verify_chain(engine)).failures}
     assert set(numbers) == {1, 2, 21}
 
 
@@ -243,7 +256,7 @@ async def test_redacts_a_subject_mentioned_with_key_and_value(engine: AsyncEngin
         remaining = (await connection.execute(query)).scalars().all()
     assert remaining == [{}, {}, entries[2], entries[3], {}]
     await _write(engine)
-    assert (await _verify_chain(engine)).failures == []
+    assert (await verify_chain(engine)).failures == []
 
 
 async def test_retention_leaves_a_checkpoint_where_it_cuts(engine: AsyncEngine) -> None:
@@ -260,11 +273,11 @@ async def test_retention_leaves_a_checkpoint_where_it_cuts(engine: AsyncEngine) 
                 connection, older_than_seconds=4.5 * 86400, limit=3
             )
             assert cut == expected
-    verdict = await _verify_chain(engine)
+    verdict = await verify_chain(engine)
     assert verdict.failures == []
     assert (verdict.first, verdict.end.number, verdict.checkpoints) == (6, 10, 1)
-    await _tamper(engine, "DELETE FROM audit_checkpoint")
-    assert {fault.number for fault in (await _verify_chain(engine)).failures} == {5, 6}
+    await tamper(engine, "DELETE FROM audit_checkpoint")
+    assert {fault.number for fault in (await verify_chain(engine)).failures} == {5, 6}
 
 
 async def test_two_writers_and_readers_in_between_make_one_chain(engine: AsyncEngine) -> None:
@@ -281,7 +294,7 @@ async def test_two_writers_and_readers_in_between_make_one_chain(engine: AsyncEn
 
     await asyncio.gather(link(), link(), write(1000), write(2000), write(3000))
     await _write(engine)
-    verdict = await _verify_chain(engine)
+    verdict = await verify_chain(engine)
     assert verdict.failures == []
     assert (verdict.linked, verdict.redacted, verdict.unlinked) == (91, 45, 0)
 
@@ -294,7 +307,7 @@ async def test_a_restored_backup_continues_after_the_entries_it_lacks(engine: As
         for _ in range(2):
             await audit_chain.apply_checkpoint(connection, body, datetime.now(UTC), "retention")
     await _write(engine, *_UIDS[:3])
-    verdict = await _verify_chain(engine)
+    verdict = await verify_chain(engine)
     assert (verdict.end.number, verdict.linked, verdict.checkpoints) == (30_003, 23, 1)
     [fault] = verdict.failures
     assert fault.number == 21
@@ -308,15 +321,70 @@ async def test_a_restored_backup_continues_after_the_entries_it_lacks(engine: As
                 await audit_chain.prune_entries(connection, older_than_seconds=0, limit=8)
             )
     assert pruned == [8, 8, 7, 0, 0]
-    assert (await _verify_chain(engine)).failures == []
+    assert (await verify_chain(engine)).failures == []
 
 
 async def test_a_copy_kept_elsewhere_reveals_a_replaced_chain(engine: AsyncEngine) -> None:
     await _write(engine, *_UIDS)
-    async with engine.connect() as connection:
-        await connection.execution_options(isolation_level="REPEATABLE READ")
-        good = [(await audit_chain.verify(connection)).end]
-        assert (await audit_chain.verify(connection, anchors=good)).failures == []
-        for anchor, words in ((Link(20, b"x" * 32), "made again"), (Link(21, b"x" * 32), "beyond")):
-            [fault] = (await audit_chain.verify(connection, anchors=[anchor])).failures
-            assert words in fault.reason
+    good = (await verify_chain(engine)).end
+    assert (await verify_chain(engine, anchors=[good])).failures == []
+    for anchor, words in ((Link(20, b"x" * 32), "made again"), (Link(21, b"x" * 32), "beyond")):
+        [fault] = (await verify_chain(engine, anchors=[anchor])).failures
+        assert words in fault.reason
+
+
+LAST = 8
+
+
+@pytest.fixture
+async def linked(engine: AsyncEngine) -> AsyncEngine:
+    """Write eight entries to the chain, and remove their guards."""
+    uids = [UUID(int=number) for number in range(LAST)]
+    async with engine.begin() as connection:
+        await note(connection, Who("key:ada", None), Action.DATA_READ, uids=uids)
+        await audit_chain.link_entries(connection, limit=LAST)
+    await tamper(engine)
+    return engine
+
+
+async def rewrite(connection: AsyncConnection, number: int) -> None:
+    """Give an entry another actor, and its link the hash that it would have had."""
+    forged = update(audit).where(audit.c.number == number).values(actor="key:eve")
+    await connection.execute(forged)
+    before = select(audit_link.c.hash).where(audit_link.c.number == number - 1)
+    entry = select(*FIXED, audit.c.uid, DETAIL, audit_link.c.salt)
+    entry = entry.join_from(audit, audit_link, audit_link.c.entry == audit.c.id)
+    row = (await connection.execute(entry.where(audit.c.number == number))).one()
+    values = hash_values(row.salt, row.uid, row.written)
+    hash = hash_link(Link(number - 1, (await connection.execute(before)).scalar_one()), row, values)
+    link = update(audit_link).where(audit_link.c.number == number)
+    await connection.execute(link.values(values_hash=values, hash=hash))
+
+
+async def find_faults(engine: AsyncEngine, *anchors: Link) -> list[int | None]:
+    return [fault.number for fault in (await verify_chain(engine, anchors=anchors)).failures]
+
+
+async def test_the_link_behind_it_no_longer_fits(linked: AsyncEngine) -> None:
+    assert await find_faults(linked) == []
+    async with linked.begin() as connection:
+        await rewrite(connection, 5)
+    assert await find_faults(linked) == [6]
+
+
+async def test_rewriting_all_later_links_leaves_only_the_head_wrong(linked: AsyncEngine) -> None:
+    async with linked.begin() as connection:
+        for number in range(5, LAST + 1):
+            await rewrite(connection, number)
+    assert await find_faults(linked) == [LAST + 1]
+
+
+async def test_with_the_head_too_it_takes_a_checkpoint_to_find_it(linked: AsyncEngine) -> None:
+    async with linked.begin() as connection:
+        for number in range(5, LAST + 1):
+            await rewrite(connection, number)
+        last = select(audit_link.c.hash).where(audit_link.c.number == LAST).scalar_subquery()
+        anchor = (await connection.execute(select(audit_head.c.hash))).scalar_one()
+        await connection.execute(update(audit_head).values(hash=last))
+    assert await find_faults(linked) == []
+    assert await find_faults(linked, Link(LAST, anchor)) == [LAST]

@@ -1,6 +1,5 @@
 """A ledger on a real database and a real bucket, and databases that are older backups of it."""
 
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -8,13 +7,12 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure.ledger import Body, Kind, Ledger
+from inference_store.erasure.ledger import KINDS, Body, Kind, Ledger
 from inference_store.objects import Blobs
-from inference_store.platform.settings import RetentionSettings
 from tests.integration.backups import Restore, backup, restore
-from tests.servers.minio import S3
+from tests.integration.retention.conftest import blobs, settings
 
-__all__ = ["Restore", "backup", "restore"]
+__all__ = ["Restore", "backup", "blobs", "restore", "settings"]
 
 PREFIX = "ledger/"
 
@@ -26,35 +24,14 @@ async def note_down(connection: AsyncConnection, body: Body, _: datetime, actor:
     return f"{actor} said {body['word']}"
 
 
-KINDS = (
+OWN_KINDS = (
     Kind("word", "A word was said.", note_down),
     Kind("unrehearsed", "A word was said, untried.", note_down, rehearsed=False),
 )
 
 
-@pytest.fixture
-def settings(database: str, minio_server: S3, bucket: str) -> RetentionSettings:
-    return RetentionSettings.model_validate(
-        {
-            "postgres_dsn": database,
-            "s3_endpoint": minio_server.endpoint,
-            "s3_access_key": minio_server.access_key,
-            "s3_secret_key": minio_server.secret_key,
-            "s3_bucket": bucket,
-        }
-    )
-
-
-@pytest.fixture
-def blobs(settings: RetentionSettings) -> Iterator[Blobs]:
-    with Blobs(settings) as opened:
-        yield opened
-
-
 def make_ledger(engine: AsyncEngine, blobs: Blobs, **more: Any) -> Ledger:
-    from inference_store.erasure.ledger import KINDS as ALL  # noqa: PLC0415  (the name is ours here)
-
-    return Ledger(engine, blobs, prefix=PREFIX, kinds=(*ALL, *KINDS), **more)
+    return Ledger(engine, blobs, prefix=PREFIX, kinds=(*KINDS, *OWN_KINDS), **more)
 
 
 @pytest.fixture

@@ -1,24 +1,27 @@
 """An older backup of Postgres is recognised, and gets what came since by a replay."""
 
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.access import Action
+from inference_store.erasure import holds
 from inference_store.erasure.ledger import Entry, Ledger, LedgerWatch, Note
 from inference_store.inference.errors import LedgerDiverged
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
+from inference_store.query.cql2 import parse
 from tests.integration.backups import Backup, Restore
 
 from .conftest import PREFIX, list_words, make_ledger, read_head
 
 
 async def test_a_restored_backup_refuses_until_it_was_replayed(
-    ledger: Ledger,
-    blobs: Blobs,
-    backup: Backup,
-    restore: Restore,
+    ledger: Ledger, blobs: Blobs, backup: Backup, restore: Restore
 ) -> None:
     await ledger.write("word", {"word": "before"}, actor="a")
     older = await restore(backup())
@@ -105,11 +108,13 @@ async def test_the_ledger_of_another_store_is_refused(
         await make_ledger(empty, blobs).compare()
 
 
-async def test_an_entry_that_was_changed_is_not_replayed(
+async def test_an_entry_of_an_unknown_kind_or_that_was_changed_is_not_replayed(
     ledger: Ledger, blobs: Blobs, backup: Backup, restore: Restore
 ) -> None:
     older = await restore(backup())
     await ledger.write("word", {"word": "one"}, actor="a")
+    with pytest.raises(LedgerDiverged, match="'word', which this version does not know"):
+        await Ledger(older, blobs, prefix=PREFIX).replay()
     key = StorageKey(blobs.buckets.default, f"{PREFIX}0000000001")
     changed = blobs.get(key, limit=10_000).replace(b'"one"', b'"two"')
     blobs.put(key, changed, content_type="application/json")
@@ -119,10 +124,46 @@ async def test_an_entry_that_was_changed_is_not_replayed(
     assert await read_head(older) == 0
 
 
-async def test_reports_an_unknown_kind(
-    ledger: Ledger, blobs: Blobs, backup: Backup, restore: Restore
+async def _make_body(engine: AsyncEngine, **changes: Any) -> dict[str, Any]:
+    async with engine.connect() as connection:
+        hold_filter = await holds.build_filter(
+            connection, None, holds.HoldCriteria(filter=parse("ok"))
+        )
+    body = {"id": str(uuid4()), "name": "one", "reason": "a file", "model_id": "new-model"}
+    values = {"filter": hold_filter.text, "inference_ids": None, "until": None, "revision": 1}
+    return body | values | changes
+
+
+async def test_a_replay_places_changes_and_releases_them_again(
+    ledger: Ledger, engine: AsyncEngine, blobs: Blobs, backup: Callable[[], bytes], restore: Restore
 ) -> None:
+    """This includes a hold of a model that the backup does not know."""
+    before = await _make_body(engine, name="before", model_id=None)
+    await ledger.write("hold_placed", before, actor="a")
     older = await restore(backup())
-    await ledger.write("word", {"word": "one"}, actor="a")
-    with pytest.raises(LedgerDiverged, match="'word', which this version does not know"):
-        await Ledger(older, blobs, prefix=PREFIX).replay()
+    since, over = await _make_body(engine), await _make_body(engine, name="over")
+    for body in (since, over):
+        await ledger.write("hold_placed", body, actor="a")
+    until = "2099-01-01T00:00:00+00:00"
+    changed = since | {"revision": 2, "reason": "another", "until": until}
+    await ledger.write("hold_changed", changed, actor="b")
+    for body in (before, over):
+        gone = {"id": body["id"], "reason": "closed", "revision": 2}
+        await ledger.write("hold_released", gone, actor="c")
+    async with engine.connect() as connection:
+        there = await holds.list_holds(connection)
+    same = make_ledger(older, blobs)
+    assert await same.replay() == 5
+    async with older.connect() as connection:
+        again = await holds.list_holds(connection)
+        in_force = await holds.list_in_force(connection)
+        changes = await holds.list_revisions(connection, again[0].id)
+    names = [
+        *("id", "name", "reason", "filter", "until", "placed_by", "placed_at", "released_by"),
+        *("released_at", "release_reason", "revision"),
+    ]
+    assert [[getattr(placed_hold, name) for name in names] for placed_hold in again] == [
+        [getattr(placed_hold, name) for name in names] for placed_hold in there
+    ]
+    assert [hold.name for hold in in_force] == ["one"]
+    assert len(changes) == 2

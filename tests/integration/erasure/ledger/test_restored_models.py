@@ -33,12 +33,7 @@ async def set_policy(ledger: Ledger, model_id: str) -> None:
 
 
 async def test_a_replay_removes_empty_models_and_policies_of_full_ones(
-    ledger: Ledger,
-    engine: AsyncEngine,
-    blobs: Blobs,
-    bucket: str,
-    backup: Backup,
-    restore: Restore,
+    ledger: Ledger, engine: AsyncEngine, blobs: Blobs, bucket: str, backup: Backup, restore: Restore
 ) -> None:
     names = ("empty", "full")
     async with engine.begin() as connection:

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from signal import SIGKILL
 from typing import Any
 
 import httpx
@@ -17,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.cli.closed_pipe import CLOSED_PIPE
 from inference_store.platform.failpoints import FAILPOINTS
 from tests.integration.backups import Backup, Restore, backup, restore
+from tests.kill_chain import KillChain, chain_kills
 from tests.polling import until
 from tests.servers.fixtures import MakeEnvironment
 from tests.servers.ports import free_port
@@ -70,7 +70,7 @@ async def test_services_wait_until_a_restored_backup_was_given_what_came_since(
     dump = backup()
     api, address = start_api(environment, tmp_path)
     api.wait_ready()
-    async with httpx.AsyncClient(base_url=address, timeout=120) as client:
+    async with httpx.AsyncClient(base_url=address, timeout=600) as client:
         assert (await client.put("/v1/models/m", json={})).status_code == 201
         assert (await client.put(POLICY, json=POLICY_BODY)).status_code == 200
     api.stop()
@@ -102,7 +102,7 @@ async def test_services_wait_until_a_restored_backup_was_given_what_came_since(
             )
             assert not answer["ready"]
             assert service.metrics("ledger_apart") == 1
-        async with httpx.AsyncClient(base_url=address, timeout=120) as client:
+        async with httpx.AsyncClient(base_url=address, timeout=600) as client:
             refused = await client.get("/v1/models")
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
             assert refused.json()["type"] == "/docs/errors#ledger-apart"
@@ -121,31 +121,38 @@ async def test_services_wait_until_a_restored_backup_was_given_what_came_since(
 
 
 @pytest.mark.kills
-@pytest.mark.parametrize("failpoint", LEDGER_FAILPOINTS)
+# from the last on: each process first finishes what the one before it left, and passes what
+# follows in the list
+@chain_kills(LEDGER_FAILPOINTS[::-1])
 async def test_a_kill_in_a_write_is_harmless(
-    service_environment: MakeEnvironment, engine: AsyncEngine, tmp_path: Path, failpoint: str
+    service_environment: MakeEnvironment, engine: AsyncEngine, tmp_path: Path, kills: KillChain
 ) -> None:
     environment = service_environment()
-    failing, address = start_api(environment | {"INFERENCE_STORE_FAILPOINT": failpoint}, tmp_path)
-    failing.wait_ready()
-    async with httpx.AsyncClient(base_url=address, timeout=120) as client:
-        assert (await client.put("/v1/models/m", json={})).status_code == 201
-        with pytest.raises(httpx.TransportError):
-            await client.put(POLICY, json=POLICY_BODY)
-    assert failing.process.wait(180) == 128 + SIGKILL, failing.text
-    is_there = failpoint in {"ledger.put.after", "ledger.effect.before", "ledger.effect.after"}
+    revisions = {}
+    for number, kill in enumerate(kills):
+        failing, address = start_api(environment | {"INFERENCE_STORE_FAILPOINT": kill}, tmp_path)
+        failing.wait_ready()
+        model = f"/v1/models/m{number}"
+        async with httpx.AsyncClient(base_url=address, timeout=600) as client:
+            assert (await client.put(model, json={})).status_code == 201
+            with pytest.raises(httpx.TransportError):
+                await client.put(f"{model}/retention-policy", json=POLICY_BODY)
+        await kills.wait_until_killed(failing)
+        is_there = kill in {"ledger.put.after", "ledger.effect.before", "ledger.effect.after"}
+        revisions[model] = 1 if is_there else 0
     api, address = start_api(environment, tmp_path)
     try:
         api.wait_ready()
-        async with httpx.AsyncClient(base_url=address, timeout=120) as client:
-            answer = await client.get(POLICY)
-            assert answer.status_code == (200 if is_there else 404)
-            again = await client.put(POLICY, json=POLICY_BODY)
-            assert again.json()["revision"] == (2 if is_there else 1)
+        async with httpx.AsyncClient(base_url=address, timeout=600) as client:
+            for model, revision in revisions.items():
+                answer = await client.get(f"{model}/retention-policy")
+                assert answer.status_code == (200 if revision else 404), model
+                again = await client.put(f"{model}/retention-policy", json=POLICY_BODY)
+                assert again.json()["revision"] == revision + 1, model
     finally:
         api.stop()
     async with engine.connect() as connection:
         head = await connection.scalar(text("SELECT number FROM ledger_head"))
         count = text("SELECT count(*) FROM audit WHERE action = 'policy_set'")
         audited = await connection.scalar(count)
-    assert head == audited == (2 if is_there else 1)
+    assert head == audited == sum(revisions.values()) + len(revisions)

@@ -21,6 +21,8 @@ from inference_store.erasure.select import time_partitions
 from inference_store.index import partitions
 from inference_store.index.tables import blob_reference, partition_span
 from inference_store.inference.events import uid_floor
+from tests.integration.waiting import count_lock_waiters
+from tests.polling import until
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 UID = uid_floor(AT)
@@ -59,8 +61,8 @@ async def test_waits_for_a_writer_that_came_first(engine: AsyncEngine) -> None:
     await ready.wait()
     await mark(engine)
     claiming = asyncio.create_task(claim(engine))
-    done, _ = await asyncio.wait([claiming], timeout=0.2)
-    assert not done
+    await until(lambda: count_lock_waiters(engine), lambda count: count == 1)
+    assert not claiming.done()
     go.set()
     assert await writing
     assert await claiming == frozenset()

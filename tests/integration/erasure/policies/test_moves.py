@@ -3,7 +3,6 @@
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -83,36 +82,34 @@ async def test_without_a_grace_it_counts_at_once_and_a_missing_model_is_register
         assert (await registrations.get(connection, "later")).project_id == "new"
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "default", "undercut"),
-    [
-        (None, make_minimum_age(None), None, False),
-        (make_minimum_age("P30D"), make_minimum_age("P30D"), None, False),
-        (make_minimum_age("P30D"), make_minimum_age("P31D"), None, False),
-        (make_minimum_age("P30D"), make_minimum_age("P29D"), None, True),
-        (make_minimum_age("P30D"), None, None, True),
-        # another that binds as long stays
-        (make_minimum_age("P30D"), None, make_minimum_age("P60D"), False),
-        (None, make_minimum_age(None), make_minimum_age("P60D"), False),
-        # its own rules go against all of them
-        (None, make_minimum_age(None, undercuts_minimum_age=True), make_minimum_age("P60D"), True),
-        (None, make_minimum_age(None, undercuts_minimum_age=True), None, False),
-    ],
+_UNDERCUTTING = make_minimum_age(None, undercuts_minimum_age=True)
+# Of the project that is left, of the new one, and of all; whether a minimum age is undercut.
+_MINIMUM_AGES = (
+    (None, make_minimum_age(None), None, False),
+    (make_minimum_age("P30D"), make_minimum_age("P30D"), None, False),
+    (make_minimum_age("P30D"), make_minimum_age("P31D"), None, False),
+    (make_minimum_age("P30D"), make_minimum_age("P29D"), None, True),
+    (make_minimum_age("P30D"), None, None, True),
+    # another that binds as long stays
+    (make_minimum_age("P30D"), None, make_minimum_age("P60D"), False),
+    (None, make_minimum_age(None), make_minimum_age("P60D"), False),
+    # its own rules go against all of them
+    (None, _UNDERCUTTING, make_minimum_age("P60D"), True),
+    (None, _UNDERCUTTING, None, False),
 )
-async def test_a_minimum_age_that_binds_is_not_left_unnoticed(
-    engine: AsyncEngine,
-    old: RetentionPolicy | None,
-    new: RetentionPolicy | None,
-    default: RetentionPolicy | None,
-    undercut: bool,
-) -> None:
-    async with engine.begin() as connection:
-        model = await register_in_old(connection)
-        for of, minimum in ((OLD, old), (NEW, new), (DEFAULT, default)):
-            if minimum is not None:
-                await put(connection, of, minimum)
-        assert await policies.is_minimum_undercut(connection, model, "new") is undercut
-        assert await policies.is_minimum_undercut(connection, model, "old") is False
+
+
+async def test_a_minimum_age_that_binds_is_not_left_unnoticed(engine: AsyncEngine) -> None:
+    for *minimum_ages, undercut in _MINIMUM_AGES:
+        async with engine.connect() as connection:
+            model = await register_in_old(connection)
+            for of, minimum in zip((OLD, NEW, DEFAULT), minimum_ages, strict=True):
+                if minimum is not None:
+                    await put(connection, of, minimum)
+            for project, expected in (("new", undercut), ("old", False)):
+                found = await policies.is_minimum_undercut(connection, model, project)
+                assert found is expected, (minimum_ages, project)
+            await connection.rollback()
 
 
 async def test_a_minimum_age_that_waits_there_may_be_taken_back(engine: AsyncEngine) -> None:

@@ -1,0 +1,293 @@
+"""Each kind of our own records has its own retention; what is to be decided or done stays."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+from sqlalchemy import func, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from inference_store.access import Action, Who
+from inference_store.erasure import audit_chain
+from inference_store.erasure.audit_chain import unsigned
+from inference_store.erasure.certify import chain
+from inference_store.erasure.certify.audit_checkpoints import CheckpointCheck
+from inference_store.erasure.housekeeping.record_kinds import RECORD_KINDS
+from inference_store.erasure.ledger import Ledger
+from inference_store.erasure.log import key_documents
+from inference_store.erasure.log.key_documents import make_key_document
+from inference_store.erasure.log.keys import new_key
+from inference_store.erasure.log.signed_document import sign_document
+from inference_store.erasure.select.overdue import Overdue
+from inference_store.index import accounting
+from inference_store.index.accounting import PartitionId, list_accounts
+from inference_store.index.audit import note
+from inference_store.index.tables import (
+    audit,
+    audit_checkpoint,
+    dead_letter,
+    erasure,
+    outdated_count,
+    partition_count,
+    reconciliation,
+    reconciliation_finding,
+    retention_run,
+)
+from inference_store.objects import Blobs
+from inference_store.platform.metrics import PRUNED
+from inference_store.platform.settings import RetentionSettings
+from inference_store.query.count import count
+from inference_store.query.deadline import Deadline
+from inference_store.query.preparation import QueryRequest, prepare
+from inference_store.retention.record_deletion import delete_old_records
+from tests.integration.query.counting.counts import count_usable_partitions
+from tests.servers.marks import stored_counts
+
+from .conftest import NoPace, Retain
+from .leading import lead
+from .stored import Storing, ago
+
+_DAY = 86400.0
+_KEEP = {
+    "dead_letter_keep_seconds": 2 * _DAY,
+    "run_keep_seconds": 4 * _DAY,
+    "audit_keep_seconds": 6 * _DAY,
+    "reconcile_keep_seconds": 5 * _DAY,
+}
+# Each state at an age of one to ten days.
+_OLD = "now() - n * interval '1 day' FROM generate_series(1, 10) AS n"
+_LETTERS = ("open", "redrive", "parked", "discarded", "stored", "duplicate", "expired")
+
+
+async def _make(connection: AsyncConnection) -> None:
+    await connection.execute(
+        text(
+            "INSERT INTO kafka_partition (cluster, topic, epoch, partition, first, next, dead)"
+            " VALUES ('c', 't', 1, 0, 0, 60, 60)"
+        )
+    )
+    for offset, state in enumerate(_LETTERS):
+        values = f"{100 * offset} + n, now(), 'not_json', 'x', '{state}', {_OLD}"
+        await connection.execute(
+            text(
+                'INSERT INTO dead_letter (cluster, topic, epoch, partition, "offset", record_time,'
+                f" reason, detail, state, updated_at) SELECT 'c', 't', 1, 0, {values}"
+            )
+        )
+    for state in ("done", "failed", "running"):
+        at = "NULL FROM generate_series(1, 10)" if state == "running" else _OLD
+        await connection.execute(
+            text(
+                "INSERT INTO retention_run (id, cause, state, inputs_deleted, finished_at)"
+                f" SELECT gen_random_uuid(), 'request', '{state}', 1, {at}"
+            )
+        )
+    for state, at in (("deleted", _OLD), ("failed", "NULL FROM generate_series(1, 10) AS n")):
+        await connection.execute(
+            text(
+                "INSERT INTO erasure (id, model, cause, scope, state, finished_at)"
+                f" SELECT gen_random_uuid(), 1, 'request', 'inference', '{state}', {at}"
+            )
+        )
+
+
+async def _count_states(engine: AsyncEngine, table: Any) -> dict[str, int]:
+    async with engine.connect() as connection:
+        rows = await connection.execute(select(table.c.state, func.count()).group_by(table.c.state))
+        return {row[0]: row[1] for row in rows}
+
+
+async def test_prunes_old_settled_records(
+    engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings
+) -> None:
+    async with engine.begin() as connection:
+        await _make(connection)
+        before = await Overdue(_KEEP).measure_seconds(connection)
+        [account] = await list_accounts(connection)
+    assert (account.dead_open, account.dead_discarded) == (20, 40)
+    assert 7.9 * _DAY < before < 8.1 * _DAY
+    counted = {kind.name: PRUNED.labels(kind.name)._value.get() for kind in RECORD_KINDS}
+    await lead(engine, blobs, settings.model_copy(update=_KEEP), turns=1)
+    settled = dict.fromkeys(("discarded", "stored", "duplicate", "expired"), 1)
+    waiting = dict.fromkeys(("open", "redrive", "parked"), 10)
+    assert await _count_states(engine, dead_letter) == waiting | settled
+    # the marks of the failed ones are gone, so that this turn ended them
+    assert await _count_states(engine, erasure) == {"deleted": 13}
+    runs = await _count_states(engine, retention_run)
+    assert (runs["failed"], runs["running"]) == (3, 10)
+    grown = {kind.name: PRUNED.labels(kind.name)._value.get() - counted[kind.name]
+             for kind in RECORD_KINDS}  # fmt: skip
+    assert grown == {"dead_letters": 36, "runs": 14, "erasures": 7, "audit": 0,
+                     "reconciliations": 0}  # fmt: skip
+    async with engine.connect() as connection:
+        assert await Overdue(_KEEP).measure_seconds(connection) == 0
+        [account] = await list_accounts(connection)
+    # a discarded letter stays discarded in the books
+    assert (account.dead_open, account.dead_discarded) == (20, 40)
+
+
+async def test_reports_of_reconciliations_go_but_what_is_gone_by_stays(engine: AsyncEngine) -> None:
+    (reports,) = [kind for kind in RECORD_KINDS if kind.name == "reconciliations"]
+    kinds = (("done", "{}"), ("failed", "{}"), ("comparing", "{}"), ("done", '{"rebuilt": 3}'))
+    async with engine.begin() as connection:
+        for number, (state, counts) in enumerate(kinds):
+            at = "NULL FROM generate_series(1, 10) AS n" if state == "comparing" else _OLD
+            id = f"format('00000000-0000-0000-000{number}-%s', lpad(n::text, 12, '0'))::uuid"
+            query = f"SELECT {id}, 'request', 'none', '{state}', '{counts}', {at}"
+            await connection.exec_driver_sql(
+                "INSERT INTO reconciliation (id, cause, repair, state, counts, finished_at) "
+                + query
+            )
+        await connection.exec_driver_sql(
+            "INSERT INTO reconciliation_finding (reconciliation, kind, storage_key)"
+            " SELECT id, 'orphan', 'k' FROM reconciliation"
+        )
+        await connection.exec_driver_sql(
+            "INSERT INTO erasure (id, cause, scope, state, asked) VALUES (gen_random_uuid(),"
+            " 'orphans', 'object', 'partly_held',"
+            ' \'{"report": "00000000-0000-0000-0000-000000000010"}\')'
+        )
+    gone = 0
+    async with engine.begin() as connection:
+        while pruned := await reports.prune(connection, 5 * _DAY, 100, unsigned):
+            gone += pruned
+        count = await connection.scalar(select(func.count()).select_from(reconciliation_finding))
+    # four of each are young; one is still gone by; of what rebuilt something the counts stay
+    assert await _count_states(engine, reconciliation) == {
+        "done": 4 + 1 + 10,
+        "failed": 4,
+        "comparing": 10,
+    }
+    assert (gone, count) == (5 + 6 + 6, 5 + 4 + 10 + 4)
+
+
+async def test_a_scheduled_run_prunes_the_audit(
+    engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings
+) -> None:
+    async with engine.begin() as connection:
+        await connection.execute(
+            text(
+                "INSERT INTO audit (at, actor, action)"
+                " SELECT now() - n * interval '1 minute', 'x', 'y'"
+                " FROM generate_series(25000, 1, -1) AS n"
+            )
+        )
+    keep = settings.model_copy(update={"audit_keep_seconds": 60_000.0})
+    await lead(engine, blobs, keep, turns=1)
+    async with engine.connect() as connection:
+        count = await connection.scalar(select(func.count()).select_from(audit))
+    assert count is not None
+    assert 900 <= count <= 1000
+
+
+class _Overtaken(Ledger):
+    """Something happens before it has its turn."""
+
+    def __init__(self, *args: Any, first: Callable[[], Awaitable[None]], **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._first = first
+
+    async def write(self, kind: str, body: Any, **more: Any) -> Any:
+        await self._first()
+        return await super().write(kind, body, **more)
+
+
+async def test_only_one_of_two_services_notes_a_due_checkpoint(
+    engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings
+) -> None:
+    key = new_key()
+    keyed = settings.model_copy(update={"certificate_key": SecretStr(key.pem)})
+    async with engine.begin() as connection:
+        document = make_key_document(key.public, after=await chain.find_head(connection))
+        await chain.add_document(connection, sign_document(key, key_documents.KIND, document))
+
+    async def write() -> None:
+        async with engine.begin() as connection:
+            for _ in range(3):
+                await note(connection, Who("key:ada", None), Action.LINKS_MADE)
+
+    async def other() -> None:
+        await write()
+        ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
+        await delete_old_records(engine, keyed, NoPace(), ledger)
+
+    await write()
+    late = _Overtaken(engine, blobs, prefix=settings.ledger_prefix, first=other)
+    await delete_old_records(engine, keyed, NoPace(), late)
+    async with engine.connect() as connection:
+        await connection.execution_options(isolation_level="REPEATABLE READ")
+        numbers = list((await connection.execute(select(audit_checkpoint.c.number))).scalars())
+        verdict = await audit_chain.verify(connection, await CheckpointCheck.of(connection))
+    assert numbers == [6]
+    assert verdict.failures == []
+
+
+_PARTITION = PartitionId("default", "events", 0, 0)
+
+
+async def test_a_scheduled_run_folds_to_the_last(
+    engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings
+) -> None:
+    async with engine.begin() as connection:
+        await accounting.open_partition(connection, _PARTITION, first=0, began="first")
+        for hundred in range(12):
+            some = {f"{hundred:02}-{n:02}": [2] for n in range(100)}
+            await accounting.add_sequences(connection, _PARTITION, some)
+        old = "UPDATE producer_sequence SET updated_at = now() - interval '91 days'"
+        await connection.execute(text(f"{old} WHERE producer < '11'"))
+    await lead(engine, blobs, settings, turns=1)
+    async with engine.connect() as connection:
+        assert len(await accounting.list_producers(connection)) == 100
+        former_producers = await accounting.find_former_producers(connection)
+    assert former_producers is not None
+    assert (former_producers.producers, former_producers.arrived, former_producers.unexplained) == (
+        1100,
+        1100,
+        1100,
+    )
+
+
+@stored_counts
+@pytest.mark.long
+async def test_counts_are_made_and_outdated(
+    storing: Storing, settings: RetentionSettings, retain: Retain
+) -> None:
+    model = await storing.model()
+    await storing.inferences(model, 5, ago(days=4))
+    await storing.inferences(model, 25, ago(days=3))
+    # in a partition that does not end while the test runs
+    await storing.inferences(model, 1, ago(days=-1))
+    await lead(storing.engine, storing.blobs, settings, turns=1)
+    assert await count_usable_partitions(storing.engine, model) == 2
+    async with storing.engine.connect() as connection:
+        counts = await connection.execute(select(partition_count.c.inferences))
+        assert sorted(counts.scalars()) == [5, 25]
+    await storing.keep(model, inference="P3DT12H")
+    assert (await retain()).inferences_deleted == 5
+    assert await count_usable_partitions(storing.engine, model) == 1
+    await storing.keep(model, inference="P1D")
+    assert (await retain()).inferences_deleted == 25
+    assert await count_usable_partitions(storing.engine, model) == 0
+    async with storing.engine.connect() as connection:
+        query = (await prepare(connection, model, QueryRequest())).query
+        assert await count(connection, query, deadline=Deadline.after(60)) == 1
+
+
+@stored_counts
+async def test_rows_that_go_one_by_one_outdate(
+    storing: Storing, settings: RetentionSettings, retain: Retain
+) -> None:
+    """Rows go one by one if another model keeps the partition."""
+    first, second = await storing.model("first"), await storing.model("second")
+    for model in (first, second):
+        await storing.inferences(model, 12, ago(days=3))
+    await lead(storing.engine, storing.blobs, settings, turns=1)
+    await storing.keep(first, inference="P1D")
+    assert (await retain()).inferences_deleted == 12
+    assert (
+        await count_usable_partitions(storing.engine, first),
+        await count_usable_partitions(storing.engine, second),
+    ) == (0, 1)
+    async with storing.engine.connect() as connection:
+        assert len((await connection.execute(select(outdated_count))).all()) == 1
