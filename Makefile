@@ -29,6 +29,10 @@ CONSOLE_STAMP := console/node_modules/.package-lock.json
 IMAGE ?= inference-store:$(VERSION)
 LOCK := $(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-annotate \
 	--no-header --python-version 3.11 -q pyproject.toml
+PINS := requirements-tools.txt
+# Of an environment, its requirements, and options: the versions, without hashes.
+pin = @printf '\n\# [$(1)]\n' >>$(PINS) && \
+	$(filter-out --generate-hashes,$(LOCK:pyproject.toml=$(2))) --upgrade $(3) >>$(PINS)
 LOCK_BUILD := $(filter-out pyproject.toml,$(LOCK)) --group build
 
 # Compiled modules are kept: each of a run's processes would compile them again.
@@ -82,14 +86,14 @@ lock: $(DEV_STAMP) ## Resolve the dependencies again into the hashed lock files.
 	$(LOCK:pyproject.toml=benchmarks/peers/requirements.in) --upgrade -o benchmarks/peers/requirements.lock
 	$(LOCK:pyproject.toml=benchmarks/proxy_servers/requirements.in) --upgrade -c requirements-dev.lock \
 		-o benchmarks/proxy_servers/requirements.lock
-	$(LOCK:pyproject.toml=tests/upstreams/requirements.in) --upgrade -o tests/upstreams/requirements.lock
-	$(LOCK:pyproject.toml=tests/upstreams/huggingface.in) --upgrade -o tests/upstreams/huggingface.lock \
-		--override tests/upstreams/huggingface-overrides.in --no-emit-package tensorflow --no-emit-package torch
-	$(LOCK:pyproject.toml=tests/upstreams/kserve.in) --upgrade -o tests/upstreams/kserve.lock
-	$(LOCK:pyproject.toml=tests/upstreams/triton.in) --no-deps --upgrade -o tests/upstreams/triton.lock
-	$(LOCK:pyproject.toml=tests/readers/requirements.in) --upgrade -o tests/readers/requirements.lock \
-		--override tests/readers/overrides.in --no-emit-package fiftyone-db --no-emit-package opencv-python \
-		--no-emit-package torch --no-emit-package torchvision
+	@echo "# The packages of the tests' model servers, clients and readers, a section for each environment. \`make lock\` writes it." >$(PINS)
+	$(call pin,mlserver,tests/upstreams/requirements.in)
+	$(call pin,huggingface,tests/upstreams/huggingface.in,--override tests/upstreams/huggingface-overrides.in \
+		--no-emit-package tensorflow --no-emit-package torch)
+	$(call pin,kserve,tests/upstreams/kserve.in)
+	$(call pin,triton,tests/upstreams/triton.in,--no-deps)
+	$(call pin,readers,tests/readers/requirements.in,--override tests/readers/overrides.in --no-emit-package fiftyone-db \
+		--no-emit-package opencv-python --no-emit-package torch --no-emit-package torchvision)
 
 servers: $(DEV_STAMP) ## Fetch or build the real Kafka, MinIO and Postgres for the tests (once).
 	@$(BIN)/python -m tests.servers

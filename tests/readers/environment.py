@@ -1,4 +1,4 @@
-"""The readers' own Python, from a lock."""
+"""The readers' own Python, all of it pinned."""
 
 import json
 import os
@@ -14,7 +14,6 @@ from tests.upstreams.environment import make_environment, packages_of, python_of
 
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parents[1]
-_LOCK = _HERE / "requirements.lock"
 _TORCH = ("torch", "torchvision")
 _SECONDS = 600
 _DIFFERS = "-1"
@@ -22,10 +21,10 @@ _DIFFERS = "-1"
 
 def find_readers() -> Path:
     """Return the environment's folder, made if it is not there (a minute). Raises MissingServer."""
-    made_of = [_LOCK]
+    made_of: list[Path] = []
     with suppress(MissingServer):  # what needs no torch runs without it
         made_of += [find_torch(name) / "version.py" for name in _TORCH]
-    return install(cache_folder("readers", version_of(*made_of)), _build)
+    return install(cache_folder("readers", version_of("readers", *made_of)), _build)
 
 
 def find_ultralytics() -> Path:
@@ -67,6 +66,6 @@ def read(script: str, *arguments: str, home: Path, folder: Path | None = None) -
 
 
 def _build(folder: Path) -> None:
-    make_environment(folder, _LOCK, "--no-deps", "--no-compile-bytecode")
+    make_environment(folder, "readers", "--no-compile-bytecode")
     with suppress(MissingServer):
         link_torch(packages_of(folder), *_TORCH)

@@ -1,4 +1,4 @@
-"""The upstreams' own Python: MLServer, what its models need, and the clients, from a lock.
+"""The upstreams' own Python: MLServer, what its models need, and the clients, all pinned.
 
 Nothing of it is in the tests' environment: MLServer and the product want other versions of the
 same packages.
@@ -16,7 +16,7 @@ from tests.servers.versions import MissingServer, cache_folder
 
 HERE = Path(__file__).parent
 ENGINES = HERE / "engines"
-_LOCK = HERE / "requirements.lock"
+_PINS = HERE.parents[1] / "requirements-tools.txt"
 _PREPARE = ENGINES / "prepare.py"
 _PROTO = ENGINES / "modzy_model.proto"
 TOO_NEW = (3, 13)
@@ -29,7 +29,7 @@ def find_upstreams() -> Path:
     bin/ is its Python's; models/ holds what was trained, generated/ the code of OMI's messages.
     """
     check_python()
-    return install(cache_folder("upstreams", version_of(_LOCK, _PREPARE, _PROTO)), _build)
+    return install(cache_folder("upstreams", version_of("mlserver", _PREPARE, _PROTO)), _build)
 
 
 def python_of(environment: Path) -> str:
@@ -43,22 +43,30 @@ def packages_of(environment: Path) -> Path:
     return environment / "lib" / python / "site-packages"
 
 
-def version_of(*files: Path) -> str:
-    """Names what the files and this Python make: another lock is another environment."""
-    made_of = sha256(platform.python_version().encode())
+def version_of(environment: str, *files: Path) -> str:
+    """Names what pins, files and this Python make: another pin is another environment."""
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    made_of = sha256((python + read_pins(environment)).encode())
     for file in files:
         made_of.update(file.read_bytes())
     return made_of.hexdigest()[:12]
 
 
-def make_environment(folder: Path, lock: Path, *options: str) -> None:
-    """A Python with what a lock names, which still works when it is moved. Raises MissingServer."""
+def read_pins(environment: str) -> str:
+    """The section of an environment in requirements-tools.txt: a pinned package a line."""
+    return _PINS.read_text().partition(f"# [{environment}]\n")[2].partition("\n# [")[0]
+
+
+def make_environment(folder: Path, environment: str, *options: str) -> None:
+    """A Python with what is pinned, which still works when it is moved. Raises MissingServer."""
     uv = str(Path(sys.executable).with_name("uv"))
     python = python_of(folder)
     said = ("--quiet", "--allow-existing", "--relocatable", "--python", sys.executable)
     run_to_build((uv, "venv", *said, str(folder)))
-    install_into = (uv, "pip", "install", "--quiet", "--require-hashes", "--compile-bytecode")
-    run_to_build((*install_into, "--python", python, *options, "-r", str(lock)))
+    pins = folder / "requirements.txt"
+    pins.write_text(read_pins(environment))
+    install_into = (uv, "pip", "install", "--quiet", "--no-deps", "--compile-bytecode")
+    run_to_build((*install_into, "--python", python, *options, "-r", str(pins)))
 
 
 def run_to_build(command: Sequence[str]) -> None:
@@ -80,5 +88,5 @@ def check_python() -> None:
 
 
 def _build(folder: Path) -> None:
-    make_environment(folder, _LOCK)
+    make_environment(folder, "mlserver")
     run_to_build((python_of(folder), "-P", str(_PREPARE), str(_PROTO), str(folder)))

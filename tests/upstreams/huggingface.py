@@ -10,7 +10,6 @@ from tests.servers.versions import cache_folder
 from .debian_torch import find_torch, link_torch
 from .environment import (
     ENGINES,
-    HERE,
     check_python,
     make_environment,
     packages_of,
@@ -20,7 +19,6 @@ from .environment import (
 )
 from .mlserver import MLServer
 
-_LOCK = HERE / "huggingface.lock"
 _PREPARE = ENGINES / "prepare_huggingface.py"
 _TASKS = {"sentiment": "text-classification", "story": "text-generation"}
 
@@ -29,11 +27,13 @@ def find_huggingface() -> Path:
     """Its environment, made if it is not there (a minute). Raises MissingServer."""
     check_python()
     version = find_torch() / "version.py"
-    return install(cache_folder("huggingface", version_of(_LOCK, _PREPARE, version)), _build)
+    return install(
+        cache_folder("huggingface", version_of("huggingface", _PREPARE, version)), _build
+    )
 
 
 def _build(folder: Path) -> None:
-    make_environment(folder, _LOCK, "--no-deps", "--no-compile-bytecode")
+    make_environment(folder, "huggingface", "--no-compile-bytecode")
     link_torch(packages_of(folder))
     run_to_build((python_of(folder), "-P", str(_PREPARE), str(folder / "models")))
 

@@ -10,20 +10,18 @@ from tests.servers.cache import install
 from tests.servers.process import LeashedProcess
 from tests.servers.versions import cache_folder
 
-from .environment import ENGINES, HERE, check_python, make_environment, python_of, version_of
+from .environment import ENGINES, check_python, make_environment, python_of, version_of
 from .model_server import ModelServer
-
-_LOCK = HERE / "kserve.lock"
 
 
 def find_kserve() -> Path:
     """Its environment, made if it is not there. Raises MissingServer."""
     check_python()
-    return install(cache_folder("kserve", version_of(_LOCK)), _build)
+    return install(cache_folder("kserve", version_of("kserve")), _build)
 
 
 def _build(folder: Path) -> None:
-    make_environment(folder, _LOCK)
+    make_environment(folder, "kserve")
 
 
 class KServe(ModelServer):

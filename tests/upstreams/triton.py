@@ -13,7 +13,6 @@ from tests.servers.versions import MissingServer, cache_folder
 from .environment import HERE, make_environment, version_of
 from .model_server import ModelServer
 
-_LOCK = HERE / "triton.lock"
 _MODELS = HERE / "models" / "triton"
 _STUB = "triton_python_backend_stub"
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -22,11 +21,11 @@ _SHARED_MEMORY = Path("/dev/shm")
 
 def find_triton() -> Path:
     """The environment that carries it, made if it is not there. Raises MissingServer."""
-    return install(cache_folder("triton", version_of(_LOCK)), _build)
+    return install(cache_folder("triton", version_of("triton")), _build)
 
 
 def _build(folder: Path) -> None:
-    make_environment(folder, _LOCK, "--no-deps")
+    make_environment(folder, "triton")
     carried = _carried(folder)
     stub = carried / "python_backend_stubs" / _PYTHON / _STUB
     if not stub.exists():

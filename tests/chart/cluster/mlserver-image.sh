@@ -1,13 +1,16 @@
 #!/bin/bash
 # Make localhost/mlserver:1 as a file that a node takes, once of all that it is made of, and print
 # where it is: a real MLServer with the models of tests/upstreams, from Debian's Python and the
-# hashed lock of that folder. REST is at 8080, gRPC at 8081.
+# pins of requirements-tools.txt. REST is at 8080, gRPC at 8081.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 upstreams=$(cd "$here/../../upstreams" && pwd)
 BIN=${BIN:-$HOME/.cache/inference-store/cluster}
+pins() {
+    sed -n '/^# \[mlserver\]/,/^$/p' "$upstreams/../../requirements-tools.txt"
+}
 parts() {
-    cat "$here/mlserver-image.sh" "$upstreams/requirements.lock"
+    cat "$here/mlserver-image.sh" <(pins)
     find "$upstreams/engines" "$upstreams/models/mlserver" -type f -not -path '*/__pycache__/*' -print0 |
         sort -z | xargs -0 cat
 }
@@ -23,13 +26,16 @@ trap 'buildah rm "$container" >/dev/null' EXIT
 options=(--isolation chroot --network host)
 options+=(--volume /etc/ssl/certs/ca-certificates.crt:/etc/ssl/certs/ca-certificates.crt:ro)
 [ -e /etc/pip.conf ] && options+=(--volume /etc/pip.conf:/etc/pip.conf:ro)
-buildah copy --quiet "$container" "$upstreams/requirements.lock" /opt/ >/dev/null
+pinned=$(mktemp)
+pins >"$pinned"
+buildah copy --quiet "$container" "$pinned" /opt/requirements.txt >/dev/null
+rm "$pinned"
 buildah copy --quiet "$container" "$upstreams/engines" /opt/engines >/dev/null
 buildah copy --quiet "$container" "$upstreams/models/mlserver" /opt/models >/dev/null
 buildah run "${options[@]}" "$container" -- sh -ec '
     python3 -m venv /opt/mlserver
     /opt/mlserver/bin/pip install --quiet --disable-pip-version-check --no-cache-dir \
-        --only-binary :all: --require-hashes -r /opt/requirements.lock
+        --only-binary :all: --no-deps -r /opt/requirements.txt
     mkdir /opt/prepared
     /opt/mlserver/bin/python -P /opt/engines/prepare.py /opt/engines/modzy_model.proto /opt/prepared
     mv /opt/prepared/models/digits.joblib /opt/models/digits/model.joblib
