@@ -2,7 +2,6 @@
 
 from datetime import UTC, datetime
 
-import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.index import accounting, dead_letters
@@ -37,18 +36,16 @@ async def test_parked_letter_is_open_again_after_giving_up(engine: AsyncEngine) 
     assert (again.id, again.state, again.rejection) == (letter.id, "open", LATER)
 
 
-@pytest.mark.parametrize("state", ["redrive", "discarded", "stored"])
-async def test_other_letters_stay_unchanged(engine: AsyncEngine, state: str) -> None:
+async def test_other_letters_stay_unchanged(engine: AsyncEngine) -> None:
     async with engine.begin() as connection:
-        await _add_letter(connection, state)
-        await dead_letters.add(connection, [(RECORD, LATER)])
-        await dead_letters.settle_parked(connection, RECORD, "expired")
-        again = await _find_letter(connection)
-    assert (again.state, again.rejection) == (state, FIRST)
-
-
-async def test_parked_letter_is_settled_with_its_event(engine: AsyncEngine) -> None:
-    async with engine.begin() as connection:
-        await _add_letter(connection, "parked")
+        letter = await _add_letter(connection, "open")
+        for state in ("redrive", "discarded", "stored"):
+            await dead_letters.settle(connection, letter.id, state)
+            await dead_letters.add(connection, [(RECORD, LATER)])
+            await dead_letters.settle_parked(connection, RECORD, "expired")
+            again = await _find_letter(connection)
+            assert (again.state, again.rejection) == (state, FIRST)
+        # A parked one is settled with its event.
+        await dead_letters.settle(connection, letter.id, "parked")
         await dead_letters.settle_parked(connection, RECORD, "stored")
         assert (await _find_letter(connection)).state == "stored"

@@ -46,17 +46,8 @@ async def test_one_folds_at_a_time(engine: AsyncEngine) -> None:
 
 
 def _facts(entry: key_registry.KeySeen) -> list[object]:
-    return [
-        (
-            entry.name,
-            key_type.type,
-            key_type.flag,
-            key_type.count,
-            key_type.first_seen,
-            key_type.last_seen,
-        )
-        for key_type in entry.types
-    ]
+    seen = ("type", "flag", "count", "first_seen", "last_seen")
+    return [(entry.name, *(getattr(of, name) for name in seen)) for of in entry.types]
 
 
 async def test_compares_values_of_the_wrong_type_as_text(engine: AsyncEngine) -> None:
@@ -81,10 +72,8 @@ async def test_shortens_a_key_that_is_too_long(engine: AsyncEngine) -> None:
         assert [len(entry.types) for entry in entries.values()] == [1, 1]
         assert entries[shortened].families == frozenset()
         assert key_registry.types_of(entries[shortened]) == ["int (key_too_long)"]
-        assert (entries[shortened].types[0].flag, entries[shortened].types[0].count) == (
-            "key_too_long",
-            1,
-        )
+        [seen] = entries[shortened].types
+        assert (seen.flag, seen.count) == ("key_too_long", 1)
         prepared = await prepare(connection, model, QueryRequest(filter=parse_text(text)))
         assert await count(connection, prepared.query, deadline=Deadline.after(60)) == 1
         for key, refusal in ((shortened, "key_too_long"), (name, "cap of length")):

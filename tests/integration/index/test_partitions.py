@@ -2,16 +2,23 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
-import pytest
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import partitions
+from inference_store.index.partitions import TimePartition
 from inference_store.index.tables import PARTITIONED, inference, partition_span
 from inference_store.inference.events import uid_of
 from tests.servers.marks import merged_partitions
 
 NOW = datetime.now(UTC)
+
+
+async def make(engine: AsyncEngine, at: datetime, target: int = 1000) -> TimePartition:
+    """Make the partition of an instant."""
+    span = (await partitions.make_missing(engine, [at], target=target)).find(at)
+    assert span is not None
+    return span
 
 
 async def count_leaves(engine: AsyncEngine) -> int:
@@ -33,44 +40,39 @@ async def test_concurrent_calls_make_a_span_once(engine: AsyncEngine) -> None:
 
 async def test_spans_never_overlap(engine: AsyncEngine) -> None:
     for days in (0, 90, 3, 61, 62, 1, 60, 89):
-        known_partitions = await partitions.make_missing(
-            engine, [NOW - timedelta(days=days)], target=1000
-        )
-        assert known_partitions.find(NOW - timedelta(days=days)) is not None
+        await make(engine, NOW - timedelta(days=days))
     async with engine.connect() as connection:
         spans = await partitions.list_partitions(connection)
     assert spans == sorted(spans, reverse=True)
     assert all(older.hi <= newer.lo for newer, older in pairwise(spans))
 
 
-async def test_old_span_fills_its_gap(engine: AsyncEngine) -> None:
+async def test_makes_drops_and_tunes_a_partition_of_any_time(engine: AsyncEngine) -> None:
+    for at in (datetime(2000, 1, 1, tzinfo=UTC), datetime(2199, 1, 1, tzinfo=UTC)):
+        await make(engine, at, target=5_000_000)
+    # An old span fills its gap.
     old = NOW - timedelta(days=100)
-    await partitions.make_missing(engine, [old], target=1000)
-    known_partitions = await partitions.make_missing(engine, [old], target=1000)
-    span = known_partitions.find(old)
-    assert span is not None
+    assert await make(engine, old) == await make(engine, old)
+    span = await make(engine, old)
     assert span.hi - span.lo == timedelta(days=28)
-
-
-async def test_dropping_a_span_twice_is_harmless(engine: AsyncEngine) -> None:
-    known_partitions = await partitions.make_missing(engine, [NOW], target=1000)
-    span = known_partitions.find(NOW)
-    assert span is not None
-    await partitions.drop(engine, span)
-    await partitions.drop(engine, span)
+    query = text("SELECT reloptions FROM pg_class WHERE relname = :name")
+    async with engine.connect() as connection:
+        for name in span.tables:
+            options = await connection.scalar(query, {"name": name})
+            assert "autovacuum_vacuum_insert_scale_factor=0.05" in options, name
+            assert "autovacuum_vacuum_scale_factor=0.05" in options, name
+    reset = f"ALTER TABLE {span.tables[0]} RESET (autovacuum_vacuum_scale_factor)"
+    async with engine.begin() as connection:
+        await connection.execute(text(reset))
+    assert [await partitions.tune_vacuum(engine) for _ in range(2)] == [1, 0]
+    async with engine.connect() as connection:
+        known = await partitions.list_partitions(connection)
+    assert len(known) == 3
+    for known_span in (*known, *known):  # a second time is harmless
+        await partitions.drop(engine, known_span)
     assert await count_leaves(engine) == 0
     async with engine.connect() as connection:
         assert await partitions.list_partitions(connection) == []
-
-
-@pytest.mark.parametrize(
-    "at", [NOW, datetime(2000, 1, 1, tzinfo=UTC), datetime(2199, 1, 1, tzinfo=UTC)]
-)
-async def test_makes_a_partition_for_any_time_of_an_event(
-    engine: AsyncEngine, at: datetime
-) -> None:
-    known_partitions = await partitions.make_missing(engine, [at], target=5_000_000)
-    assert known_partitions.find(at) is not None
 
 
 @merged_partitions
@@ -96,7 +98,7 @@ async def test_merges_small_old_spans_with_rows_and_indexes(engine: AsyncEngine)
 
 
 async def test_new_span_has_every_index_of_its_parents(engine: AsyncEngine) -> None:
-    await partitions.make_missing(engine, [NOW], target=1000)
+    await make(engine, NOW)
     names = [table.name for table in PARTITIONED]
     own = text(
         "SELECT relname, count(*), count(*) FILTER (WHERE indisprimary) FROM pg_index"
@@ -127,25 +129,17 @@ async def test_new_span_has_every_index_of_its_parents(engine: AsyncEngine) -> N
 
 
 async def test_makes_a_span_while_others_read(engine: AsyncEngine) -> None:
-    await partitions.make_missing(engine, [NOW], target=1000)
+    await make(engine, NOW)
     async with engine.begin() as reader:
         for table in PARTITIONED:
             await reader.execute(select(table))
-        old = NOW - timedelta(days=100)
-        known_partitions = await partitions.make_missing(engine, [old], target=1000)
-    assert known_partitions.find(old) is not None
+        await make(engine, NOW - timedelta(days=100))
 
 
-async def test_analyses_no_spans_that_are_closed_dropped_or_busy(
-    engine: AsyncEngine,
-) -> None:
+async def test_analyses_no_spans_that_are_closed_dropped_or_busy(engine: AsyncEngine) -> None:
     instants = [NOW - timedelta(days=days) for days in (300, 200, 100, 0)]
-    known_partitions = await partitions.make_missing(engine, instants, target=5_000_000)
-    closed, dropped, busy, sound = (known_partitions.find(at) for at in instants)
-    assert closed is not None
-    assert dropped is not None
-    assert busy is not None
-    assert sound is not None
+    spans = [await make(engine, at, target=5_000_000) for at in instants]
+    closed, dropped, busy, sound = spans
     rows = [
         {"model": 1, "uid": uid_of(at, str(n)), "received_at": at, "inference_id": str(n)}
         for at in instants
@@ -167,30 +161,3 @@ async def test_analyses_no_spans_that_are_closed_dropped_or_busy(
     async with engine.connect() as connection:
         names = set((await connection.execute(analysed)).scalars())
     assert names == {sound.name, busy.name}
-
-
-async def test_sets_vacuum_options_of_every_partition(
-    engine: AsyncEngine,
-) -> None:
-    known_partitions = await partitions.make_missing(engine, [NOW], target=1000)
-    span = known_partitions.find(NOW)
-    assert span is not None
-    query = text("SELECT reloptions FROM pg_class WHERE relname = :name")
-    async with engine.connect() as connection:
-        for name in span.tables:
-            options = await connection.scalar(query, {"name": name})
-            assert "autovacuum_vacuum_insert_scale_factor=0.05" in options, name
-            assert "autovacuum_vacuum_scale_factor=0.05" in options, name
-
-
-async def test_sets_vacuum_options_of_older_partitions(engine: AsyncEngine) -> None:
-    known_partitions = await partitions.make_missing(engine, [NOW], target=1000)
-    span = known_partitions.find(NOW)
-    assert span is not None
-    older = span.tables[0]
-    async with engine.begin() as connection:
-        await connection.execute(
-            text(f"ALTER TABLE {older} RESET (autovacuum_vacuum_scale_factor)")
-        )
-    assert await partitions.tune_vacuum(engine) == 1
-    assert await partitions.tune_vacuum(engine) == 0

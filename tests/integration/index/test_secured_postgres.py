@@ -53,16 +53,15 @@ async def connect_and_fail(settings: PostgresSettings) -> str:
     return str(error.value)
 
 
-@pytest.mark.parametrize("mode", ["prefer", "require"])
-async def test_connection_is_encrypted(
-    secured_postgres: SecuredPostgres, database: str, mode: str
-) -> None:
-    assert await is_encrypted(make_postgres_settings(secured_postgres, database, postgres_tls=mode))
-
-
-async def test_accepts_a_checked_certificate(
+async def test_connection_is_encrypted_and_a_checked_certificate_accepted(
     secured_postgres: SecuredPostgres, database: str, authority: Authority
 ) -> None:
+    for mode in ("prefer", "require"):
+        settings = make_postgres_settings(secured_postgres, database, postgres_tls=mode)
+        assert await is_encrypted(settings), mode
+    dsn = f"{secured_postgres.dsn_of_user(database)}?sslmode=require"
+    dsn = dsn.replace(f"{USER}@", f"{USER}:{PASSWORD}@")
+    assert await is_encrypted(PostgresSettings.model_validate({"postgres_dsn": dsn}))
     checked = {"postgres_tls": "verify-full", "postgres_ca_file": authority.ca_file}
     settings = make_postgres_settings(secured_postgres, database, **checked)
     assert await is_encrypted(settings)
@@ -76,15 +75,11 @@ async def test_a_strange_certificate_is_named(
         secured_postgres, database, postgres_tls="verify-full", postgres_ca_file=stranger.ca_file
     )
     assert "certificate verify failed" in await connect_and_fail(settings)
+    # By default the authorities of the system are trusted, and ours is none of them.
+    unnamed = make_postgres_settings(secured_postgres, database, postgres_tls="verify-full")
+    assert "certificate verify failed" in await connect_and_fail(unnamed)
     with pytest.raises(MigrationBusy, match="certificate verify failed"):
         await asyncio.to_thread(upgrade, settings, wait_seconds=0.0)
-
-
-async def test_uses_the_authorities_of_the_system_by_default(
-    secured_postgres: SecuredPostgres, database: str
-) -> None:
-    settings = make_postgres_settings(secured_postgres, database, postgres_tls="verify-full")
-    assert "certificate verify failed" in await connect_and_fail(settings)
 
 
 async def test_the_name_is_checked(
@@ -106,24 +101,13 @@ async def test_the_name_is_checked(
         secured_postgres.restart()
 
 
-async def test_server_refuses_an_unencrypted_login(
+async def test_refused_logins_are_transient(
     secured_postgres: SecuredPostgres, database: str
 ) -> None:
     settings = make_postgres_settings(secured_postgres, database, postgres_tls="disable")
     assert "no encryption" in await connect_and_fail(settings)
-
-
-async def test_wrong_password_is_transient(
-    secured_postgres: SecuredPostgres, database: str
-) -> None:
     settings = make_postgres_settings(secured_postgres, database, postgres_password="wrong")
     message = await connect_and_fail(settings)
     assert "password authentication failed" in message
     assert "localhost" in message
     assert "wrong" not in message
-
-
-async def test_dsn_may_hold_all_settings(secured_postgres: SecuredPostgres, database: str) -> None:
-    dsn = f"{secured_postgres.dsn_of_user(database)}?sslmode=require"
-    dsn = dsn.replace(f"{USER}@", f"{USER}:{PASSWORD}@")
-    assert await is_encrypted(PostgresSettings.model_validate({"postgres_dsn": dsn}))

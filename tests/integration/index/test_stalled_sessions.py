@@ -38,11 +38,11 @@ async def sleep_in_postgres(engine: AsyncEngine) -> None:
 
 
 async def count_ended(database: str, application: str) -> int:
-    """End sessions stalled for 0.1 s, as an ingester of this name does; return their number."""
+    """End sessions that are stalled at all, as an ingester of this name does; count them."""
     engine = create_engine(database, application=application)
     try:
         async with engine.connect() as connection:
-            return await end_stalled_sessions(connection, seconds=0.1)
+            return await end_stalled_sessions(connection, seconds=0)
     finally:
         await engine.dispose()
 

@@ -15,19 +15,17 @@ from .conftest import make_blob_settings
 BOMB = gzip.compress(b"\0" * 20_000_000)
 
 
-# The other client sends the second name.
 @pytest.mark.real_minio
-@pytest.mark.parametrize("name", ["plain", "a\tb"])
-async def test_nothing_is_unpacked(minio_server: S3, name: str) -> None:
-    bucket = minio_server.create_bucket(unique())
-    minio_server.client().put_object(
-        bucket, name, BytesIO(BOMB), len(BOMB), metadata={"Content-Encoding": "gzip"}
-    )
+async def test_nothing_is_unpacked(minio_server: S3) -> None:
+    bucket, client = minio_server.create_bucket(unique()), minio_server.client()
+    encoding: dict[str, str | list[str] | tuple[str]] = {"Content-Encoding": "gzip"}
     with Blobs(make_blob_settings(minio_server, bucket)) as blobs:
-        key = blobs.parse(name)
-        assert blobs.get(key, limit=len(BOMB)) == BOMB
-        stream = await blobs.stream(key)
-        assert b"".join([piece async for piece in stream.pieces]) == BOMB
-        assert stream.size == len(BOMB)
-        with pytest.raises(BlobTooLarge):
-            blobs.get(key, limit=len(BOMB) - 1)
+        for name in ("plain", "a\tb"):  # the other client sends the second one
+            client.put_object(bucket, name, BytesIO(BOMB), len(BOMB), metadata=encoding)
+            key = blobs.parse(name)
+            assert blobs.get(key, limit=len(BOMB)) == BOMB
+            stream = await blobs.stream(key)
+            assert b"".join([piece async for piece in stream.pieces]) == BOMB
+            assert stream.size == len(BOMB)
+            with pytest.raises(BlobTooLarge):
+                blobs.get(key, limit=len(BOMB) - 1)

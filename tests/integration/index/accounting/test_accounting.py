@@ -14,6 +14,8 @@ from inference_store.index.accounting import ConsumerFenced, Outcome, PartitionI
 from inference_store.index.records import Record, Rejection
 from inference_store.index.tables import producer_sequence
 from inference_store.inference.events import uid_of
+from tests.integration.waiting import count_lock_waiters
+from tests.polling import until
 
 NOW = datetime.now(UTC)
 PARTITIONS = [PartitionId("default", "events", 0, partition) for partition in range(3)]
@@ -60,7 +62,7 @@ async def test_a_held_partition_still_takes_dead_letters(engine_with_books: Asyn
     letter = (Record(PARTITIONS[0], 0, NOW, None, b""), Rejection("not_json", "why"))
     async with engine_with_books.begin() as holder, engine_with_books.begin() as other:
         await accounting.lock_at(holder, PARTITIONS[0], 0)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             await dead_letters.add(other, [letter])
 
 
@@ -68,8 +70,7 @@ async def test_a_held_partition_is_held(engine_with_books: AsyncEngine) -> None:
     async with engine_with_books.begin() as holder:
         await accounting.lock_at(holder, PARTITIONS[0], 0)
         second = asyncio.create_task(_lock_partition(engine_with_books))
-        done, _ = await asyncio.wait({second}, timeout=0.3)
-        assert not done
+        await until(lambda: count_lock_waiters(engine_with_books), lambda count: count == 1)
         counts = {Outcome.STORED: 1}
         await accounting.move_offsets(holder, PARTITIONS[0], lo=0, hi=1, outcomes=counts, last=None)
     with pytest.raises(ConsumerFenced):

@@ -37,34 +37,27 @@ async def are_unchanged(engine: AsyncEngine) -> bool:
     )
 
 
-@pytest.mark.parametrize(("lo", "hi"), [(0, 3), (1, 4), (4, 5)], ids=["again", "behind", "ahead"])
-async def test_it_moves_only_from_where_it_is(
-    engine_with_books: AsyncEngine, lo: int, hi: int
-) -> None:
-    counts = {Outcome.STORED: hi - lo}
-    with pytest.raises(ConsumerFenced):
-        async with engine_with_books.begin() as connection:
-            await accounting.move_offsets(
-                connection, PARTITION, lo=lo, hi=hi, outcomes=counts, last=None
-            )
-    assert await are_unchanged(engine_with_books)
+async def _move(engine: AsyncEngine, lo: int, hi: int, counts: dict[Outcome, int]) -> None:
+    async with engine.begin() as connection:
+        await accounting.move_offsets(
+            connection, PARTITION, lo=lo, hi=hi, outcomes=counts, last=None
+        )
 
 
-@pytest.mark.parametrize("counts", [{}, {Outcome.STORED: 1}, {Outcome.STORED: 2, Outcome.DEAD: 1}])
-async def test_every_offset_is_accounted_for(
-    engine_with_books: AsyncEngine, counts: dict[Outcome, int]
-) -> None:
-    with pytest.raises(ValueError, match="does not account for"):
-        async with engine_with_books.begin() as connection:
-            await accounting.move_offsets(
-                connection, PARTITION, lo=3, hi=5, outcomes=counts, last=None
-            )
-    assert await are_unchanged(engine_with_books)
+async def test_it_moves_only_from_where_it_is(engine_with_books: AsyncEngine) -> None:
+    for case, lo, hi in (("again", 0, 3), ("behind", 1, 4), ("ahead", 4, 5)):
+        with pytest.raises(ConsumerFenced):
+            await _move(engine_with_books, lo, hi, {Outcome.STORED: hi - lo})
+        assert await are_unchanged(engine_with_books), case
 
 
-async def test_change_of_outcomes_keeps_the_number_of_offsets(
-    engine_with_books: AsyncEngine,
-) -> None:
+async def test_every_offset_is_accounted_for(engine_with_books: AsyncEngine) -> None:
+    wrong: list[dict[Outcome, int]]
+    wrong = [{}, {Outcome.STORED: 1}, {Outcome.STORED: 2, Outcome.DEAD: 1}]
+    for counts in wrong:
+        with pytest.raises(ValueError, match="does not account for"):
+            await _move(engine_with_books, 3, 5, counts)
+        assert await are_unchanged(engine_with_books), counts
     changes = {PARTITION: {Outcome.STORED: -1, Outcome.DEAD: 2}}
     with pytest.raises(ValueError, match="would not close"):
         async with engine_with_books.begin() as connection:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -47,35 +46,23 @@ async def _make_older(connection: AsyncConnection, ago: str, *producers: str) ->
         await connection.execute(text(statement), {"ago": ago, "producers": list(producers)})
 
 
-async def test_keeps_the_newest_report_in_any_order(
-    engine: AsyncEngine,
-) -> None:
+async def _read_states(connection: AsyncConnection) -> dict[str, str]:
+    accounts = await accounting.list_producers(connection)
+    return {account.producer: account.state for account in accounts}
+
+
+async def test_keeps_the_newest_report_in_any_order(engine: AsyncEngine) -> None:
+    some = [make_report("a", 2, seen=2, queued=2), make_report("a", 1, seen=1), make_report("b", 1)]
+    newer = [make_report("a", 3, seen=3, published=3)]
     async with engine.begin() as connection:
-        some = [
-            make_report("a", 2, seen=2, queued=2),
-            make_report("a", 1, seen=1),
-            make_report("b", 1),
-        ]
-        assert await accounting.store_reports(connection, some) == 2
-        assert (
-            await accounting.store_reports(connection, some) == 0
-        )  # reading again changes nothing
-        assert (
-            await accounting.store_reports(connection, [make_report("a", 3, seen=3, published=3)])
-            == 1
-        )
-        assert await accounting.store_reports(connection, []) == 0
-        totals = {
-            account.producer: account.totals
-            for account in await accounting.list_producers(connection)
-        }
-        assert await accounting.find_report_positions(
-            connection, cluster="default", topic="reports"
-        ) == {0: 4}
-        assert (
-            await accounting.find_report_positions(connection, cluster="other", topic="reports")
-            == {}
-        )
+        for reports, changed in ((some, 2), (some, 0), (newer, 1), ([], 0)):
+            assert await accounting.store_reports(connection, reports) == changed
+        accounts = await accounting.list_producers(connection)
+        totals = {account.producer: account.totals for account in accounts}
+        for cluster, positions in (("default", {0: 4}), ("other", {})):
+            assert positions == await accounting.find_report_positions(
+                connection, cluster=cluster, topic="reports"
+            )
     assert (totals["a"].seen, totals["a"].published, totals["b"].seen) == (3, 3, 0)
 
 
@@ -105,16 +92,10 @@ async def test_marks_silent_producers_until_the_next_report(engine: AsyncEngine)
         await _make_older(connection, "2 minutes", "a", "ended")
         assert await accounting.mark_silent(connection, after=MINUTE) == 1
         assert await accounting.mark_silent(connection, after=MINUTE) == 0
-        states = {
-            account.producer: account.state
-            for account in await accounting.list_producers(connection)
-        }
+        states = await _read_states(connection)
         assert states == {"a": "dead", "b": "running", "ended": "ended"}
         await accounting.store_reports(connection, [make_report("a", 2)])
-        states = {
-            account.producer: account.state
-            for account in await accounting.list_producers(connection)
-        }
+        states = await _read_states(connection)
         assert states["a"] == "running"
 
 
@@ -206,11 +187,7 @@ async def test_of_too_many_producers_those_heard_longest_ago_are_summed(
         assert await accounting.find_former_producers(connection) is None
     assert await _fold(engine, limit=100, most=3) == 2
     async with engine.begin() as connection:
-        assert {account.producer for account in await accounting.list_producers(connection)} == {
-            "p0",
-            "p3",
-            "p4",
-        }
+        assert (await _read_states(connection)).keys() == {"p0", "p3", "p4"}
         former = await accounting.find_former_producers(connection)
     assert former is not None
     assert (former.producers, former.seen) == (2, 3)
@@ -236,12 +213,11 @@ async def _fold(engine: AsyncEngine, **how: int) -> int:
         return await accounting.fold_producers(connection, **how)
 
 
-@pytest.mark.parametrize("text_of_it", ["ünï", "\ud7ff", "😀", "a\tb", "'\"\\"])
-async def test_stores_any_id_and_reason(engine: AsyncEngine, text_of_it: str) -> None:
+async def test_stores_any_id_and_reason(engine: AsyncEngine) -> None:
+    names = ["ünï", "\ud7ff", "😀", "a\tb", "'\"\\"]
     async with engine.begin() as connection:
-        await accounting.store_reports(
-            connection, [make_report(text_of_it, dropped={text_of_it: 1})]
-        )
-        (account,) = await accounting.list_producers(connection)
-    assert account.producer == text_of_it
-    assert account.totals.dropped == {text_of_it: 1}
+        reports = [make_report(name, dropped={name: 1}) for name in names]
+        await accounting.store_reports(connection, reports)
+        accounts = await accounting.list_producers(connection)
+    dropped = {account.producer: account.totals.dropped for account in accounts}
+    assert dropped == {name: {name: 1} for name in names}
