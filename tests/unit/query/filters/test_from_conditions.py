@@ -133,6 +133,13 @@ def test_an_unknown_key_names_the_nearest() -> None:
         assert caught.value.faults[0].known == KNOWN.nearest.get(key, ()), key
 
 
+def test_a_long_value_is_shown_as_far_as_it_is_read() -> None:
+    for value, shown in [("x" * 78, f"with '{'x' * 78}'"), ("x" * 79, f"with '{'x' * 79}…")]:
+        with pytest.raises(ImpossibleComparison) as caught:
+            metadata_node(_make_entry("frame_number", "eq", value), KNOWN)
+        assert shown in caught.value.detail, len(value)
+
+
 def test_unknown_keys_can_be_empty() -> None:
     for operator, matches in [("missing", True), ("eq", False)]:
         value = None if operator == "missing" else 1
