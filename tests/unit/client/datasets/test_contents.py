@@ -40,8 +40,10 @@ _EXPECTED = {
 
 
 def write(fake: PictureStore, folder: Path, name: str, **options: Any) -> DatasetSummary:
-    store = Client("sync").make_answered(fake)
-    summary = store.model("m").inferences().to_dataset(name, folder, **options)
+    """Write a dataset by the method of its format."""
+    inferences = Client("sync").make_answered(fake).model("m").inferences()
+    method = "to_hf_dataset" if name == "huggingface" else f"to_{name}"
+    summary = getattr(inferences, method)(folder, **options)
     assert isinstance(summary, DatasetSummary)
     return summary
 
