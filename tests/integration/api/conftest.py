@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from functools import _lru_cache_wrapper
 from typing import Any
 
-import httpx
 import pytest
 from fastapi import FastAPI
 from fastapi.dependencies import models as dependants
@@ -17,7 +16,24 @@ from inference_store.retention import export_worker
 from tests.servers.minio import S3
 from tests.settings import make_settings
 
-MakeApp = Callable[..., FastAPI]
+from .api_client import LINES, OWNER, Api, MakeApp, make_client
+from .people import make_person, store_people
+
+__all__ = [
+    "LINES",
+    "OWNER",
+    "Api",
+    "MakeApp",
+    "api",
+    "blobs",
+    "client",
+    "forget_apps",
+    "make_app",
+    "make_client",
+    "patient_exports",
+    "people",
+    "settings",
+]
 # Long enough that a query always completes, however busy the machine is.
 _UNHURRIED = {
     "page_seconds": 300.0,
@@ -77,14 +93,21 @@ def make_app(settings: Callable[..., ApiSettings], engine: AsyncEngine, blobs: B
     return make
 
 
-def make_client(app: FastAPI) -> httpx.AsyncClient:
-    """A client of an app in this process."""
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1")
+@pytest.fixture
+async def client(make_app: MakeApp) -> AsyncIterator[Api]:
+    """The api without access control."""
+    async with make_client(make_app()) as one_api:
+        yield one_api
 
 
 @pytest.fixture
-async def client(make_app: MakeApp) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the api."""
-    async with make_client(make_app()) as http_client:
-        yield http_client
+def api(client: Api) -> Api:
+    """The api, under the name by which tests reach the database and the bucket too."""
+    return client
+
+
+@pytest.fixture
+async def people(api: Api) -> None:
+    """Six inferences of `model`, of ann and bob in turn, each with an object; one of `other`."""
+    await store_people(api)
+    await api.store(make_person(9, "ann", model_id="other"))

@@ -1,20 +1,23 @@
-"""The accounts of producers over HTTP: answers have the fields that the document describes."""
+"""The accounts of producers and partitions over HTTP, and the dead letters that they count."""
 
+import base64
+import json
 from datetime import UTC, datetime
-from typing import Any, get_args
-
-import httpx
-from pydantic import BaseModel
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncEngine
+from typing import Any
 
 from inference_store.api.schemas.accounting import Accounting, ProducerAccount
-from inference_store.index import accounting
+from inference_store.index import accounting, dead_letters
 from inference_store.index.accounting import LogEnd, Outcome, PartitionId, ReceivedReport
+from inference_store.index.records import Record, Rejection
 from inference_store.inference.producer_reports import ProducerReport
+from tests.answer_models import check_answer
+from tests.integration.stored_inferences import at
+
+from .conftest import Api
 
 AT = datetime(2026, 11, 1, 12, tzinfo=UTC)
 MOST = 2**63 - 1
+EVENTS = PartitionId("default", "inference-events", 1, 0)
 
 
 def _make_report(producer: str, reporter: str, **counts: Any) -> ReceivedReport:
@@ -23,25 +26,25 @@ def _make_report(producer: str, reporter: str, **counts: Any) -> ReceivedReport:
     return ReceivedReport(report, PartitionId("default", "reports", 0, 0), offset=0)
 
 
-async def test_shows_producer_with_its_reports(
-    client: httpx.AsyncClient, engine: AsyncEngine
-) -> None:
+async def _read_accounts(api: Api) -> dict[str, Any]:
+    """Return the accounts, which have the fields that the document describes."""
+    answer = await api.get("/v1/accounting")
+    check_answer(Accounting, answer.content)
+    return dict(answer.json())
+
+
+async def test_shows_producer_with_its_reports(api: Api) -> None:
     own = _make_report("p", "p", seen=9, sampled_out=1, dropped={"no_budget": 2}, queued=2,
                        spooled=1, published=4, events=8, highest_sequence=8)  # fmt: skip
     finder = _make_report("p", "q", seen=1, published=1, events=2, highest_sequence=8, final=True)
-    events = PartitionId("default", "events", 0, 0)
-    async with engine.begin() as connection:
-        await accounting.open_partition(connection, events, first=0, began="first")
-        await accounting.add_sequences(connection, events, {"p": [0, 1, 2, 3, 5, 7]})
+    async with api.engine.begin() as connection:
+        await accounting.open_partition(connection, EVENTS, first=0, began="first")
+        await accounting.add_sequences(connection, EVENTS, {"p": [0, 1, 2, 3, 5, 7]})
         await accounting.store_reports(connection, [own, finder])
-    answer = (await client.get("/v1/accounting")).json()
-    _check_fields(Accounting, answer)
+    answer = await _read_accounts(api)
     [producer] = answer["producers"]
-    assert (producer["seen"], producer["sampled_out"], producer["dropped"]) == (
-        9,
-        1,
-        {"no_budget": 2},
-    )
+    assert (producer["seen"], producer["sampled_out"]) == (9, 1)
+    assert producer["dropped"] == {"no_budget": 2}
     assert (producer["queued"], producer["unsettled"]) == (0, 1)
     assert (producer["published"], producer["events"], producer["closes"]) == (5, 10, True)
     assert (producer["state"], producer["given"], producer["highest"]) == ("dead", 8, 7)
@@ -50,78 +53,89 @@ async def test_shows_producer_with_its_reports(
     assert [report["reporter"] for report in producer["reports"]] == ["p", "q"]
     assert producer["reports"][0]["booted_at"] == "2026-11-01T12:00:00.000000Z"
     assert answer["former_producers"] is None
+    examples: Any = dict(ProducerAccount.model_config["json_schema_extra"] or {})  # type: ignore[arg-type]
+    for example in examples["examples"]:
+        check_answer(ProducerAccount, json.dumps(example).encode())
 
 
-async def test_answers_with_very_large_sums(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
+async def test_answers_with_very_large_sums(api: Api) -> None:
     huge = {"seen": MOST, "queued": MOST, "published": MOST, "highest_sequence": MOST}
     reports = [_make_report("p", who, dropped={"left": MOST}, **huge) for who in ("p", "q")]
-    async with engine.begin() as connection:
+    async with api.engine.begin() as connection:
         await accounting.store_reports(connection, reports)
-    [producer] = (await client.get("/v1/accounting")).json()["producers"]
-    assert (producer["published"], producer["dropped"], producer["closes"]) == (
-        MOST,
-        {"left": MOST},
-        False,
-    )
+    [producer] = (await _read_accounts(api))["producers"]
+    assert (producer["published"], producer["closes"]) == (MOST, False)
+    assert producer["dropped"] == {"left": MOST}
 
 
-async def test_shows_former_producers_as_sums(
-    client: httpx.AsyncClient, engine: AsyncEngine
-) -> None:
-    async with engine.begin() as connection:
-        await accounting.store_reports(
-            connection, [_make_report("p", "p", seen=3, published=3, highest_sequence=3)]
-        )
-        await connection.execute(text("UPDATE producer_report SET heard_at = '2026-01-01Z'"))
+async def test_shows_former_producers_as_sums(api: Api) -> None:
+    report = _make_report("p", "p", seen=3, published=3, highest_sequence=3)
+    async with api.engine.begin() as connection:
+        await accounting.store_reports(connection, [report])
+    await api.execute("UPDATE producer_report SET heard_at = '2026-01-01Z'")
+    async with api.engine.begin() as connection:
         assert await accounting.fold_producers(connection, limit=10) == 1
-    answer = (await client.get("/v1/accounting")).json()
-    _check_fields(Accounting, answer)
+    answer = await _read_accounts(api)
     assert answer["producers"] == []
     former = answer["former_producers"]
     assert (former["producers"], former["seen"], former["given"]) == (1, 3, 3)
     assert former["heard_until"] == "2026-01-01T00:00:00.000000Z"
 
 
-def test_example_in_the_document_is_complete() -> None:
-    config = ProducerAccount.model_config["json_schema_extra"]
-    assert isinstance(config, dict)
-    examples: Any = config["examples"]
-    for example in examples:
-        _check_fields(ProducerAccount, example)
-        ProducerAccount.model_validate(example)
-
-
-def _check_fields(model: type[BaseModel], answer: dict[str, Any]) -> None:
-    """Check that an answer has exactly the fields of its model, at every depth."""
-    model.model_validate(answer)
-    assert set(answer) == set(model.model_fields)
-    for name, field in model.model_fields.items():
-        kinds = [field.annotation, *get_args(field.annotation)]
-        for kind in kinds:
-            if isinstance(kind, type) and issubclass(kind, BaseModel) and answer[name]:
-                values = answer[name] if isinstance(answer[name], list) else [answer[name]]
-                for value in values:
-                    _check_fields(kind, value)
-
-
-async def test_shows_waiting_messages_of_each_partition(
-    client: httpx.AsyncClient, engine: AsyncEngine
-) -> None:
+async def test_shows_waiting_messages_of_each_partition(api: Api) -> None:
     old, new, unseen = (PartitionId("default", "events", epoch, 0) for epoch in (0, 1, 2))
-    async with engine.begin() as connection:
+    async with api.engine.begin() as connection:
         for partition in (old, new):
             await accounting.open_partition(connection, partition, first=3, began="first")
         for end in (9, 10):
             await accounting.store_ends(
                 connection, {partition: LogEnd(end, AT) for partition in (old, new, unseen)}
             )
-    first, second = (await client.get("/v1/accounting")).json()["partitions"]
+    first, second = (await _read_accounts(api))["partitions"]
     names = ("waiting", "oldest_waiting_at", "lag_measured_at")
     assert [first[name] for name in names] == [None, None, None]
     assert [second[name] for name in names[:2]] == [7, "2026-11-01T12:00:00.000000Z"]
     assert datetime.fromisoformat(second["lag_measured_at"]).tzinfo is not None
-    async with engine.begin() as connection:
+    async with api.engine.begin() as connection:
         lost = {Outcome.LOST: 8}
         await accounting.move_offsets(connection, new, lo=3, hi=11, outcomes=lost, last=None)
-    [_, second] = (await client.get("/v1/accounting")).json()["partitions"]
+    [_, second] = (await _read_accounts(api))["partitions"]
     assert [second[name] for name in names[:2]] == [0, None]
+
+
+async def test_dead_letters(api: Api) -> None:
+    letters = [
+        (
+            Record(EVENTS, n, at(n), b"key", b'{"n": "\xff"}' if n == 0 else b"{}"),
+            Rejection("not_json" if n % 2 else "missing_field", "why", "m", "i"),
+        )
+        for n in range(5)
+    ]
+    async with api.engine.begin() as connection:
+        await accounting.open_partition(connection, EVENTS, first=0, began="first")
+        await dead_letters.add(connection, letters)
+        dead = {Outcome.DEAD: 5}
+        await accounting.move_offsets(connection, EVENTS, lo=0, hi=5, outcomes=dead, last=None)
+    answer = await _read_accounts(api)
+    [account] = answer["partitions"]
+    assert (account["dead"], account["dead_open"], account["next"]) == (5, 5, 5)
+    assert answer["closes"] is True
+
+    path = "/v1/dead-letters"
+    page = await api.read(path, limit=3)
+    assert [item["offset"] for item in page["items"]] == [4, 3, 2]
+    rest = await api.read(path, limit=3, cursor=page["next"])
+    assert [item["offset"] for item in rest["items"]] == [1, 0]
+    filtered = await api.read(path, reason="not_json")
+    assert [item["offset"] for item in filtered["items"]] == [3, 1]
+    other, first = (f"{path}/{item['id']}" for item in rest["items"])
+    whole = await api.read(first)
+    assert base64.b64decode(whole["payload_base64"]) == b'{"n": "\xff"}'
+    assert (whole["payload"], whole["detail"]) == (None, "why")
+    discarded = await api.ask(f"{first}/discard", {"reason": "a test"})
+    assert discarded["state"] == "discarded"
+    await api.ask(f"{first}/redrive", None, status=409)
+    await api.ask(f"{first}/discard", {"reason": ""}, status=422)
+    assert (await api.ask(f"{other}/redrive", None, status=202))["state"] == "redrive"
+    redriven = await api.ask(f"{path}/redrive", {"reason": "not_json"}, status=202)
+    assert redriven == {"redriven": 1}

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -13,7 +14,6 @@ import httpx
 import pytest
 from obstore.exceptions import PermissionDeniedError
 from sqlalchemy import select
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.mark.arrivals import enqueue_arrivals
 from inference_store.erasure.policies import ErasureScope
@@ -27,10 +27,8 @@ from inference_store.objects.many_reads import translate_error
 from inference_store.platform.failpoints import FAILPOINTS
 from inference_store.platform.settings import ApiSettings
 from inference_store.retention.eraser import Eraser
-from inference_store.retention.leadership_check import LeadershipCheck
 from tests.integration import erasure_requests
-from tests.integration.api.conftest import MakeApp, make_client
-from tests.integration.stored_inferences import NewInference, at, store
+from tests.integration.stored_inferences import NewInference, at
 from tests.integration.waiting import count_lock_waiters
 from tests.polling import until
 from tests.servers.fixtures import MakeEnvironment
@@ -38,46 +36,38 @@ from tests.servers.minio import S3
 from tests.servers.waiting import wait_until
 from tests.service_process import Service
 
+from .conftest import Api, MakeApp, make_client
+from .retention_turn import AlwaysLeader
+
 PLACES = [name for name in FAILPOINTS if name.startswith("metadata_edit.")]
 _ITEMS = [("k", "int", "5")]
 _BLOB = b'[{"key": "k", "type": "int", "value": "5"}]'
 _EDIT = {"metadata": [{"key": "k", "type": "int", "value": "6"}]}
 
 
-class AlwaysLeader(LeadershipCheck):
-    """A check that always passes: never stopped, always the leader."""
-
-    def __init__(self) -> None: ...
-
-    async def confirm_step(self) -> None: ...
-
-    async def confirm_leading(self) -> None: ...
+def make_inference(name: str, seconds: float, key: str | None, **more: Any) -> NewInference:
+    return NewInference(name, at(seconds), _ITEMS, keys=(None, None, key), **more)
 
 
 class Trial:
-    """Two inferences of a model, with the actions of the tests on them."""
+    """Two inferences of a model that share a metadata blob, and the actions of the tests."""
 
-    def __init__(self, engine: AsyncEngine, blobs: Blobs, server: S3, bucket: str) -> None:
-        self.engine = engine
-        self.bucket = bucket
-        self._blobs = blobs
+    def __init__(self, api: Api, server: S3) -> None:
+        self.api = api
         self._server = server
-        self._eraser = Eraser(engine, blobs, AlwaysLeader(), batch=10)
-        self.first = NewInference("one", at(0), _ITEMS, keys=(None, None, f"{bucket}/shared"))
-        self.second = NewInference("two", at(1), _ITEMS, keys=(None, None, f"{bucket}/shared"))
+        self._eraser = Eraser(api.engine, api.blobs, AlwaysLeader(), batch=10)
+        shared = api.put_blob("shared", _BLOB)
+        self.first = make_inference("one", 0, shared)
+        self.second = make_inference("two", 1, shared)
 
     async def begin(self, *inferences: NewInference) -> "Trial":
-        self.put("shared")
-        self.model = await store(self.engine, *(inferences or (self.first, self.second)))
+        self.model = await self.api.store(*(inferences or (self.first, self.second)))
         return self
-
-    def put(self, key: str, blob: bytes = _BLOB) -> None:
-        self._blobs.put(StorageKey(self.bucket, key), blob, content_type="application/json")
 
     async def request_erasure(
         self, target: NewInference, scope: ErasureScope = "inference"
     ) -> Erasure:
-        async with self.engine.begin() as connection:
+        async with self.api.engine.begin() as connection:
             return await erasure_requests.request_erasure(
                 connection, model=self.model, uids=[target.uid], scope=scope
             )
@@ -91,26 +81,24 @@ class Trial:
     @property
     def object_names(self) -> list[str]:
         listed = self._server.client().list_objects(
-            self.bucket, recursive=True, include_version=True
+            self.api.bucket, recursive=True, include_version=True
         )
         names = (str(item.object_name) for item in listed)
         return sorted(name for name in names if not name.startswith("ledger/"))
 
     async def list_references(self) -> set[tuple[str, Any]]:
-        async with self.engine.connect() as connection:
-            query = select(blob_reference.c.storage_key, blob_reference.c.uid)
-            rows = await connection.execute(query)
-            return {(key.rsplit("/", 1)[1], uid) for key, uid in rows}
+        query = select(blob_reference.c.storage_key, blob_reference.c.uid)
+        return {(key.rsplit("/", 1)[1], uid) for key, uid in await self.api.fetch(query)}
 
     async def read_metadata_key(self, target: NewInference) -> str:
-        async with self.engine.connect() as connection:
-            query = select(inference.c.metadata_storage_key).where(inference.c.uid == target.uid)
-            return str(await connection.scalar(query)).removeprefix(f"s3://{self.bucket}/")
+        query = select(inference.c.metadata_storage_key).where(inference.c.uid == target.uid)
+        [key] = await self.api.fetch(query)
+        return str(key).removeprefix(f"s3://{self.api.bucket}/")
 
 
 @pytest.fixture
-def trial(engine: AsyncEngine, blobs: Blobs, minio_server: S3, bucket: str) -> Trial:
-    return Trial(engine, blobs, minio_server, bucket)
+def trial(api: Api, minio_server: S3) -> Trial:
+    return Trial(api, minio_server)
 
 
 def own_key(target: NewInference) -> str:
@@ -138,7 +126,7 @@ async def slow(settings: Callable[..., ApiSettings]) -> AsyncIterator[SlowBlobs]
 
 
 @pytest.fixture
-async def slow_client(make_app: MakeApp, slow: SlowBlobs) -> AsyncIterator[httpx.AsyncClient]:
+async def slow_client(make_app: MakeApp, slow: SlowBlobs) -> AsyncIterator[Api]:
     """A client of an api whose object store is slow."""
     app = make_app()
     app.state.blobs = slow
@@ -150,39 +138,59 @@ async def edit(client: httpx.AsyncClient, target: NewInference) -> httpx.Respons
     return await client.post(f"/v1/models/model/inferences/uid:{target.uid}/metadata", json=_EDIT)
 
 
+async def begin_edit(client: Api, slow: SlowBlobs, target: NewInference) -> Any:
+    """Begin an edit that waits for the object store, and return its task."""
+    editing = asyncio.create_task(edit(client, target))
+    assert await asyncio.to_thread(slow.arrived.wait, 180)
+    return editing
+
+
 @pytest.mark.kills
-@pytest.mark.parametrize("failpoint", PLACES)
-@pytest.mark.parametrize("repeated", [False, True], ids=["then_erased", "then_repeated"])
 async def test_a_crash_between_blob_and_rows_leaves_no_orphan(
-    trial: Trial,
-    service_environment: MakeEnvironment,
-    client: httpx.AsyncClient,
-    tmp_path: Path,
-    failpoint: str,
-    repeated: bool,
+    trial: Trial, service_environment: MakeEnvironment, tmp_path: Path
 ) -> None:
-    await trial.begin()
-    environment = service_environment(API_PORT="0", FAILPOINT=failpoint)
-    service = Service("api", environment, tmp_path)
+    """At each failpoint an edit is killed and repeated, and another is killed and erased.
+
+    KILL=<failpoint> in the environment runs one kill alone.
+    """
+    places = [place for place in PLACES if os.environ.get("KILL", place) == place]
+    shared = f"{trial.api.bucket}/shared"
+    repeated = [make_inference(f"repeated at {place}", n, shared) for n, place in enumerate(places)]
+    left = [make_inference(f"left at {place}", 60 + n, shared) for n, place in enumerate(places)]
+    await trial.begin(trial.first, *repeated, *left)
+    killed: dict[str, int | None] = {}
+    service: Service | None = None
     try:
-        await asyncio.to_thread(service.wait_ready)
-        address = await asyncio.to_thread(wait_for_address, service)
-        async with httpx.AsyncClient(base_url=address, timeout=120) as killing:
-            with pytest.raises(httpx.TransportError):
-                await edit(killing, trial.first)
-        assert await asyncio.to_thread(service.process.wait, 180) == 128 + SIGKILL
+        for place, again, once in zip(places, repeated, left, strict=True):
+            for target in (again, once):
+                if service is None:
+                    environment = service_environment(API_PORT="0", FAILPOINT=place)
+                    service = Service("api", environment, tmp_path)
+                else:
+                    service.restart(FAILPOINT=place)
+                await asyncio.to_thread(service.wait_ready)
+                address = await asyncio.to_thread(wait_for_address, service)
+                async with httpx.AsyncClient(base_url=address, timeout=300) as killing:
+                    with pytest.raises(httpx.TransportError):
+                        await edit(killing, target)
+                status = await asyncio.to_thread(service.process.wait, 180)
+                killed[f"{place} {target.inference_id}"] = status
+                assert (own_key(target) in trial.object_names) == place.endswith("after"), place
+                assert await trial.read_metadata_key(target) == "shared", place
+            answer = await edit(trial.api, again)
+            assert (answer.status_code, answer.json()["revision"]) == (200, 2), place
+            assert await trial.read_metadata_key(again) == own_key(again), place
     finally:
-        service.stop()
-    assert (own_key(trial.first) in trial.object_names) == failpoint.endswith("after")
-    assert await trial.read_metadata_key(trial.first) == "shared"
-    if repeated:
-        answer = await edit(client, trial.first)
-        assert (answer.status_code, answer.json()["revision"]) == (200, 2)
-        assert await trial.read_metadata_key(trial.first) == own_key(trial.first)
-    await trial.erase(trial.first)
+        if service is not None:
+            service.stop()
+    # the process died at every failpoint of the list, twice
+    names = [f"{place} {how} at {place}" for place in places for how in ("repeated", "left")]
+    assert killed == dict.fromkeys(names, 128 + SIGKILL)
+    for target in (*repeated, *left):
+        await trial.erase(target)
     assert trial.object_names == ["shared"]
-    assert await trial.list_references() == {("shared", trial.second.uid)}
-    await trial.erase(trial.second)
+    assert await trial.list_references() == {("shared", trial.first.uid)}
+    await trial.erase(trial.first)
     assert trial.object_names == []
 
 
@@ -196,13 +204,12 @@ def wait_for_address(service: Service) -> str:
 
 @pytest.mark.parametrize("shared", [True, False])
 async def test_erasure_waits_for_running_edit(
-    trial: Trial, slow: SlowBlobs, slow_client: httpx.AsyncClient, shared: bool
+    trial: Trial, slow: SlowBlobs, slow_client: Api, shared: bool
 ) -> None:
     await trial.begin(*([trial.first, trial.second] if shared else [trial.first]))
-    editing = asyncio.create_task(edit(slow_client, trial.first))
-    assert await asyncio.to_thread(slow.arrived.wait, 180)
+    editing = await begin_edit(slow_client, slow, trial.first)
     erasing = asyncio.create_task(trial.erase(trial.first))
-    await until(lambda: count_lock_waiters(trial.engine), lambda count: count == 1)
+    await until(lambda: count_lock_waiters(trial.api.engine), lambda count: count == 1)
     slow.go.set()
     assert (await editing).status_code == 200
     await erasing
@@ -211,65 +218,55 @@ async def test_erasure_waits_for_running_edit(
 
 
 async def test_erases_redelivered_input_after_a_concurrent_edit(
-    trial: Trial, slow: SlowBlobs, slow_client: httpx.AsyncClient
+    trial: Trial, slow: SlowBlobs, slow_client: Api
 ) -> None:
     """The ingester marks without the row's lock; the edit writes what it read, with the request."""
-    capture = uuid4()
+    capture, api = uuid4(), trial.api
     key = key_of("captures", "model", at(0), capture, "metadata")
-    extras, keys = Extras(capture_id=capture), (None, None, f"{trial.bucket}/{key}")
-    captured = NewInference("captured", at(0), _ITEMS, extras=extras, keys=keys)
-    trial.put(key, b'{"metadata": %b, "request": {"prompt": "secret"}}' % _BLOB)
+    place = api.put_blob(key, b'{"metadata": %b, "request": {"prompt": "secret"}}' % _BLOB)
+    captured = make_inference("captured", 0, place, extras=Extras(capture_id=capture))
     await trial.begin(captured)
-    editing = asyncio.create_task(edit(slow_client, captured))
-    assert await asyncio.to_thread(slow.arrived.wait, 180)
-    async with trial.engine.begin() as connection:
-        storage_key = str(StorageKey(trial.bucket, key))
-        arrival = (trial.model, captured.uid, "input", None, None, storage_key, None)
+    editing = await begin_edit(slow_client, slow, captured)
+    async with api.engine.begin() as connection:
+        arrival = (trial.model, captured.uid, "input", None, None, f"s3://{place}", None)
         await enqueue_arrivals(connection, [arrival], cause="erased_again")
         (erasure,) = await list_unfinished(connection, failed=False)
     erasing = asyncio.create_task(trial.finish_erasure(erasure))
-    await until(
-        lambda: count_lock_waiters(trial.engine), lambda count: count == 1 or erasing.done()
-    )
+    await until(lambda: count_lock_waiters(api.engine), lambda count: count == 1 or erasing.done())
     slow.go.set()
     assert (await editing).status_code == 200
     await erasing
-    stored = json.loads(slow.get(StorageKey(trial.bucket, key), limit=1000))
+    stored = json.loads(slow.get(StorageKey(api.bucket, key), limit=1000))
     assert stored == {"metadata": _EDIT["metadata"]}
 
 
-async def test_edit_after_an_erasure_writes_nothing(
-    trial: Trial, client: httpx.AsyncClient
-) -> None:
+async def test_edit_after_an_erasure_writes_nothing(trial: Trial) -> None:
     await trial.begin()
     erasure = await trial.request_erasure(trial.first)
-    assert (await edit(client, trial.first)).status_code == 404
+    assert (await edit(trial.api, trial.first)).status_code == 404
     await trial.finish_erasure(erasure)
-    assert (await edit(client, trial.first)).status_code == 404
+    assert (await edit(trial.api, trial.first)).status_code == 404
     assert trial.object_names == ["shared"]
     assert await trial.list_references() == {("shared", trial.second.uid)}
 
 
-async def test_edit_is_refused_until_the_input_is_erased(
-    trial: Trial, client: httpx.AsyncClient
-) -> None:
+async def test_edit_is_refused_until_the_input_is_erased(trial: Trial) -> None:
     await trial.begin()
     erasure = await trial.request_erasure(trial.first, "input")
-    refused = await edit(client, trial.first)
+    refused = await edit(trial.api, trial.first)
     assert (refused.status_code, "input" in refused.json()["detail"]) == (409, True)
     assert trial.object_names == ["shared"]
     await trial.finish_erasure(erasure)
-    assert (await edit(client, trial.first)).status_code == 200
+    assert (await edit(trial.api, trial.first)).status_code == 200
     assert trial.object_names == [own_key(trial.first), "shared"]
 
 
 async def test_edit_deletes_blob_whose_other_users_are_erased(
-    trial: Trial, slow: SlowBlobs, slow_client: httpx.AsyncClient
+    trial: Trial, slow: SlowBlobs, slow_client: Api
 ) -> None:
     """The other inference of a shared blob is erased during the edit: who deletes the blob?"""
     await trial.begin()
-    editing = asyncio.create_task(edit(slow_client, trial.first))
-    assert await asyncio.to_thread(slow.arrived.wait, 180)
+    editing = await begin_edit(slow_client, slow, trial.first)
     await trial.erase(trial.second)
     assert trial.object_names == ["shared"]
     slow.go.set()
@@ -281,32 +278,25 @@ async def test_edit_deletes_blob_whose_other_users_are_erased(
     assert await trial.list_references() == set()
 
 
-async def test_last_user_of_a_shared_blob_deletes_it(
-    trial: Trial, client: httpx.AsyncClient
-) -> None:
+async def test_last_user_of_a_shared_blob_deletes_it(trial: Trial) -> None:
     await trial.begin()
-    assert (await edit(client, trial.first)).status_code == 200
+    assert (await edit(trial.api, trial.first)).status_code == 200
     await trial.erase(trial.second)
     assert trial.object_names == [own_key(trial.first)]
     await trial.erase(trial.first)
     assert trial.object_names == []
 
 
-async def test_does_not_write_a_key_that_is_being_deleted(
-    trial: Trial, client: httpx.AsyncClient
-) -> None:
+async def test_does_not_write_a_key_that_is_being_deleted(trial: Trial) -> None:
     """Another event used the key that the edit would write, and is being erased."""
     alone = NewInference("alone", at(5), _ITEMS)
-    stranger = NewInference(
-        "stranger", at(9), _ITEMS, keys=(None, None, f"{trial.bucket}/{own_key(alone)}")
-    )
-    trial.put(own_key(alone))
+    stranger = make_inference("stranger", 9, trial.api.put_blob(own_key(alone), _BLOB))
     await trial.begin(alone, stranger)
     erasure = await trial.request_erasure(stranger)
-    assert (await edit(client, alone)).status_code == 409
+    assert (await edit(trial.api, alone)).status_code == 409
     await trial.finish_erasure(erasure)
     assert trial.object_names == ["shared"]
-    assert (await edit(client, alone)).status_code == 200
+    assert (await edit(trial.api, alone)).status_code == 200
     assert trial.object_names == [own_key(alone), "shared"]
 
 
@@ -319,15 +309,14 @@ class ArchivedBlobs(Blobs):
 
 
 async def test_does_not_overwrite_an_archived_blob(
-    trial: Trial, make_app: MakeApp, settings: Callable[..., ApiSettings], blobs: Blobs
+    api: Api, make_app: MakeApp, settings: Callable[..., ApiSettings]
 ) -> None:
-    alone = NewInference("alone", at(5), _ITEMS, keys=(None, None, f"{trial.bucket}/archived"))
-    trial.put("archived")
-    await trial.begin(alone)
+    alone = make_inference("alone", 5, api.put_blob("archived", _BLOB))
+    await api.store(alone)
     app = make_app()
     with ArchivedBlobs(settings()) as archived:
         app.state.blobs = archived
         async with make_client(app) as client:
             refused = await edit(client, alone)
     assert (refused.status_code, "InvalidObjectState" in refused.text) == (409, True)
-    assert blobs.get(StorageKey(trial.bucket, "archived"), limit=1000) == _BLOB
+    assert api.blobs.get(StorageKey(api.bucket, "archived"), limit=1000) == _BLOB

@@ -9,19 +9,15 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
 from sqlalchemy import update
-from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.access.rights import Grant
-from inference_store.index import api_keys
 from inference_store.index.tables import inference
-from tests.integration.stored_inferences import NewInference, store
+from tests.integration.stored_inferences import NewInference
 from tests.polling import until
 from tests.settings import TOKEN
 
 from .app_server import serve_app
-from .conftest import MakeApp
+from .conftest import OWNER, Api, MakeApp
 
 _PATH = "/v1/models/model/inferences/follow"
 _NOW = datetime.now(UTC)
@@ -29,15 +25,20 @@ Events = AsyncIterator[tuple[str, dict[str, Any]]]
 
 
 async def _store_arrival(
-    engine: AsyncEngine, name: str, *, received: float = 0, **values: Any
+    api: Api, name: str, *, received: float = 0, **values: Any
 ) -> NewInference:
     """Store an inference that was received `received` seconds ago, and indexed now."""
     arrival = NewInference(name, _NOW - timedelta(seconds=received), **values)
-    await store(engine, arrival)
-    async with engine.begin() as connection:
-        changed = update(inference).where(inference.c.uid == arrival.uid)
-        await connection.execute(changed.values(indexed_at=datetime.now(UTC)))
+    await api.store(arrival)
+    changed = update(inference).where(inference.c.uid == arrival.uid)
+    await api.execute(changed.values(indexed_at=datetime.now(UTC)))
     return arrival
+
+
+@pytest.fixture(autouse=True)
+async def before(api: Api) -> None:
+    """Store an inference that no stream shows: it was indexed before."""
+    await api.store(NewInference("before", _NOW - timedelta(seconds=9)))
 
 
 @asynccontextmanager
@@ -62,7 +63,7 @@ async def _follow(client: httpx.AsyncClient, query: str = "", **headers: str) ->
 
 
 async def _read_next(events: Events) -> tuple[str, Any]:
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(300):
         return await anext(events)
 
 
@@ -75,65 +76,53 @@ async def _read_ids(events: Events, count: int) -> list[str]:
     return ids
 
 
-async def test_shows_arrivals_in_order(make_app: MakeApp, engine: AsyncEngine) -> None:
+async def test_shows_arrivals_in_order(api: Api, make_app: MakeApp) -> None:
     """The time of the request does not matter; each is shown once, and none from before."""
-    await store(engine, NewInference("before", _NOW - timedelta(seconds=9)))
     async with serve_app(make_app()) as client, _follow(client) as events:
         for name, received in (("a", 5.0), ("b", 3600.0), ("c", 1.0)):
-            await _store_arrival(engine, name, received=received)
+            await _store_arrival(api, name, received=received)
         assert await _read_ids(events, 3) == ["a", "b", "c"]
-        last = await _store_arrival(engine, "d", predictions=[("person", 0.5)])
+        last = await _store_arrival(api, "d", predictions=[("person", 0.5)])
         _, data = await _read_next(events)
     [item] = data["items"]
     assert (item["uid"], item["top_label"], item["top_score"]) == (str(last.uid), "person", 0.5)
     assert data["more"] is False
 
 
-async def test_applies_the_filter(make_app: MakeApp, engine: AsyncEngine) -> None:
-    await store(engine, NewInference("before", _NOW - timedelta(seconds=9)))
+async def test_applies_the_filter(api: Api, make_app: MakeApp) -> None:
     async with serve_app(make_app()) as client, _follow(client, "?filter=n>5") as events:
         for name, n in (("a", "1"), ("b", "9"), ("c", "2"), ("d", "10")):
-            await _store_arrival(engine, name, received=float(n), metadata=[("n", "int", n)])
+            await _store_arrival(api, name, received=float(n), metadata=[("n", "int", n)])
         assert await _read_ids(events, 2) == ["b", "d"]
 
 
-async def test_hides_erased_inferences(make_app: MakeApp, engine: AsyncEngine) -> None:
-    await _store_arrival(engine, "first", received=60)
+async def test_hides_erased_inferences(api: Api, make_app: MakeApp) -> None:
     async with serve_app(make_app()) as client:
-        secret = await _store_arrival(engine, "secret", received=30)
-        erased = await client.delete(f"/v1/models/model/inferences/uid:{secret.uid}")
-        assert erased.status_code == 202
+        secret = await _store_arrival(api, "secret", received=30)
+        await api.call("DELETE", f"/v1/models/model/inferences/uid:{secret.uid}", status=202)
         async with _follow(client) as events:
-            await _store_arrival(engine, "last", received=10)
+            await _store_arrival(api, "last", received=10)
             ids = await _read_ids(events, 1)
             while "last" not in ids:
                 ids += await _read_ids(events, 1)
     assert "secret" not in ids
 
 
-async def test_revoking_the_key_ends_the_stream(make_app: MakeApp, engine: AsyncEngine) -> None:
-    await store(engine, NewInference("one", _NOW))
-    async with engine.begin() as connection:
-        grant = Grant(role="reader", model_id="model")
-        key, secret = await api_keys.create(connection, "x", [grant], by="test")
-    app = make_app(auth="on", api_token=TOKEN)
-    async with serve_app(app) as client:
-        authorization = f"Bearer {secret.text}"
-        async with _follow(client, Authorization=authorization) as events:
-            revoke = f"/v1/keys/{key.id}/revoke"
-            owner = {"Authorization": f"Bearer {TOKEN}"}
-            assert (await client.post(revoke, headers=owner)).status_code == 200
+async def test_revoking_the_key_ends_the_stream(make_app: MakeApp) -> None:
+    async with serve_app(make_app(auth="on", api_token=TOKEN)) as client:
+        body = {"name": "x", "grants": [{"role": "reader", "model_id": "model"}]}
+        key = (await client.post("/v1/keys", json=body, headers=OWNER)).json()
+        async with _follow(client, Authorization=f"Bearer {key['key']}") as events:
+            revoked = await client.post(f"/v1/keys/{key['id']}/revoke", headers=OWNER)
+            assert revoked.status_code == 200
             name, problem = await _read_next(events)
             assert (name, problem["status"]) == ("end", 401)
             with pytest.raises(StopAsyncIteration):
                 await _read_next(events)
 
 
-async def test_ends_when_the_api_stops_or_time_is_over(
-    make_app: MakeApp, engine: AsyncEngine
-) -> None:
-    await store(engine, NewInference("one", _NOW))
-    app: FastAPI = make_app()
+async def test_ends_when_the_api_stops_or_time_is_over(make_app: MakeApp) -> None:
+    app = make_app()
     async with serve_app(app) as client:
         async with _follow(client, "?seconds=0") as events:
             with pytest.raises(StopAsyncIteration):
@@ -145,16 +134,13 @@ async def test_ends_when_the_api_stops_or_time_is_over(
                     await _read_next(events)
 
 
-async def test_limits_followers_per_caller(make_app: MakeApp, engine: AsyncEngine) -> None:
+async def test_limits_followers_per_caller(make_app: MakeApp) -> None:
     """A stream that ended makes room for another."""
-    await store(engine, NewInference("one", _NOW))
     async with serve_app(make_app(followers_at_once=4)) as client:
         async with _follow(client):
             refused = await client.get(_PATH)
-            assert (refused.status_code, refused.json()["type"]) == (
-                429,
-                "/docs/errors#too-many-queries",
-            )
+            assert refused.status_code == 429
+            assert refused.json()["type"] == "/docs/errors#too-many-queries"
             assert "FOLLOWERS_AT_ONCE" in refused.json()["detail"]
 
         async def request_status() -> int:
@@ -163,16 +149,9 @@ async def test_limits_followers_per_caller(make_app: MakeApp, engine: AsyncEngin
         assert await until(request_status, lambda status: status != 429) == 200
 
 
-@pytest.mark.parametrize(
-    ("query", "status"), [("?filter=n<", 422), ("?seconds=-1", 422), ("?limit=5", 422)]
-)
-async def test_refusals(
-    client: httpx.AsyncClient, engine: AsyncEngine, query: str, status: int
-) -> None:
-    await store(engine, NewInference("one", _NOW))
-    answer = await client.get(_PATH + query)
-    assert (answer.status_code, answer.headers["content-type"]) == (
-        status,
-        "application/problem+json",
-    )
-    assert (await client.get(_PATH.replace("model/", "nobody/"))).status_code == 404
+async def test_refusals(api: Api) -> None:
+    for query in ("?filter=n<", "?seconds=-1", "?limit=5"):
+        answer = await api.get(_PATH + query)
+        assert answer.status_code == 422, query
+        assert answer.headers["content-type"] == "application/problem+json", query
+    await api.read(_PATH.replace("model/", "nobody/"), status=404)

@@ -12,18 +12,14 @@ from urllib.parse import parse_qsl
 
 import httpx
 import pytest
-from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index.accounting import open_partition
 from inference_store.index.registrations import Details, put
-from inference_store.inference.events import StorageKey
-from inference_store.objects import Blobs
-from tests.integration.stored_inferences import NewInference, store
+from tests.integration.stored_inferences import NewInference
 
-from .access.path_values import PARTITION, add_path_values
+from .access.path_values import add_path_values
 from .access.table import TABLE, Row, fill_body
 from .app_server import serve_app
-from .conftest import MakeApp
+from .conftest import Api, MakeApp
 
 _PACKAGE = "generated_client"
 _READS = ("/query", "/count", "/aggregate", "/preview")
@@ -41,9 +37,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.long
 async def test_generated_client_calls_every_reading_route(
-    make_app: MakeApp, engine: AsyncEngine, blobs: Blobs, bucket: str, folder: Path
+    api: Api, make_app: MakeApp, folder: Path
 ) -> None:
-    ids = await _store_path_values(engine, blobs, bucket)
+    ids = await _store_path_values(api)
     async with serve_app(make_app()) as http:
         document = (await http.get("/openapi.json")).json()
         titles = [schema["title"] for schema in document["components"]["schemas"].values()]
@@ -63,19 +59,18 @@ async def test_generated_client_calls_every_reading_route(
                     assert answer.parsed.to_dict().keys() == json.loads(answer.content).keys()
 
 
-async def _store_path_values(engine: AsyncEngine, blobs: Blobs, bucket: str) -> dict[str, str]:
+async def _store_path_values(api: Api) -> dict[str, str]:
     """Store what the paths name, of a model whose inference has three blobs; return the values."""
-    references = f"{bucket}/data", f"{bucket}/response", f"{bucket}/metadata"
-    for reference in references:
-        key = StorageKey(*reference.split("/", 1))
-        blobs.put(key, b'{"extended_metadata": []}', content_type="application/json")
-    items = [("frame_number", "int", "9001")]
-    model = await store(
-        engine, NewInference("one", metadata=items, predictions=[("person", 0.5)], keys=references)
+    data, response, metadata = (
+        api.put_blob(name, b'{"extended_metadata": []}')
+        for name in ("data", "response", "metadata")
     )
-    async with engine.begin() as connection:
+    items, keys = [("frame_number", "int", "9001")], (data, response, metadata)
+    model = await api.store(
+        NewInference("one", metadata=items, predictions=[("person", 0.5)], keys=keys)
+    )
+    async with api.engine.begin() as connection:
         await put(connection, "model", Details(project_id="model-project"))
-        await open_partition(connection, PARTITION, first=0, began="earliest")
         return await add_path_values(connection, "model", model, 0)
 
 

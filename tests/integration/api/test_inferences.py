@@ -1,173 +1,213 @@
-"""Inferences over HTTP: query, count, read, blobs, erasure."""
+"""Inferences over HTTP: query, count, read, blobs, erasure; the form and the cost of answers."""
 
 from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
 import httpx
-import pytest
 from sqlalchemy import update
-from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.api.schemas.inferences import (
+    InferencePage,
+    OneInference,
+    ShownInference,
+    StreamedInference,
+    StreamEnd,
+)
 from inference_store.index.tables import inference
-from inference_store.inference.events import StorageKey
 from inference_store.inference.events.event import Extras
-from inference_store.objects import Blobs
-from tests.integration.stored_inferences import NewInference, at, store
+from tests.answer_models import check_answer
+from tests.integration.statements import record_statements
+from tests.integration.stored_inferences import NewInference, at
+from tests.settings import TOKEN
 
-_QUERY = "/v1/models/model/inferences/query"
+from .conftest import LINES, OWNER, Api, MakeApp, make_client
 
-
-def _make_inferences() -> list[NewInference]:
-    return [
-        NewInference(
-            f"id-{n}",
-            at(n * 40_000),
-            [("frame_number", "int", str(8_995 + n)), ("data_source", "string", "hallway")],
-            [("person", n / 10)],
-        )
-        for n in range(10)
-    ]
-
-
-async def _find_ids(client: httpx.AsyncClient, **body: Any) -> list[str]:
-    answer = await client.post(_QUERY, json=body)
-    assert answer.status_code == 200, answer.text
-    return [item["inference_id"] for item in answer.json()["items"]]
+_PATH = "/v1/models/model/inferences"
+_QUERY = f"{_PATH}/query"
+_INFERENCES = [
+    NewInference(
+        f"id-{n}",
+        at(n * 40_000),
+        [("frame_number", "int", str(8_995 + n)), ("data_source", "string", "hallway")],
+        [("person", n / 10)],
+    )
+    for n in range(10)
+]
 
 
-async def test_metadata_filter(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
-    await store(engine, *_make_inferences())
+async def test_metadata_filter(api: Api) -> None:
+    await api.store(*_INFERENCES)
     condition = {"key": "frame_number", "type": "int", "operator": "GREATER_THAN", "value": "9000"}
-    assert await _find_ids(client, metadata_filter=[condition]) == ["id-9", "id-8", "id-7", "id-6"]
-    assert await _find_ids(client, metadata_filter=[condition], sort="received_at", limit=2) == [
-        "id-6",
-        "id-7",
-    ]
+    found = await api.find_ids(metadata_filter=[condition])
+    assert found == ["id-9", "id-8", "id-7", "id-6"]
+    first = await api.find_ids(metadata_filter=[condition], sort="received_at", limit=2)
+    assert first == ["id-6", "id-7"]
     body = {"prediction": {"label": "person", "score": {"lt": 0.4}}, "metadata_filter": []}
-    assert (await client.post("/v1/models/model/inferences/count", json=body)).json() == {
-        "count": 4,
-        "warnings": [],
-    }
+    assert await api.ask(f"{_PATH}/count", body) == {"count": 4, "warnings": []}
 
 
-async def test_query_accepts_ids_and_uids(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
+async def test_query_accepts_ids_and_uids(api: Api) -> None:
     """Erasures, holds and queries all accept `uid:<uuid>` in the same field."""
-    await store(engine, *_make_inferences())
-    uid = (await client.get("/v1/models/model/inferences/id-3")).json()["uid"]
-    assert await _find_ids(client, inference_ids=[f"uid:{uid.upper()}"]) == ["id-3"]
-    assert await _find_ids(client, inference_ids=["id-7", f"uid:{uid}", "id-none"]) == [
-        "id-7",
-        "id-3",
-    ]
-    refused = await client.post(_QUERY, json={"inference_ids": ["uid:xyz"]})
-    assert refused.status_code == 422
-    assert [fault["path"] for fault in refused.json()["errors"]] == ["inference_ids"]
+    await api.store(*_INFERENCES)
+    uid = (await api.read(f"{_PATH}/id-3"))["uid"]
+    assert await api.find_ids(inference_ids=[f"uid:{uid.upper()}"]) == ["id-3"]
+    both = await api.find_ids(inference_ids=["id-7", f"uid:{uid}", "id-none"])
+    assert both == ["id-7", "id-3"]
+    refused = await api.ask(_QUERY, {"inference_ids": ["uid:xyz"]}, status=422)
+    assert [fault["path"] for fault in refused["errors"]] == ["inference_ids"]
 
 
-async def test_numbers_are_exact(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
+async def test_numbers_are_exact(api: Api) -> None:
     values = ["0.1", "0.1000000000000000055511151231257827", "98765432109876543210", "1e300"]
     inferences = [NewInference(v, at(n), [("x", "float", v)]) for n, v in enumerate(values)]
-    await store(engine, *inferences)
+    await api.store(*inferences)
+    headers = {"Content-Type": "application/json"}
     for value in values:
         raw = f'{{"metadata_filter": [{{"key": "x", "operator": "eq", "value": {value}}}]}}'
-        answer = await client.post(
-            _QUERY, content=raw, headers={"Content-Type": "application/json"}
-        )
+        answer = await api.post(_QUERY, content=raw, headers=headers)
         assert [item["inference_id"] for item in answer.json()["items"]] == [value]
 
 
-async def test_pages_follow_their_cursor(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
-    await store(engine, *_make_inferences())
+async def test_pages_follow_their_cursor(api: Api) -> None:
+    await api.store(*_INFERENCES)
     ids, body = [], {"limit": 3, "cursor": None}
     while True:
-        page = (await client.post(_QUERY, json=body)).json()
+        page = await api.ask(_QUERY, body)
         ids += [item["inference_id"] for item in page["items"]]
         if page["next"] is None:
             break
         body["cursor"] = page["next"]
     assert ids == [f"id-{n}" for n in reversed(range(10))]
-    other = {"limit": 3, "cursor": body["cursor"], "ok": True}
-    refused = await client.post(_QUERY, json=other)
-    assert (refused.status_code, refused.json()["type"]) == (422, "/docs/errors#invalid-cursor")
+    refused = await api.ask(_QUERY, {**body, "ok": True}, status=422)
+    assert refused["type"] == "/docs/errors#invalid-cursor"
 
 
-async def test_a_window_is_half_open(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
-    inferences = _make_inferences()
-    await store(engine, *inferences)
-    window = {
-        "from": inferences[2].received_at.isoformat(),
-        "to": inferences[4].received_at.isoformat(),
-    }
-    assert await _find_ids(client, received_at=window) == ["id-3", "id-2"]
-    link = {"received_from": window["from"], "received_to": window["to"], "include": "metadata"}
-    answer = (await client.get("/v1/models/model/inferences", params=link)).json()
-    assert [item["inference_id"] for item in answer["items"]] == ["id-3", "id-2"]
-    assert answer["items"][0]["metadata"][0]["key"] == "frame_number"
+async def test_a_window_is_half_open(api: Api) -> None:
+    await api.store(*_INFERENCES)
+    begin, end = (_INFERENCES[n].received_at.isoformat() for n in (2, 4))
+    assert await api.find_ids(received_at={"from": begin, "to": end}) == ["id-3", "id-2"]
+    page = await api.read(_PATH, received_from=begin, received_to=end, include="metadata")
+    assert [item["inference_id"] for item in page["items"]] == ["id-3", "id-2"]
+    assert page["items"][0]["metadata"][0]["key"] == "frame_number"
 
 
-@pytest.mark.parametrize("inference_id", ["a/b", "a%2Fb", "ü", "query", "count", "%", "x y"])
-async def test_accepts_any_inference_id(
-    client: httpx.AsyncClient, engine: AsyncEngine, inference_id: str
-) -> None:
-    target = NewInference(inference_id, aliases=("other/id",))
-    await store(engine, target)
-    for name in (inference_id, "other/id", f"uid:{target.uid}"):
-        answer = await client.get(f"/v1/models/model/inferences/{quote(name, safe='')}")
-        assert answer.status_code == 200, answer.text
-        assert answer.json()["inference_id"] == inference_id
-        assert answer.json()["aliases"] == ["other/id"]
-        assert answer.json()["count"] == 1
+async def test_accepts_any_inference_id(api: Api) -> None:
+    for n, inference_id in enumerate(("a/b", "a%2Fb", "ü", "query", "count", "%", "x y")):
+        target = NewInference(inference_id, at(n), aliases=(f"other/{n}",))
+        await api.store(target)
+        for name in (inference_id, f"other/{n}", f"uid:{target.uid}"):
+            read = await api.read(f"{_PATH}/{quote(name, safe='')}")
+            assert (read["inference_id"], read["aliases"]) == (inference_id, [f"other/{n}"]), name
+            assert read["count"] == 1, name
 
 
-async def test_times_and_latencies(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
+async def test_times_and_latencies(api: Api) -> None:
     target = NewInference("one", at(0.000001))
-    await store(engine, target)
-    answer = (await client.get("/v1/models/model/inferences/one")).json()
-    assert answer["received_at"] == "2026-11-01T00:00:00.000001Z"
-    assert (answer["pre_ms"], answer["ok"], answer["width"]) == (None, None, None)
-    async with engine.begin() as connection:
-        times = {"forwarded_at": target.received_at + timedelta(microseconds=1500)}
-        await connection.execute(update(inference).values(times))
-    assert (await client.get("/v1/models/model/inferences/one")).json()["pre_ms"] == 1.5
+    await api.store(target)
+    read = await api.read(f"{_PATH}/one")
+    assert read["received_at"] == "2026-11-01T00:00:00.000001Z"
+    assert (read["pre_ms"], read["ok"], read["width"]) == (None, None, None)
+    forwarded_at = target.received_at + timedelta(microseconds=1500)
+    await api.execute(update(inference).values(forwarded_at=forwarded_at))
+    assert (await api.read(f"{_PATH}/one"))["pre_ms"] == 1.5
 
 
-async def test_streams_blobs_with_their_type(
-    client: httpx.AsyncClient, engine: AsyncEngine, blobs: Blobs, bucket: str
-) -> None:
-    keys = (f"{bucket}/d", f"{bucket}/r", None)
+async def test_streams_blobs_with_their_type(api: Api) -> None:
     image = b"\xff\xd8" + b"x" * 1_000_000
-    blobs.put(StorageKey(bucket, "d"), image, content_type="image/jpeg")
-    target = NewInference("one", keys=keys, extras=Extras(data_content_type="image/png"))
-    await store(engine, target)
-    base = "/v1/models/model/inferences/one"
-    data = await client.get(f"{base}/data")
+    keys = (api.put_blob("d", image, "image/jpeg"), f"{api.bucket}/r", None)
+    extras = Extras(data_content_type="image/png")
+    await api.store(NewInference("one", keys=keys, extras=extras))
+    base = f"{_PATH}/one"
+    data = await api.get(f"{base}/data")
     assert (data.content, data.headers["content-type"]) == (image, "image/png")
     assert data.headers["x-content-type-options"] == "nosniff"
-    missing = await client.get(f"{base}/response")
-    assert (missing.status_code, "not in the bucket" in missing.text) == (404, True)
-    assert (await client.get(f"{base}/metadata")).status_code == 404
-    urls = (await client.get(base)).json()["urls"]
+    assert "not in the bucket" in str(await api.read(f"{base}/response", status=404))
+    await api.read(f"{base}/metadata", status=404)
+    urls = (await api.read(base))["urls"]
     assert urls["metadata"] is None
     async with httpx.AsyncClient(timeout=120) as anyone:
         assert (await anyone.get(urls["data"])).content == image
-    async with engine.begin() as connection:
-        await connection.execute(update(inference).values(data_deleted_at=at(9)))
-    assert (await client.get(f"{base}/data")).status_code == 410
-    assert (await client.get(base)).json()["urls"]["data"] is None
+    await api.execute(update(inference).values(data_deleted_at=at(9)))
+    await api.read(f"{base}/data", status=410)
+    assert (await api.read(base))["urls"]["data"] is None
 
 
-async def test_erases_inference(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
-    await store(
-        engine, NewInference("one", at(1)), NewInference("one", at(2)), NewInference("two", at(3))
-    )
-    base = "/v1/models/model/inferences"
-    answer = await client.delete(f"{base}/one")
+async def test_erases_inference(api: Api) -> None:
+    await api.store(*(NewInference(id, at(n)) for n, id in enumerate(("one", "one", "two"))))
+    answer = await api.delete(f"{_PATH}/one")
     assert answer.status_code == 202, answer.text
-    assert (answer.json()["state"], answer.json()["model_id"]) == ("pending", "model")
-    assert (await client.get(answer.headers["Location"])).json() == answer.json()
-    assert (await client.get("/v1/erasures")).json()["items"] == [answer.json()]
-    assert (await client.get(f"{base}/one")).status_code == 404
-    assert await _find_ids(client) == ["two"]
-    assert (await client.delete(f"{base}/one")).status_code == 202, "hidden, and requested again"
-    assert (await client.delete(f"{base}/never")).status_code == 404
+    erasure = answer.json()
+    assert (erasure["state"], erasure["model_id"]) == ("pending", "model")
+    assert await api.read(answer.headers["Location"]) == erasure
+    assert (await api.read("/v1/erasures"))["items"] == [erasure]
+    await api.read(f"{_PATH}/one", status=404)
+    assert await api.find_ids() == ["two"]
+    await api.call("DELETE", f"{_PATH}/one", status=202)  # hidden, and requested again
+    await api.call("DELETE", f"{_PATH}/never", status=404)
+
+
+_EVERYTHING = ["metadata", "predictions", "urls"]
+_TYPED_ITEMS = [
+    ("frame_number", "int", "7"),
+    ("camera", "json", '{"name": "hallway", "angle": 10}'),
+    ("latitude", "float", "52.5"),
+    ("longitude", "float", "13.4"),
+]
+_BODIES: list[dict[str, Any]] = [
+    {},
+    {"include": _EVERYTHING, "limit": 1},
+    {"include": ["metadata"], "metadata_as": "object", "explain": True},
+    {"fields": ["uid", "predictions.label", "urls.data", "metadata.frame_number"]},
+    {"fields": ["uid", "metadata.no"], "unknown_keys": "empty"},
+    {"filter": "received_at < now() - duration('PT1H')", "sort": "frame_number"},
+    {"sort": "distance(location, POINT(13.4 52.5))"},
+    {"sample": {"size": 2}},
+]
+
+
+async def test_answers_match_their_models(api: Api) -> None:
+    """Nothing validates them at run time."""
+    await api.store(
+        *(NewInference(f"id-{n}", at(n), _TYPED_ITEMS, [("person", 0.5)]) for n in range(3))
+    )
+    for body in _BODIES:
+        for path in (f"{_PATH}/query", "/v1/inferences/query"):
+            answer = await api.post(path, json=body)
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["items"], body
+            check_answer(InferencePage, answer.content)
+    for body in _BODIES[:4]:
+        whole = {name: body[name] for name in body if name not in {"limit", "explain"}}
+        answer = await api.post(f"{_PATH}/query", json=whole, headers=LINES)
+        *items, end = answer.content.splitlines()
+        assert len(items) == 3, body
+        for item in items:
+            check_answer(StreamedInference, item)
+        check_answer(StreamEnd, end)
+    answer = await api.get(f"{_PATH}/id-1", params={"include": _EVERYTHING})
+    check_answer(OneInference, answer.content)
+    change = {"metadata": [{"key": "reviewed", "type": "bool", "value": "true"}]}
+    changed = await api.post(f"{_PATH}/id-1/metadata", json=change)
+    check_answer(ShownInference, changed.content)
+
+
+async def test_round_trips(make_app: MakeApp) -> None:
+    """The number of Postgres statements for each request, which dominate its cost."""
+    async with make_client(make_app(auth="on", api_token=TOKEN)) as api:
+        api.headers.update(OWNER)
+        await api.store(*_INFERENCES)
+        cases: list[tuple[str, str, Any, int]] = [
+            # the model with its extent, the look-up, the row, the audit
+            ("GET", f"{_PATH}/id-1", None, 4),
+            ("GET", f"{_PATH}/id-1?include=predictions", None, 3),
+            # the model with its extent, and the page
+            ("POST", _QUERY, {}, 2),
+            ("POST", _QUERY, {"include": ["metadata", "predictions"]}, 2),
+        ]
+        for method, path, body, most in cases:
+            for _ in range(2):  # the first request also looks up the key, and whether this is Citus
+                with record_statements(api.engine) as statements:
+                    await api.call(method, path, body, status=200)
+            assert len(statements) <= most, statements
+            assert not any("COMMIT" in statement.text for statement in statements)

@@ -6,95 +6,67 @@ from typing import Any
 
 import cramjam
 import httpx
-import pytest
-from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.inference.events import StorageKey
-from inference_store.objects import Blobs
-from tests.integration.stored_inferences import NewInference, store
+from tests.integration.stored_inferences import NewInference, at
 
 from .app_server import serve_app
-from .conftest import MakeApp
+from .conftest import LINES, Api, MakeApp
 
 _PATH = "/v1/models/model/inferences"
 _ITEMS = [("frame_number", "int", "9001"), ("data_source", "string", "hallway-camera-feed")]
 
 
-@pytest.mark.parametrize(
-    ("path", "accept", "offered"),
-    [
+async def test_types_that_are_offered_and_others(api: Api) -> None:
+    picture = api.put_blob("picture", b"\xff\xd8", "image/jpeg")
+    await api.store(NewInference("one", keys=(picture, None, None)))
+    for path, accept, offered in (
         ("/v1/models", "text/csv", ["application/json"]),
         ("/v1/models", "application/x-ndjson", ["application/json"]),
         ("/v1/certificates/1/leaves", "application/json", ["application/octet-stream"]),
         (_PATH, "text/html, image/*", ["application/json", "application/x-ndjson"]),
         (f"{_PATH}/one/data", "application/json", ["image/jpeg", "application/octet-stream"]),
-    ],
-)
-async def test_rejects_unavailable_type(
-    client: httpx.AsyncClient,
-    engine: AsyncEngine,
-    blobs: Blobs,
-    bucket: str,
-    path: str,
-    accept: str,
-    offered: list[str],
-) -> None:
-    await _store_picture(engine, blobs, bucket)
-    answer = await client.get(path, headers={"Accept": accept})
-    assert answer.status_code == 406
-    assert answer.headers["content-type"] == "application/problem+json"
-    problem = answer.json()
-    assert problem["type"] == "/docs/errors#not-acceptable"
-    [fault] = problem["errors"]
-    assert fault["path"] == "header.accept"
-    assert fault["known"][: len(offered)] == offered
+    ):
+        answer = await api.get(path, headers={"Accept": accept})
+        assert answer.status_code == 406, path
+        assert answer.headers["content-type"] == "application/problem+json", path
+        assert answer.json()["type"] == "/docs/errors#not-acceptable", path
+        [fault] = answer.json()["errors"]
+        assert fault["path"] == "header.accept", path
+        assert fault["known"][: len(offered)] == offered, path
+    for accept in ("image/*", "image/jpeg", "application/octet-stream", "*/*"):
+        answer = await api.get(f"{_PATH}/one/data", headers={"Accept": accept})
+        shown = (answer.status_code, answer.headers["content-type"])
+        assert shown == (200, "image/jpeg"), accept
 
 
-@pytest.mark.parametrize("accept", ["image/*", "image/jpeg", "application/octet-stream", "*/*"])
-async def test_a_blob_has_its_own_type(
-    client: httpx.AsyncClient, engine: AsyncEngine, blobs: Blobs, bucket: str, accept: str
-) -> None:
-    await _store_picture(engine, blobs, bucket)
-    answer = await client.get(f"{_PATH}/one/data", headers={"Accept": accept})
-    assert answer.status_code == 200
-    assert answer.headers["content-type"] == "image/jpeg"
-
-
-async def _store_picture(engine: AsyncEngine, blobs: Blobs, bucket: str) -> None:
-    blobs.put(StorageKey(bucket, "picture"), b"\xff\xd8", content_type="image/jpeg")
-    await store(engine, NewInference("one", keys=(f"{bucket}/picture", None, None)))
-
-
-async def test_include_accepts_commas(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
-    await store(engine, NewInference("one", metadata=_ITEMS, predictions=[("person", 0.5)]))
+async def test_include_accepts_commas(api: Api) -> None:
+    await api.store(NewInference("one", metadata=_ITEMS, predictions=[("person", 0.5)]))
     for path in (_PATH, f"{_PATH}/one"):
-        body = (await client.get(f"{path}?include=metadata,%20predictions")).json()
+        body = await api.read(f"{path}?include=metadata,%20predictions")
         answer = body["items"][0] if path == _PATH else body
         assert [item["key"] for item in answer["metadata"]] == ["frame_number", "data_source"]
         assert [prediction["label"] for prediction in answer["predictions"]] == ["person"]
-        refused = await client.get(f"{path}?include=metadata,nothing")
-        assert refused.status_code == 422
-        assert "'metadata', 'predictions' or 'urls'" in refused.json()["detail"]
+        refused = await api.read(f"{path}?include=metadata,nothing", status=422)
+        assert "'metadata', 'predictions' or 'urls'" in refused["detail"]
 
 
-@pytest.mark.parametrize("coding", ["gzip", "zstd"])
-@pytest.mark.parametrize("accept", ["application/json", "application/x-ndjson"])
-async def test_pages_and_streams_are_compressed(
-    make_app: MakeApp, engine: AsyncEngine, coding: str, accept: str
-) -> None:
-    inferences = [
-        NewInference(f"id-{n}", metadata=_ITEMS, predictions=[("person", 0.5)]) for n in range(200)
-    ]
-    await store(engine, *inferences)
+async def test_pages_and_streams_are_compressed(api: Api, make_app: MakeApp) -> None:
+    person = [("person", 0.5)]
+    await api.store(*(NewInference(str(n), at(0), _ITEMS, person) for n in range(200)))
     body = {"include": ["metadata", "predictions"], "limit": 200}
     async with serve_app(make_app()) as client:
-        plain, _ = await _read_raw(client, body, {"Accept": accept, "Accept-Encoding": "identity"})
-        headers = {"Accept": accept, "Accept-Encoding": coding}
-        compressed, answer = await _read_raw(client, body, headers)
-    assert answer.headers["content-encoding"] == coding
-    assert len(compressed) < len(plain) / 5
-    decompress = gzip.decompress if coding == "gzip" else cramjam.zstd.decompress
-    assert _decode_ids(bytes(decompress(compressed))) == _decode_ids(plain)
+        for accept in ({"Accept": "application/json"}, LINES):
+            plain, _ = await _read_raw(client, body, accept | {"Accept-Encoding": "identity"})
+            for coding, decompress in (
+                ("gzip", gzip.decompress),
+                ("zstd", cramjam.zstd.decompress),
+            ):
+                headers = accept | {"Accept-Encoding": coding}
+                compressed, answer = await _read_raw(client, body, headers)
+                assert answer.headers["content-encoding"] == coding, accept
+                assert len(compressed) < len(plain) / 5, (coding, accept)
+                ids = _decode_ids(bytes(decompress(compressed)))
+                assert ids == _decode_ids(plain), (coding, accept)
 
 
 async def _read_raw(

@@ -19,11 +19,10 @@ from schemathesis.specs.openapi import checks as openapi_checks
 
 from inference_store.api.app import create_app
 from inference_store.index import registrations
-from inference_store.index.accounting import open_partition
 from inference_store.index.database import create_engine
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
-from tests.integration.api.access.path_values import PARTITION, Ids, add_path_values
+from tests.integration.api.access.path_values import Ids, add_path_values
 from tests.integration.api.access.table import TABLE, fill_body
 from tests.integration.stored_inferences import NewInference, at, store
 from tests.openapi_operations import Case, Operation, read_operations
@@ -84,7 +83,6 @@ class _Server:
         async with engine.begin() as connection:
             details = registrations.Details(project_id="model-project")
             await registrations.put(connection, "model", details)
-            await open_partition(connection, PARTITION, first=0, began="earliest")
             path_values = await add_path_values(connection, "model", model, 0)
         self.ids = path_values | {"inference_id": "id-0"}
         with Blobs(self._settings) as blobs:

@@ -1,90 +1,54 @@
-"""Queries that run out of time return a partial page, their progress and a cursor."""
+"""Queries that run out of time, queries beyond a caller's share, and the largest filters."""
 
 import asyncio
+import gc
 import json
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index.tables import inference, metadata_number
 from inference_store.platform.metrics import QUERY_TIMEOUTS
 from inference_store.query import deadline
-from tests.integration.api.conftest import MakeApp, make_client
+from tests.integration.query.held_partition import hold_partition
 from tests.integration.query.lock_time import hold_partition_until_late
-from tests.integration.stored_inferences import NewInference, at, store
+from tests.integration.stored_inferences import NewInference, at
+from tests.polling import until
+from tests.settings import TOKEN
 from tests.stopped_clock import StoppedClock
 
-_QUERY = "/v1/models/model/inferences/query"
+from .conftest import LINES, OWNER, Api, MakeApp, make_client
+
+_PATH = "/v1/models/model/inferences"
+_QUERY = f"{_PATH}/query"
 _DAY = 86_400
 _DAYS = 20
 _HELD_DAY = 9
+_BODY: dict[str, Any] = {"metadata_filter": [{"key": "n", "operator": "gte", "value": 6}]}
+_FOUND = [f"id-{n}" for n in range(59, 5, -1)]
 
 
-def _make_inferences() -> list[NewInference]:
-    """Return three inferences a day, each day in its own partition."""
-    return [
-        NewInference(f"id-{n}", at(n * _DAY / 3), [("n", "int", str(n))], [("person", 0.5)])
-        for n in range(3 * _DAYS)
-    ]
+@pytest.fixture
+async def stored(api: Api) -> None:
+    """Store three inferences a day, each day in its own partition."""
+    person = [("person", 0.5)]
+    await api.store(
+        *(
+            NewInference(f"id-{n}", at(n * _DAY / 3), [("n", "int", str(n))], person)
+            for n in range(3 * _DAYS)
+        )
+    )
 
 
-def _make_body() -> dict[str, Any]:
-    return {"metadata_filter": [{"key": "n", "operator": "gte", "value": 6}]}
-
-
-async def _read_page(
-    client: httpx.AsyncClient, cursor: str | None = None, **more: float
-) -> dict[str, Any]:
-    body = {**_make_body(), "limit": 1000, "cursor": cursor, **more}
-    answer = await client.post(_QUERY, json=body)
-    assert answer.status_code == 200, answer.text
-    return dict(answer.json())
+async def _read_page(api: Api, cursor: str | None = None, **more: float) -> dict[str, Any]:
+    return dict(await api.ask(_QUERY, {**_BODY, "limit": 1000, "cursor": cursor, **more}))
 
 
 def _list_ids(page: dict[str, Any]) -> list[str]:
     return [item["inference_id"] for item in page["items"]]
-
-
-async def test_cursor_continues_after_a_timeout(make_app: MakeApp, engine: AsyncEngine) -> None:
-    await store(engine, *_make_inferences())
-    async with (
-        make_client(make_app()) as client,
-        hold_partition_until_late(engine, metadata_number, at(_HELD_DAY * _DAY)) as span,
-    ):
-        first = await _read_page(client)
-    assert _list_ids(first) == [f"id-{n}" for n in range(59, 3 * (_HELD_DAY + 1) - 1, -1)]
-    assert first["searched_back_to"] == span.hi.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    async with make_client(make_app()) as patient:
-        rest = await _read_page(patient, first["next"])
-    assert _list_ids(first) + _list_ids(rest) == [f"id-{n}" for n in range(59, 5, -1)]
-    assert (rest["next"], rest["searched_back_to"]) == (None, None)
-
-
-async def test_page_ends_early_with_partial_results(make_app: MakeApp, engine: AsyncEngine) -> None:
-    await store(engine, *_make_inferences())
-    expected = [f"id-{n}" for n in range(59, 5, -1)]
-    before = _count_timeouts()
-    async with make_client(make_app(page_seconds=0.000_001)) as client:
-        pages = [await _read_page(client)]
-        while (cursor := pages[-1]["next"]) is not None:
-            assert pages[-1]["searched_back_to"] is not None
-            pages.append(await _read_page(client, cursor))
-        assert 2 < len(pages) <= _DAYS + 1
-        assert [id for page in pages for id in _list_ids(page)] == expected
-        # a request with a timeout waits that long, and so does a stream with all of its pages
-        patient = await _read_page(client, timeout_seconds=300)
-        assert (_list_ids(patient), patient["next"]) == (expected, None)
-        streamed = await client.post(
-            _QUERY, json=_make_body(), headers={"Accept": "application/x-ndjson"}
-        )
-        lines = [json.loads(line) for line in streamed.text.splitlines()]
-        assert [line.get("inference_id") for line in lines[:-1]] == expected
-        counted = await client.post(_QUERY.replace("query", "count"), json=_make_body())
-        assert counted.json()["count"] == len(expected)
-    # none of these counts as a timeout
-    assert _count_timeouts() == before
 
 
 def _count_timeouts() -> float:
@@ -92,75 +56,84 @@ def _count_timeouts() -> float:
     return sum(sample.value for sample in metric.samples if sample.name.endswith("_total"))
 
 
-async def test_reports_a_timeout_without_results(make_app: MakeApp, engine: AsyncEngine) -> None:
-    await store(engine, *_make_inferences())
-    async with (
-        make_client(make_app()) as client,
-        hold_partition_until_late(engine, inference, at((_DAYS - 1) * _DAY)),
-    ):
-        answer = await client.post(_QUERY, json={})
-    assert (answer.status_code, answer.json()["type"]) == (503, "/docs/errors#query-timeout")
+@pytest.mark.usefixtures("stored")
+async def test_cursor_continues_after_a_timeout(api: Api) -> None:
+    async with hold_partition_until_late(api.engine, metadata_number, at(_HELD_DAY * _DAY)) as span:
+        first = await _read_page(api)
+    assert _list_ids(first) == [f"id-{n}" for n in range(59, 3 * (_HELD_DAY + 1) - 1, -1)]
+    assert first["searched_back_to"] == span.hi.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    rest = await _read_page(api, first["next"])
+    assert _list_ids(first) + _list_ids(rest) == _FOUND
+    assert (rest["next"], rest["searched_back_to"]) == (None, None)
+    async with hold_partition_until_late(api.engine, inference, at((_DAYS - 1) * _DAY)):
+        nothing = await api.ask(_QUERY, {}, status=503)
+    assert nothing["type"] == "/docs/errors#query-timeout"
 
 
-async def test_sorted_page_contains_all_values_found_in_time(
-    make_app: MakeApp, engine: AsyncEngine
-) -> None:
-    """Time runs out among the inferences without a value, and the cursor continues there."""
-    inferences = [
-        NewInference(f"id-{n}", at(n * _DAY), [("n", "int", str(n))] if n < 5 else ())
-        for n in range(_DAYS)
-    ]
-    await store(engine, *inferences)
-    body = {"sort": "-n", "limit": 1000}
-    async with (
-        make_client(make_app()) as client,
-        hold_partition_until_late(engine, inference, at(_HELD_DAY * _DAY)),
-    ):
-        answer = await client.post(_QUERY, json=body)
-    assert answer.status_code == 200, answer.text
-    first = answer.json()
-    assert _list_ids(first) == [f"id-{n}" for n in range(4, -1, -1)]
-    async with make_client(make_app()) as patient:
-        rest = (await patient.post(_QUERY, json=body | {"cursor": first["next"]})).json()
-    assert _list_ids(rest) == [f"id-{n}" for n in range(_DAYS - 1, 4, -1)]
-    assert rest["next"] is None
-
-
-async def test_sorted_page_does_not_end_early(make_app: MakeApp, engine: AsyncEngine) -> None:
-    """It cannot report its progress, since values may be in any partition."""
-    inferences = [
-        NewInference(
-            f"id-{n}", at(n * _DAY), [("n", "int", str(n))] if n < 5 else (), [("person", 0.5)]
-        )
-        for n in range(_DAYS)
-    ]
-    await store(engine, *inferences)
-    body = {"sort": "-n", "limit": 1000, "prediction": {"label": "person"}}
-    async with make_client(make_app(page_seconds=0.001)) as client:
-        answer = await client.post(_QUERY, json=body)
-    assert answer.status_code == 200, answer.text
-    page = answer.json()
-    assert _list_ids(page) == [f"id-{n}" for n in [*range(4, -1, -1), *range(_DAYS - 1, 4, -1)]]
-    assert page["next"] is None
-
-
-@pytest.mark.parametrize("what", ["query", "count", "aggregate"])
-async def test_busy_api_is_not_a_query_timeout(
-    client: httpx.AsyncClient, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
-    """Other tasks keep the api busy until the time is over; the query is not to blame."""
-    await store(engine, *_make_inferences())
-    body = _make_body() | ({"measures": [{"function": "count"}]} if what == "aggregate" else {})
+@pytest.mark.usefixtures("stored")
+async def test_page_ends_early_with_partial_results(make_app: MakeApp) -> None:
     before = _count_timeouts()
-    clock = StoppedClock()
-    monkeypatch.setattr(deadline, "time", clock)
-    busy = asyncio.create_task(_keep_busy(clock))
-    try:
-        answer = await client.post(_QUERY.replace("query", what), json=body)
-    finally:
-        busy.cancel()
-    assert (answer.status_code, answer.json()["type"]) == (503, "/docs/errors#busy")
-    assert int(answer.headers["Retry-After"]) > 0
+    async with make_client(make_app(page_seconds=0.000_001)) as api:
+        pages = [await _read_page(api)]
+        while (cursor := pages[-1]["next"]) is not None:
+            assert pages[-1]["searched_back_to"] is not None
+            pages.append(await _read_page(api, cursor))
+        assert 2 < len(pages) <= _DAYS + 1
+        assert [id for page in pages for id in _list_ids(page)] == _FOUND
+        # a request with a timeout waits that long, and so does a stream with all of its pages
+        patient = await _read_page(api, timeout_seconds=300)
+        assert (_list_ids(patient), patient["next"]) == (_FOUND, None)
+        streamed = await api.post(_QUERY, json=_BODY, headers=LINES)
+        lines = [json.loads(line) for line in streamed.text.splitlines()]
+        assert [line.get("inference_id") for line in lines[:-1]] == _FOUND
+        assert (await api.ask(f"{_PATH}/count", _BODY))["count"] == len(_FOUND)
+    # none of these counts as a timeout
+    assert _count_timeouts() == before
+
+
+async def test_sorted_page_contains_all_values_found_in_time(api: Api, make_app: MakeApp) -> None:
+    """Time runs out among the inferences without a value, and the cursor continues there.
+
+    It does not end early, since it cannot report its progress: values may be in any partition.
+    """
+    person = [("person", 0.5)]
+    await api.store(
+        *(
+            NewInference(f"id-{n}", at(n * _DAY), [("n", "int", n)] if n < 5 else (), person)
+            for n in range(_DAYS)
+        )
+    )
+    body = {"sort": "-n", "limit": 1000}
+    with_value = [f"id-{n}" for n in range(4, -1, -1)]
+    without = [f"id-{n}" for n in range(_DAYS - 1, 4, -1)]
+    async with hold_partition_until_late(api.engine, inference, at(_HELD_DAY * _DAY)):
+        first = await api.ask(_QUERY, body)
+    assert _list_ids(first) == with_value
+    rest = await api.ask(_QUERY, body | {"cursor": first["next"]})
+    assert (_list_ids(rest), rest["next"]) == (without, None)
+    async with make_client(make_app(page_seconds=0.001)) as hurried:
+        page = await hurried.ask(_QUERY, body | {"prediction": {"label": "person"}})
+    assert (_list_ids(page), page["next"]) == (with_value + without, None)
+
+
+@pytest.mark.usefixtures("stored")
+async def test_busy_api_is_not_a_query_timeout(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tasks keep the api busy until the time is over; the query is not to blame."""
+    before = _count_timeouts()
+    for what, more in (
+        ("query", {}),
+        ("count", {}),
+        ("aggregate", {"measures": [{"function": "count"}]}),
+    ):
+        clock = StoppedClock()
+        monkeypatch.setattr(deadline, "time", clock)
+        busy = asyncio.create_task(_keep_busy(clock))
+        try:
+            answer = await api.post(f"{_PATH}/{what}", json=_BODY | more)
+        finally:
+            busy.cancel()
+        assert (answer.status_code, answer.json()["type"]) == (503, "/docs/errors#busy"), what
+        assert int(answer.headers["Retry-After"]) > 0, what
     assert _count_timeouts() == before
 
 
@@ -170,3 +143,124 @@ async def _keep_busy(clock: StoppedClock) -> None:
         clock.now += 600
         clock.busy += 600
         await asyncio.sleep(0)
+
+
+async def _create_key(client: Api) -> dict[str, str]:
+    body = {"name": "x", "grants": [{"role": "owner"}]}
+    created = await client.ask("/v1/keys", body, status=201, headers=OWNER)
+    return {"Authorization": f"Bearer {created['key']}"}
+
+
+@pytest.mark.usefixtures("stored")
+async def test_heavy_queries_of_one_caller_do_not_delay_others(make_app: MakeApp) -> None:
+    app = make_app(auth="on", api_token=TOKEN, query_wait_seconds=0.5)
+    async with make_client(app) as client:
+        heavy, other = await _create_key(client), await _create_key(client)
+
+        async def count(headers: dict[str, str], body: Any) -> httpx.Response:
+            return await client.post(f"{_PATH}/count", json=body, headers=headers)
+
+        async with hold_partition(client.engine, metadata_number, at(0)):
+            # Twelve queries that wait for a lock: one caller may use three of a pool of ten.
+            tasks = [asyncio.create_task(count(heavy, _BODY)) for _ in range(12)]
+
+            async def list_refused() -> list[httpx.Response]:
+                return [task.result() for task in tasks if task.done()]
+
+            answers = await until(list_refused, lambda refusals: len(refusals) == 9)
+            assert {answer.status_code for answer in answers} == {429}
+            assert {answer.headers["retry-after"] for answer in answers} == {"1"}
+            types = {answer.json()["type"] for answer in answers}
+            assert types == {"/docs/errors#too-many-queries"}
+            # Queries and writes of another caller, and look-ups of both.
+            assert (await count(other, {})).json()["count"] == 3 * _DAYS
+            page = await client.ask(_QUERY, {"limit": 1}, headers=other)
+            assert len(page["items"]) == 1
+            for who in (heavy, other):
+                await client.call("GET", f"{_PATH}/id-1", status=200, headers=who)
+                await client.call("PUT", "/v1/models/model", {}, status=200, headers=who)
+            assert not any(task.done() and task.result().status_code == 200 for task in tasks)
+        finished = [await task for task in tasks]
+        assert sorted(answer.status_code for answer in finished) == [200] * 3 + [429] * 9
+
+
+@pytest.mark.usefixtures("stored")
+async def test_short_burst_waits_and_succeeds(make_app: MakeApp) -> None:
+    async with make_client(make_app(queries_at_once=1, query_wait_seconds=300)) as client:
+        requests = [client.post(f"{_PATH}/count", json=_BODY) for _ in range(25)]
+        answers = await asyncio.gather(*requests)
+    assert {answer.status_code for answer in answers} == {200}
+
+
+@pytest.mark.usefixtures("stored")
+async def test_query_may_set_a_shorter_timeout(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deadline, "time", StoppedClock())  # Postgres alone measures it
+    async with make_client(make_app(query_timeout_seconds=600)) as client:
+        async with hold_partition(client.engine, metadata_number, at(0)):
+            for path in ("count", "query"):
+                body = _BODY | {"timeout_seconds": 0.3}
+                problem = await client.ask(f"{_PATH}/{path}", body, status=503)
+                assert problem["type"] == "/docs/errors#query-timeout"
+        for seconds in (601, 0.01, -1, "1"):
+            problem = await client.ask(_QUERY, {"timeout_seconds": seconds}, status=422)
+            assert problem["errors"][0]["path"] == "timeout_seconds", seconds
+        await client.read(_PATH, timeout_seconds="500")
+
+
+# It is a fifth of that; if the statements were built in the loop, twice as much.
+_MOST_SECONDS = 0.2
+# Nearly the longest filters, matched by nearly all or by none, so that everything is searched.
+FILTERS = {
+    "all of many": " AND ".join(f"n <> {k + 500}" for k in range(500)),
+    "predictions": " OR ".join(
+        f"prediction(score = 9.0{k:03d} AND rank < {k})" for k in range(240)
+    ),
+}
+
+
+async def _measure_turns(longest: list[float]) -> None:
+    """Measure how long a turn of the loop computes: in seconds of a processor, of which other
+    processes take none."""
+    while True:
+        began = time.thread_time()
+        await asyncio.sleep(0)
+        longest[0] = max(longest[0], time.thread_time() - began)
+
+
+@pytest.fixture
+def freeze_memory() -> Iterator[None]:
+    """Exclude existing objects from garbage collection, as the api does when it starts."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("freeze_memory")
+async def test_the_largest_filters_do_not_block_other_requests(api: Api) -> None:
+    inferences = [
+        NewInference(f"id-{n}", at(-n * _DAY / 3), [("n", "int", n)], [("person", n / 200)])
+        for n in range(3 * 64)
+    ]
+    await api.store(*inferences)
+    # the first request opens connections and creates the parser
+    await api.ask(_QUERY, {"filter": "n = 3"})
+    for what, more in (
+        ("query", {}),
+        ("count", {"explain": True}),
+        ("aggregate", {"measures": [{"function": "count"}]}),
+    ):
+        for name, text in FILTERS.items():
+            body = {"filter": text, "timeout_seconds": 4, **more}
+            longest = [0.0]
+            measuring = asyncio.create_task(_measure_turns(longest))
+            request = asyncio.ensure_future(api.post(f"{_PATH}/{what}", json=body))
+            while not request.done():
+                assert await api.find_ids(limit=1) == ["id-0"]
+            measuring.cancel()
+            # an answer, or a timeout
+            assert request.result().status_code in {200, 503}, request.result().text
+            assert longest[0] < _MOST_SECONDS, (what, name)

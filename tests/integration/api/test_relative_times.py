@@ -1,22 +1,22 @@
 """Relative times in filters: resolved once for each query, shown, kept by cursors, or refused."""
 
 import json
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import httpx
 import pytest
 from sqlalchemy import select
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index.tables import erasure
-from tests.integration.stored_inferences import NewInference, store
+from tests.integration.stored_inferences import NewInference
+
+from .conftest import LINES, Api
 
 _MODEL = "/v1/models/model/inferences"
-_LINES = {"Accept": "application/x-ndjson"}
+_ERASURES = "/v1/models/model/erasures"
 _HOUR_AGO = "now() - duration('PT1H')"
 _RECENT = f"received_at > {_HOUR_AGO}"
+_FOUR_HOURS = {"filter": "received_at > now() - duration('PT4H')"}
 _AS_JSON = {
     "op": ">",
     "args": [
@@ -27,36 +27,23 @@ _AS_JSON = {
 
 
 @pytest.fixture(autouse=True)
-async def _store_inferences(engine: AsyncEngine) -> None:
+async def _store_inferences(api: Api) -> None:
     """Store twenty, one every twenty minutes; three are of the last hour."""
     now = datetime.now(UTC)
-    inferences = [
-        NewInference(
-            f"id-{n}",
-            now - timedelta(minutes=10 + 20 * n),
-            [("n", "int", str(n)), ("seen", "timestamp", (now - timedelta(days=n)).isoformat())],
+    await api.store(
+        *(
+            NewInference(
+                f"id-{n}",
+                now - timedelta(minutes=10 + 20 * n),
+                [("n", "int", n), ("seen", "timestamp", (now - timedelta(days=n)).isoformat())],
+            )
+            for n in range(20)
         )
-        for n in range(20)
-    ]
-    await store(engine, *inferences)
+    )
 
 
-async def _send(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    answer = await client.post(path, json=body)
-    assert answer.status_code == 200, answer.text
-    answered: dict[str, Any] = answer.json()
-    return answered
-
-
-def _measure_age(answer: dict[str, Any]) -> timedelta:
-    """Return how long ago the instant of a single relative time was."""
-    [resolved] = answer["resolved"]
-    return datetime.now(UTC) - datetime.fromisoformat(resolved["instant"])
-
-
-@pytest.mark.parametrize(
-    ("filter", "count"),
-    [
+async def test_accepts_relative_time_for_any_instant(api: Api) -> None:
+    cases: list[tuple[Any, int]] = [
         (_RECENT, 3),
         (_AS_JSON, 3),
         (f"NOT received_at <= {_HOUR_AGO}", 3),
@@ -67,63 +54,58 @@ def _measure_age(answer: dict[str, Any]) -> timedelta:
         (f"seen > now() - duration('P1DT1H') AND n > 0 AND {_RECENT}", 1),
         ("seen > now() - duration('P1M') AND seen < now() + duration('P1Y')", 20),
         ("seen IN (now(), DATE('2026-11-01')) OR n = 4", 1),
-    ],
-)
-async def test_accepts_relative_time_for_any_instant(
-    client: httpx.AsyncClient, filter: Any, count: int
-) -> None:
-    body = {"filter": filter, "explain": True}
-    for path in (_MODEL, "/v1/inferences"):
-        counted = await _send(client, f"{path}/count", body)
-        assert counted["count"] == count
-        page = await _send(client, f"{path}/query", body)
-        assert len(page["items"]) == count
-        aggregated = await _send(client, f"{path}/aggregate", body)
-        assert aggregated["groups"][0]["measures"] == {"count": count}
-        for answer in (counted, page, aggregated):
-            assert {resolved["expression"][:5] for resolved in answer["resolved"]} == {"now()"}
-            assert answer["explain"]["steps"]
+    ]
+    for filter, count in cases:
+        body = {"filter": filter, "explain": True}
+        for path in (_MODEL, "/v1/inferences"):
+            counted = await api.ask(f"{path}/count", body)
+            page = await api.ask(f"{path}/query", body)
+            aggregated = await api.ask(f"{path}/aggregate", body)
+            measured = aggregated["groups"][0]["measures"]
+            counts = (counted["count"], len(page["items"]), measured["count"])
+            assert counts == (count,) * 3, (filter, path)
+            for answer in (counted, page, aggregated):
+                expressions = {resolved["expression"][:5] for resolved in answer["resolved"]}
+                assert expressions == {"now()"}, (filter, path)
+                assert answer["explain"]["steps"], (filter, path)
 
 
-async def test_answer_shows_resolved_times(client: httpx.AsyncClient) -> None:
-    page = await _send(client, f"{_MODEL}/query", {"filter": f"{_RECENT} OR {_RECENT}"})
-    assert page["resolved"][0]["expression"] == _HOUR_AGO
-    assert page["resolved"][0]["instant"].endswith("Z")
-    assert timedelta(hours=1) < _measure_age(page) < timedelta(hours=1, minutes=2)
-    link = await client.get(_MODEL, params={"filter": _RECENT, "limit": 2})
-    assert link.json()["resolved"][0]["expression"] == _HOUR_AGO
-    without = await _send(client, f"{_MODEL}/query", {"filter": "n = 1"})
-    assert "resolved" not in without
+async def test_answer_shows_resolved_times(api: Api) -> None:
+    before = datetime.now(UTC)
+    page = await api.ask(f"{_MODEL}/query", {"filter": f"{_RECENT} OR {_RECENT}"})
+    after = datetime.now(UTC)
+    [resolved] = page["resolved"]
+    assert resolved["expression"] == _HOUR_AGO
+    assert resolved["instant"].endswith("Z")
+    now = datetime.fromisoformat(resolved["instant"]) + timedelta(hours=1)
+    assert before <= now <= after
+    link = await api.read(_MODEL, filter=_RECENT, limit=2)
+    assert link["resolved"][0]["expression"] == _HOUR_AGO
+    assert "resolved" not in await api.ask(f"{_MODEL}/query", {"filter": "n = 1"})
 
 
-async def _read_pages(
-    client: httpx.AsyncClient, path: str, body: dict[str, Any]
-) -> Sequence[dict[str, Any]]:
-    pages = [await _send(client, path, body)]
+async def _read_pages(api: Api, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+    pages = [await api.ask(path, body)]
     while (cursor := pages[-1]["next"]) is not None:
-        pages.append(await _send(client, path, body | {"cursor": cursor}))
+        pages.append(await api.ask(path, body | {"cursor": cursor}))
     return pages
 
 
-@pytest.mark.parametrize("path", [_MODEL, "/v1/inferences"])
-@pytest.mark.parametrize("sort", ["-received_at", "n"])
-async def test_following_pages_use_the_same_instant(
-    client: httpx.AsyncClient, path: str, sort: str
-) -> None:
-    body = {"filter": "received_at > now() - duration('PT4H')", "limit": 3, "sort": sort}
-    pages = await _read_pages(client, f"{path}/query", body)
-    assert [len(page["items"]) for page in pages] == [3, 3, 3, 3]
-    assert len({page["resolved"][0]["instant"] for page in pages}) == 1
-    if path == _MODEL:
-        after = pages[0]["next"]
-        params: dict[str, Any] = {**body, "cursor": after}
-        link = await client.get(path, params=params)
-        assert link.json()["resolved"] == pages[0]["resolved"]
+async def test_following_pages_use_the_same_instant(api: Api) -> None:
+    for path in (_MODEL, "/v1/inferences"):
+        for sort in ("-received_at", "n"):
+            body = {**_FOUR_HOURS, "limit": 3, "sort": sort}
+            pages = await _read_pages(api, f"{path}/query", body)
+            assert [len(page["items"]) for page in pages] == [3, 3, 3, 3], (path, sort)
+            assert len({page["resolved"][0]["instant"] for page in pages}) == 1, (path, sort)
+            if path == _MODEL:
+                link = await api.read(path, **body, cursor=pages[0]["next"])
+                assert link["resolved"] == pages[0]["resolved"], sort
 
 
-async def test_cursor_belongs_to_its_instant_and_query(client: httpx.AsyncClient) -> None:
-    body = {"filter": "received_at > now() - duration('PT4H')", "limit": 3}
-    after = (await _send(client, f"{_MODEL}/query", body))["next"]
+async def test_cursor_belongs_to_its_instant_and_query(api: Api) -> None:
+    body = {**_FOUR_HOURS, "limit": 3}
+    after = (await api.ask(f"{_MODEL}/query", body))["next"]
     other = {**body, "filter": "received_at > now() - duration('PT3H')"}
     plain, _, instant = after.partition(".")
     for question, cursor in (
@@ -134,51 +116,35 @@ async def test_cursor_belongs_to_its_instant_and_query(client: httpx.AsyncClient
         (body, f"{plain}.{instant}{instant}{instant}"),
         (body, f"{plain}.€"),
     ):
-        answer = await client.post(f"{_MODEL}/query", json={**question, "cursor": cursor})
-        assert (answer.status_code, answer.json()["type"]) == (422, "/docs/errors#invalid-cursor")
+        problem = await api.ask(f"{_MODEL}/query", {**question, "cursor": cursor}, status=422)
+        assert problem["type"] == "/docs/errors#invalid-cursor", (question, cursor)
 
 
-async def test_stream_uses_one_instant(
-    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_stream_uses_one_instant(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("inference_store.api.streams._PAGE", 2)
-    body = {"filter": "received_at > now() - duration('PT4H')"}
-    answer = await client.post(f"{_MODEL}/query", json=body, headers=_LINES)
+    answer = await api.post(f"{_MODEL}/query", json=_FOUR_HOURS, headers=LINES)
     *lines, end = [json.loads(line) for line in answer.text.splitlines()]
     assert len(lines) == end["count"] == 12
     assert end["resolved"][0]["expression"] == "now() - duration('PT4H')"
     # A line's cursor continues with the same instant, in a stream or a page.
-    again = await _send(client, f"{_MODEL}/query", body | {"cursor": lines[9]["cursor"]})
+    again = await api.ask(f"{_MODEL}/query", {**_FOUR_HOURS, "cursor": lines[9]["cursor"]})
     assert [item["inference_id"] for item in again["items"]] == [
         line["inference_id"] for line in lines[10:]
     ]
     assert again["resolved"] == end["resolved"]
 
 
-async def test_points_to_invalid_duration(client: httpx.AsyncClient) -> None:
-    body = {"filter": "received_at > now() - duration('abc')"}
-    for kind in ("query", "count", "aggregate"):
-        answer = await client.post(f"{_MODEL}/{kind}", json=body)
-        assert answer.status_code == 422
-        [fault] = answer.json()["errors"]
-        assert (fault["path"], fault["line"], fault["column"]) == ("filter", 1, 32)
-        assert "'abc' is not an ISO 8601 duration" in fault["message"]
-
-
-async def test_erasure_stores_the_instant(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
+async def test_erasure_stores_the_instant(api: Api) -> None:
     body = {"filter": "received_at < now() - duration('PT6H')"}
-    dry = await _send(client, "/v1/models/model/erasures", {**body, "dry_run": True})
+    dry = await api.ask(_ERASURES, {**body, "dry_run": True})
     assert dry["inferences"] == 2
     assert dry["resolved"][0]["expression"] == "now() - duration('PT6H')"
     before = datetime.now(UTC) - timedelta(hours=6)
     for question in (body, {"filter": {**_AS_JSON, "op": "<"}}):
-        answer = await client.post("/v1/models/model/erasures", json=question)
-        assert answer.status_code == 202, answer.text
-        filter_text = answer.json()["asked"]["filter"]
+        filter_text = (await api.ask(_ERASURES, question, status=202))["asked"]["filter"]
         assert "now" not in filter_text
         assert "duration" not in filter_text
-    async with engine.connect() as connection:
-        saved = (await connection.execute(select(erasure.c.asked))).scalars().all()
+    saved = await api.fetch(select(erasure.c.asked))
     assert all("now" not in request["saved"] for request in saved)
     first = next(
         request["filter"] for request in saved if request["filter"].startswith("received_at < ")
@@ -187,36 +153,27 @@ async def test_erasure_stores_the_instant(client: httpx.AsyncClient, engine: Asy
     assert before <= datetime.fromisoformat(written) < datetime.now(UTC) - timedelta(hours=6)
 
 
-async def test_pages_of_a_dry_run_use_one_instant(client: httpx.AsyncClient) -> None:
-    body = {
-        "filter": "received_at < now() - duration('PT1H')",
-        "dry_run": True,
-        "uids": True,
-        "limit": 10,
-    }
-    pages = await _read_pages(client, "/v1/models/model/erasures", body)
+async def test_pages_of_a_dry_run_use_one_instant(api: Api) -> None:
+    dry_run = {"dry_run": True, "uids": True, "limit": 10}
+    pages = await _read_pages(api, _ERASURES, {"filter": f"received_at < {_HOUR_AGO}", **dry_run})
     assert [len(page["uids"]) for page in pages] == [10, 7]
     assert pages[0]["resolved"] == pages[1]["resolved"]
 
 
-async def test_hold_rejects_relative_times(client: httpx.AsyncClient) -> None:
+async def test_refusals(api: Api) -> None:
+    body = {"filter": "received_at > now() - duration('abc')"}
+    for kind in ("query", "count", "aggregate"):
+        [fault] = (await api.ask(f"{_MODEL}/{kind}", body, status=422))["errors"]
+        assert (fault["path"], fault["line"], fault["column"]) == ("filter", 1, 32)
+        assert "'abc' is not an ISO 8601 duration" in fault["message"]
     hold = {"name": "a", "reason": "b", "model_id": "model", "filter": _RECENT}
-    answer = await client.post("/v1/holds", json=hold)
-    assert answer.status_code == 422
-    [fault] = answer.json()["errors"]
+    [fault] = (await api.ask("/v1/holds", hold, status=422))["errors"]
     assert (fault["path"], fault["line"], fault["column"]) == ("filter", 1, 15)
     assert "a relative time cannot stand here: a hold keeps the same" in fault["message"]
     assert "`until`" in fault["message"]
-
-
-async def test_policy_rejects_relative_times(client: httpx.AsyncClient) -> None:
     rules = [{"keep_inference": "P1D", "filter": filter} for filter in ("ok", _RECENT)]
-    path = "/v1/models/model/retention-policy"
-    for answer in (
-        await client.put(path, json={"rules": rules}),
-        await client.post(f"{path}/preview", json={"rules": rules}),
-    ):
-        assert answer.status_code == 422
-        [fault] = answer.json()["errors"]
+    for method, more in (("PUT", ""), ("POST", "/preview")):
+        path = f"/v1/models/model/retention-policy{more}"
+        [fault] = (await api.call(method, path, {"rules": rules}, status=422))["errors"]
         assert fault["path"] == "rules[1].filter"
         assert "the ages of a rule say how old something may be" in fault["message"]

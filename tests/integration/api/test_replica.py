@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
-import httpx
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -17,7 +16,7 @@ from inference_store.api.replica import Replica
 from inference_store.index.database import create_engine
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
-from tests.integration.stored_inferences import NewInference, store
+from tests.integration.stored_inferences import NewInference
 from tests.polling import until
 from tests.servers.environment import service_environment
 from tests.servers.fixtures import migrate, unique
@@ -30,7 +29,10 @@ from tests.servers.waiting import wait_until
 from tests.service_process import Service
 from tests.settings import TOKEN
 
-from .conftest import make_client
+from .access.conftest import Keys
+from .conftest import Api, make_client
+
+Engines = tuple[AsyncEngine, AsyncEngine]
 
 
 @pytest.fixture(scope="module")
@@ -53,129 +55,100 @@ def pair(own_postgres: PostgresServer, standby: Standby) -> tuple[str, str]:
 
 
 @pytest.fixture
-async def engines(pair: tuple[str, str]) -> AsyncIterator[tuple[AsyncEngine, AsyncEngine]]:
+async def engines(pair: tuple[str, str]) -> AsyncIterator[Engines]:
     both = create_engine(pair[0]), create_engine(pair[1])
     yield both
     for engine in both:
         await engine.dispose()
 
 
+MakeApi = Callable[..., Api]
+
+
 @pytest.fixture
-async def client(
-    engines: tuple[AsyncEngine, AsyncEngine],
-    settings: Callable[..., ApiSettings],
-    blobs: Blobs,
-) -> AsyncIterator[httpx.AsyncClient]:
-    async with make_client(create_app(settings(), engines[0], blobs, engines[1])) as http_client:
-        yield http_client
+def make_api(engines: Engines, settings: Callable[..., ApiSettings], blobs: Blobs) -> MakeApi:
+    """A factory of clients of an api that has the replica."""
+    return lambda **changes: make_client(
+        create_app(settings(**changes), engines[0], blobs, engines[1])
+    )
 
 
-async def _list_models(client: httpx.AsyncClient) -> list[str]:
-    answer = await client.get("/v1/models")
-    assert answer.status_code == 200, answer.text
-    return [item["model_id"] for item in answer.json()["items"]]
+async def _list_models(client: Api) -> list[str]:
+    return [item["model_id"] for item in (await client.read("/v1/models"))["items"]]
 
 
 async def test_questions_read_there_and_changes_go_here(
-    client: httpx.AsyncClient, engines: tuple[AsyncEngine, AsyncEngine], standby: Standby
+    make_api: MakeApi, standby: Standby
 ) -> None:
-    with standby.paused():
-        answer = await client.put("/v1/models/model", json={"name": "first"})
-        # the answer to a change is read from the primary
-        assert (answer.status_code, answer.json()["name"]) == (201, "first")
-        await store(engines[0], NewInference(metadata=[("frame", "int", "7")]))
-        assert await _list_models(client) == []
-    assert await until(lambda: _list_models(client), bool) == ["model"]
-    body = {"metadata_filter": [{"key": "frame", "type": "int", "operator": "eq", "value": "7"}]}
-    path = "/v1/models/model/inferences"
+    async with make_api() as client:
+        with standby.paused():
+            # the answer to a change is read from the primary
+            created = await client.call("PUT", "/v1/models/model", {"name": "first"}, status=201)
+            assert created["name"] == "first"
+            await client.store(NewInference(metadata=[("frame", "int", "7")]))
+            assert await _list_models(client) == []
+        assert await until(lambda: _list_models(client), bool) == ["model"]
+        body = {"filter": "frame = 7"}
+        path = "/v1/models/model/inferences"
 
-    async def count_matches() -> int:
-        return int((await client.post(f"{path}/count", json=body)).json().get("count", 0))
+        async def count_matches() -> int:
+            answer = await client.post(f"{path}/count", json=body)
+            return int(answer.json().get("count", 0))
 
-    assert await until(count_matches, bool) == 1
-    page = (await client.post(f"{path}/query", json=body)).json()
-    assert [item["inference_id"] for item in page["items"]] == ["one"]
-    changed = await client.post(
-        f"{path}/one/metadata", json={"metadata": [{"key": "seen", "type": "bool", "value": True}]}
-    )
-    assert changed.status_code == 200, changed.text
-    assert "seen" in changed.text
-    # the audit of a read is written to the primary, whichever server answered
-    links = await client.post(f"{path}/query", json=body | {"include": ["urls"]})
-    assert links.json()["items"][0]["urls"], links.text
-    async with engines[0].connect() as connection:
-        actions = set((await connection.execute(text("SELECT action FROM audit"))).scalars())
-    assert "links_made" in actions, actions
+        assert await until(count_matches, bool) == 1
+        assert await client.find_ids(**body) == ["one"]
+        items = [{"key": "seen", "type": "bool", "value": True}]
+        assert "seen" in str(await client.ask(f"{path}/one/metadata", {"metadata": items}))
+        # the audit of a read is written to the primary, whichever server answered
+        links = await client.ask(f"{path}/query", body | {"include": ["urls"]})
+        assert links["items"][0]["urls"]
+        assert "links_made" in await client.fetch("SELECT action FROM audit")
 
 
-@pytest.fixture
-async def guarded(
-    engines: tuple[AsyncEngine, AsyncEngine],
-    settings: Callable[..., ApiSettings],
-    blobs: Blobs,
-) -> AsyncIterator[httpx.AsyncClient]:
-    """A client without a key, of an api with access control."""
-    access = settings(auth="on", api_token=TOKEN)
-    async with make_client(create_app(access, engines[0], blobs, engines[1])) as http_client:
-        yield http_client
-
-
-async def test_rights_do_not_lag_behind(guarded: httpx.AsyncClient, standby: Standby) -> None:
+async def test_rights_do_not_lag_behind(make_api: MakeApi, standby: Standby) -> None:
     """A revoked key, and a model that left the key's project, take effect at once."""
+    async with make_api(auth="on", api_token=TOKEN) as guarded:
+        keys = Keys(guarded)
 
-    async def ask(key: str, method: str, path: str, body: Any = None) -> httpx.Response:
-        headers = {"Authorization": f"Bearer {key}"}
-        return await guarded.request(method, f"/v1{path}", json=body, headers=headers)
+        async def list_models(key: str) -> list[str]:
+            items = (await keys.call(key, "GET", "/v1/models"))["items"]
+            return [item["model_id"] for item in items]
 
-    async def list_models(key: str) -> list[str]:
-        return [item["model_id"] for item in (await ask(key, "GET", "/models")).json()["items"]]
-
-    for model_id in ("moved", "stays"):
-        answer = await ask(TOKEN, "PUT", f"/models/{model_id}", {"project_id": "theirs"})
-        assert answer.status_code == 201, answer.text
-    body = {"name": "theirs", "grants": [{"role": "reader", "project_id": "theirs"}]}
-    created = (await ask(TOKEN, "POST", "/keys", body)).json()
-    key = created["key"]
-    await until(lambda: list_models(key), lambda models: models == ["moved", "stays"])
-    with standby.paused():
-        await ask(TOKEN, "PUT", "/models/moved", {"project_id": "another"})
-        assert await list_models(TOKEN) == ["moved", "stays"]  # it is behind
-        assert await list_models(key) == ["stays"]
-        assert (await ask(key, "GET", "/models/moved")).status_code == 404
-        count = await ask(key, "POST", "/models/moved/inferences/count", {})
-        assert count.status_code == 404
-        assert (await ask(key, "GET", "/models/stays")).status_code == 200
-        assert (await ask(TOKEN, "POST", f"/keys/{created['id']}/revoke")).status_code == 200
-        assert (await ask(key, "GET", "/models")).status_code == 401
+        for model_id in ("moved", "stays"):
+            body: dict[str, Any] = {"project_id": "theirs"}
+            await keys.call(TOKEN, "PUT", f"/v1/models/{model_id}", body, status=201)
+        body = {"name": "theirs", "grants": [{"role": "reader", "project_id": "theirs"}]}
+        created = await keys.call(TOKEN, "POST", "/v1/keys", body)
+        key = created["key"]
+        await until(lambda: list_models(key), lambda models: models == ["moved", "stays"])
+        with standby.paused():
+            await keys.call(TOKEN, "PUT", "/v1/models/moved", {"project_id": "another"})
+            assert await list_models(TOKEN) == ["moved", "stays"]  # it is behind
+            assert await list_models(key) == ["stays"]
+            await keys.call(key, "GET", "/v1/models/moved", status=404)
+            await keys.call(key, "POST", "/v1/models/moved/inferences/count", {}, status=404)
+            await keys.call(key, "GET", "/v1/models/stays", status=200)
+            await keys.call(TOKEN, "POST", f"/v1/keys/{created['id']}/revoke", status=200)
+            await keys.call(key, "GET", "/v1/models", status=401)
 
 
-async def test_reads_the_primary_without_a_replica(
-    engines: tuple[AsyncEngine, AsyncEngine],
-) -> None:
-    async with Replica(*engines).connect() as connection:
-        assert await connection.scalar(text("SELECT pg_is_in_recovery()")) is True
-    async with Replica(engines[0]).connect() as connection:
-        assert await connection.scalar(text("SELECT pg_is_in_recovery()")) is False
-
-
-def _get(url: str) -> Any:
-    with urlopen(Request(url), timeout=120) as answer:
-        return json.load(answer)
+async def test_reads_the_primary_without_a_replica(engines: Engines) -> None:
+    for replica, is_standby in ((Replica(*engines), True), (Replica(engines[0]), False)):
+        async with replica.connect() as connection:
+            assert await connection.scalar(text("SELECT pg_is_in_recovery()")) is is_standby
 
 
 async def test_primary_answers_while_the_replica_is_down(
     pair: tuple[str, str], minio_server: S3, bucket: str, tmp_path: Path, standby: Standby
 ) -> None:
     port = free_port()
-    environment = service_environment(
-        pair[0],
-        Kafka("localhost:1"),
-        minio_server,
-        bucket,
-        POSTGRES_READ_DSN=pair[1],
-        API_PORT=str(port),
-    )
+    nowhere, changes = Kafka("localhost:1"), {"POSTGRES_READ_DSN": pair[1], "API_PORT": str(port)}
+    environment = service_environment(pair[0], nowhere, minio_server, bucket, **changes)
     api = Service("api", environment, tmp_path)
+
+    def list_models() -> Any:
+        with urlopen(Request(f"http://127.0.0.1:{port}/v1/models"), timeout=120) as answer:
+            return json.load(answer)["items"]
 
     async def read_state() -> str:
         return str((await asyncio.to_thread(api.health))["parts"]["read replica"])
@@ -186,8 +159,7 @@ async def test_primary_answers_while_the_replica_is_down(
         await until(read_state, lambda state: state == "ready")
         assert api.metrics("api_replica_away_total") == 0
         await asyncio.to_thread(standby.stop)
-        models = await asyncio.to_thread(_get, f"http://127.0.0.1:{port}/v1/models")
-        assert models["items"] == []
+        assert await asyncio.to_thread(list_models) == []
         assert api.metrics("api_replica_away_total") == 1
         await asyncio.to_thread(api.wait_ready)
         await until(read_state, lambda state: "POSTGRES_DSN answers the questions" in state)
@@ -196,7 +168,7 @@ async def test_primary_answers_while_the_replica_is_down(
 
         async def is_answered_by_replica() -> bool:
             before = api.metrics("api_replica_away_total")
-            await asyncio.to_thread(_get, f"http://127.0.0.1:{port}/v1/models")
+            await asyncio.to_thread(list_models)
             return api.metrics("api_replica_away_total") == before
 
         await until(is_answered_by_replica, bool)

@@ -2,11 +2,9 @@
 
 from typing import Any
 
-import httpx
-import pytest
-from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.integration.stored_inferences import NewInference, at
 
-from tests.integration.stored_inferences import NewInference, at, store
+from .conftest import Api
 
 MODEL = "/v1/models/model"
 HOLD = {"name": "hallway", "reason": "file 47", "model_id": "model", "inference_ids": ["a"]}
@@ -15,46 +13,27 @@ VIEW = {"name": "hallway", "model_id": "model", "filter": "camera = 'a'"}
 METADATA = [{"key": "camera", "type": "string", "value": "b"}]
 
 
-@pytest.fixture
-async def paths(client: httpx.AsyncClient, engine: AsyncEngine) -> dict[str, str]:
-    """The paths of one resource of each kind, each in its first revision."""
-    await store(engine, NewInference("a", at(0), [("camera", "string", "a")]))
+async def test_the_slower_of_two_is_told(api: Api) -> None:
+    await api.store(NewInference("a", at(0), [("camera", "string", "a")]))
     for path, body in ((MODEL, {}), (f"{MODEL}/retention-policy", POLICY)):
-        assert (await client.put(path, json=body)).status_code in {200, 201}
-    placed = await client.post("/v1/holds", json=HOLD)
-    saved = await client.post("/v1/views", json=VIEW)
-    return {
-        "model": MODEL,
-        "policy": f"{MODEL}/retention-policy",
-        "hold": f"/v1/holds/{placed.json()['id']}",
-        "inference": f"{MODEL}/inferences/a",
-        "view": f"/v1/views/{saved.json()['id']}",
-    }
-
-
-CHANGES: dict[str, dict[str, Any]] = {
-    "model": {"method": "PUT", "json": {"name": "other"}},
-    "policy": {"method": "PUT", "json": POLICY},
-    "hold": {"method": "PUT", "json": HOLD | {"reason": "file 48"}},
-    "inference": {"method": "POST", "json": {"metadata": METADATA}},
-    "view": {"method": "PATCH", "json": {"name": "yard"}},
-}
-RELEASE = {"method": "DELETE", "params": {"reason": "closed"}}
-
-
-@pytest.mark.parametrize(
-    ("kind", "late"),
-    [*CHANGES.items(), ("hold", RELEASE), ("view", {"method": "DELETE"})],
-    ids=[*CHANGES, "release", "deletion"],
-)
-async def test_the_slower_of_two_is_told(
-    client: httpx.AsyncClient, paths: dict[str, str], kind: str, late: dict[str, Any]
-) -> None:
-    url = paths[kind] + ("/metadata" if kind == "inference" else "")
-    read = (await client.get(paths[kind])).json()
-    headers = {"If-Match": f'"{read["revision"]}"'}
-    first = await client.request(url=url, headers=headers, **CHANGES[kind])
-    assert first.status_code == 200, first.text
-    refused = await client.request(url=url, headers=headers, **late)
-    assert refused.status_code == 412, refused.text
-    assert (await client.get(paths[kind])).json()["revision"] == read["revision"] + 1
+        await api.call("PUT", path, body)
+    holds = [(await api.ask("/v1/holds", HOLD, status=201))["id"] for _ in range(2)]
+    views = [(await api.ask("/v1/views", VIEW | {"name": name}, status=201))["id"] for name in "ab"]
+    hold_change: tuple[str, Any] = ("PUT", HOLD | {"reason": "file 48"})
+    view_change: tuple[str, Any] = ("PATCH", {"name": "yard"})
+    # what is read, the path of its changes, a change, and one that comes later
+    cases: list[tuple[str, str, tuple[str, Any], tuple[str, Any]]] = [
+        (MODEL, "", ("PUT", {"name": "other"}), ("PUT", {"name": "other"})),
+        (f"{MODEL}/retention-policy", "", ("PUT", POLICY), ("PUT", POLICY)),
+        (f"{MODEL}/inferences/a", "/metadata", *[("POST", {"metadata": METADATA})] * 2),
+        (f"/v1/holds/{holds[0]}", "", hold_change, hold_change),
+        (f"/v1/holds/{holds[1]}", "?reason=closed", hold_change, ("DELETE", None)),
+        (f"/v1/views/{views[0]}", "", view_change, view_change),
+        (f"/v1/views/{views[1]}", "", ("PATCH", {"shared": "project"}), ("DELETE", None)),
+    ]
+    for read, suffix, (method, body), (late, late_body) in cases:
+        revision = (await api.read(read))["revision"]
+        headers = {"If-Match": f'"{revision}"'}
+        await api.call(method, read + suffix.partition("?")[0], body, status=200, headers=headers)
+        await api.call(late, read + suffix, late_body, status=412, headers=headers)
+        assert (await api.read(read))["revision"] == revision + 1, (read, late)

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-import re
+import logging
 from typing import Any
 
 import httpx
@@ -15,12 +15,12 @@ from inference_store.index.tables import metadata_number
 from inference_store.platform.metrics import SHOWN
 from tests.integration.query.lock_time import hold_partition_until_late
 from tests.integration.statements import record_statements
-from tests.integration.stored_inferences import NewInference, at, store
+from tests.integration.stored_inferences import NewInference, at
 from tests.polling import until
 from tests.settings import TOKEN
 
 from .app_server import serve_app
-from .conftest import MakeApp, make_client
+from .conftest import OWNER, Api, MakeApp, make_client
 
 _PATH = "/v1/models/model/inferences"
 _QUERY = f"{_PATH}/query"
@@ -42,10 +42,11 @@ def _make_inferences(number: int, step: float = 1.0, *, padding: int = 0) -> lis
 
 # Several times the size of a connection's buffers.
 _LARGE = _make_inferences(100, padding=30_000)
+_WHOLE = {"include": ["metadata", "predictions"]}
 
 
-async def _read_lines(client: httpx.AsyncClient, **body: Any) -> list[dict[str, Any]]:
-    answer = await client.post(_QUERY, json=body, headers=_LINES)
+async def _read_lines(api: Api, **body: Any) -> list[dict[str, Any]]:
+    answer = await api.post(_QUERY, json=body, headers=_LINES)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"] == "application/x-ndjson"
     return [json.loads(line) for line in answer.text.splitlines()]
@@ -64,86 +65,6 @@ def _count_sent() -> float:
     return SHOWN["api"].get_sample_value("inference_store_api_streamed_inferences_total") or 0
 
 
-@pytest.mark.usefixtures("small_pages")
-async def test_streams_all_matches_in_order(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
-    await store(engine, *_make_inferences(37))
-    lines = await _read_lines(client, sort="received_at", fields=["inference_id"])
-    *items, end = lines
-    assert _list_ids(items) == [f"id-{n}" for n in range(37)]
-    assert all(set(line) == {"inference_id", "cursor"} for line in items)
-    assert end == {"count": 37, "next": None, "warnings": [], "problem": None}
-    link = await client.get(_PATH, params={"include": "metadata"}, headers=_LINES)
-    assert [json.loads(line)["metadata"][0]["key"] for line in link.text.splitlines()[:-1]] == [
-        "n"
-    ] * 37
-
-
-@pytest.mark.usefixtures("small_pages")
-async def test_continues_after_any_line(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
-    await store(engine, *_make_inferences(37))
-    whole = await _read_lines(client)
-    for index in (0, 9, 10, 35, 36):
-        rest = await _read_lines(client, cursor=whole[index]["cursor"])
-        assert _list_ids(rest) == _list_ids(whole)[index + 1 :]
-    limited = await _read_lines(client, limit=25)
-    assert (len(_list_ids(limited)), limited[-1]["count"]) == (25, 25)
-    rest = await _read_lines(client, cursor=limited[-1]["next"])
-    assert _list_ids(limited) + _list_ids(rest) == _list_ids(whole)
-    page = await client.post(_QUERY, json={"cursor": whole[9]["cursor"], "limit": 5})
-    assert _list_ids(page.json()["items"]) == _list_ids(whole)[10:15]
-
-
-async def test_refusals_have_the_usual_form(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
-    await store(engine, *_make_inferences(1))
-    body = {"metadata_filter": [{"key": "m", "operator": "eq", "value": 1}]}
-    answer = await client.post(_QUERY, json=body, headers=_LINES)
-    assert answer.status_code == 422
-    assert answer.headers["content-type"] == "application/problem+json"
-
-
-async def test_search_without_matches_reports_its_position(
-    client: httpx.AsyncClient, engine: AsyncEngine
-) -> None:
-    """Time runs out after some matches, and then again without any."""
-    inferences = _make_inferences(60, _DAY / 3)
-    await store(engine, *inferences)
-    condition = {"key": "n", "operator": "gte", "value": 1}
-    async with hold_partition_until_late(engine, metadata_number, at(9 * _DAY)):
-        lines = await _read_lines(client, metadata_filter=[condition])
-    assert lines[-1]["problem"]["type"] == "/docs/errors#query-timeout"
-    assert lines[-2].keys() == {"cursor", "searched_back_to"}
-    assert lines[-1]["next"] == lines[-2]["cursor"]
-    rest = await _read_lines(client, metadata_filter=[condition], cursor=lines[-1]["next"])
-    assert _list_ids(lines) + _list_ids(rest) == [
-        inferences[n].inference_id for n in range(59, -1, -1)
-    ]
-
-
-@pytest.mark.usefixtures("small_pages")
-async def test_disconnected_client_stops_the_stream(make_app: MakeApp, engine: AsyncEngine) -> None:
-    await store(engine, *_LARGE)
-    before = _count_ended("stopped")
-    body = {"include": ["metadata", "predictions"]}
-    with record_statements(engine) as statements:
-
-        def count_pages() -> int:
-            return sum("FROM prediction" in statement.text for statement in statements)
-
-        async with serve_app(make_app()) as client:
-            async with client.stream("POST", _QUERY, json=body, headers=_LINES) as answer:
-                assert await anext(answer.aiter_lines())
-
-            async def count_stopped() -> float:
-                return _count_ended("stopped") - before
-
-            await until(count_stopped, lambda more: more == 1)
-            number = count_pages()
-            await asyncio.sleep(0.3)  # there is no event to wait for
-            assert count_pages() == number
-    assert 0 < number < 60
-    assert _count_connections(engine) == 0
-
-
 def _count_connections(engine: AsyncEngine) -> int:
     """Return how many connections are in use."""
     assert isinstance(engine.pool, QueuePool)
@@ -151,25 +72,88 @@ def _count_connections(engine: AsyncEngine) -> int:
 
 
 @pytest.mark.usefixtures("small_pages")
-async def test_slow_reader_occupies_no_connection_or_query(
-    make_app: MakeApp, engine: AsyncEngine
-) -> None:
+async def test_streams_all_matches_in_order(api: Api) -> None:
+    await api.store(*_make_inferences(37))
+    *items, end = await _read_lines(api, sort="received_at", fields=["inference_id"])
+    assert _list_ids(items) == [f"id-{n}" for n in range(37)]
+    assert all(set(line) == {"inference_id", "cursor"} for line in items)
+    assert end == {"count": 37, "next": None, "warnings": [], "problem": None}
+    link = await api.get(_PATH, params={"include": "metadata"}, headers=_LINES)
+    metadata = [json.loads(line)["metadata"] for line in link.text.splitlines()[:-1]]
+    assert [items[0]["key"] for items in metadata] == ["n"] * 37
+
+
+@pytest.mark.usefixtures("small_pages")
+async def test_continues_after_any_line(api: Api) -> None:
+    await api.store(*_make_inferences(37))
+    whole = await _read_lines(api)
+    for index in (0, 9, 10, 35, 36):
+        rest = await _read_lines(api, cursor=whole[index]["cursor"])
+        assert _list_ids(rest) == _list_ids(whole)[index + 1 :]
+    limited = await _read_lines(api, limit=25)
+    assert (len(_list_ids(limited)), limited[-1]["count"]) == (25, 25)
+    rest = await _read_lines(api, cursor=limited[-1]["next"])
+    assert _list_ids(limited) + _list_ids(rest) == _list_ids(whole)
+    page = await api.find_ids(cursor=whole[9]["cursor"], limit=5)
+    assert page == _list_ids(whole)[10:15]
+
+
+async def test_search_without_matches_reports_its_position(api: Api) -> None:
+    """Time runs out after some matches, and then again without any."""
+    await api.store(*_make_inferences(60, _DAY / 3))
+    condition = {"key": "n", "operator": "gte", "value": 1}
+    async with hold_partition_until_late(api.engine, metadata_number, at(9 * _DAY)):
+        lines = await _read_lines(api, metadata_filter=[condition])
+    assert lines[-1]["problem"]["type"] == "/docs/errors#query-timeout"
+    assert lines[-2].keys() == {"cursor", "searched_back_to"}
+    assert lines[-1]["next"] == lines[-2]["cursor"]
+    rest = await _read_lines(api, metadata_filter=[condition], cursor=lines[-1]["next"])
+    assert _list_ids(lines) + _list_ids(rest) == [f"id-{n}" for n in range(59, -1, -1)]
+
+
+@pytest.mark.usefixtures("small_pages")
+async def test_disconnected_client_stops_the_stream(api: Api, make_app: MakeApp) -> None:
+    await api.store(*_LARGE)
+    before = _count_ended("stopped")
+    with record_statements(api.engine) as statements:
+
+        def count_pages() -> int:
+            return sum("FROM prediction" in statement.text for statement in statements)
+
+        async def count_stopped() -> float:
+            return _count_ended("stopped") - before
+
+        async with serve_app(make_app()) as client:
+            async with client.stream("POST", _QUERY, json=_WHOLE, headers=_LINES) as answer:
+                assert await anext(answer.aiter_lines())
+            await until(count_stopped, lambda more: more == 1)
+            number = count_pages()
+        # the server has ended, and with it whatever it still did
+        assert count_pages() == number
+    assert 0 < number < 60
+    assert _count_connections(api.engine) == 0
+
+
+@pytest.mark.usefixtures("small_pages")
+async def test_slow_reader_occupies_no_connection_or_query(api: Api, make_app: MakeApp) -> None:
     """More streams than queries may run at once, and all of them wait for their clients."""
-    await store(engine, *_LARGE)
+    await api.store(*_LARGE)
     app = make_app(queries_at_once=1, queries_at_once_per_caller=1, streams_at_once=8)
-    body, before = {"include": ["metadata", "predictions"]}, _count_sent()
+    before = _count_sent()
 
     async def count_connections() -> int:
-        return _count_connections(engine)
+        return _count_connections(api.engine)
 
     async with serve_app(app) as client:
-        requests = [
-            client.build_request("POST", _QUERY, json=body, headers=_LINES) for _ in range(5)
+        answers = [
+            await client.send(
+                client.build_request("POST", _QUERY, json=_WHOLE, headers=_LINES), stream=True
+            )
+            for _ in range(5)
         ]
-        answers = [await client.send(request, stream=True) for request in requests]
         statuses = [answer.status_code for answer in answers]
         assert statuses == [200] * 4 + [429]  # one caller may have half of eight
-        refused = await _read_problem(answers[4])
+        refused = json.loads(await answers[4].aread())
         assert refused["type"] == "/docs/errors#too-many-queries"
         assert "STREAMS_AT_ONCE" in refused["detail"]
         await until(count_connections, lambda held: held == 0)
@@ -184,21 +168,21 @@ async def test_slow_reader_occupies_no_connection_or_query(
 
 @pytest.mark.usefixtures("small_pages")
 async def test_stalled_reader_is_cut_off(
-    make_app: MakeApp, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+    api: Api, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "_STALLED_SECONDS", 0.2)
-    await store(engine, *_LARGE)
+    await api.store(*_LARGE)
     before = _count_ended("stopped")
-    body = {"include": ["metadata", "predictions"]}
 
     async def count_stopped() -> float:
         return _count_ended("stopped") - before
 
     async with serve_app(make_app(streams_at_once=1)) as client:
-        stuck = client.build_request("POST", _QUERY, json=body, headers=_LINES)
+        stuck = client.build_request("POST", _QUERY, json=_WHOLE, headers=_LINES)
         answer = await client.send(stuck, stream=True)
         assert answer.status_code == 200
         await until(count_stopped, lambda more: more == 1)
+        monkeypatch.setattr(streams, "_STALLED_SECONDS", 600.0)
         again = await client.post(_QUERY, json={"limit": 1}, headers=_LINES)
         assert again.status_code == 200
         with pytest.raises(httpx.RemoteProtocolError):  # cut off, and not as if complete
@@ -206,50 +190,45 @@ async def test_stalled_reader_is_cut_off(
 
 
 @pytest.mark.usefixtures("small_pages")
-async def test_stream_counts_as_one_request(make_app: MakeApp, engine: AsyncEngine) -> None:
-    await store(engine, *_make_inferences(95))
+async def test_stream_counts_as_one_request(api: Api, make_app: MakeApp) -> None:
+    await api.store(*_make_inferences(95))
     app = make_app(auth="on", api_token=TOKEN, api_rate_limit_per_minute=3)
     async with make_client(app) as client:
-        client.headers["Authorization"] = f"Bearer {TOKEN}"
+        client.headers.update(OWNER)
         lines = await _read_lines(client)
     assert lines[-1] == {"count": 95, "next": None, "warnings": [], "problem": None}
 
 
 @pytest.mark.usefixtures("small_pages")
-async def test_refuses_excess_streams_before_any_work(
-    make_app: MakeApp, engine: AsyncEngine
+async def test_audits_links_of_a_stream_and_none_of_excess_ones(
+    api: Api, make_app: MakeApp
 ) -> None:
-    await store(engine, *_make_inferences(25))
+    """A stream beyond the limit is refused before any work."""
+    await api.store(*_make_inferences(25))
     app = make_app(auth="on", api_token=TOKEN, streams_at_once=1)
     async with make_client(app) as client:
-        client.headers["Authorization"] = f"Bearer {TOKEN}"
+        client.headers.update(OWNER)
+        links = {"action": "links_made"}
         async with app.state.streams.admit("token"):
-            body = {"include": ["urls"]}
-            answer = await client.post(_QUERY, json=body, headers=_LINES)
-        assert answer.status_code == 429
-        assert answer.json()["type"] == "/docs/errors#too-many-queries"
-        entries = (await client.get("/v1/audit")).json()["items"]
-    assert not [entry for entry in entries if entry["action"] == "links_made"]
-
-
-async def _read_problem(answer: httpx.Response) -> dict[str, Any]:
-    return dict(json.loads(await answer.aread()))
+            refused = await client.ask(_QUERY, {"include": ["urls"]}, status=429, headers=_LINES)
+        assert refused["type"] == "/docs/errors#too-many-queries"
+        assert (await client.read("/v1/audit", **links))["items"] == []
+        await _read_lines(client, fields=["urls.data"])
+        assert len((await client.read("/v1/audit", **links))["items"]) == 25
 
 
 @pytest.mark.usefixtures("small_pages")
-async def test_revoking_a_key_ends_its_streams(make_app: MakeApp, engine: AsyncEngine) -> None:
-    await store(engine, *_LARGE)
-    owner = {"Authorization": f"Bearer {TOKEN}"}
+async def test_revoking_a_key_ends_its_streams(api: Api, make_app: MakeApp) -> None:
+    await api.store(*_LARGE)
     app = make_app(auth="on", api_token=TOKEN, api_rate_limit_per_minute=0)
     async with serve_app(app) as client:
         body = {"name": "x", "grants": [{"role": "analyst"}]}
-        key = (await client.post("/v1/keys", json=body, headers=owner)).json()
+        key = (await client.post("/v1/keys", json=body, headers=OWNER)).json()
         mine = _LINES | {"Authorization": f"Bearer {key['key']}"}
-        query = {"include": ["metadata", "predictions"]}
-        async with client.stream("POST", _QUERY, json=query, headers=mine) as answer:
+        async with client.stream("POST", _QUERY, json=_WHOLE, headers=mine) as answer:
             lines = answer.aiter_lines()
             first = json.loads(await anext(lines))
-            revoked = await client.post(f"/v1/keys/{key['id']}/revoke", headers=owner)
+            revoked = await client.post(f"/v1/keys/{key['id']}/revoke", headers=OWNER)
             assert revoked.status_code == 200
             *_, last = [line async for line in lines]
     end = json.loads(last)
@@ -258,38 +237,44 @@ async def test_revoking_a_key_ends_its_streams(make_app: MakeApp, engine: AsyncE
     assert (first["inference_id"], end["next"] is None) == (_LARGE[-1].inference_id, False)
 
 
-@pytest.mark.usefixtures("small_pages")
-async def test_audits_links_of_a_stream(make_app: MakeApp, engine: AsyncEngine) -> None:
-    await store(engine, *_make_inferences(25))
-    app = make_app(auth="on", api_token=TOKEN)
-    async with make_client(app) as client:
-        client.headers["Authorization"] = f"Bearer {TOKEN}"
-        await _read_lines(client, fields=["urls.data"])
-        entries = (await client.get("/v1/audit")).json()["items"]
-    links = [entry for entry in entries if entry["action"] == "links_made"]
-    assert len(links) == 25
-
-
-@pytest.mark.parametrize(
-    ("accept", "lines"),
-    [
+async def test_accept_header_selects_lines(api: Api) -> None:
+    await api.store(*_make_inferences(1))
+    for accept, is_stream in (
         ("application/x-ndjson", True),
         ("text/plain, Application/X-NDJSON; q=0.9", True),
         ("application/json", False),
         ("*/*", False),
-    ],
-)
-async def test_accept_header_selects_lines(
-    client: httpx.AsyncClient, engine: AsyncEngine, accept: str, lines: bool
+    ):
+        answer = await api.get(_PATH, headers={"Accept": accept})
+        assert ("ndjson" in answer.headers["content-type"]) == is_stream, accept
+    unknown = {"metadata_filter": [{"key": "m", "operator": "eq", "value": 1}]}
+    refused = await api.post(_QUERY, json=unknown, headers=_LINES)
+    assert refused.status_code == 422
+    assert refused.headers["content-type"] == "application/problem+json"
+    problem = await api.ask(_QUERY, {"explain": True}, status=422, headers=_LINES)
+    assert [fault["path"] for fault in problem["errors"]] == ["explain"]
+
+
+def _count_requests(status: str) -> float:
+    labels = {"method": "POST", "route": "/v1/models/{model_id}/inferences/query", "status": status}
+    return SHOWN["api"].get_sample_value("inference_store_api_requests_total", labels) or 0
+
+
+async def test_disconnect_during_the_body_is_no_failure(
+    make_app: MakeApp, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await store(engine, NewInference())
-    answer = await client.get(_PATH, headers={"Accept": accept})
-    assert bool(re.search("ndjson", answer.headers["content-type"])) == lines
+    caplog.set_level(logging.INFO)
+    cancelled, failed = _count_requests("499"), _count_requests("500")
+    async with serve_app(make_app()) as client:
+        _, writer = await asyncio.open_connection(client.base_url.host, client.base_url.port)
+        head = f"POST {_QUERY} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n"
+        writer.write(head.encode() + b'{"filter":')
+        await writer.drain()
+        writer.close()
 
+        async def count_ended() -> float:
+            return _count_requests("499") + _count_requests("500")
 
-async def test_rejects_explain(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
-    await store(engine, *_make_inferences(3))
-    answer = await client.post(_QUERY, json={"explain": True}, headers=_LINES)
-    assert answer.status_code == 422
-    [fault] = answer.json()["errors"]
-    assert fault["path"] == "explain"
+        await until(count_ended, lambda count: count > cancelled + failed)
+    assert (_count_requests("499"), _count_requests("500")) == (cancelled + 1, failed)
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []

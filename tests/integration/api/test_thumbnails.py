@@ -5,24 +5,20 @@ from base64 import b64decode
 from typing import Any
 from uuid import UUID, uuid4
 
-import httpx
 import pytest
-from fastapi import FastAPI
 from sqlalchemy import func, update
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api.thumbnails import decoder, maker
 from inference_store.erasure import audit_chain
 from inference_store.index.tables import inference
-from inference_store.inference.events import StorageKey
 from inference_store.inference.events.event import Extras
-from inference_store.objects import Blobs
-from tests.integration.stored_inferences import NewInference, at, store
+from tests.integration.stored_inferences import NewInference, at
 from tests.unit.api.thumbnails.pictures import SVG, make_picture, make_png
 
-from .conftest import MakeApp, make_client
+from .conftest import Api, MakeApp, make_client
 
-_BATCH = "/v1/models/model/inferences/thumbnails"
+_PATH = "/v1/models/model/inferences"
+_BATCH = f"{_PATH}/thumbnails"
 _PICTURES = {
     "jpeg": make_picture(size=(640, 320)),
     "png": make_picture("PNG", (32, 64)),
@@ -40,37 +36,35 @@ def patient_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def uids(engine: AsyncEngine, blobs: Blobs, bucket: str) -> dict[str, str]:
+async def uids(api: Api) -> dict[str, str]:
     """The uid of each picture's inference, and of one whose object is missing."""
-    inferences = {}
-    for n, name in enumerate([*_PICTURES, "missing"]):
-        if name in _PICTURES:
-            blobs.put(StorageKey(bucket, name), _PICTURES[name], content_type="image/jpeg")
-        inferences[name] = NewInference(name, at(n), keys=(f"{bucket}/{name}", None, None))
-    await store(engine, *inferences.values())
-    return {name: str(target.uid) for name, target in inferences.items()}
+    places = {
+        name: api.put_blob(name, picture, "image/jpeg") for name, picture in _PICTURES.items()
+    }
+    places["missing"] = f"{api.bucket}/missing"
+    inferences = [
+        NewInference(name, at(n), keys=(place, None, None))
+        for n, (name, place) in enumerate(places.items())
+    ]
+    await api.store(*inferences)
+    return {target.inference_id: str(target.uid) for target in inferences}
 
 
-async def _request_thumbnails(
-    client: httpx.AsyncClient, *uids: str, **more: Any
-) -> list[dict[str, Any]]:
-    answer = await client.post(_BATCH, json={"uids": uids, **more})
+async def _request_thumbnails(api: Api, *uids: str, **more: Any) -> list[dict[str, Any]]:
+    answer = await api.post(_BATCH, json={"uids": uids, **more})
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"] == "application/x-ndjson"
     assert answer.headers["cache-control"] == "no-store"
     return [json.loads(line) for line in answer.text.splitlines()]
 
 
-async def _read_audit(client: httpx.AsyncClient, **filters: str) -> list[dict[str, Any]]:
-    params = {"action": "thumbnails_read", **filters}
-    entries: list[dict[str, Any]] = (await client.get("/v1/audit", params=params)).json()["items"]
-    return entries
+async def _read_audit(api: Api, **filters: str) -> list[dict[str, Any]]:
+    return list((await api.read("/v1/audit", action="thumbnails_read", **filters))["items"])
 
 
-async def test_a_batch(client: httpx.AsyncClient, uids: dict[str, str]) -> None:
-    nobody = str(uuid4())
-    requested = [*uids.values(), nobody]
-    lines = await _request_thumbnails(client, *requested, edge=100)
+async def test_a_batch(api: Api, uids: dict[str, str]) -> None:
+    requested = [*uids.values(), str(uuid4())]
+    lines = await _request_thumbnails(api, *requested, edge=100)
     assert [line["uid"] for line in lines] == requested
     jpeg, png, *others = lines
     assert b64decode(jpeg["data"])[:2] == b64decode(png["data"])[:2] == b"\xff\xd8"
@@ -87,115 +81,84 @@ async def test_a_batch(client: httpx.AsyncClient, uids: dict[str, str]) -> None:
         (404, "The model has no such inference."),
     ]
     assert "is not in the bucket" in problems[3][1]
-    [entry] = await _read_audit(client)
+    [entry] = await _read_audit(api)
     assert (entry["uid"], entry["model_id"]) == (None, "model")
     assert entry["detail"] == {"inferences": [uids["jpeg"], uids["png"]], "edge": 100}
-    assert await _read_audit(client, uid=uids["png"]) == [entry]
-    assert await _read_audit(client, uid=uids["svg"]) == []
-
-
-async def test_batch_as_one_object(client: httpx.AsyncClient, uids: dict[str, str]) -> None:
+    assert await _read_audit(api, uid=uids["png"]) == [entry]
+    assert await _read_audit(api, uid=uids["svg"]) == []
     body = {"uids": [uids["jpeg"], uids["svg"]]}
-    headers = {"Accept": "application/json"}
-    answer = (await client.post(_BATCH, json=body, headers=headers)).json()
-    assert answer["items"] == await _request_thumbnails(client, *body["uids"])
+    as_one_object = await api.ask(_BATCH, body, headers={"Accept": "application/json"})
+    assert as_one_object["items"] == await _request_thumbnails(api, *body["uids"])
 
 
-async def test_single_thumbnail(client: httpx.AsyncClient, uids: dict[str, str]) -> None:
-    path = "/v1/models/model/inferences/{}/thumbnail"
-    answer = await client.get(path.format("jpeg"), params={"edge": 64})
+async def test_single_thumbnail(api: Api, uids: dict[str, str]) -> None:
+    answer = await api.get(f"{_PATH}/jpeg/thumbnail", params={"edge": 64})
     assert (answer.status_code, answer.headers["content-type"]) == (200, "image/jpeg")
     assert answer.headers["cache-control"] == "no-store"
     assert answer.content[:2] == b"\xff\xd8"
-    refused = await client.get(path.format("svg"))
-    assert (refused.status_code, refused.json()["type"]) == (422, "/docs/errors#no-thumbnail")
-    assert (await client.get(path.format("missing"))).status_code == 404
-    assert (await client.get(path.format("nobody"))).status_code == 404
-    [entry] = await _read_audit(client)
+    refused = await api.read(f"{_PATH}/svg/thumbnail", status=422)
+    assert refused["type"] == "/docs/errors#no-thumbnail"
+    await api.read(f"{_PATH}/missing/thumbnail", status=404)
+    await api.read(f"{_PATH}/nobody/thumbnail", status=404)
+    [entry] = await _read_audit(api)
     assert (entry["uid"], entry["detail"]) == (uids["jpeg"], {"edge": 64})
 
 
-@pytest.mark.parametrize(
-    ("extras", "detail"),
-    [
-        ({"data_content_type": "text/plain"}, "its media type is 'text/plain'"),
-        ({"data_size": 20 * 1024 * 1024 + 1}, "over 20 MiB"),
-    ],
-)
-async def test_uses_the_index_before_fetching(
-    client: httpx.AsyncClient, engine: AsyncEngine, extras: dict[str, Any], detail: str
-) -> None:
-    target = NewInference("one", extras=Extras(**extras), keys=("nobody/nothing", None, None))
-    await store(engine, target)
-    [line] = await _request_thumbnails(client, str(target.uid))
-    assert detail in line["problem"]["detail"]
+async def test_uses_the_index_before_fetching(api: Api) -> None:
+    for extras, detail in (
+        (Extras(data_content_type="text/plain"), "its media type is 'text/plain'"),
+        (Extras(data_size=20 * 1024 * 1024 + 1), "over 20 MiB"),
+    ):
+        target = NewInference(detail, extras=extras, keys=("nobody/nothing", None, None))
+        await api.store(target)
+        [line] = await _request_thumbnails(api, str(target.uid))
+        assert detail in line["problem"]["detail"]
 
 
-async def test_second_request_uses_the_cache(
-    client: httpx.AsyncClient, blobs: Blobs, bucket: str, uids: dict[str, str]
-) -> None:
+async def test_second_request_uses_the_cache(api: Api, uids: dict[str, str]) -> None:
     """The audit records it again."""
-    first = await _request_thumbnails(client, uids["jpeg"])
-    blobs.put(StorageKey(bucket, "jpeg"), SVG, content_type="image/jpeg")
-    assert await _request_thumbnails(client, uids["jpeg"]) == first
-    assert len(await _read_audit(client)) == 2
-    assert (await _request_thumbnails(client, uids["jpeg"], edge=64))[0]["data"] is None
+    first = await _request_thumbnails(api, uids["jpeg"])
+    api.put_blob("jpeg", SVG, "image/jpeg")
+    assert await _request_thumbnails(api, uids["jpeg"]) == first
+    assert len(await _read_audit(api)) == 2
+    assert (await _request_thumbnails(api, uids["jpeg"], edge=64))[0]["data"] is None
 
 
-async def test_hides_erased_inference(
-    client: httpx.AsyncClient, engine: AsyncEngine, uids: dict[str, str]
-) -> None:
-    assert (await _request_thumbnails(client, uids["jpeg"]))[0]["data"]
-    erased = await client.delete("/v1/models/model/inferences/jpeg")
-    assert erased.status_code == 202
-    [gone] = await _request_thumbnails(client, uids["jpeg"])
+async def test_hides_erased_inference_and_empties_the_cache(api: Api, uids: dict[str, str]) -> None:
+    lines = await _request_thumbnails(api, uids["jpeg"], uids["png"])
+    assert all(line["data"] for line in lines)
+    cache = api.app.state.thumbnails._cache
+    both = cache.bytes
+    await api.call("DELETE", f"{_PATH}/jpeg", status=202)
+    [gone] = await _request_thumbnails(api, uids["jpeg"])
     assert (gone["data"], gone["problem"]["status"]) == (None, 404)
-    async with engine.begin() as connection:
-        await connection.execute(update(inference).values(data_deleted_at=func.now()))
-    [gone] = await _request_thumbnails(client, uids["png"])
-    assert (gone["data"], gone["problem"]["status"]) == (None, 410)
-    assert len(await _read_audit(client)) == 1
-
-
-async def test_erasure_empties_the_cache(make_app: MakeApp, uids: dict[str, str]) -> None:
-    app: FastAPI = make_app()
-    async with make_client(app) as client:
-        await _request_thumbnails(client, uids["jpeg"], uids["png"])
-        cache = app.state.thumbnails._cache
-        both = cache.bytes
-        await client.delete("/v1/models/model/inferences/jpeg")
-        await _request_thumbnails(client, uids["jpeg"])
     assert 0 < cache.bytes < both
+    await api.execute(update(inference).values(data_deleted_at=func.now()))
+    [gone] = await _request_thumbnails(api, uids["png"])
+    assert (gone["data"], gone["problem"]["status"]) == (None, 410)
+    assert len(await _read_audit(api)) == 1
 
 
-async def test_erasure_removes_uids_from_the_audit(
-    client: httpx.AsyncClient, engine: AsyncEngine, uids: dict[str, str]
-) -> None:
-    await _request_thumbnails(client, uids["jpeg"], uids["png"])
-    await _request_thumbnails(client, uids["png"])
-    async with engine.begin() as connection:
+async def test_erasure_removes_uids_from_the_audit(api: Api, uids: dict[str, str]) -> None:
+    await _request_thumbnails(api, uids["jpeg"], uids["png"])
+    await _request_thumbnails(api, uids["png"])
+    async with api.engine.begin() as connection:
         redacted = await audit_chain.redact_values(connection, uuid4(), uids=[UUID(uids["jpeg"])])
     assert redacted == 1
-    assert [entry["detail"].get("inferences") for entry in await _read_audit(client)] == [
-        [uids["png"]],
-        None,
-    ]
+    left = [entry["detail"].get("inferences") for entry in await _read_audit(api)]
+    assert left == [[uids["png"]], None]
 
 
-async def test_switched_off(make_app: MakeApp, uids: dict[str, str]) -> None:
-    async with make_client(make_app(thumbnail_processes=0)) as client:
-        answer = await client.post(_BATCH, json={"uids": [uids["jpeg"]]})
-        assert not (await client.get("/v1/me")).json()["switched_on"]["thumbnails"]
-    assert (answer.status_code, "switched off" in answer.json()["detail"]) == (422, True)
+async def test_switched_off(make_app: MakeApp) -> None:
+    async with make_client(make_app(thumbnail_processes=0)) as api:
+        await api.call("PUT", "/v1/models/model", {})
+        refused = await api.ask(_BATCH, {"uids": [str(uuid4())]}, status=422)
+        assert not (await api.read("/v1/me"))["switched_on"]["thumbnails"]
+    assert "switched off" in refused["detail"]
 
 
-@pytest.mark.parametrize(
-    "body", [{}, {"uids": []}, {"uids": ["x"]}, {"uids": [str(UUID(int=n)) for n in range(101)]}]
-)
-async def test_rejects_invalid_request(
-    client: httpx.AsyncClient, uids: dict[str, str], body: Any
-) -> None:
-    assert uids
-    assert (await client.post(_BATCH, json=body)).status_code == 422
+async def test_rejects_invalid_request(api: Api, uids: dict[str, str]) -> None:
+    many = [str(UUID(int=n)) for n in range(101)]
     oversized = {"uids": [uids["jpeg"]], "edge": 9999}
-    assert (await client.post(_BATCH, json=oversized)).status_code == 422
+    for body in ({}, {"uids": []}, {"uids": ["x"]}, {"uids": many}, oversized):
+        await api.ask(_BATCH, body, status=422)

@@ -5,15 +5,13 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.access.rights import Grant
 from inference_store.index import api_keys, registrations
 from inference_store.index.registrations import Details
-from inference_store.inference.events import StorageKey
-from inference_store.objects import Blobs
+from tests.integration.api.api_client import Api
 from tests.integration.api.conftest import MakeApp, make_client
-from tests.integration.stored_inferences import NewInference, store
+from tests.integration.stored_inferences import NewInference
 from tests.settings import TOKEN
 
 SECRET, OPEN = "secret-model", "open-model"
@@ -23,16 +21,23 @@ SECRET, OPEN = "secret-model", "open-model"
 class Keys:
     """Creates keys and sends requests with them."""
 
-    def __init__(self, engine: AsyncEngine, client: httpx.AsyncClient) -> None:
-        self._engine = engine
-        self._client = client
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._shared: dict[str, str] = {}
 
     async def make(self, *grants: dict[str, Any], **more: Any) -> str:
         """Create a key with these grants, and return its text."""
         parsed = [Grant.model_validate(grant) for grant in grants]
-        async with self._engine.begin() as connection:
+        async with self._api.engine.begin() as connection:
             _, secret = await api_keys.create(connection, "a test's", parsed, by="test", **more)
         return secret.text
+
+    async def share(self, *grants: dict[str, Any]) -> str:
+        """Return the key with these grants that an earlier call made, or a new one."""
+        name = repr(grants)
+        if name not in self._shared:
+            self._shared[name] = await self.make(*grants)
+        return self._shared[name]
 
     async def ask(
         self,
@@ -46,23 +51,30 @@ class Keys:
         headers = dict(headers or {})
         if key is not None:
             headers["Authorization"] = f"Bearer {key}"
-        return await self._client.request(method, path, json=body, headers=headers)
+        return await self._api.request(method, path, json=body, headers=headers)
+
+    async def call(
+        self, key: str, method: str, path: str, body: Any = None, *, status: int | None = None
+    ) -> Any:
+        """Return the JSON of an answer that has the status, or any of success."""
+        headers = {"Authorization": f"Bearer {key}"}
+        return await self._api.call(method, path, body, status=status, headers=headers)
 
 
 @pytest.fixture
-async def guarded(make_app: MakeApp) -> AsyncIterator[httpx.AsyncClient]:
+async def guarded(make_app: MakeApp) -> AsyncIterator[Api]:
     """A client without a key, of an api that has access control."""
     async with make_client(make_app(auth="on", api_token=TOKEN)) as client:
         yield client
 
 
 @pytest.fixture
-def keys(engine: AsyncEngine, guarded: httpx.AsyncClient) -> Keys:
-    return Keys(engine, guarded)
+def keys(guarded: Api) -> Keys:
+    return Keys(guarded)
 
 
 @pytest.fixture
-async def two_models(engine: AsyncEngine, blobs: Blobs, bucket: str) -> dict[str, int]:
+async def two_models(guarded: Api) -> dict[str, int]:
     """Two models in two projects, each with an inference `one` that has all three blobs.
 
     The value maps the id of a model to its number.
@@ -70,16 +82,14 @@ async def two_models(engine: AsyncEngine, blobs: Blobs, bucket: str) -> dict[str
     numbers = {}
     for model_id in (SECRET, OPEN):
         data, response, metadata = (
-            f"{bucket}/{model_id}-{blob}" for blob in ("data", "response", "metadata")
+            guarded.put_blob(f"{model_id}-{blob}", b'{"extended_metadata": []}')
+            for blob in ("data", "response", "metadata")
         )
-        references = data, response, metadata
-        for reference in references:
-            key = StorageKey(*reference.split("/", 1))
-            blobs.put(key, b'{"extended_metadata": []}', content_type="application/json")
         items = [(f"{model_id}-key", "string", f"{model_id}-value")]
-        inference = NewInference("one", metadata=items, keys=references, model_id=model_id)
-        numbers[model_id] = await store(engine, inference)
-        async with engine.begin() as connection:
+        keys = (data, response, metadata)
+        inference = NewInference("one", metadata=items, keys=keys, model_id=model_id)
+        numbers[model_id] = await guarded.store(inference)
+        async with guarded.engine.begin() as connection:
             details = Details(project_id=f"{model_id}-project")
             await registrations.put(connection, model_id, details)
     return numbers

@@ -16,7 +16,7 @@ from inference_store.erasure.policies import DEFAULT, PolicyOwner
 from inference_store.export.jobs.question import describe_question
 from inference_store.export.jobs.state_changes import request_export
 from inference_store.index import api_keys, dead_letters, registrations, saved_views
-from inference_store.index.accounting import PartitionId
+from inference_store.index.accounting import PartitionId, open_partition
 from inference_store.index.audit import note
 from inference_store.index.records import Record, Rejection
 from inference_store.inference.events import uid_of
@@ -45,8 +45,9 @@ async def add_path_values(connection: Any, model_id: str, model: int, offset: in
     """Store everything that a path may name about a model; return the values by parameter name.
 
     The model is in the project `{model_id}-project` and has an inference `one`. `offset` is that of
-    its dead letter in an open partition.
+    its dead letter.
     """
+    await open_partition(connection, PARTITION, first=0, began="earliest")
     letter = (
         Record(PARTITION, offset, NOW, b"k", model_id.encode(), ()),
         Rejection("x", "y", model_id, None),
@@ -80,7 +81,7 @@ async def add_path_values(connection: Any, model_id: str, model: int, offset: in
         "export_id": str(await add_export(connection, model)),
         "number": "1",
         "reconciliation_id": str(reconciliation.id),
-        "view_id": str(await add_view(connection, model_id)),
+        "view_id": str(await add_view(connection, model_id, offset)),
         "id": str(dead.id),
         "key_id": key.id,
     }
@@ -141,9 +142,14 @@ async def add_hold(connection: AsyncConnection, model_id: str) -> UUID:
     return (await holds.apply_placed(connection, body, NOW, "test")).hold.id
 
 
-async def add_view(connection: AsyncConnection, model_id: str) -> UUID:
+async def add_view(connection: AsyncConnection, model_id: str, number: int) -> UUID:
     """Save a view of a model for its project, and return its id."""
     model = (await registrations.find_by_ids(connection, [model_id]))[model_id]
-    values = {"name": f"{model_id}'s", "filter": "ok", "sort": "-received_at", "view": "grid"}
+    values = {
+        "name": f"{model_id}'s {number}",
+        "filter": "ok",
+        "sort": "-received_at",
+        "view": "grid",
+    }
     values |= {"shared": "project"}
     return await saved_views.add(connection, model, values, by="test")

@@ -25,6 +25,10 @@ class Row:
     """Further rights over the model that this request needs, though the route itself does not."""
 
 
+READ, READ_INPUTS, ANNOTATE = Right.READ, Right.READ_INPUTS, Right.ANNOTATE
+EXPORT, DELETE, HOLD, ADMIN = Right.EXPORT, Right.DELETE, Right.HOLD, Right.ADMIN
+MODEL, PROJECT, SOME = Over.MODEL, Over.PROJECT, Over.SOME
+EVERYTHING, CALLER = Over.EVERYTHING, Over.CALLER
 _M = "/v1/models/{model_id}"
 _P = "/v1/projects/{project_id}"
 _I = f"{_M}/inferences/{{inference_id}}"
@@ -32,135 +36,119 @@ _RULES = {"rules": [{"keep_input": "P30D", "keep_inference": "P1Y"}]}
 _ITEM = {"metadata": [{"key": "reviewed", "type": "bool", "value": "true"}]}
 _HOLD = {"name": "x", "reason": "y", "model_id": "{model_id}", "filter": "ok"}
 _VIEW = {"name": "x", "model_id": "{model_id}", "filter": "ok"}
-_SHARED = (Right.ANNOTATE,)
+_SHARED = (ANNOTATE,)
 _KEY = {"name": "x", "grants": [{"rights": ["read"]}]}
+_PROJECT = {"project_id": "{model_id}-project"}
+_UID = "019ac3f2-7c00-8123-9abc-0123456789ab"
 
 TABLE: dict[tuple[str, str], Row] = {
-    ("GET", "/v1/models"): Row(Right.READ, Over.SOME, 200),
-    ("GET", "/v1/projects"): Row(Right.READ, Over.SOME, 200),
-    ("GET", _M): Row(Right.READ, Over.MODEL, 200),
-    ("PUT", _M): Row(Right.ADMIN, Over.MODEL, 200, {"project_id": "{model_id}-project"}),
-    ("POST", f"{_M}/preview"): Row(
-        Right.ADMIN, Over.MODEL, 200, {"project_id": "{model_id}-project"}
-    ),
-    ("DELETE", _M): Row(Right.ADMIN, Over.MODEL, 409),
-    ("GET", f"{_M}/metadata-keys"): Row(Right.READ, Over.MODEL, 200),
-    ("GET", f"{_M}/queryables"): Row(Right.READ, Over.MODEL, 200),
-    ("GET", "/v1/conformance"): Row(Right.READ, Over.SOME, 200, shows_stored=False),
-    ("GET", f"{_M}/inferences"): Row(Right.READ, Over.MODEL, 200),
-    ("POST", f"{_M}/inferences/query"): Row(Right.READ, Over.MODEL, 200, {}),
-    ("POST", f"{_M}/inferences/count"): Row(Right.READ, Over.MODEL, 200, {}),
-    ("POST", f"{_M}/inferences/neighbours"): Row(
-        Right.READ, Over.MODEL, 200, {"uid": "019ac3f2-7c00-8123-9abc-0123456789ab"}
-    ),
-    ("POST", "/v1/inferences/query"): Row(Right.READ, Over.SOME, 200, {}),
-    ("POST", "/v1/inferences/count"): Row(Right.READ, Over.SOME, 200, {}),
-    ("POST", f"{_M}/inferences/aggregate"): Row(Right.READ, Over.MODEL, 200, {}),
+    ("GET", "/v1/models"): Row(READ, SOME, 200),
+    ("GET", "/v1/projects"): Row(READ, SOME, 200),
+    ("GET", _M): Row(READ, MODEL, 200),
+    ("PUT", _M): Row(ADMIN, MODEL, 200, _PROJECT),
+    ("POST", f"{_M}/preview"): Row(ADMIN, MODEL, 200, _PROJECT),
+    ("DELETE", _M): Row(ADMIN, MODEL, 409),
+    ("GET", f"{_M}/metadata-keys"): Row(READ, MODEL, 200),
+    ("GET", f"{_M}/queryables"): Row(READ, MODEL, 200),
+    ("GET", "/v1/conformance"): Row(READ, SOME, 200, shows_stored=False),
+    ("GET", f"{_M}/inferences"): Row(READ, MODEL, 200),
+    ("POST", f"{_M}/inferences/query"): Row(READ, MODEL, 200, {}),
+    ("POST", f"{_M}/inferences/count"): Row(READ, MODEL, 200, {}),
+    ("POST", f"{_M}/inferences/neighbours"): Row(READ, MODEL, 200, {"uid": _UID}),
+    ("POST", "/v1/inferences/query"): Row(READ, SOME, 200, {}),
+    ("POST", "/v1/inferences/count"): Row(READ, SOME, 200, {}),
+    ("POST", f"{_M}/inferences/aggregate"): Row(READ, MODEL, 200, {}),
     ("POST", "/v1/inferences/aggregate"): Row(
-        Right.READ, Over.SOME, 200, {"group_by": ["model_id", "project_id"]}
+        READ, SOME, 200, {"group_by": ["model_id", "project_id"]}
     ),
     ("GET", f"{_M}/inferences/follow"): Row(
-        Right.READ, Over.MODEL, 200, query="?seconds=0", shows_stored=False
+        READ, MODEL, 200, query="?seconds=0", shows_stored=False
     ),
-    ("GET", _I): Row(Right.READ, Over.MODEL, 200),
-    ("DELETE", _I): Row(Right.DELETE, Over.MODEL, 202),
-    ("GET", f"{_I}/data"): Row(Right.READ_INPUTS, Over.MODEL, 200),
-    ("GET", f"{_I}/response"): Row(Right.READ, Over.MODEL, 200),
-    ("GET", f"{_I}/metadata"): Row(Right.READ_INPUTS, Over.MODEL, 200),
-    ("POST", f"{_I}/metadata"): Row(Right.ANNOTATE, Over.MODEL, 200, _ITEM),
-    ("GET", f"{_I}/drawing"): Row(Right.READ, Over.MODEL, 200),
+    ("GET", _I): Row(READ, MODEL, 200),
+    ("DELETE", _I): Row(DELETE, MODEL, 202),
+    ("GET", f"{_I}/data"): Row(READ_INPUTS, MODEL, 200),
+    ("GET", f"{_I}/response"): Row(READ, MODEL, 200),
+    ("GET", f"{_I}/metadata"): Row(READ_INPUTS, MODEL, 200),
+    ("POST", f"{_I}/metadata"): Row(ANNOTATE, MODEL, 200, _ITEM),
+    ("GET", f"{_I}/drawing"): Row(READ, MODEL, 200),
     # its input is no picture
-    ("GET", f"{_I}/thumbnail"): Row(Right.READ_INPUTS, Over.MODEL, 422),
-    ("POST", f"{_M}/inferences/thumbnails"): Row(
-        Right.READ_INPUTS, Over.MODEL, 200, {"uids": ["019ac3f2-7c00-8123-9abc-0123456789ab"]}
-    ),
-    ("GET", f"{_I}/retention"): Row(Right.READ, Over.MODEL, 200),
-    ("GET", f"{_M}/retention-policy"): Row(Right.READ, Over.MODEL, 200),
-    ("PUT", f"{_M}/retention-policy"): Row(Right.ADMIN, Over.MODEL, 200, _RULES),
-    ("DELETE", f"{_M}/retention-policy"): Row(Right.ADMIN, Over.MODEL, 204),
-    ("POST", f"{_M}/retention-policy/preview"): Row(Right.ADMIN, Over.MODEL, 200, _RULES),
-    ("DELETE", f"{_M}/retention-policy/pending"): Row(Right.ADMIN, Over.MODEL, 204),
-    ("POST", f"{_P}/retention-policy/preview"): Row(Right.ADMIN, Over.PROJECT, 200, _RULES),
-    ("DELETE", f"{_P}/retention-policy/pending"): Row(Right.ADMIN, Over.PROJECT, 204),
-    ("POST", "/v1/retention-policy/preview"): Row(Right.ADMIN, Over.EVERYTHING, 200, _RULES),
-    ("DELETE", "/v1/retention-policy/pending"): Row(Right.ADMIN, Over.EVERYTHING, 204),
-    ("GET", f"{_M}/retention-policy/history"): Row(Right.READ, Over.MODEL, 200),
-    ("GET", f"{_P}/retention-policy"): Row(Right.READ, Over.PROJECT, 200),
-    ("PUT", f"{_P}/retention-policy"): Row(Right.ADMIN, Over.PROJECT, 200, _RULES),
-    ("DELETE", f"{_P}/retention-policy"): Row(Right.ADMIN, Over.PROJECT, 204),
-    ("GET", f"{_P}/retention-policy/history"): Row(Right.READ, Over.PROJECT, 200),
-    ("GET", "/v1/retention-policy"): Row(Right.READ, Over.SOME, 200, shows_stored=False),
-    ("PUT", "/v1/retention-policy"): Row(Right.ADMIN, Over.EVERYTHING, 200, _RULES),
-    ("DELETE", "/v1/retention-policy"): Row(Right.ADMIN, Over.EVERYTHING, 204),
-    ("GET", "/v1/retention-policy/history"): Row(Right.READ, Over.SOME, 200, shows_stored=False),
-    ("POST", f"{_M}/retention-policy/run"): Row(Right.ADMIN, Over.MODEL, 202),
-    ("POST", f"{_P}/retention-policy/run"): Row(Right.ADMIN, Over.PROJECT, 202),
-    ("POST", "/v1/retention-policy/run"): Row(Right.ADMIN, Over.EVERYTHING, 202),
-    ("GET", "/v1/retention/runs"): Row(Right.READ, Over.SOME, 200),
-    ("GET", "/v1/retention/runs/{run_id}"): Row(Right.READ, Over.SOME, 200),
-    ("GET", "/v1/certificates"): Row(Right.READ, Over.SOME, 200),
-    ("GET", "/v1/certificates/keys"): Row(Right.READ, Over.SOME, 200, shows_stored=False),
-    ("GET", "/v1/certificates/{certificate}"): Row(Right.READ, Over.SOME, 200),
-    ("GET", "/v1/certificates/{certificate}/leaves"): Row(Right.READ, Over.SOME, 200),
-    ("GET", "/v1/erasures"): Row(Right.READ, Over.SOME, 200),
-    ("GET", "/v1/erasures/{erasure_id}"): Row(Right.READ, Over.SOME, 200),
-    ("POST", f"{_M}/erasures"): Row(Right.DELETE, Over.MODEL, 202, {"filter": "NOT ok"}),
-    ("POST", f"{_M}/inferences/delete"): Row(
-        Right.DELETE, Over.MODEL, 202, {"inference_ids": ["one"]}
-    ),
-    ("POST", "/v1/erasures"): Row(Right.DELETE, Over.SOME, 202, {"filter": "ok"}),
-    ("POST", "/v1/erasures/{erasure_id}/cancel"): Row(Right.DELETE, Over.SOME, 202),
-    ("POST", "/v1/erasures/{erasure_id}/give-up"): Row(
-        Right.DELETE, Over.SOME, 409, {"reason": "over"}
-    ),
-    ("POST", "/v1/holds"): Row(Right.HOLD, Over.SOME, 201, _HOLD, names_model=True),
-    ("GET", "/v1/holds"): Row(Right.HOLD, Over.SOME, 200),
-    ("GET", "/v1/holds/{hold_id}"): Row(Right.HOLD, Over.SOME, 200),
-    ("POST", f"{_M}/exports"): Row(Right.EXPORT, Over.MODEL, 202, {"filter": "ok"}),
-    ("GET", "/v1/exports"): Row(Right.EXPORT, Over.SOME, 200),
-    ("GET", "/v1/exports/{export_id}"): Row(Right.EXPORT, Over.SOME, 200),
-    ("POST", "/v1/exports/{export_id}/cancel"): Row(Right.EXPORT, Over.SOME, 202),
-    ("GET", "/v1/exports/{export_id}/parts"): Row(Right.EXPORT, Over.SOME, 200),
-    ("GET", "/v1/exports/{export_id}/parts/{number}"): Row(Right.EXPORT, Over.SOME, 404),
-    ("GET", "/v1/exports/{export_id}/erased"): Row(
-        Right.EXPORT, Over.SOME, 200, shows_stored=False
-    ),
-    ("PUT", "/v1/holds/{hold_id}"): Row(Right.HOLD, Over.SOME, 200, _HOLD),
-    ("DELETE", "/v1/holds/{hold_id}"): Row(Right.HOLD, Over.SOME, 200, query="?reason=over"),
-    ("GET", "/v1/holds/{hold_id}/held"): Row(Right.HOLD, Over.SOME, 200),
-    ("GET", "/v1/holds/{hold_id}/history"): Row(Right.HOLD, Over.SOME, 200),
-    ("POST", "/v1/views"): Row(Right.READ, Over.SOME, 201, _VIEW, names_model=True),
-    ("GET", "/v1/views"): Row(Right.READ, Over.SOME, 200),
-    ("GET", "/v1/views/{view_id}"): Row(Right.READ, Over.SOME, 200),
-    ("PATCH", "/v1/views/{view_id}"): Row(
-        Right.READ, Over.SOME, 200, {"name": "other"}, also=_SHARED
-    ),
-    ("DELETE", "/v1/views/{view_id}"): Row(Right.READ, Over.SOME, 204, also=_SHARED),
-    ("GET", "/v1/dead-letters"): Row(Right.ADMIN, Over.SOME, 200),
-    ("GET", "/v1/dead-letters/{id}"): Row(Right.ADMIN, Over.SOME, 200),
-    ("POST", "/v1/dead-letters/redrive"): Row(Right.ADMIN, Over.SOME, 202, {}),
-    ("POST", "/v1/dead-letters/{id}/redrive"): Row(Right.ADMIN, Over.SOME, 202),
-    ("POST", "/v1/dead-letters/{id}/discard"): Row(Right.ADMIN, Over.SOME, 200, {"reason": "x"}),
-    ("GET", "/v1/reconciliations"): Row(Right.ADMIN, Over.EVERYTHING, 200),
-    ("POST", "/v1/reconciliations"): Row(Right.ADMIN, Over.EVERYTHING, 202, {}),
-    ("GET", "/v1/reconciliations/{reconciliation_id}"): Row(Right.ADMIN, Over.EVERYTHING, 200),
-    ("POST", "/v1/reconciliations/{reconciliation_id}/erasures"): Row(
-        Right.DELETE, Over.EVERYTHING, 409, {}
-    ),
-    ("GET", "/v1/reconciliations/{reconciliation_id}/findings"): Row(
-        Right.ADMIN, Over.EVERYTHING, 200
-    ),
-    ("GET", "/v1/accounting"): Row(Right.READ, Over.EVERYTHING, 200),
-    ("POST", "/v1/keys"): Row(Right.ADMIN, Over.EVERYTHING, 201, _KEY),
-    ("GET", "/v1/keys"): Row(Right.ADMIN, Over.EVERYTHING, 200),
-    ("GET", "/v1/keys/{key_id}"): Row(Right.ADMIN, Over.EVERYTHING, 200),
-    ("POST", "/v1/keys/{key_id}/rotate"): Row(Right.ADMIN, Over.EVERYTHING, 200, {}),
-    ("POST", "/v1/keys/{key_id}/revoke"): Row(Right.ADMIN, Over.EVERYTHING, 200),
-    ("POST", "/v1/session"): Row(Right.READ, Over.CALLER, 201, shows_stored=False),
+    ("GET", f"{_I}/thumbnail"): Row(READ_INPUTS, MODEL, 422),
+    ("POST", f"{_M}/inferences/thumbnails"): Row(READ_INPUTS, MODEL, 200, {"uids": [_UID]}),
+    ("GET", f"{_I}/retention"): Row(READ, MODEL, 200),
+    ("GET", f"{_M}/retention-policy"): Row(READ, MODEL, 200),
+    ("PUT", f"{_M}/retention-policy"): Row(ADMIN, MODEL, 200, _RULES),
+    ("DELETE", f"{_M}/retention-policy"): Row(ADMIN, MODEL, 204),
+    ("POST", f"{_M}/retention-policy/preview"): Row(ADMIN, MODEL, 200, _RULES),
+    ("DELETE", f"{_M}/retention-policy/pending"): Row(ADMIN, MODEL, 204),
+    ("POST", f"{_P}/retention-policy/preview"): Row(ADMIN, PROJECT, 200, _RULES),
+    ("DELETE", f"{_P}/retention-policy/pending"): Row(ADMIN, PROJECT, 204),
+    ("POST", "/v1/retention-policy/preview"): Row(ADMIN, EVERYTHING, 200, _RULES),
+    ("DELETE", "/v1/retention-policy/pending"): Row(ADMIN, EVERYTHING, 204),
+    ("GET", f"{_M}/retention-policy/history"): Row(READ, MODEL, 200),
+    ("GET", f"{_P}/retention-policy"): Row(READ, PROJECT, 200),
+    ("PUT", f"{_P}/retention-policy"): Row(ADMIN, PROJECT, 200, _RULES),
+    ("DELETE", f"{_P}/retention-policy"): Row(ADMIN, PROJECT, 204),
+    ("GET", f"{_P}/retention-policy/history"): Row(READ, PROJECT, 200),
+    ("GET", "/v1/retention-policy"): Row(READ, SOME, 200, shows_stored=False),
+    ("PUT", "/v1/retention-policy"): Row(ADMIN, EVERYTHING, 200, _RULES),
+    ("DELETE", "/v1/retention-policy"): Row(ADMIN, EVERYTHING, 204),
+    ("GET", "/v1/retention-policy/history"): Row(READ, SOME, 200, shows_stored=False),
+    ("POST", f"{_M}/retention-policy/run"): Row(ADMIN, MODEL, 202),
+    ("POST", f"{_P}/retention-policy/run"): Row(ADMIN, PROJECT, 202),
+    ("POST", "/v1/retention-policy/run"): Row(ADMIN, EVERYTHING, 202),
+    ("GET", "/v1/retention/runs"): Row(READ, SOME, 200),
+    ("GET", "/v1/retention/runs/{run_id}"): Row(READ, SOME, 200),
+    ("GET", "/v1/certificates"): Row(READ, SOME, 200),
+    ("GET", "/v1/certificates/keys"): Row(READ, SOME, 200, shows_stored=False),
+    ("GET", "/v1/certificates/{certificate}"): Row(READ, SOME, 200),
+    ("GET", "/v1/certificates/{certificate}/leaves"): Row(READ, SOME, 200),
+    ("GET", "/v1/erasures"): Row(READ, SOME, 200),
+    ("GET", "/v1/erasures/{erasure_id}"): Row(READ, SOME, 200),
+    ("POST", f"{_M}/erasures"): Row(DELETE, MODEL, 202, {"filter": "NOT ok"}),
+    ("POST", f"{_M}/inferences/delete"): Row(DELETE, MODEL, 202, {"inference_ids": ["one"]}),
+    ("POST", "/v1/erasures"): Row(DELETE, SOME, 202, {"filter": "ok"}),
+    ("POST", "/v1/erasures/{erasure_id}/cancel"): Row(DELETE, SOME, 202),
+    ("POST", "/v1/erasures/{erasure_id}/give-up"): Row(DELETE, SOME, 409, {"reason": "over"}),
+    ("POST", "/v1/holds"): Row(HOLD, SOME, 201, _HOLD, names_model=True),
+    ("GET", "/v1/holds"): Row(HOLD, SOME, 200),
+    ("GET", "/v1/holds/{hold_id}"): Row(HOLD, SOME, 200),
+    ("POST", f"{_M}/exports"): Row(EXPORT, MODEL, 202, {"filter": "ok"}),
+    ("GET", "/v1/exports"): Row(EXPORT, SOME, 200),
+    ("GET", "/v1/exports/{export_id}"): Row(EXPORT, SOME, 200),
+    ("POST", "/v1/exports/{export_id}/cancel"): Row(EXPORT, SOME, 202),
+    ("GET", "/v1/exports/{export_id}/parts"): Row(EXPORT, SOME, 200),
+    ("GET", "/v1/exports/{export_id}/parts/{number}"): Row(EXPORT, SOME, 404),
+    ("GET", "/v1/exports/{export_id}/erased"): Row(EXPORT, SOME, 200, shows_stored=False),
+    ("PUT", "/v1/holds/{hold_id}"): Row(HOLD, SOME, 200, _HOLD),
+    ("DELETE", "/v1/holds/{hold_id}"): Row(HOLD, SOME, 200, query="?reason=over"),
+    ("GET", "/v1/holds/{hold_id}/held"): Row(HOLD, SOME, 200),
+    ("GET", "/v1/holds/{hold_id}/history"): Row(HOLD, SOME, 200),
+    ("POST", "/v1/views"): Row(READ, SOME, 201, _VIEW, names_model=True),
+    ("GET", "/v1/views"): Row(READ, SOME, 200),
+    ("GET", "/v1/views/{view_id}"): Row(READ, SOME, 200),
+    ("PATCH", "/v1/views/{view_id}"): Row(READ, SOME, 200, {"name": "other"}, also=_SHARED),
+    ("DELETE", "/v1/views/{view_id}"): Row(READ, SOME, 204, also=_SHARED),
+    ("GET", "/v1/dead-letters"): Row(ADMIN, SOME, 200),
+    ("GET", "/v1/dead-letters/{id}"): Row(ADMIN, SOME, 200),
+    ("POST", "/v1/dead-letters/redrive"): Row(ADMIN, SOME, 202, {}),
+    ("POST", "/v1/dead-letters/{id}/redrive"): Row(ADMIN, SOME, 202),
+    ("POST", "/v1/dead-letters/{id}/discard"): Row(ADMIN, SOME, 200, {"reason": "x"}),
+    ("GET", "/v1/reconciliations"): Row(ADMIN, EVERYTHING, 200),
+    ("POST", "/v1/reconciliations"): Row(ADMIN, EVERYTHING, 202, {}),
+    ("GET", "/v1/reconciliations/{reconciliation_id}"): Row(ADMIN, EVERYTHING, 200),
+    ("POST", "/v1/reconciliations/{reconciliation_id}/erasures"): Row(DELETE, EVERYTHING, 409, {}),
+    ("GET", "/v1/reconciliations/{reconciliation_id}/findings"): Row(ADMIN, EVERYTHING, 200),
+    ("GET", "/v1/accounting"): Row(READ, EVERYTHING, 200),
+    ("POST", "/v1/keys"): Row(ADMIN, EVERYTHING, 201, _KEY),
+    ("GET", "/v1/keys"): Row(ADMIN, EVERYTHING, 200),
+    ("GET", "/v1/keys/{key_id}"): Row(ADMIN, EVERYTHING, 200),
+    ("POST", "/v1/keys/{key_id}/rotate"): Row(ADMIN, EVERYTHING, 200, {}),
+    ("POST", "/v1/keys/{key_id}/revoke"): Row(ADMIN, EVERYTHING, 200),
+    ("POST", "/v1/session"): Row(READ, CALLER, 201, shows_stored=False),
     # it ends a session, and these requests use none
-    ("DELETE", "/v1/session"): Row(Right.READ, Over.CALLER, 404, shows_stored=False),
-    ("GET", "/v1/me"): Row(Right.READ, Over.CALLER, 200, shows_stored=False),
-    ("GET", "/v1/audit"): Row(Right.ADMIN, Over.SOME, 200),
+    ("DELETE", "/v1/session"): Row(READ, CALLER, 404, shows_stored=False),
+    ("GET", "/v1/me"): Row(READ, CALLER, 200, shows_stored=False),
+    ("GET", "/v1/audit"): Row(ADMIN, SOME, 200),
 }
 
 # These show no stored data.

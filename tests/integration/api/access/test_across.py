@@ -1,48 +1,101 @@
-"""Queries across models show nothing that the caller may not read."""
+"""Queries and aggregates across models show nothing that the caller may not read."""
+
+from typing import Any
 
 import pytest
-from sqlalchemy.ext.asyncio import AsyncEngine
 
-from tests.integration.stored_inferences import NewInference, store
+from tests.integration.api.conftest import Api
+from tests.integration.stored_inferences import NewInference, at
 
 from .conftest import OPEN, SECRET, Keys
 
 _QUERY, _COUNT = "/v1/inferences/query", "/v1/inferences/count"
+_AGGREGATE = "/v1/inferences/aggregate"
+_MINE: dict[str, Any] = {"role": "owner", "model_id": OPEN}
+pytestmark = pytest.mark.usefixtures("two_models")
 
 
-@pytest.mark.usefixtures("two_models")
-async def test_hides_models_the_caller_may_not_read(keys: Keys, engine: AsyncEngine) -> None:
-    for model_id in (SECRET, OPEN):
+@pytest.fixture(autouse=True)
+async def labelled(guarded: Api, two_models: dict[str, int]) -> None:
+    """Each model has a label of its own."""
+    for model_id in two_models:
         label = [(f"{model_id}-label", 0.5)]
-        await store(engine, NewInference("two", predictions=label, model_id=model_id))
-    key = await keys.make({"role": "owner", "model_id": "open-model"})
+        await guarded.store(NewInference("two", at(1), predictions=label, model_id=model_id))
+
+
+async def test_hides_models_the_caller_may_not_read(keys: Keys) -> None:
+    key = await keys.make(_MINE)
+    condition = {"key": "secret-model-key", "operator": "eq", "value": "x"}
     for path in (_QUERY, _COUNT):
-        answer = await keys.ask(key, "POST", path, {"explain": True})
-        assert answer.status_code == 200
-        assert "secret" not in answer.text
-        steps = answer.json()["explain"]["steps"]
-        assert {step["estimated_rows"] for step in steps} == {None}
-        condition = {"key": "secret-model-key", "operator": "eq", "value": "x"}
-        unknown = await keys.ask(key, "POST", path, {"metadata_filter": [condition]})
-        assert unknown.status_code == 422
-        assert unknown.json()["errors"][0]["known"] == ["open-model-key"]
+        answer = await keys.call(key, "POST", path, {"explain": True})
+        assert "secret" not in str(answer)
+        assert {step["estimated_rows"] for step in answer["explain"]["steps"]} == {None}
+        unknown = await keys.call(key, "POST", path, {"metadata_filter": [condition]}, status=422)
+        assert unknown["errors"][0]["known"] == ["open-model-key"]
         misspelled = {"prediction": {"label": "secret-model-labe"}}
-        warning = await keys.ask(key, "POST", path, misspelled)
-        assert "The nearest are open-model-label." in warning.text
-        assert "secret-model-label" not in warning.text
-        hidden = await keys.ask(key, "POST", path, {"model_ids": ["open-model", "secret-model"]})
-        absent = await keys.ask(key, "POST", path, {"model_ids": ["open-model", "nobody"]})
-        assert hidden.status_code == absent.status_code == 404
-        assert hidden.text.replace("secret-model", "nobody") == absent.text
-        theirs = await keys.ask(key, "POST", path, {"project_id": "secret-model-project"})
-        nobodys = await keys.ask(key, "POST", path, {"project_id": "nobody-project"})
-        assert theirs.status_code == nobodys.status_code == 404
-        assert theirs.text.replace("secret-model", "nobody") == nobodys.text
+        warning = str(await keys.call(key, "POST", path, misspelled))
+        assert "The nearest are open-model-label." in warning
+        assert "secret-model-label" not in warning
+        for hidden, absent in (
+            ({"model_ids": [OPEN, SECRET]}, {"model_ids": [OPEN, "nobody"]}),
+            ({"project_id": f"{SECRET}-project"}, {"project_id": "nobody-project"}),
+        ):
+            theirs = await keys.ask(key, "POST", path, hidden)
+            nobodys = await keys.ask(key, "POST", path, absent)
+            assert theirs.status_code == nobodys.status_code == 404
+            assert theirs.text.replace(SECRET, "nobody") == nobodys.text
     for sort in ("secret-model-key", "metadata.secret-model-key"):
-        unknown = await keys.ask(key, "POST", _QUERY, {"sort": sort})
-        assert unknown.status_code == 422
-        assert "secret-model-key" not in unknown.json()["errors"][0]["known"]
-    reader = await keys.make({"rights": ["read"]}, {"role": "owner", "model_id": "open-model"})
-    for body, status in (({}, 403), ({"model_ids": ["open-model"]}, 200)):
-        answer = await keys.ask(reader, "POST", _QUERY, {**body, "include": ["urls"]})
-        assert answer.status_code == status
+        unknown = await keys.call(key, "POST", _QUERY, {"sort": sort}, status=422)
+        assert "secret-model-key" not in unknown["errors"][0]["known"]
+    reader = await keys.make({"rights": ["read"]}, _MINE)
+    urls = {"include": ["urls"]}
+    await keys.call(reader, "POST", _QUERY, urls, status=403)
+    await keys.call(reader, "POST", _QUERY, {**urls, "model_ids": [OPEN]}, status=200)
+
+
+async def test_aggregates_only_readable_models(keys: Keys, guarded: Api) -> None:
+    await guarded.store(NewInference("more", at(2), model_id=OPEN))
+    reader = await keys.make({"role": "reader"})
+    mine = await keys.make({"role": "reader", "model_id": OPEN})
+    of_secret = {"project_id": f"{SECRET}-project"}
+    # a metadata key that only one of them has is known
+    missing = {"metadata_filter": [{"key": f"{OPEN}-key", "operator": "missing"}]}
+    cases: list[tuple[str, dict[str, Any], set[tuple[str, int]] | None]] = [
+        (reader, {}, {(SECRET, 2), (OPEN, 3)}),
+        (mine, {}, {(OPEN, 3)}),
+        (mine, {"model_ids": [OPEN]}, {(OPEN, 3)}),
+        (mine, {"model_ids": [OPEN, SECRET]}, None),
+        (mine, of_secret, None),
+        (reader, of_secret, {(SECRET, 2)}),
+        (reader, missing, {(SECRET, 2), (OPEN, 2)}),
+    ]
+    for key, more, expected in cases:
+        body = {"group_by": ["model_id", "project_id"], **more}
+        status = 404 if expected is None else 200
+        answer = await keys.call(key, "POST", _AGGREGATE, body, status=status)
+        groups = answer.get("groups", ())
+        counts = {(group["key"]["model_id"], group["measures"]["count"]) for group in groups}
+        assert counts == (expected or set()), more
+
+
+async def test_names_of_a_hidden_model_are_unknown_to_aggregates(keys: Keys) -> None:
+    mine = await keys.make({"role": "reader", "model_id": OPEN})
+    all_of = await keys.make({"role": "reader"})
+
+    async def ask(key: str, body: dict[str, Any], status: int = 200) -> Any:
+        return await keys.call(key, "POST", _AGGREGATE, body, status=status)
+
+    for function in ("top", "distinct"):
+        of_key = {"measures": [{"function": function, "of": f"{SECRET}-key"}]}
+        assert f"{SECRET}-value" in str(await ask(all_of, of_key))
+        [fault] = (await ask(mine, of_key, 422))["errors"]
+        assert f"{OPEN}-key" in fault["known"]
+        assert f"{SECRET}-key" not in fault["known"]
+        [group] = (await ask(mine, {**of_key, "unknown_keys": "empty"}))["groups"]
+        assert group["measures"][f"{function}({SECRET}-key)"]["values"] == []
+        of_label = {"measures": [{"function": function, "of": "label"}]}
+        assert f"{SECRET}-label" in str(await ask(all_of, of_label))
+        for body in (of_label, {"group_by": ["label"]}):
+            answered = str(await ask(mine, body))
+            assert f"{OPEN}-label" in answered
+            assert SECRET not in answered

@@ -1,29 +1,43 @@
 """Every route with every right: alone, over the model, over its project, over another one."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
-from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.access.rights import Right
 from inference_store.api.access import GuardedRoute, Over
 from inference_store.api.access.needs import Needs, read_needs
 from inference_store.erasure import runs
 from inference_store.index import dead_letters
-from inference_store.index.accounting import open_partition
 from inference_store.index.records import Record, Rejection
 from tests.answer_models import check_answer
 from tests.builders import NOW
-from tests.integration.api.conftest import MakeApp
+from tests.integration.api.conftest import Api, MakeApp, make_client
 from tests.settings import TOKEN
 
 from .conftest import OPEN, SECRET, Keys
 from .path_values import PARTITION, Ids, add_path_values
 from .table import PUBLIC, TABLE, Row, fill_body
+
+_WIDE = (Over.SOME, Over.EVERYTHING, Over.CALLER)
+# A POST to these changes nothing.
+_READING_ACTIONS = ("query", "count", "aggregate", "preview", "thumbnails", "neighbours")
+
+
+def _order_of(route_key: tuple[str, str]) -> int:
+    """Return where a route stands: reads first, erasures of the inference last."""
+    method, path = route_key
+    action = path.rsplit("/", 1)[1]
+    if method == "GET" or action in _READING_ACTIONS:
+        return 0
+    if action in {"delete", "{inference_id}"}:
+        return 3
+    return 2 if method == "DELETE" else 1
+
+
+_ROUTES = sorted(TABLE, key=_order_of)
 
 
 def test_the_table_has_every_route(make_app: MakeApp) -> None:
@@ -41,10 +55,17 @@ def test_the_table_has_every_route(make_app: MakeApp) -> None:
 
 
 @pytest.fixture
-async def ids(engine: AsyncEngine, two_models: dict[str, int]) -> dict[str, Ids]:
+async def guarded(make_app: MakeApp) -> AsyncIterator[Api]:
+    """An api that answers one caller however often it asks, and with whatever key."""
+    limits = {"api_rate_limit_per_minute": 0, "api_failed_tokens_per_minute": 0}
+    async with make_client(make_app(auth="on", api_token=TOKEN, **limits)) as client:
+        yield client
+
+
+@pytest.fixture
+async def ids(guarded: Api, two_models: dict[str, int]) -> dict[str, Ids]:
     """Everything that a path may name about each of the two models, by model and parameter."""
-    async with engine.begin() as connection:
-        await open_partition(connection, PARTITION, first=0, began="earliest")
+    async with guarded.engine.begin() as connection:
         ids_by_model = {
             name: await add_path_values(connection, name, number, offset)
             for offset, (name, number) in enumerate(two_models.items())
@@ -56,86 +77,91 @@ async def ids(engine: AsyncEngine, two_models: dict[str, int]) -> dict[str, Ids]
     return ids_by_model
 
 
-Ask = Callable[..., Awaitable[httpx.Response]]
+class Request:
+    """A request to one route of the table, about the secret model, with keys made once."""
+
+    def __init__(self, keys: Keys, route_key: tuple[str, str], ids: Ids) -> None:
+        self.row = TABLE[route_key]
+        self.method, self.route = route_key
+        self._keys, self._ids = keys, ids
+
+    async def send(self, key: str | None, **absent: str) -> httpx.Response:
+        """Send it; `absent`: values of the path that replace those of the model."""
+        ids = self._ids | absent
+        body = fill_body(self.row.body, ids["model_id"])
+        path = self.route.format(**ids) + self.row.query
+        return await self._keys.ask(key, self.method, path, body)
+
+    async def find_key(self, rights: list[Right] | str, **over: str) -> str:
+        """Return the key that has rights, or a role, over a model, a project or everything."""
+        grant = {"role": rights} if isinstance(rights, str) else {"rights": rights}
+        return await self._keys.share({**grant, **over})
+
+    async def send_with(self, rights: list[Right] | str, **over: str) -> httpx.Response:
+        """Send it with this key."""
+        return await self.send(await self.find_key(rights, **over))
 
 
-@pytest.mark.parametrize("route_key", TABLE, ids=" ".join)
-async def test_route_requires_its_right(
-    route_key: tuple[str, str], keys: Keys, ids: dict[str, Ids], make_app: MakeApp
+async def test_other_rights_and_scopes_are_refused_as_if_nothing_was_there(
+    keys: Keys, guarded: Api, ids: dict[str, Ids], subtests: pytest.Subtests
 ) -> None:
-    row = TABLE[route_key]
-    path, body = route_key[1].format(**ids[SECRET]) + row.query, fill_body(row.body, SECRET)
-
-    async def ask(key: str | None) -> httpx.Response:
-        return await keys.ask(key, route_key[0], path, body)
-
-    for key in (None, "wrong", "isk_abcdefghjkmn_" + "x" * 43, "a.b.c"):
-        assert (await ask(key)).status_code == 401, key
-    for right in Right if row.over is not Over.CALLER else ():
-        await _check_refusals(row, right, keys, ask)
-    await _check_hidden(route_key, row, keys, ids)
-    answer = await _check_allowed(row, keys, ask)
-    model = _find_model(make_app(), route_key)
-    if model is not None and answer.status_code < 300:
-        check_answer(model, answer.content)
+    for route_key in _ROUTES:
+        with subtests.test(" ".join(route_key)):
+            request = Request(keys, route_key, ids[SECRET])
+            before = await guarded.fetch("SELECT max(id) FROM audit")
+            for key in (None, "wrong", "isk_abcdefghjkmn_" + "x" * 43, "a.b.c"):
+                assert (await request.send(key)).status_code == 401, key
+            for right in Right if request.row.over is not Over.CALLER else ():
+                await _check_refusals(request, right)
+            assert await guarded.fetch("SELECT max(id) FROM audit") == before, "audited"
+            for over in ({"model_id": OPEN}, {"project_id": f"{OPEN}-project"}):
+                await _check_hidden(request, over, ids[SECRET])
 
 
-async def _check_refusals(row: Row, right: Right, keys: Keys, ask: Ask) -> None:
+async def _check_refusals(request: Request, right: Right) -> None:
     """Check that other rights, with or without `read`, and the right one alone are refused."""
-    over = _narrowest_scope(row)
+    row, over = request.row, _narrowest_scope(request.row)
     if right is not Right.READ:
-        alone = await keys.make({"rights": [right], **over})
-        assert (await ask(alone)).status_code == (403 if row.over in _WIDE else 404), right
+        alone = await request.send_with([right], **over)
+        assert alone.status_code == (403 if row.over in _WIDE else 404), right
     if right is not row.right and row.right is not Right.READ:
-        both = await keys.make({"rights": ["read", right], **over})
-        answer = await ask(both)
-        assert (answer.status_code, answer.json()["type"]) == (403, "/docs/errors#forbidden"), right
+        both = await request.send_with([Right.READ, right], **over)
+        assert (both.status_code, both.json()["type"]) == (403, "/docs/errors#forbidden"), right
 
 
-async def _check_hidden(
-    route_key: tuple[str, str], row: Row, keys: Keys, ids: dict[str, Ids]
-) -> None:
-    """Check that every right over another model and another project shows nothing of this one."""
-    for over in ({"model_id": OPEN}, {"project_id": f"{OPEN}-project"}):
-        other = await keys.make({"role": "owner", **over})
-        method, path = route_key[0], route_key[1].format(**ids[SECRET]) + row.query
-        answer = await keys.ask(other, method, path, fill_body(row.body, SECRET))
-        if row.over is Over.EVERYTHING:
-            assert answer.status_code == 403
-        elif row.over not in _WIDE or "{" in route_key[1]:
-            assert answer.status_code == 404, answer.text
-            await _check_same_as_absent(route_key, row, keys, other, ids, answer)
-        elif row.names_model:
-            assert answer.status_code == 404, answer.text
-        else:
-            assert answer.status_code == row.status
-            assert "secret" not in answer.text
-            whole = await keys.ask(TOKEN, method, path, fill_body(row.body, SECRET))
-            assert "secret" in whole.text or method == "POST" or not row.shows_stored
+async def _check_hidden(request: Request, over: dict[str, str], ids: Ids) -> None:
+    """Check that every right over another model or another project shows nothing of this one."""
+    row = request.row
+    answer = await request.send_with("owner", **over)
+    if row.over is Over.EVERYTHING:
+        assert answer.status_code == 403
+    elif row.over not in _WIDE or "{" in request.route:
+        assert answer.status_code == 404, answer.text
+        await _check_same_as_absent(request, over, ids, answer)
+    elif row.names_model:
+        assert answer.status_code == 404, answer.text
+    else:
+        assert answer.status_code == row.status
+        assert "secret" not in answer.text
+        if request.method != "POST" and row.shows_stored:
+            assert "secret" in (await request.send(TOKEN)).text
 
 
 async def _check_same_as_absent(
-    route_key: tuple[str, str], row: Row, keys: Keys, key: str, ids: dict[str, Ids], hidden: Any
+    request: Request, over: dict[str, str], ids: Ids, hidden: httpx.Response
 ) -> None:
     """Check that the refusal equals, to the letter, the one for something that does not exist."""
     uuid = "00000000-0000-4000-8000-000000000000"
     nothing = {"model_id": "nobody", "inference_id": "one", "run_id": uuid, "erasure_id": uuid}
     absent = {
         **nothing,
-        "project_id": "nobody",
-        "id": "999999",
-        "key_id": "nobody",
-        "hold_id": uuid,
-        "view_id": uuid,
-        "export_id": uuid,
-        "number": "1",
-        "certificate": "999999",
+        **{"project_id": "nobody", "id": "999999", "key_id": "nobody", "hold_id": uuid},
+        **{"view_id": uuid, "export_id": uuid, "number": "1", "certificate": "999999"},
     }
-    path = route_key[1].format(**absent) + row.query
-    answer = await keys.ask(key, route_key[0], path, fill_body(row.body, "nobody"))
-    parameter = next(name for name in absent if f"{{{name}}}" in route_key[1])
+    answer = await request.send(await request.find_key("owner", **over), **absent)
+    parameter = next(name for name in absent if f"{{{name}}}" in request.route)
     assert answer.status_code == 404
-    assert answer.text.replace(absent[parameter], ids[SECRET][parameter]) == hidden.text
+    assert answer.text.replace(absent[parameter], ids[parameter]) == hidden.text
     assert _blank_varying_headers(answer.headers) == _blank_varying_headers(hidden.headers)
 
 
@@ -144,62 +170,59 @@ def _blank_varying_headers(headers: httpx.Headers) -> dict[str, str]:
     return dict(headers) | {"content-length": "", "x-request-id": ""}
 
 
-def _find_model(app: FastAPI, route_key: tuple[str, str]) -> Any:
-    """Return the model of a route's answer; None if it answers no JSON, or a JSON Schema."""
-    for context in iter_route_contexts(app.routes):
-        route = context.original_route
-        if context.path == route_key[1] and route_key[0] in (context.methods or ()):
-            assert isinstance(route, GuardedRoute)
-            return route.response_model
-    raise AssertionError(f"there is no route {route_key}")
+async def test_the_right_is_enough_and_a_change_is_in_the_audit(
+    keys: Keys,
+    guarded: Api,
+    ids: dict[str, Ids],
+    two_models: dict[str, int],
+    subtests: pytest.Subtests,
+) -> None:
+    """A change finds what it names as it was at first: each has values of its own."""
+    models = {
+        (method, context.path): getattr(context.original_route, "response_model", None)
+        for context in iter_route_contexts(guarded.app.routes)
+        for method in context.methods or ()
+    }
+    for offset, route_key in enumerate(_ROUTES, start=100):
+        with subtests.test(" ".join(route_key)):
+            own = ids[SECRET]
+            if _order_of(route_key) > 0:
+                async with guarded.engine.begin() as connection:
+                    number = two_models[SECRET]
+                    own = await add_path_values(connection, SECRET, number, offset)
+            answer = await _check_allowed(Request(keys, route_key, own), guarded)
+            if models[route_key] is not None and answer.status_code < 300:
+                check_answer(models[route_key], answer.content)
 
 
-async def _check_allowed(row: Row, keys: Keys, ask: Ask) -> httpx.Response:
+async def _check_allowed(request: Request, guarded: Api) -> httpx.Response:
     """Check access with `read` and the right, over each scope; return the first answer."""
-    scopes = [{"model_id": SECRET}, {"project_id": f"{SECRET}-project"}, {}]
+    row = request.row
+    scopes: list[dict[str, str]] = [{"model_id": SECRET}, {"project_id": f"{SECRET}-project"}, {}]
     if row.over is Over.EVERYTHING:
         for over in scopes[:2]:
-            assert (await ask(await keys.make({"role": "owner", **over}))).status_code == 403
+            assert (await request.send_with("owner", **over)).status_code == 403
         scopes = scopes[2:]
     rights = [Right.READ, row.right, *row.also]
     if row.over is Over.PROJECT:
-        assert (await ask(await keys.make({"rights": rights, **scopes[0]}))).status_code == 403
+        assert (await request.send_with(rights, **scopes[0])).status_code == 403
         scopes = scopes[1:]
-    answers = [await ask(await keys.make({"rights": rights, **over})) for over in scopes]
+    [before] = await guarded.fetch("SELECT coalesce(max(id), 0) FROM audit")
+    answers = [await request.send_with(rights, **scopes[0])]
+    if _order_of((request.method, request.route)) > 0:
+        key = await request.find_key(rights, **scopes[0])
+        entries = await guarded.fetch(f"SELECT actor, client FROM audit WHERE id > {before}")
+        # a change has an entry with actor and client, and a refused one has none
+        named = {(f"key:{key.split('_')[1]}", "127.0.0.1")}
+        assert {tuple(entry) for entry in entries} == (named if row.status < 400 else set())
+    answers += [await request.send_with(rights, **over) for over in scopes[1:]]
     statuses = [answer.status_code for answer in answers]
     # What the first request removed is missing for an owner too.
-    owners = (await ask(TOKEN)).status_code
-    assert statuses[0] == row.status, statuses
+    owners = (await request.send(TOKEN)).status_code
+    assert statuses[0] == row.status, answers[0].text
     assert set(statuses[1:]) <= {row.status, owners}
     assert not {401, 403} & set(statuses)
     return answers[0]
-
-
-# A POST to these changes nothing.
-_READING_ACTIONS = ("query", "count", "aggregate", "preview", "thumbnails", "neighbours")
-_CHANGES = [
-    route_key
-    for route_key in TABLE
-    if route_key[0] != "GET" and route_key[1].rsplit("/", 1)[1] not in _READING_ACTIONS
-]
-
-
-@pytest.mark.parametrize("route_key", _CHANGES, ids=" ".join)
-async def test_a_change_is_in_the_audit(
-    route_key: tuple[str, str], keys: Keys, ids: dict[str, Ids]
-) -> None:
-    """The entry names actor and client; a refused change adds none."""
-    row, key = TABLE[route_key], await keys.make({"role": "owner"})
-    path, body = route_key[1].format(**ids[SECRET]) + row.query, fill_body(row.body, SECRET)
-    answer = await keys.ask(key, route_key[0], path, body)
-    assert answer.status_code == row.status, answer.text
-    actor = f"key:{key.split('_')[1]}"
-    entries = (await keys.ask(TOKEN, "GET", f"/v1/audit?actor={actor}")).json()["items"]
-    assert bool(entries) == (row.status < 400)
-    assert {entry["client"] for entry in entries} <= {"127.0.0.1"}
-
-
-_WIDE = (Over.SOME, Over.EVERYTHING, Over.CALLER)
 
 
 def _narrowest_scope(row: Row) -> dict[str, str]:

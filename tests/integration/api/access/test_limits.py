@@ -6,20 +6,17 @@ import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import httpx
 import pytest
 from sqlalchemy import event
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.access.secrets import new_id
 from inference_store.api.access import rate
 from inference_store.api.access.authenticator import BYTES_OF_A_REQUEST
 from inference_store.platform.metrics import SHOWN
-from tests.integration.api.conftest import MakeApp, make_client
+from tests.integration.api.conftest import OWNER, Api, MakeApp, make_client
 from tests.settings import TOKEN
 from tests.stopped_clock import StoppedClock
 
-_OWNER = {"Authorization": f"Bearer {TOKEN}"}
 _ISSUER = {"oidc_issuer": "http://127.0.0.1:9", "oidc_audience": "x"}
 # without an algorithm, so it is refused before the issuer is asked
 _FORGED = ".".join(
@@ -38,19 +35,26 @@ def _count_refused(reason: str) -> float:
     return SHOWN["api"].get_sample_value(name, {"reason": reason}) or 0
 
 
+async def _status(client: Api, token: str = TOKEN) -> int:
+    headers = {"Authorization": f"Bearer {token}"}
+    return (await client.get("/v1/models", headers=headers)).status_code
+
+
+async def _make_key(client: Api) -> dict[str, Any]:
+    body = {"name": "x", "grants": [{"role": "reader"}]}
+    return dict(await client.ask("/v1/keys", body, status=201, headers=OWNER))
+
+
 async def test_rates_are_limited_for_each_caller(make_app: MakeApp) -> None:
     app = make_app(auth="on", api_token=TOKEN, api_rate_limit_per_minute=3)
     before = _count_refused("too-many-requests")
     async with make_client(app) as client:
-        body = {"name": "x", "grants": [{"role": "reader"}]}
-        key = (await client.post("/v1/keys", json=body, headers=_OWNER)).json()["key"]
-        statuses = [(await client.get("/v1/models", headers=_OWNER)).status_code for _ in range(3)]
-        assert statuses == [200, 200, 429]
-        limited = await client.get("/v1/models", headers=_OWNER)
+        key = (await _make_key(client))["key"]
+        assert [await _status(client) for _ in range(3)] == [200, 200, 429]
+        limited = await client.get("/v1/models", headers=OWNER)
         assert 1 <= int(limited.headers["retry-after"]) <= 20
         assert limited.json()["type"] == "/docs/errors#too-many-requests"
-        other = {"Authorization": f"Bearer {key}"}
-        assert (await client.get("/v1/models", headers=other)).status_code == 200
+        assert await _status(client, key) == 200
     assert _count_refused("too-many-requests") == before + 2
 
 
@@ -66,24 +70,21 @@ async def test_a_body_counts_by_its_bytes(make_app: MakeApp) -> None:
     app = make_app(auth="on", api_token=TOKEN, api_rate_limit_per_minute=5)
     query = "/v1/models/model/inferences/query"
     async with make_client(app) as client:
-        size = {"Content-Length": str(3 * BYTES_OF_A_REQUEST)}
-        first = await client.post(query, content=send_chunks(), headers=_OWNER | size)
+        size = OWNER | {"Content-Length": str(3 * BYTES_OF_A_REQUEST)}
+        first = await client.post(query, content=send_chunks(), headers=size)
         assert (first.status_code, len(chunks_read)) == (422, 3)  # three of five requests
-        second = await client.post(query, content=send_chunks(), headers=_OWNER | size)
+        second = await client.post(query, content=send_chunks(), headers=size)
         assert (second.status_code, len(chunks_read)) == (429, 3)
         assert 1 <= int(second.headers["retry-after"]) <= 12
         assert f"each {BYTES_OF_A_REQUEST} bytes" in second.json()["detail"]
         # without a size it counts as one request before it is read, and as the rest afterwards
-        third = await client.post(query, content=send_chunks(), headers=_OWNER)
+        third = await client.post(query, content=send_chunks(), headers=OWNER)
         assert (third.status_code, len(chunks_read)) == (429, 6)
-        assert (await client.get("/v1/models", headers=_OWNER)).status_code == 200
-        assert (await client.get("/v1/models", headers=_OWNER)).status_code == 429
+        assert [await _status(client) for _ in range(2)] == [200, 429]
 
 
 @pytest.mark.parametrize("kind", ["unknown keys", "another's secret", "words", "tokens"])
-async def test_failed_tokens_are_limited_by_address(
-    make_app: MakeApp, engine: AsyncEngine, kind: str
-) -> None:
+async def test_failed_tokens_are_limited_by_address(make_app: MakeApp, kind: str) -> None:
     """Over the limit no token is checked, not even the right API_TOKEN; keys in use pass."""
     look_ups = []
 
@@ -92,39 +93,36 @@ async def test_failed_tokens_are_limited_by_address(
 
     app = make_app(auth="on", api_token=TOKEN, api_failed_tokens_per_minute=5, **_ISSUER)
     async with make_client(app) as client:
-        body = {"name": "x", "grants": [{"role": "reader"}]}
-        key = (await client.post("/v1/keys", json=body, headers=_OWNER)).json()
-        mine = {"Authorization": f"Bearer {key['key']}"}
-        assert (await client.get("/v1/models", headers=mine)).status_code == 200
+        key = await _make_key(client)
+        assert await _status(client, key["key"]) == 200
         make_guess: Callable[[], str] = {
             "unknown keys": lambda: f"isk_{new_id()}_{'x' * 43}",
             "another's secret": lambda: f"isk_{key['id']}_{'x' * 43}",
             "words": lambda: f"word-{new_id()}",
             "tokens": lambda: f"{_FORGED}.{new_id()}",
         }[kind]
-        event.listen(engine.sync_engine, "before_cursor_execute", note_look_up)
+        event.listen(client.engine.sync_engine, "before_cursor_execute", note_look_up)
         answers = await asyncio.gather(
             *(client.get("/v1/models", headers={"Authorization": f"Bearer {make_guess()}"})
               for _ in range(20))
         )  # fmt: skip
-        event.remove(engine.sync_engine, "before_cursor_execute", note_look_up)
+        event.remove(client.engine.sync_engine, "before_cursor_execute", note_look_up)
         assert sorted(answer.status_code for answer in answers) == [401] * 5 + [429] * 15
         assert len(look_ups) <= 5
         [refusal, *_] = [answer for answer in answers if answer.status_code == 429]
         assert 1 <= int(refusal.headers["retry-after"]) <= 12
         assert "API_FAILED_TOKENS_PER_MINUTE" in refusal.json()["detail"]
         app.state.authenticator.keys.forget(key["id"])
-        assert (await client.get("/v1/models", headers=mine)).status_code == 200
-        assert (await client.get("/v1/models", headers=_OWNER)).status_code == 429
+        assert await _status(client, key["key"]) == 200
+        assert await _status(client) == 429
 
 
 async def test_tokens_that_work_are_not_limited(make_app: MakeApp) -> None:
     app = make_app(auth="on", api_token=TOKEN, api_failed_tokens_per_minute=1)
     async with make_client(app) as client:
-        for _ in range(5):
-            assert (await client.get("/v1/models", headers=_OWNER)).status_code == 200
-        assert (await client.get("/v1/models")).status_code == 401  # without a token none failed
-        assert (await client.get("/v1/models", headers=_OWNER)).status_code == 200
+        assert [await _status(client) for _ in range(5)] == [200] * 5
+        await client.read("/v1/models", status=401)  # without a token none failed
+        assert await _status(client) == 200
 
 
 async def test_headers_are_limited(make_app: MakeApp) -> None:
@@ -140,66 +138,51 @@ async def test_headers_are_limited(make_app: MakeApp) -> None:
             assert answer.json()["type"] == "/docs/errors#headers-too-large"
 
 
-async def test_does_not_read_bodies_without_a_key(make_app: MakeApp) -> None:
-    """The refusal is about the missing key, not about the body."""
-    async with make_client(make_app(auth="on")) as client:
-        answer = await client.post("/v1/models/m/inferences/query", content=b" " * 3_000_000)
-        assert answer.status_code == 401
-
-
 async def test_cors_is_off_unless_origins_are_named(make_app: MakeApp) -> None:
-    preflight = {"Origin": "https://console.example", "Access-Control-Request-Method": "POST"}
+    console = "https://console.example"
+    preflight = {"Origin": console, "Access-Control-Request-Method": "POST"}
+    allowed = "access-control-allow-origin"
     async with make_client(make_app(auth="on")) as client:
+        # the refusal is about the missing key, not about the body, which is not read
+        body = b" " * 3_000_000
+        answer = await client.post("/v1/models/m/inferences/query", content=body)
+        assert answer.status_code == 401
         answer = await client.options("/v1/models", headers=preflight)
-        assert "access-control-allow-origin" not in answer.headers
-    origins = "https://console.example, https://other.example"
+        assert allowed not in answer.headers
+    origins = f"{console}, https://other.example"
     async with make_client(make_app(auth="on", api_cors_origins=origins)) as client:
         answer = await client.options("/v1/models", headers=preflight)
-        assert answer.status_code == 200
-        assert answer.headers["access-control-allow-origin"] == "https://console.example"
+        assert (answer.status_code, answer.headers[allowed]) == (200, console)
         assert "access-control-allow-credentials" not in answer.headers
         refused = await client.get("/v1/models", headers={"Origin": "https://other.example"})
-        assert refused.status_code == 401
-        assert refused.headers["access-control-allow-origin"] == "https://other.example"
+        assert (refused.status_code, refused.headers[allowed]) == (401, "https://other.example")
         strange = await client.get("/v1/models", headers={"Origin": "https://evil.example"})
-        assert "access-control-allow-origin" not in strange.headers
+        assert allowed not in strange.headers
+        docs = await client.get("/docs")
+        assert (docs.status_code, docs.headers["location"]) == (307, "docs/")
 
 
-@pytest.mark.parametrize(
-    "path", ["/v1/models", "/nowhere", "/openapi.json", "/reference", "/docs/nowhere", "/v1/fails"]
-)
-async def test_every_answer_has_security_headers(make_app: MakeApp, path: str) -> None:
+async def test_every_answer_has_security_headers(make_app: MakeApp) -> None:
     app = make_app()
 
     async def fail() -> None:
         raise RuntimeError("a defect")
 
     app.add_api_route("/v1/fails", fail)
+    statuses = {"/nowhere": 404, "/docs/nowhere": 404, "/v1/fails": 500}
     async with make_client(app) as client:
-        answer = await client.get(path)
-    assert answer.headers["x-content-type-options"] == "nosniff"
-    assert answer.headers["x-frame-options"] == "DENY"
-    assert answer.headers["referrer-policy"] == "no-referrer"
-    policy = answer.headers["content-security-policy"]
-    assert "frame-ancestors 'none'" in policy
-    assert ("script-src" in policy) == path.startswith("/reference")
-    assert answer.status_code == {"/nowhere": 404, "/docs/nowhere": 404, "/v1/fails": 500}.get(
-        path, 200
-    )
-
-
-async def test_the_docs_are_served_without_a_key(make_app: MakeApp) -> None:
-    async with make_client(make_app(auth="on", api_token=TOKEN)) as client:
-        answer = await client.get("/docs")
-    assert (answer.status_code, answer.headers["location"]) == (307, "docs/")
-
-
-async def test_the_documentation_page_fetches_only_what_its_policy_allows(
-    client: httpx.AsyncClient,
-) -> None:
-    page = await client.get("/reference")
-    urls = re.findall(r'(?:src|href)="([^"]+)"', page.text)
-    assert urls
-    for url in urls:
-        assert url.startswith("/"), url
-        assert (await client.get(url)).status_code == 200
+        for path in ("/v1/models", "/openapi.json", "/reference", *statuses):
+            answer = await client.get(path)
+            assert answer.status_code == statuses.get(path, 200), path
+            assert answer.headers["x-content-type-options"] == "nosniff", path
+            assert answer.headers["x-frame-options"] == "DENY", path
+            assert answer.headers["referrer-policy"] == "no-referrer", path
+            policy = answer.headers["content-security-policy"]
+            assert "frame-ancestors 'none'" in policy, path
+            assert ("script-src" in policy) == path.startswith("/reference"), path
+        # the documentation page fetches only what its policy allows
+        urls = re.findall(r'(?:src|href)="([^"]+)"', (await client.get("/reference")).text)
+        assert urls
+        for url in urls:
+            assert url.startswith("/"), url
+            assert (await client.get(url)).status_code == 200

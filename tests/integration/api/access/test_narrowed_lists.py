@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.certify import chain
 from inference_store.erasure.log.key_documents import KIND, make_key_document
@@ -12,18 +11,19 @@ from inference_store.erasure.log.signed_document import sign_document
 from inference_store.erasure.progress.erasure import find_erasures
 from inference_store.erasure.progress.state_changes import advance_erasure
 from inference_store.index import registrations
-from inference_store.index.accounting import open_partition
 from inference_store.index.registrations import Details
+from tests.integration.api.conftest import Api
 from tests.settings import TOKEN
 
 from .conftest import OPEN, SECRET, Keys
-from .path_values import PARTITION, Ids, add_path_values
+from .path_values import Ids, add_path_values
+
+pytestmark = pytest.mark.usefixtures("two_models")
 
 
 @pytest.fixture
-async def ids(engine: AsyncEngine, two_models: dict[str, int]) -> dict[str, Ids]:
-    async with engine.begin() as connection:
-        await open_partition(connection, PARTITION, first=0, began="earliest")
+async def ids(guarded: Api, two_models: dict[str, int]) -> dict[str, Ids]:
+    async with guarded.engine.begin() as connection:
         return {
             name: await add_path_values(connection, name, number, offset)
             for offset, (name, number) in enumerate(two_models.items())
@@ -31,18 +31,13 @@ async def ids(engine: AsyncEngine, two_models: dict[str, int]) -> dict[str, Ids]
 
 
 async def _read_items(keys: Keys, path: str, key: str = TOKEN) -> list[dict[str, Any]]:
-    answer = await keys.ask(key, "GET", path)
-    assert answer.status_code == 200, answer.text
-    items: list[dict[str, Any]] = answer.json()["items"]
-    return items
+    return list((await keys.call(key, "GET", path, status=200))["items"])
 
 
-async def test_erasures_by_state_and_model(
-    keys: Keys, engine: AsyncEngine, ids: dict[str, Ids]
-) -> None:
+async def test_erasures_and_certificates(keys: Keys, guarded: Api, ids: dict[str, Ids]) -> None:
     erasures = await _read_items(keys, "/v1/erasures")
     states = {erasure["id"]: erasure["state"] for erasure in erasures}
-    async with engine.begin() as connection:
+    async with guarded.engine.begin() as connection:
         [first, *_] = await find_erasures(connection)
         await advance_erasure(connection, first.id, "deleted")
     for query, expected in (
@@ -50,31 +45,28 @@ async def test_erasures_by_state_and_model(
         ("state=failed", []),
         (f"state=deleted&state={states[str(first.id)]}", list(states)),
     ):
-        assert [
-            erasure["id"] for erasure in await _read_items(keys, f"/v1/erasures?{query}")
-        ] == expected
+        found = await _read_items(keys, f"/v1/erasures?{query}")
+        assert [erasure["id"] for erasure in found] == expected, query
     erasures_of_model = await _read_items(keys, f"/v1/erasures?model_id={OPEN}")
     assert erasures_of_model
     assert {erasure["model_id"] for erasure in erasures_of_model} == {OPEN}
     assert ids[OPEN]["erasure_id"] in {erasure["id"] for erasure in erasures_of_model}
-    refused = await keys.ask(TOKEN, "GET", "/v1/erasures?state=gone")
-    assert refused.status_code == 422
-
-
-async def test_certificates_by_model(keys: Keys, ids: dict[str, Ids]) -> None:
+    await keys.call(TOKEN, "GET", "/v1/erasures?state=gone", status=422)
     [certificate] = await _read_items(keys, f"/v1/certificates?model_id={SECRET}")
-    assert (certificate["model_ids"], str(certificate["number"])) == (
-        [SECRET],
-        ids[SECRET]["certificate"],
-    )
+    assert certificate["model_ids"] == [SECRET]
+    assert str(certificate["number"]) == ids[SECRET]["certificate"]
+    key = await keys.make({"role": "owner", "model_id": OPEN})
+    for path in ("/v1/erasures", "/v1/certificates"):
+        hidden, absent = [
+            await keys.ask(key, "GET", f"{path}?model_id={name}") for name in (SECRET, "nobody")
+        ]
+        assert hidden.status_code == absent.status_code == 404, path
+        assert hidden.text.replace(SECRET, "nobody") == absent.text, path
 
 
-async def test_every_reader_may_read_key_documents(
-    keys: Keys, engine: AsyncEngine, two_models: dict[str, int]
-) -> None:
-    assert two_models
+async def test_every_reader_may_read_key_documents(keys: Keys, guarded: Api) -> None:
     signing = new_key()
-    async with engine.begin() as connection:
+    async with guarded.engine.begin() as connection:
         head = await chain.find_head(connection)
         document = make_key_document(signing.public, after=head)
         introduced = sign_document(signing, KIND, document)
@@ -83,21 +75,16 @@ async def test_every_reader_may_read_key_documents(
     narrow = await keys.make({"role": "reader", "model_id": OPEN})
     for key in (TOKEN, narrow):
         assert (await keys.ask(key, "GET", path)).content == introduced.data
-    assert (await keys.ask(TOKEN, "GET", f"{path}/leaves")).status_code == 404
+    await keys.call(TOKEN, "GET", f"{path}/leaves", status=404)
 
 
-async def test_models_by_project(keys: Keys, two_models: dict[str, int]) -> None:
-    assert two_models
+async def test_models_and_projects(keys: Keys, guarded: Api) -> None:
     path = f"/v1/models?project_id={OPEN}-project"
     assert [model["model_id"] for model in await _read_items(keys, path)] == [OPEN]
     assert await _read_items(keys, "/v1/models?project_id=nobody") == []
     narrow = await keys.make({"role": "owner", "model_id": SECRET})
     assert await _read_items(keys, path, narrow) == []
-
-
-async def test_projects(keys: Keys, engine: AsyncEngine, two_models: dict[str, int]) -> None:
-    assert two_models
-    async with engine.begin() as connection:
+    async with guarded.engine.begin() as connection:
         await registrations.put(connection, "third", Details(project_id=f"{OPEN}-project"))
         await registrations.put(connection, "alone", Details())
     both = [
@@ -105,20 +92,7 @@ async def test_projects(keys: Keys, engine: AsyncEngine, two_models: dict[str, i
         {"project_id": f"{SECRET}-project", "models": 1},
     ]
     assert await _read_items(keys, "/v1/projects") == both
-    page = (await keys.ask(TOKEN, "GET", "/v1/projects?limit=1")).json()
+    page = await keys.call(TOKEN, "GET", "/v1/projects?limit=1")
     assert page["items"] == both[:1]
     assert await _read_items(keys, f"/v1/projects?limit=1&cursor={page['next']}") == both[1:]
-    narrow = await keys.make({"role": "reader", "model_id": OPEN})
-    expected = [{"project_id": f"{OPEN}-project", "models": 1}]
-    assert await _read_items(keys, "/v1/projects", narrow) == expected
-
-
-@pytest.mark.parametrize("path", ["/v1/erasures", "/v1/certificates"])
-async def test_hidden_model_looks_absent(keys: Keys, two_models: dict[str, int], path: str) -> None:
-    assert two_models
-    key = await keys.make({"role": "owner", "model_id": OPEN})
-    hidden, absent = [
-        await keys.ask(key, "GET", f"{path}?model_id={name}") for name in (SECRET, "nobody")
-    ]
-    assert hidden.status_code == absent.status_code == 404
-    assert hidden.text.replace(SECRET, "nobody") == absent.text
+    assert await _read_items(keys, "/v1/projects", narrow) == both[1:]

@@ -1,0 +1,92 @@
+"""A client of an api in the process of the tests, with the database and the bucket behind it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+from sqlalchemy import Executable, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.inference.events import StorageKey
+from inference_store.objects import Blobs
+from tests.integration.stored_inferences import NewInference, store
+from tests.settings import TOKEN
+
+from .retention_turn import make_worker
+
+MakeApp = Callable[..., FastAPI]
+LINES = {"Accept": "application/x-ndjson"}
+OWNER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+class Api(httpx.AsyncClient):
+    """A client of an app in this process, and the database and the bucket behind it."""
+
+    def __init__(self, app: FastAPI) -> None:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        super().__init__(transport=transport, base_url="http://127.0.0.1")
+        self.app = app
+        self.engine: AsyncEngine = app.state.engine
+        self.blobs: Blobs = app.state.blobs
+        self.bucket = str(app.state.settings.s3_bucket)
+        # settings of the retention service that the api does not have
+        self.retention: dict[str, Any] = {}
+
+    async def call(
+        self, method: str, path: str, body: Any = None, *, status: int | None = None, **more: Any
+    ) -> Any:
+        """Return the JSON of an answer that has the status, or any of success."""
+        answer = await self.request(method, path, json=body, **more)
+        is_expected = answer.is_success if status is None else answer.status_code == status
+        assert is_expected, (method, path, body, answer.status_code, answer.text)
+        return answer.json() if answer.content else None
+
+    async def read(self, path: str, *, status: int = 200, **params: Any) -> Any:
+        """Return the JSON of the answer to a GET with parameters."""
+        return await self.call("GET", path, status=status, params=params or None)
+
+    async def ask(self, path: str, body: Any, *, status: int = 200, **more: Any) -> Any:
+        """Return the JSON of the answer to a POST."""
+        return await self.call("POST", path, body, status=status, **more)
+
+    async def find_ids(self, path: str = "/v1/models/model/inferences/query", **body: Any) -> Any:
+        """Return the ids of the inferences on the page that a query finds."""
+        return [item["inference_id"] for item in (await self.ask(path, body))["items"]]
+
+    async def store(self, *inferences: NewInference) -> int:
+        """Write inferences of one model as the ingester does; return the integer of the model."""
+        return await store(self.engine, *inferences)
+
+    def put_blob(self, name: str, content: bytes, content_type: str = "application/json") -> str:
+        """Put an object into the bucket; return its place, as an inference refers to it."""
+        self.blobs.put(StorageKey(self.bucket, name), content, content_type=content_type)
+        return f"{self.bucket}/{name}"
+
+    async def execute(self, *statements: str | Executable) -> None:
+        """Execute statements in one transaction."""
+        async with self.engine.begin() as connection:
+            for statement in statements:
+                await connection.execute(_parse(statement))
+
+    async def fetch(self, query: str | Executable) -> list[Any]:
+        """Return the rows that a query finds; of a single column, its values."""
+        async with self.engine.connect() as connection:
+            rows = (await connection.execute(_parse(query))).all()
+        return [row[0] if len(row) == 1 else row for row in rows]
+
+    async def run_retention(self, *, is_due: bool = False, **more: Any) -> None:
+        """Run one turn of the retention service; if it is due, with what its schedule begins."""
+        settings = self.app.state.settings
+        changes = self.retention | more
+        worker = make_worker(self.engine, self.blobs, settings, is_due=is_due, **changes)
+        await worker.run_turn()
+
+
+def _parse(statement: str | Executable) -> Executable:
+    return text(statement) if isinstance(statement, str) else statement
+
+
+def make_client(app: FastAPI) -> Api:
+    """A client of an app in this process."""
+    return Api(app)
