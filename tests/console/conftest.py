@@ -7,6 +7,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -130,11 +131,19 @@ def console(
 @pytest.fixture(scope="session")
 def guarded(console: Console, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
     """The same store behind an api with access control."""
+    with serve_guarded(console, tmp_path_factory.mktemp("guarded"), API_TOKEN=TOKEN) as guarded:
+        yield guarded
+
+
+@contextmanager
+def serve_guarded(console: Console, folder: Path, **changes: str) -> Iterator[Console]:
+    """Serve the same store by another api with access control and changed settings."""
     port = free_port()
-    changes = {"AUTH": "on", "API_TOKEN": TOKEN, "API_PORT": str(port)}
+    address = f"http://127.0.0.1:{port}"
+    changes |= {"AUTH": "on", "API_PORT": str(port), "API_PUBLIC_URL": address}
     environment = console.environment | {PREFIX + name: text for name, text in changes.items()}
-    service = Service("api", environment, tmp_path_factory.mktemp("guarded"))
-    yield Console(f"http://127.0.0.1:{port}", service.wait_ready(), environment, TOKEN)
+    service = Service("api", environment, folder)
+    yield Console(address, service.wait_ready(), environment, changes.get("API_TOKEN", ""))
     service.stop()
 
 

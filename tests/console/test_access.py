@@ -14,7 +14,7 @@ from tests.settings import TOKEN
 
 from .conftest import Console, OpenPage
 from .content import STREET
-from .watched_page import stop_clock
+from .watched_page import allow_copying
 
 
 def enter(page: Page, key: str) -> None:
@@ -107,8 +107,7 @@ def test_copied_commands_take_the_key_from_the_environment(
     page = open_page(f"#/m/{STREET}?f=frame_number%20%3C%205&s=frame_number", of=guarded)
     enter(page, TOKEN)
     expect(page.locator(".tile")).to_have_count(5)
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    stop_clock(page)
+    allow_copying(page)
     page.get_by_text("Copy", exact=True).click()
     for kind, command in (("curl", ["sh", "-c"]), ("Python", [sys.executable, "-c"])):
         page.get_by_role("button", name=kind).click()

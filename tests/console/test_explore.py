@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 
 from .conftest import OpenPage
 from .content import STREET, STREETS
-from .watched_page import AskedRequests, stop_clock
+from .watched_page import AskedRequests, allow_copying
 
 MODEL = f"#/m/{STREET}"
 PAGE, NEXT_PAGE = 60, 120
@@ -187,8 +187,7 @@ def test_the_buttons_are_in_one_line(open_page: OpenPage) -> None:
 def test_words_of_the_last_copy_stay_their_whole_time(open_page: OpenPage) -> None:
     page = open_page(MODEL)
     list_ids(page)
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    stop_clock(page)
+    allow_copying(page)
     page.get_by_text("Copy", exact=True).click()
     words = page.get_by_role("status").filter(has_text="copied")
     for kind in ("curl", "Python"):
@@ -205,8 +204,7 @@ def test_copied_commands_give_the_same_inferences(open_page: OpenPage) -> None:
     list_ids(page)
     show_all(page, STREETS - 1)
     expected = list_ids(page)
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    stop_clock(page)
+    allow_copying(page)
     commands = []
     for kind in ("curl", "Python"):
         page.get_by_text("Copy", exact=True).click()

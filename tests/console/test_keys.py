@@ -10,7 +10,7 @@ from tests.settings import TOKEN
 from .conftest import Console, OpenPage
 from .content import STREET
 from .test_access import enter
-from .watched_page import stop_clock
+from .watched_page import allow_copying
 
 
 def may_read(console: Console, key: str) -> bool:
@@ -41,8 +41,7 @@ def test_a_key_is_made_shown_once_and_revoked(open_page: OpenPage, guarded: Cons
     key = dialog.get_by_label("The key").input_value()
     assert key.startswith("isk_")
     assert may_read(guarded, key)
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    stop_clock(page)
+    allow_copying(page)
     dialog.get_by_role("button", name="Copy").click()
     expect(dialog.get_by_role("button", name="Copied")).to_be_visible()
     assert page.evaluate("navigator.clipboard.readText()") == key

@@ -7,7 +7,7 @@ from playwright.sync_api import Page, expect
 
 from .conftest import Console, OpenPage
 from .content import STREET
-from .watched_page import stop_clock
+from .watched_page import allow_copying
 
 MODEL = f"#/m/{STREET}?f=frame_number%20%3C%206&s=frame_number"
 
@@ -46,8 +46,7 @@ def test_tiles_are_selected_by_keyboard(open_page: OpenPage, console: Console) -
     page.keyboard.press("j")
     page.keyboard.press("x")
     expect_selected(page, 3)
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    stop_clock(page)
+    allow_copying(page)
     page.get_by_role("button", name="Copy ids").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     expected = [f"{STREET}-000{number}" for number in (0, 2, 3)]

@@ -16,11 +16,8 @@ from tests.integration.api.access.oidc_issuer import (
     make_jwk,
     make_rsa_key,
 )
-from tests.servers.environment import PREFIX
-from tests.servers.ports import free_port
-from tests.service_process import Service
 
-from .conftest import Console
+from .conftest import Console, serve_guarded
 from .content import STREET
 
 _LINK = f"#/m/{STREET}?f=frame_number%20%3C%205"
@@ -47,22 +44,15 @@ def guarded(
     console: Console, issuer: OidcIssuer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Console]:
     """The same store behind an api with the issuer in its settings."""
-    port = free_port()
-    address = f"http://127.0.0.1:{port}"
-    changes = {
-        "AUTH": "on",
-        "API_PORT": str(port),
-        "API_PUBLIC_URL": address,
+    settings = {
         "OIDC_ISSUER": issuer.url,
         "OIDC_AUDIENCE": AUDIENCE,
         "OIDC_ROLES": json.dumps({"analysts": [{"role": "analyst"}]}),
         "OIDC_CLIENT_ID": CLIENT,
         "OIDC_CLIENT_SECRET": CLIENT_SECRET,
     }
-    environment = console.environment | {PREFIX + name: text for name, text in changes.items()}
-    service = Service("api", environment, tmp_path_factory.mktemp("issuer"))
-    yield Console(address, service.wait_ready(), environment)
-    service.stop()
+    with serve_guarded(console, tmp_path_factory.mktemp("issuer"), **settings) as guarded:
+        yield guarded
 
 
 @pytest.fixture

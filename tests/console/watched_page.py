@@ -63,6 +63,12 @@ def wait_in_page(page: Page, check: Callable[[], bool], *, what: str) -> None:
     wait_until(lambda: bool(page.title()) and check(), seconds=180, what=what)
 
 
+def allow_copying(page: Page) -> None:
+    """Let a page write to the clipboard, and stop its clock: "copied" stays."""
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    stop_clock(page)
+
+
 def stop_clock(page: Page) -> None:
     """Stop a page's clock: what it shows for a moment it shows until something else replaces it."""
     page.clock.install()

@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 from tests.console.conftest import Console, OpenPage
 from tests.console.pictures import make_png
 from tests.console.test_explore import list_ids
-from tests.console.watched_page import stop_clock
+from tests.console.watched_page import allow_copying
 from tests.producer import Capture, capture
 
 README = " ".join((Path(__file__).parents[3] / "README.md").read_text().split())
@@ -88,8 +88,7 @@ def cameras(console: Console) -> None:
 
 
 def copy_link(page: Page) -> str:
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    stop_clock(page)
+    allow_copying(page)
     page.get_by_text("Copy", exact=True).click()
     page.get_by_role("button", name="Link", exact=True).click()
     expect(page.get_by_role("status").filter(has_text="Link copied")).to_be_attached()
