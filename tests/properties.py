@@ -1,6 +1,6 @@
 """The numbers of examples of property tests: a few in every run, all with `make properties`."""
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 LONG = "long"
 _SHARE = 10
@@ -9,10 +9,16 @@ _SHARE = 10
 def register() -> None:
     """Register two profiles of Hypothesis, for tests that name no number of examples.
 
-    Neither has a deadline: a busy machine is slow, not wrong.
+    Neither has a deadline, or minds slow generators: a busy machine is slow, not wrong.
     """
     for name, most in (("short", 25), (LONG, 100)):
-        settings.register_profile(name, settings.default, deadline=None, max_examples=most)
+        settings.register_profile(
+            name,
+            settings.default,
+            deadline=None,
+            max_examples=most,
+            suppress_health_check=[HealthCheck.too_slow],
+        )
     settings.load_profile("short")
 
 

@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -116,14 +115,12 @@ LONG = {
 }
 
 
-@pytest.mark.parametrize("value", LONG.values(), ids=LONG)
-def test_the_end_of_a_long_value_is_found(value: bytes) -> None:
-    text = b'{"a": ' + value + b', "b": 1}'
-    spans = json_spans.by_name(text, json_spans.root(text))
-    assert {name: text[span.start : span.end] for name, span in spans.items()} == {
-        "a": value,
-        "b": b"1",
-    }
+def test_the_end_of_a_long_value_is_found() -> None:
+    for case, value in LONG.items():
+        text = b'{"a": ' + value + b', "b": 1}'
+        spans = json_spans.by_name(text, json_spans.root(text))
+        values = {name: text[span.start : span.end] for name, span in spans.items()}
+        assert values == {"a": value, "b": b"1"}, case
 
 
 def test_a_text_that_is_not_json_ends_all_the_same() -> None:

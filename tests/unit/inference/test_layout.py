@@ -5,7 +5,6 @@ from pathlib import Path
 from types import FrameType
 from uuid import UUID, uuid4
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,9 +57,8 @@ def test_folders_of_hours_are_in_the_order_of_time(begin: int, later: int) -> No
     assert hour_folder(early) < hour_folder(early + timedelta(hours=later))
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
+def test_other_keys_may_be_shared() -> None:
+    for key in (
         f"{CAPTURE}/data",
         f"m/2026/11/01/{CAPTURE}/data",
         f"m/2026/11/01/23/{CAPTURE}/other",
@@ -70,20 +68,14 @@ def test_folders_of_hours_are_in_the_order_of_time(begin: int, later: int) -> No
         "m/2026/11/01/23/1/data",
         "data",
         "",
-    ],
-)
-def test_other_keys_may_be_shared(key: str) -> None:
-    assert not belongs_to(key, "m", CAPTURE, AT)
+    ):
+        assert not belongs_to(key, "m", CAPTURE, AT)
 
 
-@pytest.mark.parametrize(
-    ("hours", "is_own"), [(-12, True), (14, True), (15, True), (-16, False), (17, False)]
-)
-def test_a_key_may_name_the_hour_of_a_local_clock_and_no_other_day(
-    hours: int, is_own: bool
-) -> None:
-    key = key_of("p", "m", AT + timedelta(hours=hours), CAPTURE, "data")
-    assert belongs_to(key, "m", CAPTURE, AT) is is_own
+def test_a_key_may_name_the_hour_of_a_local_clock_and_no_other_day() -> None:
+    for hours, is_own in ((-12, True), (14, True), (15, True), (-16, False), (17, False)):
+        key = key_of("p", "m", AT + timedelta(hours=hours), CAPTURE, "data")
+        assert belongs_to(key, "m", CAPTURE, AT) is is_own, hours
 
 
 @given(st.integers(-12, 14))

@@ -39,9 +39,8 @@ def test_fields_of_tomorrow_are_left_alone() -> None:
     assert decode(orjson.dumps({**orjson.loads(encode(REPORT)), "new": 1})) == REPORT
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
+def test_rejects_malformed_reports() -> None:
+    for name, value in (
         ("producer", ""),
         ("producer", "p\0"),
         ("producer", "p" * 257),
@@ -53,14 +52,12 @@ def test_fields_of_tomorrow_are_left_alone() -> None:
         ("dropped", {str(number): 1 for number in range(65)}),
         ("booted_at", "2026-11-01T12:00:00"),
         ("final", 1),
-    ],
-)
-def test_rejects_malformed_reports(name: str, value: object) -> None:
-    with pytest.raises(ValueError):
-        decode(orjson.dumps({**orjson.loads(encode(REPORT)), name: value}))
+    ):
+        with pytest.raises(ValueError):
+            decode(orjson.dumps({**orjson.loads(encode(REPORT)), name: value}))
 
 
-@pytest.mark.parametrize("payload", [b"", b"[]", b"null", b"{}", b"\xff", b"{"])
-def test_bytes_that_are_none_are_refused(payload: bytes) -> None:
-    with pytest.raises(ValueError):
-        decode(payload)
+def test_bytes_that_are_none_are_refused() -> None:
+    for payload in (b"", b"[]", b"null", b"{}", b"\xff", b"{"):
+        with pytest.raises(ValueError):
+            decode(payload)

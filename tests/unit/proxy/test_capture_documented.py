@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-from pydantic import BaseModel
 
 from inference_store.inference.field_docs import field_docs
 from inference_store.proxy.configuration import read_configuration_file
@@ -27,11 +26,11 @@ def test_every_file_can_be_used(text: str, tmp_path: Path) -> None:
     assert read_configuration_file(path, protocols=PROTOCOLS).upstreams
 
 
-@pytest.mark.parametrize("entry", [UpstreamEntry, ModelEntry, SamplingEntry, RedactionEntry])
-def test_documents_every_name(entry: type[BaseModel]) -> None:
-    docs_by_field = field_docs(entry)
-    for name in entry.model_fields:
-        assert f"| `{name}` | {' '.join(docs_by_field.get(name, '').split())} |" in CAPTURE
+def test_documents_every_name() -> None:
+    for entry in (UpstreamEntry, ModelEntry, SamplingEntry, RedactionEntry):
+        docs_by_field = field_docs(entry)
+        for name in entry.model_fields:
+            assert f"| `{name}` | {' '.join(docs_by_field.get(name, '').split())} |" in CAPTURE
 
 
 def test_documents_what_every_protocol_captures() -> None:

@@ -1,13 +1,10 @@
-import pytest
-
 from inference_store.proxy.paths import PathPrefixes, normalize
 
 PREFIXES = PathPrefixes(["/api/serve/serve-model-*-pred", "/models/"])
 
 
-@pytest.mark.parametrize(
-    ("path", "normal"),
-    [
+def test_the_normal_form_of_a_path() -> None:
+    for path, normal in (
         ("/v2/models/x/infer", "/v2/models/x/infer"),
         ("/v2/models/x/infer/", "/v2/models/x/infer/"),
         ("/v2/%6dodels/x/%69nfer", "/v2/models/x/infer"),
@@ -19,10 +16,8 @@ PREFIXES = PathPrefixes(["/api/serve/serve-model-*-pred", "/models/"])
         ("/../..", "/"),
         ("/", "/"),
         ("/.well-known/x", "/.well-known/x"),
-    ],
-)
-def test_the_normal_form_of_a_path(path: str, normal: str) -> None:
-    assert normalize(path) == normal
+    ):
+        assert normalize(path) == normal
 
 
 def test_a_path_is_read_with_and_without_a_prefix() -> None:

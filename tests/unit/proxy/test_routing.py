@@ -1,5 +1,3 @@
-import pytest
-
 from inference_store.proxy.configuration import Configuration, ModelEntry, UpstreamEntry
 from inference_store.proxy.configuration.entries import RedactionEntry
 from inference_store.proxy.exchange import Transport
@@ -20,48 +18,40 @@ PREFIXES = PathPrefixes(["/api/serve/serve-model-*-pred"])
 ROUTING = Routing(Configuration([DETECTORS, RAW, CHAT], MODELS), PREFIXES)
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "upstream", "model", "model_id"),
-    [
-        ("POST", "/v2/models/yolo/infer", "detectors", "yolo", None),
-        ("POST", "/v2/models/yolo/versions/2/infer", "detectors", "yolo", "two"),
-        ("POST", "/v2/models/yolo/versions/3/infer", "detectors", "yolo", None),
-        ("POST", "/v2/models/m-aB/infer/", "detectors", "m-aB", "ab"),
-        ("POST", "/v2/%6dodels/yolo/%69nfer", "detectors", "yolo", None),
-        ("POST", "/v2%2Fmodels%2Fyolo%2Finfer", "detectors", "yolo", None),
-        ("POST", "//v2/models/x/../yolo/infer", "detectors", "yolo", None),
-        ("POST", "/v2/models/yolo%2Fa/infer", "detectors", "yolo/a", None),
-        ("POST", "/api/serve/serve-model-1-pred/v2/models/m-AB/infer/", "detectors", "m-AB", "ab"),
-    ],
-)
-def test_a_captured_call(
-    method: str, path: str, upstream: str, model: str, model_id: str | None
-) -> None:
-    route = ROUTING.route("rest", method, path)
-    assert route.call is not None
-    assert (route.upstream.name, route.model, route.rules.model_id) == (upstream, model, model_id)
+def test_a_captured_call() -> None:
+    for path, model, model_id in (
+        ("/v2/models/yolo/infer", "yolo", None),
+        ("/v2/models/yolo/versions/2/infer", "yolo", "two"),
+        ("/v2/models/yolo/versions/3/infer", "yolo", None),
+        ("/v2/models/m-aB/infer/", "m-aB", "ab"),
+        ("/v2/%6dodels/yolo/%69nfer", "yolo", None),
+        ("/v2%2Fmodels%2Fyolo%2Finfer", "yolo", None),
+        ("//v2/models/x/../yolo/infer", "yolo", None),
+        ("/v2/models/yolo%2Fa/infer", "yolo/a", None),
+        ("/api/serve/serve-model-1-pred/v2/models/m-AB/infer/", "m-AB", "ab"),
+    ):
+        route = ROUTING.route("rest", "POST", path)
+        assert route.call is not None, path
+        assert route.upstream is DETECTORS, path
+        assert (route.model, route.rules.model_id) == (model, model_id), path
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "upstream"),
-    [
-        ("GET", "/v2/health/live", "detectors"),
-        ("GET", "/v2/models/yolo/ready", "detectors"),
-        ("GET", "/v2/models/llama/ready", "chat"),
-        ("POST", "/v2/repository/models/llama/load", "chat"),
-        ("POST", "/v2/models/yolo-quiet/infer", "detectors"),
+def test_a_call_that_passes_through() -> None:
+    for method, path, upstream in (
+        ("GET", "/v2/health/live", DETECTORS),
+        ("GET", "/v2/models/yolo/ready", DETECTORS),
+        ("GET", "/v2/models/llama/ready", CHAT),
+        ("POST", "/v2/repository/models/llama/load", CHAT),
+        ("POST", "/v2/models/yolo-quiet/infer", DETECTORS),
         # its upstream does not speak V2
-        ("POST", "/v2/models/llama/infer", "chat"),
-    ],
-)
-def test_a_call_that_passes_through(method: str, path: str, upstream: str) -> None:
-    route = ROUTING.route("rest", method, path)
-    assert (route.upstream.name, route.call) == (upstream, None)
+        ("POST", "/v2/models/llama/infer", CHAT),
+    ):
+        route = ROUTING.route("rest", method, path)
+        assert (route.upstream, route.call) == (upstream, None), path
 
 
-@pytest.mark.parametrize(
-    ("transport", "method", "path", "is_unrecognised"),
-    [
+def test_marks_calls_that_may_be_inferences() -> None:
+    cases: list[tuple[Transport, str, str, bool]] = [
         ("rest", "POST", "/v2/models/llama/infer", True),
         ("rest", "POST", "/v2/models/yolo/predict", True),
         ("rest", "POST", "/v3/models/yolo/infer", True),
@@ -72,13 +62,10 @@ def test_a_call_that_passes_through(method: str, path: str, upstream: str) -> No
         ("grpc", "POST", "/inference.GRPCInferenceService/ModelReady", False),
         ("grpc", "POST", "/grpc.health.v1.Health/Check", False),
         ("grpc", "POST", "/inference.GRPCInferenceService/ModelInferAll", True),
-    ],
-)
-def test_marks_calls_that_may_be_inferences(
-    transport: Transport, method: str, path: str, is_unrecognised: bool
-) -> None:
-    route = ROUTING.route(transport, method, path)
-    assert (route.call, route.is_unrecognised) == (None, is_unrecognised)
+    ]
+    for transport, method, path, is_unrecognised in cases:
+        route = ROUTING.route(transport, method, path)
+        assert (route.call, route.is_unrecognised) == (None, is_unrecognised), path
 
 
 def test_a_model_is_captured_by_what_its_upstream_speaks() -> None:

@@ -1,66 +1,124 @@
-"""JSON values are their leaves, by path."""
+"""JSON values are their leaves, by path; and a key is there if it was sent, whatever its value."""
 
 from decimal import Decimal
-from typing import Any
-
-import pytest
+from typing import Any, NamedTuple
 
 from inference_store.inference.metadata import read_metadata
 
 from .samples import list_flags, list_leaves, list_presences, make_item, read, read_item
 
+NO_LEAVES: list[tuple[str, str, Any]] = []
 
-def test_the_references_own_example_is_text_and_number() -> None:
-    metadata = read_item("json", '{"angle": "10.5", "tilt": 1.6}', "camera_position")
-    assert list_leaves(metadata) == [
-        ("camera_position.angle", "string", "10.5"),
-        ("camera_position.angle", "number", Decimal("10.5")),
-        ("camera_position.tilt", "number", Decimal("1.6")),
-    ]
+
+class Case(NamedTuple):
+    """A value of the key `k`: its leaves; its presences; the entry's flags."""
+
+    kind: str
+    value: Any
+    leaves: list[tuple[str, str, Any]]
+    presences: dict[str, bool]
+    flags: tuple[str, ...] = ()
+
+
+IS_THERE, IS_NULL = {"k": False}, {"k": True}
+ITS_LEAF = {"k": False, "k[]": False}
+ARRAYS = {"tags": ["a", "b", "a"], "grid": [[1, 2], [3]], "o": [{"x": 1}]}
+NESTED = {"null": None, "empty": [], "inner": {"x": 1}, "list": [None]}
+TABLE = {
+    "a text": Case("str", "x", [("k", "string", "x")], {}),
+    "a whole number": Case("int", "1", [("k", "number", 1)], {}),
+    "a boolean": Case("bool", "true", [("k", "bool", True)], {}),
+    "null as JSON text": Case("json", "null", NO_LEAVES, IS_NULL),
+    "null as the text of a string": Case("string", "null", [("k", "string", "null")], {}),
+    "an empty array": Case("json", [], NO_LEAVES, IS_THERE),
+    "an empty object": Case("json", {}, NO_LEAVES, IS_THERE),
+    "an empty array in a text": Case("json", "[]", NO_LEAVES, IS_THERE),
+    "an empty object in a text": Case("json", "{}", NO_LEAVES, IS_THERE),
+    "a JSON scalar": Case("json", "5", [("k", "number", 5)], IS_THERE),
+    "a null beside a value": Case("json", [None, 1], [("k[]", "number", 1)], IS_THERE),
+    "a null beside an empty array": Case("json", [None, []], NO_LEAVES, ITS_LEAF),
+    "names inside": Case(
+        "json",
+        NESTED,
+        [("k.inner.x", "number", 1)],
+        {
+            **{"k": False, "k.null": True, "k.empty": False, "k.inner": False},
+            **{"k.list": False, "k.list[]": True},
+        },
+    ),
+    "a text that is a number": Case(
+        "json",
+        '{"angle": "10.5", "tilt": 1.6}',
+        [
+            ("k.angle", "string", "10.5"),
+            ("k.angle", "number", Decimal("10.5")),
+            ("k.tilt", "number", Decimal("1.6")),
+        ],
+        IS_THERE,
+    ),
+    "elements of arrays": Case(
+        "json",
+        ARRAYS,
+        [
+            *(("k.tags[]", "string", tag) for tag in "ab"),
+            *(("k.grid[][]", "number", number) for number in (1, 2, 3)),
+            ("k.o[].x", "number", 1),
+        ],
+        {"k": False, "k.tags": False, "k.grid": False, "k.grid[]": False}
+        | {"k.o": False, "k.o[]": False},
+    ),
+    "the last of two equal paths": Case(
+        "json",
+        {"a": {"b.c": "1"}, "a.b": {"c": 2}},
+        [("k.a.b.c", "number", 2)],
+        {"k": False, "k.a": False, "k.a.b": False},
+    ),
+    "the spelling with fewer names": Case(
+        "json", {"b.c": 1, "b": {"c": 2}}, [("k.b.c", "number", 1)], {"k": False, "k.b": False}
+    ),
+    "a name given twice": Case(
+        "json", '{"a": 1, "a": 2}', [("k.a", "number", 2)], IS_THERE, ("duplicate_key",)
+    ),
+    "equal numbers and true": Case(
+        "json", "[1,1.0,1e0,true]", [("k[]", "number", 1), ("k[]", "bool", True)], IS_THERE
+    ),
+    "a number over a cap": Case("json", "[1e999]", NO_LEAVES, ITS_LEAF, ("number_too_large",)),
+    "half a character": Case("json", r'["\ud800"]', NO_LEAVES, ITS_LEAF, ("lone_surrogate",)),
+    "a NUL": Case("json", r'["\u0000"]', NO_LEAVES, ITS_LEAF, ("nul_character",)),
+    "a name that is too long": Case(
+        "json", {"x" * 255: 1}, NO_LEAVES, {"k": False, "k." + "x" * 253 + "…": False}
+    )._replace(flags=("key_too_long",)),
+    "a name that is no text": Case("json", {"\ud800": 1}, NO_LEAVES, IS_THERE, ("key_not_text",)),
+}
+
+
+def test_the_table() -> None:
+    for case, (kind, value, leaves, presences, flags) in TABLE.items():
+        metadata = read_item(kind, value)
+        assert list_leaves(metadata) == leaves, case
+        assert list_presences(metadata) == presences, case
+        assert list_flags(metadata) == {"k": flags}, case
+
+
+def test_a_number_in_a_text_is_flagged_and_anything_else_is_text_only() -> None:
+    metadata = read_item("json", '{"angle": "10.5", "tilt": 1.6}')
     assert [leaf.flags for leaf in metadata.leaves] == [(), ("from_text",), ()]
-    assert list_presences(metadata) == {"camera_position": False}
+    for text in ("10.5 ", "x10", "NaN", "1_0", "2026-11-01", ""):
+        assert list_leaves(read_item("json", {"a": text})) == [("k.a", "string", text)]
 
 
-@pytest.mark.parametrize("text", ["10.5 ", "x10", "NaN", "1_0", "2026-11-01", ""])
-def test_text_that_is_not_wholly_a_number_is_text_only(text: str) -> None:
-    assert list_leaves(read_item("json", {"a": text})) == [("k.a", "string", text)]
+def test_objects_and_strings_of_json_say_the_same() -> None:
+    for kind in ("json", "dict", "object"):
+        for value in ('{"a": {"b": 1.10}}', {"a": {"b": 1.1}}):
+            metadata = read_item(kind, value)
+            assert list_leaves(metadata) == [("k.a.b", "number", Decimal("1.1"))], (kind, value)
 
 
-@pytest.mark.parametrize("kind", ["json", "dict", "object"])
-@pytest.mark.parametrize("as_text", [True, False])
-def test_objects_and_strings_of_json_say_the_same(kind: str, as_text: bool) -> None:
-    metadata = read_item(kind, '{"a": {"b": 1.10}}' if as_text else {"a": {"b": 1.1}})
-    assert list_leaves(metadata) == [("k.a.b", "number", Decimal("1.1"))]
-
-
-def test_elements_of_arrays() -> None:
-    metadata = read_item("json", {"tags": ["a", "b", "a"], "grid": [[1, 2], [3]], "o": [{"x": 1}]})
-    assert list_leaves(metadata) == [
-        ("k.tags[]", "string", "a"),
-        ("k.tags[]", "string", "b"),
-        ("k.grid[][]", "number", 1),
-        ("k.grid[][]", "number", 2),
-        ("k.grid[][]", "number", 3),
-        ("k.o[].x", "number", 1),
-    ]
-    assert list_leaves(read_item("json", ["a"], "tags")) == [("tags[]", "string", "a")]
-
-
-def test_the_last_of_two_equal_paths_wins() -> None:
-    metadata = read_item("json", {"a": {"b.c": "1"}, "a.b": {"c": 2}})
-    assert list_leaves(metadata) == [("k.a.b.c", "number", 2)]
+def test_the_last_of_two_keys_with_an_equal_path_wins() -> None:
     metadata = read([make_item("a", "json", {"b.c": 1}), make_item("a.b", "json", {"c": "2"})])
     assert list_leaves(metadata) == [("a.b.c", "string", "2"), ("a.b.c", "number", 2)]
-    assert list_presences(read_item("json", {"a": {"b.c": {"d": 1}}, "a.b": {"c": None}}))[
-        "k.a.b.c"
-    ]
-
-
-def test_equal_numbers_are_one_leaf_and_true_is_not_1() -> None:
-    assert list_leaves(read_metadata(b'[{"key":"k","type":"json","value":[1,1.0,1e0,true]}]')) == [
-        ("k[]", "number", 1),
-        ("k[]", "bool", True),
-    ]
+    metadata = read_item("json", {"a": {"b.c": {"d": 1}}, "a.b": {"c": None}})
+    assert list_presences(metadata)["k.a.b.c"]
 
 
 def test_numbers_are_exact() -> None:
@@ -71,12 +129,10 @@ def test_numbers_are_exact() -> None:
 
 
 def test_a_literal_key_with_dots_wins_over_a_path() -> None:
-    for items in (
-        [make_item("a.b", "str", "literal"), make_item("a", "json", {"b": "path", "c": 1})],
-        [make_item("a", "json", {"b": "path", "c": 1}), make_item("a.b", "str", "literal")],
-    ):
-        metadata = read(items)
-        assert sorted(list_leaves(metadata)) == [("a.b", "string", "literal"), ("a.c", "number", 1)]
+    items = [make_item("a.b", "str", "literal"), make_item("a", "json", {"b": "path", "c": 1})]
+    for ordered in (items, items[::-1]):
+        leaves = sorted(list_leaves(read(ordered)))
+        assert leaves == [("a.b", "string", "literal"), ("a.c", "number", 1)]
 
 
 def test_a_literal_key_wins_even_when_its_own_value_is_not_indexed() -> None:
@@ -85,50 +141,36 @@ def test_a_literal_key_wins_even_when_its_own_value_is_not_indexed() -> None:
     assert list_presences(metadata) == {"a": False, "a.b": False}
 
 
-def test_within_a_value_the_spelling_with_fewer_names_wins() -> None:
-    assert list_leaves(read_item("json", {"b.c": 1, "b": {"c": 2}})) == [("k.b.c", "number", 1)]
+def test_numbers_of_json_that_are_not_finite_are_found_as_text() -> None:
+    for spelt in ("NaN", "Infinity", "-Infinity"):
+        metadata = read_item("json", f"[1, {spelt}]")
+        assert list_leaves(metadata) == [("k[]", "number", 1), ("k[]", "string", spelt)]
+        assert list_presences(metadata) == {"k": False, "k[]": False}, spelt
+        assert list_flags(metadata) == {"k": ("not_finite",)}, spelt
 
 
-def test_names_given_twice_in_a_json_value_are_flagged() -> None:
-    metadata = read_item("json", '{"a": 1, "a": 2}')
-    assert list_leaves(metadata) == [("k.a", "number", 2)]
-    assert list_flags(metadata) == {"k": ("duplicate_key",)}
+def test_the_value_is_kept_as_json_text() -> None:
+    for value, text in (({"a": 1}, '{"a": 1}'), ([1], "[1]"), ('{"a": 1}', '{"a": 1}')):
+        assert read_item("json", value).entries[0].value == text
+    assert read_item("json", "null").entries[0].value == "null"
 
 
-@pytest.mark.parametrize(
-    ("value", "flag"),
-    [
-        ("[1e999]", "number_too_large"),
-        (r'["\ud800"]', "lone_surrogate"),
-        (r'["\u0000"]', "nul_character"),
-    ],
-)
-def test_leaves_that_cannot_be_indexed_are_present(value: str, flag: str) -> None:
-    metadata = read_item("json", value)
-    assert list_leaves(metadata) == []
-    assert list_presences(metadata) == {"k": False, "k[]": False}
-    assert list_flags(metadata) == {"k": (flag,)}
+def test_null_is_present_and_null() -> None:
+    for kind in ("string", "int", "float", "bool", "timestamp", "json", "", "x"):
+        metadata = read_item(kind, None)
+        assert list_presences(metadata) == IS_NULL, kind
+        assert list_leaves(metadata) == [], kind
+        assert metadata.entries[0].value is None, kind
 
 
-@pytest.mark.parametrize("spelt", ["NaN", "Infinity", "-Infinity"])
-def test_numbers_of_json_that_are_not_finite_are_found_as_text(spelt: str) -> None:
-    metadata = read_item("json", f"[1, {spelt}]")
-    assert list_leaves(metadata) == [("k[]", "number", 1), ("k[]", "string", spelt)]
-    assert list_presences(metadata) == {"k": False, "k[]": False}
-    assert list_flags(metadata) == {"k": ("not_finite",)}
+def test_a_missing_value_is_null_and_flagged() -> None:
+    metadata = read([{"key": "k", "type": "int"}])
+    assert list_presences(metadata) == IS_NULL
+    assert list_flags(metadata) == {"k": ("no_value",)}
 
 
-@pytest.mark.parametrize(
-    ("name", "flag"), [("x" * 255, "key_too_long"), ("\ud800", "key_not_text")]
-)
-def test_paths_that_cannot_be_names_are_flagged(name: str, flag: str) -> None:
-    metadata = read_item("json", {name: 1, "ok": 2})
-    assert list_leaves(metadata) == [("k.ok", "number", 2)]
-    assert list_flags(metadata) == {"k": (flag,)}
-
-
-@pytest.mark.parametrize("value", [{"a": 1}, [1], '{"a": 1}'])
-def test_the_value_is_kept_as_json_text(value: Any) -> None:
-    texts = {"{'a': 1}": '{"a": 1}', "[1]": "[1]"}
-    metadata = read_item("json", value)
-    assert metadata.entries[0].value == texts.get(str(value), value)
+def test_names_are_unique() -> None:
+    value = [[], [], {"x": None}, {"x": []}]
+    metadata = read([make_item("a", "json", value), make_item("a.x", "int", "no")])
+    names = [presence.name for presence in metadata.presences]
+    assert len(names) == len(set(names))

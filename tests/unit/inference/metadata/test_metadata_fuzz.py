@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_store.inference.json_text import storable
@@ -20,8 +20,6 @@ from inference_store.inference.metadata import (
     read_metadata,
 )
 
-# Other work on the machine must not fail a test.
-_UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 CAPS = MetadataCaps()
 _NAMES = [name for entry in METADATA_TYPES.values() for name in entry.accepted]
 _TEXT = st.text(st.characters(), max_size=12) | st.sampled_from(
@@ -77,19 +75,16 @@ def _is_fit_for_postgres(metadata: Metadata) -> None:
     assert decode_entries(encode_entries(metadata.entries)) == metadata.entries
 
 
-@_UNHURRIED
 @given(st.binary(max_size=300))
 def test_any_bytes(blob: bytes) -> None:
     _is_fit_for_postgres(read_metadata(blob, response=blob))
 
 
-@_UNHURRIED
 @given(_DOCUMENT)
 def test_any_document(document: Any) -> None:
     _is_fit_for_postgres(read_metadata(json.dumps(document).encode()))
 
 
-@_UNHURRIED
 @given(_DOCUMENT, _VALUE)
 def test_any_response(metadata: Any, parameters: Any) -> None:
     document = {"outputs": [{"data": [], "parameters": {"metadata": metadata, "x": parameters}}]}
@@ -97,7 +92,6 @@ def test_any_response(metadata: Any, parameters: Any) -> None:
     _is_fit_for_postgres(read_metadata(None, response=response))
 
 
-@_UNHURRIED
 @given(_LIST, st.data())
 def test_any_damage(document: Any, data: st.DataObject) -> None:
     blob = bytearray(json.dumps(document).encode())
@@ -107,7 +101,6 @@ def test_any_damage(document: Any, data: st.DataObject) -> None:
     _is_fit_for_postgres(read_metadata(bytes(blob[: data.draw(st.integers(0, len(blob)))])))
 
 
-@_UNHURRIED
 @given(st.lists(_ITEM, max_size=5))
 def test_every_key_that_was_sent_is_there(items: list[dict[str, Any]]) -> None:
     """Leaf or presence, for every key that can be a name."""

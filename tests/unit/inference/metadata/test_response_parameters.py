@@ -3,8 +3,6 @@
 import json
 from typing import Any
 
-import pytest
-
 from inference_store.inference.metadata import Metadata, MetadataCaps, read_metadata
 
 from .samples import list_flags, list_leaves, make_item
@@ -80,25 +78,22 @@ def test_the_caller_wins_over_the_engine() -> None:
     assert list_flags(metadata) == {"action": ()}
 
 
-@pytest.mark.parametrize(
-    "blob",
-    [
+def test_metadata_copied_by_the_engine_counts_beside_a_blob() -> None:
+    """A proxy that is our own always writes a blob, also of a request that it could not read."""
+    for blob in (
         b"[]",
         b'{"standard_metadata": {}, "metadata": [], "event": {}, "request": {}, "capture": {}}',
         b'{"standard_metadata": {"stream": false}, "metadata": []}',
         json.dumps([make_item("data_source", "string", "hall")]).encode(),
         json.dumps([FRAME]).encode(),
-    ],
-)
-def test_metadata_copied_by_the_engine_counts_beside_a_blob(blob: bytes) -> None:
-    """A proxy that is our own always writes a blob, also of a request that it could not read."""
-    copy = [FRAME, make_item("data_source", "string", "yard")]
-    metadata = read_metadata(blob, response=_make_response({"metadata": json.dumps(copy)}))
-    values = {name: value for name, _, value in list_leaves(metadata)}
-    assert values["frame_number"] == 987
-    assert values["data_source"] == ("hall" if b"hall" in blob else "yard")
-    assert metadata.flags == ()
-    assert set().union(*list_flags(metadata).values()) == set()
+    ):
+        copy = [FRAME, make_item("data_source", "string", "yard")]
+        metadata = read_metadata(blob, response=_make_response({"metadata": json.dumps(copy)}))
+        values = {name: value for name, _, value in list_leaves(metadata)}
+        assert values["frame_number"] == 987, blob
+        assert values["data_source"] == ("hall" if b"hall" in blob else "yard")
+        assert metadata.flags == (), blob
+        assert set().union(*list_flags(metadata).values()) == set(), blob
 
 
 def test_the_callers_alias_of_a_key_wins_too() -> None:

@@ -2,9 +2,6 @@
 
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
-
-import pytest
 
 from inference_store.inference.metadata import (
     METADATA_TYPES,
@@ -36,9 +33,8 @@ def test_the_table_has_every_type_and_every_accepted_name() -> None:
     assert type_named("tensor") is None
 
 
-@pytest.mark.parametrize(
-    ("kind", "value", "family", "expected"),
-    [
+def test_values() -> None:
+    for kind, value, family, expected in (
         ("str", "hallway", "string", "hallway"),
         ("string", "", "string", ""),
         ("string", 5, "string", "5"),
@@ -63,12 +59,10 @@ def test_the_table_has_every_type_and_every_accepted_name() -> None:
         ("json", "5", "number", Decimal(5)),
         ("json", '"five"', "string", "five"),
         ("json", "true", "bool", True),
-    ],
-)
-def test_values(kind: str, value: Any, family: str, expected: Any) -> None:
-    metadata = read_item(kind, value)
-    assert list_leaves(metadata) == [("k", family, expected)]
-    assert metadata.entries[0].flags == ()
+    ):
+        metadata = read_item(kind, value)
+        assert list_leaves(metadata) == [("k", family, expected)], kind
+        assert metadata.entries[0].flags == (), kind
 
 
 def test_numbers_are_as_exact_as_they_were_written() -> None:
@@ -77,9 +71,8 @@ def test_numbers_are_as_exact_as_they_were_written() -> None:
     assert metadata.entries[0].value == "0.10"
 
 
-@pytest.mark.parametrize(
-    ("text", "expected", "flags"),
-    [
+def test_timestamps() -> None:
+    for text, expected, flags in (
         ("2026-11-01T12:30:00Z", datetime(2026, 11, 1, 12, 30, tzinfo=UTC), ()),
         ("2026-11-01t12:30:00z", datetime(2026, 11, 1, 12, 30, tzinfo=UTC), ()),
         ("2026-11-01 12:30:00+02:00", datetime(2026, 11, 1, 10, 30, tzinfo=UTC), ()),
@@ -91,17 +84,14 @@ def test_numbers_are_as_exact_as_they_were_written() -> None:
             (),
         ),
         ("2026-11-01T12:30:00.5Z", datetime(2026, 11, 1, 12, 30, 0, 500000, tzinfo=UTC), ()),
-    ],
-)
-def test_timestamps(text: str, expected: datetime, flags: tuple[str, ...]) -> None:
-    metadata = read_item("timestamp", text)
-    assert list_leaves(metadata) == [("k", "timestamp", expected)]
-    assert metadata.leaves[0].flags == metadata.entries[0].flags == flags
+    ):
+        metadata = read_item("timestamp", text)
+        assert list_leaves(metadata) == [("k", "timestamp", expected)], text
+        assert metadata.leaves[0].flags == metadata.entries[0].flags == flags, text
 
 
-@pytest.mark.parametrize(
-    ("kind", "value"),
-    [
+def test_a_value_of_another_type_is_flagged_and_found_as_text() -> None:
+    for kind, value in (
         ("int", "9.5"),
         ("int", "abc"),
         ("int", ""),
@@ -123,56 +113,56 @@ def test_timestamps(text: str, expected: datetime, flags: tuple[str, ...]) -> No
         ("json", "{'a': 1}"),
         ("json", ""),
         ("string", ["a"]),
-    ],
-)
-def test_a_value_of_another_type_is_flagged_and_found_as_text(kind: str, value: Any) -> None:
-    metadata = read_item(kind, value)
-    [leaf] = metadata.leaves
-    flag = f"not_{kind}"
-    assert (leaf.family, leaf.type, leaf.flags) == ("string", kind, (flag, "untyped"))
-    assert leaf.value == metadata.entries[0].value
-    assert metadata.entries[0].flags == (flag,)
-    assert list_presences(metadata) == {"k": False}
+    ):
+        metadata = read_item(kind, value)
+        [leaf] = metadata.leaves
+        flag = f"not_{kind}"
+        assert (leaf.family, leaf.type, leaf.flags) == ("string", kind, (flag, "untyped"))
+        assert leaf.value == metadata.entries[0].value, kind
+        assert metadata.entries[0].flags == (flag,), kind
+        assert list_presences(metadata) == {"k": False}, kind
 
 
-@pytest.mark.parametrize("kind", ["int", "float"])
-@pytest.mark.parametrize("text", ["NaN", "nan", "Infinity", "-inf"])
-def test_not_finite_is_kept_flagged_and_found_as_text(kind: str, text: str) -> None:
-    metadata = read_item(kind, text)
-    [leaf] = metadata.leaves
-    flags = ("not_finite", "untyped")
-    assert (leaf.family, leaf.type, leaf.value, leaf.flags) == ("string", kind, text, flags)
-    assert metadata.entries[0][2:] == (text, "extended", ("not_finite",))
-    assert list_presences(metadata) == {"k": False}
+def test_not_finite_is_kept_flagged_and_found_as_text() -> None:
+    for text in ("NaN", "nan", "Infinity", "-inf"):
+        for kind in ("int", "float"):
+            metadata = read_item(kind, text)
+            [leaf] = metadata.leaves
+            flags = ("not_finite", "untyped")
+            assert (leaf.family, leaf.type, leaf.value, leaf.flags) == ("string", kind, text, flags)
+            assert metadata.entries[0][2:] == (text, "extended", ("not_finite",))
+            assert list_presences(metadata) == {"k": False}, text
 
 
-@pytest.mark.parametrize("text", ["1e999", "1e200000", "1e-999", "9" * 1001, "1e" + "9" * 9999])
-@pytest.mark.parametrize("kind", ["int", "float", "json"])
-def test_a_number_over_a_cap_is_kept_flagged_and_present(kind: str, text: str) -> None:
-    metadata = read_item(kind, text)
-    assert metadata.leaves == ()
-    assert metadata.entries[0].value == text
-    assert metadata.entries[0].flags == ("number_too_large",)
-    assert list_presences(metadata) == {"k": False}
+def test_a_number_over_a_cap_is_kept_flagged_and_present() -> None:
+    for kind in ("int", "float", "json"):
+        for text in ("1e999", "1e200000", "1e-999", "9" * 1001, "1e" + "9" * 9999):
+            metadata = read_item(kind, text)
+            assert metadata.leaves == (), kind
+            assert metadata.entries[0].value == text, kind
+            assert metadata.entries[0].flags == ("number_too_large",), kind
+            assert list_presences(metadata) == {"k": False}, kind
 
 
-@pytest.mark.parametrize(("text", "flag"), [("a\0", "nul_character"), ("\ud800", "lone_surrogate")])
-@pytest.mark.parametrize("kind", ["string", "json", "int"])
-def test_text_that_postgres_cannot_hold_is_present_only(kind: str, text: str, flag: str) -> None:
-    metadata = read_item(kind, f'"{text}"'.replace("\0", "\\u0000") if kind == "json" else text)
-    assert metadata.leaves == ()
-    assert flag in metadata.entries[0].flags
-    assert list_presences(metadata) == {"k": False}
+def test_text_that_postgres_cannot_hold_is_present_only() -> None:
+    for kind in ("string", "json", "int"):
+        for text, flag in (("a\0", "nul_character"), ("\ud800", "lone_surrogate")):
+            metadata = read_item(
+                kind, f'"{text}"'.replace("\0", "\\u0000") if kind == "json" else text
+            )
+            assert metadata.leaves == (), kind
+            assert flag in metadata.entries[0].flags, kind
+            assert list_presences(metadata) == {"k": False}, kind
 
 
-@pytest.mark.parametrize("value", ["x", 1, 1.5, True, ["a"]])
-@pytest.mark.parametrize(("kind", "flag"), [("tensor", "unknown_type"), ("", "no_type")])
-def test_without_a_known_type_the_json_decides(kind: str, flag: str, value: Any) -> None:
-    families = {str: "string", int: "number", float: "number", bool: "bool", list: "string"}
-    metadata = read_item(kind, value)
-    assert metadata.leaves[0].family == families[type(value)]
-    assert list_flags(metadata) == {"k": (flag,)}
-    assert metadata.entries[0].type == kind
+def test_without_a_known_type_the_json_decides() -> None:
+    for kind, flag in (("tensor", "unknown_type"), ("", "no_type")):
+        for value in ("x", 1, 1.5, True, ["a"]):
+            families = {str: "string", int: "number", float: "number", bool: "bool", list: "string"}
+            metadata = read_item(kind, value)
+            assert metadata.leaves[0].family == families[type(value)], kind
+            assert list_flags(metadata) == {"k": (flag,)}, kind
+            assert metadata.entries[0].type == kind
 
 
 def test_latitude_and_longitude() -> None:

@@ -7,11 +7,15 @@ import pytest
 from pydantic import ValidationError
 
 from inference_store.inference.field_docs import field_docs
-from inference_store.inference.task_types import OutputMapping, PredictionCaps
+from inference_store.inference.task_types import OutputMapping, PredictionCaps, Predictions
 
 from .answers import find_items, list_columns, make_tensors, make_v2, read
 
 BOX = ("xmin", "ymin", "xmax", "ymax", "area")
+
+
+def detect(response: bytes, **more: Any) -> Predictions:
+    return read("object_detection", response, **more)
 
 
 def test_the_published_example() -> None:
@@ -34,54 +38,44 @@ def test_the_published_example() -> None:
 
 def test_the_hugging_face_pipeline_has_its_box_one_deeper() -> None:
     corners = {"xmin": 1, "ymin": 2, "xmax": 3, "ymax": 5}
-    predictions = read(
-        "object_detection", make_v2([{"label": "cat", "score": 0.5, "box": corners}])
-    )
+    predictions = detect(make_v2([{"label": "cat", "score": 0.5, "box": corners}]))
     assert list_columns(predictions, *BOX) == [(1, 2, 3, 5, 6)]
 
 
-@pytest.mark.parametrize(
-    ("corners", "flag"),
-    [
+def test_a_box_without_an_area_is_kept_and_flagged() -> None:
+    for corners, flag in (
         ({"xmin": 1, "ymin": 2, "xmax": 3}, "box_incomplete"),
         ({"xmin": 3, "ymin": 2, "xmax": 1, "ymax": 5}, "box_inverted"),
         ({"xmin": "left", "ymin": 2, "xmax": 1, "ymax": 5}, "not_a_number"),
         ({"xmin": -1e308, "ymin": -1e308, "xmax": 1e308, "ymax": 1e308}, "not_finite"),
-    ],
-)
-def test_a_box_without_an_area_is_kept_and_flagged(corners: dict[str, Any], flag: str) -> None:
-    predictions = read("object_detection", make_v2([{"label": "cat", "score": 0.5, **corners}]))
-    [item] = find_items(predictions)
-    assert (item.label, item.ymin, item.area) == ("cat", corners["ymin"], None)
-    assert flag in predictions.flags
+    ):
+        predictions = detect(make_v2([{"label": "cat", "score": 0.5, **corners}]))
+        [item] = find_items(predictions)
+        assert (item.label, item.ymin, item.area) == ("cat", corners["ymin"], None)
+        assert flag in predictions.flags, corners
 
 
-@pytest.mark.parametrize(
-    ("form", "numbers"),
-    [
+def test_tensors_by_the_output_mapping() -> None:
+    for form, numbers in (
         ("xyxy", [10, 20, 30, 60]),
         ("yxyx", [20, 10, 60, 30]),
         ("xywh", [10, 20, 20, 40]),
         ("cxcywh", [20, 40, 20, 40]),
-    ],
-)
-@pytest.mark.parametrize("nesting", [0, 1, 2])
-def test_tensors_by_the_output_mapping(form: str, numbers: Any, nesting: int) -> None:
-    for _ in range(nesting):
-        numbers = [numbers]
-    mapping = OutputMapping.model_validate(
-        {"boxes": "b", "scores": "s", "labels": "c", "box_format": form}
-    )
-    response = make_tensors(c=[1], s=[0.5], b=numbers)
-    predictions = read("object_detection", response, labels=("ant", "bee"), mapping=mapping)
-    assert list_columns(predictions, "label", "score", *BOX) == [("bee", 0.5, 10, 20, 30, 60, 800)]
-    assert list_columns(predictions, "output", "output_name") == [(2, "b")]
+    ):
+        names = {"boxes": "b", "scores": "s", "labels": "c", "box_format": form}
+        mapping = OutputMapping.model_validate(names)
+        for boxes in (numbers, [numbers], [[numbers]]):
+            response = make_tensors(c=[1], s=[0.5], b=boxes)
+            predictions = detect(response, labels=("ant", "bee"), mapping=mapping)
+            expected = [("bee", 0.5, 10, 20, 30, 60, 800)]
+            assert list_columns(predictions, "label", "score", *BOX) == expected, form
+            assert list_columns(predictions, "output", "output_name") == [(2, "b")]
 
 
 def test_shares_become_pixels_when_the_size_is_known() -> None:
     mapping = OutputMapping(boxes="b", units="shares")
     response = make_tensors(b=[0.25, 0.5, 0.75, 1])
-    predictions = read("object_detection", response, mapping=mapping, size=(200, 100))
+    predictions = detect(response, mapping=mapping, size=(200, 100))
     assert list_columns(predictions, *BOX) == [(50, 50, 150, 100, 5000)]
     assert predictions.flags == ()
 
@@ -91,7 +85,7 @@ def test_shares_of_an_unknown_size_stay_as_given_without_area(size: Any) -> None
     objects = make_v2([{"label": "a", "xmin": 0.25, "ymin": 0.5, "xmax": 0.75, "ymax": 1}])
     for response in (make_tensors(b=[0.25, 0.5, 0.75, 1]), objects):
         mapping = OutputMapping(boxes="b", units="shares")
-        predictions = read("object_detection", response, mapping=mapping, size=size)
+        predictions = detect(response, mapping=mapping, size=size)
         assert list_columns(predictions, *BOX) == [(0.25, 0.5, 0.75, 1, None)]
         assert "box_in_shares" in predictions.flags
 
@@ -99,7 +93,7 @@ def test_shares_of_an_unknown_size_stay_as_given_without_area(size: Any) -> None
 def test_class_scores_of_each_box() -> None:
     mapping = OutputMapping(boxes="b", class_probabilities="p", activation="softmax")
     response = make_tensors(b=[[0, 0, 1, 1], [0, 0, 2, 2]], p=[[[0, 5], [9, 0]]])
-    predictions = read("object_detection", response, labels=("ant", "bee"), mapping=mapping)
+    predictions = detect(response, labels=("ant", "bee"), mapping=mapping)
     assert list_columns(predictions, "label") == [("bee",), ("ant",)]
     assert list_columns(predictions, "score")[0][0] == pytest.approx(0.9933, abs=1e-4)
 
@@ -107,7 +101,7 @@ def test_class_scores_of_each_box() -> None:
 def test_tensors_that_do_not_fit_each_other_are_flagged() -> None:
     mapping = OutputMapping(boxes="b", scores="s", labels="c")
     response = make_tensors(b=[0, 0, 1, 1, 0, 0, 2, 2, 9], s=[0.5], c=["x", "y", "z"])
-    predictions = read("object_detection", response, mapping=mapping)
+    predictions = detect(response, mapping=mapping)
     assert list_columns(predictions, "label", "score") == [("x", 0.5), ("y", None)]
     assert predictions.flags == ("tensor_mismatch",)
 
@@ -120,9 +114,8 @@ LEGACY: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    "response",
-    [
+def test_legacy_boxes_have_y_first() -> None:
+    for response in (
         make_tensors(**{**LEGACY, "num_detections": [2]}),
         make_v2([LEGACY]),
         make_v2([json.dumps(LEGACY)]),
@@ -134,31 +127,27 @@ LEGACY: dict[str, Any] = {
             detection_scores=[[0.9, 0.8]],
             detection_classes=[["cat", "dog"]],
         ),
-    ],
-)
-def test_legacy_boxes_have_y_first(response: bytes) -> None:
-    predictions = read("object_detection", response)
-    assert list_columns(predictions, "label", "score", *BOX) == [
-        ("cat", 0.9, 20, 10, 60, 30, 800),
-        ("dog", 0.8, 0, 0, 5, 5, 25),
-    ]
+    ):
+        predictions = detect(response)
+        assert list_columns(predictions, "label", "score", *BOX) == [
+            ("cat", 0.9, 20, 10, 60, 30, 800),
+            ("dog", 0.8, 0, 0, 5, 5, 25),
+        ]
 
 
 def test_legacy_boxes_within_0_and_1_are_taken_for_shares_and_flagged() -> None:
     response = make_tensors(detection_boxes=[[0, 0.5, 1, 1]], detection_scores=[1])
-    predictions = read("object_detection", response, size=(10, 10))
+    predictions = detect(response, size=(10, 10))
     assert list_columns(predictions, *BOX) == [(5, 0, 10, 10, 50)]
     assert predictions.flags == ("box_units_assumed",)
-    mapped = read("object_detection", response, mapping=OutputMapping(units="pixels"))
+    mapped = detect(response, mapping=OutputMapping(units="pixels"))
     assert list_columns(mapped, *BOX) == [(0.5, 0, 1, 1, 0.5)]
 
 
 def test_boxes_are_capped() -> None:
     response = make_tensors(b=[0, 0, 1, 1] * 20)
     mapping = OutputMapping(boxes="b")
-    predictions = read(
-        "object_detection", response, mapping=mapping, caps=PredictionCaps(predictions=7)
-    )
+    predictions = detect(response, mapping=mapping, caps=PredictionCaps(predictions=7))
     assert len(find_items(predictions)) == 7
     assert predictions.flags == ("predictions_capped",)
 

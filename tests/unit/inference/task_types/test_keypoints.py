@@ -1,9 +1,5 @@
 """Keypoints, and the outlines that only a drawing wants."""
 
-from typing import Any
-
-import pytest
-
 from inference_store.inference.task_types import read_outlines, task_type_of
 from inference_store.inference.task_types.outlines import Keypoint, Outlines
 
@@ -17,28 +13,27 @@ def read_keypoint_outlines(response: bytes, task_type: str = "keypoint_detection
     return read_outlines(response, task_type=task_type_of(task_type))
 
 
-@pytest.mark.parametrize(
-    ("keypoints", "expected"),
-    [
-        (NAMED, [(0, (1, 2), 0.5, "nose"), (1, (4, 6), 1.0, None)]),
-        ([[1, 2], [4, 6, 0.25]], [(0, (1, 2), None, None), (1, (4, 6), 0.25, None)]),
-        ([0, 0, 0, 1, 2, 2, 4, 6, 1], [(1, (1, 2), 2, None), (2, (4, 6), 1, None)]),
-        ({"x": [1, 4], "y": [2, 6]}, [(0, (1, 2), None, None), (1, (4, 6), None, None)]),
+def test_every_way_to_write_keypoints() -> None:
+    for case, keypoints, expected in (
+        ("named", NAMED, [(0, (1, 2), 0.5, "nose"), (1, (4, 6), 1.0, None)]),
+        ("lists", [[1, 2], [4, 6, 0.25]], [(0, (1, 2), None, None), (1, (4, 6), 0.25, None)]),
+        ("coco", [0, 0, 0, 1, 2, 2, 4, 6, 1], [(1, (1, 2), 2, None), (2, (4, 6), 1, None)]),
+        ("columns", {"x": [1, 4], "y": [2, 6]}, [(0, (1, 2), None, None), (1, (4, 6), None, None)]),
         (
+            "columns and scores",
             {"x": [1, 4], "y": [2, 6], "visible": [0.5, 1]},
             [(0, (1, 2), 0.5, None), (1, (4, 6), 1, None)],
         ),
-    ],
-    ids=["named", "lists", "coco", "columns", "columns and scores"],
-)
-def test_every_way_to_write_keypoints(keypoints: Any, expected: Any) -> None:
-    response = make_v2([{"label": "person", "score": 0.9, "keypoints": keypoints}])
-    predictions = read("keypoint_detection", response)
-    assert list_columns(predictions, "label", "score", *BOX) == [("person", 0.9, 1, 2, 4, 6, 12)]
-    assert predictions.flags == ()
-    assert read_keypoint_outlines(response).found[0].keypoints == tuple(
-        Keypoint(*point) for point in expected
-    )
+    ):
+        response = make_v2([{"label": "person", "score": 0.9, "keypoints": keypoints}])
+        predictions = read("keypoint_detection", response)
+        assert list_columns(predictions, "label", "score", *BOX) == [
+            ("person", 0.9, 1, 2, 4, 6, 12)
+        ]
+        assert predictions.flags == (), case
+        assert read_keypoint_outlines(response).found[0].keypoints == tuple(
+            Keypoint(*point) for point in expected
+        )
 
 
 def test_a_box_that_is_given_stays() -> None:
@@ -47,9 +42,8 @@ def test_a_box_that_is_given_stays() -> None:
     assert list_columns(predictions, *BOX) == [(0, 0, 10, 10, 100)]
 
 
-@pytest.mark.parametrize(
-    ("keypoints", "flag"),
-    [
+def test_keypoints_that_cannot_be_read_leave_the_label() -> None:
+    for keypoints, flag in (
         (None, "keypoints_missing"),
         ("nose", "keypoints_missing"),
         ([[0, 0, 0]], "keypoints_missing"),
@@ -57,14 +51,12 @@ def test_a_box_that_is_given_stays() -> None:
         ({"x": [1], "y": []}, "keypoint_unreadable"),
         ([[1, "up"]], "not_a_number"),
         ([[1, 2]] * 1001, "keypoints_capped"),
-    ],
-)
-def test_keypoints_that_cannot_be_read_leave_the_label(keypoints: Any, flag: str) -> None:
-    predictions = read(
-        "keypoint_detection", make_v2([{"label": "x", "score": 1, "keypoints": keypoints}])
-    )
-    assert list_columns(predictions, "label", "score") == [("x", 1)]
-    assert flag in predictions.flags
+    ):
+        predictions = read(
+            "keypoint_detection", make_v2([{"label": "x", "score": 1, "keypoints": keypoints}])
+        )
+        assert list_columns(predictions, "label", "score") == [("x", 1)], keypoints
+        assert flag in predictions.flags, keypoints
 
 
 def test_contours_are_kept_whole() -> None:
@@ -84,7 +76,7 @@ def test_points_are_bounded() -> None:
     assert (list(bounded.found), bounded.points, bounded.capped) == ([0, 2], 4, True)
 
 
-@pytest.mark.parametrize("response", [b"", b"{", b"5", b'{"error": "x"}', b"[[[[[["])
-def test_an_unreadable_response_has_no_outlines(response: bytes) -> None:
-    assert read_keypoint_outlines(response).found == {}
-    assert read_keypoint_outlines(make_v2([{"label": "x"}]), "object_detection").found == {}
+def test_an_unreadable_response_has_no_outlines() -> None:
+    for response in (b"", b"{", b"5", b'{"error": "x"}', b"[[[[[["):
+        assert read_keypoint_outlines(response).found == {}
+        assert read_keypoint_outlines(make_v2([{"label": "x"}]), "object_detection").found == {}

@@ -5,9 +5,15 @@ from typing import Any
 
 import pytest
 
+from inference_store.inference.task_types import Predictions
+
 from .answers import find_items, list_columns, make_v2, read
 
 BOX = ("xmin", "ymin", "xmax", "ymax", "area")
+
+
+def segment(contour: Any) -> Predictions:
+    return read("image_segmentation", make_v2([{"label": "x", "score": 1, "contour": contour}]))
 
 
 def test_the_published_oriented_example() -> None:
@@ -63,32 +69,24 @@ SQUARE = [{"x": 0, "y": 0}, {"x": 2, "y": 0}, {"x": 2, "y": 2}, {"x": 0, "y": 2}
 TRIANGLE = [{"x": 10, "y": 10}, {"x": 10, "y": 14}, {"x": 13, "y": 10}]
 
 
-@pytest.mark.parametrize(
-    "contour",
-    [
+def test_the_area_of_contours_is_their_sum() -> None:
+    for contour in (
         [SQUARE, TRIANGLE],
         [list(reversed(SQUARE)), TRIANGLE],
         [[[p["x"], p["y"]] for p in SQUARE], [[[p["x"], p["y"]]] for p in TRIANGLE]],
-    ],
-)
-def test_the_area_of_contours_is_their_sum(contour: Any) -> None:
-    predictions = read(
-        "image_segmentation", make_v2([{"label": "x", "score": 1, "contour": contour}])
-    )
-    assert list_columns(predictions, *BOX) == [(0, 0, 13, 14, 10)]
-    assert predictions.flags == ()
+    ):
+        predictions = segment(contour)
+        assert list_columns(predictions, *BOX) == [(0, 0, 13, 14, 10)], contour
+        assert predictions.flags == (), contour
 
 
 def test_reads_a_single_contour_without_its_list() -> None:
-    predictions = read(
-        "image_segmentation", make_v2([{"label": "x", "score": 1, "contour": SQUARE}])
-    )
+    predictions = segment(SQUARE)
     assert list_columns(predictions, *BOX) == [(0, 0, 2, 2, 4)]
 
 
-@pytest.mark.parametrize(
-    ("contour", "flag"),
-    [
+def test_a_contour_that_cannot_be_read_leaves_the_label() -> None:
+    for contour, flag in (
         (None, "contour_missing"),
         ([], "contour_missing"),
         ([[]], "contour_missing"),
@@ -98,11 +96,7 @@ def test_reads_a_single_contour_without_its_list() -> None:
         ([[{"x": 1, "y": "up"}, {"x": 1, "y": 1}]], "contour_unreadable"),
         ([[[]]], "contour_unreadable"),
         ([[{"x": -1e308, "y": -1e308}, {"x": 1e308, "y": 0}, {"x": 0, "y": 1e308}]], "not_finite"),
-    ],
-)
-def test_a_contour_that_cannot_be_read_leaves_the_label(contour: Any, flag: str) -> None:
-    predictions = read(
-        "image_segmentation", make_v2([{"label": "x", "score": 1, "contour": contour}])
-    )
-    assert list_columns(predictions, "label", "score") == [("x", 1)]
-    assert flag in predictions.flags
+    ):
+        predictions = segment(contour)
+        assert list_columns(predictions, "label", "score") == [("x", 1)], contour
+        assert flag in predictions.flags, contour

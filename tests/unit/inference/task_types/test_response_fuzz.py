@@ -5,7 +5,7 @@ import math
 from decimal import Decimal
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_store.inference.json_text import storable
@@ -13,8 +13,6 @@ from inference_store.inference.task_types import TASK_TYPES, OutputMapping, Pred
 
 from .answers import read
 
-# Other work on the machine must not fail a test.
-_UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 _WORDS = (
     "label score labels scores xmin ymin xmax ymax box cx cy w h r contour x y prompt answer word "
     "entity start end generated_text sequence token_str detection_boxes detection_scores "
@@ -85,20 +83,17 @@ def _is_fit_for_postgres(predictions: Predictions) -> None:
         assert item.label is None or len(item.label) <= 256
 
 
-@_UNHURRIED
 @given(st.binary(max_size=300), _TASK_TYPE)
 def test_any_bytes(response: bytes, task_type: str) -> None:
     _is_fit_for_postgres(read(task_type, response))
 
 
-@_UNHURRIED
 @given(_DOCUMENT, _TASK_TYPE, _MAPPING, _LABELS, _SIZE)
 def test_any_document(document: Any, task_type: str, mapping: Any, labels: Any, size: Any) -> None:
     response = json.dumps(document).encode()
     _is_fit_for_postgres(read(task_type, response, mapping=mapping, labels=labels, size=size))
 
 
-@_UNHURRIED
 @given(_DOCUMENT, _TASK_TYPE, st.data())
 def test_any_damage(document: Any, task_type: str, data: st.DataObject) -> None:
     response = bytearray(json.dumps(document).encode())

@@ -22,9 +22,7 @@ def test_values_and_labels_per_output_name() -> None:
     predictions = read(
         "tabular",
         _make_response(
-            ("price", "FP64", "[12.50, 7]"),
-            ("grade", "BYTES", '["B"]'),
-            ("ok", "BOOL", "[true]"),
+            ("price", "FP64", "[12.50, 7]"), ("grade", "BYTES", '["B"]'), ("ok", "BOOL", "[true]")
         ),
     )
     assert list_columns(predictions, *ALL) == [

@@ -131,11 +131,7 @@ def make_start(store: Store, topic: Topic, protocols: Mapping[str, Protocol]) ->
 
 
 def hand_over(
-    captures: Captures,
-    count: int = 1,
-    *,
-    answer: bytes | None = None,
-    rules: Rules | None = None,
+    captures: Captures, count: int = 1, *, answer: bytes | None = None, rules: Rules | None = None
 ) -> int:
     """Hand over so many exchanges. Return how many were accepted."""
     bodies = [request_body(id=str(number)) for number in range(count)]

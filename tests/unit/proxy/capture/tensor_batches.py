@@ -5,7 +5,6 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from inference_store.grpc_messages import message
@@ -24,7 +23,6 @@ CONTENTS: Final[Mapping[str, str]] = {
     "FP64": "fp64_contents",
     "BYTES": "bytes_contents",
 }
-QUICK: Final = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 CODES: Final = {"INT32": "i", "INT64": "q", "FP32": "f", "FP64": "d", "INT8": "b"}
 
 

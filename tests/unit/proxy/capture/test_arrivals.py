@@ -6,6 +6,7 @@ from io import BytesIO
 
 import pytest
 
+from inference_store.proxy.capture import arrivals
 from inference_store.proxy.capture.arrivals import Arrivals
 from inference_store.proxy.capture.counts import Counts
 from inference_store.proxy.capture.frames import Reader, Writer
@@ -13,6 +14,7 @@ from inference_store.proxy.capture.shared_counters import CounterId, SharedCount
 from inference_store.proxy.capture.work import Work
 from inference_store.proxy.rules import Rules
 from tests.exchanges import CALL, exchange
+from tests.stopped_clock import StoppedClock
 
 
 @pytest.fixture
@@ -38,15 +40,19 @@ def test_reads_everything_before_decoding(counters: SharedCounters) -> None:
     assert [work is not None for work in (result.next() for _ in range(4))] == [True] * 3 + [False]
 
 
-def test_has_a_grace_period_after_the_serving_process_died(counters: SharedCounters) -> None:
+def test_has_a_grace_period_after_the_serving_process_died(
+    counters: SharedCounters, monkeypatch: pytest.MonkeyPatch
+) -> None:
     result = make_arrivals(counters, make_frames(1), grace_seconds=600)
+    clock = StoppedClock()
+    monkeypatch.setattr(arrivals, "time", clock)
     assert result.deadline is None
-    began = time.monotonic()
     result.read()
     assert result.were_cut_off
-    assert result.deadline is not None
-    assert began + 600 <= result.deadline <= time.monotonic() + 600
+    assert result.deadline == clock.now + 600
     assert not result.is_late
+    clock.now += 600
+    assert result.is_late
 
 
 def test_after_the_deadline_nothing_more_is_given_out(counters: SharedCounters) -> None:

@@ -1,48 +1,40 @@
 """Paths into JSON."""
 
-from typing import Any
-
 import pytest
 
 from inference_store.proxy.capture.json_paths import GONE, change_values, parse_path
 
 
-@pytest.mark.parametrize(
-    ("path", "steps"),
-    [
+def test_steps() -> None:
+    for path, steps in (
         ("a", ("a",)),
         ("inputs[].parameters.user", ("inputs", "[]", "parameters", "user")),
         ("tags[]", ("tags", "[]")),
         ("[].a", ("[]", "a")),
         ('a."b.c".d', ("a", "b.c", "d")),
         ('"say \\"x\\""', ('say "x"',)),
-    ],
-)
-def test_steps(path: str, steps: tuple[str, ...]) -> None:
-    assert parse_path(path) == steps
+    ):
+        assert parse_path(path) == steps
 
 
-@pytest.mark.parametrize("path", ["", ".", "a[0]", "a[", 'a."b'])
-def test_rejects_malformed_paths(path: str) -> None:
-    with pytest.raises(ValueError, match="path"):
-        parse_path(path)
+def test_rejects_malformed_paths() -> None:
+    for path in ("", ".", "a[0]", "a[", 'a."b'):
+        with pytest.raises(ValueError, match="path"):
+            parse_path(path)
 
 
-@pytest.mark.parametrize(
-    ("path", "remaining"),
-    [
+def test_taking_out() -> None:
+    for path, remaining in (
         ("a", {"b": [{"c": 2, "d": 3}, {"c": 4}, 5]}),
         ("b[].c", {"a": 1, "b": [{"d": 3}, {}, 5]}),
         ("b[]", {"a": 1, "b": []}),
         ("b", {"a": 1}),
         ("x.y", {"a": 1, "b": [{"c": 2, "d": 3}, {"c": 4}, 5]}),
         ("a[].b", {"a": 1, "b": [{"c": 2, "d": 3}, {"c": 4}, 5]}),
-    ],
-)
-def test_taking_out(path: str, remaining: Any) -> None:
-    document = {"a": 1, "b": [{"c": 2, "d": 3}, {"c": 4}, 5]}
-    change_values(document, parse_path(path), lambda _: GONE)
-    assert document == remaining
+    ):
+        document = {"a": 1, "b": [{"c": 2, "d": 3}, {"c": 4}, 5]}
+        change_values(document, parse_path(path), lambda _: GONE)
+        assert document == remaining, path
 
 
 def test_changing() -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from . import sample_requests
 from .sample_requests import BATCHED, VISION, SampleRequest, capture_request
 from .tensor_batches import (
-    QUICK,
     Planted,
     Tensors,
     check_each_is_alone,
@@ -87,7 +86,6 @@ def test_an_object_does_not_depend_on_another_item(datatype: str) -> None:
     check_each_is_alone(write, files, 2, with_other_rows)
 
 
-@QUICK
 @given(tables(), st.booleans())
 def test_any_rows_are_rebuilt_and_alone(table: tuple[Tensors, int], first_in_json: bool) -> None:
     tensors, count = table
@@ -96,7 +94,6 @@ def test_any_rows_are_rebuilt_and_alone(table: tuple[Tensors, int], first_in_jso
     check_each_is_alone(write, tensors, count, with_other_rows)
 
 
-@QUICK
 @given(planted_tables())
 def test_a_planted_value_stands_with_its_inference(table: Planted) -> None:
     check_each_stored_once(make_binary_request(table.tensors, BATCHED), table.values)

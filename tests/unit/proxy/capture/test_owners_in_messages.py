@@ -11,7 +11,6 @@ from inference_store.grpc_messages import message
 
 from .sample_requests import BATCHED, INFER, VISION, SampleRequest, capture_request, encode_run
 from .tensor_batches import (
-    QUICK,
     Planted,
     Tensors,
     check_each_is_alone,
@@ -65,7 +64,6 @@ def test_the_rest_of_a_message_has_no_value(subtests: pytest.Subtests) -> None:
                 check_the_rest_is_the_same(tensors, raw=raw)
 
 
-@QUICK
 @given(ROWS, st.booleans())
 def test_the_rest_of_a_message_is_the_same_for_any_rows(tensors: Tensors, raw: bool) -> None:
     check_the_rest_is_the_same(tensors, raw=raw)
@@ -97,7 +95,6 @@ def test_an_object_does_not_depend_on_another_input(raw: bool) -> None:
     check_each_is_alone(write, tensors, 2, with_other_inputs)
 
 
-@QUICK
 @given(tables(), st.booleans())
 def test_any_rows_are_rebuilt_and_alone(table: tuple[Tensors, int], raw: bool) -> None:
     tensors, count = table
@@ -106,7 +103,6 @@ def test_any_rows_are_rebuilt_and_alone(table: tuple[Tensors, int], raw: bool) -
     )
 
 
-@QUICK
 @given(planted_tables(), st.booleans())
 def test_a_planted_value_stands_with_its_inference(table: Planted, raw: bool) -> None:
     check_each_stored_once(make_grpc_request(table.tensors, BATCHED, raw=raw), table.values)

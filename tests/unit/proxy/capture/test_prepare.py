@@ -349,9 +349,9 @@ def test_the_inferences_of_a_stream_have_their_own_ids() -> None:
         response_headers=[],
         own=[*pairs, ("b", None)],
     )
-    made = result.pop(2).inference_id
-    assert UUID(made).version == 7  # `a-2` is the id of another
-    assert [(ids.inference_id, ids.aliases) for ids in result] == [
+    first, second, made, *others = result
+    assert UUID(made.inference_id).version == 7  # `a-2` is the id of another
+    assert [(ids.inference_id, ids.aliases) for ids in (first, second, *others)] == [
         ("s1", ("a", "x")),
         ("b-1", ("b", "x")),
         ("s4", ("x",)),

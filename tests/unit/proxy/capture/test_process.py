@@ -111,7 +111,7 @@ async def test_reports_a_failed_start_and_retries(at: str) -> None:
     killed = [process.was_killed for process in trial.started]
     assert killed == ([False] if at == "start" else [True, False])
     assert trial.gone == [0]
-    await trial.process.end(asyncio.get_running_loop().time() + 5)
+    await trial.process.end(asyncio.get_running_loop().time() + 300)
     assert trial.gone == [0, 3]
     assert await trial.why() is None
 
@@ -138,5 +138,5 @@ async def test_reports_a_process_that_never_begins_as_away() -> None:
     assert "does not begin" in str(await find_failure())
     captures._counters.values[CounterId.WRITING_STATUS] = 2  # as when it has said something
     assert await find_failure() is None
-    await captures.stop(5)
+    await captures.stop(300)
     assert len(started) == 1

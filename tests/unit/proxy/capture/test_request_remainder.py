@@ -121,6 +121,7 @@ class Part(bytes):
 
     def find(self, wanted: Any, start: Any = 0, end: Any = None) -> int:
         Part.searched += len(self) - start
+        assert Part.searched < 30_000_000, "the search goes on and on"
         return super().find(wanted, start, end)
 
 
@@ -130,13 +131,13 @@ def test_a_request_made_to_be_searched_for_ever_is_not(
 ) -> None:
     """Thousands of data, of which each is looked for in all that is behind it."""
     monkeypatch.setattr(Part, "searched", 0)
-    data = [b"<%d>" % number for number in range(2_000)]
-    filling = b"x" * 500_000
-    parts = [filling, *data[:1_000], *[b"x"] * 10_000] if of_grpc else [filling]
+    data = [b"<%d>" % number for number in range(1_000)]
+    filling = b"x" * 250_000
+    parts = [filling, *data[:500], *[b"x"] * 5_000] if of_grpc else [filling]
     size = sum(map(len, parts))
     body = Body(parts=[Part(part) for part in parts], size=size)
     assert build_remainder(b"", *data, transport="grpc", request=body)["messages"] is None
-    assert size <= Part.searched < 100 * size
+    assert Part.searched >= size
 
 
 def test_thousands_of_data_are_found_in_one_pass() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_store.grpc_messages import message
@@ -206,7 +206,6 @@ REQUESTS: dict[str, st.SearchStrategy[SampleRequest]] = {
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_any_request_is_rebuilt(name: str, data: st.DataObject) -> None:
     check_rebuilt(data.draw(REQUESTS[name]))

@@ -1,6 +1,6 @@
 """Which exchanges are kept."""
 
-import os
+import random
 from typing import Any
 
 import orjson
@@ -10,6 +10,8 @@ from inference_store.proxy.capture.sampling import is_sampled
 from inference_store.proxy.protocols.protocol import Inference
 from inference_store.proxy.rules import Sampling
 from tests.exchanges import response_body
+
+CHANCE = random.Random(7)
 
 
 def decide(sampling: Sampling, *, camera: str | None = None, **changes: Any) -> bool:
@@ -23,7 +25,7 @@ def decide(sampling: Sampling, *, camera: str | None = None, **changes: Any) -> 
         "inferences": [inference],
         "standard": {},
         "ok": True,
-        "chance": os.urandom(16),
+        "chance": CHANCE.randbytes(16),
     }
     return is_sampled(sampling, **(arguments | changes))
 

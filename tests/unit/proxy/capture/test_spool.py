@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path, PosixPath
 from shutil import rmtree
@@ -46,6 +47,28 @@ def open_folder(root: Path, *, limit: int = 10**6, producer: str = "p") -> Folde
     return Folder(root, make_counts(producer), Room(limit), lock, fsync=True)
 
 
+def take(folder: Folder) -> Path:
+    path = folder.take()
+    assert path is not None
+    return path
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Iterator[Folder]:
+    opened = open_folder(tmp_path)
+    yield opened
+    opened.close()
+
+
+def inherit(root: Path, *, limit: int = 10**6) -> Folder:
+    """Take over the folder of the only producer that is dead."""
+    ((producer, lock),) = lock_dead_producers(root)
+    assert producer == DYING
+    heir = Folder(root, Counts(producer, "heir", datetime.now(UTC)), Room(limit), lock, fsync=False)
+    heir.recover()
+    return heir
+
+
 def test_a_capture_comes_back_as_it_was() -> None:
     assert decode(encode(capture(7))) == capture(7)
 
@@ -60,21 +83,18 @@ def test_rejects_truncated_and_changed_files() -> None:
             decode(raw[:position] + bytes([raw[position] ^ 1]) + raw[position + 1 :])
 
 
-def test_each_capture_is_taken_once_and_gone_when_it_is_published(tmp_path: Path) -> None:
-    spool = open_folder(tmp_path)
+def test_each_capture_is_taken_once_and_gone_when_it_is_published(spool: Folder) -> None:
     assert all(spool.write(capture(number)) for number in range(1, 6))
-    paths = [spool.take() for _ in range(5)]
+    paths = [take(spool) for _ in range(5)]
     assert spool.take() is None
     assert spool.waiting == 5
-    listed = [spool.read(path) for path in paths if path is not None]
+    listed = [spool.read(path) for path in paths]
     assert sorted(stored.sequence for stored in listed if stored is not None) == [1, 2, 3, 4, 5]
     for path in paths:
-        assert path is not None
         spool.remove(path)
     assert spool.waiting == 0
     assert spool.write(capture(6))
     assert spool.take() is not None
-    spool.close()
 
 
 def test_the_spool_is_bounded_and_room_comes_back(tmp_path: Path) -> None:
@@ -83,42 +103,34 @@ def test_the_spool_is_bounded_and_room_comes_back(tmp_path: Path) -> None:
     assert spool.write(capture(1))
     assert spool.write(capture(2))
     assert not spool.write(capture(3))
-    path = spool.take()
-    assert path is not None
+    path = take(spool)
     spool.remove(path)
     assert spool.write(capture(3))
     spool.close()
 
 
-def test_survives_a_disk_that_refuses(tmp_path: Path) -> None:
-    spool = open_folder(tmp_path)
+def test_survives_a_disk_that_refuses(spool: Folder, tmp_path: Path) -> None:
     (tmp_path / "p").rmdir()
     assert not spool.write(capture(1))
-    spool.close()
 
 
-def test_a_torn_file_is_counted_and_removed(tmp_path: Path) -> None:
-    spool = open_folder(tmp_path)
+def test_a_torn_file_is_counted_and_removed(spool: Folder) -> None:
     assert spool.write(capture(1))
-    path = spool.take()
-    assert path is not None
+    path = take(spool)
     path.write_bytes(path.read_bytes()[:-1])
     spool.counts.see()
     assert spool.read(path) is None
     assert spool.waiting == 0
     assert spool.counts.report().dropped == {"torn": 1}
     assert spool.take() is None
-    spool.close()
 
 
-def test_counts_captures_removed_by_others(tmp_path: Path) -> None:
-    spool = open_folder(tmp_path)
+def test_counts_captures_removed_by_others(spool: Folder, tmp_path: Path) -> None:
     assert spool.write(capture(1))
     (tmp_path / "p" / f"{1:020d}").unlink()
     assert spool.take() is None
     assert spool.waiting == 0
     assert spool.counts.report().dropped == {"torn": 1}
-    spool.close()
 
 
 def test_only_the_dead_are_inherited_from(tmp_path: Path) -> None:
@@ -128,21 +140,16 @@ def test_only_the_dead_are_inherited_from(tmp_path: Path) -> None:
     (tmp_path / DYING / f"{42:020d}.part").write_bytes(b"half")
     assert list(lock_dead_producers(tmp_path)) == []
     os.close(dying._lock_file)  # as the kernel does at its death
-    ((producer, lock),) = lock_dead_producers(tmp_path)
-    assert producer == DYING
+    heir = inherit(tmp_path)
     assert list(lock_dead_producers(tmp_path)) == []  # one heir alone
-    result = Counts(DYING, "heir", datetime.now(UTC))
-    heir = Folder(tmp_path, result, Room(10**6), lock, fsync=False)
-    heir.recover()
-    report = result.report(spooled=heir.waiting)
+    report = heir.counts.report(spooled=heir.waiting)
     assert (report.seen, report.queued, report.dropped) == (2, 1, {"torn": 1})
     assert report.highest_sequence == 42
-    path = heir.take()
-    assert path is not None
+    path = take(heir)
     assert heir.read(path) == capture(41)
     heir.remove(path)
     assert not heir.is_settled  # it is not counted yet
-    result.publish(2)
+    heir.counts.publish(2)
     assert heir.is_settled
     heir.close()
     assert {entry.name for entry in tmp_path.iterdir()} == {LIVING, f"{LIVING}.lock", "lost+found"}
@@ -154,9 +161,7 @@ def test_a_last_report_is_kept_until_it_is_sent(tmp_path: Path) -> None:
     spool = open_folder(tmp_path, producer=DYING)
     spool.store_report(b"last")
     spool.close()
-    ((producer, lock),) = lock_dead_producers(tmp_path)
-    heir = Folder(tmp_path, make_counts(producer), Room(100), lock, fsync=False)
-    heir.recover()
+    heir = inherit(tmp_path)
     assert heir.read_stored_report() == b"last"
     heir.remove_report()
     assert heir.read_stored_report() is None
@@ -164,20 +169,18 @@ def test_a_last_report_is_kept_until_it_is_sent(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("is_whole", [True, False])
-def test_a_report_that_was_being_written_is_read_or_gone(tmp_path: Path, is_whole: bool) -> None:
+def test_a_report_that_was_being_written_is_read_or_gone(tmp_path: Path) -> None:
     """Else the folder would never be empty, and inherited again and again."""
-    spool = open_folder(tmp_path, producer=DYING)
-    report = encode_report(spool.counts.report(final=True))
-    (tmp_path / DYING / "report.part").write_bytes(report if is_whole else report[:-1])
-    spool.close()
-    ((producer, lock),) = lock_dead_producers(tmp_path)
-    heir = Folder(tmp_path, make_counts(producer), Room(100), lock, fsync=False)
-    heir.recover()
-    assert heir.read_stored_report() == (report if is_whole else None)
-    heir.remove_report()
-    heir.close()
-    assert list(tmp_path.iterdir()) == []
+    for is_whole in (True, False):
+        spool = open_folder(tmp_path, producer=DYING)
+        report = encode_report(spool.counts.report(final=True))
+        (tmp_path / DYING / "report.part").write_bytes(report if is_whole else report[:-1])
+        spool.close()
+        heir = inherit(tmp_path)
+        assert heir.read_stored_report() == (report if is_whole else None)
+        heir.remove_report()
+        heir.close()
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_a_late_writer_writes_into_no_other_file(tmp_path: Path) -> None:
@@ -185,8 +188,7 @@ def test_a_late_writer_writes_into_no_other_file(tmp_path: Path) -> None:
     another file's then."""
     spool = open_folder(tmp_path)
     assert spool.write(capture(1))
-    path = spool.take()
-    assert path is not None
+    path = take(spool)
     spool.close()
     others = [(tmp_path / f"other{number}").open("w+b") for number in range(20)]
     spool.remove(path)
@@ -203,48 +205,40 @@ class Stuck(PosixPath):
         raise OSError(errno.EROFS, "Read-only file system")
 
 
-def test_a_disk_that_does_not_even_let_go_of_a_part_is_no_error(tmp_path: Path) -> None:
-    spool = open_folder(tmp_path)
+def test_a_disk_that_does_not_even_let_go_of_a_part_is_no_error(
+    spool: Folder, tmp_path: Path
+) -> None:
     (tmp_path / "p" / f"{1:020d}.part").mkdir()  # neither written nor removed as a file
     assert not spool.write(capture(1))
     assert spool.write(capture(2))
     assert spool.waiting == 1
     assert spool.take() is not None
-    spool.close()
 
 
-def test_a_torn_file_that_stays_is_counted_once(tmp_path: Path) -> None:
-    spool = open_folder(tmp_path)
+def test_a_torn_file_that_stays_is_counted_once(spool: Folder) -> None:
     assert spool.write(capture(1))
-    path = spool.take()
-    assert path is not None
+    path = take(spool)
     path.write_bytes(b"torn")
     spool.counts.see()
     assert spool.read(Stuck(path)) is None
     assert spool.counts.report().dropped == {"torn": 1}
     spool.counts.see()
     assert spool.write(capture(2))
-    after = spool.take()
-    assert after is not None
+    after = take(spool)
     assert after.name == f"{2:020d}"
     assert spool.take() is None
     spool.remove(after)
-    spool.close()
 
 
-def test_does_not_publish_again_if_removing_fails(tmp_path: Path) -> None:
-    spool = open_folder(tmp_path)
+def test_does_not_publish_again_if_removing_fails(spool: Folder) -> None:
     assert all(spool.write(capture(number)) for number in (1, 2))
-    first = spool.take()
-    assert first is not None
+    first = take(spool)
     spool.remove(Stuck(first))
-    second = spool.take()
-    assert second is not None
+    second = take(spool)
     assert second != first
     spool.remove(second)
     assert spool.waiting == 0
     assert spool.take() is None
-    spool.close()
 
 
 def test_counts_a_leftover_part_as_lost_once(tmp_path: Path) -> None:
@@ -260,14 +254,12 @@ def test_counts_a_leftover_part_as_lost_once(tmp_path: Path) -> None:
     first.close()
 
 
-def test_counts_captures_of_a_removed_folder_as_lost(tmp_path: Path) -> None:
-    spool = open_folder(tmp_path)
+def test_counts_captures_of_a_removed_folder_as_lost(spool: Folder, tmp_path: Path) -> None:
     assert spool.write(capture(1))
     spool.counts.see()
     rmtree(tmp_path / "p")
     assert spool.take() is None
     assert (spool.waiting, spool.counts.report().dropped) == (0, {"torn": 1})
-    spool.close()
 
 
 def test_skips_a_lock_that_cannot_be_opened(tmp_path: Path) -> None:

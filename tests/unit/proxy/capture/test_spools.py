@@ -31,24 +31,23 @@ def capture(producer: str, sequence: int) -> PreparedCapture:
 SIZE = len(encode(capture(PRODUCERS[0], 1)))
 
 
-def open_spools(root: Path, producer: str, captures: int) -> Spools:
-    """Open the spools of a process; the directory may hold so many captures."""
-    lock = make_folder(root, producer)
-    opened = Spools(
-        make_spool_settings(root, captures), Counts(producer, producer, datetime.now(UTC)), lock
-    )
-    opened.open()
-    return opened
-
-
-def make_spool_settings(root: Path, captures: int) -> ProxySettings:
-    return make_settings(
+def make_spools(root: Path, producer: str, captures: int) -> Spools:
+    """Make the spools of a process; the directory may hold so many captures."""
+    settings = make_settings(
         ProxySettings,
         proxy_upstream="http://up",
         proxy_spool="all",
         proxy_spool_directory=root,
         proxy_spool_bytes=captures * SIZE,
     )
+    lock = make_folder(root, producer)
+    return Spools(settings, Counts(producer, producer, datetime.now(UTC)), lock)
+
+
+def open_spools(root: Path, producer: str, captures: int) -> Spools:
+    opened = make_spools(root, producer, captures)
+    opened.open()
+    return opened
 
 
 def count_bytes(root: Path) -> int:
@@ -63,13 +62,17 @@ def fill(into: Spools, producer: str) -> int:
     return number
 
 
+def release_locks(of: Spools) -> None:
+    for folder in of._list_folders():
+        os.close(folder._lock_file)  # as the kernel does at its death
+
+
 @pytest.mark.parametrize("is_dead", [False, True])
 def test_the_limit_is_of_all_folders(tmp_path: Path, is_dead: bool) -> None:
     first = open_spools(tmp_path, PRODUCERS[0], 3)
     assert fill(first, PRODUCERS[0]) == 3
     if is_dead:
-        for folder in first._list_folders():
-            os.close(folder._lock_file)  # as the kernel does at its death
+        release_locks(first)
     second = open_spools(tmp_path, PRODUCERS[1], 5)
     assert fill(second, PRODUCERS[1]) == 2
     second.adopt()
@@ -91,19 +94,13 @@ def test_counts_a_folder_of_unknown_size_when_it_is_found(tmp_path: Path) -> Non
     """A power cut or an older version leaves such a folder."""
     first = open_spools(tmp_path, PRODUCERS[0], 3)
     assert fill(first, PRODUCERS[0]) == 3
-    for folder in first._list_folders():
-        os.close(folder._lock_file)
+    release_locks(first)
     (tmp_path / f"{PRODUCERS[0]}.lock").write_bytes(b"")
     second = open_spools(tmp_path, PRODUCERS[1], 5)
     second.adopt()
     assert fill(second, PRODUCERS[1]) == 2
     assert int((tmp_path / f"{PRODUCERS[0]}.lock").read_bytes()) == 3 * SIZE
     second.close()
-
-
-def release_locks(of: Spools) -> None:
-    for folder in of._list_folders():
-        os.close(folder._lock_file)  # as the kernel does at its death
 
 
 def test_a_folder_that_cannot_be_looked_through_stays_free(tmp_path: Path) -> None:
@@ -125,9 +122,8 @@ def test_a_folder_that_cannot_be_looked_through_stays_free(tmp_path: Path) -> No
 
 
 def test_without_its_folder_there_is_no_spool(tmp_path: Path) -> None:
-    lock = make_folder(tmp_path, PRODUCERS[0])
+    result = make_spools(tmp_path, PRODUCERS[0], 9)
     (tmp_path / PRODUCERS[0]).rmdir()
-    result = Spools(make_spool_settings(tmp_path, 9), Counts("p", "p", datetime.now(UTC)), lock)
     trouble = SPOOL_TROUBLE._value.get()
     result.open()
     assert not result.is_on

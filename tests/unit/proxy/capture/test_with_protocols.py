@@ -75,10 +75,7 @@ CASES = {
         orjson.dumps({"predictions": [detection(0.9)]}),
     ),
     "chariot": Case(
-        "/infer",
-        orjson.dumps({"input": BASE64, "parameters": {"metadata": TEXT}}),
-        JSON,
-        OUTPUT,
+        "/infer", orjson.dumps({"input": BASE64, "parameters": {"metadata": TEXT}}), JSON, OUTPUT
     ),
     "chariot raw": Case("/infer", IMAGE, PARAMETERS, OUTPUT),
 }

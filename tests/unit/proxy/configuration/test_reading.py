@@ -64,48 +64,45 @@ def test_a_model_without_an_upstream_goes_to_the_first() -> None:
 def test_the_first_entry_that_matches_counts(tmp_path: Path) -> None:
     result = _read(tmp_path, GOOD)
     rules = result.rules("detectors", "yolo11", "2")
-    assert (rules.model_id, rules.task_type, rules.sampling.key) == (
-        "traffic",
-        "object_detection",
-        "camera",
-    )
+    assert (rules.model_id, rules.task_type) == ("traffic", "object_detection")
+    assert rules.sampling.key == "camera"
     assert rules.metadata_headers == ("x-camera",)
     assert result.rules("detectors", "yolo11", "3").model_id is None
     assert not result.rules("detectors", "m-aBc", None).capture
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("upstreams: [", "line 1: expected the node content"),
-        ("", "upstreams"),
-        ("- 1", "line 1"),
-        ("upstreams: []", "line 1: upstreams: Tuple should have at least 1 item"),
-        ("upstreams:\n  - name: a\n    url: ftp://x", "line 3: upstreams[0].url: expected http"),
-        (
-            "upstreams:\n  - name: a\n    uri: http://x",
-            "line 3: upstreams[0].uri: there is no such",
-        ),
-        ("upstreams:\n  - name: a\n    uri: http://x", "the nearest are url"),
-        ("upstreams:\n  - name: a", "line 2: upstreams[0]: it has neither url nor grpc"),
-        ("upstreams:\n  - {name: a, grpc: x}", "expected host:port"),
-        ("upstreams:\n  - {name: a, url: 'http://me:pw@x'}", "a name or password in it"),
-        ("upstreams:\n  - {name: a, url: http://x}\n  - {name: a, url: http://x}", "two upstreams"),
-        ("upstreams:\n  - name: a\n    name: b", "line 3: 'name' is there twice"),
-        (
-            "upstreams:\n  - name: a\n    url: http://x\n    protocols: [v2, v3]",
-            "line 4: upstreams[0].protocols[1]: there is no protocol 'v3'; known are openai, v2",
-        ),
-        (GOOD + "    upstream: chatt\n", "there is no upstream 'chatt'; known are chat, detectors"),
-        (GOOD + "    task_type: dogs\n", "there is no task type 'dogs'"),
-        (GOOD + "    sampling: {share: 2}\n", "models[1].sampling.share"),
-        (GOOD + "    redactions: [{what: header}]\n", "everything else needs one"),
-    ],
-)
-def test_a_mistake_is_named_with_its_line(tmp_path: Path, text: str, sentence: str) -> None:
-    with pytest.raises(WrongConfiguration, match=r"proxy\.yaml") as wrong:
-        _read(tmp_path, text)
-    assert sentence in str(wrong.value)
+MISTAKES = [
+    ("upstreams: [", "line 1: expected the node content"),
+    ("", "upstreams"),
+    ("- 1", "line 1"),
+    ("upstreams: []", "line 1: upstreams: Tuple should have at least 1 item"),
+    ("upstreams:\n  - name: a\n    url: ftp://x", "line 3: upstreams[0].url: expected http"),
+    (
+        "upstreams:\n  - name: a\n    uri: http://x",
+        "line 3: upstreams[0].uri: there is no such",
+    ),
+    ("upstreams:\n  - name: a\n    uri: http://x", "the nearest are url"),
+    ("upstreams:\n  - name: a", "line 2: upstreams[0]: it has neither url nor grpc"),
+    ("upstreams:\n  - {name: a, grpc: x}", "expected host:port"),
+    ("upstreams:\n  - {name: a, url: 'http://me:pw@x'}", "a name or password in it"),
+    ("upstreams:\n  - {name: a, url: http://x}\n  - {name: a, url: http://x}", "two upstreams"),
+    ("upstreams:\n  - name: a\n    name: b", "line 3: 'name' is there twice"),
+    (
+        "upstreams:\n  - name: a\n    url: http://x\n    protocols: [v2, v3]",
+        "line 4: upstreams[0].protocols[1]: there is no protocol 'v3'; known are openai, v2",
+    ),
+    (GOOD + "    upstream: chatt\n", "there is no upstream 'chatt'; known are chat, detectors"),
+    (GOOD + "    task_type: dogs\n", "there is no task type 'dogs'"),
+    (GOOD + "    sampling: {share: 2}\n", "models[1].sampling.share"),
+    (GOOD + "    redactions: [{what: header}]\n", "everything else needs one"),
+]
+
+
+def test_a_mistake_is_named_with_its_line(tmp_path: Path) -> None:
+    for text, sentence in MISTAKES:
+        with pytest.raises(WrongConfiguration, match=r"proxy\.yaml") as wrong:
+            _read(tmp_path, text)
+        assert sentence in str(wrong.value), text
 
 
 def test_reports_a_missing_file(tmp_path: Path) -> None:

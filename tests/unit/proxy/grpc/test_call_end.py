@@ -30,21 +30,16 @@ class Ends:
         self.ended_with = ended_with
 
 
-@pytest.mark.parametrize(
-    ("remaining", "ended_with"),
-    [
+def test_a_caller_is_gone_by_its_deadline_or_of_its_own() -> None:
+    for remaining, ended_with in (
         (0.0, (4, "the caller's deadline passed")),
         (-0.1, (4, "the caller's deadline passed")),
         (0.1, (1, "the caller was gone before the answer's end")),
         (None, (1, "the caller was gone before the answer's end")),
-    ],
-)
-def test_a_caller_is_gone_by_its_deadline_or_of_its_own(
-    remaining: float | None, ended_with: tuple[int, str]
-) -> None:
-    ends = Ends()
-    record_cut_off(cast(Context, Caller(remaining)), cast(CapturedCall, ends))
-    assert ends.ended_with == ended_with
+    ):
+        ends = Ends()
+        record_cut_off(cast(Context, Caller(remaining)), cast(CapturedCall, ends))
+        assert ends.ended_with == ended_with, remaining
 
 
 class Failed:

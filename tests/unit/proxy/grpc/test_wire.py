@@ -1,6 +1,5 @@
 """Names are found in a message as its parser would find them, whatever else is in it."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,26 +48,23 @@ def test_a_message_that_is_cut_or_changed_anywhere(data: st.DataObject, noise: b
         assert all(isinstance(text, str) for text in result.values())
 
 
-@pytest.mark.parametrize(
-    ("written", "expected"),
-    [
-        pytest.param(b"", {}, id="empty"),
-        pytest.param(b"\x0a\x01a\x0a\x01b", {1: "b"}, id="the last of a field that repeats"),
-        pytest.param(b"\x12\x01v\x0a\x01m", {1: "m", 2: "v"}, id="in any order"),
-        pytest.param(b"\x0a\x00", {}, id="an empty text"),
-        pytest.param(b"\x0a\x02\xff\xfe", {}, id="no text"),
-        pytest.param(b"\x0a\x05ab", {}, id="broken off"),
-        pytest.param(b"\x0a\x01a\x12\x7f", {1: "a"}, id="broken off later"),
-        pytest.param(b"\x0a" + b"\xff" * 20, {}, id="an endless length"),
-        pytest.param(b"\x0a" + b"\xff" * 9 + b"\x01", {}, id="a length of 64 bits"),
-        pytest.param(b"\x08\x96\x01\x0a\x01a", {1: "a"}, id="a number under the same field"),
-        pytest.param(b"\x49" + b"\0" * 8 + b"\x0a\x01a", {1: "a"}, id="behind eight bytes"),
-        pytest.param(b"\x4d" + b"\0" * 4 + b"\x0a\x01a", {1: "a"}, id="behind four bytes"),
-        pytest.param(b"\x0b\x0a\x01a", {}, id="a group"),
-    ],
-)
-def test_the_wire(written: bytes, expected: dict[int, str]) -> None:
-    assert read_texts(written, {1, 2}) == expected
+def test_the_wire() -> None:
+    for case, written, expected in (
+        ("empty", b"", {}),
+        ("the last of a field that repeats", b"\x0a\x01a\x0a\x01b", {1: "b"}),
+        ("in any order", b"\x12\x01v\x0a\x01m", {1: "m", 2: "v"}),
+        ("an empty text", b"\x0a\x00", {}),
+        ("no text", b"\x0a\x02\xff\xfe", {}),
+        ("broken off", b"\x0a\x05ab", {}),
+        ("broken off later", b"\x0a\x01a\x12\x7f", {1: "a"}),
+        ("an endless length", b"\x0a" + b"\xff" * 20, {}),
+        ("a length of 64 bits", b"\x0a" + b"\xff" * 9 + b"\x01", {}),
+        ("a number under the same field", b"\x08\x96\x01\x0a\x01a", {1: "a"}),
+        ("behind eight bytes", b"\x49" + b"\0" * 8 + b"\x0a\x01a", {1: "a"}),
+        ("behind four bytes", b"\x4d" + b"\0" * 4 + b"\x0a\x01a", {1: "a"}),
+        ("a group", b"\x0b\x0a\x01a", {}),
+    ):
+        assert read_texts(written, {1, 2}) == expected, case
 
 
 def test_a_message_of_very_many_fields_is_looked_at_for_so_long() -> None:
@@ -77,9 +73,8 @@ def test_a_message_of_very_many_fields_is_looked_at_for_so_long() -> None:
     assert read_names(INFER, many + b"\x0a\x01a") == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("path", "request_name", "field"),
-    [
+def test_each_method_names_its_model() -> None:
+    for path, request_name, field in (
         ("/inference.GRPCInferenceService/ModelReady", "ModelReadyRequest", "name"),
         ("/inference.GRPCInferenceService/ModelMetadata", "ModelMetadataRequest", "name"),
         ("/inference.GRPCInferenceService/ModelStreamInfer", "ModelInferRequest", "model_name"),
@@ -93,8 +88,6 @@ def test_a_message_of_very_many_fields_is_looked_at_for_so_long() -> None:
             "RepositoryModelLoadRequest",
             "model_name",
         ),
-    ],
-)
-def test_each_method_names_its_model(path: str, request_name: str, field: str) -> None:
-    written = message(f"inference.{request_name}")(**{field: "m"}).SerializeToString()
-    assert read_names(METHODS[path], written) == ("m", None)
+    ):
+        written = message(f"inference.{request_name}")(**{field: "m"}).SerializeToString()
+        assert read_names(METHODS[path], written) == ("m", None)

@@ -17,7 +17,7 @@ NAMES = ("Status", "Run", "Shutdown")
 
 @dataclass
 class Omi:
-    """Counts the bytes of `input.txt`; `bad` fails as an item, `late` takes a second."""
+    """Counts the bytes of `input.txt`; `bad` fails as an item, `late` never ends."""
 
     batch_size: int = 2
     run: str = "60s"
@@ -56,7 +56,7 @@ class Omi:
             return message("RunResponse")(status_code=422, message=self.refuses)
         contents = [b"".join(item.input.values()) for item in request.inputs]
         if b"late" in contents:
-            await asyncio.sleep(1)
+            await asyncio.sleep(600)
         outputs = [_make_item(content, request.explain, self.result) for content in contents]
         code = 200 if any(output["success"] for output in outputs) else 422
         return message("RunResponse")(status_code=code, outputs=outputs, message="no item is good")
@@ -85,12 +85,10 @@ async def served(omi: Omi) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def open_bridge(omi: Omi) -> AsyncIterator[Bridge]:
-    async with (
-        served(omi) as target,
-        grpc.aio.insecure_channel(target) as channel,
-        Bridge(Container(channel)) as bridge,
-    ):
-        yield bridge
+    async with served(omi) as target, grpc.aio.insecure_channel(target) as channel:
+        await channel.channel_ready()  # a probe has nothing to wait for
+        async with Bridge(Container(channel)) as bridge:
+            yield bridge
 
 
 def _make_method(omi: Omi, name: str) -> Any:

@@ -1,14 +1,11 @@
 """Reading a Status, also one that says little."""
 
-import pytest
-
 from inference_store.grpc_messages import message
 from inference_store.proxy.omi_bridge.container_status import parse_seconds, read_status
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
+def test_durations_as_containers_write_them() -> None:
+    for text, seconds in (
         ("60s", 60.0),
         ("1.5m", 90.0),
         ("500ms", 0.5),
@@ -20,10 +17,8 @@ from inference_store.proxy.omi_bridge.container_status import parse_seconds, rea
         ("0s", None),
         ("soon", None),
         ("-3s", None),
-    ],
-)
-def test_durations_as_containers_write_them(text: str, seconds: float | None) -> None:
-    assert parse_seconds(text) == seconds
+    ):
+        assert parse_seconds(text) == seconds
 
 
 def test_an_empty_status_is_a_model_of_one_item_at_a_time() -> None:

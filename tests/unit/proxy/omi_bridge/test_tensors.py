@@ -1,14 +1,12 @@
 """Whatever is asked: items of files, or a sentence that says what to send."""
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_store.proxy.omi_bridge.container_status import ContainerStatus, File
 from inference_store.proxy.omi_bridge.tensors import InputsNotFiles, read_items
 from inference_store.proxy.protocols.v2.tensors import InferRequest, Tensor
 
-# Other work on the machine must not fail a test.
-_UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 _NAME = st.sampled_from(["a", "b", "c"])
 _DATA = st.sampled_from(
     [b'["x"]', b'["x", "aGk="]', b"[]", b"[1]", b'[["x"], ["y"]]', b"null", b'["\\ud800"]', b"{}"]
@@ -32,7 +30,6 @@ _ABOUT = st.lists(_FILE, max_size=2, unique_by=lambda file: file.name).map(
 )
 
 
-@_UNHURRIED
 @given(st.lists(_TENSOR, max_size=3), _ABOUT)
 def test_items_or_a_sentence(tensors: list[Tensor], about: ContainerStatus) -> None:
     try:

@@ -1,5 +1,6 @@
 """Exchanges as tests write them, and what the ingester would read of the answers."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,6 +10,10 @@ from inference_store.inference.metadata import read_metadata
 from inference_store.inference.task_types import Prediction, read_predictions, task_type_of
 from inference_store.proxy.exchange import Body, Exchange, Headers
 from inference_store.proxy.protocols import PROTOCOLS, Call, Model, Reading, recognise_call
+
+PIXEL = b"\x89PNG\r\n\x1a\n pixel"
+RECEIVED_AT = datetime(2026, 11, 1, tzinfo=UTC)
+JSON: Headers = (("content-type", "application/json"),)
 
 
 def make_body(raw: bytes, *, whole: bool = True, size: int | None = None) -> Body:
@@ -21,21 +26,34 @@ def make_exchange(
     response: Any = None,
     *,
     status: int | None = 200,
-    sent: Headers = (("content-type", "application/json"),),
-    answered: Headers = (("content-type", "application/json"),),
-    method: str = "POST",
+    sent: Headers = JSON,
+    answered: Headers = JSON,
 ) -> Exchange:
     """Make an exchange. All but bytes is written as JSON; without a response no answer came."""
     return Exchange(
         transport="rest",
-        method=method,
+        method="POST",
         path=path,
         request_headers=sent,
         request=make_body(_encode(request)),
         response_headers=answered,
         response=make_body(_encode(response)),
         http_status=status,
-        received_at=datetime.now(UTC),
+        received_at=RECEIVED_AT,
+    )
+
+
+def make_grpc_exchange(
+    path: str, requests: Sequence[bytes], responses: Sequence[bytes], code: int = 0
+) -> Exchange:
+    return Exchange(
+        transport="grpc",
+        method=path,
+        path=path,
+        request=Body(parts=requests, size=sum(map(len, requests))),
+        response=Body(parts=responses, size=sum(map(len, responses))),
+        grpc_code=code,
+        received_at=RECEIVED_AT,
     )
 
 
@@ -47,10 +65,21 @@ def read(sample: Exchange, **model: Any) -> Reading:
     return call.protocol.read(sample, call, Model(**model))
 
 
+def read_call(
+    path: str, request: Any, response: Any = None, *, task_type: str | None = None, **more: Any
+) -> Reading:
+    """Read the exchange of a call. `more`: as for `make_exchange`."""
+    return read(make_exchange(path, request, response, **more), task_type=task_type)
+
+
 def read_by(name: str, sample: Exchange, **model: Any) -> Reading:
     protocol = PROTOCOLS[name]
     call = protocol.recognise(protocol, sample.method, sample.path) or Call(protocol, "infer")
     return protocol.read(sample, call, Model(**model))
+
+
+def list_data(reading: Reading) -> list[bytes | None]:
+    return [inference.data for inference in reading.inferences]
 
 
 def list_predictions(response: bytes | None, task_type: str | None) -> list[Prediction]:
@@ -59,6 +88,14 @@ def list_predictions(response: bytes | None, task_type: str | None) -> list[Pred
     assert result.problem is None, result.problem
     assert result.items is not None
     return list(result.items)
+
+
+def list_texts(reading: Reading) -> list[list[str | None]]:
+    """Return the predicted texts of each inference."""
+    return [
+        [row.text for row in list_predictions(inference.response, reading.task_type)]
+        for inference in reading.inferences
+    ]
 
 
 def read_envelope(envelopes: Any) -> dict[str, Any]:

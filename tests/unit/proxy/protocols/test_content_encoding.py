@@ -1,4 +1,4 @@
-"""Content codings, undone under a bound and done again."""
+"""Content codings, undone under a bound and done again; and server-sent events."""
 
 import gzip
 import zlib
@@ -13,6 +13,7 @@ from inference_store.proxy.protocols.content_encoding import (
     encode,
     list_codings,
 )
+from inference_store.proxy.protocols.event_stream import events, is_event_stream
 
 GZIP = [("content-encoding", "gzip")]
 
@@ -51,3 +52,21 @@ def test_any_bytes_are_decoded_or_refused(content: bytes, name: str) -> None:
 def test_encoding_is_the_same_each_time() -> None:
     assert encode(b"a", GZIP) == encode(b"a", GZIP)
     assert zlib.decompress(encode(b"a", [("content-encoding", "deflate")])) == b"a"
+
+
+def test_the_data_of_each() -> None:
+    for body, expected in (
+        (b"", []),
+        (b"data: a\n\ndata: b\n\n", [b"a", b"b"]),
+        (b"\xef\xbb\xbfdata:a\r\n\r\ndata:  b\r\rdata: c", [b"a", b" b", b"c"]),
+        (b"data: a\ndata: b\n\n", [b"a\nb"]),
+        (b": ping\n\nevent: done\nid: 1\n\nretry: 3\n", []),
+        (b"event: x\ndata\n\ndata:\n\ndata: a\n\n", [b"a"]),
+    ):
+        assert events(body) == expected
+
+
+def test_recognises_an_event_stream() -> None:
+    assert is_event_stream([("content-type", "Text/Event-Stream; charset=utf-8")], b"")
+    assert is_event_stream([], b"data: {}")
+    assert not is_event_stream([("content-type", "application/json")], b"{}")

@@ -2,25 +2,25 @@
 
 from typing import Any
 
-import pytest
-
 from inference_store.inference.events import CAPTURE_PROBLEMS
 from inference_store.proxy.exchange import Body
 from inference_store.proxy.protocols import PROTOCOLS, Call, Model
 from inference_store.proxy.protocols.problems import Problem, join_problems, list_gaps
 from tests.exchanges import exchange
 
+from .exchanged import list_data, make_body, read_call
+
 REST = ("v2", "chariot-v2", "kserve-v1", "openai")
 GRPC = ("v2-grpc", "omi")
+OVER, BROKEN_OFF = Body(size=100, whole=False), make_body(b'{"inputs": [', whole=False)
+BROTLI = [("content-encoding", "br"), ("content-type", "application/json")]
 
 
-def make_body(content: bytes, **changes: Any) -> Body:
-    return Body(**{"parts": (content,) if content else (), "size": len(content), **changes})
-
-
-def find_reasons(name: str, **changes: Any) -> set[str]:
+def find_reasons(name: str, body: Body, answer: Body | None = None, **changes: Any) -> set[str]:
+    """Find the reasons of a call whose request and answer are like this body."""
     protocol = PROTOCOLS[name]
-    sample = exchange(b"", b"", transport=protocol.transport, **changes)
+    bodies = {"request": body, "response": answer or body}
+    sample = exchange(b"", b"", transport=protocol.transport, **bodies, **changes)
     reading = protocol.read(sample, Call(protocol, "infer"), Model()).problem
     reasons = set() if reading is None else {f"{side}_{kind}" for side, kind in reading.reasons}
     assert bool(reading) == bool(reasons)
@@ -28,51 +28,41 @@ def find_reasons(name: str, **changes: Any) -> set[str]:
     return reasons
 
 
-@pytest.mark.parametrize("name", REST)
-def test_bodies_that_are_no_json(name: str) -> None:
-    result = find_reasons(
-        name, request=make_body(b'{"inputs": '), response=make_body(b'{"outputs": ')
-    )
-    assert result >= {"request_not_json", "response_not_json"}
+def make_reasons(kind: str) -> set[str]:
+    return {f"request_{kind}", f"response_{kind}"}
 
 
-@pytest.mark.parametrize("name", GRPC)
-def test_messages_of_another_protocol(name: str) -> None:
-    result = find_reasons(name, request=make_body(b"\xff"), response=make_body(b"\xff"))
-    assert result == {"request_unreadable", "response_unreadable"}
+def test_every_protocol_has_the_same_reasons() -> None:
+    for name in REST:
+        assert find_reasons(name, make_body(b'{"inputs": ')) >= make_reasons("not_json"), name
+        coded = find_reasons(
+            name, make_body(b"\x8b"), request_headers=BROTLI, response_headers=BROTLI
+        )
+        assert coded == make_reasons("unreadable"), name
+    for name in GRPC:
+        assert find_reasons(name, make_body(b"\xff")) == make_reasons("unreadable"), name
+    for name in (*REST, *GRPC):
+        assert find_reasons(name, OVER) >= make_reasons("over_cap"), name
+        assert find_reasons(name, BROKEN_OFF) >= make_reasons("broken_off"), name
 
 
-@pytest.mark.parametrize("name", [*REST, *GRPC])
-def test_bodies_over_a_cap(name: str) -> None:
-    over = Body(size=100, whole=False)
-    assert find_reasons(name, request=over, response=over) >= {
-        "request_over_cap",
-        "response_over_cap",
-    }
+UNREADABLE = {
+    "/v1/chat/completions": (b"{", b"[]", b"", b'{"model": "m"}', b'{"messages": 3}'),
+    "/v1/models/m:predict": (b"", b"{", b'{"inputs": [1]}', b"[1]"),
+    "/infer": (b"", b"{", b"{}", b"[1]", b'{"input": null}'),
+}
 
 
-@pytest.mark.parametrize("name", [*REST, *GRPC])
-def test_bodies_that_broke_off(name: str) -> None:
-    half = make_body(b'{"inputs": [', whole=False)
-    result = find_reasons(name, request=half, response=half)
-    assert result >= {"request_broken_off", "response_broken_off"}
-
-
-@pytest.mark.parametrize("name", REST)
-def test_codings_that_are_not_read(name: str) -> None:
-    coding = [("content-encoding", "br"), ("content-type", "application/json")]
-    result = find_reasons(
-        name,
-        request=make_body(b"\x8b"),
-        request_headers=coding,
-        response=make_body(b"\x8b"),
-        response_headers=coding,
-    )
-    assert result == {"request_unreadable", "response_unreadable"}
+def test_a_request_that_cannot_be_read_is_kept_whole() -> None:
+    for path, requests in UNREADABLE.items():
+        for request in requests:
+            reading = read_call(path, request, {"predictions": [1, 2]})
+            assert list_data(reading) == [request], path
+            assert reading.problem, path
 
 
 def test_a_request_without_input() -> None:
-    assert find_reasons("v2", request=make_body(b'{"inputs": []}')) == {"request_no_input"}
+    assert find_reasons("v2", make_body(b'{"inputs": []}'), Body()) == {"request_no_input"}
 
 
 def test_a_call_without_any_answer_lacks_nothing() -> None:

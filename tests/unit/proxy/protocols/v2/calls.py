@@ -2,44 +2,41 @@
 
 import json
 import struct
-from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
-from inference_store.proxy.exchange import Body, Exchange, Headers
+from inference_store.proxy.exchange import Exchange, Headers
 from inference_store.proxy.protocols.protocol import Call, Model, Reading
 from inference_store.proxy.protocols.v2 import V2_REST
 from inference_store.proxy.protocols.v2.documents import Document, request_of, response_of
 from inference_store.proxy.protocols.v2.tensors import InferRequest, InferResponse
+from tests.unit.proxy.protocols import exchanged
 
 JPEG = b"\xff\xd8\xff\xe0 a photograph \xff\xd9"
 PNG = b"\x89PNG\r\n\x1a\n a drawing"
 VISION = Model(task_type="OBJECT_DETECTION")
+Content: TypeAlias = bytes | dict[str, Any] | list[Any]
 
 
-def encode_body(content: bytes | dict[str, Any] | list[Any]) -> bytes:
+def encode_body(content: Content) -> bytes:
     return content if isinstance(content, bytes) else json.dumps(content).encode()
 
 
 def make_exchange(
-    request: bytes | dict[str, Any] | list[Any],
-    response: bytes | dict[str, Any] | list[Any] = b"",
+    request: Content,
+    response: Content = b"",
     *,
     path: str = "/v2/models/m/infer",
     request_headers: Headers = (),
     response_headers: Headers = (),
     status: int = 200,
 ) -> Exchange:
-    request_bytes, response_bytes = encode_body(request), encode_body(response)
-    return Exchange(
-        transport="rest",
-        method="POST",
-        path=path,
-        request_headers=request_headers,
-        request=Body(parts=[request_bytes], size=len(request_bytes)),
-        response_headers=response_headers,
-        response=Body(parts=[response_bytes], size=len(response_bytes)),
-        http_status=status,
-        received_at=datetime(2026, 11, 1, tzinfo=UTC),
+    return exchanged.make_exchange(
+        path,
+        encode_body(request),
+        encode_body(response),
+        sent=request_headers,
+        answered=response_headers,
+        status=status,
     )
 
 
@@ -61,9 +58,18 @@ def parse_response(document: dict[str, Any]) -> InferResponse:
     return response_of(Document(encode_body(document)))
 
 
+def make_tensor(datatype: str, shape: list[int], *, name: str = "x", **more: Any) -> dict[str, Any]:
+    return {"name": name, "shape": shape, "datatype": datatype, **more}
+
+
 def make_text_tensor(*data: Any, name: str = "x", **more: Any) -> dict[str, Any]:
     """Make a BYTES tensor."""
     return {"name": name, "shape": [len(data)], "datatype": "BYTES", "data": list(data), **more}
+
+
+def make_lengths(head: bytes) -> Headers:
+    """Make the header of binary tensors behind this JSON."""
+    return [("inference-header-content-length", str(len(head)))]
 
 
 def prefix_lengths(*elements: bytes) -> bytes:

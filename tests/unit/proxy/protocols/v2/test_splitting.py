@@ -2,10 +2,7 @@
 
 import json
 from base64 import b64encode
-from dataclasses import dataclass
-from typing import Any
-
-import pytest
+from typing import Any, NamedTuple
 
 from inference_store.proxy.protocols.protocol import Model
 from inference_store.proxy.protocols.v2.splitting import MOST_INFERENCES, Split, split
@@ -15,6 +12,7 @@ from .calls import (
     JPEG,
     PNG,
     VISION,
+    make_tensor,
     make_text_tensor,
     parse_request,
     parse_response,
@@ -28,14 +26,15 @@ BATCHED = Model(task_type="object_detection", batched=True)
 TABLE = Model(task_type="tabular", batched=True)
 
 
-def make_number_tensor(
-    data: Any, shape: list[int], name: str = "x", datatype: str = "FP32"
-) -> dict[str, Any]:
-    return {"name": name, "shape": shape, "datatype": datatype, "data": data}
+def numbers(data: Any, *shape: int, name: str = "x") -> dict[str, Any]:
+    return make_tensor("FP32", list(shape), name=name, data=data)
 
 
-@dataclass
-class Case:
+def texts(*data: Any, **more: Any) -> dict[str, Any]:
+    return make_text_tensor(*data, **more)
+
+
+class Case(NamedTuple):
     """`expected`: of each inference the texts of its inputs' and outputs' data."""
 
     model: Model
@@ -46,42 +45,36 @@ class Case:
 
 TABLE_OF_CASES = {
     "vision: one image": Case(
-        VISION,
-        [make_text_tensor("a")],
-        [make_text_tensor(CAT, DOG)],
-        [(['["a"]'], [json.dumps([CAT, DOG])])],
+        VISION, [texts("a")], [texts(CAT, DOG)], [(['["a"]'], [json.dumps([CAT, DOG])])]
     ),
     "vision: one image, tensors of it": Case(
         VISION,
-        [make_text_tensor("a")],
-        [
-            make_number_tensor([[1, 2, 3, 4]], [1, 4], "boxes"),
-            make_number_tensor([1], [1], "scores"),
-        ],
+        [texts("a")],
+        [numbers([[1, 2, 3, 4]], 1, 4, name="boxes"), numbers([1], 1, name="scores")],
         [(['["a"]'], ["[[1, 2, 3, 4]]", "[1]"])],
     ),
     "vision: many inputs, one output each": Case(
         VISION,
-        [make_text_tensor("a"), make_text_tensor("b")],
-        [make_text_tensor("A"), make_text_tensor("B")],
+        [texts("a"), texts("b")],
+        [texts("A"), texts("B")],
         [(['["a"]'], ['["A"]']), (['["b"]'], ['["B"]'])],
     ),
     "vision: outputs in another order, by name": Case(
         VISION,
-        [make_text_tensor("a", name="one"), make_text_tensor("b", name="two")],
-        [make_text_tensor("B", name="two"), make_text_tensor("A", name="one")],
+        [texts("a", name="one"), texts("b", name="two")],
+        [texts("B", name="two"), texts("A", name="one")],
         [(['["a"]'], ['["A"]']), (['["b"]'], ['["B"]'])],
     ),
     "vision: many inputs, tensors along the first dimension": Case(
         VISION,
-        [make_text_tensor("a", name="one"), make_text_tensor("b", name="two")],
-        [make_number_tensor([1, 2, 3, 4], [2, 2])],
+        [texts("a", name="one"), texts("b", name="two")],
+        [numbers([1, 2, 3, 4], 2, 2)],
         [(['["a"]'], ["[1, 2]"]), (['["b"]'], ["[3, 4]"])],
     ),
     "vision: one input of many elements": Case(
         VISION,
-        [make_text_tensor("a", "b", shape=[480, 640, 3])],
-        [make_text_tensor([CAT], [DOG])],
+        [texts("a", "b", shape=[480, 640, 3])],
+        [texts([CAT], [DOG])],
         [
             (['["a"]'], ['[[{"label": "cat", "score": 0.7}]]']),
             (['["b"]'], ['[[{"label": "dog", "score": 0.2}]]']),
@@ -89,95 +82,86 @@ TABLE_OF_CASES = {
     ),
     "vision: one input of many elements, as many tensors": Case(
         VISION,
-        [make_text_tensor("a", "b")],
-        [
-            make_number_tensor([[1], [2]], [2, 1], "boxes"),
-            make_number_tensor([5, 6], [2], "scores"),
-        ],
+        [texts("a", "b")],
+        [numbers([[1], [2]], 2, 1, name="boxes"), numbers([5, 6], 2, name="scores")],
         [(['["a"]'], ["[[1]]", "[5]"]), (['["b"]'], ["[[2]]", "[6]"])],
     ),
     "vision: nested elements": Case(
         VISION,
-        [make_text_tensor(["a", "b"])],
-        [make_text_tensor("A", "B")],
+        [texts(["a", "b"])],
+        [texts("A", "B")],
         [(['["a"]'], ['["A"]']), (['["b"]'], ['["B"]'])],
     ),
     "vision: an image and a threshold are one": Case(
         VISION,
-        [make_text_tensor("a"), make_number_tensor([0.5], [1], "threshold")],
-        [make_number_tensor([1], [1], "boxes"), make_number_tensor([1], [1], "scores")],
+        [texts("a"), numbers([0.5], 1, name="threshold")],
+        [numbers([1], 1, name="boxes"), numbers([1], 1, name="scores")],
         [(['["a"]', "[0.5]"], ["[1]", "[1]"])],
     ),
     "batched: nested, whatever the shape says": Case(
         BATCHED,
-        [make_number_tensor([[1, 2], [3, 4]], [9])],
-        [make_number_tensor([[5], [6]], [2, 1])],
+        [numbers([[1, 2], [3, 4]], 9)],
+        [numbers([[5], [6]], 2, 1)],
         [(["[[1, 2]]"], ["[[5]]"]), (["[[3, 4]]"], ["[[6]]"])],
     ),
     "batched: flat, by the shape": Case(
         TABLE,
-        [make_number_tensor([1, 2, 3, 4], [2, 2])],
-        [make_number_tensor([5, 6], [2])],
+        [numbers([1, 2, 3, 4], 2, 2)],
+        [numbers([5, 6], 2)],
         [(["[1, 2]"], ["[5]"]), (["[3, 4]"], ["[6]"])],
     ),
     "batched: flat, a dimension that varies": Case(
         TABLE,
-        [make_number_tensor([1, 2, 3, 4], [-1, 2])],
-        [make_number_tensor([5, 6], [2])],
+        [numbers([1, 2, 3, 4], -1, 2)],
+        [numbers([5, 6], 2)],
         [(["[1, 2]"], ["[5]"]), (["[3, 4]"], ["[6]"])],
     ),
     "batched: several columns": Case(
         TABLE,
-        [make_number_tensor([1, 2], [2], "age"), make_number_tensor([3, 4], [2, 1], "size")],
-        [make_number_tensor([5, 6], [2], "price"), make_number_tensor([[7], [8]], [2, 1], "risk")],
+        [numbers([1, 2], 2, name="age"), numbers([3, 4], 2, 1, name="size")],
+        [numbers([5, 6], 2, name="price"), numbers([[7], [8]], 2, 1, name="risk")],
         [(["[1]", "[3]"], ["[5]", "[[7]]"]), (["[2]", "[4]"], ["[6]", "[[8]]"])],
     ),
     "batched: one": Case(
-        BATCHED,
-        [make_number_tensor([[1, 2]], [1, 2])],
-        [make_number_tensor([5, 6], [2])],
-        [(["[[1, 2]]"], ["[5, 6]"])],
+        BATCHED, [numbers([[1, 2]], 1, 2)], [numbers([5, 6], 2)], [(["[[1, 2]]"], ["[5, 6]"])]
     ),
     "batched: columns of unlike lengths are one": Case(
         TABLE,
-        [make_number_tensor([1, 2], [2], "age"), make_number_tensor([3], [1], "size")],
-        [make_number_tensor([5, 6], [2])],
+        [numbers([1, 2], 2, name="age"), numbers([3], 1, name="size")],
+        [numbers([5, 6], 2)],
         [(["[1, 2]", "[3]"], ["[5, 6]"])],
     ),
     "batched: a shape that lies is one": Case(
-        TABLE,
-        [make_number_tensor([1, 2, 3], [2, 2])],
-        [make_number_tensor([5, 6], [2])],
-        [(["[1, 2, 3]"], ["[5, 6]"])],
+        TABLE, [numbers([1, 2, 3], 2, 2)], [numbers([5, 6], 2)], [(["[1, 2, 3]"], ["[5, 6]"])]
     ),
     "text: named arguments are one": Case(
         TEXT,
-        [make_text_tensor("a", name="args"), make_text_tensor("b", name="prefix")],
-        [make_text_tensor("A"), make_text_tensor("B")],
+        [texts("a", name="args"), texts("b", name="prefix")],
+        [texts("A"), texts("B")],
         [(['["a"]', '["b"]'], ['["A"]', '["B"]'])],
     ),
     "unknown: images, one output each": Case(
         UNKNOWN,
-        [make_text_tensor(IMAGE), make_text_tensor(DRAWING)],
-        [make_text_tensor("A"), make_text_tensor("B")],
+        [texts(IMAGE), texts(DRAWING)],
+        [texts("A"), texts("B")],
         [([f'["{IMAGE}"]'], ['["A"]']), ([f'["{DRAWING}"]'], ['["B"]'])],
     ),
     "unknown: texts are one": Case(
         UNKNOWN,
-        [make_text_tensor("a"), make_text_tensor("b")],
-        [make_text_tensor("A"), make_text_tensor("B")],
+        [texts("a"), texts("b")],
+        [texts("A"), texts("B")],
         [(['["a"]', '["b"]'], ['["A"]', '["B"]'])],
     ),
     "unknown: images and another number of outputs are one": Case(
         UNKNOWN,
-        [make_text_tensor(IMAGE), make_text_tensor(IMAGE)],
-        [make_text_tensor("A")],
+        [texts(IMAGE), texts(IMAGE)],
+        [texts("A")],
         [([f'["{IMAGE}"]', f'["{IMAGE}"]'], ['["A"]'])],
     ),
     "unknown: an input of two images is one": Case(
         UNKNOWN,
-        [make_text_tensor(IMAGE, IMAGE)],
-        [make_text_tensor("A", "B")],
+        [texts(IMAGE, IMAGE)],
+        [texts("A", "B")],
         [([f'["{IMAGE}", "{IMAGE}"]'], ['["A", "B"]'])],
     ),
 }
@@ -193,79 +177,65 @@ def describe(division: Split) -> list[tuple[list[str], list[str]]]:
     ]
 
 
-@pytest.mark.parametrize("case", TABLE_OF_CASES.values(), ids=TABLE_OF_CASES)
-def test_the_table(case: Case) -> None:
-    request, response = (
-        parse_request({"inputs": case.inputs}),
-        parse_response({"outputs": case.outputs}),
-    )
-    divided = split(request, response, case.model)
-    assert divided.problem is None
-    assert describe(divided) == case.expected
+def test_the_table() -> None:
+    for name, case in TABLE_OF_CASES.items():
+        request = parse_request({"inputs": case.inputs})
+        divided = split(request, parse_response({"outputs": case.outputs}), case.model)
+        assert divided.problem is None, name
+        assert describe(divided) == case.expected, name
 
 
-@pytest.mark.parametrize(
-    "outputs", [[], [make_text_tensor("A", "B", "C")], [make_text_tensor("A")] * 3]
-)
-def test_outputs_that_do_not_match_keep_the_request_whole(outputs: list[dict[str, Any]]) -> None:
-    request = parse_request({"inputs": [make_text_tensor("a"), make_text_tensor("b")]})
-    divided = split(request, parse_response({"outputs": outputs}), VISION)
-    assert [list(share.inputs) for share in divided.shares] == [request.inputs]
-    assert divided.problem is not None
-    assert "do not match" in divided.problem
+def test_outputs_that_do_not_match_keep_the_request_whole() -> None:
+    request = parse_request({"inputs": [texts("a"), texts("b")]})
+    for outputs in ([], [texts("A", "B", "C")], [texts("A")] * 3):
+        divided = split(request, parse_response({"outputs": outputs}), VISION)
+        assert [list(share.inputs) for share in divided.shares] == [request.inputs]
+        assert "do not match" in (divided.problem or "")
 
 
-@pytest.mark.parametrize("response", [None, parse_response({"error": "out of memory"})])
-def test_without_an_answer_a_request_is_split_all_the_same(response: InferResponse | None) -> None:
-    request = parse_request({"inputs": [make_text_tensor("a"), make_text_tensor("b", "c")]})
-    divided = split(request, response, VISION)
-    assert [share.outputs for share in divided.shares] == [None] * 3
+def test_without_an_answer_a_request_is_split_all_the_same() -> None:
+    request = parse_request({"inputs": [texts("a"), texts("b", "c")]})
+    for response in (None, parse_response({"error": "out of memory"})):
+        divided = split(request, response, VISION)
+        assert [share.outputs for share in divided.shares] == [None] * 3
 
 
-@pytest.mark.parametrize(
-    "request_",
-    [
-        InferRequest(inputs=[Tensor(datatype="BYTES", values=[b"a"] * (MOST_INFERENCES + 1))]),
-        InferRequest(inputs=[Tensor(datatype="BYTES")] * (MOST_INFERENCES + 1)),
-        InferRequest(inputs=[Tensor(datatype="INT8", values=[1] * (MOST_INFERENCES + 1))]),
-    ],
-)
-def test_too_many_are_kept_as_one(request_: InferRequest) -> None:
-    divided = split(request_, None, BATCHED)
-    assert len(divided.shares) == 1
-    assert divided.problem == f"more than {MOST_INFERENCES} inputs: kept as one inference"
+def test_too_many_are_kept_as_one() -> None:
+    many = MOST_INFERENCES + 1
+    for inputs in (
+        [Tensor(datatype="BYTES", values=[b"a"] * many)],
+        [Tensor(datatype="BYTES")] * many,
+        [Tensor(datatype="INT8", values=[1] * many)],
+    ):
+        divided = split(InferRequest(inputs=inputs), None, BATCHED)
+        assert len(divided.shares) == 1
+        assert divided.problem == f"more than {MOST_INFERENCES} inputs: kept as one inference"
 
 
 def test_raw_tensors_are_divided() -> None:
     pictures = Tensor(datatype="BYTES", shape=(2,), raw=prefix_lengths(JPEG, PNG))
     scores = Tensor(name="s", datatype="UINT16", shape=(2, 2), raw=bytes(range(8)))
-    labels = Tensor(
-        name="l", datatype="BYTES", shape=(2, 2), raw=prefix_lengths(b"a", b"", b"c", b"d")
-    )
+    raw = prefix_lengths(b"a", b"", b"c", b"d")
+    labels = Tensor(name="l", datatype="BYTES", shape=(2, 2), raw=raw)
     response = InferResponse(outputs=[scores, labels])
-    divided = split(InferRequest(inputs=[pictures]), response, VISION)
-    assert [[tensor.values for tensor in share.inputs] for share in divided.shares] == [
-        [[JPEG]],
-        [[PNG]],
-    ]
-    assert [[output.raw for output in share.outputs or ()] for share in divided.shares] == [
+    shares = split(InferRequest(inputs=[pictures]), response, VISION).shares
+    assert [[tensor.values for tensor in share.inputs] for share in shares] == [[[JPEG]], [[PNG]]]
+    assert [[output.raw for output in share.outputs or ()] for share in shares] == [
         [bytes(range(4)), prefix_lengths(b"a", b"")],
         [bytes(range(4, 8)), prefix_lengths(b"c", b"d")],
     ]
-    assert [output.shape for output in divided.shares[0].outputs or ()] == [(1, 2), (1, 2)]
+    assert [output.shape for output in shares[0].outputs or ()] == [(1, 2), (1, 2)]
 
 
 def test_typed_values_are_divided() -> None:
     request = InferRequest(inputs=[Tensor(datatype="INT64", shape=(2, 2), values=[1, 2, 3, 4])])
     response = InferResponse(outputs=[Tensor(datatype="FP32", shape=(2,), values=[0.5, 1.5])])
-    divided = split(request, response, TABLE)
-    assert [[tensor.values for tensor in share.inputs] for share in divided.shares] == [
-        [[1, 2]],
-        [[3, 4]],
-    ]
+    shares = split(request, response, TABLE).shares
+    inputs = [[tensor.values for tensor in share.inputs] for share in shares]
+    assert inputs == [[[1, 2]], [[3, 4]]]
 
 
-@pytest.mark.parametrize("response", [None, InferResponse(), parse_response({"outputs": []})])
-@pytest.mark.parametrize("model", [UNKNOWN, VISION, BATCHED, TEXT])
-def test_a_request_without_inputs_is_one(model: Model, response: InferResponse | None) -> None:
-    assert len(split(InferRequest(), response, model).shares) == 1
+def test_a_request_without_inputs_is_one() -> None:
+    for response in (None, InferResponse(), parse_response({"outputs": []})):
+        for model in (UNKNOWN, VISION, BATCHED, TEXT):
+            assert len(split(InferRequest(), response, model).shares) == 1

@@ -1,13 +1,13 @@
 """Exchanges of V2 over gRPC, as clients and model servers write them."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from inference_store.grpc_messages import message
-from inference_store.proxy.exchange import Body, Exchange
+from inference_store.proxy.exchange import Body
 from inference_store.proxy.protocols.protocol import Call, Model, Reading
 from inference_store.proxy.protocols.v2_grpc import V2_GRPC
+from tests.unit.proxy.protocols.exchanged import make_grpc_exchange
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
@@ -49,15 +49,9 @@ def read_exchange(
     grpc_code: int = 0,
     whole: bool = True,
 ) -> Reading:
-    exchange = Exchange(
-        transport="grpc",
-        method=path,
-        path=path,
-        request=make_body(requests, whole=whole),
-        response=make_body(responses, whole=whole),
-        grpc_code=grpc_code,
-        received_at=datetime(2026, 11, 1, tzinfo=UTC),
-    )
+    exchange = make_grpc_exchange(path, [], [], grpc_code)
+    exchange.request = make_body(requests, whole=whole)
+    exchange.response = make_body(responses, whole=whole)
     call = V2_GRPC.recognise(V2_GRPC, path, path)
     assert isinstance(call, Call)
     return V2_GRPC.read(exchange, call, model or Model())
