@@ -54,16 +54,12 @@ def chain_kills(failpoints: Sequence[str], *, argument: str = "kills") -> pytest
             await kills.wait_until_killed(service)
         …  # start it without a failpoint, and judge once
     """
-    return pytest.mark.parametrize(argument, list(_list_chains(failpoints)), ids=_name_chain)
-
-
-def _list_chains(failpoints: Sequence[str]) -> Iterator[KillChain]:
     one = os.environ.get("KILL")
     if one is not None or os.environ.get("KILLS") == "each":
-        yield from (KillChain([name]) for name in failpoints if one in {None, name})
+        chosen = [name for name in failpoints if one in {None, name}]
+        chains = [pytest.param(KillChain([name]), id=name) for name in chosen]
     else:
-        yield KillChain(failpoints)
-
-
-def _name_chain(chain: KillChain) -> str:
-    return chain.failpoints[0] if len(chain.failpoints) == 1 else "all"
+        # each of its processes may take as long as another test
+        patient = pytest.mark.timeout(900 * len(failpoints))
+        chains = [pytest.param(KillChain(failpoints), id="all", marks=patient)]
+    return pytest.mark.parametrize(argument, chains)

@@ -20,6 +20,7 @@ async def lead(
     *,
     turns: int = 3,
     scheduled: bool = True,
+    resume: bool = True,
 ) -> None:
     """Resume what was begun, and work for some turns, with a run of the schedule or without."""
     due = asyncio.Event()
@@ -30,6 +31,7 @@ async def lead(
         check = LeadershipCheck(election, Heartbeat(), asyncio.Event())
         # what it has begun to send goes on beside the test
         async with aclosing(RetentionWorker(settings, engine, blobs, check, due)) as leader:
-            await leader.begin()
+            if resume:
+                await leader.begin()
             for _ in range(turns):
                 await leader.run_turn()

@@ -13,7 +13,7 @@ from inference_store.erasure.certify.verification import Verification
 from inference_store.erasure.log.keys import new_key
 from inference_store.erasure.log.signed_document import read_document
 from inference_store.erasure.progress.erasure import find_erasures
-from inference_store.erasure.runs import request_run
+from inference_store.erasure.runs import list_pending, request_run
 from inference_store.export.jobs.members import pack_uids
 from inference_store.index import sidecars
 from inference_store.inference.events import StorageKey
@@ -70,7 +70,8 @@ async def store_batch(storing: Storing, number: int, first: int, second: int) ->
     for inference in (*gone, input):
         await storing.sidecar(inference)
     exported = await export_all(storing.engine, storing.blobs, [*gone, input])
-    await storing.transact(request_run)
+    if not await storing.transact(list_pending):
+        await storing.transact(request_run)
     return Batch(exported, kept, input)
 
 

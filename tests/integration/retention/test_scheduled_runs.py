@@ -108,7 +108,7 @@ async def test_prunes_old_settled_records(
     assert (account.dead_open, account.dead_discarded) == (20, 40)
     assert 7.9 * _DAY < before < 8.1 * _DAY
     counted = {kind.name: PRUNED.labels(kind.name)._value.get() for kind in RECORD_KINDS}
-    await lead(engine, blobs, settings.model_copy(update=_KEEP), turns=1)
+    await lead(engine, blobs, settings.model_copy(update=_KEEP), turns=1, resume=False)
     settled = dict.fromkeys(("discarded", "stored", "duplicate", "expired"), 1)
     waiting = dict.fromkeys(("open", "redrive", "parked"), 10)
     assert await _count_states(engine, dead_letter) == waiting | settled

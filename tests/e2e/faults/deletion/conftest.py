@@ -58,7 +58,6 @@ async def world(settings: RetentionSettings, tmp_path: Path) -> AsyncIterator[Wo
             storing = Storing(engine, blobs, settings.s3_bucket)
             opened = World(storing, settings, Asking(client), new_key(), tmp_path)
             await opened.begin()
-            await opened.add()
             try:
                 yield opened
             finally:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 import pytest
 from sqlalchemy import select
 
-from inference_store.erasure.runs import request_run
 from inference_store.index import dead_letters
 from inference_store.index.accounting import PartitionId, list_accounts, open_partition
 from inference_store.index.records import Record, Rejection
@@ -108,13 +107,11 @@ async def test_a_kill_loses_nothing_and_leaves_nothing(world: World, kills: Kill
     obstacles = Obstacles(world)
     for number, failpoint in enumerate(kills):
         if number:
-            await world.add(number, few=True)
+            await world.add(number)
         for start, meet in OBSTACLES.items():
             if failpoint.startswith(start):
                 await meet(obstacles)
-        await world.erase()
-        async with world.engine.begin() as connection:
-            await request_run(connection)
+        await world.erase(number)
         await kills.wait_until_killed(world.service(failpoint))
         obstacles.unlock_objects()
     world.service()

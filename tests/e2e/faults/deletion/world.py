@@ -2,7 +2,7 @@
 asked for, holds, objects that are shared, and a bucket that keeps versions and locks."""
 
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from signal import SIGCONT
 from typing import Any
@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.log.keys import SigningKey
 from inference_store.erasure.progress.erasure import list_uncertified, list_unfinished
+from inference_store.erasure.runs import list_pending, request_run
 from inference_store.index.tables import retention_run
 from inference_store.platform.settings import RetentionSettings
 from tests.integration.retention.stored import METADATA_BLOB, Stored, Storing, ago, environment_of
@@ -24,7 +25,11 @@ from .living import Asking, make_policy
 
 def make_age_filter(days: float) -> str:
     """A filter: what was received so many days ago, or earlier."""
-    return f"received_at <= TIMESTAMP('{ago(days=days).isoformat().replace('+00:00', 'Z')}')"
+    return f"received_at <= TIMESTAMP('{show_time(ago(days=days))}')"
+
+
+def show_time(at: datetime) -> str:
+    return at.isoformat().replace("+00:00", "Z")
 
 
 @dataclass
@@ -54,51 +59,67 @@ class World:
         return self.storing.engine
 
     async def begin(self) -> None:
-        """Make the models, set the policies, and store what nothing deletes."""
+        """Make the models, set the policies, and store all."""
         for name in ("swept", "asked", "inputs", "unheld"):
             self.models[name] = await self.storing.model(name)
         self.untouched = await self.storing.inferences(self.models["asked"], 2, ago(days=1))
         await self.asking.decide("swept", make_policy("P50D"))
         await self.asking.decide("inputs", make_policy("P10000D", "P10D"))
+        await self._fill()
 
-    async def add(self, number: int = 0, *, few: bool = False) -> None:
-        """Store inferences of all kinds, and place their holds.
-
-        Those of two numbers share no instant, and no partition goes whole with two of them.
-        """
-        storing, later = self.storing, timedelta(seconds=20 * number)
-        whole = await storing.inferences(
-            self.models["swept"], 1 if few else 6, ago(days=200 + 100 * number)
+    async def _fill(self) -> None:
+        """Store inferences of all kinds, and place the holds."""
+        storing, models = self.storing, self.models
+        self.whole = await storing.inferences(models["swept"], 6, ago(days=200))
+        *self.swept, held_swept = await storing.inferences(models["swept"], 8, ago(days=100))
+        self.inputs = await storing.inferences(models["inputs"], 3, ago(days=20))
+        *self.requested, held_first, held_second = await storing.inferences(
+            models["asked"], 13, ago(days=11)
         )
-        *swept, held_swept = await storing.inferences(
-            self.models["swept"], 2 if few else 8, ago(days=100) + later
-        )
-        inputs = await storing.inferences(
-            self.models["inputs"], 1 if few else 3, ago(days=20) + later
-        )
-        asked, at = self.models["asked"], ago(days=11) + later
-        *requested, held_first, held_second = await storing.inferences(asked, 4 if few else 13, at)
-        shared = (f"shared/{number}", None, None)
-        requested.append(await storing.foreign(asked, at, *shared))
-        sharer = await storing.foreign(asked, at, *shared)
-        for again in (whole[0], swept[0], requested[0], inputs[0]):
-            for key in again.objects:
-                storing.blobs.put(key, METADATA_BLOB, content_type="application/json")
+        sharing, sharer = [
+            await storing.foreign(models["asked"], ago(days=11), "shared/data", None, None)
+            for _ in range(2)
+        ]
+        self.requested.append(sharing)
+        self.held = [held_swept, held_first, held_second, sharer]
+        for again in (self.whole[0], self.swept[0], self.requested[0], self.inputs[0]):
+            self._put_again(again)
         await self.hold("swept", held_swept)
         await self.hold("asked", held_first, held_second, sharer)
+
+    async def add(self, number: int) -> None:
+        """Store some more of what goes, later than those of a lower number, and request a run.
+
+        The runs of the schedule look at what is new alone.
+        """
+        storing, models, later = self.storing, self.models, timedelta(minutes=number)
+        whole = await storing.inferences(models["swept"], 1, ago(days=200 + 100 * number))
+        swept = await storing.inferences(models["swept"], 1, ago(days=100) + later)
+        inputs = await storing.inferences(models["inputs"], 1, ago(days=20) + later)
+        requested = await storing.inferences(models["asked"], 2, ago(days=11) + later)
+        for again in (*whole, *swept, *inputs, requested[0]):
+            self._put_again(again)
         self.whole += whole
         self.swept += swept
         self.inputs += inputs
         self.requested += requested
-        self.held += [held_swept, held_first, held_second, sharer]
+        if not await storing.transact(list_pending):
+            await storing.transact(request_run)
+
+    def _put_again(self, stored: Stored) -> None:
+        """Give each of its objects another version."""
+        for key in stored.objects:
+            self.storing.blobs.put(key, METADATA_BLOB, content_type="application/json")
 
     async def hold(self, model_id: str, *these: Stored) -> dict[str, Any]:
         ids = [f"uid:{stored.uid}" for stored in these]
         return await self.asking.hold("a hold", model_id, inference_ids=ids)
 
-    async def erase(self) -> None:
-        """Ask for the erasure, by a filter."""
-        await self.asking.erase("asked", filter=make_age_filter(10))
+    async def erase(self, number: int = 0) -> None:
+        """Ask for an erasure by a filter: of all that is old, or of what was added so."""
+        since = show_time(ago(days=11) + timedelta(minutes=number))
+        recent = f" AND received_at >= TIMESTAMP('{since}')" if number else ""
+        await self.asking.erase("asked", filter=make_age_filter(10) + recent)
 
     def service(self, failpoint: str | None = None) -> Service:
         """Start one more replica of the retention service."""
