@@ -113,13 +113,10 @@ def test_an_alert_is_whole_and_has_a_runbook_entry() -> None:
 
 def test_names_and_places_of_the_dashboard_do_not_collide() -> None:
     assert len({panel["id"] for panel in PANELS}) == len(PANELS)
-    places = [panel["gridPos"] for panel in PANELS]
-    cells = [
-        (x, y)
-        for place in places
-        for x in range(place["x"], place["x"] + place["w"])
-        for y in range(place["y"], place["y"] + place["h"])
-    ]
+    cells = []
+    for place in (panel["gridPos"] for panel in PANELS):
+        columns = range(place["x"], place["x"] + place["w"])
+        cells += [(x, place["y"] + y) for x in columns for y in range(place["h"])]
     assert len(set(cells)) == len(cells)
     assert max(x for x, _ in cells) < 24
 

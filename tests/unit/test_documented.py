@@ -49,9 +49,8 @@ def test_the_sentence_of_a_setting_is_above_it_in_the_example() -> None:
 
 def test_every_setting_of_an_example_exists() -> None:
     examples = "".join(re.findall(r"^```\n(.*?)^```", OPERATE, re.DOTALL | re.MULTILINE))
-    setting_names = {
-        name.removesuffix("_FILE") for name in re.findall(r"^([A-Z0-9_]+)=", examples, re.M)
-    }
+    given = re.findall(r"^([A-Z0-9_]+)=", examples, re.M)
+    setting_names = {name.removesuffix("_FILE") for name in given}
     known_names = {name.removeprefix(PREFIX).removesuffix("_FILE") for name in names()}
     assert setting_names
     assert setting_names <= known_names

@@ -50,9 +50,7 @@ def test_it_holds_every_file_and_is_reproducible(source: Path, tmp_path: Path) -
     with zipfile.ZipFile(first) as wheel:
         wheel_files = {name for name in wheel.namelist() if ".dist-info/" not in name}
     docs = {name for name in wheel_files if name.startswith(f"{PACKAGE}/docs_site/")}
-    assert {
-        f"{PACKAGE}/docs_site/{name}" for name in ("index.html", "reference/errors.html")
-    } <= docs
+    assert f"{PACKAGE}/docs_site/reference/errors.html" in docs
     assert wheel_files - docs == needed | {COMPILED}
     second = build_wheel(source, tmp_path / "second")
     assert second.read_bytes() == first.read_bytes()

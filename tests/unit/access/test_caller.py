@@ -5,6 +5,10 @@ from pydantic import ValidationError
 
 from inference_store.access import EVERYTHING, Caller
 from inference_store.access.rights import OWNER, RIGHTS, ROLES, Grant, Right
+from inference_store.access.roles import read_roles
+from inference_store.access.secrets import Secret, id_of, new_id, new_secret
+from inference_store.platform.settings import RoleSettings, WrongSetting
+from tests.settings import make_settings
 
 READ_A = Grant(rights=(Right.READ,), model_id="a")
 READ_P = Grant(rights=(Right.READ,), project_id="p")
@@ -75,10 +79,50 @@ def test_roles_are_expanded_once() -> None:
 
 
 def test_ids_that_no_model_can_have(subtests: pytest.Subtests) -> None:
+    assert set(RIGHTS) == set(Right), "every right has a sentence"
     for ids in ({"model_id": "a\0"}, {"project_id": "\ud800"}, {"model_id": ""}):
         with subtests.test(ids=ids), pytest.raises(ValidationError):
             Grant.model_validate({"rights": ["read"], **ids})
 
 
-def test_every_right_has_a_sentence() -> None:
-    assert set(RIGHTS) == set(Right)
+def test_reads_roles_from_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    roles = '{"ops": [{"role": "reader", "project_id": "p"}]}'
+    monkeypatch.setenv("INFERENCE_STORE_OIDC_ROLES", roles)
+    [grant] = read_roles(RoleSettings())["ops"]
+    assert (grant.held, grant.project_id) == (frozenset({Right.READ}), "p")
+
+
+def test_refuses_what_gives_no_rights(subtests: pytest.Subtests) -> None:
+    for grants, sentence in (
+        ([{"role": "king"}], "ops.0.role: Input should be 'reader', 'analyst' or 'owner'."),
+        ([{}], "ops.0: it gives nothing: name a role or rights."),
+        ("owner", "ops: Input should be a valid tuple."),
+    ):
+        with subtests.test(grants=grants):
+            settings = make_settings(RoleSettings, oidc_roles={"ops": grants})
+            with pytest.raises(WrongSetting) as refused:
+                read_roles(settings)
+            assert str(refused.value) == f"INFERENCE_STORE_OIDC_ROLES: {sentence}"
+
+
+def test_a_key_carries_its_id_and_256_random_bits() -> None:
+    ids = {new_id() for _ in range(1000)}
+    assert len(ids) == 1000
+    texts = {new_secret("abcdefghjkmn").text for _ in range(1000)}
+    assert len({text.removeprefix("isk_abcdefghjkmn_") for text in texts}) == 1000
+    for text in texts:
+        assert id_of(text) == "abcdefghjkmn"
+
+
+def test_rejects_malformed_keys() -> None:
+    good = new_secret(new_id()).text
+    for text in ("", "isk_", good[:-1], good + "x", good.upper(), f" {good}", good + "\n", "a.b.c"):
+        assert id_of(text) is None
+
+
+def test_comparison_and_what_is_printed() -> None:
+    secret = new_secret(new_id())
+    assert Secret(secret.text).hash == secret.hash
+    assert Secret(secret.text + "x").hash != secret.hash
+    assert secret.text not in repr(secret)
+    assert len(secret.hash) == 32

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from inference_store.api import console
+from inference_store.api.console import FILES
 from inference_store.inference.task_types import TASK_TYPES
 
 from .site_client import make_site_client
@@ -29,9 +30,7 @@ def client(tmp_path: Path) -> httpx.AsyncClient:
     return make_site_client(console.list_routes(folder))
 
 
-async def test_the_page_is_asked_for_again_and_a_hashed_file_never(
-    client: httpx.AsyncClient,
-) -> None:
+async def test_only_the_page_is_asked_for_again(client: httpx.AsyncClient) -> None:
     page = await client.get("/console/")
     assert page.text.startswith("<!doctype html>")
     assert page.headers["cache-control"] == "no-cache"
@@ -44,9 +43,8 @@ async def test_it_has_the_strict_policy(client: httpx.AsyncClient) -> None:
     policy = (await client.get("/console/")).headers["content-security-policy"]
     assert policy == console.POLICY
     assert "unsafe" not in policy
-    assert [part for part in policy.split("; ") if "data:" in part] == [
-        "img-src 'self' blob: data:"
-    ]
+    with_data = [part for part in policy.split("; ") if "data:" in part]
+    assert with_data == ["img-src 'self' blob: data:"]
 
 
 async def test_it_is_sent_compressed(client: httpx.AsyncClient) -> None:
@@ -77,9 +75,7 @@ async def test_there_is_nothing_else(client: httpx.AsyncClient) -> None:
         assert "secret" not in answer.text.replace(name, ""), name
 
 
-async def test_a_browser_is_led_there_and_other_clients_get_a_hint(
-    client: httpx.AsyncClient,
-) -> None:
+async def test_a_browser_is_led_there_and_others_get_a_hint(client: httpx.AsyncClient) -> None:
     browser = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
     answer = await client.get("/", headers=browser)
     assert (answer.status_code, answer.headers["location"]) == (307, "console/")
@@ -108,3 +104,36 @@ def test_it_shows_every_task_type_in_its_own_way() -> None:
     assert task_names == set(TASK_TYPES), "console/src/lib/tasks.ts has one line for each task type"
     outlined = set(re.findall(r"^  (\w+):.*isOutlined: true", table[0], re.MULTILINE))
     assert outlined == {name for name, task_type in TASK_TYPES.items() if task_type.outlined}
+
+
+_ASSETS = FILES / "assets"
+_IMPORT = re.compile(r"""(?:from|import)\s*["']\./([^"']+\.js)["']""")
+# What is preloaded delays nothing that is shown first.
+_PAGE_FILES = re.compile(r"<(?:script|link rel=\"stylesheet\")[^>]*assets/([^\"]+\.(?:js|css))\"")
+
+
+def count_compressed(names: set[str]) -> int:
+    """Return the bytes of assets and of all that they import when they are loaded."""
+    assert names
+    loaded: set[str] = set()
+    while names - loaded:
+        name = (names - loaded).pop()
+        loaded.add(name)
+        if name.endswith(".js"):
+            names = names | set(_IMPORT.findall((_ASSETS / name).read_text()))
+    return sum(len(gzip.compress((_ASSETS / name).read_bytes())) for name in loaded)
+
+
+def test_the_wheel_gets_built_files_alone() -> None:
+    files = [path for path in FILES.rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} <= {".html", ".js", ".css", ".svg", ".txt"}
+    assert sum(path.stat().st_size for path in files) < 1_500_000
+
+
+def test_pages_are_small() -> None:
+    first = set(_PAGE_FILES.findall((FILES / "index.html").read_text()))
+    explore = {path.name for path in _ASSETS.glob("explore-*")}
+    assert explore
+    assert count_compressed(first) <= 40_000
+    assert count_compressed(first | explore) <= 120_000
+    assert count_compressed({path.name for path in _ASSETS.iterdir()}) <= 300_000

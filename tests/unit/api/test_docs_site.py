@@ -47,9 +47,7 @@ async def test_serves_files_of_the_site(client: httpx.AsyncClient) -> None:
         assert again.status_code == 304, path
 
 
-async def test_leads_to_a_folder_and_to_a_page_without_its_folder(
-    client: httpx.AsyncClient,
-) -> None:
+async def test_leads_to_a_folder_and_to_a_page(client: httpx.AsyncClient) -> None:
     for path, location in (
         # relative: no host of the caller's, and right behind a proxy with a prefix too
         ("/docs", "docs/"),
@@ -100,9 +98,8 @@ async def test_says_that_the_site_was_not_built(tmp_path: Path) -> None:
 
 async def test_its_policy_allows_its_own_files_alone(client: httpx.AsyncClient) -> None:
     answer = await client.get("/docs/")
-    policy = dict(
-        part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";")
-    )
+    parts = answer.headers["content-security-policy"].split(";")
+    policy = dict(part.strip().split(" ", 1) for part in parts)
     assert policy["default-src"] == "'none'"
     assert "unsafe" not in policy["script-src"]
     sources = " ".join(policy.values()).split()

@@ -6,10 +6,12 @@ from pkgutil import iter_modules
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 
+from inference_store.access.caller import ANYONE
+from inference_store.access.rights import Right
 from inference_store.api import routes
-from inference_store.api.access import GuardedRoute
+from inference_store.api.access import Access, GuardedRoute, Needs, Over, needs
 from inference_store.api.app import create_app
 from inference_store.api.templates import OTHER, Templates
 from inference_store.index.database import create_engine
@@ -86,3 +88,20 @@ def test_a_route_that_streams_says_that_it_needs_the_right_export(paths: dict[st
         ("/v1/models/{model_id}/inferences/query", "post"),
         ("/v1/inferences/query", "post"),
     }
+
+
+async def _route() -> None: ...
+
+
+def test_a_route_says_what_it_needs() -> None:
+    router = APIRouter(route_class=GuardedRoute)
+    with pytest.raises(TypeError, match="says what it needs"):
+        router.add_api_route("/x", _route)
+    router.add_api_route("/x", _route, openapi_extra=needs(Right.READ))
+
+
+async def test_a_route_about_a_model_asks_for_it() -> None:
+    engine = create_engine("postgresql://localhost/never-connected")
+    with pytest.raises(RuntimeError, match=r"Access\.model"):
+        await Access(ANYONE, None, Needs(Right.READ, Over.MODEL)).finish(engine)
+    await Access(ANYONE, None, Needs(Right.READ, Over.SOME)).finish(engine)

@@ -1,15 +1,20 @@
 """`inference-store <command>` imports the parts of that command only."""
 
+import argparse
 import gc
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
-from inference_store.cli.main import main
+from inference_store.cli.demo import add_arguments, describe_ignored, read_ports
+from inference_store.cli.main import CLIENT_COMMANDS, COMMANDS, main
+from inference_store_client.command_line import main as client
 
 
 @pytest.fixture(autouse=True)
@@ -60,11 +65,106 @@ def test_what_cannot_be_meant_is_refused(capsys: pytest.CaptureFixture[str]) -> 
         assert sentence in capsys.readouterr().err, command
 
 
-def test_seconds_are_refused_with_the_unit_and_an_example(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_seconds_are_refused_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     for option in ("doctor --deadline", "smoke --seconds", "migrate --wait-seconds"):
         for text in ("15s", "PT15S", "inf", "-1", ""):
             assert end_command(*f"{option}={text}".split(" ")) == 2, (option, text)
             sentence = f"{text!r} is no number of seconds: write a plain number, such as 15"
             assert sentence in capsys.readouterr().err, option
+
+
+def test_a_command_has_the_clients_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    assert CLIENT_COMMANDS.items() <= client.COMMANDS.items(), "the sentences are the client's"
+    for name in CLIENT_COMMANDS:
+        words = [name, "list"] if name == "exports" else [name]
+        with pytest.raises(SystemExit) as end:
+            main([*words, "--help"])
+        assert end.value.code == 0, name
+        output = capsys.readouterr().out
+        assert output.startswith(f"usage: inference-store {' '.join(words)} ")
+        assert "--url" in output, name
+
+
+def test_without_the_client_the_remedy_is_named() -> None:
+    hidden = "import sys; sys.modules['inference_store_client'] = None;"
+    code = f"{hidden} from inference_store.cli.main import main; sys.exit(main(['count', 'm']))"
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3] / "services")}
+    command = [sys.executable, "-c", code]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr == (
+        "`inference-store count` needs the Python client (inference_store_client is missing):"
+        " python -m pip install ./client, in the source tree\n"
+    )
+
+
+def parse(*arguments: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return parser.parse_args(arguments)
+
+
+def test_the_command_line_wins_over_the_environment() -> None:
+    assert read_ports(parse(), {}) == {}
+    environment = {"INFERENCE_STORE_API_PORT": "9000", "INFERENCE_STORE_PROXY_PORT": "9001"}
+    assert read_ports(parse(), environment) == {"api": 9000, "proxy": 9001}
+    assert read_ports(parse("--port", "9002"), environment) == {"api": 9002, "proxy": 9001}
+
+
+def test_names_the_setting_of_a_malformed_port(subtests: pytest.Subtests) -> None:
+    for text in ("0", "65536", "http", "-1", "²"):
+        refused = pytest.raises(argparse.ArgumentTypeError, match="INFERENCE_STORE_API_PORT")
+        with subtests.test(text), refused:
+            read_ports(parse(), {"INFERENCE_STORE_API_PORT": text})
+        with subtests.test("option", text=text), pytest.raises(SystemExit):
+            parse(f"--port={text}")
+
+
+def test_settings_that_are_ignored_are_named_without_their_values() -> None:
+    assert describe_ignored({"PATH": "/bin", "INFERENCE_STORE_API_PORT": "9000"}) == ""
+    sentence = describe_ignored({"INFERENCE_STORE_POSTGRES_DSN": "postgresql://production/real"})
+    assert "Ignored from your environment: INFERENCE_STORE_POSTGRES_DSN." in sentence
+    assert "takes INFERENCE_STORE_API_PORT and INFERENCE_STORE_PROXY_PORT" in sentence
+    assert "production" not in sentence
+
+
+# Completes the words after the script's path as bash does at Tab, the last of them being typed.
+_TAB = """
+source "$1"; shift
+COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
+complete -p inference-store >/dev/null
+_shtab_inference_store inference-store "${@: -1}" "${@: -2:1}"
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+def print_script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(["completion", shell]) == 0
+    return capsys.readouterr().out
+
+
+def test_bash_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bash_script = tmp_path / "completion"
+    bash_script.write_text(print_script("bash", capsys))
+    for typed, completed in (
+        (["pro"], {"proxy"}),
+        (["re"], {"resume", "retention", "reconcile"}),
+        (["migrate", "--ch"], {"--check"}),
+        (["keys", "cr"], {"create"}),
+        (["tail", "--no"], {"--no-follow"}),
+        (["keys", "create", "--ro"], {"--role"}),
+        (["keys", "create", "--role", "own"], {"owner"}),
+    ):
+        words = ["bash", "-c", _TAB, "tab", str(bash_script), "inference-store", *typed]
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
+        assert set(done.stdout.split()) == completed, typed
+
+
+def test_every_command_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for shell in ("bash", "zsh", "fish"):
+        script = tmp_path / shell
+        script.write_text(print_script(shell, capsys))
+        output = script.read_text()
+        assert not [name for name in {**COMMANDS, **CLIENT_COMMANDS} if name not in output], shell
+        if shutil.which(shell):
+            subprocess.run([shell, "-n", str(script)], check=True)

@@ -46,6 +46,8 @@ def start_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
 
 
 def test_it_ends_with_a_sentence(start_in_vain: Start) -> None:
+    driver = ": its driver is not here, asyncpg is: write postgresql://"
+    parameter = ": it has a parameter beside application_name, options,"
     for setting, value, sentence in (
         ("KAFKA_SASL_PASSWORD", "hunter2", " is set, but"),
         ("POSTGRES_POOL_SIZE", "none", ": "),
@@ -55,17 +57,9 @@ def test_it_ends_with_a_sentence(start_in_vain: Start) -> None:
         ("POSTGRES_DSN", "postgresql:///d", ": it names no server"),
         ("POSTGRES_DSN", "postgresql://h:p", ": its host or port"),
         ("POSTGRES_DSN", "postgresql://[h/d", ": its host or port"),
-        (
-            "POSTGRES_DSN",
-            "postgresql+psycopg2://u:hunter2@h/d",
-            ": its driver is not here, asyncpg is: write postgresql://",
-        ),
+        ("POSTGRES_DSN", "postgresql+psycopg2://u:hunter2@h/d", driver),
         ("POSTGRES_DSN", "postgresql://h/d?sslmode=often", ": its sslmode is not one of disable,"),
-        (
-            "POSTGRES_DSN",
-            "postgresql://u:1?hunter2=x@h/d",
-            ": it has a parameter beside application_name, options,",
-        ),
+        ("POSTGRES_DSN", "postgresql://u:1?hunter2=x@h/d", parameter),
         ("POSTGRES_READ_DSN", "replica", ": it names no server"),
     ):
         output = start_in_vain(Both, {setting: value})
@@ -118,24 +112,14 @@ def test_reports_all_mistakes_at_once(start_in_vain: Start) -> None:
 
 def test_a_number_says_its_unit_with_an_example(start_in_vain: Start) -> None:
     plain = "write seconds as a plain number, such as"
+    finite = f"be a finite number; {plain}"
+    days = "; write days as a plain number, such as 365 (the default)."
     for setting, value, sentence in (
         ("TOMBSTONE_SECONDS", "30d", f"as a number; {plain} 2592000 (30 days, the default)."),
         ("RETENTION_POLL_SECONDS", "0", f"greater than 0; {plain} 1 (the default)."),
-        (
-            "CERTIFICATE_HEAD_LOCK_DAYS",
-            "1y",
-            "; write days as a plain number, such as 365 (the default).",
-        ),
-        (
-            "RETENTION_INTERVAL_SECONDS",
-            "inf",
-            f"be a finite number; {plain} 300 (5 minutes, the default).",
-        ),
-        (
-            "RECONCILE_GRACE_SECONDS",
-            "inf",
-            f"be a finite number; {plain} 86400 (1 day, the default).",
-        ),
+        ("CERTIFICATE_HEAD_LOCK_DAYS", "1y", days),
+        ("RETENTION_INTERVAL_SECONDS", "inf", f"{finite} 300 (5 minutes, the default)."),
+        ("RECONCILE_GRACE_SECONDS", "inf", f"{finite} 86400 (1 day, the default)."),
     ):
         assert start_in_vain(RetentionSettings, {setting: value}).endswith(sentence), setting
     output = start_in_vain(ApiSettings, {"API_MAX_BODY_BYTES": "3M"})
@@ -143,11 +127,8 @@ def test_a_number_says_its_unit_with_an_example(start_in_vain: Start) -> None:
 
 
 def test_reports_failed_checks_with_the_rest(start_in_vain: Start) -> None:
-    environment = {
-        "CERTIFICATE_KEY": "hunter2",
-        "S3_ROLE_ARN": "role",
-        "RETENTION_ADMIN_PORT": "70000",
-    }
+    environment = {"S3_ROLE_ARN": "role", "RETENTION_ADMIN_PORT": "70000"}
+    environment |= {"CERTIFICATE_KEY": "hunter2"}
     output = start_in_vain(RetentionSettings, environment, RETENTION_CHECKS)
     assert "INFERENCE_STORE_RETENTION_ADMIN_PORT: " in output
     assert "INFERENCE_STORE_CERTIFICATE_KEY: it has no private key" in output
@@ -162,9 +143,5 @@ def test_reports_failed_checks_with_the_rest(start_in_vain: Start) -> None:
 
     environment = {"PROXY_UPSTREAM": "models", "PROXY_PROTOCOLS": "v2,v3,v4", "PROXY_PORT": "x"}
     lines = start_in_vain(ProxySettings, environment, PROXY_CHECKS).splitlines()
-    assert [line.split(" ")[0] for line in lines] == [
-        "INFERENCE_STORE_PROXY_PORT:",
-        "INFERENCE_STORE_PROXY_PROTOCOLS:",
-        "INFERENCE_STORE_PROXY_PROTOCOLS:",
-        "INFERENCE_STORE_PROXY_UPSTREAM:",
-    ]
+    names = [line.removeprefix("INFERENCE_STORE_PROXY_").split(" ")[0] for line in lines]
+    assert names == ["PORT:", "PROTOCOLS:", "PROTOCOLS:", "UPSTREAM:"]

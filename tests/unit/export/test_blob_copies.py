@@ -32,12 +32,7 @@ class UnsteadyBlobs(Blobs):
         self._sizes, self._ends = sizes, [*ends]
 
     def get_many(
-        self,
-        keys: Sequence[StorageKey | None],
-        *,
-        limit: int,  # noqa: ARG002
-        threads: int | None = None,  # noqa: ARG002
-        budget: int | None = None,
+        self, keys: Sequence[StorageKey | None], *, budget: int | None = None, **_: Any
     ) -> list[Fetched]:
         """Return the blobs before the budget is used up, and perhaps some after."""
         results: list[Fetched] = [self._get(key) for key in keys]
@@ -54,12 +49,9 @@ class UnsteadyBlobs(Blobs):
 def make_rows(count: int) -> list[Row]:
     """Return rows whose keys are the positions of their blobs."""
     rows = []
-    for number in range(count):
-        row = make_plain_row(number)
-        keys: dict[str, Any] = {
-            f"{blob}_storage_key": f"s3://captures/{2 * number + n}"
-            for n, blob in enumerate(_COPIED)
-        }
+    for number, row in enumerate(map(make_plain_row, range(count))):
+        data, response = (f"s3://captures/{2 * number + n}" for n in range(2))
+        keys: dict[str, Any] = {"data_storage_key": data, "response_storage_key": response}
         inference = row.inference._replace(row=row.inference.row | keys)
         rows.append(row._replace(inference=inference))
     return rows

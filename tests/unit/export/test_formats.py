@@ -1,15 +1,17 @@
-"""Formats give back what was written, and are documented."""
+"""Every entry of metadata is found again: exactly in its column, or in the rest."""
 
 import csv
 import io
 import json
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
 import nanoarrow
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from inference_store.api.schemas.inferences import ShownInference, ShownPrediction
@@ -18,7 +20,123 @@ from inference_store.export.csv_text import CsvEncoder
 from inference_store.export.fixed_columns import FIXED_COLUMNS
 from inference_store.export.formats import FORMATS
 from inference_store.export.kinds import MEANINGS, Column, Kind
+from inference_store.export.metadata_columns import MetadataColumns, choose_columns
 from inference_store.export.prediction_columns import predictions_column
+from inference_store.index.key_registry import KeySeen, TypeSeen
+from inference_store.inference.metadata import METADATA_TYPES, Entry, MetadataCaps, encode_entries
+from inference_store.inference.metadata.values import read_timestamp
+
+_NOW = datetime(2026, 1, 1, tzinfo=UTC)
+_TYPES = st.sampled_from([*METADATA_TYPES, "", "Integer", "unknown"])
+_TEXTS = st.one_of(
+    st.text(max_size=8),
+    st.integers().map(str),
+    st.decimals(allow_nan=True).map(str),
+    st.datetimes().map(lambda at: f"{at.isoformat()}Z"),
+    st.sampled_from(["true", "FALSE", "2026-01-01T00:00:00.1234567Z", "\ud800", "\0", "[1]"]),
+)
+_ENTRIES = st.lists(
+    st.builds(
+        Entry,
+        key=st.sampled_from(["a", "b", "a.b", "dataset_split"]),
+        type=_TYPES,
+        value=st.none() | _TEXTS,
+        section=st.just("extended"),
+        flags=st.just(()),
+    ),
+    max_size=6,
+)
+
+
+def see(name: str, *types: str, flag: str = "") -> KeySeen:
+    """Return a key of the registry."""
+    return KeySeen(1, name, tuple(TypeSeen(kind, flag, 1, _NOW, _NOW, ()) for kind in types))
+
+
+_KEYS = [see("a", "int", "string"), see("b", "float", "bool", "timestamp"), see("a.b", "json")]
+
+
+def read(columns: MetadataColumns, entries: Sequence[Entry]) -> dict[str, Any]:
+    values = columns.read([encode_entries(entries)])
+    pairs = zip(columns.columns, values, strict=True)
+    return {column.name: value[0] for column, value in pairs if value[0] is not None}
+
+
+def spell(value: Any) -> Any:
+    """Return a value of a column as it compares with a text that came."""
+    return Decimal(repr(value)) if isinstance(value, float) else value
+
+
+def parse(value: Any, text: str) -> Any:
+    """Return a text as the type of a value of a column."""
+    match value:
+        case bool():
+            return text.strip().lower() in {"true", "1"}
+        case int() | float():
+            try:
+                return Decimal(text)
+            except InvalidOperation:  # the number is of another entry with this key
+                return None
+        case datetime():
+            return read_timestamp(text, MetadataCaps())[0]
+    return text
+
+
+@example([Entry("a", "int", "0", "extended", ()), Entry("a", "string", "", "extended", ())])
+@given(_ENTRIES)
+def test_nothing_is_lost(entries: list[Entry]) -> None:
+    row = read(choose_columns(_KEYS, None), entries)
+    rest = json.loads(row.pop("metadata_rest", "[]"))
+    for entry in entries:
+        if {"key": entry.key, "type": entry.type, "value": entry.value} in rest:
+            continue
+        name = f"metadata.{entry.key}"
+        values = [row[column] for column in row if column.partition(":")[0] == name]
+        assert entry.value is not None
+        assert any(spell(value) == parse(value, entry.value) for value in values), entry
+
+
+def test_a_time_in_its_plain_form_is_read_as_any_time_is() -> None:
+    for text in (
+        "2026-01-02T03:04:05Z",
+        "2026-01-02T03:04:05.123Z",
+        "2026-01-02T03:04:05.123456Z",
+        "2026-01-02T23:59:60Z",
+        "2026-02-30T00:00:00Z",
+        "0000-01-01T00:00:00Z",
+        "٢٠٢٦-01-02T03:04:05Z",
+    ):
+        columns = choose_columns([see("t", "timestamp")], None)
+        row = read(columns, [Entry("t", "timestamp", text, "extended", ())])
+        assert row.get("metadata.t") == read_timestamp(text, MetadataCaps())[0], text
+        assert ("metadata_rest" in row) == ("metadata.t" not in row), text
+
+
+def name_columns(keys: Sequence[KeySeen], chosen: set[str] | None = None) -> list[str]:
+    return [column.name for column in choose_columns(keys, chosen).columns]
+
+
+def test_paths_into_json_have_no_column() -> None:
+    keys = [see(name, "json", flag="present") for name in ("pose", "tags")]
+    keys += [see("pose.angle", "int"), see("tags[]", "string"), see("a.b", "int")]
+    assert name_columns(keys) == ["metadata.a.b", "metadata.pose", "metadata.tags", "metadata_rest"]
+    assert name_columns(keys, {"pose.angle"}) == ["metadata.pose", "metadata_rest"]
+
+
+def test_only_types_that_values_have_are_columns() -> None:
+    stray = KeySeen(1, "n", (*see("n", "int").types, *see("n", "bool", flag="not_bool").types))
+    assert name_columns([stray]) == ["metadata.n", "metadata_rest"]
+    both = [see("n", "int", "float"), see("n:int", "int")]
+    assert name_columns(both) == ["metadata.n:float", "metadata.n:int", "metadata_rest"]
+    row = read(choose_columns(both, None), [Entry("n:int", "int", "1", "extended", ())])
+    assert json.loads(row["metadata_rest"]) == [{"key": "n:int", "type": "int", "value": "1"}]
+
+
+def test_what_was_not_chosen_is_nowhere() -> None:
+    entries = [Entry("a", "int", "1", "extended", ()), Entry("c", "int", "2", "extended", ())]
+    columns = choose_columns([see("a", "int"), see("c", "int")], {"a"})
+    assert read(columns, entries) == {"metadata.a": 1}
+
 
 _PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "export.md").read_text()
 _COLUMNS = [

@@ -3,7 +3,8 @@
 import csv
 import io
 import json
-from collections.abc import Sequence
+import tarfile
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -19,6 +20,7 @@ from inference_store.api.field_selection import FieldSelection
 from inference_store.api.inference_pages import AnsweredPage
 from inference_store.api.line_stream import LineStream
 from inference_store.export.columns import Columns
+from inference_store.export.file_suffixes import find_suffix
 from inference_store.export.fixed_columns import Row
 from inference_store.export.kinds import Column, Kind, Values
 from inference_store.export.part_formats import PART_FORMATS, Extra, PartFormat
@@ -28,12 +30,13 @@ from inference_store.inference.errors import Invalid
 from inference_store.inference.metadata import Entry, encode_entries
 from inference_store.query.read import PREDICTION_FIELDS, Inference
 from inference_store_client import chariot
+from inference_store_client.datasets.pictures import _find_suffix
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _INCLUDE = ("metadata", "predictions")
+_TYPES = {"n": "int", "score": "float", "camera": "string", "never": "bool"}
 _KEYS = [
-    KeySeen(1, name, (TypeSeen(kind, "", 1, _NOW, _NOW, ()),))
-    for name, kind in [("n", "int"), ("score", "float"), ("camera", "string"), ("never", "bool")]
+    KeySeen(1, name, (TypeSeen(kind, "", 1, _NOW, _NOW, ()),)) for name, kind in _TYPES.items()
 ]
 _TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=6)
 _TIME = st.datetimes(timezones=st.just(UTC))
@@ -120,11 +123,8 @@ def list_expected(columns: Columns, pages: Sequence[Sequence[Row]]) -> list[dict
     """Return the rows as Arrow's types have them."""
     all = columns.list_all()
     names = [column.name for column in all]
-    return [
-        dict(zip(names, values, strict=True))
-        for page in pages
-        for values in zip(*map(to_arrow, columns.read(page), all), strict=True)
-    ]
+    rows = [zip(*map(to_arrow, columns.read(page), all), strict=True) for page in pages]
+    return [dict(zip(names, values, strict=True)) for page in rows for values in page]
 
 
 def to_arrow(values: Values, column: Column) -> list[Any]:
@@ -147,9 +147,8 @@ def test_parquet_and_arrow_hold_the_values(pages: list[list[Row]]) -> None:
 @given(_PAGES)
 def test_lines_are_those_of_the_api(pages: list[list[Row]]) -> None:
     lines = write("jsonl", pages, Columns.of(_INCLUDE, _KEYS)).splitlines()
-    assert [json.loads(line) for line in lines] == [
-        item for page in pages for item in read_lines_of_the_api(page)
-    ]
+    expected = [item for page in pages for item in read_lines_of_the_api(page)]
+    assert [json.loads(line) for line in lines] == expected
 
 
 def read_lines_of_the_api(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -247,3 +246,72 @@ def test_lines_are_what_the_client_makes_of_those_of_the_api(pages: list[list[Ro
         lines = write("chariot", linked, columns).splitlines()
         items = [json.loads(line) for line in write("jsonl", linked, columns).splitlines()]
         assert [json.loads(line) for line in lines] == [read_as_client(item) for item in items]
+
+
+_COPIES = Columns.of(_INCLUDE, _KEYS, PART_FORMATS["webdataset"].choose_blobs("copy"))
+_PICTURES = {
+    "jpg": b"\xff\xd8\xff\xe0",
+    "png": b"\x89PNG\r\n\x1a\n",
+    "gif": b"GIF89a",
+    "webp": b"RIFF0000WEBPVP8 ",
+    "bmp": b"BM0000\0\0\0\0",
+    "tiff": b"II*\0",
+    "avif": b"0000ftypavif",
+}
+
+
+def read(content: bytes) -> dict[str, bytes]:
+    """Return the contents of the files, in order."""
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        members = archive.getmembers()
+        assert {(m.mtime, m.uid, m.gid, m.uname, m.gname) for m in members} <= {(0, 0, 0, "", "")}
+        return {member.name: archive.extractfile(member).read() for member in members}  # type: ignore[union-attr]
+
+
+def copy(row: Row, content: bytes | None, content_type: str | None = None) -> Row:
+    """Return a row with an input."""
+    columns: Mapping[str, object] = {**row.inference.row, "data_content_type": content_type}
+    inference = row.inference._replace(row=columns)
+    return row._replace(inference=inference, contents={"data": content})
+
+
+@given(_PAGES, st.lists(st.none() | st.binary(max_size=2000), min_size=12, max_size=12))
+def test_it_holds_the_lines_and_the_inputs(
+    pages: list[list[Row]], inputs: Sequence[bytes | None]
+) -> None:
+    given_inputs = iter(inputs)
+    copied = [[copy(row, next(given_inputs)) for row in page] for page in pages]
+    items = [json.loads(line) for line in write("jsonl", pages, _COPIES).splitlines()]
+    rows = [row for page in copied for row in page]
+    expected: dict[str, object] = {}
+    for row, item in zip(rows, items, strict=True):
+        expected[f"{item['uid']}.json"] = item
+        content = (row.contents or {})["data"]
+        if content is not None:
+            expected[f"{item['uid']}.{find_suffix(content, None)}"] = content
+    files = read(write("webdataset", copied, _COPIES))
+    assert [*files] == [*expected]
+    for name, content in files.items():
+        assert expected[name] == (json.loads(content) if name.endswith(".json") else content)
+
+
+def test_the_same_rows_give_the_same_bytes() -> None:
+    pages = [[copy(make_plain_row(number), b"BM" + bytes(700))] for number in range(3)]
+    content = write("webdataset", pages, _COPIES)
+    assert content == write("webdataset", [[row for page in pages for row in page]], _COPIES)
+    assert len(content) % tarfile.RECORDSIZE == 0
+
+
+def test_inputs_are_named_by_their_bytes_or_their_content_type() -> None:
+    for suffix, begin in _PICTURES.items():
+        assert suffix == find_suffix(begin, "text/html") == _find_suffix(begin)
+    uid = make_plain_row(1).inference.uid
+    for content_type, suffix in (
+        ("application/json", "input.json"),
+        ("TEXT/plain; charset=utf-8", "txt"),
+        ("image/jp2", "jp2"),
+        ("../../etc/passwd", "bin"),
+        (None, "bin"),
+    ):
+        content = write("webdataset", [[copy(make_plain_row(1), b"{}", content_type)]], _COPIES)
+        assert [*read(content)] == [f"{uid}.json", f"{uid}.{suffix}"], content_type

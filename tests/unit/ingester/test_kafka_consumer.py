@@ -14,12 +14,15 @@ from aiokafka.errors import KafkaError, NodeNotReadyError
 
 from inference_store.index.accounting import PartitionId
 from inference_store.ingester import positions, topic_ids
-from inference_store.ingester.batch import AssignedPartition
+from inference_store.ingester.batch import AssignedPartition, OffsetRange
 from inference_store.ingester.closing import close_consumer
+from inference_store.ingester.consumer import Consumer
 from inference_store.ingester.instances import name_instance
 from inference_store.ingester.kafka_consumer import KafkaConsumer
 from inference_store.ingester.positions import Positions
 from inference_store.platform.settings import IngesterSettings
+from tests.consumer_contract import ConsumerContract, World
+from tests.memory_consumer import MemoryConsumer, MemoryLog
 from tests.settings import make_settings
 
 ID, ANOTHER = UUID(int=7), UUID(int=8)
@@ -71,9 +74,7 @@ class Placing(Positions):
         await self._find_bounds(tp)
         assigned.partition_id = PartitionId("kafka", tp.topic, 0, tp.partition)
 
-    async def build_range(
-        self, _: TopicPartition, assigned: AssignedPartition, records: Any
-    ) -> Any:
+    async def build_range(self, _: object, assigned: AssignedPartition, records: Any) -> Any:
         read = SimpleNamespace(assigned=assigned, records=records)
         return read if assigned.partition_id else None
 
@@ -220,3 +221,26 @@ async def test_a_consumer_leaves_the_group_without_its_instance_id() -> None:
     consumer: Any = Leaving()
     await close_consumer(consumer)
     assert instance_ids == [None]
+
+
+class MemoryWorld(World):
+    """A log in memory."""
+
+    def __init__(self) -> None:
+        self._log = MemoryLog(partitions=2)
+
+    def make_consumer(self) -> Consumer:
+        return MemoryConsumer(self._log)
+
+    async def append(self, partition: int, *payloads: bytes) -> None:
+        for payload in payloads:
+            self._log.append(partition, payload)
+
+    async def write(self, offset_range: OffsetRange) -> None:
+        self._log.written[offset_range.assigned.partition] = offset_range.hi
+
+
+class TestMemoryConsumer(ConsumerContract):
+    @pytest.fixture
+    def world(self) -> World:
+        return MemoryWorld()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import product
+from typing import Any
 
 import pytest
 from aiokafka import ConsumerRecord, TopicPartition
@@ -48,16 +49,13 @@ def read_records(
     records = fetcher.MemoryRecords(data)
     assert records.size_in_bytes() == len(data)
     tp = TopicPartition("events", 0)
-    partition_records: Iterator[ConsumerRecord] = fetcher.PartitionRecords(
-        tp, records, aborted or [], begin, None, None, True, READ_COMMITTED
-    )
-    return partition_records
+    limits = (begin, None, None, True, READ_COMMITTED)
+    read: Iterator[ConsumerRecord] = fetcher.PartitionRecords(tp, records, aborted or [], *limits)
+    return read
 
 
-def make_batch(
-    codec: str = "none", *, transactional: bool = False, producer_id: int = -1
-) -> OddBatch:
-    odd_batch = OddBatch(codec, transactional=transactional, producer_id=producer_id)
+def make_batch(codec: str = "none", **transaction: Any) -> OddBatch:
+    odd_batch = OddBatch(codec, **transaction)
     odd_batch.add(b"first" * 20, [("good", b"1")])
     odd_batch.add(b"second" * 20, [("good", None), ODD])
     odd_batch.add(b"third" * 20, [("gut-ä", b"3")])

@@ -22,7 +22,8 @@ from inference_store.local.demo.sending import grpc_message, rest_body
 def test_the_wheels_carry_every_photograph_and_frames_repeat() -> None:
     for photograph in PHOTOGRAPHS:
         image = photograph.read()
-        assert (image.dtype, image.ndim) == (np.uint8, 3), photograph
+        assert image.dtype == np.uint8, photograph
+        assert image.ndim == 3, photograph
     frames = [take_frame(number) for number in range(0, FRAMES, 3)]
     assert {frame.photograph for frame in frames} == {photograph.name for photograph in PHOTOGRAPHS}
     assert all(frame.image.shape == (HEIGHT, WIDTH, 3) for frame in frames)
@@ -64,10 +65,8 @@ def test_a_digit_has_its_true_label_as_metadata() -> None:
     digit, *_ = held_out_digits()
     (request,) = digit_requests("digit-classifier", [digit])
     assert request.picture.startswith(b"\x89PNG")
-    assert {entry["key"]: entry["value"] for entry in orjson.loads(request.metadata)} == {
-        "true_label": digit.true_label,
-        "sample": str(digit.sample),
-    }
+    metadata = {entry["key"]: entry["value"] for entry in orjson.loads(request.metadata)}
+    assert metadata == {"true_label": digit.true_label, "sample": str(digit.sample)}
 
 
 def test_both_transports_carry_the_same() -> None:

@@ -29,9 +29,10 @@ def folder(tmp_path: Path) -> LocalFolder:
     return local_folder
 
 
-def start(folder: LocalFolder, code: str, **limits: float) -> RunningPart:
+def start(folder: LocalFolder, code: str, *, stop_seconds: float = 300.0) -> RunningPart:
     command = (sys.executable, "-c", code)
-    return RunningPart(Part("one", command, os.environ, folder.path, **limits), folder)
+    part = Part("one", command, os.environ, folder.path, stop_seconds=stop_seconds)
+    return RunningPart(part, folder)
 
 
 def is_gone(pid: int) -> bool:

@@ -6,7 +6,6 @@ import logging
 
 import pytest
 import structlog
-from pydantic import SecretStr
 
 from inference_store.platform import logs
 from inference_store.platform.log_throttle import throttle_logs
@@ -63,11 +62,8 @@ DSN = "postgresql://someone:p%40ss%2Fword-of-this-test@db:5432/store"
 @pytest.fixture
 def settings(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> IngesterSettings:
     monkeypatch.chdir(str(tmp_path))
-    return IngesterSettings(
-        postgres_dsn=SecretStr(DSN),
-        s3_access_key=SecretStr("s3-access-key"),
-        s3_secret_key=SecretStr("s3-secret"),
-    )
+    keys = {"s3_access_key": "s3-access-key", "s3_secret_key": "s3-secret"}
+    return IngesterSettings.model_validate(keys | {"postgres_dsn": DSN})
 
 
 @pytest.fixture

@@ -23,11 +23,8 @@ async def test_pictures_one_after_the_other() -> None:
     """One that is refused leaves the process to the next."""
     async with Decoder() as thumbnails:
         thumbnail = await thumbnails.make(make_picture(size=(640, 320)), 100)
-        assert (thumbnail.size, thumbnail.picture, thumbnail.jpeg[:2]) == (
-            (100, 50),
-            (640, 320),
-            b"\xff\xd8",
-        )
+        assert (thumbnail.size, thumbnail.picture) == ((100, 50), (640, 320))
+        assert thumbnail.jpeg.startswith(b"\xff\xd8")
         first = thumbnails._process
         with pytest.raises(NoThumbnail, match="no picture"):
             await thumbnails.make(SVG, 100)

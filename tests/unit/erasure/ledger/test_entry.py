@@ -12,9 +12,8 @@ AT = datetime(2026, 11, 22, 4, 5, 6, 7, tzinfo=UTC)
 
 def make_entry(body: dict[str, object] | None = None, number: int = 3) -> Entry:
     note = Note("policy_set", "model", {"rules": [1]})
-    content = Content.make(
-        body or {"model_id": "a/b", "n": 10**400, "text": "\ud800"}, note, "10.0.0.1"
-    )
+    body = body or {"model_id": "a/b", "n": 10**400, "text": "\ud800"}
+    content = Content.make(body, note, "10.0.0.1")
     return Entry(number, "policy_set", AT, "key:ops", "0" * 64, content.hash, content)
 
 
@@ -41,7 +40,7 @@ def test_detects_a_changed_member(subtests: pytest.Subtests) -> None:
     contents: dict[str, object] = {"body": {}, "note": None, "client": None, "salt": ""}
     for name, other in (changes | contents).items():
         document = json.loads(make_entry().encode()) | {name: other}
-        reason = "body" if name in contents else ""
+        reason = "body" if name in contents else "."
         with subtests.test(name), pytest.raises(DamagedEntry, match=reason):
             decode(json.dumps(document).encode())
 

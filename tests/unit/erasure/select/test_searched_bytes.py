@@ -3,6 +3,8 @@
 import json
 
 from inference_store.erasure.select.searched_bytes import mentions_text, names_text
+from inference_store.erasure.verify.failure_reasons import FAILURES, count_failure, find_reason
+from inference_store.platform.metrics import RETENTION_TROUBLE
 
 _TEXT = 'José "Pépé" \\ Ölmez'
 
@@ -28,3 +30,23 @@ def test_names_only_a_whole_json_string() -> None:
     assert names_text(b'{"model_id": "cam\\u00e9", "broken', "camé")
     assert not names_text(b'{"model_id": "camera", "broken', "cam")
     assert not names_text(b'{"model_id": "cam', "cam")
+
+
+def test_a_reason_is_of_the_list() -> None:
+    for code, message, reason in (
+        ("InvalidRequest", "Object is WORM protected and cannot be overwritten", "object_locked"),
+        ("AccessDenied", "Access Denied because object protected by object lock.", "object_locked"),
+        ("AccessDenied", "Access Denied.", "access_denied"),
+        ("StillThere", "deleted without a fault, and listed still", "still_there"),
+        ("TooLarge", "more than 64 MiB", "not_rewritten"),
+        ("SlowDown", "Please reduce your request rate.", "other"),
+    ):
+        assert find_reason(code, message) == reason, code
+        assert reason in FAILURES, code
+
+
+def test_counts_unlisted_reasons_as_other() -> None:
+    counter = RETENTION_TROUBLE.labels("other")
+    before = counter._value.get()
+    count_failure("what nobody thought of", 3)
+    assert counter._value.get() == before + 3

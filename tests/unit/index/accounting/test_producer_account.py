@@ -29,9 +29,8 @@ def make_account(
     *reports: ProducerReport, arrived: int, highest: int, silent: bool = False, reported: int = -1
 ) -> ProducerAccount:
     """Make an account. `reported`: how many arrived up to the reported highest; default: all."""
-    stored = [
-        StoredReport(item, silent, AT + timedelta(seconds=n)) for n, item in enumerate(reports)
-    ]
+    times = [AT + timedelta(seconds=number) for number in range(len(reports))]
+    stored = [StoredReport(item, silent, at) for item, at in zip(reports, times, strict=True)]
     below = arrived if reported < 0 else reported
     return ProducerAccount("p", highest, arrived, below, stored)
 

@@ -1,7 +1,6 @@
 """A wrong bucket, key or secret is named as such, however the object store writes its refusals."""
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -103,32 +102,23 @@ def test_warns_about_settings_it_may_not_read() -> None:
     assert "AccessDenied" in finding.seen
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[str]:
-    """The address of a broker with the topic `there`, of three partitions."""
+async def test_on_the_demos_broker() -> None:
+    """It tells no settings of topics."""
     pytest.importorskip("confluent_kafka", reason="the demo's packages are not installed")
     from tests.servers.embedded import EmbeddedKafka  # noqa: PLC0415
 
     with EmbeddedKafka() as kafka:
         kafka.create_topic("there", partitions=3)
-        yield kafka.bootstrap_servers
-
-
-async def check_one_topic(broker: str, name: str) -> Finding:
-    settings = make_settings(DoctorSettings, kafka_bootstrap_servers=broker, kafka_topic=name)
-    engine = create_engine("postgresql://nobody/none")
-    (finding,) = await check_topic(Subject(settings, engine))
-    return finding
-
-
-async def test_accepts_a_topic_whose_settings_are_not_reported(broker: str) -> None:
-    finding = await check_one_topic(broker, "there")
-    assert (finding.state, finding.remedy) == (State.OK, "")
-    assert finding.seen.startswith("3 partitions, 1 replica; its settings are not reported")
-
-
-async def test_reports_a_missing_topic_and_does_not_create_it(broker: str) -> None:
-    for _ in range(2):  # the first question must not make it
-        finding = await check_one_topic(broker, "missing")
+        findings = []
+        for topic in ("there", "missing", "missing"):  # the first question must not make it
+            servers = {"kafka_bootstrap_servers": kafka.bootstrap_servers, "kafka_topic": topic}
+            settings = make_settings(DoctorSettings, **servers)
+            engine = create_engine("postgresql://nobody/none")
+            findings += await check_topic(Subject(settings, engine))
+    there, *missing = findings
+    assert (there.state, there.remedy) == (State.OK, "")
+    assert there.seen.startswith("3 partitions, 1 replica; its settings are not reported")
+    assert len(missing) == 2
+    for finding in missing:
         assert (finding.state, finding.seen) == (State.FAILED, "there is no topic 'missing'")
         assert "--create --topic missing" in finding.remedy

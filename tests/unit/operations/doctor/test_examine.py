@@ -1,13 +1,25 @@
 """Checks run beside each other; one that hangs, breaks or is in vain hides no other."""
 
 import asyncio
-import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from inference_store.operations.doctor import CHECKS, Check, Finding, State, examine, failed
+from pydantic import SecretStr
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from inference_store.operations.doctor import (
+    CHECKS,
+    Check,
+    DoctorSettings,
+    Finding,
+    State,
+    Subject,
+    examine,
+    failed,
+)
 from inference_store.operations.doctor.clocks import compare_clocks
 from inference_store.operations.doctor.finding import ok, warning
+from inference_store.operations.doctor.settings import SETTING_CONFLICTS, check_settings
 
 NOBODY: Any = None
 
@@ -21,7 +33,7 @@ async def bad(_: Any) -> list[Finding]:
 
 
 async def hangs(_: Any) -> list[Finding]:
-    await asyncio.sleep(60)
+    await asyncio.Event().wait()
     return []
 
 
@@ -30,12 +42,10 @@ async def breaks(_: Any) -> list[Finding]:
 
 
 async def test_each_has_its_own_deadline() -> None:
-    began = time.monotonic()
     checks = [Check(str(n), "", hangs) for n in range(5)] + [Check("fine", "", fine)]
-    report = await examine(checks, NOBODY, deadline_seconds=0.3)
-    assert time.monotonic() - began < 30
+    report = await examine(checks, NOBODY, deadline_seconds=0)
     assert [result.state for result in report.results] == [State.FAILED] * 5 + [State.OK]
-    assert "no answer within 0.3 s" in report.results[0].findings[0].seen
+    assert "no answer within 0 s" in report.results[0].findings[0].seen
 
 
 async def test_reports_a_broken_check_and_the_worst_state() -> None:
@@ -72,3 +82,53 @@ def test_a_clock_is_judged() -> None:
         finding = compare_clocks("Postgres", now + timedelta(seconds=1 + seconds), now, later)
         assert finding.state == state, seconds
         assert ("ahead of" in finding.seen) == (seconds > 0), seconds
+
+
+PLANTED: list[dict[str, object]] = [
+    {"auth": "off", "api_host": "0.0.0.0"},
+    {"postgres_dsn": "postgresql://db.example/x"},
+    {"ingester_parked_first_seconds": 60, "ingester_parked_longest_seconds": 30},
+    {"ingester_parked_give_up_seconds": 5},
+    {"tombstone_seconds": 3600, "ingester_parked_give_up_seconds": 7200},
+    {"tombstone_seconds": 60, "ingester_parked_give_up_seconds": 30},
+    {"postgres_pool_size": 2},
+    {"ingester_batch_rows": 10},
+    {"log_level": "debug"},
+]
+
+
+def make_subject(**changes: object) -> Subject:
+    secret = {"api_token": SecretStr("not-in-a-sentence")}
+    settings = DoctorSettings.model_validate(secret | changes)
+    return Subject(settings, create_async_engine("postgresql+asyncpg://nobody@127.0.0.1:1/x"))
+
+
+async def test_by_default_nothing_fights() -> None:
+    assert [finding.state for finding in await check_settings(make_subject())] == [State.OK]
+
+
+async def test_a_line_to_postgres_that_may_be_in_the_clear() -> None:
+    for changes, is_warned in (
+        ({"postgres_dsn": "postgresql://db.example/x?sslmode=prefer"}, True),
+        ({"postgres_dsn": "postgresql://db.example/x", "postgres_tls": "prefer"}, True),
+        ({"postgres_dsn": "postgresql://db.example/x", "postgres_tls": "disable"}, True),
+        ({"postgres_dsn": "postgresql://db.example/x", "postgres_tls": "require"}, False),
+        ({"postgres_dsn": "postgresql://db.example/x?sslmode=verify-full"}, False),
+        ({"postgres_dsn": "postgresql://[::1]/x?sslmode=prefer"}, False),
+        ({"postgres_dsn": "postgresql://127.0.0.1/x", "postgres_tls": "disable"}, False),
+    ):
+        findings = await check_settings(make_subject(**changes))
+        assert any("sslmode=" in finding.seen for finding in findings) == is_warned, changes
+
+
+def test_every_fight_is_planted() -> None:
+    assert len(PLANTED) == len(SETTING_CONFLICTS)
+
+
+async def test_reports_settings_that_conflict() -> None:
+    for number in range(len(PLANTED)):
+        findings = await check_settings(make_subject(**PLANTED[number]))
+        assert SETTING_CONFLICTS[number].remedy in [finding.remedy for finding in findings], number
+        seen = " ".join(finding.seen for finding in findings)
+        assert "{" not in seen, number
+        assert "not-in-a" not in seen, number

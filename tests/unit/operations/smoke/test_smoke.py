@@ -23,9 +23,8 @@ def test_the_query_matches_the_metadata_in_the_blobs() -> None:
     capture = Capture()
     condition: Any = capture.question["metadata_filter"]
     [metadata] = [data for key, data in capture.blobs.items() if key.endswith("metadata")]
-    assert [(item["key"], item["value"]) for item in orjson.loads(metadata)] == [
-        (item["key"], item["value"]) for item in condition
-    ]
+    written = [(item["key"], item["value"]) for item in orjson.loads(metadata)]
+    assert written == [(item["key"], item["value"]) for item in condition]
 
 
 def test_two_runs_never_meet() -> None:
@@ -79,6 +78,11 @@ def test_its_model_has_a_task_type() -> None:
     """Else, if an event registered it first, no prediction is indexed, and later runs fail."""
     task_type = {"task_type": "image_classification"}
     assert register(None) == [{"name": "Smoke test"} | task_type]
-    of_an_event = {"name": None, "project_id": "mine", "class_labels": [], "task_type": None}
+    of_an_event: dict[str, Any] = {
+        "name": None,
+        "project_id": "mine",
+        "class_labels": [],
+        "task_type": None,
+    }
     assert register(of_an_event) == [{"project_id": "mine", "class_labels": []} | task_type]
     assert register({"name": "Mine"} | task_type) == []

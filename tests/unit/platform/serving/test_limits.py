@@ -204,8 +204,9 @@ async def test_an_answer_may_take_its_time(http: Any) -> None:
 @BOTH
 async def test_a_connection_is_kept_between_requests_and_no_longer(http: Any) -> None:
     for late, begin in (("idle", b""), ("head", b"G")):
+        limit: Any = {late: SHORT}
         with late_once(late):
-            async with serve(http, **{late: SHORT}) as port, connect(port) as (reader, writer):
+            async with serve(http, **limit) as port, connect(port) as (reader, writer):
                 for _ in range(2):
                     writer.write(GET)
                     assert await reader.readuntil(b"\r\n\r\n0")

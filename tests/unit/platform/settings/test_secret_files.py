@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 from pydantic_settings import (
+    BaseSettings,
     DotEnvSettingsSource,
     EnvSettingsSource,
     InitSettingsSource,
@@ -14,7 +15,6 @@ from pydantic_settings import (
 
 from inference_store.platform.settings import (
     GROUPS,
-    ApiSettings,
     PostgresSettings,
     UnknownSetting,
     refuse_unknown,
@@ -53,7 +53,7 @@ def test_every_secret_may_be_a_file(secret: Path, monkeypatch: pytest.MonkeyPatc
         assert read[name] == "postgresql://s3cret ", (group, name)
 
 
-def _make_sources(group: type[ApiSettings]) -> tuple[PydanticBaseSettingsSource, ...]:
+def _make_sources(group: type[BaseSettings]) -> tuple[PydanticBaseSettingsSource, ...]:
     nothing = InitSettingsSource(group, {})
     return nothing, EnvSettingsSource(group), DotEnvSettingsSource(group), nothing
 
