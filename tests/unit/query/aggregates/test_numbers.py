@@ -5,7 +5,7 @@ from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from inference_store.query.aggregates.bins import as_double, automatic
@@ -39,6 +39,7 @@ def test_automatic_bounds_hold_all(first: Decimal, second: Decimal, bins: int) -
     assert all(a < b for a, b in pairwise(bounds))
 
 
+@example(bound=Decimal("0.1000000000000000000001"), value=0.1)
 @given(
     bound=_DOUBLES.map(lambda value: Decimal(repr(value))) | st.decimals(-10, 10), value=_DOUBLES
 )

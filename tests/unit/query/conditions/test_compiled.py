@@ -29,6 +29,7 @@ from inference_store.query.filters.typed import (
     Predicate,
     Predicted,
     Property,
+    Sets,
 )
 from inference_store.query.scan_range import range_of_time
 
@@ -46,6 +47,7 @@ def test_decides_constant_conditions_without_a_database() -> None:
         (Fixed(None), NOTHING, NOTHING),
         (Compared("=", _NEVER_SENT, _ONE), NOTHING, NOTHING),
         (Missing(_NEVER_SENT), EVERYTHING, NOTHING),
+        (Missing(Calculated("+", _NEVER_SENT, _ONE)), EVERYTHING, NOTHING),
         (And((Fixed(True), Fixed(True))), EVERYTHING, NOTHING),
         (Or((Fixed(True), _IS_ONE)), EVERYTHING, NOTHING),
         (And(()), EVERYTHING, NOTHING),
@@ -61,6 +63,8 @@ def test_finds_the_leading_indexes() -> None:
         (_IS_ONE, False, 1),
         (Missing(_N), True, 0),
         (Missing(_N), False, 5),
+        (Missing(Calculated("+", _N, _ONE)), True, 0),
+        (Sets("equals", ((Property("ok", "bool"),),), ((Constant("bool", True),),)), True, 0),
         (Predicted(_PERSON), True, 1),
         (Predicted(_PERSON), False, 0),
         (Predicted(None), True, 0),

@@ -149,10 +149,14 @@ def test_finds_what_is_certain_of_doubtful_metadata() -> None:
         ("prediction_count = 0", True),
         ("A_CONTAINEDBY(\"tags[]\", ('a'))", False),
         ("NOT A_CONTAINEDBY(\"tags[]\", ('b'))", True),
+        ("S_INTERSECTS(location, BBOX(-1, -1, 1, 1))", True),
+        ("NOT S_INTERSECTS(location, BBOX(1, 1, 2, 2))", True),
     ]:
         items = [
             {"key": "n", "type": "int", "value": "1"},
             {"key": "tags", "type": "json", "value": '["a"]'},
+            {"key": "longitude", "type": "float", "value": "0"},
+            {"key": "latitude", "type": "float", "value": "0"},
         ]
         facts = _make_facts(read_metadata(json.dumps(items).encode()), [], True)
         certain = make_certain(

@@ -10,8 +10,9 @@ from inference_store.query.cql2 import OPERATIONS, parse_json, parse_text
 from inference_store.query.cql2.relative import FUNCTIONS
 from inference_store.query.filters.check import _PREDICATES, check
 from inference_store.query.filters.evaluate import evaluate
+from inference_store.query.filters.known_keys import KnownKey, KnownKeys
 from inference_store.query.filters.names import names_in
-from inference_store.query.filters.typed import Compared, Fixed, Sets
+from inference_store.query.filters.typed import Compared, Fixed, Kind, Sets
 from tests.unit.query.filters.evaluation import (
     KNOWN,
     check_filter,
@@ -336,6 +337,14 @@ def test_refusals() -> None:
         ("frame_number = 1 AND 3", "condition"),
     ]:
         assert message in find_refusal(text, Invalid).detail, text
+
+
+def test_suggests_the_elements_of_a_key_that_has_them_too() -> None:
+    rows: dict[Kind, int] = {"string": 1}
+    keys = {name: KnownKey(name, 1, rows, ("string",)) for name in ("a", "a[]", "b")}
+    for name, known in [("a", ('"a[]"',)), ("b", ())]:
+        refusal = find_refusal(f"A_OVERLAPS({name}, ('x'))", InvalidFilter, KnownKeys(keys))
+        assert refusal.faults[0].known == known, name
 
 
 def test_names_the_class_that_is_not_supported() -> None:
