@@ -115,7 +115,7 @@ async def test_fields_of_a_link_and_a_cursor_of_other_fields(api: Api) -> None:
 
 async def test_metadata_as_an_object(api: Api) -> None:
     metadata = {"frame_number": 7, "camera": _CAMERA, "a.b": "dotted"}
-    asked = {"include": ["metadata"], "metadata_as": "object"}
+    asked: dict[str, Any] = {"include": ["metadata"], "metadata_as": "object"}
     assert (await _read_item(api, **asked))["metadata"] == metadata
     chosen = await _read_item(api, fields=["metadata.camera.angle"], metadata_as="object")
     assert chosen == {"metadata": {"camera": _CAMERA}}

@@ -69,20 +69,6 @@ async def test_numbers_are_exact(api: Api) -> None:
         assert [item["inference_id"] for item in answer.json()["items"]] == [value]
 
 
-async def test_pages_follow_their_cursor(api: Api) -> None:
-    await api.store(*_INFERENCES)
-    ids, body = [], {"limit": 3, "cursor": None}
-    while True:
-        page = await api.ask(_QUERY, body)
-        ids += [item["inference_id"] for item in page["items"]]
-        if page["next"] is None:
-            break
-        body["cursor"] = page["next"]
-    assert ids == [f"id-{n}" for n in reversed(range(10))]
-    refused = await api.ask(_QUERY, {**body, "ok": True}, status=422)
-    assert refused["type"] == "/docs/errors#invalid-cursor"
-
-
 async def test_a_window_is_half_open(api: Api) -> None:
     await api.store(*_INFERENCES)
     begin, end = (_INFERENCES[n].received_at.isoformat() for n in (2, 4))

@@ -94,7 +94,7 @@ async def _read_pages(api: Api, path: str, body: dict[str, Any]) -> list[dict[st
 async def test_following_pages_use_the_same_instant(api: Api) -> None:
     for path in (_MODEL, "/v1/inferences"):
         for sort in ("-received_at", "n"):
-            body = {**_FOUR_HOURS, "limit": 3, "sort": sort}
+            body: dict[str, Any] = {**_FOUR_HOURS, "limit": 3, "sort": sort}
             pages = await _read_pages(api, f"{path}/query", body)
             assert [len(page["items"]) for page in pages] == [3, 3, 3, 3], (path, sort)
             assert len({page["resolved"][0]["instant"] for page in pages}) == 1, (path, sort)

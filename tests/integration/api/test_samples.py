@@ -55,7 +55,7 @@ async def test_a_sample_is_uniform(api: Api) -> None:
 
 async def test_a_stream_has_a_larger_sample(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("inference_store.api.streams._PAGE", 10)
-    body = {"sample": {"size": 25, "seed": 3}}
+    body: dict[str, Any] = {"sample": {"size": 25, "seed": 3}}
     answer = await api.post(_QUERY, json=body, headers=LINES)
     *lines, end = [json.loads(line) for line in answer.text.splitlines()]
     assert [line["inference_id"] for line in lines] == await _sample(api, **body)

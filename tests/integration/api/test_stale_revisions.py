@@ -19,13 +19,14 @@ async def test_the_slower_of_two_is_told(api: Api) -> None:
         await api.call("PUT", path, body)
     holds = [(await api.ask("/v1/holds", HOLD, status=201))["id"] for _ in range(2)]
     views = [(await api.ask("/v1/views", VIEW | {"name": name}, status=201))["id"] for name in "ab"]
+    edit: tuple[str, Any] = ("POST", {"metadata": METADATA})
     hold_change: tuple[str, Any] = ("PUT", HOLD | {"reason": "file 48"})
     view_change: tuple[str, Any] = ("PATCH", {"name": "yard"})
     # what is read, the path of its changes, a change, and one that comes later
     cases: list[tuple[str, str, tuple[str, Any], tuple[str, Any]]] = [
         (MODEL, "", ("PUT", {"name": "other"}), ("PUT", {"name": "other"})),
         (f"{MODEL}/retention-policy", "", ("PUT", POLICY), ("PUT", POLICY)),
-        (f"{MODEL}/inferences/a", "/metadata", *[("POST", {"metadata": METADATA})] * 2),
+        (f"{MODEL}/inferences/a", "/metadata", edit, edit),
         (f"/v1/holds/{holds[0]}", "", hold_change, hold_change),
         (f"/v1/holds/{holds[1]}", "?reason=closed", hold_change, ("DELETE", None)),
         (f"/v1/views/{views[0]}", "", view_change, view_change),

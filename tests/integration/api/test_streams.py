@@ -208,7 +208,7 @@ async def test_audits_links_of_a_stream_and_none_of_excess_ones(
     app = make_app(auth="on", api_token=TOKEN, streams_at_once=1)
     async with make_client(app) as client:
         client.headers.update(OWNER)
-        links = {"action": "links_made"}
+        links: dict[str, Any] = {"action": "links_made"}
         async with app.state.streams.admit("token"):
             refused = await client.ask(_QUERY, {"include": ["urls"]}, status=429, headers=_LINES)
         assert refused["type"] == "/docs/errors#too-many-queries"

@@ -58,7 +58,7 @@ async def _request_thumbnails(api: Api, *uids: str, **more: Any) -> list[dict[st
     return [json.loads(line) for line in answer.text.splitlines()]
 
 
-async def _read_audit(api: Api, **filters: str) -> list[dict[str, Any]]:
+async def _read_audit(api: Api, **filters: Any) -> list[dict[str, Any]]:
     return list((await api.read("/v1/audit", action="thumbnails_read", **filters))["items"])
 
 
@@ -160,5 +160,6 @@ async def test_switched_off(make_app: MakeApp) -> None:
 async def test_rejects_invalid_request(api: Api, uids: dict[str, str]) -> None:
     many = [str(UUID(int=n)) for n in range(101)]
     oversized = {"uids": [uids["jpeg"]], "edge": 9999}
-    for body in ({}, {"uids": []}, {"uids": ["x"]}, {"uids": many}, oversized):
+    bodies: list[dict[str, Any]] = [{}, {"uids": []}, {"uids": ["x"]}, {"uids": many}, oversized]
+    for body in bodies:
         await api.ask(_BATCH, body, status=422)

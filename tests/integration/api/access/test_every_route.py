@@ -1,6 +1,7 @@
 """Every route with every right: alone, over the model, over its project, over another one."""
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
@@ -178,7 +179,7 @@ async def test_the_right_is_enough_and_a_change_is_in_the_audit(
     subtests: pytest.Subtests,
 ) -> None:
     """A change finds what it names as it was at first: each has values of its own."""
-    models = {
+    models: dict[tuple[str, str | None], Any] = {
         (method, context.path): getattr(context.original_route, "response_model", None)
         for context in iter_route_contexts(guarded.app.routes)
         for method in context.methods or ()

@@ -71,10 +71,12 @@ def app(make_app: MakeApp, issuer: OidcIssuer, clock: StoppedClock) -> FastAPI: 
     return app
 
 
-def _change_issuer(app: FastAPI, issuer: OidcIssuer, **changes: float) -> None:
+def _change_issuer(app: FastAPI, issuer: OidcIssuer, **changes: Any) -> None:
     """Let the app read the issuer's keys anew, with other limits."""
-    limits = {"retry_seconds": RETRY_SECONDS, "timeout_seconds": PATIENT_SECONDS} | changes
-    app.state.authenticator.tokens = Tokens(app.state.settings, Issuer(issuer.url, **limits))
+    limits: dict[str, Any] = {"retry_seconds": RETRY_SECONDS, "timeout_seconds": PATIENT_SECONDS}
+    app.state.authenticator.tokens = Tokens(
+        app.state.settings, Issuer(issuer.url, **limits | changes)
+    )
 
 
 @pytest.fixture

@@ -121,8 +121,8 @@ async def test_last_use_is_written_once_a_minute(keys: Keys, guarded: Api) -> No
 
 
 async def test_rejects_grants_beyond_the_callers_own(keys: Keys) -> None:
-    mine = [{"rights": ["read", "admin"]}, {"rights": ["delete"], "model_id": OPEN}]
-    key = await keys.make(*mine)
+    own: dict[str, Any] = {"rights": ["delete"], "model_id": OPEN}
+    key = await keys.make({"rights": ["read", "admin"]}, own)
     cases: list[tuple[dict[str, Any], bool]] = [
         ({"rights": ["read"]}, True),
         ({"rights": ["read", "admin"], "model_id": OPEN}, True),

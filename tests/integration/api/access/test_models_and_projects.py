@@ -99,9 +99,9 @@ async def test_suggests_only_names_that_the_caller_may_read(keys: Keys) -> None:
     hidden = await keys.call(reader, "GET", f"/v1/models/{SECRET}", status=404)
     assert hidden["detail"] == f"There is no model '{SECRET}'. The nearest are open-model."
     condition = {"key": f"{SECRET}-key", "operator": "eq", "value": "x"}
-    body = {"metadata_filter": [condition], "prediction": {"label": "secret-label"}}
+    named = {"metadata_filter": [condition], "prediction": {"label": "secret-label"}}
     path = f"/v1/models/{OPEN}"
-    refused = await keys.call(reader, "POST", f"{path}/inferences/query", body, status=422)
+    refused = await keys.call(reader, "POST", f"{path}/inferences/query", named, status=422)
     assert refused["errors"][0]["known"] == [f"{OPEN}-key"]
     metadata_keys = await keys.call(reader, "GET", f"{path}/metadata-keys")
     assert [item["name"] for item in metadata_keys["items"]] == [f"{OPEN}-key"]
