@@ -83,6 +83,7 @@ def parse(value: Any, text: str) -> Any:
 
 
 @example([Entry("a", "int", "0", "extended", ()), Entry("a", "string", "", "extended", ())])
+@example([Entry("b", "float", "-.", "extended", ())])
 @given(_ENTRIES)
 def test_nothing_is_lost(entries: list[Entry]) -> None:
     row = read(choose_columns(_KEYS, None), entries)

@@ -37,7 +37,9 @@ class Record:
 
 def test_a_report_has_its_place() -> None:
     partition_id = PartitionId("cluster", "reports", 0, 3)
-    assert _read(Record(encode(SOUND)), "cluster") == ReceivedReport(SOUND, partition_id, 7)
+    read = _read(Record(encode(SOUND)), "cluster")
+    assert read == ReceivedReport(SOUND, partition_id, 7)
+    assert (read.values["offset"], read.values["producer"], read.values["dropped"]) == (7, "p", {})
 
 
 @given(st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
