@@ -10,7 +10,7 @@ from inference_store.inference.task_types import OutputMapping, Predictions
 from .answers import list_columns, make_tensors, make_v2, read
 
 LABELS = ("ant", "bee", "cat")
-LABELLED = [("ant", 0.1), ("bee", 0.7), ("cat", 0.2)]
+LABELLED: list[tuple[str, float | None]] = [("ant", 0.1), ("bee", 0.7), ("cat", 0.2)]
 
 
 def classify(response: bytes, **more: Any) -> Predictions:

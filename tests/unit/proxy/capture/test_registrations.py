@@ -48,7 +48,7 @@ def make_tensor(datatype: str, data: list[Any], **more: Any) -> dict[str, Any]:
     return {"name": "t", "datatype": datatype, "shape": [len(data)], "data": data, **more}
 
 
-CODED = base64.b64encode(png()).decode()
+CODED = base64.b64encode(png() + bytes(300_000)).decode()
 IMAGES = [make_tensor("BYTES", [CODED, CODED])]
 ANSWERS = [make_tensor("BYTES", ["[]", "[]"])]
 PIXELS = [make_tensor("FP32", [1, 2, 3, 4, 5, 6], shape=[2, 3])]

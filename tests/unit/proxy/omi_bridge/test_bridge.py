@@ -15,7 +15,7 @@ from inference_store.grpc_messages import message
 from inference_store.inference.task_types import read_predictions, task_type_of
 from inference_store.proxy.omi_bridge import Bridge, Container
 
-from .omi import Omi, open_bridge
+from .omi import Omi, open_bridge, served
 
 INFER = "/v2/models/counter/infer"
 
@@ -73,6 +73,11 @@ async def test_calls_status_once_and_never_as_a_probe() -> None:
         await asyncio.gather(*(post(bridge, make_request("a")) for _ in range(5)))
         await get(bridge, "/v2/models/counter")
     assert omi.called.count("Status") == 1
+
+
+async def test_a_probe_waits_for_the_connection() -> None:
+    async with served(Omi()) as target, grpc.aio.insecure_channel(target) as channel:
+        assert await Container(channel).is_reachable(300)
 
 
 async def test_repeats_a_status_that_failed() -> None:

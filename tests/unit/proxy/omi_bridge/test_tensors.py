@@ -1,6 +1,6 @@
 """Whatever is asked: items of files, or a sentence that says what to send."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from inference_store.proxy.omi_bridge.container_status import ContainerStatus, File
@@ -31,6 +31,10 @@ _ABOUT = st.lists(_FILE, max_size=2, unique_by=lambda file: file.name).map(
 
 
 @given(st.lists(_TENSOR, max_size=3), _ABOUT)
+@example(
+    [Tensor(name="a", datatype="BYTES", raw=b"\1")],
+    ContainerStatus(name="m", version="1", inputs=[], outputs=[]),
+)
 def test_items_or_a_sentence(tensors: list[Tensor], about: ContainerStatus) -> None:
     try:
         items = read_items(InferRequest(inputs=tensors), about)

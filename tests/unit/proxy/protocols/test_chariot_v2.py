@@ -111,10 +111,12 @@ def test_any_other_body_is_the_datum_and_its_parameters_a_header() -> None:
 
 
 def test_reports_a_header_that_is_not_json() -> None:
-    sent = [("content-type", "image/png"), ("chariot-inference-parameters", "{")]
-    reading = read_call("/infer", PIXEL, OUTPUT, sent=sent)
-    assert list_data(reading) == [PIXEL]
-    assert "the header chariot-inference-parameters is not JSON" in (reading.problem or "")
+    for text, problem in (("{", "the header chariot-inference-parameters is not JSON"), (" ", "")):
+        sent = [("content-type", "image/png"), ("chariot-inference-parameters", text)]
+        reading = read_call("/infer", PIXEL, OUTPUT, sent=sent)
+        assert list_data(reading) == [PIXEL]
+        assert problem in (reading.problem or "")
+        assert bool(reading.problem) is bool(problem)
 
 
 def test_an_error_in_band_is_a_failure() -> None:

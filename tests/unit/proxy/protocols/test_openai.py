@@ -126,6 +126,21 @@ def test_reports_an_image_that_is_not_base64_and_keeps_the_text() -> None:
     assert "messages[0].content[0].image_url is not base64" in (reading.problem or "")
 
 
+def test_reports_messages_of_other_kinds() -> None:
+    odd: list[tuple[Any, bytes, str | None]] = [
+        (7, orjson.dumps(make_chat(7)), "messages[0] is not an object with role and content"),
+        ({"role": "user", "content": 7}, b"7", "content is neither text nor a list of parts"),
+        (make_turn("a", "b"), b"a\nb", None),
+        (make_turn(7), b"7", "messages[0].content[0] is no part with a type"),
+        (make_turn({"type": "input_audio", "input_audio": 7}), b"[audio]", None),
+        (make_turn({"type": "file", "file": {"file_data": URL}}), PIXEL, None),
+    ]
+    for message, datum, problem in odd:
+        reading = read_chat(message, make_answer("?"))
+        assert list_data(reading) == [datum], message
+        assert (problem or "") in (reading.problem or ""), message
+
+
 def test_calls_of_tools_are_kept() -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "w", "arguments": '{"a":1}'}}
     choice = make_choice(0, None, "tool_calls", tool_calls=[call])

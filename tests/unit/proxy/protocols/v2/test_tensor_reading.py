@@ -284,6 +284,13 @@ def test_a_binary_answer_becomes_json() -> None:
     assert result.inferences[0].response == expected + b',"data":[7]}]}'
 
 
+def test_an_answer_that_is_not_json_is_reported() -> None:
+    head = b'{"outputs": [{"name": "y", "datatype": "BF16", "shape": [1], "parameters": '
+    head += b'{"binary_data_size": 2}}]}'
+    result = read(GREETING, head + b"\x80\x3f", response_headers=make_lengths(head))
+    assert "'y'" in (result.problem or "")
+
+
 def test_a_body_that_is_one_raw_tensor() -> None:
     result = read(JPEG, make_answer(), VISION, request_headers=make_lengths(b""))
     assert list_data(result) == [JPEG]
