@@ -19,6 +19,7 @@ from inference_store.index.distribution import is_distributed
 from inference_store.index.partitions import TimePartition
 from inference_store.query import deadline
 from tests.integration.statements import SentStatement, record_statements
+from tests.polling import until
 from tests.stopped_clock import StoppedClock
 
 from .held_partition import hold_partition
@@ -64,14 +65,16 @@ async def _end_waiting(
     address = engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
     watcher = await asyncpg.connect(address)
     ended = set()
+
+    async def end() -> None:
+        for waiting in map(tuple, await watcher.fetch(_WAITING.format(pid=pid, view=view))):
+            if waiting not in ended:
+                ended.add(waiting)
+                clock.now += _find_limit(sent)
+                await watcher.execute(f"SELECT pg_cancel_backend({waiting[0]})")
+
     try:
-        while True:
-            for waiting in map(tuple, await watcher.fetch(_WAITING.format(pid=pid, view=view))):
-                if waiting not in ended:
-                    ended.add(waiting)
-                    clock.now += _find_limit(sent)
-                    await watcher.execute(f"SELECT pg_cancel_backend({waiting[0]})")
-            await asyncio.sleep(0.02)
+        await until(end, lambda _: False, seconds=3600)  # until it is cancelled
     finally:
         await watcher.close()
 

@@ -1,5 +1,6 @@
 """The largest filters that are accepted: planned in bounded time, with the right answer."""
 
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from decimal import Decimal
 from typing import Any
@@ -36,8 +37,9 @@ from inference_store.query.filters.typed import (
 from inference_store.query.page import find_page
 from inference_store.query.preparation import build_query
 from inference_store.query.scan_range import range_of_time
-from tests.integration.query.typed_rows import InferenceMaker, derive_facts
-from tests.integration.stored_inferences import store
+
+from .conftest import Filled
+from .typed_rows import derive_facts
 
 _DEPTH, _PARTS = 62, 600
 # Replaced by the integers of the keys once the rows are stored.
@@ -131,7 +133,7 @@ FILTERS: dict[str, Predicate] = {
 }
 
 
-def _replace_keys(node: Any, keys: dict[str, int]) -> Any:
+def _replace_keys(node: Any, keys: Mapping[str, int]) -> Any:
     """Return the same filter with the integers of the keys."""
     if isinstance(node, tuple):
         return tuple(_replace_keys(part, keys) for part in node)
@@ -145,22 +147,17 @@ def _replace_keys(node: Any, keys: dict[str, int]) -> Any:
 
 
 @pytest.mark.long
-async def test_the_largest_filters(engine: AsyncEngine) -> None:
-    inferences = InferenceMaker(7).make_inferences("model", 40)
-    model = await store(engine, *inferences)
-    facts = {inference.uid: derive_facts(inference) for inference in inferences}
-    async with engine.connect() as connection:
+async def test_the_largest_filters(anything_engine: AsyncEngine, anything: Filled) -> None:
+    model = anything.models["model-0"]
+    facts = {entry.uid: derive_facts(entry) for entry in anything.inferences["model-0"]}
+    deadline = Deadline.after(600)
+    async with anything_engine.connect() as connection:
         rows = await connection.execute(select(metadata_key.c.name, metadata_key.c.key))
         keys = {row.name: row.key for row in rows}
         for name, unkeyed in FILTERS.items():
             predicate = _replace_keys(unkeyed, keys)
-            expected = {
-                uid
-                for uid, inference_facts in facts.items()
-                if evaluate(predicate, inference_facts)
-            }
+            expected = {uid for uid, of in facts.items() if evaluate(predicate, of)}
             query = await build_query(connection, range_of_time(model, None, None), [predicate])
-            deadline = Deadline.after(600)
             page = await find_page(connection, query, limit=100, deadline=deadline)
             assert set(page.uids) == expected, name
             assert await count(connection, query, deadline=deadline) == len(expected), name

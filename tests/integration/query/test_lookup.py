@@ -20,97 +20,60 @@ from tests.integration.statements import record_statements
 from tests.integration.stored_inferences import NewInference, at, store
 from tests.servers.marks import kept_plans
 
-_DAY = 86_400
-both_plans = pytest.mark.parametrize("planned_once", [0, lookup.MOST_PLANNED_ONCE])
+from .conftest import DAY, Filled, make_days
+
+# The most partitions that one cached plan covers: none of them, and all.
+_PLANS = (0, lookup.MOST_PLANNED_ONCE)
+_OF_ID_3 = (53, 43, 33, 23, 13, 3)
 
 
-def _make_inferences() -> list[NewInference]:
-    """Make three inferences a day for twenty days.
+async def _find(
+    connection: AsyncConnection, model: int, name: str, **options: Any
+) -> tuple[UUID, ...]:
+    return (await lookup.find_by_id(connection, model, name, **{"seconds": 300} | options)).uids
 
-    Each of ten ids occurs six times, and each alias once, except one that is also an id.
-    """
-    return [
-        NewInference(
-            f"id-{n % 10}", at(n * _DAY / 3), aliases=(f"alias-{n}", *(["id-4"] * (n == 7)))
-        )
-        for n in range(60)
+
+async def test_finds_all_of_an_id_newest_first(days: AsyncConnection, twenty_days: Filled) -> None:
+    model, entries = twenty_days.one, twenty_days.inferences["one"]
+    strange = [
+        UUID(int=0),
+        UUID(int=(1 << 128) - 1),
+        uuid4(),
+        twenty_days.inferences["other"][5].uid,
     ]
+    for planned_once in _PLANS:
 
+        async def find(name: str, most: int = 1_000, plan: int = planned_once) -> list[int]:
+            uids = await _find(days, model, name, most=most, planned_once=plan)
+            return [n for uid in uids for n, entry in enumerate(entries) if entry.uid == uid]
 
-def _uids(entries: list[NewInference], *numbers: int) -> tuple[UUID, ...]:
-    return tuple(entries[n].uid for n in numbers)
-
-
-@both_plans
-async def test_finds_all_of_an_id_newest_first(engine: AsyncEngine, planned_once: int) -> None:
-    entries = _make_inferences()
-    model = await store(engine, *entries)
-    other = await store(
-        engine, NewInference("id-3", at(0), aliases=("alias-17",), model_id="other")
-    )
-    async with engine.connect() as connection:
-
-        async def find_uids(name: str, most: int = 1_000) -> tuple[UUID, ...]:
-            options: dict[str, Any] = {"most": most, "planned_once": planned_once}
-            return (await lookup.find_by_id(connection, model, name, **options)).uids
-
-        assert await find_uids("id-3") == _uids(entries, 53, 43, 33, 23, 13, 3)
-        assert await find_uids("id-4") == _uids(entries, 54, 44, 34, 24, 14, 7, 4)
+        assert await find("id-3") == [*_OF_ID_3]
+        assert await find("id-4") == [54, 44, 34, 24, 14, 7, 4]
         for most in range(1, 8):
-            assert await find_uids("id-4", most) == _uids(entries, 54, 44, 34, 24, 14, 7, 4)[:most]
-        assert await find_uids("alias-17") == _uids(entries, 17)
-        assert await find_uids(f"uid:{entries[5].uid}") == _uids(entries, 5)
-        for nobody in ("nobody", "", *_uids_of_nobody()):
+            assert await find("id-4", most) == [54, 44, 34, 24, 14, 7, 4][:most]
+        assert await find("alias-17") == [17]
+        assert await find(f"uid:{entries[5].uid}") == [5]
+        for nobody in ("nobody", "", *(f"uid:{uid}" for uid in strange)):
             with pytest.raises(NotFound):
-                await find_uids(nobody)
-        assert len((await lookup.find_by_id(connection, other, "id-3")).uids) == 1
+                await find(nobody)
+        assert len(await _find(days, twenty_days.models["model-2"], "id-3")) == 1
 
 
-def _uids_of_nobody() -> list[str]:
-    return [f"uid:{uid}" for uid in (UUID(int=0), UUID(int=(1 << 128) - 1), uuid4())]
-
-
-@both_plans
-async def test_hides_marked_and_closed(engine: AsyncEngine, planned_once: int) -> None:
-    entries = _make_inferences()
-    model = await store(engine, *entries)
+async def test_hides_marked_and_closed(days: AsyncConnection, twenty_days: Filled) -> None:
+    model, entries = twenty_days.one, twenty_days.inferences["one"]
     here = partition_span.c
-    async with engine.begin() as connection:
-        for number in (53, 17):
-            mark = {"uid": entries[number].uid, "scope": "inference", "erasure": uuid4()}
-            await connection.execute(insert(erasing).values(model=model, **mark))
-        closed = (here.lo <= entries[33].received_at) & (here.hi > entries[33].received_at)
-        await connection.execute(partition_span.update().where(closed).values(state="dropping"))
-    async with engine.connect() as connection:
-        options: dict[str, Any] = {"planned_once": planned_once}
-        result = await lookup.find_by_id(connection, model, "id-3", **options)
-        assert result.uids == _uids(entries, 43, 23, 13, 3)
-        newest = await lookup.find_by_id(connection, model, "id-3", most=1, **options)
-        assert newest.uids == _uids(entries, 43)
+    for number in (53, 17):
+        mark = {"uid": entries[number].uid, "scope": "inference", "erasure": uuid4()}
+        await days.execute(insert(erasing).values(model=model, **mark))
+    closed = (here.lo <= entries[33].received_at) & (here.hi > entries[33].received_at)
+    await days.execute(partition_span.update().where(closed).values(state="dropping"))
+    seen = tuple(entries[n].uid for n in (43, 23, 13, 3))
+    for planned_once in _PLANS:
+        assert await _find(days, model, "id-3", planned_once=planned_once) == seen
+        assert await _find(days, model, "id-3", most=1, planned_once=planned_once) == seen[:1]
         for name in ("alias-17", "alias-33", f"uid:{entries[17].uid}", f"uid:{entries[33].uid}"):
             with pytest.raises(NotFound):
-                await lookup.find_by_id(connection, model, name, **options)
-
-
-@kept_plans
-async def test_cached_plan_sees_new_partitions(engine: AsyncEngine) -> None:
-    model = await store(engine, *_make_inferences())
-    later = NewInference("id-3", at(20 * _DAY))
-    async with engine.connect() as connection:
-        for _ in range(3):
-            assert len((await lookup.find_by_id(connection, model, "id-3")).uids) == 6
-        assert await _count_plan_uses(connection) == (3, 0)
-        # All other statements are planned for their values.
-        mode = await connection.scalar(text("SHOW plan_cache_mode"))
-        assert mode == "force_custom_plan"
-        await connection.rollback()
-        await store(engine, later)
-        assert (await lookup.find_by_id(connection, model, "id-3")).newest == later.uid
-        assert await _count_plan_uses(connection) == (4, 0)
-        await lookup.find_by_id(connection, model, "id-3", planned_once=0)
-        generic, custom = await _count_plan_uses(connection)
-        assert generic == 4
-        assert custom > 0
+                await _find(days, model, name, planned_once=planned_once)
 
 
 async def _count_plan_uses(connection: AsyncConnection) -> tuple[int, int]:
@@ -121,30 +84,37 @@ async def _count_plan_uses(connection: AsyncConnection) -> tuple[int, int]:
     return generic, custom
 
 
-@both_plans
-async def test_releases_locks_of_partitions(engine: AsyncEngine, planned_once: int) -> None:
-    model = await store(engine, *_make_inferences())
+@kept_plans
+async def test_cached_plan_sees_new_partitions(engine: AsyncEngine) -> None:
+    model = await store(engine, *make_days("one"))
+    later = NewInference("id-3", at(20 * DAY), model_id="one")
+    async with engine.connect() as connection:
+        for _ in range(3):
+            assert len(await _find(connection, model, "id-3")) == 6
+        assert await _count_plan_uses(connection) == (3, 0)
+        # All other statements are planned for their values.
+        mode = await connection.scalar(text("SHOW plan_cache_mode"))
+        assert mode == "force_custom_plan"
+        await connection.rollback()
+        await store(engine, later)
+        assert (await _find(connection, model, "id-3"))[0] == later.uid
+        assert await _count_plan_uses(connection) == (4, 0)
+        await _find(connection, model, "id-3", planned_once=0)
+        generic, custom = await _count_plan_uses(connection)
+        assert generic == 4
+        assert custom > 0
+
+
+async def test_releases_locks_of_partitions(days: AsyncConnection, twenty_days: Filled) -> None:
     held_by_us = text(
         "SELECT count(*) FROM pg_locks JOIN pg_class ON pg_class.oid = relation"
         " WHERE pid = pg_backend_pid() AND relname LIKE 'inference_p%'"
     )
-    async with engine.connect() as connection:
-        assert (await lookup.find_by_id(connection, model, "id-3", planned_once=planned_once)).uids
+    for planned_once in _PLANS:
+        assert await _find(days, twenty_days.one, "id-3", planned_once=planned_once)
         with pytest.raises(NotFound):
-            await lookup.find_by_id(connection, model, "nobody", planned_once=planned_once)
-        assert await connection.scalar(held_by_us) == 0
-
-
-@both_plans
-async def test_raises_when_time_runs_out(engine: AsyncEngine, planned_once: int) -> None:
-    model = await store(engine, *_make_inferences())
-    async with engine.connect() as connection:
-        options: dict[str, Any] = {"planned_once": planned_once}
-        async with hold_partition(engine, inference, at(3 * _DAY)):
-            with pytest.raises(OutOfTime):
-                await lookup.find_by_id(connection, model, "id-3", seconds=0.5, **options)
-        # The transaction is still usable.
-        assert (await lookup.find_by_id(connection, model, "id-3", **options)).uids
+            await _find(days, twenty_days.one, "nobody", planned_once=planned_once)
+        assert await days.scalar(held_by_us) == 0
 
 
 @asynccontextmanager
@@ -157,48 +127,55 @@ async def _connect_for_lookup(engine: AsyncEngine) -> AsyncIterator[AsyncConnect
         yield connection
 
 
+async def test_raises_when_time_runs_out(days_engine: AsyncEngine, twenty_days: Filled) -> None:
+    model = twenty_days.one
+    for planned_once in _PLANS:
+        async with days_engine.connect() as connection:
+            async with hold_partition(days_engine, inference, at(3 * DAY)):
+                with pytest.raises(OutOfTime):
+                    await _find(connection, model, "id-3", seconds=0.5, planned_once=planned_once)
+            # The transaction is still usable.
+            assert await _find(connection, model, "id-3", planned_once=planned_once)
+    # In one round trip:
+    async with _connect_for_lookup(days_engine) as connection:
+        async with hold_partition(days_engine, inference, at(3 * DAY)):
+            with pytest.raises(OutOfTime):
+                await _find(connection, model, "id-3", seconds=0.5)
+        assert await _find(connection, model, "id-3")
+
+
 @kept_plans
-async def test_a_look_up_takes_one_round_trip(engine: AsyncEngine) -> None:
-    entries = _make_inferences()
-    model = await store(engine, *entries)
-    async with engine.connect() as connection:
+async def test_a_look_up_takes_one_round_trip(
+    days_engine: AsyncEngine, twenty_days: Filled
+) -> None:
+    model = twenty_days.one
+    async with days_engine.connect() as connection:
         spans = await find_ranges(connection)
-        assert (
-            len((await lookup.find_by_id(connection, model, "id-3")).uids) == 6
-        )  # it has asked whether this is Citus
-    with record_statements(engine) as sent:
-        async with _connect_for_lookup(engine) as connection:
+        # It has asked whether this is Citus.
+        assert len(await _find(connection, model, "id-3")) == 6
+    with record_statements(days_engine) as sent:
+        async with _connect_for_lookup(days_engine) as connection:
             for name in ("id-3", "id-3", "alias-17"):
-                assert (await lookup.find_by_id(connection, model, name, spans=spans)).uids
+                assert await _find(connection, model, name, spans=spans)
             with pytest.raises(NotFound):
-                await lookup.find_by_id(connection, model, "nobody", spans=spans)
+                await _find(connection, model, "nobody", spans=spans)
             await connection.scalar(text("SELECT 1"))  # the driver reports each a moment later
     others = ("SET enable_", "SELECT 1")
-    assert len([statement for statement in sent if not statement.text.startswith(others)]) == 4, (
-        sent
-    )
-    async with _connect_for_lookup(engine) as connection:
+    assert len([one for one in sent if not one.text.startswith(others)]) == 4, sent
+    async with _connect_for_lookup(days_engine) as connection:
         before = await _count_plan_uses(connection)
-        assert len((await lookup.find_by_id(connection, model, "id-3", spans=spans)).uids) == 6
+        assert len(await _find(connection, model, "id-3", spans=spans)) == 6
         generic, custom = await _count_plan_uses(connection)
         assert (generic, custom) == (before[0] + 1, before[1])
 
 
-async def test_many_partitions_reset_the_settings_of_the_connection(engine: AsyncEngine) -> None:
-    entries = _make_inferences()
-    model = await store(engine, *entries)
-    async with _connect_for_lookup(engine) as connection:
+async def test_many_partitions_reset_the_settings_of_the_connection(
+    days_engine: AsyncEngine, twenty_days: Filled
+) -> None:
+    entries = twenty_days.inferences["one"]
+    async with _connect_for_lookup(days_engine) as connection:
         assert settings_of(connection) == lookup.BY_ID
-        result = await lookup.find_by_id(connection, model, "id-3", planned_once=8)
-        assert result.uids == _uids(entries, 53, 43, 33, 23, 13, 3)
+        uids = await _find(connection, twenty_days.one, "id-3", planned_once=8)
+        assert uids == tuple(entries[n].uid for n in _OF_ID_3)
         assert settings_of(connection) == NONE
         assert await connection.scalar(text("SHOW enable_seqscan")) == "on"
-
-
-async def test_raises_when_time_runs_out_in_one_round_trip(engine: AsyncEngine) -> None:
-    model = await store(engine, *_make_inferences())
-    async with _connect_for_lookup(engine) as connection:
-        async with hold_partition(engine, inference, at(3 * _DAY)):
-            with pytest.raises(OutOfTime):
-                await lookup.find_by_id(connection, model, "id-3", seconds=0.5)
-        assert (await lookup.find_by_id(connection, model, "id-3")).uids

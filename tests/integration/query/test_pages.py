@@ -1,16 +1,29 @@
-"""Pages and counts over many partitions."""
+"""Pages, counts and aggregates over many partitions, of one model and of several."""
 
 from collections.abc import Callable
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 from sqlalchemy import insert
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.index.tables import erasing
+from inference_store.index import registrations
+from inference_store.index.tables import erasing, partition_span
 from inference_store.inference.errors import ImpossibleComparison, UnknownKey
-from inference_store.inference.events.event import Extras
+from inference_store.query.across_models import build_queries, count_across, find_across
+from inference_store.query.aggregates import (
+    AGGREGATES,
+    Aggregation,
+    ByName,
+    ByTime,
+    Measure,
+    Name,
+    aggregate,
+)
+from inference_store.query.aggregates.targets import build_targets
 from inference_store.query.count import count
+from inference_store.query.cql2 import parse_text
 from inference_store.query.deadline import Deadline, OutOfTime
 from inference_store.query.explain import recording
 from inference_store.query.filters.from_conditions import MetadataEntry
@@ -18,145 +31,252 @@ from inference_store.query.matching import Query
 from inference_store.query.operators import OPERATORS
 from inference_store.query.page import find_page
 from inference_store.query.preparation import QueryRequest, prepare
-from tests.integration.stored_inferences import NewInference, at, store
+from tests.integration.stored_inferences import at
 
-_DAY = 86_400
-_DAYS = 20
+from .conftest import DAY, DAYS, Filled
+
+_SECONDS = 300
+_MARKED, _DROPPED_DAY = 31, 9
 
 
 def _make_entry(key: str, operator: str, value: object, kind: str | None = None) -> MetadataEntry:
     return MetadataEntry("metadata_filter[0]", key, kind, OPERATORS[operator], value)
 
 
-def _make_inferences() -> list[NewInference]:
-    """Make three inferences a day for twenty days; every fifth has the label `person`."""
-    return [
-        NewInference(
-            f"id-{n % 10}",
-            at(n * _DAY / 3),
-            [
-                ("n", "int", str(n)),
-                ("even", "bool", str(n % 2 == 0).lower()),
-                *([("rare", "string", "yes")] if n in {2, 31} else []),
-            ],
-            [("person" if n % 5 == 0 else "dog", n / 100), ("person", 0.9)],
-            aliases=(f"alias-{n}",),
-            extras=Extras(ok=n % 3 == 0, data_hash=f"{n % 4:064x}"),
-        )
-        for n in range(3 * _DAYS)
-    ]
+def _filter(text: str) -> QueryRequest:
+    return QueryRequest(filter=parse_text(text))
 
 
+_NUMBERED = QueryRequest(metadata=[_make_entry("n", "gte", "5")])
+_RARE = QueryRequest(metadata=[_make_entry("rare", "eq", "yes")])
+_MISSING = QueryRequest(metadata=[_make_entry("rare", "missing", None)])
+_TWO = QueryRequest(metadata=[_make_entry("n", "lt", 40), _make_entry("even", "eq", True)])
+_PREDICTED = QueryRequest(predicted=True, labels=["person"], scores={"lt": 0.5})
+_SCORED = QueryRequest(predicted=True, scores={"lte": 0.05})
+_HASHED = QueryRequest(data_hashes=[f"{1:064x}", f"{2:064X}"])
+_NAMED = QueryRequest(inference_ids=["id-3", "alias-8"])
+_WINDOW = QueryRequest(since=at(3 * DAY), until=at(5 * DAY))
+# Which of the sixty inferences match.
 QUESTIONS: dict[str, tuple[QueryRequest, Callable[[int], bool]]] = {
     "everything": (QueryRequest(), lambda _: True),
-    "one comparison": (QueryRequest(metadata=[_make_entry("n", "gte", "30")]), lambda n: n >= 30),
-    "a rare one": (
-        QueryRequest(metadata=[_make_entry("rare", "eq", "yes")]),
-        lambda n: n in {2, 31},
+    "one comparison": (_NUMBERED, lambda n: n >= 5),
+    "a rare one": (_RARE, lambda n: n in {2, 31, 58}),
+    "two comparisons": (_TWO, lambda n: n < 40 and n % 2 == 0),
+    "missing": (_MISSING, lambda n: n not in {2, 31, 58}),
+    "ok": (QueryRequest(ok=True), lambda n: n % 4 != 0),
+    "an index and none": (_filter("n <> 9 AND ok = TRUE"), lambda n: n != 9 and n % 4 != 0),
+    "hash": (_HASHED, lambda n: n % 4 in {1, 2}),
+    "ids": (_NAMED, lambda n: n % 10 == 3 or n == 8),
+    "prediction": (_PREDICTED, lambda n: n % 5 == 0 and n / 100 < 0.5),
+    "score alone": (_SCORED, lambda n: n <= 5),
+    "a window": (_WINDOW, lambda n: 9 <= n < 15),
+    # An inference with several values that satisfy a comparison is found and counted once.
+    "folded values": (_filter("CASEI(\"tags[]\") = CASEI('cat')"), lambda n: n % 2 == 1),
+    "two lists": (_filter('"a[]" = "b[]"'), lambda n: n % 2 == 1),
+    "one of the values": (_filter("\"tags[]\" = 'cat'"), lambda n: n % 2 == 1),
+    "all values but": (_filter("\"tags[]\" <> 'dog'"), lambda n: n % 2 == 1),
+    "folded values and two lists": (
+        _filter('CASEI("tags[]") = CASEI(\'cat\') AND "a[]" = "b[]"'),
+        lambda n: n % 2 == 1,
     ),
-    "two comparisons": (
-        QueryRequest(metadata=[_make_entry("n", "lt", 40), _make_entry("even", "eq", True)]),
-        lambda n: n < 40 and n % 2 == 0,
-    ),
-    "missing": (
-        QueryRequest(metadata=[_make_entry("rare", "missing", None)]),
-        lambda n: n not in {2, 31},
-    ),
-    "ok": (QueryRequest(ok=True), lambda n: n % 3 == 0),
-    "hash": (QueryRequest(data_hashes=[f"{1:064x}", f"{2:064X}"]), lambda n: n % 4 in {1, 2}),
-    "ids": (QueryRequest(inference_ids=["id-3", "alias-8"]), lambda n: n % 10 == 3 or n == 8),
-    "prediction": (
-        QueryRequest(predicted=True, labels=["person"], scores={"lt": 0.5}),
-        lambda n: n % 5 == 0 and n / 100 < 0.5,
-    ),
-    "score alone": (QueryRequest(predicted=True, scores={"lte": 0.05}), lambda n: n <= 5),
-    "a window": (QueryRequest(since=at(3 * _DAY), until=at(5 * _DAY)), lambda n: 9 <= n < 15),
 }
+_SOME = ("everything", "one comparison", "ok", "an index and none")
+_ACROSS = ("everything", "one comparison", "prediction", "ok", "a window", "two lists")
 
 
-@pytest.mark.parametrize("walk", [1, 7, 4_000])
-async def test_pages_and_counts(engine: AsyncEngine, walk: int) -> None:
-    inferences = _make_inferences()
-    model = await store(engine, *inferences)
-    async with engine.connect() as connection:
-        for name, (question, matches) in QUESTIONS.items():
-            expected = [inference.uid for n, inference in enumerate(inferences) if matches(n)]
-            query = (await prepare(connection, model, question)).query
-            counted = await count(connection, query, deadline=Deadline.after(120))
-            assert counted == len(expected), name
-            assert await _fetch_pages(connection, query, walk) == sorted(expected, reverse=True), (
-                name
-            )
-            assert await _fetch_pages(connection, query.in_order(), walk) == sorted(expected), name
-
-
-async def _fetch_pages(connection: AsyncConnection, query: Query, walk: int) -> list[UUID]:
+async def _fetch_pages(
+    connection: AsyncConnection, query: Query, walk: int, limit: int = 7
+) -> list[UUID]:
     uids: list[UUID] = []
     while True:
-        page = await find_page(connection, query, limit=7, deadline=Deadline.after(120), scan=walk)
+        deadline = Deadline.after(_SECONDS)
+        page = await find_page(connection, query, limit=limit, deadline=deadline, scan=walk)
         uids += page.uids
-        if len(page.uids) < 7:
+        if len(page.uids) < limit:
             return uids
         query = query.after(page.uids[-1])
 
 
-@pytest.mark.parametrize(("key", "number"), [("n", 0), ("rare", 58)])
-async def test_explains_a_query_for_a_missing_key(
-    engine: AsyncEngine, key: str, number: int
+async def _fetch_pages_across(
+    connection: AsyncConnection, queries: tuple[Query, ...], walk: int
+) -> list[UUID]:
+    uids: list[UUID] = []
+    while True:
+        deadline = Deadline.after(_SECONDS)
+        page = await find_across(connection, queries, limit=17, deadline=deadline, scan=walk)
+        uids += [hit.uid for hit in page.hits]
+        if len(page.hits) < 17:
+            return uids
+        queries = tuple(query.after(page.hits[-1].uid) for query in queries)
+
+
+async def test_pages_and_counts(days: AsyncConnection, twenty_days: Filled) -> None:
+    for turn, (name, (question, matches)) in enumerate(QUESTIONS.items()):
+        inferences = enumerate(twenty_days.inferences["one"])
+        expected = [inference.uid for n, inference in inferences if matches(n)]
+        query = (await prepare(days, twenty_days.one, question)).query
+        assert await count(days, query, deadline=Deadline.after(_SECONDS)) == len(expected), name
+        # The walks take turns.
+        walks = ((1, 4_000), (7, 1), (4_000, 7))[turn % 3]
+        found = await _fetch_pages(days, query, walks[0])
+        assert found == sorted(expected, reverse=True), (name, walks)
+        found = await _fetch_pages(days, query.in_order(), walks[1])
+        assert found == sorted(expected), (name, walks)
+
+
+async def _mark(connection: AsyncConnection, filled: Filled) -> None:
+    uid = filled.inferences["one"][_MARKED].uid
+    mark = {"model": filled.one, "uid": uid, "scope": "inference", "erasure": uuid4()}
+    await connection.execute(insert(erasing).values(mark))
+
+
+async def test_pages_and_counts_across_models(days: AsyncConnection, twenty_days: Filled) -> None:
+    """A key that only some of the models have is one of them."""
+    await _mark(days, twenty_days)
+    models = list(twenty_days.models.values())
+    for name in _ACROSS:
+        question, matches = QUESTIONS[name]
+        expected = sorted(
+            inference.uid
+            for model_id, inferences in twenty_days.inferences.items()
+            for n, inference in enumerate(inferences)
+            if matches(n)
+            and (model_id, n) != ("one", _MARKED)
+            and not (name == "one comparison" and inference.metadata[0][0] != "n")
+        )
+        prepared = (await prepare(days, models, question)).query
+        queries = await build_queries(days, prepared, models)
+        counted = await count_across(days, queries, deadline=Deadline.after(_SECONDS))
+        assert counted == len(expected), name
+        oldest = await build_queries(days, prepared.in_order(), models)
+        for newest_first, walk in ((True, 1), (False, 40), (True, 4_000)):
+            found = await _fetch_pages_across(days, queries if newest_first else oldest, walk)
+            assert found == sorted(expected, reverse=newest_first), (name, walk)
+
+
+async def test_hides_what_is_marked_or_in_a_span_being_dropped(
+    days: AsyncConnection, twenty_days: Filled
 ) -> None:
-    model = await store(engine, *_make_inferences())
-    question = QueryRequest(metadata=[_make_entry(key, "missing", None)])
-    async with engine.connect() as connection:
-        query = (await prepare(connection, model, question)).query
+    """Rows of such a span have no marks; queries read the spans on both sides of it."""
+    await _mark(days, twenty_days)
+    here, noon = partition_span.c, at((_DROPPED_DAY + 0.5) * DAY)
+    closing = partition_span.update().where(here.lo <= noon, here.hi > noon)
+    assert (await days.execute(closing.values(state="dropping"))).rowcount == 1
+    hidden = {_MARKED, *range(3 * _DROPPED_DAY, 3 * _DROPPED_DAY + 3)}
+    both = [twenty_days.models[model_id] for model_id in ("one", "other")]
+    for name in _SOME:
+        question, matches = QUESTIONS[name]
+        seen = [n for n in range(3 * DAYS) if matches(n) and n not in hidden]
+        expected = [twenty_days.inferences["one"][n].uid for n in seen]
+        query = (await prepare(days, twenty_days.one, question)).query
+        assert await count(days, query, deadline=Deadline.after(_SECONDS)) == len(expected), name
+        for walk in (1, 4_000):
+            found = await _fetch_pages(days, query, walk, limit=100)
+            assert found == sorted(expected, reverse=True), (name, walk)
+            found = await _fetch_pages(days, query.in_order(), walk, limit=100)
+            assert found == sorted(expected), (name, walk)
+        other = twenty_days.inferences["other"]
+        spans = hidden - {_MARKED}
+        expected += [other[n].uid for n in range(3 * DAYS) if matches(n) and n not in spans]
+        prepared = (await prepare(days, both, question)).query
+        queries = await build_queries(days, prepared, both)
+        counted = await count_across(days, queries, deadline=Deadline.after(_SECONDS))
+        assert counted == len(expected), name
+        for walk in (1, 4_000):
+            found = await _fetch_pages_across(days, queries, walk)
+            assert found == sorted(expected, reverse=True), (name, walk)
+        await _check_aggregates(days, question, seen, name)
+
+
+async def _check_aggregates(
+    connection: AsyncConnection, question: QueryRequest, seen: list[int], name: str
+) -> None:
+    """Check the number of inferences in each group, and the values of a key."""
+    everything = Measure(function=AGGREGATES["count"], of=None, name="all", path="")
+    by_key = ByName("n", "group_by[0]", Name("n", None, "group_by[0]"))
+    by_day = ByTime("day", "group_by[0]", "day", "UTC")
+    assert await _measure(connection, question, (), everything) == {(): len(seen)}, name
+    keys = await _measure(connection, question, (by_key,), everything)
+    assert {int(key): number for (key,), number in keys.items()} == dict.fromkeys(seen, 1), name
+    by_days = await _measure(connection, question, (by_day,), everything)
+    expected = [sum(n // 3 == day for n in seen) for day in range(DAYS)]
+    assert [number for _, number in sorted(by_days.items())] == [n for n in expected if n], name
+    values = Measure(function=AGGREGATES["distinct"], of=Name("n", None, "of"), name="n", path="")
+    [distinct] = (await _measure(connection, question, (), values)).values()
+    assert list(map(int, distinct["values"])) == seen[: len(distinct["values"])], name
+
+
+async def _measure(
+    connection: AsyncConnection,
+    question: QueryRequest,
+    by: tuple[ByName | ByTime, ...],
+    measure: Measure,
+) -> dict[tuple[Any, ...], Any]:
+    """Return a measure of each group of the model `one` that has inferences."""
+    known = await registrations.find_by_ids(connection, ["one"])
+    targets, _ = await build_targets(connection, list(known.values()), question)
+    aggregation = Aggregation(measures=(measure,), group_by=by, limit=100)
+    answer = await aggregate(connection, targets, aggregation, deadline=Deadline.after(_SECONDS))
+    return {
+        tuple(group["key"].values()): group["measures"][measure.name]
+        for group in answer.groups
+        if group["measures"][measure.name]
+    }
+
+
+async def test_explains_a_query_for_a_missing_key(
+    days: AsyncConnection, twenty_days: Filled
+) -> None:
+    for key, number in (("n", 0), ("rare", 57)):
+        question = QueryRequest(metadata=[_make_entry(key, "missing", None)])
+        query = (await prepare(days, twenty_days.one, question)).query
         with recording(True) as explanation:
-            page = await find_page(
-                connection, query, limit=100, deadline=Deadline.after(60), scan=3
-            )
-            assert await count(connection, query, deadline=Deadline.after(60)) == number
-    assert len(page.uids) == number
-    assert explanation is not None
-    rows = sum(step.actual_rows or 0 for step in explanation.steps if "count" not in step.what)
-    assert rows >= number
+            deadline = Deadline.after(_SECONDS)
+            page = await find_page(days, query, limit=100, deadline=deadline, scan=3)
+            assert await count(days, query, deadline=deadline) == number
+        assert len(page.uids) == number
+        assert explanation is not None
+        rows = sum(step.actual_rows or 0 for step in explanation.steps if "count" not in step.what)
+        assert rows >= number
 
 
-async def test_hides_marked_inferences(engine: AsyncEngine) -> None:
-    inferences = _make_inferences()
-    model = await store(engine, *inferences)
-    marked = inferences[31]
-    async with engine.begin() as connection:
-        mark = {"model": model, "uid": marked.uid, "scope": "inference", "erasure": uuid4()}
-        await connection.execute(insert(erasing).values(mark))
-    async with engine.connect() as connection:
-        for question in (QueryRequest(), QueryRequest(metadata=[_make_entry("rare", "eq", "yes")])):
-            query = (await prepare(connection, model, question)).query
-            page = await find_page(connection, query, limit=100, deadline=Deadline.after(120))
-            assert marked.uid not in page.uids
-            number = await count(connection, query, deadline=Deadline.after(120))
-            assert number == len(page.uids) > 0
+async def test_raises_when_time_runs_out(days: AsyncConnection, twenty_days: Filled) -> None:
+    query = (await prepare(days, twenty_days.one, QueryRequest(ok=False))).query
+    with pytest.raises(OutOfTime):
+        await find_page(days, query, limit=5, deadline=Deadline.after(0))
+    with pytest.raises(OutOfTime):
+        await count(days, query, deadline=Deadline.after(0))
 
 
-async def test_raises_when_time_runs_out(engine: AsyncEngine) -> None:
-    inferences = _make_inferences()
-    model = await store(engine, *inferences)
-    async with engine.connect() as connection:
-        query = (await prepare(connection, model, QueryRequest(ok=False))).query
-        with pytest.raises(OutOfTime):
-            await find_page(connection, query, limit=5, deadline=Deadline.after(0))
-        with pytest.raises(OutOfTime):
-            await count(connection, query, deadline=Deadline.after(0))
+async def test_rejects_unknown_keys_and_impossible_comparisons(
+    days: AsyncConnection, twenty_days: Filled
+) -> None:
+    model = twenty_days.one
+    with pytest.raises(UnknownKey) as unknown:
+        await prepare(days, model, QueryRequest(metadata=[_make_entry("rar", "eq", "x")]))
+    assert unknown.value.faults[0].known[0] == "rare"
+    with pytest.raises(ImpossibleComparison) as impossible:
+        await prepare(days, model, QueryRequest(metadata=[_make_entry("n", "gt", "abc")]))
+    assert impossible.value.faults[0].known == ["int"]
+    conditions = [_make_entry("rar", "eq", "x")]
+    lenient = QueryRequest(metadata=conditions, unknown_keys="empty")
+    assert (await prepare(days, model, lenient)).query.nothing
+    warned = await prepare(days, model, QueryRequest(predicted=True, labels=["persn"]))
+    assert "person" in warned.warnings[0]
 
 
-async def test_rejects_unknown_keys_and_impossible_comparisons(engine: AsyncEngine) -> None:
-    model = await store(engine, *_make_inferences())
-    async with engine.connect() as connection:
-        with pytest.raises(UnknownKey) as unknown:
-            await prepare(connection, model, QueryRequest(metadata=[_make_entry("rar", "eq", "x")]))
-        assert unknown.value.faults[0].known[0] == "rare"
-        with pytest.raises(ImpossibleComparison) as impossible:
-            await prepare(connection, model, QueryRequest(metadata=[_make_entry("n", "gt", "abc")]))
-        assert impossible.value.faults[0].known == ["int"]
-        conditions = [_make_entry("rar", "eq", "x")]
-        lenient = QueryRequest(metadata=conditions, unknown_keys="empty")
-        assert (await prepare(connection, model, lenient)).query.nothing
-        warned = await prepare(connection, model, QueryRequest(predicted=True, labels=["persn"]))
-        assert "person" in warned.warnings[0]
+async def test_key_is_unknown_only_if_unknown_to_all(
+    days: AsyncConnection, twenty_days: Filled
+) -> None:
+    numbered, other = (twenty_days.models[name] for name in ("model-2", "model-3"))
+    assert not (await prepare(days, [numbered, other], _NUMBERED)).query.nothing
+    with pytest.raises(UnknownKey) as refused:
+        await prepare(days, [other], _NUMBERED)
+    assert "nn" in refused.value.faults[0].known
+    # Others have it, and are not asked.
+    with pytest.raises(UnknownKey) as refused:
+        await prepare(days, [twenty_days.models["model-2"]], _filter("nn = 1"))
+    assert "nn" not in refused.value.faults[0].known
+    assert not (await prepare(days, [numbered, other], _filter("nn = 1"))).query.nothing
+    unseen = await prepare(days, [numbered, other], QueryRequest(predicted=True, labels=["perso"]))
+    assert "person" in unseen.warnings[0]

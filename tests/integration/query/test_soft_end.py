@@ -1,15 +1,14 @@
 """Pages that end early with what they have: together they hold every inference once."""
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from random import Random
 from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.inference.events.event import Extras
 from inference_store.query.across_models import build_queries, find_across
 from inference_store.query.cql2 import parse_text
 from inference_store.query.deadline import Deadline
@@ -17,11 +16,9 @@ from inference_store.query.matching import Query
 from inference_store.query.page import find_page
 from inference_store.query.preparation import QueryRequest, prepare
 from inference_store.query.progress import Progress
-from tests.integration.stored_inferences import NewInference, at, store
 
-_DAY = 86_400
-_DAYS = 20
-_MODELS = ("one", "other")
+from .conftest import DAYS, Filled
+
 # Led by one index, several or none; for a missing key; without any condition.
 FILTERS = {
     "everything": None,
@@ -30,29 +27,10 @@ FILTERS = {
     "rare": "rare = 'yes'",
     "no index": "ok = TRUE",
     "missing": "rare IS NULL",
-    "prediction": "prediction(label = 'person' AND score > 0.2)",
+    "prediction": "prediction(label = 'person' AND score BETWEEN 0.2 AND 0.8)",
     "either": "rare = 'yes' OR n BETWEEN 10 AND 12",
     "nothing": "n > 10 AND n < 10",
 }
-
-
-def _make_inferences(model_id: str) -> list[NewInference]:
-    """Make three inferences a day for twenty days, each day a partition."""
-    return [
-        NewInference(
-            f"id-{n}",
-            at(n * _DAY / 3),
-            [
-                ("n", "int", str(n)),
-                ("even", "bool", str(n % 2 == 0).lower()),
-                *([("rare", "string", "yes")] if n in {2, 31, 58} else []),
-            ],
-            [("person" if n % 5 == 0 else "dog", n / 100)],
-            extras=Extras(ok=n % 4 != 0),
-            model_id=model_id,
-        )
-        for n in range(3 * _DAYS)
-    ]
 
 
 async def _build_queries(
@@ -111,58 +89,53 @@ async def _fetch_everything(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("newest_first", [True, False], ids=["newest first", "oldest first"])
-@pytest.mark.parametrize("count", [1, 2], ids=["one model", "two models"])
+@pytest.mark.parametrize("models", [("one",), ("one", "other")], ids=["one model", "two models"])
 async def test_pages_together_hold_everything_once(
-    engine: AsyncEngine, count: int, newest_first: bool
+    days: AsyncConnection, twenty_days: Filled, models: tuple[str, ...]
 ) -> None:
-    models = [await store(engine, *_make_inferences(model_id)) for model_id in _MODELS[:count]]
+    numbers = [twenty_days.models[name] for name in models]
     ended_early = 0
-    async with engine.connect() as connection:
-        for name, filter in FILTERS.items():
-            queries = await _build_queries(connection, models, filter, newest_first=newest_first)
-            whole, uids = await _fetch_page(
-                connection, queries, 500, Deadline.after(300), 4_000, False
-            )
-            assert not whole.out_of_time
-            assert uids == sorted(uids, reverse=newest_first)
-            for scan in (1, 5, 4_000) if count == 1 else (5,):
-                random = Random(f"{name} {scan} {count} {newest_first}")
-                all_uids, reached = await _fetch_everything(connection, queries, random, scan)
-                assert all_uids == uids, (name, scan)
-                assert all(
-                    (first > second) == newest_first for first, second in pairwise(reached)
-                ), name
-                # Each page reads a partition at least if an index leads, otherwise one scan.
-                at_most = len(uids) if queries[0].is_driven else 3 * _DAYS * count
-                assert len(reached) <= at_most + _DAYS + 1, (name, scan)
-                ended_early += len(reached)
-    assert ended_early > 100
+    for (name, filter), newest_first in product(FILTERS.items(), (True, False)):
+        queries = await _build_queries(days, numbers, filter, newest_first=newest_first)
+        deadline = Deadline.after(300)
+        whole, uids = await _fetch_page(days, queries, 500, deadline, 4_000, False)
+        assert not whole.out_of_time
+        assert uids == sorted(uids, reverse=newest_first)
+        for scan in (1 if newest_first else 5, 4_000) if len(models) == 1 else (5,):
+            case = f"{name} {scan} {len(models)} {newest_first}"
+            all_uids, reached = await _fetch_everything(days, queries, Random(case), scan)
+            assert all_uids == uids, case
+            in_order = ((first > second) == newest_first for first, second in pairwise(reached))
+            assert all(in_order), case
+            # Each page reads a partition at least if an index leads, otherwise one scan.
+            at_most = len(uids) if queries[0].is_driven else 3 * DAYS * len(models)
+            assert len(reached) <= at_most + DAYS + 1, case
+            ended_early += len(reached)
+    assert ended_early > 200
 
 
-async def test_a_first_page_answers_after_a_short_walk(engine: AsyncEngine) -> None:
-    [model] = [await store(engine, *_make_inferences("one"))]
-    async with engine.connect() as connection:
-        queries = await _build_queries(connection, [model], "n >= 6", newest_first=True)
-        soft = Deadline.after(300).softly(0)
-        first, uids = await _fetch_page(connection, queries, 100, soft, 2, False)
-        assert first.out_of_time
-        assert len(uids) == 2
-        assert first.searched == uids[-1]
-        on = [query.after(uids[-1]) for query in queries]
-        second, more = await _fetch_page(connection, on, 100, soft, 2, True)
-        # Two of the scan, and the rest of the partition of that day or the next.
-        assert second.out_of_time
-        assert 2 < len(more) <= 5
+async def test_a_first_page_answers_after_a_short_walk(
+    days: AsyncConnection, twenty_days: Filled
+) -> None:
+    queries = await _build_queries(days, [twenty_days.one], "n >= 6", newest_first=True)
+    soft = Deadline.after(300).softly(0)
+    first, uids = await _fetch_page(days, queries, 100, soft, 2, False)
+    assert first.out_of_time
+    assert len(uids) == 2
+    assert first.searched == uids[-1]
+    on = [query.after(uids[-1]) for query in queries]
+    second, more = await _fetch_page(days, on, 100, soft, 2, True)
+    # Two of the scan, and the rest of the partition of that day or the next.
+    assert second.out_of_time
+    assert 2 < len(more) <= 5
 
 
-async def test_empty_page_waits_for_the_whole_time(engine: AsyncEngine) -> None:
+async def test_empty_page_waits_for_the_whole_time(
+    days: AsyncConnection, twenty_days: Filled
+) -> None:
     """A soft end has no effect before there is a result."""
-    [model] = [await store(engine, *_make_inferences("one"))]
-    async with engine.connect() as connection:
-        queries = await _build_queries(connection, [model], None, newest_first=True)
-        page, uids = await _fetch_page(
-            connection, queries, 100, Deadline.after(300).softly(0), 4_000, False
-        )
-        assert page.searched is not None
-        assert len(uids) >= 1
+    queries = await _build_queries(days, [twenty_days.one], None, newest_first=True)
+    soft = Deadline.after(300).softly(0)
+    page, uids = await _fetch_page(days, queries, 100, soft, 4_000, False)
+    assert page.searched is not None
+    assert len(uids) >= 1

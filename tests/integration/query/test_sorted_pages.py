@@ -1,285 +1,216 @@
 """Sorted pages, followed by their cursors, hold every match once and in order."""
 
-import uuid
-from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
+from itertools import product
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from hypothesis import HealthCheck, Phase, event, example, given, settings
-from hypothesis import strategies as st
-from sqlalchemy import insert, update
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy import insert
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.index.long_text import encode
-from inference_store.index.tables import erasing, inference, metadata_number
+from inference_store.index.tables import erasing, metadata_number
 from inference_store.inference.errors import ImpossibleComparison, Invalid, UnknownKey
-from inference_store.inference.events.event import Extras
+from inference_store.query import cursor, sorted_cursor
 from inference_store.query.across_models import build_queries
 from inference_store.query.deadline import Deadline, OutOfTime
+from inference_store.query.filters.facts import Facts
 from inference_store.query.filters.from_conditions import MetadataEntry
+from inference_store.query.filters.geometry import metres
 from inference_store.query.operators import OPERATORS
 from inference_store.query.order import SORTABLE, ByKey, ByProperty
+from inference_store.query.pages import find_page
 from inference_store.query.preparation import QueryRequest, prepare
 from inference_store.query.properties import PROPERTIES
 from inference_store.query.sort import resolve_sort
 from inference_store.query.sorted_page import find_sorted
 from tests.integration.query.held_partition import hold_partition
-from tests.integration.query.paging import fetch_pages, sort_uids
 from tests.integration.stored_inferences import NewInference, at, store
-from tests.properties import examples
 
-_DAY = 86_400
-_TEXTS = ["", "a", "B", "b", "é", "😀", "a" * 600, "a" * 600 + "b", "\ue000", "\U0010ffff"]
-_LONGEST_NUMBER = "9" * 599 + ".5e400"
-_ITEMS = st.one_of(
-    st.tuples(st.just("int"), st.sampled_from(["-1", "0", "7", "7", "98765432109876543210"])),
-    st.tuples(st.just("float"), st.sampled_from(["7.0", "0.1", "1e-300", _LONGEST_NUMBER])),
-    st.tuples(st.just("string"), st.sampled_from(_TEXTS)),
-    st.tuples(st.just("bool"), st.sampled_from(["true", "false"])),
-    st.tuples(
-        st.just("timestamp"),
-        st.sampled_from(["2026-11-01", "2026-11-01T00:00:00.000001Z", "0001-01-01", "9999-12-31"]),
-    ),
+from .conftest import DAY, Filled
+from .typed_rows import INSTANTS, derive_facts
+
+_FINGERPRINT = cursor.fingerprint("the question")
+_MODELS = ("model-0", "model-1", "extremes")
+# From other points some distances differ only in the last bit.
+_POINTS = (("179.9999", "0"), ("0.3", "0"))
+_LEAST = MetadataEntry("metadata_filter[0]", "n", None, OPERATORS["gte"], 3)
+_SINCE, _UNTIL = INSTANTS[1], INSTANTS[8]
+Value = Callable[[Facts, bool], Any]
+
+
+def _has_number(facts: Facts) -> bool:
+    return any(Decimal(str(value)) >= 3 for value in facts.metadata_values("n", "number"))
+
+
+def _is_received_between(facts: Facts) -> bool:
+    return bool(_SINCE <= facts.properties["received_at"][0] < _UNTIL)
+
+
+QUESTIONS: tuple[tuple[QueryRequest, Callable[[Facts], bool]], ...] = (
+    (QueryRequest(), lambda _: True),
+    (QueryRequest(metadata=[_LEAST]), _has_number),
+    (QueryRequest(ok=True), lambda facts: facts.properties.get("ok") == (True,)),
+    (QueryRequest(since=_SINCE, until=_UNTIL), _is_received_between),
 )
-_LISTS = st.lists(st.sampled_from(["3", "10", '"x"', "true", '"12"', '"é"']), max_size=3)
-_INFERENCES = st.lists(
-    st.tuples(st.integers(0, 12), st.one_of(st.none(), _ITEMS), _LISTS), min_size=1, max_size=14
-)
 
 
-def _make_inferences(
-    model_id: str, rows: Sequence[tuple[int, Any, list[str]]]
-) -> list[NewInference]:
-    return [
-        NewInference(
-            str(n),
-            at(day * _DAY),
-            [
-                ("n", "int", str(n)),
-                *([] if item is None else [("k", *item)]),
-                ("tags", "json", f"[{', '.join(tags)}]"),
-            ],
-            model_id=model_id,
-        )
-        for n, (day, item, tags) in enumerate(rows)
-    ]
-
-
-def _value(entry: NewInference, key: str, family: str, *, descending: bool) -> Any:
-    values = [
-        leaf.value for leaf in entry.read.leaves if leaf.name == key and leaf.family == family
-    ]
-    if family == "string":
-        values = [encode(str(value))[0] for value in values]
-    if not values:
-        return None
-    return max(values) if descending else min(values)
-
-
-@pytest.mark.long
-@settings(
-    max_examples=examples(30),
-    deadline=None,
-    # The explain phase traces every line, which takes minutes here.
-    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@example([(0, ("float", _LONGEST_NUMBER), []), (0, ("float", _LONGEST_NUMBER), [])], [], 2)
-@example([(0, ("timestamp", "0001-01-01"), []), (1, ("timestamp", "9999-12-31"), [])] * 3, [], 2)
-@given(mine=_INFERENCES, theirs=_INFERENCES | st.just([]), limit=st.sampled_from([2, 5, 9]))
-async def test_sorts_by_a_key(
-    engine: AsyncEngine,
-    mine: Sequence[tuple[int, Any, list[str]]],
-    theirs: Sequence[tuple[int, Any, list[str]]],
+async def _fetch_pages(
+    connection: AsyncConnection,
+    models: Sequence[int],
+    sort: str,
+    question: QueryRequest,
+    *,
     limit: int,
-) -> None:
-    entries, models = [], []
-    for rows in (mine, theirs):
-        if rows:
-            new_entries = _make_inferences(str(uuid.uuid4()), rows)
-            models.append(await store(engine, *new_entries))
-            entries += new_entries
-    sorts = {
-        (leaf.name, leaf.family)
-        for entry in entries
-        for leaf in entry.read.leaves
-        if leaf.name in {"k", "tags[]"}
-    }
-    least = MetadataEntry("metadata_filter[0]", "n", None, OPERATORS["gte"], 3)
-    questions = [
-        (QueryRequest(), entries),
-        (
-            QueryRequest(metadata=[least]),
-            [entry for entry in entries if int(entry.inference_id) >= 3],
-        ),
-        (QueryRequest(ok=True), []),
-        (
-            QueryRequest(since=at(0), until=at(6 * _DAY)),
-            [entry for entry in entries if entry.received_at < at(6 * _DAY)],
-        ),
-    ]
-    async with engine.connect() as connection:
-        for key, family in sorted(sorts):
-            event(f"{key} {family}")
-            for descending in (False, True):
-                sort = f"{'-' if descending else ''}{key}:{family}"
-                # Over many examples every question meets every sort; not all of them in each.
-                turn = (len(sort) + limit + len(entries)) % len(questions)
-                for question, matches in (questions[turn], questions[turn - 2]):
-                    expected = sort_uids(
-                        [
-                            (entry.uid, _value(entry, key, family, descending=descending))
-                            for entry in matches
-                        ],
-                        descending=descending,
-                    )
-                    found_pages = await fetch_pages(connection, models, sort, question, limit=limit)
-                    assert [uid for page in found_pages for uid in page] == expected
-                    assert all(len(page) == limit for page in found_pages[:-1])
-
-
-def _make_rows() -> list[NewInference]:
-    """Make twenty inferences over ten days, with ties and gaps."""
-    return [
-        NewInference(
-            f"id-{n * 7 % 20}",
-            at(n * _DAY / 2),
-            [("n", "int", str(n)), *([("rare", "string", "yes")] if n % 6 == 0 else [])],
-            None if n % 5 == 0 else [("dog" if n % 2 else "cat", n % 3 / 10)],
-            aliases=(f"alias-{n % 3}",),
-            extras=Extras(
-                ok=None if n % 3 == 0 else n % 2 == 0,
-                data_hash=None if n % 4 == 0 else f"{n % 6:064x}",
-                http_status=None if n % 7 == 0 else 200 + n % 2,
-                error="e" * 300 + str(n) if n % 2 else None,
-                data_size=n * 2**40,
-            ),
-            flags=("capture_request_over_cap",) if n % 3 else (),
+    seconds: float = 300,
+) -> list[list[UUID]]:
+    """Fetch every page, each by the cursor of the one before."""
+    pages: list[list[UUID]] = []
+    after: str | None = None
+    while True:
+        kind = sorted_cursor.find_family(after)
+        order = await resolve_sort(connection, models, sort, kind=kind)
+        prepared = await prepare(connection, models, question)
+        query = prepared.query if order.descending else prepared.query.in_order()
+        page = await find_page(
+            connection,
+            await build_queries(connection, query, models),
+            order,
+            fingerprint=_FINGERPRINT,
+            cursor=after,
+            limit=limit,
+            deadline=Deadline.after(seconds),
         )
-        for n in range(20)
-    ]
+        pages.append([hit.uid for hit in page.hits])
+        after = page.next
+        if after is None:
+            return pages
+        assert len(after) <= sorted_cursor.MOST_CHARACTERS
 
 
-_PROPERTIES = [name for name in SORTABLE if name not in {"uid", "received_at"}]
+def _sort_uids(values: Sequence[tuple[UUID, Any]], *, descending: bool) -> list[UUID]:
+    """Sort by (value, uid), with those that have no value last in both directions."""
+    with_value = [(value, uid) for uid, value in values if value is not None]
+    lacking = [uid for uid, value in values if value is None]
+    by_value = [uid for _, uid in sorted(with_value, reverse=descending)]
+    return by_value + sorted(lacking, reverse=descending)
 
 
-async def _read_rows(engine: AsyncEngine) -> dict[UUID, Any]:
-    """Return the rows of the database by uid, read without the query code."""
-    async with engine.connect() as connection:
-        rows = (await connection.execute(inference.select())).mappings()
-        return {row["uid"]: dict(row) for row in rows}
+def _read_key(key: str, family: Any) -> Value:
+    """Return a reader of the value of a key that decides: the least one, or the greatest."""
+
+    def read(facts: Facts, descending: bool) -> Any:
+        values: Sequence[Any] = facts.metadata_values(key, family)
+        if family == "string":
+            values = [encode(str(value))[0] for value in values]
+        return _pick(values, descending)
+
+    return read
 
 
-def _expect_value(name: str, entry: NewInference, row: dict[str, Any], *, descending: bool) -> Any:
-    """Return a property of an inference, calculated in Python."""
+def _read_property(name: str) -> Value:
+    def read(facts: Facts, descending: bool) -> Any:
+        values = facts.properties.get(name, ())
+        cut = [value[:256] if isinstance(value, str) else value for value in values]
+        return _pick(cut, descending)
 
-    def lasted(begin: str, end: str) -> Any:
-        if row[begin] is None or row[end] is None:
-            return None
-        return Decimal((row[end] - row[begin]) // timedelta(microseconds=1)) / 1000
-
-    end = max if descending else min
-    readers: dict[str, Callable[[], Any]] = {
-        "model_id": lambda: entry.model_id,
-        "project_id": lambda: None,
-        "inference_ids": lambda: end([entry.inference_id, *entry.aliases]),
-        "top_label": lambda: entry.predictions[0][0] if entry.predictions else None,
-        "request_problem": lambda: "over_cap" if entry.flags else None,
-        "response_problem": lambda: None,
-        "pre_ms": lambda: lasted("received_at", "forwarded_at"),
-        "model_ms": lambda: lasted("forwarded_at", "responded_at"),
-        "post_ms": lambda: lasted("responded_at", "published_at"),
-    }
-    if name in readers:
-        return readers[name]()
-    value = row[name]
-    return value[:256] if isinstance(value, str) else value
+    return read
 
 
-async def _give_times(engine: AsyncEngine, entries: Sequence[NewInference]) -> None:
-    async with engine.begin() as connection:
-        for n, entry in enumerate(entries):
-            late = timedelta(microseconds=n * 37 % 11)
-            times: dict[str, datetime | None] = {
-                "forwarded_at": entry.received_at + late,
-                "responded_at": entry.received_at + 2 * late if n % 3 else None,
-                "published_at": entry.received_at + 3 * late,
-            }
-            await connection.execute(
-                update(inference).where(inference.c.uid == entry.uid).values(times)
-            )
+def _pick(values: Sequence[Any], descending: bool) -> Any:
+    return (max if descending else min)(values, default=None)
+
+
+def _read_distance(point: tuple[str, str]) -> Value:
+    longitude, latitude = map(Decimal, point)
+
+    def read(facts: Facts, _: bool) -> Any:
+        location = facts.location
+        return None if location is None else metres(location, (longitude, latitude))
+
+    return read
+
+
+def _list_sorts() -> Iterator[tuple[str, Value]]:
+    """Yield keys with each family, every property, and distances from points."""
+    families = ("number", "string", "bool", "timestamp")
+    for key, family in product(("k", "tags[]"), families):
+        if (key, family) != ("tags[]", "timestamp"):
+            yield f"{key}:{family}", _read_key(key, family)
+    for name in SORTABLE:
+        if name not in {"uid", "received_at"}:
+            yield f"inference.{name}", _read_property(name)
+    for point in _POINTS:
+        yield f"distance(location, POINT({' '.join(point)}))", _read_distance(point)
 
 
 @pytest.mark.long
-async def test_sorts_by_every_property(engine: AsyncEngine) -> None:
-    entries = _make_rows()
-    other = [NewInference(f"o-{n}", at(n * _DAY), model_id="another") for n in range(3)]
-    models = [await store(engine, *entries), await store(engine, *other)]
-    await _give_times(engine, entries)
-    rows = await _read_rows(engine)
-    rare = QueryRequest(
-        metadata=[MetadataEntry("metadata_filter[0]", "rare", None, OPERATORS["eq"], "yes")]
-    )
-    questions = [
-        (QueryRequest(), [*entries, *other]),
-        (rare, [entry for n, entry in enumerate(entries) if n % 6 == 0]),
-        (QueryRequest(ok=True), [entry for entry in entries if entry.extras.ok]),
-    ]
-    async with engine.connect() as connection:
-        for turn, name in enumerate(_PROPERTIES):
+async def test_sorts_by_keys_properties_and_distances(
+    anything_engine: AsyncEngine, anything: Filled
+) -> None:
+    models = [anything.models[model_id] for model_id in _MODELS]
+    entries = [entry for model_id in _MODELS for entry in anything.inferences[model_id]]
+    facts = {entry.uid: derive_facts(entry) for entry in entries}
+    async with anything_engine.connect() as connection:
+        for turn, (name, read) in enumerate(_list_sorts()):
             for descending in (False, True):
-                # Every property sorts everything; the other questions take turns.
-                for question, matches in (questions[0], questions[1 + (turn + descending) % 2]):
+                sort = f"{'-' if descending else ''}{name}"
+                # Each sorts everything; the other questions and sizes of a page take turns.
+                for question, matches in (QUESTIONS[0], QUESTIONS[1 + (turn + descending) % 3]):
+                    limit = (7, 12, 40)[(turn + len(sort)) % 3]
                     values = [
-                        (
-                            entry.uid,
-                            _expect_value(name, entry, rows[entry.uid], descending=descending),
-                        )
-                        for entry in matches
+                        (uid, read(of, descending)) for uid, of in facts.items() if matches(of)
                     ]
-                    expected = sort_uids(values, descending=descending)
-                    sort = f"{'-' if descending else ''}{name}"
-                    found_pages = await fetch_pages(connection, models, sort, question, limit=8)
-                    assert [uid for page in found_pages for uid in page] == expected, sort
+                    pages = await _fetch_pages(connection, models, sort, question, limit=limit)
+                    found = [uid for page in pages for uid in page]
+                    assert found == _sort_uids(values, descending=descending), (sort, question)
+                    assert all(len(page) == limit for page in pages[:-1]), (sort, question)
     assert {name for name in PROPERTIES if name not in SORTABLE} == {"location"}
 
 
-@pytest.mark.parametrize("few", [0, 3, 4_000])
-async def test_every_form_of_a_query_gives_the_same_page(engine: AsyncEngine, few: int) -> None:
-    entries = _make_rows()
-    model = await store(engine, *entries)
-    marked = entries[12]
-    async with engine.begin() as connection:
-        mark = {"model": model, "uid": marked.uid, "scope": "inference", "erasure": uuid4()}
+async def test_sorts_inferences_without_location_by_time(
+    days: AsyncConnection, twenty_days: Filled
+) -> None:
+    """In a store without coordinates all come last, in order of time."""
+    uids = [inference.uid for inference in twenty_days.inferences["one"]]
+    for sign, expected in (("", uids), ("-", uids[::-1])):
+        sort = f"{sign}distance(location, POINT(0 0))"
+        pages = await _fetch_pages(days, [twenty_days.one], sort, QueryRequest(), limit=25)
+        assert [uid for page in pages for uid in page] == expected
+
+
+async def test_every_form_of_a_query_gives_the_same_page(
+    anything_engine: AsyncEngine, anything: Filled
+) -> None:
+    """However few matches are sorted at once; what is marked is left out."""
+    model, entries = anything.models["model-0"], anything.inferences["model-0"]
+    facts = {entry.uid: derive_facts(entry) for entry in entries}
+    marked = entries[12].uid
+    async with anything_engine.connect() as connection:
+        mark = {"model": model, "uid": marked, "scope": "inference", "erasure": uuid4()}
         await connection.execute(insert(erasing).values(mark))
-    rare = QueryRequest(
-        metadata=[MetadataEntry("metadata_filter[0]", "rare", None, OPERATORS["eq"], "yes")]
-    )
-    some = QueryRequest(predicted=True, labels=["dog", "cat"])
-    async with engine.connect() as connection:
-        for question, matches in (
-            (rare, lambda n: n % 6 == 0),
-            (some, lambda n: n % 5 != 0),
-            (QueryRequest(), lambda _: True),
-        ):
+        for question, matches in QUESTIONS:
             base = (await prepare(connection, model, question)).query
             [query] = await build_queries(connection, base, [model])
-            expected = [entry.uid for n, entry in enumerate(entries) if matches(n) and n != 12]
-            for sort in ("n", "inference_id", "data_size"):
+            seen = {uid: of for uid, of in facts.items() if matches(of) and uid != marked}
+            for sort, read in (
+                ("n", _read_key("n", "number")),
+                ("inference.inference_ids", _read_property("inference_ids")),
+                ("inference.data_size", _read_property("data_size")),
+            ):
+                expected = _sort_uids(
+                    [(uid, read(of, False)) for uid, of in seen.items()], descending=False
+                )
                 order = (await resolve_sort(connection, model, sort)).order
                 assert order is not None
-                hits = await find_sorted(
-                    connection, [query], order, limit=50, deadline=Deadline.after(120), few=few
-                )
-                uids = [hit.uid for hit in hits]
-                if sort == "inference_id":
-                    assert sorted(uids) == expected
-                    assert [hit.value for hit in hits] == sorted(hit.value for hit in hits)
-                else:
-                    assert uids == expected
+                for few in (0, 3, 4_000):
+                    deadline = Deadline.after(300)
+                    hits = await find_sorted(
+                        connection, [query], order, limit=50, deadline=deadline, few=few
+                    )
+                    assert [hit.uid for hit in hits] == expected, (sort, question, few)
 
 
 async def test_resolves_the_names_of_sorts(engine: AsyncEngine) -> None:
@@ -338,10 +269,20 @@ async def test_resolves_the_names_of_sorts(engine: AsyncEngine) -> None:
             assert suggestion is None or suggestion in (names, *names), sort
 
 
-async def test_raises_when_time_runs_out(engine: AsyncEngine) -> None:
-    entries = [NewInference(str(n), at(n * _DAY), [("n", "int", str(n))]) for n in range(12)]
-    model = await store(engine, *entries)
-    async with engine.connect() as connection:
+async def test_raises_when_time_runs_out(days_engine: AsyncEngine, twenty_days: Filled) -> None:
+    models = [twenty_days.one]
+    async with (
+        days_engine.connect() as connection,
+        hold_partition(days_engine, metadata_number, at(5 * DAY)),
+    ):
         with pytest.raises(OutOfTime):
-            async with hold_partition(engine, metadata_number, at(5 * _DAY)):
-                await fetch_pages(connection, [model], "-n", QueryRequest(), limit=3, seconds=0.5)
+            await _fetch_pages(connection, models, "-n", QueryRequest(), limit=5, seconds=0.5)
+
+
+async def test_raises_when_time_runs_out_before_a_distance(engine: AsyncEngine) -> None:
+    items = [("longitude", "float", "1"), ("latitude", "float", "0")]
+    models = [await store(engine, NewInference("1", at(0), items))]
+    sort = "distance(location, POINT(0 0))"
+    async with engine.connect() as connection, hold_partition(engine, metadata_number, at(0)):
+        with pytest.raises(OutOfTime):
+            await _fetch_pages(connection, models, sort, QueryRequest(), limit=3, seconds=0.5)

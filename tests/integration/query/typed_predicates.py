@@ -22,7 +22,6 @@ from inference_store.query.filters.typed import (
     Counted,
     Distance,
     Element,
-    Fixed,
     Folded,
     Holds,
     Kind,
@@ -128,18 +127,8 @@ class PredicateMaker:
     def _leaf(self) -> Predicate:
         methods = ["_compared", "_compared", "_compared", "_between", "_among", "_like", "_missing"]
         if not self.inside:
-            methods += [
-                "_holds",
-                "_sent",
-                "_predicted",
-                "_predicted",
-                "_located",
-                "_array",
-                "_sets",
-                "_of_several_kinds",
-                "_equals",
-                "_first",
-            ]
+            methods += ["_holds", "_sent", "_predicted", "_predicted", "_located", "_array"]
+            methods += ["_sets", "_of_several_kinds", "_equals", "_first"]
         predicate: Predicate = getattr(self, self.draw(st.sampled_from(methods)))()
         return predicate
 
@@ -366,8 +355,3 @@ class PredicateMaker:
             exponent = Constant("number", Decimal(self.draw(st.integers(0, 3))))
             return Calculated("^", left, exponent)
         return Calculated(op, left, self._value("number", depth - 1))
-
-
-def fixed() -> st.SearchStrategy[Predicate]:
-    """Return a strategy of predicates with a fixed result."""
-    return st.sampled_from([Fixed(True), Fixed(False), Fixed(None)])

@@ -38,23 +38,8 @@ INSTANTS = [
     for days in (0, 1, 2)
     for micros in (-1, 0, 1, 999, 1000, 86_399_999_999)
 ]
-DEGREES = [
-    Decimal(text)
-    for text in (
-        "-180",
-        "-1",
-        "0",
-        "0.5",
-        "1",
-        "1E-400",
-        "1E-29",
-        "1E-40",
-        "2",
-        "10",
-        "179.9",
-        "180",
-    )
-]
+_DEGREES = ("-180", "-1", "0", "0.5", "1", "1E-400", "1E-29", "1E-40", "2", "10", "179.9", "180")
+DEGREES = [Decimal(text) for text in _DEGREES]
 LATITUDES = [Decimal(text) for text in ("-90", "-1", "0", "0.5", "1", "2", "10", "89.9", "90")]
 FLAGS = ("capture_request_over_cap", "capture_response_not_json", "standard_from_client")
 KEYS = ("k", "n", "s", "when", "flag", "tags[]", "deep.er", "deep.list[]")

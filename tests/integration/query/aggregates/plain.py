@@ -11,6 +11,7 @@ from itertools import pairwise, product
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from tests.integration.query.typed_rows import derive_facts
 from tests.integration.stored_inferences import NewInference
 
 _TO_34_DIGITS = Context(prec=34)
@@ -19,39 +20,28 @@ _ALL_DIGITS = Context(prec=200)
 Values = Callable[[NewInference], list[Any]]
 
 
-def read_key(name: str, family: str) -> Values:
-    """Return a reader of the distinct values of a metadata key."""
+def read_values(name: str, family: Any) -> Values:
+    """Return a reader of the distinct values of a property, or of a metadata key."""
 
     def values(inference: NewInference) -> list[Any]:
-        leaves = inference.read.leaves
-        return list({leaf.value for leaf in leaves if (leaf.name, leaf.family) == (name, family)})
+        facts = derive_facts(inference)
+        found: Sequence[Any] = facts.properties.get(name) or facts.metadata_values(name, family)
+        if family == "number":
+            return list({Decimal(repr(one) if isinstance(one, float) else one) for one in found})
+        return list(set(found))
 
     return values
 
 
 def read_labels(inference: NewInference) -> list[str]:
     """Return the distinct labels of the predictions."""
-    return list(
-        {
-            prediction.label
-            for prediction in inference.predicted or ()
-            if prediction.label is not None
-        }
-    )
+    return list({one.label for one in inference.predicted or () if one.label is not None})
 
 
 def read_scores(inference: NewInference) -> list[Decimal]:
     """Return the score of each prediction."""
-    return [
-        Decimal(repr(prediction.score))
-        for prediction in inference.predicted or ()
-        if prediction.score is not None
-    ]
-
-
-def read_property(read: Callable[[NewInference], Any]) -> Values:
-    """Return a reader of a property, which has one value or none."""
-    return lambda inference: [value for value in [read(inference)] if value is not None]
+    scores = [prediction.score for prediction in inference.predicted or ()]
+    return [Decimal(repr(score)) for score in scores if score is not None]
 
 
 def find_span_start(unit: str, zone: str) -> Values:

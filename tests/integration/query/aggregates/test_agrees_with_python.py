@@ -1,19 +1,23 @@
 """Aggregates in SQL agree with a plain loop over the inferences."""
 
+import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, event, given, settings
+from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy import update
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.index import registrations
-from inference_store.index.tables import erasing
+from inference_store.index.database import create_engine
+from inference_store.index.tables import erasing, partition_count
 from inference_store.inference.events.event import Extras
 from inference_store.query.aggregates import (
     AGGREGATES,
@@ -32,86 +36,76 @@ from inference_store.query.deadline import Deadline
 from inference_store.query.filters.from_conditions import MetadataEntry
 from inference_store.query.operators import OPERATORS
 from inference_store.query.preparation import QueryRequest
+from tests.integration.query.conftest import Filled, fill
 from tests.integration.stored_inferences import NewInference, store
 from tests.properties import examples
+from tests.servers.postgres import Postgres
 
 from . import plain
 
 # The night in which Europe's clocks go back: 01:00 UTC is 02:00 in Berlin for the second time.
 _NIGHT = datetime(2026, 10, 24, 21, 30, tzinfo=UTC)
+_MORNING = _NIGHT + timedelta(hours=5)
 _LATER = datetime(2100, 1, 1, tzinfo=UTC)
-_LONG = "é" * 400
-_INSTANTS = st.builds(
-    lambda quarters, micros: _NIGHT + timedelta(minutes=15 * quarters, microseconds=micros),
-    st.integers(0, 40),
-    st.sampled_from([-1, 0, 1]),
-)
-_NUMBERS = st.sampled_from(["0.1", "0.2", "-3", "12345678901234567890.5", "7", "7.0", "1e30"])
-_ITEMS = st.fixed_dictionaries(
-    {},
-    optional={
-        "n": st.tuples(st.just("float"), _NUMBERS),
-        "s": st.tuples(
-            st.just("string"), st.sampled_from(["a", "ab", "B", "", _LONG, _LONG + "x"])
-        ),
-        "b": st.tuples(st.just("bool"), st.sampled_from(["true", "false"])),
-        "t": st.tuples(
-            st.just("timestamp"), st.sampled_from(["2026-11-01", "2026-11-02T00:00:01Z"])
-        ),
-        "tags": st.tuples(st.just("json"), st.sampled_from(['["x", "y", "x"]', '["y"]', "[]"])),
-    },
-)
-_PREDICTIONS = st.one_of(
-    st.none(),
-    st.lists(
-        st.tuples(
-            st.sampled_from(["person", "car", None]),
-            st.sampled_from([0.1, 0.30000000000000004, 0.3, 0.5, None]),
-        ),
-        max_size=3,
-    ),
-)
-_INFERENCES = st.lists(
-    st.tuples(_INSTANTS, _ITEMS, _PREDICTIONS, st.sampled_from([True, False, None])),
-    min_size=1,
-    max_size=10,
-)
+_LONG, _NOON = "é" * 400, timedelta(hours=12)
+_NUMBERS = ("0.1", "0.2", "-3", "12345678901234567890.5", "7", "7.0", "1e30")
+_ITEMS = {
+    "n": ("float", _NUMBERS),
+    "s": ("string", ("a", "ab", "B", "", _LONG, _LONG + "x")),
+    "b": ("bool", ("true", "false")),
+    "t": ("timestamp", ("2026-11-01", "2026-11-02T00:00:01Z")),
+    "tags": ("json", ('["x", "y", "x"]', '["y"]', "[]")),
+}
+_LABELS, _SCORES = ("person", "car", None), (0.1, 0.30000000000000004, 0.3, 0.5, None)
+_MODELS, _ROWS = 12, 16
+
+
+def _make_instant(random: Random) -> datetime:
+    quarters, micros = random.randint(0, 40), random.choice([-1, 0, 1])
+    return _NIGHT + timedelta(minutes=15 * quarters, microseconds=micros)
+
+
+def _make_inferences(model_id: str) -> list[NewInference]:
+    random = Random(model_id)
+    return [
+        NewInference(
+            str(n),
+            _make_instant(random),
+            [
+                (name, kind, random.choice(values))
+                for name, (kind, values) in _ITEMS.items()
+                if random.random() < 0.6
+            ],
+            None
+            if random.random() < 0.3
+            else [
+                (random.choice(_LABELS), random.choice(_SCORES))
+                for _ in range(random.randint(0, 3))
+            ],
+            extras=Extras(ok=random.choice([True, False, None])),
+            model_id=model_id,
+            flags=("capture_request_over_cap",) if n % 3 == 0 else (),
+        )
+        for n in range(_ROWS)
+    ]
+
+
 _BOUNDS = (Decimal("-3"), Decimal("0.2"), Decimal("0.3"), Decimal(7))
 _TIMES = (_NIGHT, _NIGHT + timedelta(hours=2), datetime(2026, 11, 2, 0, 0, 1, tzinfo=UTC))
+
+
+_FAMILIES = {
+    **{"n": "number", "s": "string", "b": "bool", "t": "timestamp", "tags[]": "string"},
+    **{"ok": "bool", "request_problem": "string", "received_at": "timestamp"},
+    **{"prediction_count": "number", "top_score": "number", "top_label": "string"},
+}
 _OPERANDS: dict[str, tuple[str, plain.Values]] = {
-    "n": ("number", plain.read_key("n", "number")),
-    "s": ("string", plain.read_key("s", "string")),
-    "b": ("bool", plain.read_key("b", "bool")),
-    "t": ("timestamp", plain.read_key("t", "timestamp")),
-    "tags[]": ("string", plain.read_key("tags[]", "string")),
-    "ok": ("bool", plain.read_property(lambda inference: inference.extras.ok)),
-    "request_problem": (
-        "string",
-        plain.read_property(lambda inference: "over_cap" if inference.flags else None),
-    ),
-    "received_at": ("timestamp", plain.read_property(lambda inference: inference.received_at)),
-    "prediction_count": (
-        "number",
-        plain.read_property(
-            lambda inference: (
-                None if inference.predictions is None else Decimal(len(inference.predictions))
-            )
-        ),
-    ),
-    "top_score": ("number", plain.read_property(lambda inference: _top(inference, 1))),
-    "top_label": ("string", plain.read_property(lambda inference: _top(inference, 0))),
+    **{name: (family, plain.read_values(name, family)) for name, family in _FAMILIES.items()},
     "label": ("string", plain.read_labels),
     "prediction.score": ("number", plain.read_scores),
 }
 _SPANS = st.sampled_from(["minute", "hour", "day", "week", "month", "PT15M", "PT6H", "P2D"])
 _ZONES = st.sampled_from(["UTC", "Europe/Berlin", "Australia/Lord_Howe", "Asia/Kathmandu"])
-
-
-def _top(inference: NewInference, position: int) -> Any:
-    if not inference.predictions:
-        return None
-    value = inference.predictions[0][position]
-    return Decimal(repr(value)) if isinstance(value, float) else value
 
 
 def _grouping(data: st.DataObject, position: int) -> tuple[Any, plain.Values]:
@@ -150,36 +144,27 @@ def _measure(data: st.DataObject, position: int) -> tuple[Measure, dict[str, Any
     return measure, options
 
 
-def _question(data: st.DataObject) -> tuple[QueryRequest, Any]:
-    """Draw conditions; return them and their meaning in Python."""
-    kind = data.draw(st.sampled_from(["all", "all", "key", "both", "prediction", "ok", "window"]))
-    event(f"filter: {kind}")
-    if kind == "key":
-        entry = MetadataEntry("metadata_filter[0]", "n", None, OPERATORS["gte"], 0)
-        return QueryRequest(metadata=[entry], unknown_keys="empty"), lambda inference: any(
-            value >= 0 for value in plain.read_key("n", "number")(inference)
-        )
-    if kind == "both":
-        # Two indexes could lead: one is chosen.
-        entry = MetadataEntry("metadata_filter[0]", "n", None, OPERATORS["gte"], 0)
-        return (
-            QueryRequest(metadata=[entry], predicted=True, labels=["person"], unknown_keys="empty"),
-            lambda inference: (
-                "person" in plain.read_labels(inference)
-                and any(value >= 0 for value in plain.read_key("n", "number")(inference))
-            ),
-        )
-    if kind == "prediction":
-        labels = ["person"]
-        return QueryRequest(
-            predicted=True, labels=labels
-        ), lambda inference: "person" in plain.read_labels(inference)
-    if kind == "ok":
-        return QueryRequest(ok=True), lambda inference: inference.extras.ok is True
-    if kind == "window":
-        since = data.draw(_INSTANTS)
-        return QueryRequest(since=since), lambda inference: inference.received_at >= since
-    return QueryRequest(), lambda _: True
+def _is_person(inference: NewInference) -> bool:
+    return "person" in plain.read_labels(inference)
+
+
+def _is_positive(inference: NewInference) -> bool:
+    return any(value >= 0 for value in _OPERANDS["n"][1](inference))
+
+
+_POSITIVE = [MetadataEntry("metadata_filter[0]", "n", None, OPERATORS["gte"], 0)]
+_QUESTIONS = (
+    (QueryRequest(), lambda _: True),
+    (QueryRequest(metadata=_POSITIVE, unknown_keys="empty"), _is_positive),
+    # Two indexes could lead: one is chosen.
+    (
+        QueryRequest(metadata=_POSITIVE, predicted=True, labels=["person"], unknown_keys="empty"),
+        lambda inference: _is_person(inference) and _is_positive(inference),
+    ),
+    (QueryRequest(predicted=True, labels=["person"]), _is_person),
+    (QueryRequest(ok=True), lambda inference: inference.extras.ok is True),
+    (QueryRequest(since=_MORNING), lambda inference: inference.received_at >= _MORNING),
+)
 
 
 def _key(key: dict[str, Any]) -> tuple[Any, ...]:
@@ -201,26 +186,35 @@ def _value(function: str, value: Any) -> Any:
             return value
 
 
-def _make_inferences(rows: Sequence[Any], model_id: str) -> list[NewInference]:
-    return [
-        NewInference(
-            str(n),
-            at,
-            [(name, kind, value) for name, (kind, value) in items.items()],
-            predictions,
-            extras=Extras(ok=ok),
-            model_id=model_id,
-            flags=("capture_request_over_cap",) if n % 3 == 0 else (),
-        )
-        for n, (at, items, predictions, ok) in enumerate(rows)
-    ]
+@pytest.fixture(scope="module")
+def rows(postgres_server: Postgres, migrated_template: str) -> Iterator[Filled]:
+    """Fill models; of every second one, half of the inferences come after they were counted."""
+    models = [_make_inferences(f"model-{n}") for n in range(_MODELS)]
+
+    async def count_and_complete(dsn: str) -> None:
+        engine = create_engine(dsn)
+        await count_ended(engine, seconds=300, before=_LATER)
+        for inferences in models[1::2]:
+            await store(engine, *inferences)
+        await engine.dispose()
+
+    early = (some[: _ROWS // 2] if n % 2 else some for n, some in enumerate(models))
+    for filled in fill(postgres_server, migrated_template, *early):
+        asyncio.run(count_and_complete(filled.dsn))
+        yield replace(filled, inferences={some[0].model_id: some for some in models})
+
+
+@pytest.fixture
+async def rows_connection(rows: Filled) -> AsyncIterator[AsyncConnection]:
+    engine = create_engine(rows.dsn)
+    async with engine.connect() as connection:
+        yield connection
+    await engine.dispose()
 
 
 @pytest.mark.long
 @settings(
-    max_examples=examples(60),
-    # Each example needs a database: shrinking would take minutes.
-    phases=(Phase.explicit, Phase.reuse, Phase.generate),
+    max_examples=examples(300),
     deadline=None,
     suppress_health_check=[
         HealthCheck.function_scoped_fixture,
@@ -228,77 +222,70 @@ def _make_inferences(rows: Sequence[Any], model_id: str) -> list[NewInference]:
         HealthCheck.data_too_large,
     ],
 )
-@given(rows=_INFERENCES, other_rows=_INFERENCES, data=st.data())
+@given(data=st.data(), counted=st.booleans(), across=st.booleans(), marks=st.booleans())
 async def test_sql_agrees_with_python(
-    engine: AsyncEngine, rows: Sequence[Any], other_rows: Sequence[Any], data: st.DataObject
+    rows: Filled,
+    rows_connection: AsyncConnection,
+    data: st.DataObject,
+    counted: bool,
+    across: bool,
+    marks: bool,
 ) -> None:
-    ids = [str(uuid.uuid4()) for _ in range(2)]
-    inferences = _make_inferences(rows, ids[0])
-    counted = data.draw(st.sampled_from(["never", "all", "before some came late"]))
-    event(f"counts are stored: {counted}")
-    if counted == "before some came late":
-        await store(engine, *inferences[: len(inferences) // 2 + 1])
-        await count_ended(engine, seconds=60, before=_LATER)
-    model = await store(engine, *inferences)
-    # The other model is part of the question, or it must not appear in any answer.
-    second = _make_inferences(other_rows, ids[1])
-    await store(engine, *second)
-    if counted == "all":
-        await count_ended(engine, seconds=60, before=_LATER)
-    across = data.draw(st.booleans())
-    marked = [inferences[0]] if data.draw(st.booleans()) else []
-    async with engine.begin() as connection:
-        for inference in marked:
-            row = {
-                "model": model,
-                "uid": inference.uid,
-                "scope": "inference",
-                "erasure": uuid.uuid4(),
-            }
-            await connection.execute(erasing.insert().values(row))
-    visible = [inference for inference in inferences if inference not in marked] + (
-        second if across else []
+    """Of one model or two; the others must not appear in any answer."""
+    few = 2 if across else 1
+    ids = data.draw(
+        st.lists(st.sampled_from([*rows.models]), min_size=few, max_size=few, unique=True)
     )
-    async with engine.connect() as connection:
-        known_registrations = await registrations.find_by_ids(
-            connection, ids if across else ids[:1]
-        )
-        for _ in range(6):
-            question, holds = _question(data)
-            count = data.draw(st.sampled_from([0, 1, 1, 2, 3]))
-            groupings = [_grouping(data, n) for n in range(count)]
-            # A count alone may be read from an index.
-            measures = [_measure(data, n) for n in range(data.draw(st.sampled_from([0, 2, 2])))]
-            all_of = Measure(function=AGGREGATES["count"], of=None, name="all", path="")
-            aggregation = Aggregation(
-                measures=(all_of, *(measure for measure, _ in measures)),
-                group_by=tuple(by for by, _ in groupings),
-                limit=10_000,
+    marked = rows.inferences[ids[0]][:1] if marks else []
+    visible = [one for model_id in ids for one in rows.inferences[model_id] if one not in marked]
+    async with rows_connection.begin_nested() as savepoint:
+        if not counted:
+            await rows_connection.execute(update(partition_count).values(counted_at=None))
+        for inference in marked:
+            mark = {"model": rows.models[ids[0]], "uid": inference.uid, "scope": "inference"}
+            await rows_connection.execute(erasing.insert().values(erasure=uuid.uuid4(), **mark))
+        known_registrations = await registrations.find_by_ids(rows_connection, ids)
+        for _ in range(4):
+            await _check_question(
+                rows_connection, list(known_registrations.values()), visible, data
             )
-            targets, _ = await build_targets(
-                connection, list(known_registrations.values()), question
-            )
-            answer = await aggregate(
-                connection, targets, aggregation, deadline=Deadline.after(60), unknown_keys="empty"
-            )
-            matching = [inference for inference in visible if holds(inference)]
-            expected = plain.group_inferences(matching, [values for _, values in groupings])
-            groups = {_key(group["key"]): group["measures"] for group in answer.groups}
-            assert len(groups) == len(answer.groups)
-            # A group of nothing but predictions without a label is left out; the one group of what
-            # is not grouped is always there, empty or not.
-            counts = {key: group["all"] for key, group in groups.items() if group["all"] or not key}
-            assert counts == {key: len(members) for key, members in expected.items()}
-            _check_without_inferences(groups, groupings, measures)
-            for measure, options in measures:
-                name = measure.of.text if measure.of else ""
-                of_predictions = name == "prediction.score"
-                members = (
-                    _group_by_all_but_labels(matching, groupings, expected)
-                    if of_predictions
-                    else expected
-                )
-                _check(measure, options, aggregation, groups, members)
+        await savepoint.rollback()
+
+
+async def _check_question(
+    connection: AsyncConnection,
+    known_registrations: Sequence[registrations.Registration],
+    visible: Sequence[NewInference],
+    data: st.DataObject,
+) -> None:
+    question, holds = data.draw(st.sampled_from(_QUESTIONS))
+    groupings = [_grouping(data, n) for n in range(data.draw(st.sampled_from([0, 1, 1, 2, 3])))]
+    # A count alone may be read from an index.
+    measures = [_measure(data, n) for n in range(data.draw(st.sampled_from([0, 2, 2])))]
+    all_of = Measure(function=AGGREGATES["count"], of=None, name="all", path="")
+    aggregation = Aggregation(
+        measures=(all_of, *(measure for measure, _ in measures)),
+        group_by=tuple(by for by, _ in groupings),
+        limit=10_000,
+    )
+    targets, _ = await build_targets(connection, known_registrations, question)
+    answer = await aggregate(
+        connection, targets, aggregation, deadline=Deadline.after(300), unknown_keys="empty"
+    )
+    matching = [inference for inference in visible if holds(inference)]
+    expected = plain.group_inferences(matching, [values for _, values in groupings])
+    groups = {_key(group["key"]): group["measures"] for group in answer.groups}
+    assert len(groups) == len(answer.groups)
+    # A group of nothing but predictions without a label is left out; the one group of what
+    # is not grouped is always there, empty or not.
+    counts = {key: group["all"] for key, group in groups.items() if group["all"] or not key}
+    assert counts == {key: len(members) for key, members in expected.items()}
+    _check_without_inferences(groups, groupings, measures)
+    for measure, options in measures:
+        members = expected
+        if measure.of is not None and measure.of.text == "prediction.score":
+            members = _group_by_all_but_labels(matching, groupings, expected)
+        _check(measure, options, aggregation, groups, members)
 
 
 def _check_without_inferences(groups: Any, groupings: Any, measures: Any) -> None:
@@ -367,28 +354,26 @@ def _same(by: Any, name: str) -> bool:
 
 async def _measured(engine: AsyncEngine, *measures: Measure, **conditions: Any) -> Any:
     """Return the measures of the one group that holds everything."""
+    options: dict[str, Any] = {"deadline": Deadline.after(300), "unknown_keys": "empty"}
     async with engine.connect() as connection:
-        known_registrations = list(
-            (await registrations.find_by_ids(connection, ["model"])).values()
-        )
-        targets, _ = await build_targets(
-            connection, known_registrations, QueryRequest(**conditions)
-        )
-        answer = await aggregate(
-            connection,
-            targets,
-            Aggregation(measures=measures),
-            deadline=Deadline.after(60),
-            unknown_keys="empty",
-        )
+        known = (await registrations.find_by_ids(connection, ["model"])).values()
+        targets, _ = await build_targets(connection, list(known), QueryRequest(**conditions))
+        answer = await aggregate(connection, targets, Aggregation(measures=measures), **options)
     [group] = answer.groups
     return group["measures"]
 
 
-@pytest.mark.parametrize("conditions", [{}, {"until": _LATER, "ok": True}])
-async def test_bins_of_timestamps_hold_every_value(
-    engine: AsyncEngine, conditions: dict[str, Any]
-) -> None:
+def _at(day: int) -> datetime:
+    return datetime(2026, 11, 1, tzinfo=UTC) + timedelta(days=day - 1)
+
+
+def _histogram(of: str, **options: Any) -> Measure:
+    function = AGGREGATES["histogram"]
+    named = {"name": of} | options
+    return Measure(function=function, of=Name(of, None, ""), path="", **named)
+
+
+async def test_bins_hold_every_value(engine: AsyncEngine) -> None:
     """The first and the last possible day are among them."""
     inferences = [
         NewInference(
@@ -397,71 +382,49 @@ async def test_bins_of_timestamps_hold_every_value(
             [
                 ("t", "timestamp", f"2026-11-{1 + n // 2:02d}T12:00:00Z"),
                 ("far", "timestamp", "0001-01-01" if n % 2 else "9999-12-31T23:59:59.999999Z"),
+                ("n", "float", str(n)),
             ],
             extras=Extras(ok=True),
         )
-        for n in range(48)
-    ]
-    await store(engine, *inferences)
-    histogram = Measure(
-        function=AGGREGATES["histogram"], of=Name("t", None, ""), name="t", path="", bins=12
-    )
-    with_bounds = replace(histogram, name="given", bounds=(_at(2), _at(5)))
-    received = replace(histogram, of=Name("received_at", None, ""), name="received_at", bins=2)
-    far = replace(histogram, of=Name("far", None, ""), name="far", bins=1)
-    measures = await _measured(engine, histogram, with_bounds, received, far, **conditions)
-    assert measures["t"]["bins"] == [
-        {"from": _at(day), "to": _at(day + 2), "count": 2 if day in {0, 24} else 4}
-        for day in range(0, 26, 2)
-    ]
-    assert measures["given"] == {
-        "bins": [{"from": _at(2), "to": _at(5), "count": 6}],
-        **{"below": 2, "above": 40},
-    }
-    assert sum(bin_["count"] for bin_ in measures["received_at"]["bins"]) == 48
-    # No bin can end after the last instant: it is above the last bin.
-    [whole] = measures["far"]["bins"]
-    assert (whole["count"], measures["far"]["below"], measures["far"]["above"]) == (24, 0, 24)
-
-
-def _at(day: int) -> datetime:
-    return datetime(2026, 11, 1, tzinfo=UTC) + timedelta(days=day - 1)
-
-
-async def test_histogram_of_unknown_key_takes_the_kind_of_its_bounds(engine: AsyncEngine) -> None:
-    await store(engine, NewInference("0", _NIGHT))
-    histogram = Measure(function=AGGREGATES["histogram"], of=Name("t", None, ""), name="t", path="")
-    numbers = replace(histogram, name="numbers", bounds=_BOUNDS)
-    times = replace(histogram, name="times", bounds=_TIMES)
-    measures = await _measured(engine, numbers, times)
-    assert [bin_["count"] for bin_ in measures["numbers"]["bins"]] == [0, 0, 0]
-    assert [bin_["count"] for bin_ in measures["times"]["bins"]] == [0, 0]
-
-
-async def test_bins_of_numbers_hold_every_value(engine: AsyncEngine) -> None:
-    inferences = [
-        NewInference(str(n), _NIGHT + timedelta(hours=n), [("n", "float", str(n))])
         for n in range(50)
     ]
     await store(engine, *inferences)
-    measure = Measure(
-        function=AGGREGATES["histogram"], of=Name("n", None, ""), name="h", path="", bins=5
+    some = (
+        _histogram("t", bins=13),
+        _histogram("t", name="given", bounds=(_at(2), _at(5))),
+        _histogram("received_at", bins=2),
+        _histogram("far", bins=1),
+        _histogram("n", bins=5),
+        _histogram("n", name="bounds", bounds=(Decimal(10), Decimal(20), Decimal(40))),
     )
-    with_bounds = replace(measure, name="given", bounds=(Decimal(10), Decimal(20), Decimal(40)))
-    async with engine.connect() as connection:
-        known_registrations = list(
-            (await registrations.find_by_ids(connection, ["model"])).values()
-        )
-        targets, _ = await build_targets(connection, known_registrations, QueryRequest())
-        aggregation = Aggregation(measures=(measure, with_bounds))
-        answer = await aggregate(connection, targets, aggregation, deadline=Deadline.after(60))
-    [group] = answer.groups
-    bins = group["measures"]["h"]["bins"]
-    assert [(bin_["from"], bin_["to"], bin_["count"]) for bin_ in bins] == [
-        (10 * n, 10 * n + 10, 10) for n in range(5)
-    ]
-    assert group["measures"]["given"] == {
-        "bins": [{"from": 10, "to": 20, "count": 10}, {"from": 20, "to": 40, "count": 20}],
-        "below": 10,
-        "above": 10,
-    }
+    for conditions in ({}, {"until": _LATER, "ok": True}):
+        measures = await _measured(engine, *some, **conditions)
+        counts = [bin_["count"] for bin_ in measures["t"]["bins"]]
+        assert (sum(counts), len(counts)) == (50, 13)
+        for bin_ in measures["t"]["bins"]:
+            days = [day for day in range(1, 26) if bin_["from"] <= _at(day) + _NOON < bin_["to"]]
+            assert bin_["count"] == 2 * len(days), bin_
+        assert measures["given"] == {
+            "bins": [{"from": _at(2), "to": _at(5), "count": 6}],
+            **{"below": 2, "above": 42},
+        }
+        assert sum(bin_["count"] for bin_ in measures["received_at"]["bins"]) == 50
+        # No bin can end after the last instant: it is above the last bin.
+        [whole] = measures["far"]["bins"]
+        assert (whole["count"], measures["far"]["below"], measures["far"]["above"]) == (25, 0, 25)
+        assert [(bin_["from"], bin_["to"], bin_["count"]) for bin_ in measures["n"]["bins"]] == [
+            (10 * n, 10 * n + 10, 10) for n in range(5)
+        ]
+        assert measures["bounds"] == {
+            "bins": [{"from": 10, "to": 20, "count": 10}, {"from": 20, "to": 40, "count": 20}],
+            "below": 10,
+            "above": 10,
+        }
+    # The histogram of an unknown key takes the kind of its bounds.
+    unknown = (
+        _histogram("nothing", name="numbers", bounds=_BOUNDS),
+        _histogram("nothing", name="times", bounds=_TIMES),
+    )
+    measures = await _measured(engine, *unknown)
+    assert [bin_["count"] for bin_ in measures["numbers"]["bins"]] == [0, 0, 0]
+    assert [bin_["count"] for bin_ in measures["times"]["bins"]] == [0, 0]

@@ -1,5 +1,6 @@
 """Counts of all kinds, with the stored counts and with every inference counted again."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import func, select, update
@@ -19,7 +20,6 @@ from inference_store.query.aggregates import (
 from inference_store.query.count import count
 from inference_store.query.cql2 import parse_text
 from inference_store.query.deadline import Deadline
-from inference_store.query.page import find_page
 from inference_store.query.preparation import QueryRequest, prepare
 from inference_store.query.scan_range import find_pieces_of
 from inference_store.query.stored_counts import read_numbers
@@ -38,47 +38,32 @@ FILTERS = (
     "prediction(label = 'person')",
     "prediction(label = 'nobody')",
 )
-_FEW_FILTERS = (None, "n IS NULL", "prediction(label = 'person')")
+FEW_FILTERS = (None, "n IS NULL", "prediction(label = 'person')")
 """Everything, those that lack a key, those with a label: each reads different counts."""
 _ALL = Measure(function=AGGREGATES["count"], of=None, name="all", path="")
 
 
-async def collect_counts(
-    connection: AsyncConnection, models: dict[str, int], *, whole: bool
+async def _collect_counts(
+    connection: AsyncConnection, models: dict[str, int], filters: Sequence[str | None]
 ) -> dict[Any, Any]:
     """Collect counts of each model and of both, and groups by label.
 
-    Each is of everything, and of a time span that ends within a partition. With `whole` every
-    filter is used, and pages are fetched too.
+    Each is of everything, and of a time span that ends within a partition.
     """
     collected: dict[Any, Any] = {}
+    numbers, deadline = list(models.values()), Deadline.after(600)
     for until in (None, at(86_400 * 1.5)):
-        for text in FILTERS if whole else _FEW_FILTERS:
-            await _add_filtered_counts(connection, models, text, until, collected, whole)
+        for text in filters:
+            question = QueryRequest(filter=parse_text(text) if text else None, until=until)
+            for model_id, model in models.items():
+                query = (await prepare(connection, model, question)).query
+                collected[text, model_id, until] = await count(connection, query, deadline=deadline)
+            query = (await prepare(connection, numbers, question)).query
+            queries = await build_queries(connection, query, numbers)
+            collected[text, until] = await count_across(connection, queries, deadline=deadline)
         for model_id in models:
             collected["label", model_id, until] = await _count_by_label(connection, model_id, until)
     return collected
-
-
-async def _add_filtered_counts(
-    connection: AsyncConnection,
-    models: dict[str, int],
-    text: str | None,
-    until: Any,
-    collected: Any,
-    pages: bool,
-) -> None:
-    deadline = Deadline.after(300)
-    question = QueryRequest(filter=parse_text(text) if text else None, until=until)
-    for model_id, model in models.items():
-        query = (await prepare(connection, model, question)).query
-        collected[text, model_id, until] = await count(connection, query, deadline=deadline)
-        if pages:
-            page = await find_page(connection, query, limit=50, deadline=deadline, scan=1)
-            collected["page", text, model_id, until] = page.uids
-    query = (await prepare(connection, list(models.values()), question)).query
-    queries = await build_queries(connection, query, list(models.values()))
-    collected[text, until] = await count_across(connection, queries, deadline=deadline)
 
 
 async def _count_by_label(connection: AsyncConnection, model_id: str, until: Any) -> dict[Any, Any]:
@@ -94,13 +79,13 @@ async def _count_by_label(connection: AsyncConnection, model_id: str, until: Any
 
 
 async def check_counts(
-    engine: AsyncEngine, models: dict[str, int], *, whole: bool = False
+    engine: AsyncEngine, models: dict[str, int], filters: Sequence[str | None] = FEW_FILTERS
 ) -> dict[Any, Any]:
     """Return the counts, and check that they are the same without stored counts."""
     async with engine.connect() as connection:
-        collected = await collect_counts(connection, models, whole=whole)
+        collected = await _collect_counts(connection, models, filters)
         await connection.execute(update(partition_count).values(counted_at=None))
-        assert collected == await collect_counts(connection, models, whole=whole)
+        assert collected == await _collect_counts(connection, models, filters)
         await connection.rollback()
     return collected
 

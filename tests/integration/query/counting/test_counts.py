@@ -26,10 +26,10 @@ from inference_store.index.tables import (
 )
 from inference_store.query.counting import begin, count_ended, numbers
 from inference_store.query.counting.fill import count
-from tests.integration.stored_inferences import START, NewInference, at, store
+from tests.integration.stored_inferences import NewInference, at, store
 from tests.servers.marks import stored_counts
 
-from .counts import check_counts, count_partition_counts, count_usable_partitions
+from .counts import FILTERS, check_counts, count_partition_counts, count_usable_partitions
 
 pytestmark = stored_counts
 
@@ -77,10 +77,10 @@ async def _count(engine: AsyncEngine) -> bool:
 
 @pytest.mark.long
 async def test_answers_are_the_same(engine: AsyncEngine, models: dict[str, int]) -> None:
-    before = await check_counts(engine, models, whole=True)
+    before = await check_counts(engine, models, FILTERS)
     assert await _count(engine)
-    assert [await count_usable_partitions(engine, model) for model in models.values()] == [3, 3]
-    assert await check_counts(engine, models, whole=True) == before
+    assert await _count_usable(engine, models) == [3, 3]
+    assert await check_counts(engine, models, FILTERS) == before
     assert before["n IS NULL", "one", None] == 4
     assert before["label", "one", None] == {"person": 7, None: 5}
     assert before[None, None] == 24
@@ -89,42 +89,56 @@ async def test_answers_are_the_same(engine: AsyncEngine, models: dict[str, int])
     assert await count_partition_counts(engine) == number == 6
 
 
+async def _count_usable(engine: AsyncEngine, models: dict[str, int]) -> list[int]:
+    return [await count_usable_partitions(engine, model) for model in models.values()]
+
+
 async def test_a_late_event_outdates_its_models_counts_of_its_span(
     engine: AsyncEngine, models: dict[str, int]
 ) -> None:
     await _count(engine)
-    late = NewInference(
-        "late", at(_DAY + 1), [("new", "int", "1")], [("late", 1.0)], model_id="one"
-    )
+    items, labels = [("new", "int", "1")], [("late", 1.0)]
+    late = NewInference("late", at(_DAY + 1), items, labels, model_id="one")
     await store(engine, late)
-    assert [await count_usable_partitions(engine, model) for model in models.values()] == [2, 3]
+    assert await _count_usable(engine, models) == [2, 3]
     counts = await check_counts(engine, models)
     assert counts[None, "one", None] == 13
     assert counts["label", "one", None]["late"] == 1
     await store(engine, late)  # delivered again: nothing is new
+    # What was written recently is not counted again yet.
+    await count_ended(engine, seconds=300, before=_LATER)
+    assert await _count_usable(engine, models) == [2, 3]
     await _count(engine)
-    assert [await count_usable_partitions(engine, model) for model in models.values()] == [3, 3]
+    assert await _count_usable(engine, models) == [3, 3]
     assert await check_counts(engine, models) == counts
     await store(engine, late)
-    assert await count_usable_partitions(engine, models["one"]) == 3
+    assert await _count_usable(engine, models) == [3, 3]
 
 
-async def test_does_not_count_recent_writes_again(
+async def test_deletions_and_edits_outdate_counts(
     engine: AsyncEngine, models: dict[str, int]
 ) -> None:
+    """A deleted input and a transaction that is rolled back do not."""
     await _count(engine)
-    await store(engine, NewInference("late", at(1), model_id="one"))
-    await count_ended(engine, seconds=300, before=_LATER)
-    assert await count_usable_partitions(engine, models["one"]) == 2
-
-
-async def test_deletion_outdates_counts(engine: AsyncEngine, models: dict[str, int]) -> None:
-    await _count(engine)
-    gone = _make_inferences("one")[5].uid
+    first, second = (_make_inferences("one")[n].uid for n in (5, 9))
+    here = (inference.c.model == models["one"], inference.c.uid == first)
+    async with engine.begin() as connection:
+        await connection.execute(update(inference).where(*here).values(data_deleted_at=func.now()))
+    with pytest.raises(RuntimeError):
+        async with _writing(engine, NewInference("late", at(1), model_id="one"), models["one"]):
+            raise RuntimeError
+    assert await _count_usable(engine, models) == [3, 3]
+    async with engine.begin() as connection:
+        there = metadata_number.c
+        row = delete(metadata_number).where(there.model == models["one"], there.uid == first)
+        await connection.execute(row)
+        await connection.execute(update(inference).where(*here).values(revision=2))
+    assert await _count_usable(engine, models) == [2, 3]
+    assert (await check_counts(engine, models))["n IS NULL", "one", None] == 5
     async with engine.begin() as connection:
         for table in reversed(PARTITIONED):
-            await connection.execute(delete(table).where(table.c.uid == gone))
-    assert await count_usable_partitions(engine, models["one"]) == 2
+            await connection.execute(delete(table).where(table.c.uid == second))
+    assert await _count_usable(engine, models) == [1, 3]
     counts = await check_counts(engine, models)
     assert counts[None, "one", None] == 11
     await _count(engine)
@@ -146,25 +160,7 @@ async def test_what_is_marked_is_not_counted(engine: AsyncEngine, models: dict[s
     assert counts[None, "one", None] == 11
     assert counts[None, None] == 23
     # The counts of the spans without a mark are still used.
-    assert [await count_usable_partitions(engine, model) for model in models.values()] == [2, 3]
-
-
-async def test_edit_outdates_counts_and_deleted_input_does_not(
-    engine: AsyncEngine, models: dict[str, int]
-) -> None:
-    await _count(engine)
-    edited = _make_inferences("one")[5]
-    here = (inference.c.model == models["one"], inference.c.uid == edited.uid)
-    async with engine.begin() as connection:
-        await connection.execute(update(inference).where(*here).values(data_deleted_at=func.now()))
-    assert await count_usable_partitions(engine, models["one"]) == 3
-    async with engine.begin() as connection:
-        there = metadata_number.c
-        row = delete(metadata_number).where(there.model == models["one"], there.uid == edited.uid)
-        await connection.execute(row)
-        await connection.execute(update(inference).where(*here).values(revision=2))
-    assert await count_usable_partitions(engine, models["one"]) == 2
-    assert (await check_counts(engine, models))["n IS NULL", "one", None] == 5
+    assert await _count_usable(engine, models) == [2, 3]
 
 
 @asynccontextmanager
@@ -177,63 +173,56 @@ async def _writing(engine: AsyncEngine, entry: NewInference, model: int) -> Asyn
 
 
 async def test_leaves_out_spans_being_written(engine: AsyncEngine, models: dict[str, int]) -> None:
-    async with _writing(engine, NewInference("late", at(1), model_id="one"), models["one"]):
-        assert await _count(engine)
-        assert [await count_usable_partitions(engine, model) for model in models.values()] == [2, 2]
-    assert (await check_counts(engine, models))[None, "one", None] == 13
-    await _count(engine)
-    assert [await count_usable_partitions(engine, model) for model in models.values()] == [3, 3]
-    assert (await check_counts(engine, models))[None, "one", None] == 13
-
-
-@pytest.mark.parametrize("counted", ["before", "after"])
-async def test_a_write_while_it_is_counted_outdates_the_count(
-    engine: AsyncEngine, models: dict[str, int], counted: str
-) -> None:
-    """The count may end before or after the commit of the write."""
+    """It does not wait for writers, who do not wait for each other."""
     async with engine.connect() as connection:
         span = (await partitions.list_partitions(connection))[-1]
-    [task] = await begin.begin(engine, span, [models["one"]])
-    if counted == "before":
-        async with _writing(engine, NewInference("late", at(1), model_id="one"), models["one"]):
-            async with engine.begin() as connection:
-                await count(connection, task)
-            assert (
-                await count_usable_partitions(engine, models["one"]) == 1
-            )  # true until the other commits
-    else:
-        async with _writing(engine, NewInference("late", at(1), model_id="one"), models["one"]):
-            pass
-        async with engine.begin() as connection:
-            await count(connection, task)
-    assert await count_usable_partitions(engine, models["one"]) == 0
+    async with _writing(engine, NewInference("late", at(1), model_id="one"), models["one"]):
+        with pytest.raises(DBAPIError) as error:
+            await begin.begin(engine, span, [models["one"]])
+        assert isinstance(cause_of(error.value), LockNotAvailableError)
+        assert await _count(engine)
+        assert await _count_usable(engine, models) == [2, 2]
     assert (await check_counts(engine, models))[None, "one", None] == 13
-
-
-async def test_rollback_outdates_nothing(engine: AsyncEngine, models: dict[str, int]) -> None:
     await _count(engine)
-    with pytest.raises(RuntimeError):
-        async with _writing(engine, NewInference("late", at(1), model_id="one"), models["one"]):
-            raise RuntimeError
-    assert await count_usable_partitions(engine, models["one"]) == 3
-
-
-async def test_two_writers_do_not_wait_for_each_other(
-    engine: AsyncEngine, models: dict[str, int]
-) -> None:
-    await _count(engine)
+    assert await _count_usable(engine, models) == [3, 3]
+    assert (await check_counts(engine, models))[None, "one", None] == 13
+    outdated = select(func.count()).select_from(outdated_count)
     async with (
-        asyncio.timeout(60),
-        _writing(engine, NewInference("a", at(1), model_id="one"), models["one"]),
-        _writing(engine, NewInference("b", at(2), model_id="one"), models["one"]),
+        asyncio.timeout(300),
+        _writing(engine, NewInference("a", at(2), model_id="one"), models["one"]),
+        _writing(engine, NewInference("b", at(3), model_id="one"), models["one"]),
     ):
         pass
-    assert (await check_counts(engine, models))[None, "one", None] == 14
+    assert (await check_counts(engine, models))[None, "one", None] == 15
     async with engine.connect() as connection:
-        assert await connection.scalar(select(func.count()).select_from(outdated_count)) == 2
+        assert await connection.scalar(outdated) == 2
     await _count(engine)
     async with engine.connect() as connection:
-        assert await connection.scalar(select(func.count()).select_from(outdated_count)) == 0
+        assert await connection.scalar(outdated) == 0
+
+
+async def test_a_write_while_it_is_counted_outdates_the_count(
+    engine: AsyncEngine, models: dict[str, int]
+) -> None:
+    """The count may end before or after the commit of the write."""
+    one = models["one"]
+    async with engine.connect() as connection:
+        second, first = (await partitions.list_partitions(connection))[-2:]
+    [task] = await begin.begin(engine, first, [one])
+    async with _writing(engine, NewInference("late", at(1), model_id="one"), one):
+        async with engine.begin() as connection:
+            await count(connection, task)
+        # True until the other commits.
+        assert await count_usable_partitions(engine, one) == 1
+    assert await count_usable_partitions(engine, one) == 0
+    assert (await check_counts(engine, models))[None, "one", None] == 13
+    [task] = await begin.begin(engine, second, [one])
+    async with _writing(engine, NewInference("late", at(_DAY + 1), model_id="one"), one):
+        pass
+    async with engine.begin() as connection:
+        await count(connection, task)
+    assert await count_usable_partitions(engine, one) == 0
+    assert (await check_counts(engine, models))[None, "one", None] == 14
 
 
 async def test_merge_and_drop_delete_the_counts_of_a_span(
@@ -247,7 +236,7 @@ async def test_merge_and_drop_delete_the_counts_of_a_span(
     assert await count_partition_counts(engine) == 0
     before = await check_counts(engine, models)
     await _count(engine)
-    assert [await count_usable_partitions(engine, model) for model in models.values()] == [1, 1]
+    assert await _count_usable(engine, models) == [1, 1]
     assert await check_counts(engine, models) == before
     await store(engine, NewInference("late", at(1), model_id="one"))
     assert await count_usable_partitions(engine, models["one"]) == 0
@@ -263,18 +252,15 @@ async def test_a_span_that_is_being_dropped_is_not_counted(
     engine: AsyncEngine, models: dict[str, int]
 ) -> None:
     async with engine.begin() as connection:
+        [*_, oldest] = await partitions.list_partitions(connection)
         middle = (partition_span.c.lo <= at(_DAY)) & (partition_span.c.hi > at(_DAY))
         await connection.execute(update(partition_span).where(middle).values(state="dropping"))
     await _count(engine)
     assert await count_partition_counts(engine) == 4
     assert (await check_counts(engine, models))[None, None] == 16
-
-
-async def test_does_not_begin_a_span_just_closed(
-    engine: AsyncEngine, models: dict[str, int]
-) -> None:
+    # Nor is one begun that was closed in between.
     async with engine.begin() as connection:
-        [*_, oldest] = await partitions.list_partitions(connection)
+        await connection.execute(delete(partition_count))
         await connection.execute(update(partition_span).values(state="dropping"))
     assert await begin.begin(engine, oldest, [models["one"]]) == []
     assert await count_partition_counts(engine) == 0
@@ -321,12 +307,3 @@ async def test_stores_no_labels_or_keys_if_there_are_too_many(
     counted = await check_counts(engine, models)
     assert len(counted["label", "one", None]) == numbers.MOST + 3
     assert counted[None, "one", None] == 12 + 22
-
-
-async def test_does_not_wait_for_writers(engine: AsyncEngine, models: dict[str, int]) -> None:
-    async with engine.connect() as connection:
-        span = (await partitions.list_partitions(connection))[-1]
-    async with _writing(engine, NewInference("late", START, model_id="one"), models["one"]):
-        with pytest.raises(DBAPIError) as error:
-            await begin.begin(engine, span, [models["one"]])
-    assert isinstance(cause_of(error.value), LockNotAvailableError)
