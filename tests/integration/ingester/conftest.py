@@ -1,19 +1,31 @@
 """A running ingester and a producer on its topic."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
 
-from tests.producer import Producer
+from inference_store.erasure.progress.erasure import Erasure
+from inference_store.index.accounting import Outcome
+from inference_store.objects import Blobs
+from inference_store.platform.settings import RetentionSettings
+from inference_store.retention.eraser import Eraser
+from tests.e2e.faults.books_close import counted
+from tests.integration.retention.stored import NoPace
+from tests.polling import until
+from tests.producer import Producer, capture
 from tests.servers.fixtures import unique
+from tests.servers.minio import S3
 from tests.service_process import Service
 
 RunningIngester = tuple[Service, Producer]
 StartIngester = Callable[..., Awaitable[RunningIngester]]
+MANY = [capture(number) for number in range(20)]
 
 
 def list_troubles(service: Service) -> list[str]:
@@ -21,6 +33,41 @@ def list_troubles(service: Service) -> list[str]:
     such a wait is over with the next answer."""
     waits = [line for line in service.text.splitlines() if '"action": "waiting"' in line]
     return [line for line in waits if "does not answer within" not in line]
+
+
+async def wait_for_counts(engine: AsyncEngine, **counts: int) -> None:
+    """Wait until the books have exactly these outcomes: `stored=2, dead=1`."""
+    expected = Counter({Outcome[name.upper()]: count for name, count in counts.items() if count})
+    await until(lambda: counted(engine), lambda current: +current == expected)
+
+
+async def read_health(service: Service, name: str) -> str:
+    """Return the health of a part from /health/ready."""
+    return str((await asyncio.to_thread(service.health))["parts"][name])
+
+
+async def wait_until_ready(service: Service, name: str) -> None:
+    await until(lambda: read_health(service, name), lambda health: health == "ready")
+
+
+@pytest.fixture
+def blobs(database: str, minio_server: S3, bucket: str) -> Iterator[Blobs]:
+    """Open the bucket with the rights of the servers."""
+    values = {
+        "postgres_dsn": database,
+        "s3_endpoint": minio_server.endpoint,
+        "s3_access_key": minio_server.access_key,
+        "s3_secret_key": minio_server.secret_key,
+        "s3_bucket": bucket,
+    }
+    with Blobs(RetentionSettings.model_validate(values)) as opened:
+        yield opened
+
+
+async def erase(engine: AsyncEngine, blobs: Blobs, *erasures: Erasure) -> None:
+    """Carry out erasures as the retention service does."""
+    for erasure in erasures:
+        assert await Eraser(engine, blobs, NoPace(), batch=10).finish(erasure) == "deleted"
 
 
 @pytest.fixture

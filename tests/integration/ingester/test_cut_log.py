@@ -1,16 +1,12 @@
 """A log cut before it was read: deleted records are listed as lost, the others are stored."""
 
 import asyncio
-from collections import Counter
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import accounting
-from inference_store.index.accounting import Outcome
-from tests.e2e.faults.books_close import counted
-from tests.integration.ingester.conftest import RunningIngester
-from tests.polling import until
+from tests.integration.ingester.conftest import RunningIngester, wait_for_counts
 from tests.producer import capture
 from tests.servers.fixtures import unique
 from tests.servers.kafka import Kafka
@@ -24,14 +20,13 @@ async def test_what_lies_before_the_records_that_are_left_is_lost(
 ) -> None:
     service, producer = running
     await producer.produce(*EVENTS[:2])
-    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == 2)
+    await wait_for_counts(engine, stored=2)
     service.stop()
     await producer.produce(*EVENTS[2:5])
     await asyncio.to_thread(kafka_server.delete_records, producer.topic)
     await producer.produce(*EVENTS[5:])
     service.restart(KAFKA_GROUP=unique("group"))
-    counts = await until(lambda: counted(engine), lambda counts: counts.total() == len(EVENTS))
-    assert +counts == Counter({Outcome.STORED: 5, Outcome.LOST: 3})
+    await wait_for_counts(engine, stored=5, lost=3)
     async with engine.connect() as connection:
         [account] = await accounting.list_accounts(connection)
     assert account.lost == [(2, 5)]

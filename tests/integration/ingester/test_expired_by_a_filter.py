@@ -9,15 +9,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.erasure import policies
 from inference_store.erasure.policies import DEFAULT, RetentionPolicy
 from inference_store.index import registrations
-from inference_store.index.accounting import Outcome
 from inference_store.index.registrations import Details
 from inference_store.index.tables import erasing, inference
 from inference_store.query.cql2 import parse_text
 from inference_store.query.filters.known_keys import KnownKeys
 from inference_store.query.filters.saved import save
-from tests.e2e.faults.books_close import counted
-from tests.integration.ingester.conftest import RunningIngester
-from tests.polling import until
+from tests.integration.ingester.conftest import RunningIngester, wait_for_counts
 from tests.producer import Capture, capture
 
 NOW = datetime.now(UTC)  # how old an event is counts from the clock
@@ -50,8 +47,7 @@ async def test_first_matching_rule_decides(running: RunningIngester, engine: Asy
         body = await policies.describe_change(connection, DEFAULT, wide)
         await policies.apply_set(connection, body, NOW, "me")
     await producer.produce(first, make_capture(2, "false"), make_capture(3, None))
-    await until(lambda: counted(engine), lambda counts: counts.total() == 3)
-    assert +(await counted(engine)) == {Outcome.STORED: 2, Outcome.EXPIRED: 1}
+    await wait_for_counts(engine, stored=2, expired=1)
     async with engine.connect() as connection:
         there = set((await connection.execute(select(inference.c.uid))).scalars())
         marks = await connection.execute(select(erasing.c.uid, erasing.c.scope))

@@ -9,12 +9,16 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import dead_letters
-from inference_store.index.accounting import Outcome
 from inference_store.index.dead_letters import Selection
 from inference_store.index.tables import dead_letter, parked_event
-from tests.e2e.faults.books_close import counted
-from tests.integration.ingester.conftest import RunningIngester, StartIngester
-from tests.integration.ingester.test_odd_traffic import read_health
+from tests.integration.ingester.conftest import (
+    MANY,
+    RunningIngester,
+    StartIngester,
+    read_health,
+    wait_for_counts,
+    wait_until_ready,
+)
 from tests.polling import until
 from tests.producer import capture
 from tests.servers.fixtures import unique
@@ -23,7 +27,6 @@ from tests.servers.minio_user import MinioUser, statement
 from tests.service_process import Service
 
 pytestmark = pytest.mark.real_minio
-ALLOWED = [capture(number) for number in range(20)]
 REFUSED = [capture(number, prefix="refused") for number in range(100, 103)]
 
 
@@ -83,13 +86,12 @@ async def test_refused_object_parks_its_event_until_it_is_readable(
 ) -> None:
     rights.refuse_one_prefix()
     service, producer = await rights.start_ingester()
-    await producer.produce(*ALLOWED[:10], *REFUSED, *ALLOWED[10:])
-    await until(lambda: counted(engine), lambda counts: counts.total() == 23)
-    assert +(await counted(engine)) == Counter({Outcome.STORED: 20, Outcome.PARKED: 3})
+    await producer.produce(*MANY[:10], *REFUSED, *MANY[10:])
+    await wait_for_counts(engine, stored=20, parked=3)
     assert await count_set_aside(engine) == {"parked_event blob_forbidden": 3}
     assert await read_health(service, "object store") == "ready"
     rights.allow_all()
-    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == 23)
+    await wait_for_counts(engine, stored=23)
 
 
 async def test_object_that_stays_refused_makes_a_dead_letter(
@@ -99,14 +101,14 @@ async def test_object_that_stays_refused_makes_a_dead_letter(
     _, producer = await rights.start_ingester(INGESTER_PARKED_GIVE_UP_SECONDS="1")
     # The refused object comes first and alone: no other shows that the bucket is readable.
     await producer.produce(REFUSED[0])
-    await until(lambda: counted(engine), lambda counts: counts[Outcome.DEAD] == 1)
+    await wait_for_counts(engine, dead=1)
     async with engine.connect() as connection:
         (letter,) = await dead_letters.find(connection, Selection(), limit=10)
     assert letter.rejection.reason == "blob_forbidden"
     assert "alone is refused" in letter.rejection.detail
     assert "AccessDenied" in letter.rejection.detail
-    await producer.produce(ALLOWED[0])
-    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == 1)
+    await producer.produce(MANY[0])
+    await wait_for_counts(engine, stored=1, dead=1)
 
 
 async def test_waits_for_a_store_that_refuses_everything(
@@ -115,10 +117,10 @@ async def test_waits_for_a_store_that_refuses_everything(
     """Rights are removed while it runs; no more events are parked, and none become dead letters."""
     rights.refuse_one_prefix()
     service, producer = await rights.start_ingester()
-    await producer.produce(ALLOWED[0], REFUSED[0])
-    await until(lambda: counted(engine), lambda counts: counts.total() == 2)
+    await producer.produce(MANY[0], REFUSED[0])
+    await wait_for_counts(engine, stored=1, parked=1)
     rights.refuse_all()
-    await producer.produce(*ALLOWED[1:])
+    await producer.produce(*MANY[1:])
     health = await until(
         lambda: read_health(service, "object store"), lambda health: "Denied" in health
     )
@@ -131,12 +133,11 @@ async def test_waits_for_a_store_that_refuses_everything(
         )
     before = await count_troubles(service)
     await until(lambda: count_troubles(service), lambda count: count >= before + 4)
-    assert +(await counted(engine)) == Counter({Outcome.STORED: 1, Outcome.PARKED: 1})
+    await wait_for_counts(engine, stored=1, parked=1)
     assert await count_set_aside(engine) == {"parked_event blob_forbidden": 1}
     rights.allow_all()
-    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == 21, seconds=180)
-    assert +(await counted(engine)) == Counter({Outcome.STORED: 21})
-    await until(lambda: read_health(service, "object store"), lambda health: health == "ready")
+    await wait_for_counts(engine, stored=21)
+    await wait_until_ready(service, "object store")
 
 
 async def count_troubles(service: Service) -> float:

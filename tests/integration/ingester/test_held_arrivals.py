@@ -1,4 +1,4 @@
-"""Events that a legal hold keeps do not expire on arrival."""
+"""Events that a legal hold keeps do not expire on arrival; those being erased wait."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -13,8 +13,11 @@ from inference_store.erasure.policies import RetentionPolicy
 from inference_store.index import registrations
 from inference_store.index.accounting import Outcome, PartitionId
 from inference_store.index.records import Record
-from inference_store.index.tables import erasing, tombstone
+from inference_store.index.tables import erasing, erasing_object, tombstone
 from inference_store.index.writing import Indexable
+from inference_store.inference.events import StorageKey
+from inference_store.inference.events.event import Extras
+from inference_store.inference.layout import key_of
 from inference_store.ingester.arrivals import Arrivals, sort_out
 from inference_store.ingester.batch import MissingBlob, ReadRecord
 from tests.integration.retention.holding import place_hold
@@ -135,3 +138,22 @@ async def _find_queued(engine: AsyncEngine, *items: Indexable) -> set[UUID]:
         await connection.rollback()
     assert [outcome for _, outcome in arrivals.settled] == [Outcome.ERASED_AGAIN] * len(items)
     return queued
+
+
+async def test_event_waits_if_its_own_object_is_claimed(engine: AsyncEngine) -> None:
+    """It is erased as an orphan; nothing else is stopped."""
+    await store(engine, NewInference("there", NOW))
+    capture = uuid4()
+    key = key_of("captures", "model", NOW, capture, "data")
+    storage_key = str(StorageKey("bucket", key))
+    extras = Extras(capture_id=capture)
+    late_inference = NewInference("late", NOW, keys=(f"bucket/{key}", None, None), extras=extras)
+    async with engine.begin() as connection:
+        claimed = {"storage_key": storage_key, "erasure": uuid4(), "claimed_at": NOW}
+        await connection.execute(insert(erasing_object).values(claimed))
+        registration = (await registrations.find_by_ids(connection, ["model"]))["model"]
+        late = make_indexable(late_inference, registration)
+        assert late.shared_keys == ()
+        arrivals = await _sort_out(connection, late)
+    assert [blob.storage_key for _, blob in arrivals.missing] == [storage_key]
+    assert arrivals.fresh == []

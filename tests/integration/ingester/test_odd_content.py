@@ -2,15 +2,15 @@
 
 import json
 from collections import Counter
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 import orjson
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index.accounting import Outcome
 from inference_store.index.tables import (
     inference,
     metadata_key,
@@ -19,9 +19,7 @@ from inference_store.index.tables import (
     prediction,
 )
 from inference_store.inference.layout import Kind
-from tests.e2e.faults.books_close import counted
-from tests.integration.ingester.conftest import RunningIngester
-from tests.polling import until
+from tests.integration.ingester.conftest import RunningIngester, wait_for_counts
 from tests.producer import Capture, capture
 
 GOOD = json.dumps(
@@ -29,11 +27,11 @@ GOOD = json.dumps(
 ).encode()
 
 
+@dataclass(frozen=True, slots=True)
 class Odd(Capture):
     """A capture whose blobs a test chooses."""
 
-    __slots__ = ("odd",)
-    odd: dict[Kind, bytes]
+    odd: dict[Kind, bytes] = field(default_factory=dict)
 
     @property
     def blobs(self) -> dict[str, bytes]:
@@ -42,11 +40,8 @@ class Odd(Capture):
 
 
 def make_odd_capture(number: int, **blobs: bytes) -> Odd:
-    odd_capture = Odd(number)
-    object.__setattr__(
-        odd_capture, "odd", {"data": b"d", "metadata": b"[]", "response": GOOD} | blobs
-    )
-    return odd_capture
+    usual = {"data": b"d", "metadata": b"[]", "response": GOOD}
+    return Odd(number, odd=cast("dict[Kind, bytes]", usual | blobs))
 
 
 def make_metadata(*values: Any, type: str = "float") -> bytes:
@@ -115,25 +110,22 @@ async def test_stores_odd_blobs(running: RunningIngester, engine: AsyncEngine) -
     service, producer = running
     captures = [make_odd_capture(number, **blobs) for number, blobs in enumerate(BLOBS.values())]
     await producer.produce(*captures)
-    await until(lambda: counted(engine), lambda counts: counts.total() == len(BLOBS))
-    counts = await counted(engine)
-    assert counts[Outcome.STORED] == len(BLOBS), counts
+    await wait_for_counts(engine, stored=len(BLOBS))
     assert service.process.running
     async with engine.connect() as connection:
         rows = await connection.execute(select(inference.c.inference_id, inference.c.flags))
         flags = {row[0]: row[1] for row in rows}
-    expected_flags = {
-        "metadata over its cap": "metadata_too_large",
-        "not JSON": "metadata_unreadable",
-    }
-    for name, flag in expected_flags.items():
+    for name, flag in (
+        ("metadata over its cap", "metadata_too_large"),
+        ("not JSON", "metadata_unreadable"),
+    ):
         assert flag in flags[f"inference-{list(BLOBS).index(name)}"], flags
 
 
-async def test_indexes_metadata_copied_by_the_engine(
+async def test_indexes_copied_metadata_and_long_and_repeated_values(
     running: RunningIngester, engine: AsyncEngine
 ) -> None:
-    """With blobs as our proxy writes them: without metadata, an empty list, and over the cap."""
+    """An engine copied them; our proxy wrote none, an empty list, or more than the cap."""
     _, producer = running
     copied = {"metadata": make_metadata("987", type="int").decode()}
     answer = json.dumps({"outputs": [{"name": "p", "data": [], "parameters": copied}]}).encode()
@@ -141,37 +133,29 @@ async def test_indexes_metadata_copied_by_the_engine(
     blobs = (b"[]", bare, b"[" + b" " * (1024 * 1024) + b"]", make_metadata("1", type="int"))
     captures = [make_odd_capture(n, metadata=blob, response=answer) for n, blob in enumerate(blobs)]
     await producer.produce(*captures)
-    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == len(blobs))
+    await wait_for_counts(engine, stored=len(blobs))
     async with engine.connect() as connection:
         values = Counter((await connection.execute(select(metadata_number.c.value))).scalars())
     assert values == {Decimal(987): 3, Decimal(1): 1}
-
-
-async def test_stores_long_and_repeated_values(
-    running: RunningIngester, engine: AsyncEngine
-) -> None:
-    _, producer = running
     # 10 kB that do not fit into an index row even compressed
     long = "".join(chr(0x4E00 + (n * 7919) % 20_000) for n in range(3500))
     metadata = [
         {"key": "long", "type": "string", "value": long},
         {"key": "same", "type": "json", "value": [1, 1.0, "1", 1e0, True]},
     ]
-    await producer.produce(capture(1, metadata=metadata))
-    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == 1)
+    await producer.produce(capture(9, metadata=metadata))
+    await wait_for_counts(engine, stored=len(blobs) + 1)
+    whole = select(metadata_string.c.whole).where(metadata_string.c.whole.is_not(None))
+    numbers = select(metadata_number.c.value).join(
+        metadata_key, metadata_key.c.key == metadata_number.c.key
+    )
     async with engine.connect() as connection:
-        whole = await connection.scalar(
-            select(metadata_string.c.whole).where(metadata_string.c.whole.is_not(None))
-        )
-        assert whole == long
-        numbers = select(metadata_number.c.value).join(
-            metadata_key, metadata_key.c.key == metadata_number.c.key
-        )
+        assert await connection.scalar(whole) == long
         rows = await connection.execute(numbers.where(metadata_key.c.name == "same[]"))
         assert list(rows.scalars()) == [Decimal(1)]
 
 
-async def test_invalid_times_make_dead_letters(
+async def test_invalid_times_make_dead_letters_and_any_id_is_stored(
     running: RunningIngester, engine: AsyncEngine
 ) -> None:
     _, producer = running
@@ -186,24 +170,16 @@ async def test_invalid_times_make_dead_letters(
         "",
     ]
     await producer.put(capture(1))
-    events = []
-    for at in odd_times:
-        fields = orjson.loads(capture(1).event)
-        events.append(orjson.dumps(fields | {"request_received_at": at}))
-    await producer.publish_all(events)
-    old = capture(2, received_at=datetime(2000, 1, 1, tzinfo=UTC))
-    await producer.produce(old)
-    await until(lambda: counted(engine), lambda counts: counts.total() == len(events) + 1)
-    counts = await counted(engine)
-    assert (counts[Outcome.DEAD], counts[Outcome.STORED]) == (len(events), 1)
-
-
-async def test_stores_every_event_of_one_id(running: RunningIngester, engine: AsyncEngine) -> None:
-    _, producer = running
-    captures = [capture(number, inference_id="1") for number in range(40)]
+    fields = orjson.loads(capture(1).event)
+    await producer.publish_all(
+        orjson.dumps(fields | {"request_received_at": at}) for at in odd_times
+    )
+    await producer.produce(capture(2, received_at=datetime(2000, 1, 1, tzinfo=UTC)))
+    await wait_for_counts(engine, stored=1, dead=len(odd_times))
+    # Events of one id and of different times are all stored.
+    captures = [capture(number, inference_id="1") for number in range(10, 50)]
     await producer.produce(*captures, *captures[:5])
-    await until(lambda: counted(engine), lambda counts: counts.total() == 45)
-    assert +(await counted(engine)) == Counter({Outcome.STORED: 40, Outcome.DUPLICATE: 5})
+    await wait_for_counts(engine, stored=41, dead=len(odd_times), duplicate=5)
 
 
 async def test_redelivery_does_not_undo_an_edit(
@@ -213,7 +189,7 @@ async def test_redelivery_does_not_undo_an_edit(
     _, producer = running
     first = [capture(number) for number in range(3)]
     await producer.produce(*first)
-    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == 3)
+    await wait_for_counts(engine, stored=3)
     async with engine.begin() as connection:
         await connection.execute(inference.update().values(revision=2, metadata=b"[]"))
     edited = [
@@ -221,8 +197,7 @@ async def test_redelivery_does_not_undo_an_edit(
         for number in range(3)
     ]
     await producer.produce(*edited, *(capture(number) for number in range(3, 6)))
-    await until(lambda: counted(engine), lambda counts: counts.total() == 9)
-    assert +(await counted(engine)) == Counter({Outcome.STORED: 6, Outcome.DUPLICATE: 3})
+    await wait_for_counts(engine, stored=6, duplicate=3)
     async with engine.connect() as connection:
         edited_rows = select(func.count()).where(
             inference.c.revision == 2, inference.c.metadata == b"[]"

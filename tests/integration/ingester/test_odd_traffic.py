@@ -1,4 +1,4 @@
-"""Faults outside the blobs: poisonous events, gaps, recreated topics, codecs, limits."""
+"""Faults outside the blobs: poisonous events, gaps, recreated topics, servers away."""
 
 import asyncio
 from collections import Counter
@@ -11,21 +11,24 @@ from sqlalchemy import insert, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import accounting, dead_letters, parked, registrations
-from inference_store.index.accounting import Outcome
 from inference_store.index.dead_letters import Selection
 from inference_store.index.registrations import Details
 from inference_store.index.tables import inference, tombstone
-from tests.e2e.faults.books_close import counted, uid_of
-from tests.integration.ingester.conftest import RunningIngester, StartIngester
+from tests.e2e.faults.books_close import uid_of
+from tests.integration.ingester.conftest import (
+    MANY,
+    RunningIngester,
+    StartIngester,
+    read_health,
+    wait_for_counts,
+    wait_until_ready,
+)
 from tests.polling import until
-from tests.producer import Capture, capture
+from tests.producer import Capture
 from tests.servers.fixtures import unique
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3
 from tests.servers.postgres import Postgres
-from tests.service_process import Service
-
-MANY = [capture(number) for number in range(20)]
 
 
 async def count_reasons(engine: AsyncEngine) -> Counter[str]:
@@ -37,7 +40,6 @@ async def count_reasons(engine: AsyncEngine) -> Counter[str]:
 async def redrive_all(engine: AsyncEngine) -> None:
     async with engine.begin() as connection:
         await dead_letters.redrive(connection, Selection())
-    await until(lambda: counted(engine), lambda counts: not counts[Outcome.DEAD])
 
 
 async def test_a_poisonous_event_costs_itself_alone(
@@ -52,13 +54,12 @@ async def test_a_poisonous_event_costs_itself_alone(
             )
         )
     await producer.produce(*MANY)
-    await until(lambda: counted(engine), lambda counts: counts.total() == 20)
-    assert +(await counted(engine)) == Counter({Outcome.STORED: 18, Outcome.DEAD: 2})
+    await wait_for_counts(engine, stored=18, dead=2)
     assert await count_reasons(engine) == {"unindexable": 2}
     async with engine.begin() as connection:
         await connection.execute(text("ALTER TABLE inference DROP CONSTRAINT poison"))
     await redrive_all(engine)
-    assert +(await counted(engine)) == Counter({Outcome.STORED: 20})
+    await wait_for_counts(engine, stored=20)
 
 
 @pytest.mark.real_kafka
@@ -71,8 +72,7 @@ async def test_aborted_transactions_are_not_delivered(
         for some, commits in ((MANY[:3], True), (MANY[3:6], False), (MANY[6:8], True)):
             await run_transaction(kafka, producer.topic, some, commits=commits)
     # Three events and their marker, the marker before them, and the last one at the end.
-    expected = Counter({Outcome.STORED: 5, Outcome.NOT_DELIVERED: 6})
-    await until(lambda: counted(engine), lambda counts: +counts == expected)
+    await wait_for_counts(engine, stored=5, not_delivered=6)
 
 
 @pytest.mark.real_kafka
@@ -85,45 +85,23 @@ async def test_deleted_markers_at_the_end_of_the_log_are_not_lost(
         await run_transaction(kafka, producer.topic, MANY[:3])
         await run_transaction(kafka, producer.topic, MANY[3:5], commits=False)
     # The events and their marker, and the two aborted events and theirs.
-    expected = Counter({Outcome.STORED: 3, Outcome.NOT_DELIVERED: 4})
-    await until(lambda: counted(engine), lambda counts: +counts == expected)
+    await wait_for_counts(engine, stored=3, not_delivered=4)
     # It starts again after its last event; the markers lie in between.
     service.stop()
     service.restart(KAFKA_GROUP=unique("group"))
     await producer.publish_all([MANY[5].event])
-    expected += Counter({Outcome.STORED: 1})
-    await until(lambda: counted(engine), lambda counts: +counts == expected)
+    await wait_for_counts(engine, stored=4, not_delivered=4)
     async with start_transactional(kafka_server, producer.topic) as kafka:
         await run_transaction(kafka, producer.topic, MANY[6:7], commits=False)
-    expected += Counter({Outcome.NOT_DELIVERED: 2})
-    await until(lambda: counted(engine), lambda counts: +counts == expected)
+    await wait_for_counts(engine, stored=4, not_delivered=6)
     service.stop()
     await asyncio.to_thread(kafka_server.delete_records, producer.topic)
     await producer.publish_all([MANY[7].event])
     service.restart(KAFKA_GROUP=unique("group"))
-    expected += Counter({Outcome.STORED: 1})
-    await until(lambda: counted(engine), lambda counts: +counts == expected)
+    await wait_for_counts(engine, stored=5, not_delivered=6)
     async with engine.connect() as connection:
         [account] = await accounting.list_accounts(connection)
     assert (account.partition_id.epoch, account.lost, account.closes) == (0, (), True)
-
-
-@pytest.mark.real_kafka
-async def test_lists_unread_deleted_records_as_lost(
-    running: RunningIngester, engine: AsyncEngine, kafka_server: Kafka
-) -> None:
-    service, producer = running
-    await producer.produce(*MANY[:2])
-    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == 2)
-    service.stop()
-    await producer.produce(*MANY[2:5])
-    await asyncio.to_thread(kafka_server.delete_records, producer.topic)
-    service.restart(KAFKA_GROUP=unique("group"))
-    expected = Counter({Outcome.STORED: 2, Outcome.LOST: 3})
-    await until(lambda: counted(engine), lambda counts: +counts == expected)
-    async with engine.connect() as connection:
-        [account] = await accounting.list_accounts(connection)
-    assert account.lost == [(2, 5)]
 
 
 @asynccontextmanager
@@ -148,61 +126,35 @@ async def run_transaction(
 
 
 @pytest.mark.real_kafka
-@pytest.mark.parametrize("events", [2, 8], ids=["shorter", "longer"])
 async def test_recreated_topic_is_a_new_epoch(
-    running: RunningIngester, engine: AsyncEngine, kafka_server: Kafka, events: int
+    running: RunningIngester, engine: AsyncEngine, kafka_server: Kafka
 ) -> None:
+    """While the ingester is stopped; first with fewer events than before, then with more."""
     service, producer = running
     await producer.produce(*MANY[:4])
-    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == 4)
-    service.stop()
-    await asyncio.to_thread(kafka_server.delete_topic, producer.topic)
-    await asyncio.to_thread(kafka_server.create_topic, producer.topic)
-    await producer.produce(*MANY[10 : 10 + events])
-    service.restart()
-    await until(lambda: counted(engine), lambda counts: counts.total() == 4 + events)
-    assert (await counted(engine))[Outcome.STORED] == 4 + events
+    await wait_for_counts(engine, stored=4)
+    for events, stored in ((MANY[4:6], 6), (MANY[6:14], 14)):
+        service.stop()
+        await asyncio.to_thread(kafka_server.delete_topic, producer.topic)
+        await asyncio.to_thread(kafka_server.create_topic, producer.topic)
+        await producer.produce(*events)
+        service.restart()
+        await wait_for_counts(engine, stored=stored)
     async with engine.connect() as connection:
         accounts = await accounting.list_accounts(connection)
-    assert [(account.partition_id.epoch, account.began) for account in accounts] == [
-        (0, "first"),
-        (1, "anew"),
-    ]
-
-
-@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-async def test_reads_every_codec(
-    running: RunningIngester, engine: AsyncEngine, kafka_server: Kafka, codec: str
-) -> None:
-    _, producer = running
-    await producer.put_all(MANY)
-    kafka = AIOKafkaProducer(
-        bootstrap_servers=kafka_server.bootstrap_servers, compression_type=codec, linger_ms=50
-    )
-    await kafka.start()
-    try:
-        for item in MANY:
-            await kafka.send(producer.topic, item.event)
-        await kafka.flush()
-    finally:
-        await kafka.stop()
-    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == 20)
-
-
-async def read_health(service: Service, name: str) -> str:
-    """Return the health of a part from /health/ready."""
-    return str((await asyncio.to_thread(service.health))["parts"][name])
+    began = [(account.partition_id.epoch, account.began) for account in accounts]
+    assert began == [(0, "first"), (1, "anew"), (2, "anew")]
 
 
 async def test_rejects_unknown_models(start_ingester: StartIngester, engine: AsyncEngine) -> None:
     _, producer = await start_ingester(INGESTER_UNKNOWN_MODELS="refuse")
     await producer.produce(*MANY)
-    await until(lambda: counted(engine), lambda counts: counts[Outcome.DEAD] == 20)
+    await wait_for_counts(engine, dead=20)
     assert await count_reasons(engine) == {"unknown_model": 20}
     async with engine.begin() as connection:
         await registrations.put(connection, MANY[0].model_id, Details())
     await redrive_all(engine)
-    assert +(await counted(engine)) == Counter({Outcome.STORED: 20})
+    await wait_for_counts(engine, stored=20)
 
 
 @pytest.mark.real_minio
@@ -218,8 +170,8 @@ async def test_waits_for_a_missing_bucket(
     minio_server.create_bucket(bucket)
     await producer.put_all(MANY)
     # Events read between the two lines above are parked, and stored soon after.
-    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == 20)
-    await until(lambda: read_health(service, "object store"), lambda health: health == "ready")
+    await wait_for_counts(engine, stored=20)
+    await wait_until_ready(service, "object store")
 
 
 async def test_waits_for_a_read_only_database(
@@ -235,14 +187,11 @@ async def test_waits_for_a_read_only_database(
     writable = f'ALTER DATABASE "{name}" RESET default_transaction_read_only'
     await asyncio.to_thread(postgres_server.execute, read_only, cut_off)
     await producer.produce(*MANY)
-    health = await until(
-        lambda: read_health(service, "postgres"), lambda health: "read-only" in health
-    )
-    assert "read-only" in health
+    await until(lambda: read_health(service, "postgres"), lambda health: "read-only" in health)
     assert service.process.running
     await asyncio.to_thread(postgres_server.execute, writable, cut_off)
-    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == 20)
-    await until(lambda: read_health(service, "postgres"), lambda health: health == "ready")
+    await wait_for_counts(engine, stored=20)
+    await wait_until_ready(service, "postgres")
 
 
 async def test_redelivery_of_an_erased_inference_does_not_wait_for_blobs(
@@ -251,14 +200,13 @@ async def test_redelivery_of_an_erased_inference_does_not_wait_for_blobs(
     """Many of them do not count as faults either."""
     _, producer = await start_ingester(INGESTER_DEAD_LETTER_LIMIT="1")
     await producer.produce(MANY[0])
-    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == 1)
+    await wait_for_counts(engine, stored=1)
     async with engine.begin() as connection:
         model = await connection.scalar(select(inference.c.model))
         rows = [{"model": model, "uid": uid_of(item, bucket)} for item in MANY[1:]]
         await connection.execute(insert(tombstone), rows)
     await producer.publish_all(item.event for item in MANY[1:])
-    await until(lambda: counted(engine), lambda counts: counts.total() == 20)
-    assert +(await counted(engine)) == Counter({Outcome.STORED: 1, Outcome.ERASED_AGAIN: 19})
+    await wait_for_counts(engine, stored=1, erased_again=19)
 
 
 async def test_redelivery_of_a_stored_inference_does_not_wait_for_blobs(
@@ -266,8 +214,7 @@ async def test_redelivery_of_a_stored_inference_does_not_wait_for_blobs(
 ) -> None:
     _, producer = running
     await producer.produce(MANY[0])
-    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == 1)
+    await wait_for_counts(engine, stored=1)
     minio_server.client().remove_object(bucket, MANY[0].key("response"))
     await producer.publish(MANY[0].event)
-    await until(lambda: counted(engine), lambda counts: counts.total() == 2)
-    assert +(await counted(engine)) == Counter({Outcome.STORED: 1, Outcome.DUPLICATE: 1})
+    await wait_for_counts(engine, stored=1, duplicate=1)

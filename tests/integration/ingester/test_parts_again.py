@@ -1,6 +1,5 @@
 """An erased input or response does not come back with a redelivery of its event."""
 
-from collections import Counter
 from dataclasses import dataclass, field
 from datetime import timedelta
 from uuid import UUID, uuid4
@@ -10,31 +9,24 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.mark.arrivals import enqueue_arrivals
 from inference_store.erasure.progress.erasure import list_unfinished
-from inference_store.index.accounting import Outcome
 from inference_store.index.tables import erasing, erasure, inference
 from inference_store.inference.events import StorageKey
 from inference_store.inference.layout import Kind, key_of
 from inference_store.objects import Blobs
-from inference_store.platform.settings import RetentionSettings
-from inference_store.retention.eraser import Eraser
-from tests.e2e.faults.books_close import counted
-from tests.integration.ingester.conftest import RunningIngester
-from tests.integration.retention.conftest import NoPace
-from tests.polling import until
+from tests.integration.ingester.conftest import RunningIngester, erase, wait_for_counts
 from tests.producer import START, Capture, capture
-from tests.servers.minio import S3
 
 NONE = (None, None, None)
 
 
 async def test_deletes_erased_parts_that_are_written_again(
-    running: RunningIngester, engine: AsyncEngine, database: str, minio_server: S3, bucket: str
+    running: RunningIngester, engine: AsyncEngine, blobs: Blobs, bucket: str
 ) -> None:
     _, producer = running
     without_input, without_response, whole = (capture(number) for number in (1, 2, 3))
     everything = (without_input, without_response, whole)
     await producer.produce(*everything)
-    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == 3)
+    await wait_for_counts(engine, stored=3)
     async with engine.begin() as connection:
         for item, column in (
             (without_input, "data_deleted_at"),
@@ -44,28 +36,19 @@ async def test_deletes_erased_parts_that_are_written_again(
             await connection.execute(update(inference).where(here).values({column: func.now()}))
     # All three objects are written again, and then the event.
     await producer.produce(*everything)
-    await until(lambda: counted(engine), lambda counts: counts.total() == 6)
-    assert +(await counted(engine)) == Counter({Outcome.STORED: 3, Outcome.DUPLICATE: 3})
+    await wait_for_counts(engine, stored=3, duplicate=3)
     async with engine.connect() as connection:
         queued = await list_unfinished(connection, failed=False)
-    assert sorted(
-        (unfinished.cause, unfinished.scope, unfinished.marked) for unfinished in queued
-    ) == [
+    assert sorted((erasure.cause, erasure.scope, erasure.marked) for erasure in queued) == [
         ("erased_again", "input", 1),
         ("erased_again", "response", 1),
     ]
-    environment = {"postgres_dsn": database, "s3_endpoint": minio_server.endpoint}
-    environment |= {"s3_access_key": minio_server.access_key, "s3_bucket": bucket}
-    environment |= {"s3_secret_key": minio_server.secret_key}
-    with Blobs(RetentionSettings.model_validate(environment)) as blobs:
-        for unfinished in queued:
-            assert await Eraser(engine, blobs, NoPace(), batch=10).finish(unfinished) == "deleted"
-        kinds: list[Kind] = ["data", "response", "metadata"]
-        remaining = blobs.still_there(
-            [StorageKey(bucket, c.key(k)) for c in everything for k in kinds]
-        )
+    await erase(engine, blobs, *queued)
+    kinds: list[Kind] = ["data", "response", "metadata"]
+    keys = {c.key(k) for c in everything for k in kinds}
+    remaining = blobs.still_there([StorageKey(bucket, key) for key in keys])
     gone = {without_input.key("data"), without_response.key("response")}
-    assert {key.key for key in remaining} == {c.key(k) for c in everything for k in kinds} - gone
+    assert {key.key for key in remaining} == keys - gone
     async with engine.connect() as connection:
         assert await connection.scalar(select(func.count()).select_from(inference)) == 3
 
@@ -93,7 +76,7 @@ async def test_deletes_again_what_was_written_during_the_deletion(
     _, producer = running
     claimed, marked = make_own_capture(1), make_own_capture(2)
     await producer.produce(claimed, marked)
-    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == 2)
+    await wait_for_counts(engine, stored=2)
     async with engine.begin() as connection:
         rows = (await connection.execute(select(inference))).all()
         arrivals = [(row.model, row.uid, "input", row.data_storage_key, *NONE) for row in rows]
@@ -101,7 +84,7 @@ async def test_deletes_again_what_was_written_during_the_deletion(
         here = erasing.c.data_storage_key.like(f"%{claimed.key('data')}")
         await connection.execute(update(erasing).where(here).values(claimed_at=func.now()))
     await producer.produce(claimed, marked)
-    await until(lambda: counted(engine), lambda counts: counts.total() == 4)
+    await wait_for_counts(engine, stored=2, duplicate=2)
     query = select(erasing.c.scope, erasing.c.data_storage_key)
     query = query.join(erasure, erasure.c.id == erasing.c.erasure)
     async with engine.connect() as connection:

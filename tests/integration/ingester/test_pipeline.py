@@ -1,57 +1,41 @@
 """One ingester process and real servers: each published event is stored once."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 
+import httpx
 import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index import accounting
 from inference_store.index.accounting import Outcome
 from inference_store.index.tables import inference, label, metadata_number, prediction
-from tests.polling import until
-from tests.producer import Producer, capture
-from tests.servers.fixtures import MakeEnvironment
-from tests.service_process import Service
-
-RunningIngester = tuple[Service, Producer]
+from inference_store.inference.events import DEAD_LETTER_REASONS
+from inference_store.ingester.batch_builder import FIRST_EVENTS
+from tests.e2e.faults.books_close import counted
+from tests.integration.ingester.conftest import RunningIngester, StartIngester, wait_for_counts
+from tests.producer import capture
 
 
 @pytest.fixture
-async def ingester(
-    service_environment: MakeEnvironment, topic: Callable[..., str], tmp_path: Path
-) -> AsyncIterator[RunningIngester]:
+async def ingester(start_ingester: StartIngester) -> RunningIngester:
     """Start an ingester, and a producer on its topic."""
-    name = topic(3)
-    environment = service_environment(KAFKA_TOPIC=name, INGESTER_PARKED_FIRST_SECONDS="0.2")
-    service = Service("ingester", environment, tmp_path).wait_ready()
-    async with Producer(environment, name) as producer:
-        yield service, producer
-    service.stop()
-    print(service.text[-6000:])
-
-
-async def read_counts(engine: AsyncEngine) -> dict[Outcome, int]:
-    """Return the counts of the books over all partitions."""
-    async with engine.connect() as connection:
-        accounts = await accounting.list_accounts(connection)
-    assert all(account.closes for account in accounts)
-    return {o: sum(a.counts[o] for a in accounts) for o in Outcome}
+    return await start_ingester(partitions=3)
 
 
 async def test_events_become_typed_rows_once(
     ingester: RunningIngester, engine: AsyncEngine
 ) -> None:
-    _, producer = ingester
+    service, producer = ingester
+    # Before any event the counters are zero: an alert also sees the first burst.
+    metrics = (await asyncio.to_thread(httpx.get, f"{service.admin}/metrics", timeout=300)).text
+    for reason in DEAD_LETTER_REASONS:
+        assert f'inference_store_ingester_dead_letters_total{{reason="{reason}"}} 0.0' in metrics
+    for server in ("kafka", "postgres", "object store"):
+        assert f'inference_store_ingester_trouble_total{{server="{server}"}} 0.0' in metrics
     captures = [capture(number) for number in range(50)]
     await producer.produce(*captures)
     await producer.publish_all(item.event for item in captures[:20])
-    await until(lambda: read_counts(engine), lambda counts: sum(counts.values()) == 70)
-    counts = await read_counts(engine)
-    assert counts[Outcome.STORED] == 50
-    assert counts[Outcome.DUPLICATE] == 20
+    await wait_for_counts(engine, stored=50, duplicate=20)
     async with engine.connect() as connection:
         assert await connection.scalar(select(func.count()).select_from(inference)) == 50
         assert await connection.scalar(select(func.count()).select_from(prediction)) == 100
@@ -63,28 +47,18 @@ async def test_events_become_typed_rows_once(
         assert [tuple(row) for row in await connection.execute(top)] == [(0.5, "car")]
 
 
-async def test_unreadable_events_become_dead_letters(
+async def test_unreadable_events_become_dead_letters_and_late_blobs_are_awaited(
     ingester: RunningIngester, engine: AsyncEngine
 ) -> None:
     _, producer = ingester
     await producer.publish_all([b"not json", b"{}", b""])
     await producer.produce(capture(1))
-    await until(lambda: read_counts(engine), lambda counts: sum(counts.values()) == 4)
-    counts = await read_counts(engine)
-    assert (counts[Outcome.STORED], counts[Outcome.DEAD]) == (1, 3)
-
-
-async def test_event_without_its_blob_is_parked_until_the_blob_comes(
-    ingester: RunningIngester, engine: AsyncEngine
-) -> None:
-    _, producer = ingester
     late = capture(7)
     await producer.put(late, "metadata")
     await producer.publish(late.event)
-    await until(lambda: read_counts(engine), lambda counts: counts[Outcome.PARKED] == 1)
+    await wait_for_counts(engine, stored=1, dead=3, parked=1)
     await producer.put(late, "response")
-    await until(lambda: read_counts(engine), lambda counts: counts[Outcome.STORED] == 1)
-    assert (await read_counts(engine))[Outcome.PARKED] == 0
+    await wait_for_counts(engine, stored=2, dead=3)
 
 
 async def test_unexpected_error_ends_the_process(
@@ -94,5 +68,22 @@ async def test_unexpected_error_ends_the_process(
     async with engine.begin() as connection:
         await connection.execute(text("DROP TABLE inference CASCADE"))
     await producer.produce(capture(1))
-    code = await asyncio.to_thread(service.process.wait, 180)
+    code = await asyncio.to_thread(service.process.wait, 300)
     assert code == 1
+
+
+async def test_stores_a_small_batch_before_each_kill(
+    start_ingester: StartIngester, engine: AsyncEngine
+) -> None:
+    """An ingester that is killed again and again makes progress."""
+    service, producer = await start_ingester()
+    service.stop()
+    await producer.produce(*(capture(number) for number in range(100)))
+    stored = 0
+    for _ in range(3):
+        service.restart(FAILPOINT="ingester.commit.after")
+        service.process.wait(300)
+        before, stored = stored, (await counted(engine))[Outcome.STORED]
+        assert 0 < stored - before <= FIRST_EVENTS
+    service.restart(FAILPOINT=None)
+    await wait_for_counts(engine, stored=100)

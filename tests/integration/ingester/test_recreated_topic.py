@@ -2,17 +2,13 @@
 
 import asyncio
 import signal
-from collections import Counter
 from collections.abc import Sequence
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import accounting
-from inference_store.index.accounting import Outcome
-from tests.e2e.faults.books_close import counted
-from tests.integration.ingester.conftest import StartIngester
-from tests.polling import until
+from tests.integration.ingester.conftest import StartIngester, wait_for_counts
 from tests.producer import Capture, Producer, capture
 from tests.servers.kafka import Kafka
 from tests.service_process import Service
@@ -34,7 +30,7 @@ async def publish(producer: Producer, some: Sequence[Capture], partitions: int) 
 async def store_old_events(producer: Producer, engine: AsyncEngine) -> None:
     """Publish the old events, and wait until all are stored."""
     await publish(producer, OLD, 3)
-    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == len(OLD))
+    await wait_for_counts(engine, stored=len(OLD))
 
 
 async def recreate_topic(kafka_server: Kafka, topic: str, partitions: int) -> None:
@@ -47,8 +43,7 @@ async def check_stored(
 ) -> None:
     """Check that old and new events are stored once, in two epochs, and nothing else."""
     stored = len(OLD) + events
-    await until(lambda: counted(engine), lambda counts: counts.total() >= stored)
-    assert +(await counted(engine)) == Counter({Outcome.STORED: stored})
+    await wait_for_counts(engine, stored=stored)
     async with engine.connect() as connection:
         accounts = await accounting.list_accounts(connection)
     began = sorted(
@@ -64,8 +59,11 @@ async def check_stored(
     assert service.text.count("\n") < MOST_LINES
 
 
-@pytest.mark.parametrize("partitions", [3, 2], ids=["as many partitions", "fewer partitions"])
-@pytest.mark.parametrize("events", [3, 60], ids=["fewer events", "more events"])
+@pytest.mark.parametrize(
+    ("partitions", "events"),
+    [(3, 3), (2, 60)],
+    ids=["as many partitions, fewer events", "fewer partitions, more events"],
+)
 async def test_topic_recreated_under_a_running_ingester(
     start_ingester: StartIngester,
     engine: AsyncEngine,

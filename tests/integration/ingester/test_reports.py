@@ -1,13 +1,14 @@
 """Reports of producers, read by a real ingester from a real Kafka and fetched from the api."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
 import pytest
 from aiokafka import TopicPartition
+from prometheus_client import REGISTRY
 from sqlalchemy import func
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -16,7 +17,7 @@ from inference_store.inference.producer_reports import ProducerReport, encode
 from inference_store.ingester.reports import Reports
 from inference_store.platform.settings import IngesterSettings
 from tests.integration.api.conftest import blobs, client, make_app, settings  # noqa: F401
-from tests.integration.ingester.conftest import StartIngester, list_troubles
+from tests.integration.ingester.conftest import StartIngester, list_troubles, wait_for_counts
 from tests.polling import until
 from tests.producer import Producer, capture
 from tests.servers.fixtures import MakeEnvironment, unique
@@ -38,8 +39,10 @@ async def _fetch_accounts(api: httpx.AsyncClient) -> Producers:
     return {producer["producer"]: producer for producer in answer.json()["producers"]}
 
 
-def _make_fetch(api: httpx.AsyncClient) -> Callable[[], Awaitable[Producers]]:
-    return lambda: _fetch_accounts(api)
+async def _wait_for_accounts(
+    api: httpx.AsyncClient, enough: Callable[[Producers], bool]
+) -> Producers:
+    return await until(lambda: _fetch_accounts(api), enough)
 
 
 @pytest.mark.real_kafka
@@ -79,12 +82,10 @@ async def test_the_books_of_producers(
         def have_arrived(producers: Producers) -> bool:
             return "p-1" in producers and producers["p-1"]["arrived"] == 6
 
-        accounts = await until(_make_fetch(client), have_arrived, seconds=180)
+        accounts = await _wait_for_accounts(client, have_arrived)
         first = accounts["p-1"]
         assert first["state"] == "running"
-        assert {name: first[name] for name in running if name in first} == {
-            name: value for name, value in running.items() if name in first
-        }
+        assert {name: first.get(name, value) for name, value in running.items()} == running
         assert (first["dropped"], first["published"], first["events"]) == (dropped, 7, 7)
         assert first["closes"] is True
         assert (first["given"], first["highest"], first["missing"]) == (9, 8, 2)
@@ -103,8 +104,8 @@ async def test_the_books_of_producers(
         )
         await reporter.publish(last, key=b"p-1")
         service.restart()
-        accounts = await until(
-            _make_fetch(client), lambda accounts: accounts["p-1"]["state"] == "ended", seconds=180
+        accounts = await _wait_for_accounts(
+            client, lambda producers: producers["p-1"]["state"] == "ended"
         )
     assert accounts["p-1"]["holes"] == {
         "dropped": 2, "waiting": 0, "unknown_tail": 0, "unexplained": 1,
@@ -117,36 +118,36 @@ async def test_reads_a_topic_that_is_created_later(
     start_ingester: StartIngester,
     service_environment: MakeEnvironment,
     kafka_server: Kafka,
+    engine: AsyncEngine,
     client: httpx.AsyncClient,  # noqa: F811
 ) -> None:
     name = unique("reports")
     service, producer = await start_ingester(KAFKA_REPORTS_TOPIC=name)
     await producer.produce(*(capture(n) for n in range(20)))
 
-    async def count_stored() -> int:
-        partitions = (await client.get("/v1/accounting")).json()["partitions"]
-        return sum(partition["stored"] for partition in partitions)
-
-    await until(count_stored, lambda count: count == 20, seconds=180)
+    await wait_for_counts(engine, stored=20)
     await asyncio.to_thread(service.wait_ready)
     assert list_troubles(service) == []
     kafka_server.create_topic(name)
     async with Producer(service_environment(), name) as reporter:
         await reporter.publish(encode_report("late", 1))
-        await until(_make_fetch(client), lambda producers: "late" in producers, seconds=180)
+        await _wait_for_accounts(client, lambda producers: "late" in producers)
 
 
 def _settings(environment: dict[str, str]) -> IngesterSettings:
     """Return the settings of the ingester from the environment of a service."""
-    fields = {
-        key.removeprefix("INFERENCE_STORE_").lower(): value
-        for key, value in environment.items()
-        if key.startswith("INFERENCE_STORE_")
-    }
+    names = {f"INFERENCE_STORE_{name.upper()}": name for name in IngesterSettings.model_fields}
     values: dict[str, Any] = {
-        key: fields[key] for key in fields.keys() & IngesterSettings.model_fields.keys()
+        names[key]: value for key, value in environment.items() if key in names
     }
     return make_settings(IngesterSettings, **values)
+
+
+async def _make_silent(engine: AsyncEngine) -> None:
+    """Let an hour pass since the reports."""
+    async with engine.begin() as connection:
+        long_ago = func.now() - timedelta(hours=1)
+        await connection.execute(producer_report.update().values(heard_at=long_ago))
 
 
 @pytest.mark.real_kafka
@@ -158,39 +159,36 @@ async def test_silent_producer_is_dead_and_its_tail_unknown(
 ) -> None:
     name, stop = topic(1), asyncio.Event()
     environment = service_environment(KAFKA_REPORTS_TOPIC=name)
-    ingester = _settings(environment)
-    short: dict[str, Any] = {"silent_after": timedelta(seconds=1), "look_seconds": 0.2}
+    counts = {"seen": 9, "queued": 4, "published": 5, "highest_sequence": 9}
+    ended = {"seen": 1, "published": 1, "highest_sequence": 1, "final": True}
     async with Producer(environment, name) as reporter, asyncio.TaskGroup() as tasks:
-        tasks.create_task(Reports(ingester, engine, stop, **short).run())
-        await reporter.publish(
-            encode_report("dies", 1, seen=9, queued=4, published=5, highest_sequence=9)
-        )
-        await reporter.publish(
-            encode_report("ends", 1, seen=1, published=1, highest_sequence=1, final=True)
-        )
-        producers = await until(
-            _make_fetch(client),
-            # the one that is published first may be silent for long before the other
-            lambda producers: (
-                producers.get("dies", {}).get("state") == "dead" and "ends" in producers
-            ),
-            seconds=180,
+        reports = Reports(_settings(environment), engine, stop, look_seconds=0.2)
+        tasks.create_task(reports.run())
+        await reporter.publish(encode_report("dies", 1, **counts))
+        await reporter.publish(encode_report("ends", 1, **ended))
+        await _wait_for_accounts(client, lambda producers: {"dies", "ends"} <= producers.keys())
+        await _make_silent(engine)
+        producers = await _wait_for_accounts(
+            client, lambda producers: producers["dies"]["state"] == "dead"
         )
         assert producers["dies"]["holes"]["unknown_tail"] == 9
         assert producers["ends"]["state"] == "ended"
         assert producers["ends"]["holes"]["unknown_tail"] == 0
         # The next one finds its spool, and reports what became of it.
-        report = encode_report("dies", 1, reporter="next", seen=4, published=4, highest_sequence=9,
-                      final=True)  # fmt: skip
-        await reporter.publish(report)
-        producers = await until(
-            _make_fetch(client),
-            lambda producers: len(producers["dies"]["reports"]) == 2,
+        found = {"reporter": "next", "seen": 4, "published": 4, "highest_sequence": 9}
+        await reporter.publish(encode_report("dies", 1, **found, final=True))
+        producers = await _wait_for_accounts(
+            client, lambda producers: len(producers["dies"]["reports"]) == 2
         )
         stop.set()
     dies = producers["dies"]
     assert (dies["seen"], dies["published"], dies["queued"], dies["unsettled"]) == (9, 9, 0, 0)
     assert dies["closes"] is True
+
+
+def _count_waits_for_kafka() -> float:
+    name = "inference_store_ingester_trouble_total"
+    return REGISTRY.get_sample_value(name, {"server": "kafka"}) or 0
 
 
 @pytest.mark.real_kafka
@@ -210,23 +208,24 @@ async def test_continues_after_kafka_was_away_and_stops_without_it(
     running = asyncio.create_task(reports.run())
     async with Producer(environment, name) as reporter:
         await reporter.publish(encode_report("p", 1))
-        await until(_make_fetch(client), lambda producers: "p" in producers, seconds=180)
+        await _wait_for_accounts(client, lambda producers: "p" in producers)
     await asyncio.to_thread(own_kafka.stop)
-    async with engine.begin() as connection:
-        long_ago = func.now() - timedelta(hours=1)
-        await connection.execute(producer_report.update().values(heard_at=long_ago))
-    # It is not declared dead while its reports cannot be read.
-    deadline = asyncio.get_running_loop().time() + 4
-    while asyncio.get_running_loop().time() < deadline:
+    await _make_silent(engine)
+
+    async def count_waits() -> float:
+        # It is not declared dead while its reports cannot be read.
         assert (await _fetch_accounts(client))["p"]["state"] == "running"
-        await asyncio.sleep(0.2)
+        return _count_waits_for_kafka()
+
+    before = _count_waits_for_kafka()
+    await until(count_waits, lambda count: count >= before + 3)
     await asyncio.to_thread(own_kafka.start)
     async with Producer(environment, name) as reporter:
         await reporter.publish(encode_report("p", 2, seen=5, queued=5))
-        await until(_make_fetch(client), lambda producers: producers["p"]["seen"] == 5, seconds=180)
+        await _wait_for_accounts(client, lambda producers: producers["p"]["seen"] == 5)
     await asyncio.to_thread(own_kafka.stop)
     stop.set()
-    await asyncio.wait_for(running, 120)
+    await asyncio.wait_for(running, 300)
 
 
 class _LearnsLate:

@@ -171,9 +171,7 @@ async def test_event_parked_again_keeps_its_row_until_it_gives_up(
     assert await trial.outcomes() == {Outcome.DEAD: 1}
 
 
-async def test_parked_redriven_letter_is_settled_when_stored(
-    trial: Trial,
-) -> None:
+async def test_parked_redriven_letter_is_settled_when_stored(trial: Trial) -> None:
     await trial.bury()
     trial.reader.missing = True
     await trial.retries.once()
@@ -185,9 +183,7 @@ async def test_parked_redriven_letter_is_settled_when_stored(
     assert await trial.outcomes() == {Outcome.STORED: 1}
 
 
-async def test_parked_redriven_letter_is_open_again_after_giving_up(
-    trial: Trial,
-) -> None:
+async def test_parked_redriven_letter_is_open_again_after_giving_up(trial: Trial) -> None:
     await trial.bury()
     trial.reader.missing = True
     await trial.retries.once()
@@ -200,9 +196,7 @@ async def test_parked_redriven_letter_is_open_again_after_giving_up(
         assert await dead_letters.redrive(connection, Selection()) == 1
 
 
-async def test_settles_many_in_small_transactions_that_lock_the_books_first(
-    trial: Trial,
-) -> None:
+async def test_settles_many_in_small_transactions_that_lock_the_books_first(trial: Trial) -> None:
     await trial.park(50)
     locks: list[str] = []
 

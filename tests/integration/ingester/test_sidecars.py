@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,16 +17,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.erasure import policies, runs
 from inference_store.erasure.policies import ErasureScope, RetentionPolicy
 from inference_store.index import registrations, sidecars
-from inference_store.index.accounting import Outcome
 from inference_store.index.registrations import Details
 from inference_store.index.tables import PARTITIONED, blob_reference, erasure, inference
 from inference_store.inference.events import Buckets, StorageKey, decode, encode
 from inference_store.inference.layout import key_of
 from inference_store.objects import Blobs
-from inference_store.platform.settings import BlobSettings
-from tests.e2e.faults.books_close import counted
 from tests.integration import erasure_requests
-from tests.integration.ingester.conftest import StartIngester
+from tests.integration.ingester.conftest import StartIngester, read_health, wait_for_counts
 from tests.polling import until
 from tests.producer import Capture, Producer, capture
 from tests.servers.environment import service_environment as environment_of
@@ -40,25 +36,6 @@ MANY = [capture(number) for number in range(5)]
 NOW = datetime.now(UTC).replace(microsecond=0)
 
 
-def open_blobs(server: S3, bucket: str) -> Blobs:
-    return Blobs(
-        BlobSettings.model_validate(
-            {
-                "s3_endpoint": server.endpoint,
-                "s3_access_key": server.access_key,
-                "s3_secret_key": server.secret_key,
-                "s3_bucket": bucket,
-            }
-        )
-    )
-
-
-@pytest.fixture
-def blobs(minio_server: S3, bucket: str) -> Iterator[Blobs]:
-    with open_blobs(minio_server, bucket) as opened:
-        yield opened
-
-
 def list_keys(server: S3, bucket: str, prefix: str = "", *, versions: bool = False) -> list[str]:
     """Return the keys under a prefix; with `versions` each version and delete marker."""
     objects = server.client().list_objects(
@@ -67,124 +44,59 @@ def list_keys(server: S3, bucket: str, prefix: str = "", *, versions: bool = Fal
     return sorted(str(item.object_name) for item in objects)
 
 
-async def wait_for_counts(engine: AsyncEngine, **counts: int) -> None:
-    expected = Counter({Outcome(name): count for name, count in counts.items()})
-    await until(lambda: counted(engine), lambda current: +current == expected)
-
-
-async def read_rows(engine: AsyncEngine) -> dict[str, list[Any]]:
-    """Return all rows of inferences by table, without the time of indexing."""
-    by_table = {}
-    async with engine.connect() as connection:
-        for table in (*PARTITIONED, blob_reference):
-            columns = [column for column in table.c if column.name != "indexed_at"]
-            by_table[table.name] = sorted(
-                map(tuple, await connection.execute(select(*columns))), key=str
-            )
-    return by_table
-
-
-async def delete_rows(engine: AsyncEngine) -> None:
-    async with engine.begin() as connection:
-        for table in (*PARTITIONED, blob_reference):
-            await connection.execute(table.delete())
-
-
-def rebuild_event(contents: sidecars.Contents) -> bytes:
-    """Return the event as it arrived, with the metadata of the sidecar inside."""
-    event = json.loads(contents.event)
-    if contents.metadata is not None:
-        event["metadata"] = contents.metadata.decode()
-    return json.dumps(event).encode()
-
-
 @pytest.mark.real_minio
-async def test_bucket_alone_rebuilds_the_index(
+async def test_each_stored_inference_has_one_sidecar_with_its_event(
     start_ingester: StartIngester, engine: AsyncEngine, minio_server: S3, bucket: str, blobs: Blobs
 ) -> None:
+    """Redeliveries write none, nor do dead letters. `reconcile --repair rebuild` reads them."""
+    minio_server.client().set_bucket_versioning(bucket, VersioningConfig(ENABLED))
     _, producer = await start_ingester(INGESTER_SIDECARS="on")
     inline = capture(9, extras={"metadata": [{"key": "k", "type": "int", "value": "1"}]})
     bare = encode(model_id="a/b", inference_id="bare", received_at=NOW)
     await producer.produce(*MANY, inline)
     await producer.publish_all([bare])
     await wait_for_counts(engine, stored=7)
-    before = await read_rows(engine)
-    keys = list_keys(minio_server, bucket, "sidecars/")
-    expected = {f"s3://{bucket}/{key}" for key in keys}
+    await producer.publish_all([*(item.event for item in (*MANY, *MANY)), b"not json"])
+    await wait_for_counts(engine, stored=7, duplicate=10, dead=1)
+    keys = list_keys(minio_server, bucket, "sidecars/", versions=True)
+    assert len(keys) == 7
     async with engine.connect() as connection:
         stored_keys = (await connection.execute(select(inference.c.sidecar_storage_key))).scalars()
-        assert set(stored_keys) == expected
-    assert len(keys) == 7
-    await delete_rows(engine)
-    for key in list_keys(minio_server, bucket):
-        if key.endswith("/metadata"):
-            minio_server.client().remove_object(bucket, key)
+        assert set(stored_keys) == {f"s3://{bucket}/{key}" for key in keys}
     contents = [sidecars.decode(blobs.get(StorageKey(bucket, key), limit=10**6)) for key in keys]
     buckets = Buckets(default=bucket, allowed=frozenset())
-    at = [datetime.fromisoformat(sidecar.record["time"]) for sidecar in contents]
-    events = [
-        decode(sidecar.event, record_time=t, buckets=buckets)
-        for sidecar, t in zip(contents, at, strict=True)
-    ]
-    assert [sidecars.make_key(bucket, event).key for event in events] == keys
+    for key, sidecar in zip(keys, contents, strict=True):
+        at = datetime.fromisoformat(sidecar.record["time"])
+        event = decode(sidecar.event, record_time=at, buckets=buckets)
+        assert sidecars.make_key(bucket, event).key == key
+        assert sidecar.record["topic"] == producer.topic
     assert {item.event for item in contents} == {item.event for item in (*MANY, inline)} | {bare}
-    assert {sidecar.record["topic"] for sidecar in contents} == {producer.topic}
-    await producer.publish_all(map(rebuild_event, contents))
-    await wait_for_counts(engine, stored=14)
-    assert await read_rows(engine) == before
+    metadata = {item.event: item.metadata for item in contents}
+    for item in MANY:
+        assert metadata[item.event] == item.blobs[item.key("metadata")]
 
 
-async def test_redelivery_writes_no_second_sidecar(
-    start_ingester: StartIngester, engine: AsyncEngine, minio_server: S3, bucket: str
-) -> None:
-    minio_server.client().set_bucket_versioning(bucket, VersioningConfig(ENABLED))
-    _, producer = await start_ingester(INGESTER_SIDECARS="on")
-    await producer.produce(*MANY)
-    await wait_for_counts(engine, stored=5)
-    await producer.publish_all(item.event for item in (*MANY, *MANY))
-    await producer.publish_all([b"not json"])
-    await wait_for_counts(engine, stored=5, duplicate=10, dead=1)
-    assert len(list_keys(minio_server, bucket, "sidecars/", versions=True)) == 5
-
-
-async def test_parked_event_gets_a_sidecar_when_stored(
-    start_ingester: StartIngester, engine: AsyncEngine, minio_server: S3, bucket: str
-) -> None:
-    _, producer = await start_ingester(INGESTER_SIDECARS="on")
-    await producer.put(MANY[0], "metadata")
-    await producer.publish(MANY[0].event)
-    await wait_for_counts(engine, parked=1)
-    assert list_keys(minio_server, bucket, "sidecars/") == []
-    await producer.put(MANY[0], "response")
-    await wait_for_counts(engine, stored=1)
-    assert len(list_keys(minio_server, bucket, "sidecars/")) == 1
-
-
-async def test_no_sidecar_for_our_own_layout_or_if_off(
+async def test_no_sidecar_for_our_own_layout_or_what_waits_or_if_off(
     start_ingester: StartIngester, engine: AsyncEngine, minio_server: S3, bucket: str
 ) -> None:
     service, producer = await start_ingester()
-    await producer.produce(*MANY)
-    await wait_for_counts(engine, stored=5)
-    assert list_keys(minio_server, bucket, "sidecars/") == []
+    await producer.produce(*MANY[1:])
+    await wait_for_counts(engine, stored=4)
     service.stop()
     service.restart(INGESTER_SIDECARS="on", KAFKA_GROUP=unique("group"))
     capture_id = uuid4()
     keys = [key_of("p", "m", NOW, capture_id, kind) for kind in ("data", "response", "metadata")]
-    event = encode(
-        model_id="m",
-        inference_id="own",
-        received_at=NOW,
-        data_storage_key=keys[0],
-        inference_storage_key=keys[1],
-        metadata_storage_key=keys[2],
-        capture_id=str(capture_id),
-        metadata="[]",
-        response="{}",
-    )
-    await producer.publish(event)
-    await wait_for_counts(engine, stored=6)
+    names = ("data_storage_key", "inference_storage_key", "metadata_storage_key")
+    values: dict[str, Any] = dict(zip(names, keys, strict=True))
+    values |= {"capture_id": str(capture_id), "metadata": "[]", "response": "{}"}
+    await producer.publish(encode(model_id="m", inference_id="own", received_at=NOW, **values))
+    await producer.put(MANY[0], "metadata")
+    await producer.publish(MANY[0].event)
+    await wait_for_counts(engine, stored=5, parked=1)
     assert list_keys(minio_server, bucket, "sidecars/") == []
+    await producer.put(MANY[0], "response")
+    await wait_for_counts(engine, stored=6)
+    assert len(list_keys(minio_server, bucket, "sidecars/")) == 1
 
 
 def make_capture(number: int, days: int, **extras: Any) -> Capture:
@@ -262,7 +174,9 @@ async def test_erasure_deletes_the_sidecar(
         assert str(decoded.uid) == key.rsplit("/", 1)[1]
     await erase(engine, model, "inference")
     assert list_keys(minio_server, bucket, versions=True) == []
-    assert not any((await read_rows(engine)).values())
+    async with engine.connect() as connection:
+        for table in (*PARTITIONED, blob_reference):
+            assert not (await connection.execute(select(table))).all()
 
 
 async def test_policies_delete_the_sidecar_and_expired_events_get_none(
@@ -293,7 +207,7 @@ async def test_policies_delete_the_sidecar_and_expired_events_get_none(
     finally:
         retention.stop()
     await producer.produce(input_old)
-    await until(lambda: counted(engine), lambda counts: counts.total() == 3)
+    await wait_for_counts(engine, stored=1, expired=1, erased_again=1)
     assert list_keys(minio_server, bucket, "sidecars/") == []
 
 
@@ -320,12 +234,8 @@ async def test_waits_while_no_sidecar_can_be_written(
                 for n in range(3)
             ]
             await producer.publish_all(bare)
-        part = "object store"
-        await until(
-            lambda: asyncio.to_thread(service.health),
-            lambda health: health["parts"][part] != "ready",
-        )
-        assert (await counted(engine)).total() == 0
+        await until(lambda: read_health(service, "object store"), lambda part: part != "ready")
+        await wait_for_counts(engine)
         await asyncio.to_thread(own_minio.start)
         await wait_for_counts(engine, stored=3)
         assert len(list_keys(own_minio, bucket, "sidecars/")) == 3
