@@ -4,9 +4,11 @@ import argparse
 import json
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -17,7 +19,6 @@ from confluent_kafka import Producer
 from minio.commonconfig import COMPLIANCE
 from minio.objectlockconfig import DAYS, ObjectLockConfig
 from minio.versioningconfig import SUSPENDED, VersioningConfig
-from pydantic import SecretStr
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.cli import doctor
@@ -26,10 +27,7 @@ from inference_store.erasure.ledger.entry import Content, Entry
 from inference_store.erasure.policies import RetentionPolicy
 from inference_store.index import partitions, registrations
 from inference_store.index.partitions import TimePartition, lock_catalogue
-from inference_store.inference.events import StorageKey
-from inference_store.objects import Blobs
 from inference_store.operations.doctor import CHECKS, DoctorSettings, Subject, store
-from inference_store.platform.settings import BlobSettings
 from tests.servers.fixtures import MakeEnvironment, unique
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3
@@ -74,29 +72,34 @@ class Examination:
 
 @dataclass
 class Patient:
-    """A sound set of servers for one test, in which a fault is planted."""
+    """A sound set of servers, in which a fault is planted and removed again."""
 
     environment: dict[str, str]
     kafka: Kafka
     s3: S3
-    bucket: str
-    dsn: str
-    monkeypatch: pytest.MonkeyPatch
-    capsys: pytest.CaptureFixture[str]
     postgres: Postgres
-    stopped: list[Callable[[], None]] = field(default_factory=list)
-
-    def set(self, **changes: str) -> None:
-        self.environment |= {f"INFERENCE_STORE_{name}": value for name, value in changes.items()}
+    tmp_path: Path
+    capsys: pytest.CaptureFixture[str]
 
     def execute(self, *statements: str) -> None:
-        Postgres(self.dsn).execute(*statements)
+        Postgres(self.environment["INFERENCE_STORE_POSTGRES_DSN"]).execute(*statements)
 
-    def examine(self, deadline: float = 60.0) -> Examination:
-        for name, value in self.environment.items():
-            if name.startswith("INFERENCE_STORE_"):
-                self.monkeypatch.setenv(name, value)
-        code = doctor.run(argparse.Namespace(json=True, deadline=deadline))
+    @property
+    def bucket(self) -> str:
+        return self.environment["INFERENCE_STORE_S3_BUCKET"]
+
+    def create_topic(self, **settings: str) -> str:
+        return self.kafka.create_topic(unique(), partitions=2, settings=_SOUND_TOPIC | settings)
+
+    def examine(self, **changes: str) -> Examination:
+        """Run the command with changed settings (names without the prefix)."""
+        new = {f"INFERENCE_STORE_{name}": value for name, value in changes.items()}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(self.tmp_path)
+            for name, value in (self.environment | new).items():
+                if name.startswith("INFERENCE_STORE_"):
+                    patch.setenv(name, value)
+            code = doctor.run(argparse.Namespace(json=True, deadline=300.0))
         output = self.capsys.readouterr().out
         assert not [secret for secret in SECRETS if secret in output]
         return Examination(code, json.loads(output))
@@ -108,106 +111,75 @@ def patient(
     kafka_server: Kafka,
     minio_server: S3,
     postgres_server: Postgres,
-    database: str,
-    bucket: str,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> Iterator[Patient]:
-    monkeypatch.chdir(tmp_path)
-    settings = {"retention.ms": str(7 * 24 * 3600 * 1000)}
-    topic = kafka_server.create_topic(unique(), partitions=2, settings=settings)
-    environment = service_environment(KAFKA_TOPIC=topic, API_TOKEN=SECRETS[2])
-    sound_patient = Patient(
-        environment, kafka_server, minio_server, bucket, database, monkeypatch, capsys,
-        postgres_server,
-    )  # fmt: skip
-    yield sound_patient
-    for stop in sound_patient.stopped:
-        stop()
+) -> Patient:
+    environment = service_environment(API_TOKEN=SECRETS[2])
+    sound = Patient(environment, kafka_server, minio_server, postgres_server, tmp_path, capsys)
+    sound.environment["INFERENCE_STORE_KAFKA_TOPIC"] = sound.create_topic()
+    return sound
 
 
-def away(patient: Patient) -> None:
-    patient.set(POSTGRES_DSN=f"postgresql://nobody:{SECRETS[1]}@127.0.0.1:{free_port()}/nothing")
+# A fault is what is wrong with the servers while it lasts; its value are the changed settings.
+Plant = Callable[[Patient], AbstractContextManager[dict[str, str]]]
 
 
-def not_migrated(patient: Patient) -> None:
+@contextmanager
+def not_migrated(patient: Patient) -> Iterator[dict[str, str]]:
     name = unique()
-    patient.set(POSTGRES_DSN=patient.postgres.create_database(name))
-    patient.stopped.append(lambda: patient.postgres.drop_database(name))
+    yield {"POSTGRES_DSN": patient.postgres.create_database(name)}
+    patient.postgres.drop_database(name)
 
 
-def migrations_behind(patient: Patient) -> None:
-    patient.execute("UPDATE alembic_version SET version_num = '0000'")
+@contextmanager
+def migrations_behind(patient: Patient) -> Iterator[dict[str, str]]:
+    patient.execute(
+        "CREATE TABLE version_before AS SELECT version_num FROM alembic_version",
+        "UPDATE alembic_version SET version_num = '0000'",
+    )
+    yield {}
+    patient.execute(
+        "UPDATE alembic_version SET version_num = (SELECT version_num FROM version_before)",
+        "DROP TABLE version_before",
+    )
 
 
-def kafka_away(patient: Patient) -> None:
-    patient.set(KAFKA_BOOTSTRAP_SERVERS=f"127.0.0.1:{free_port()}")
-
-
-def topic_missing(patient: Patient) -> None:
-    patient.set(KAFKA_TOPIC=unique("missing"))
-
-
-def topic_outlives_tombstones(patient: Patient) -> None:
-    patient.set(TOMBSTONE_SECONDS=str(6 * 24 * 3600))
-
-
-def topic_compacted(patient: Patient) -> None:
-    settings = {"cleanup.policy": "compact", "retention.ms": str(7 * 24 * 3600 * 1000)}
-    patient.set(KAFKA_TOPIC=patient.kafka.create_topic(unique(), settings=settings))
-
-
-def too_few_replicas(patient: Patient) -> None:
-    settings = {"min.insync.replicas": "2"}
-    patient.set(KAFKA_TOPIC=patient.kafka.create_topic(unique(), settings=settings))
-
-
-def nobody_ingests(patient: Patient) -> None:
-
+@contextmanager
+def nobody_ingests(patient: Patient) -> Iterator[dict[str, str]]:
+    topic = patient.create_topic()
     producer = Producer({"bootstrap.servers": patient.kafka.bootstrap_servers})
-    producer.produce(patient.environment["INFERENCE_STORE_KAFKA_TOPIC"], b"{}")
-    producer.flush(30)
+    producer.produce(topic, b"{}")
+    producer.flush(300)
+    yield {"KAFKA_TOPIC": topic}
 
 
-def bucket_missing(patient: Patient) -> None:
-    patient.set(S3_BUCKET=unique("missing"))
+@contextmanager
+def versioning_suspended(patient: Patient) -> Iterator[dict[str, str]]:
+    name = patient.s3.create_bucket(unique())
+    patient.s3.client().set_bucket_versioning(name, VersioningConfig(SUSPENDED))
+    yield {"S3_BUCKET": name}
 
 
-def wrong_s3_secret(patient: Patient) -> None:
-    patient.set(S3_SECRET_KEY=SECRETS[1])
-
-
-def wrong_s3_key(patient: Patient) -> None:
-    patient.set(S3_ACCESS_KEY="nobody-at-all")
-
-
-def versioning_suspended(patient: Patient) -> None:
-    patient.s3.client().set_bucket_versioning(patient.bucket, VersioningConfig(SUSPENDED))
-
-
-def objects_locked(patient: Patient) -> None:
+@contextmanager
+def objects_locked(patient: Patient) -> Iterator[dict[str, str]]:
     name = patient.s3.create_bucket(unique(), object_lock=True)
     config = ObjectLockConfig(COMPLIANCE, 30, DAYS)
     patient.s3.client().set_object_lock_config(name, config)
-    patient.set(S3_BUCKET=name)
+    yield {"S3_BUCKET": name}
 
 
-def older_backup(patient: Patient) -> None:
-    key = "ledger/0000000001"
-    settings = BlobSettings(
-        s3_endpoint=patient.s3.endpoint,
-        s3_access_key=SecretStr(patient.s3.access_key),
-        s3_secret_key=SecretStr(patient.s3.secret_key),
-        s3_bucket=patient.bucket,
-    )
+@contextmanager
+def older_backup(patient: Patient) -> Iterator[dict[str, str]]:
     content = Content.make({}, None, None)
-    entry = Entry(1, "begun_anew", datetime.now(UTC), "a", "", content.hash, content)
-    with Blobs(settings) as blobs:
-        blobs.put(StorageKey(patient.bucket, key), entry.encode(), content_type="a/b")
+    entry = Entry(1, "begun_anew", datetime.now(UTC), "a", "", content.hash, content).encode()
+    client, key = patient.s3.client(), "ledger/0000000001"
+    client.put_object(patient.bucket, key, BytesIO(entry), len(entry))
+    yield {}
+    client.remove_object(patient.bucket, key)
 
 
-def clock_wrong(patient: Patient) -> None:
+@contextmanager
+def clock_wrong(_: Patient) -> Iterator[dict[str, str]]:
     """Start an S3 server that only has a clock which is an hour late."""
 
     class Late(BaseHTTPRequestHandler):
@@ -225,94 +197,95 @@ def clock_wrong(patient: Patient) -> None:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Late)
     Thread(target=server.serve_forever, daemon=True).start()
-    patient.stopped += [server.server_close, server.shutdown][::-1]
-    patient.set(S3_ENDPOINT=f"http://127.0.0.1:{server.server_port}")
+    yield {"S3_ENDPOINT": f"http://127.0.0.1:{server.server_port}"}
+    server.shutdown()
+    server.server_close()
 
 
-def settings_fight(patient: Patient) -> None:
-    patient.set(AUTH="off", API_HOST="0.0.0.0", TOMBSTONE_SECONDS=str(8 * 24 * 3600))
-    patient.set(INGESTER_PARKED_GIVE_UP_SECONDS=str(9 * 24 * 3600))
+def changed(**changes: str | Callable[[Patient], str]) -> Plant:
+    """Return a fault that is only in the settings."""
+
+    @contextmanager
+    def plant(patient: Patient) -> Iterator[dict[str, str]]:
+        yield {
+            name: value if isinstance(value, str) else value(patient)
+            for name, value in changes.items()
+        }
+
+    return plant
 
 
-def setting_unknown(patient: Patient) -> None:
-    patient.monkeypatch.setenv("INFERENCE_STORE_INGESTER_BATCH_EVENT", "1")
+def make_topic(name: str, value: str) -> Callable[[Patient], str]:
+    return lambda patient: patient.create_topic(**{name: value})
 
 
-def setting_wrong(patient: Patient) -> None:
-    patient.set(INGESTER_BATCH_EVENTS="many")
+_DAY = 24 * 3600
+_SOUND_TOPIC = {"retention.ms": str(7 * _DAY * 1000)}
+_BATCH = "INFERENCE_STORE_INGESTER_BATCH_EVENTS"
+_DSN = f"postgresql://nobody:{SECRETS[1]}@127.0.0.1:{free_port()}/nothing"
+away, kafka_away = changed(POSTGRES_DSN=_DSN), changed(KAFKA_BOOTSTRAP_SERVERS="127.0.0.1:1")
+bucket_missing = changed(S3_BUCKET=unique("missing"))
+compacted = changed(KAFKA_TOPIC=make_topic("cleanup.policy", "compact"))
+few_replicas = changed(KAFKA_TOPIC=make_topic("min.insync.replicas", "2"))
+topic_missing = changed(KAFKA_TOPIC=unique("missing"))
+outlives_tombstones = changed(TOMBSTONE_SECONDS=str(6 * _DAY))
+give_up_late = {"INGESTER_PARKED_GIVE_UP_SECONDS": str(9 * _DAY)}
+settings_fight = changed(
+    AUTH="off", API_HOST="0.0.0.0", TOMBSTONE_SECONDS=str(8 * _DAY), **give_up_late
+)
+role_unknown = changed(OIDC_ROLES='{"ops": [{"role": "king"}]}')
+# The fault, the check that must find it, its state, and the text of the finding.
+FAULTS: dict[str, tuple[Plant, str, str, str]] = {
+    "Postgres is away": (away, "postgres", "failed", "does not answer"),
+    "not migrated": (not_migrated, "migrations", "failed", "no tables"),
+    "migrations behind": (migrations_behind, "migrations", "failed", "schema is 0000"),
+    "Kafka is away": (kafka_away, "kafka", "failed", "does not answer"),
+    "topic missing": (topic_missing, "topic", "failed", "there is no topic"),
+    "long topic": (outlives_tombstones, "topic", "warning", "remembered for 518400 s"),
+    "topic compacted": (compacted, "topic", "failed", "compacted"),
+    "too few replicas": (few_replicas, "topic", "failed", "nothing can be published"),
+    "nobody ingests": (nobody_ingests, "lag", "warning", "1 event waits, and 1 partition has not"),
+    "bucket missing": (bucket_missing, "bucket", "failed", "NoSuchBucket"),
+    "secret": (changed(S3_SECRET_KEY=SECRETS[1]), "bucket", "failed", "SignatureDoesNotMatch"),
+    "wrong key": (changed(S3_ACCESS_KEY="nobody"), "bucket", "failed", "InvalidAccessKeyId"),
+    "versioning suspended": (versioning_suspended, "bucket", "warning", "suspended"),
+    "objects locked": (objects_locked, "bucket", "warning", "for 30 days"),
+    "older backup": (older_backup, "ledger", "failed", "ledger replay`, which gives it"),
+    "wrong clock": (clock_wrong, "object store clock", "failed", "s behind ours"),
+    "settings fight": (settings_fight, "settings", "warning", "could bring the inference back"),
+    "unknown name": (changed(INGESTER_BATCH_EVENT="1"), "names of settings", "failed", _BATCH),
+    "wrong value": (changed(INGESTER_BATCH_EVENTS="many"), "settings", "failed", _BATCH),
+    "unknown role": (role_unknown, "settings", "failed", "INFERENCE_STORE_OIDC_ROLES: ops.0.role:"),
+}
 
 
-def role_unknown(patient: Patient) -> None:
-    patient.set(OIDC_ROLES='{"ops": [{"role": "king"}]}')
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A fault to plant, the check that must find it, its state, and the text of the finding."""
-
-    plant: Callable[[Patient], None]
-    check: str
-    state: str
-    says: str
-
-
-FAULTS = [
-    Fault(away, "postgres", "failed", "does not answer"),
-    Fault(not_migrated, "migrations", "failed", "no tables"),
-    Fault(migrations_behind, "migrations", "failed", "schema is 0000"),
-    Fault(kafka_away, "kafka", "failed", "does not answer"),
-    Fault(topic_missing, "topic", "failed", "there is no topic"),
-    Fault(topic_outlives_tombstones, "topic", "warning", "remembered for 518400 s"),
-    Fault(topic_compacted, "topic", "failed", "compacted"),
-    Fault(too_few_replicas, "topic", "failed", "nothing can be published"),
-    Fault(nobody_ingests, "lag", "warning", "1 event waits, and 1 partition has not moved"),
-    Fault(bucket_missing, "bucket", "failed", "NoSuchBucket"),
-    Fault(wrong_s3_secret, "bucket", "failed", "SignatureDoesNotMatch"),
-    Fault(wrong_s3_key, "bucket", "failed", "InvalidAccessKeyId"),
-    Fault(versioning_suspended, "bucket", "warning", "suspended"),
-    Fault(objects_locked, "bucket", "warning", "for 30 days"),
-    Fault(older_backup, "ledger", "failed", "ledger replay`, which gives it"),
-    Fault(clock_wrong, "object store clock", "failed", "s behind ours"),
-    Fault(settings_fight, "settings", "warning", "it could bring the inference back"),
-    Fault(setting_unknown, "names of settings", "failed", "INFERENCE_STORE_INGESTER_BATCH_EVENTS"),
-    Fault(setting_wrong, "settings", "failed", "INFERENCE_STORE_INGESTER_BATCH_EVENTS"),
-    Fault(role_unknown, "settings", "failed", "INFERENCE_STORE_OIDC_ROLES: ops.0.role: "),
-]
-
-
-def test_finds_nothing_on_sound_servers(patient: Patient) -> None:
-    examination = patient.examine()
-    assert examination.list_faulty() == set(), examination.report
-    assert examination.code == 1  # the topic of the tests has one replica
-    assert len(examination.report["checks"]) == len(CHECKS)
-
-
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.plant.__name__)
-def test_finds_a_planted_fault(patient: Patient, fault: Fault) -> None:
-    fault.plant(patient)
-    examination = patient.examine()
-    check = examination.find_check(fault.check)
-    assert check["state"] == fault.state, examination.report
-    findings = [finding for finding in check["findings"] if fault.says in finding["seen"]]
-    assert findings, check
-    assert findings[0]["remedy"]
-    assert examination.code == {"warning": 1, "failed": 2}[examination.report["state"]]
-    assert examination.report["state"] in {fault.state, "failed"}
-
-
-def test_finds_other_faults_beside_a_dead_server(patient: Patient) -> None:
-    kafka_away(patient)
-    bucket_missing(patient)
-    migrations_behind(patient)
-    assert {"kafka", "bucket", "migrations"} <= patient.examine().list_faulty()
+def test_finds_each_planted_fault_and_nothing_on_sound_servers(
+    patient: Patient, subtests: pytest.Subtests
+) -> None:
+    for name, (plant, check_name, state, says) in FAULTS.items():
+        with subtests.test(name), plant(patient) as changes:
+            examination = patient.examine(**changes)
+            check = examination.find_check(check_name)
+            assert check["state"] == state, examination.report
+            findings = [finding for finding in check["findings"] if says in finding["seen"]]
+            assert findings, check
+            assert findings[0]["remedy"]
+            assert examination.code == {"warning": 1, "failed": 2}[examination.report["state"]]
+            assert examination.report["state"] in {state, "failed"}
+    with kafka_away(patient) as kafka, bucket_missing(patient) as s3, migrations_behind(patient):
+        faulty = patient.examine(**kafka, **s3).list_faulty()
+    assert {"kafka", "bucket", "migrations"} <= faulty
+    sound = patient.examine()
+    assert sound.list_faulty() == set(), sound.report
+    assert sound.code == 1  # the topic of the tests has one replica
+    assert len(sound.report["checks"]) == len(CHECKS)
 
 
 def test_names_a_wrong_password(patient: Patient, secured_postgres: SecuredPostgres) -> None:
-
     right = urlsplit(secured_postgres.dsn_of_user("postgres"))
     netloc = f"{right.username}:{SECRETS[1]}@{right.hostname}:{right.port}"
-    patient.set(POSTGRES_DSN=right._replace(netloc=netloc).geturl())
-    (finding,) = patient.examine().find_check("postgres")["findings"]
+    examination = patient.examine(POSTGRES_DSN=right._replace(netloc=netloc).geturl())
+    (finding,) = examination.find_check("postgres")["findings"]
     assert "does not let us in" in finding["seen"]
     assert "INFERENCE_STORE_POSTGRES_PASSWORD" in finding["remedy"]
 
@@ -329,7 +302,6 @@ async def _create_span(engine: AsyncEngine, hours: int, minutes: int) -> None:
 async def test_finds_partitions_that_end_soon(
     engine: AsyncEngine, minutes: int, state: str
 ) -> None:
-
     await _create_span(engine, 12, minutes)
     (finding,) = await store.check_partitions(Subject(DoctorSettings(), engine))
     assert finding.state == state, finding
@@ -340,7 +312,6 @@ async def test_finds_partitions_that_end_soon(
 
 
 async def test_finds_a_link_that_outlives_its_input(engine: AsyncEngine) -> None:
-
     subject = Subject(DoctorSettings(presigned_url_seconds=900), engine)
     assert [finding.state for finding in await store.check_links(subject)] == ["ok"]
     rule = {"keep_input": "PT5M", "keep_inference": "P1D"}

@@ -8,18 +8,24 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.access import Who
 from inference_store.erasure.ledger import Ledger
+from inference_store.erasure.log.keys import new_key
+from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 from inference_store.operations.reconcile import reconciliations
 from inference_store.operations.reconcile.reconciler import Reconciler
 from inference_store.operations.reconcile.reconciliations import FINAL, Finding, Reconciliation
 from inference_store.platform.settings import KafkaSettings, RetentionSettings
-from tests.integration.retention.stored import Storing
+from inference_store.retention.orphan_eraser import OrphanEraser
+from tests.integration.retention.stored import NoPace, Storing
 from tests.servers.fixtures import MakeEnvironment
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3
 from tests.warm.process import run_command
 
+KEY = new_key()
+WHO = Who("auditor", None)
 Command = Callable[..., Awaitable[tuple[int, dict[str, Any]]]]
 Reconcile = Callable[..., Awaitable[tuple[Reconciliation, list[Finding]]]]
 
@@ -88,6 +94,22 @@ def reconcile(
             )
 
     return run_to_end
+
+
+def put(storing: Storing, *keys: str) -> list[str]:
+    """Put objects that no inference has; return their storage keys in order."""
+    for key in keys:
+        storing.blobs.put(StorageKey(storing.bucket, key), b"left over", content_type="text/plain")
+    return sorted(f"s3://{storing.bucket}/{key}" for key in keys)
+
+
+@pytest.fixture
+def orphan_eraser(storing: Storing, ledger: Ledger, settings: RetentionSettings) -> OrphanEraser:
+    """Return a worker that erases orphans two at a time, and certifies that with KEY."""
+    certifier = storing.make_certifier(KEY)
+    return OrphanEraser(
+        settings, storing.engine, storing.blobs, ledger, NoPace(), certifier, batch=2
+    )
 
 
 @pytest.fixture

@@ -8,26 +8,21 @@ from minio.commonconfig import COMPLIANCE
 from minio.retention import Retention
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.access import Who
 from inference_store.erasure.certify import chain
 from inference_store.erasure.ledger import Ledger
-from inference_store.erasure.log.keys import new_key
 from inference_store.erasure.log.signed_document import read_document
-from inference_store.erasure.progress.erasure import Erasure, find_erasure, list_unfinished
+from inference_store.erasure.progress.erasure import Erasure, list_unfinished
 from inference_store.erasure.verify.blocked_objects import list_blocked
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 from inference_store.operations.reconcile import orphans
-from inference_store.platform.settings import RetentionSettings
-from inference_store.retention.certifier import Certifier
 from inference_store.retention.orphan_eraser import OrphanEraser
-from tests.integration.retention.conftest import NoPace
 from tests.integration.retention.stored import Storing
 from tests.polling import until
 from tests.servers.fixtures import unique
 from tests.servers.minio import S3
 
-from .conftest import Reconcile
+from .conftest import WHO, Reconcile
 
 pytestmark = pytest.mark.real_minio
 
@@ -58,14 +53,6 @@ async def _count_certified(engine: AsyncEngine, erasure: Erasure) -> Sequence[in
     return [read_document(row.signed).document["erased"]["objects"] for row in rows]
 
 
-@pytest.fixture
-def worker(
-    engine: AsyncEngine, blobs: Blobs, ledger: Ledger, settings: RetentionSettings
-) -> OrphanEraser:
-    certifier = Certifier(engine, blobs, [new_key()], events_seconds=3600)
-    return OrphanEraser(settings, engine, blobs, ledger, NoPace(), certifier)
-
-
 def put_orphans(
     blobs: Blobs, minio: S3, bucket: str, lock: timedelta
 ) -> tuple[StorageKey, StorageKey, datetime]:
@@ -84,18 +71,17 @@ async def test_names_a_locked_orphan(
     engine: AsyncEngine,
     blobs: Blobs,
     ledger: Ledger,
-    worker: OrphanEraser,
+    orphan_eraser: OrphanEraser,
     minio_server: S3,
     bucket: str,
 ) -> None:
     locked, free, end = put_orphans(blobs, minio_server, bucket, timedelta(days=1))
     report, _ = await reconcile()
-    erasure = await orphans.request_erasure(ledger, report.id, Who("auditor", None))
-    assert await worker.work(erasure, seconds=60)
+    erasure = await orphans.request_erasure(ledger, report.id, WHO)
+    assert await orphan_eraser.work(erasure, seconds=300)
+    failed = await storing.reload(erasure)
     async with engine.connect() as connection:
-        failed = await find_erasure(connection, erasure.id)
         [obstacle] = await list_blocked(connection, erasure.id)
-    assert failed is not None
     assert (failed.state, failed.objects, failed.retry_at) == ("failed", 1, end)
     assert (obstacle.storage_key, obstacle.retry_at) == (str(locked), end)
     assert "WORM" in obstacle.message
@@ -106,26 +92,24 @@ async def test_names_a_locked_orphan(
 
 
 async def test_erases_a_locked_orphan_when_its_lock_ends(
+    storing: Storing,
     reconcile: Reconcile,
     engine: AsyncEngine,
     blobs: Blobs,
     ledger: Ledger,
-    worker: OrphanEraser,
+    orphan_eraser: OrphanEraser,
     minio_server: S3,
     bucket: str,
 ) -> None:
     # So brief that it ends: on a busy machine before the first try.
     *keys, _ = put_orphans(blobs, minio_server, bucket, timedelta(seconds=6))
     report, _ = await reconcile()
-    erasure = await orphans.request_erasure(ledger, report.id, Who("auditor", None))
+    erasure = await orphans.request_erasure(ledger, report.id, WHO)
 
     async def work_when_due() -> Erasure:
         if await _list_due(engine):
-            assert await worker.work(erasure, seconds=60)
-        async with engine.connect() as connection:
-            found = await find_erasure(connection, erasure.id)
-        assert found is not None
-        return found
+            assert await orphan_eraser.work(erasure, seconds=300)
+        return await storing.reload(erasure)
 
     ended = await until(work_when_due, lambda found: found.state == "certified")
     assert (ended.objects, ended.error) == (2, None)

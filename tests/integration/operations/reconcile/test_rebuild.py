@@ -1,5 +1,6 @@
 """The index is rebuilt from the bucket alone by the command, as an operator does it."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,11 +22,10 @@ from inference_store.index.tables import (
 from inference_store.inference.metadata import MetadataCaps
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import FAILPOINTS
-from inference_store.retention.eraser import Eraser
 from tests.integration import erasure_requests
-from tests.integration.ingester.conftest import StartIngester, start_ingester
-from tests.integration.ingester.test_sidecars import wait_for_counts
-from tests.integration.retention.conftest import NoPace
+from tests.integration.ingester.conftest import StartIngester, start_ingester, wait_for_counts
+from tests.integration.retention.stored import Storing
+from tests.kill_chain import KillChain, chain_kills
 from tests.producer import capture
 from tests.servers.fixtures import unique
 from tests.servers.postgres import Postgres
@@ -37,8 +37,17 @@ __all__ = ["start_ingester"]
 
 REBUILD_FAILPOINTS = [name for name in FAILPOINTS if name.startswith("rebuild.")]
 OURS = [CapturedInference(number, inline=number % 2 == 0) for number in range(6)]
-FOREIGN = [capture(number) for number in range(5)]
+INLINE = capture(9, extras={"metadata": [{"key": "k", "type": "int", "value": "1"}]})
+FOREIGN = [*(capture(number) for number in range(4)), INLINE]
 MADE_BY_TIME = ("indexed_at", "revision", "data_deleted_at")
+
+
+@pytest.fixture
+def empty(postgres_server: Postgres, migrated_template: str) -> Iterator[str]:
+    """Create an empty database."""
+    name = unique()
+    yield postgres_server.create_database(name, template=migrated_template)
+    postgres_server.drop_database(name)
 
 
 async def read_everything(engine: AsyncEngine) -> dict[str, list[Any]]:
@@ -103,11 +112,11 @@ async def edit_metadata(engine: AsyncEngine, blobs: Blobs, key: str) -> None:
 
 async def erase_inference(engine: AsyncEngine, blobs: Blobs, key: str, scope: Any) -> None:
     model, uid = await find_inference(engine, key)
-    async with engine.begin() as connection:
-        erasure = await erasure_requests.request_erasure(
-            connection, model=model, uids=[uid], scope=scope
-        )
-    assert await Eraser(engine, blobs, NoPace(), batch=10).finish(erasure) == "deleted"
+    storing = Storing(engine, blobs, blobs.buckets.default)
+    erasure = await storing.transact(
+        erasure_requests.request_erasure, model=model, uids=[uid], scope=scope
+    )
+    assert await storing.eraser.finish(erasure) == "deleted"
 
 
 @pytest.mark.long
@@ -116,8 +125,7 @@ async def test_rebuilds_an_empty_database(
     engine: AsyncEngine,
     blobs: Blobs,
     command: Command,
-    postgres_server: Postgres,
-    migrated_template: str,
+    empty: str,
 ) -> None:
     await store_events(start_ingester, engine)
     for key in (OURS[0].key("data"), FOREIGN[1].key("data")):
@@ -129,53 +137,40 @@ async def test_rebuilds_an_empty_database(
     before = await read_everything(engine)
     assert len(before["inference"]) == 9
     assert len(before["without input"]) == 2
-    name = unique()
-    empty = postgres_server.create_database(name, template=migrated_template)
-    try:
-        code, report = await command("--repair", "rebuild", POSTGRES_DSN=empty)
-        assert (code, report["state"]) == (0, "done"), report
-        assert report["counts"]["rebuilt"] == 9
-        assert report["books"]["difference"] == 0
-        assert not {"missing", "orphans", "unreadable"} & {
-            n for n, c in report["counts"].items() if c
-        }
-        again = create_engine(empty)
-        assert await read_everything(again) == before
-        await again.dispose()
-        code, report = await command("--repair", "rebuild", POSTGRES_DSN=empty)
-        assert (code, report["counts"]["present"], report["counts"].get("rebuilt")) == (0, 9, None)
-    finally:
-        postgres_server.drop_database(name)
+    code, report = await command("--repair", "rebuild", POSTGRES_DSN=empty)
+    assert (code, report["state"]) == (0, "done"), report
+    assert report["counts"]["rebuilt"] == 9
+    assert report["books"]["difference"] == 0
+    assert not {"missing", "orphans", "unreadable"} & {n for n, c in report["counts"].items() if c}
+    again = create_engine(empty)
+    assert await read_everything(again) == before
+    await again.dispose()
+    code, report = await command("--repair", "rebuild", POSTGRES_DSN=empty)
+    assert (code, report["counts"]["present"], report["counts"].get("rebuilt")) == (0, 9, None)
 
 
 @pytest.mark.kills
-@pytest.mark.parametrize("failpoint", [*REBUILD_FAILPOINTS, "rebuild.commit.before:2"])
+@chain_kills(["rebuild.commit.before:2", *REBUILD_FAILPOINTS])
 async def test_killed_rebuild_continues(
-    failpoint: str,
+    kills: KillChain,
     start_ingester: StartIngester,
     engine: AsyncEngine,
     command: Command,
-    postgres_server: Postgres,
-    migrated_template: str,
+    empty: str,
 ) -> None:
     await store_events(start_ingester, engine)
     before = await read_everything(engine)
-    name = unique()
-    empty = postgres_server.create_database(name, template=migrated_template)
-    try:
+    for failpoint in kills:
         code, _ = await command("--repair", "rebuild", POSTGRES_DSN=empty, FAILPOINT=failpoint)
-        assert code == -9
-        code, report = await command("--repair", "rebuild", POSTGRES_DSN=empty)
-        assert (code, report["counts"]["rebuilt"]) == (0, 11), report
-        assert report["books"]["difference"] == 0
-        again = create_engine(empty)
-        assert await read_everything(again) == before
-        async with again.connect() as connection:
-            reconciliations = await connection.scalar(text("SELECT count(*) FROM reconciliation"))
-        await again.dispose()
-        assert reconciliations == 1
-    finally:
-        postgres_server.drop_database(name)
+        kills.check_killed(code, "")
+    code, report = await command("--repair", "rebuild", POSTGRES_DSN=empty)
+    assert (code, report["counts"]["rebuilt"]) == (0, 11), report
+    assert report["books"]["difference"] == 0
+    again = create_engine(empty)
+    assert await read_everything(again) == before
+    async with again.connect() as connection:
+        assert await connection.scalar(text("SELECT count(*) FROM reconciliation")) == 1
+    await again.dispose()
 
 
 async def test_rebuilds_lost_rows_but_not_erased_ones(

@@ -6,13 +6,10 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.access import Who
 from inference_store.erasure.certify import chain
 from inference_store.erasure.certify.archive import Archive
 from inference_store.erasure.certify.verification import Verification
 from inference_store.erasure.ledger import Ledger
-from inference_store.erasure.log.keys import new_key
-from inference_store.erasure.progress.erasure import Erasure, find_erasure
 from inference_store.index.tables import erasing_object
 from inference_store.inference.errors import LedgerDiverged
 from inference_store.inference.events import StorageKey
@@ -22,32 +19,25 @@ from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.certifier import Certifier
 from inference_store.retention.orphan_eraser import OrphanEraser
 from tests.integration.backups import Backup, Restore, backup, restore
-from tests.integration.retention.conftest import NoPace
+from tests.integration.retention.stored import NoPace, Storing
 
-from .conftest import Reconcile
+from .conftest import KEY, WHO, Reconcile
 
 __all__ = ["backup", "restore"]
-KEY = new_key()
-MakeWorker = Callable[[AsyncEngine], tuple[Ledger, Certifier, OrphanEraser]]
+MakeWorkers = Callable[[AsyncEngine], tuple[Storing, Ledger, Certifier, OrphanEraser]]
 
 
 @pytest.fixture
-def make_workers(blobs: Blobs, settings: RetentionSettings) -> MakeWorker:
+def make_workers(bucket: str, blobs: Blobs, settings: RetentionSettings) -> MakeWorkers:
     """Return a factory of the parts of a retention service on a database."""
 
-    def make_worker(engine: AsyncEngine) -> tuple[Ledger, Certifier, OrphanEraser]:
-        ledger = Ledger(engine, blobs, prefix="ledger/")
-        certifier = Certifier(engine, blobs, [KEY], events_seconds=3600)
-        return ledger, certifier, OrphanEraser(settings, engine, blobs, ledger, NoPace(), certifier)
+    def make(engine: AsyncEngine) -> tuple[Storing, Ledger, Certifier, OrphanEraser]:
+        storing, ledger = Storing(engine, blobs, bucket), Ledger(engine, blobs, prefix="ledger/")
+        certifier = storing.make_certifier(KEY)
+        worker = OrphanEraser(settings, engine, blobs, ledger, NoPace(), certifier)
+        return storing, ledger, certifier, worker
 
-    return make_worker
-
-
-async def _reload(engine: AsyncEngine, requested: Erasure) -> Erasure:
-    async with engine.connect() as connection:
-        erasure = await find_erasure(connection, requested.id)
-    assert erasure is not None
-    return erasure
+    return make
 
 
 @pytest.mark.parametrize("backed_up", ["before the report", "after the report"])
@@ -56,7 +46,7 @@ async def test_orphans_erased_since_the_backup_keep_their_certificate(
     engine: AsyncEngine,
     blobs: Blobs,
     bucket: str,
-    make_workers: MakeWorker,
+    make_workers: MakeWorkers,
     backup: Backup,
     restore: Restore,
     backed_up: str,
@@ -67,22 +57,22 @@ async def test_orphans_erased_since_the_backup_keep_their_certificate(
     dump = backup()
     report, _ = await reconcile()
     dump = backup() if backed_up == "after the report" else dump
-    ledger, _, worker = make_workers(engine)
-    erasure = await orphans.request_erasure(ledger, report.id, Who("auditor", None))
-    assert await worker.work(erasure, seconds=60)
-    before = await _reload(engine, erasure)
+    storing, ledger, _, worker = make_workers(engine)
+    erasure = await orphans.request_erasure(ledger, report.id, WHO)
+    assert await worker.work(erasure, seconds=300)
+    before = await storing.reload(erasure)
     assert (before.state, before.objects) == ("certified", 3)
 
     older = await restore(dump)
-    ledger, certifier, worker = make_workers(older)
+    restored, ledger, certifier, worker = make_workers(older)
     with pytest.raises(LedgerDiverged):
         await ledger.compare()
     assert await ledger.replay() == 2
-    again = await _reload(older, erasure)
+    again = await restored.reload(erasure)
     assert again.state not in {"certified", "deleted"}
     await certifier.begin()
-    assert await worker.work(again, seconds=60)
-    after = await _reload(older, erasure)
+    assert await worker.work(again, seconds=300)
+    after = await restored.reload(erasure)
     assert (after.state, after.objects) == ("certified", 3)
     assert after.certificate == before.certificate
     async with older.connect() as connection:
