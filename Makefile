@@ -138,7 +138,7 @@ test: lint types docs unit integration ## Run what every change needs: style, ty
 # Each worker imports and collects all units, for half a minute of CPU.
 unit: WORKERS := 2
 unit: $(DEV_STAMP) ## Run the tests that need no server.
-	@$(STEP) $@ $(WORKING) tests/unit
+	@$(STEP) $@ $(WORKING) --ring $(RING) tests/unit
 
 golden: $(DEV_STAMP) ## Write the golden files again, after a change of what they hold.
 	@INFERENCE_STORE_TEST_WRITE_GOLDEN=1 $(PYTEST) -q tests/unit/golden
@@ -153,7 +153,8 @@ BEYOND := $(filter-out test,$(RING))
 integration: servers $(if $(BEYOND),upstreams $(CONSOLE_STAMP)) $(if $(filter nightly,$(RING)),readers) ## Run the tests of the parts on real servers, without kills, faults and the long ones.
 	@$(if $(BEYOND),tests/chart/cluster/build.sh tools)
 	@$(if $(BEYOND),INFERENCE_STORE_REQUIRE_HELM=1) $(STEP) $@ $(WORKING) $(PARTS) --ring $(RING) \
-		$(if $(BEYOND),--faults tests/e2e tests/console tests/chart --ignore=tests/chart/e2e)
+		$(if $(BEYOND),--faults tests/e2e tests/console tests/chart --ignore=tests/chart/e2e) \
+		$(if $(filter nightly,$(RING)),tests/unit/test_wheel.py)
 
 # KILL names one failpoint; KILLS=each tries each in a world of its own.
 kills: servers ## Kill the services at one failpoint after another, on real servers.

@@ -56,6 +56,10 @@ GROUPS = {
     "console": Group(paths=("tests/console",), whole_after=("console/",)),
     "chart": Group(paths=("tests/chart",), whole_after=("helm/",)),
     "chart-e2e": Group(paths=("tests/chart/e2e",), whole_after=("helm/", "Dockerfile")),
+    "package": Group(
+        paths=("tests/unit/test_wheel.py",),
+        whole_after=("pyproject.toml", "setup.py", "migrations/"),
+    ),
     "citus": Group(whole_after=("migrations/", f"{_SERVICES}/index/")),  # tests.runs.citus
     "workflows": Group(whole_after=(".github/",)),  # no tests
     "bench-once": Group(whole_after=(f"{_SERVICES}/query/", "benchmarks/")),  # no tests
@@ -161,7 +165,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ring = config.getoption("--ring")
     if not ring:
         return
-    kept, left_out = [], []
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
     for item in items:
         path = item.path.relative_to(config.rootpath).as_posix()
         group = find_group(path, [mark.name for mark in item.iter_markers()])

@@ -158,7 +158,7 @@ async def test_each_format_has_exactly_what_a_query_answers(
     print(f"seed {SEED}")
     await store(engine, *make_inferences())
     lines = tmp_path / "lines.ndjson"
-    # `chariot` has other names: tests/unit/export/test_chariot.py compares it
+    # `chariot` has other names: tests/unit/export/test_part_formats.py compares it
     formats = [format for format in PART_FORMATS.values() if format.name != "chariot"]
     parts = [tmp_path / f"part{format.suffix}" for format in formats]
     async with serve_app(make_app()) as http:

@@ -22,7 +22,9 @@ def check(name: str | Path, text: str) -> None:
     if os.environ.get(WRITE):
         file.write_text(text, encoding="utf-8")
     expected = file.read_text(encoding="utf-8") if file.exists() else ""
-    assert text.splitlines() == expected.splitlines(), f"{file.name} changed; on purpose: make golden"
+    assert text.splitlines() == expected.splitlines(), (
+        f"{file.name} changed; on purpose: make golden"
+    )
     assert text == expected
 
 

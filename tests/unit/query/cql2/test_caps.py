@@ -75,7 +75,7 @@ def test_rejects_filters_over_a_cap(subtests: pytest.Subtests) -> None:
         ),
     ]
     for text, message in cases:
-        with subtests.test(text), pytest.raises(InvalidFilter, match=message):
+        with subtests.test(message), pytest.raises(InvalidFilter, match=message):
             parse_text(text)
 
 
