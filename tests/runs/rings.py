@@ -46,21 +46,78 @@ class Group:
 
 GROUPS = {
     "long": Group(),  # marked so in tests/integration
-    "faults": Group(paths=("tests/e2e/faults",)),  # and what has a server of its own to kill
-    "e2e": Group(paths=("tests/e2e",)),
+    # And what has a server of its own to stop.
+    "faults": Group(
+        paths=("tests/e2e/faults",),
+        smoke=(
+            "tests/e2e/faults/test_each_once.py"
+            "::test_each_server_is_stopped_and_each_service_killed_once",
+        ),
+    ),
+    "e2e": Group(
+        paths=("tests/e2e",),
+        smoke=(
+            "tests/e2e/test_secured_line.py::test_an_event_becomes_a_typed_answer",
+            "tests/e2e/test_demo.py::test_the_demo_feeds_once_answers_and_leaves_no_process",
+        ),
+    ),
     "model-servers": Group(
         paths=("tests/e2e/model_servers", "tests/e2e/capture"),
+        smoke=(
+            "tests/e2e/capture/test_line.py::test_calls_become_answers_and_the_books_close",
+            "tests/e2e/model_servers/test_rest.py::test_mlserver[socket]",
+            "tests/e2e/model_servers/test_grpc.py::test_mlserver",
+        ),
         whole_after=(f"{_SERVICES}/proxy/",),
     ),
     "readers": Group(paths=("tests/e2e/readers",), whole_after=(f"{_SERVICES}/export/",)),
-    "console": Group(paths=("tests/console",), whole_after=("console/",)),
-    "chart": Group(paths=("tests/chart",), whole_after=("helm/",)),
+    "console": Group(
+        paths=("tests/console",),
+        smoke=(
+            "tests/console/test_access.py::test_a_key_is_sent_once_and_a_cookie_stays",
+            "tests/console/test_exports.py::test_exports_what_matches_and_downloads_it",
+            "tests/console/test_holds.py::test_places_inspects_and_releases_a_hold",
+            "tests/console/test_inference.py::test_list_and_picture_point_at_each_other",
+            "tests/console/test_keys.py::test_a_key_is_made_shown_once_and_revoked",
+            "tests/console/test_retention.py::test_a_policy_is_previewed_saved_and_run",
+            "tests/console/workflows/test_erasure.py"
+            "::test_what_was_erased_is_proved_and_one_byte_makes_it_invalid",
+            "tests/console/workflows/test_poison_event.py"
+            "::test_a_poison_event_is_redriven_after_a_repair",
+        ),
+        whole_after=("console/",),
+    ),
+    "chart": Group(
+        paths=("tests/chart",),
+        smoke=(
+            "tests/chart/test_network_policies.py::test_only_listed_connections_are_allowed",
+            "tests/chart/test_objects.py::test_kubernetes_knows_every_field",
+            "tests/chart/test_objects.py::test_every_pod_passes_the_restricted_standard",
+            "tests/chart/test_objects.py::test_every_referenced_secret_exists",
+            "tests/chart/test_reach.py::test_every_value_arrives_where_it_should",
+        ),
+        whole_after=("helm/",),
+    ),
     "chart-e2e": Group(paths=("tests/chart/e2e",), whole_after=("helm/", "Dockerfile")),
     "package": Group(
         paths=("tests/unit/test_wheel.py",),
         whole_after=("pyproject.toml", "setup.py", "migrations/"),
     ),
-    "citus": Group(whole_after=("migrations/", f"{_SERVICES}/index/")),  # tests.runs.citus
+    "citus": Group(  # the files are those of tests.runs.citus
+        smoke=(
+            "tests/integration/ingester/test_pipeline.py::test_events_become_typed_rows_once",
+            "tests/integration/query/test_pages.py::test_pages_and_counts",
+            "tests/integration/retention/test_erasures.py"
+            "::test_a_request_marks_at_once_and_is_worked_off",
+            "tests/integration/api/test_across.py::test_sorts",
+            "tests/integration/api/test_aggregates.py::test_examples",
+            "tests/integration/api/test_metadata_edits.py::test_changes_and_adds_items",
+            "tests/integration/api/test_streams.py::test_streams_all_matches_in_order",
+            "tests/integration/citus/test_one_shard.py"
+            "::test_every_route_of_a_model_reads_one_shard",
+        ),
+        whole_after=("migrations/", f"{_SERVICES}/index/"),
+    ),
     "workflows": Group(whole_after=(".github/",)),  # no tests
     "bench-once": Group(whole_after=(f"{_SERVICES}/query/", "benchmarks/")),  # no tests
 }

@@ -8,7 +8,7 @@ import pytest
 from tests.runs.citus import SELECTED
 from tests.runs.rings import GROUPS, ROOT, ROTATION, Landing, find_group
 
-_TEST = "tests/e2e/model_servers/test_rest.py"
+_TEST = "tests/e2e/model_servers/test_fuzz.py"
 
 
 def test_every_test_has_a_group_and_every_path_of_the_table_exists() -> None:
