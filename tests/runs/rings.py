@@ -2,8 +2,8 @@
 
 | ring | what runs |
 |---|---|
-| test | units, and the parts on real servers, without `kills`, `long` and faults: `make test` |
-| landing | the same, the chains of kills, the smoke tests of each group, and a tenth of its files |
+| test | units, and parts on real servers, without the dearest files: `make test` |
+| landing | all parts, the chains of kills, the smoke tests of each group, and a tenth of its files |
 | nightly | each group whole, and each kill by itself: `make nightly` |
 
 The commit chooses the tenth, so each file has its turn. What a change touches adds whole groups and
@@ -121,22 +121,61 @@ GROUPS = {
     "workflows": Group(whole_after=(".github/",)),  # no tests
     "bench-once": Group(whole_after=(f"{_SERVICES}/query/", "benchmarks/")),  # no tests
 }
+_PARTS = "tests/integration"
+# Parts that take half of the time of all: every landing runs them.
+DEAREST = (
+    f"{_PARTS}/api/access/test_every_route.py",
+    f"{_PARTS}/api/test_dry_runs.py",
+    f"{_PARTS}/api/test_erased_asides.py",
+    f"{_PARTS}/api/test_erased_mentions.py",
+    f"{_PARTS}/api/test_erased_names.py",
+    f"{_PARTS}/api/test_erased_unattributed.py",
+    f"{_PARTS}/api/test_erased_values.py",
+    f"{_PARTS}/api/test_export_blobs.py",
+    f"{_PARTS}/api/test_export_webhooks.py",
+    f"{_PARTS}/api/test_exports.py",
+    f"{_PARTS}/api/test_exports_erased.py",
+    f"{_PARTS}/api/test_neighbours.py",
+    f"{_PARTS}/cli",
+    f"{_PARTS}/client",
+    f"{_PARTS}/ingester/test_dead_letter_limit.py",
+    f"{_PARTS}/ingester/test_forbidden.py",
+    f"{_PARTS}/ingester/test_odd_traffic.py",
+    f"{_PARTS}/ingester/test_record_batches.py",
+    f"{_PARTS}/ingester/test_recreated_topic.py",
+    f"{_PARTS}/ingester/test_reports.py",
+    f"{_PARTS}/objects/test_versions.py",
+    f"{_PARTS}/operations",
+    f"{_PARTS}/platform",
+    f"{_PARTS}/proxy/capture",
+    f"{_PARTS}/query/counting",
+    f"{_PARTS}/query/test_pages.py",
+    f"{_PARTS}/retention/test_certificates.py",
+    f"{_PARTS}/retention/test_holds.py",
+    f"{_PARTS}/retention/test_locked_objects.py",
+    f"{_PARTS}/retention/test_unreadable.py",
+    f"{_PARTS}/retention/test_waivers.py",
+    f"{_PARTS}/retention/test_webhooks.py",
+    f"{_PARTS}/warm",
+)
+_LANDINGS = {"", "kills", "dearest"}
+"""What every landing runs whole; `kills` are chains there, and single ones in `make nightly`."""
 _MARKED = re.compile(r"own_(postgres|kafka|minio)|mark\.(faults|kills|long)|faults\(|kill_chain")
 
 
 def find_group(path: str, marks: Sequence[str] = ()) -> str:
-    """Return the group of a test by its path from the root and its marks; "" in `make test`."""
+    """Return the group of a test by its path from the root and its marks; "" in `make test`.
+
+    `kills` and `dearest` are groups that every landing runs.
+    """
     if os.environ.get(TEST_CITUS):
         return "citus"
     for mark in ("faults", "kills", "long"):
         if mark in marks:
             return mark
-    below = {
-        folder: name
-        for name, group in GROUPS.items()
-        for folder in group.paths
-        if Path(path).is_relative_to(folder)
-    }
+    folders = {folder: name for name, group in GROUPS.items() for folder in group.paths}
+    folders |= dict.fromkeys(DEAREST, "dearest")
+    below = {folder: folders[folder] for folder in folders if Path(path).is_relative_to(folder)}
     return below[max(below, key=len)] if below else ""
 
 
@@ -161,7 +200,7 @@ class Landing:
 
     def runs(self, group: str, path: str, test: str = "") -> bool:
         """Return whether a test runs, or without `test` whether anything of its file does."""
-        if group in {"", "kills"} or self.is_whole(group) or self.has_turn(path):
+        if group in _LANDINGS or self.is_whole(group) or self.has_turn(path):
             return True
         smoke = GROUPS[group].smoke
         if not test:
@@ -196,7 +235,7 @@ def _ask_git(*arguments: str) -> str:
 def _runs(ring: str, group: str, path: str, test: str = "") -> bool:
     if ring == "landing":
         return find_landing().runs(group, path, test)
-    return (group == "") == (ring == "test")
+    return group == "" if ring == "test" else group not in {"", "dearest"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -210,7 +249,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     path = collection_path.relative_to(config.rootpath).as_posix()
     group = find_group(path)
-    if ring == "nightly" and group == "":
+    if ring == "nightly" and group in {"", "dearest"}:
         return None if _MARKED.search(collection_path.read_text()) else True
     return None if _runs(ring, group, path) else True
 

@@ -192,12 +192,12 @@ async def test_short_burst_waits_and_succeeds(make_app: MakeApp) -> None:
     assert {answer.status_code for answer in answers} == {200}
 
 
-@pytest.mark.usefixtures("stored")
 async def test_query_may_set_a_shorter_timeout(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deadline, "time", StoppedClock())  # Postgres alone measures it
     async with make_client(make_app(query_timeout_seconds=600)) as client:
+        await client.store(NewInference("one", at(0), [("n", "int", "6")]))
         async with hold_partition(client.engine, metadata_number, at(0)):
             for path in ("count", "query"):
                 body = _BODY | {"timeout_seconds": 0.3}

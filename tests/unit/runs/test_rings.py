@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.runs.citus import SELECTED
-from tests.runs.rings import GROUPS, ROOT, ROTATION, Landing, find_group
+from tests.runs.rings import DEAREST, GROUPS, ROOT, ROTATION, Landing, find_group
 
 _TEST = "tests/e2e/model_servers/test_fuzz.py"
 
@@ -16,7 +16,7 @@ def test_every_test_has_a_group_and_every_path_of_the_table_exists() -> None:
     files = [path.relative_to(ROOT) for path in (ROOT / "tests").rglob("test_*.py")]
     assert [f for f in files if not any(f.is_relative_to(folder) for folder in rings)] == []
     paths = [path for g in GROUPS.values() for path in (*g.paths, *g.whole_after)]
-    assert [path for path in (*paths, *SELECTED) if not (ROOT / path).exists()] == []
+    assert [path for path in (*paths, *SELECTED, *DEAREST) if not (ROOT / path).exists()] == []
     for name, group in GROUPS.items():
         for node in group.smoke:
             path, _, test = node.partition("::")
@@ -56,6 +56,8 @@ def test_a_change_adds_a_group_whole_and_smoke_tests_always_run() -> None:
     [
         ("tests/integration/api/test_models.py", [], ""),
         ("tests/integration/api/test_models.py", ["long"], "long"),
+        ("tests/integration/client/test_docs.py", [], "dearest"),
+        ("tests/integration/client/test_docs.py", ["kills"], "kills"),
         ("tests/integration/api/test_models.py", ["kills", "faults"], "faults"),
         ("tests/e2e/test_demo.py", [], "e2e"),
         ("tests/e2e/faults/test_capture.py", ["faults"], "faults"),

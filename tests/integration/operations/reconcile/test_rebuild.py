@@ -37,7 +37,8 @@ __all__ = ["start_ingester"]
 
 REBUILD_FAILPOINTS = [name for name in FAILPOINTS if name.startswith("rebuild.")]
 OURS = [CapturedInference(number, inline=number % 2 == 0) for number in range(6)]
-INLINE = capture(9, extras={"metadata": [{"key": "k", "type": "int", "value": "1"}]})
+_ITEMS = [{"key": "k", "type": "int", "value": "1"}]
+INLINE = capture(9, metadata=_ITEMS, extras={"task_type": "Object Detection", "metadata": _ITEMS})
 FOREIGN = [*(capture(number) for number in range(4)), INLINE]
 MADE_BY_TIME = ("indexed_at", "revision", "data_deleted_at")
 
