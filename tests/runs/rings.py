@@ -3,7 +3,7 @@
 | ring | what runs |
 |---|---|
 | test | units, and parts on real servers, without the dearest files: `make test` |
-| landing | all parts, the chains of kills, the smoke tests of each group, and a tenth of its files |
+| landing | all parts, the chains of kills, smoke tests of each group, and a tenth of its files |
 | nightly | each group whole, and each kill by itself: `make nightly` |
 
 The commit chooses the tenth, so each file has its turn. What a change touches adds whole groups and
