@@ -112,6 +112,12 @@ def _list_edits_of(node: ast.AST) -> Iterator[tuple[int, str, Callable[[], None]
             yield line, "drop call", set_to("value", ast.Constant(None))
 
 
+def list_mutants(path: str) -> list[Mutant]:
+    """Return every mutant of a file."""
+    edits = enumerate(list_edits(ast.parse(Path(path).read_text())))
+    return [Mutant(path, index, line, what) for index, (line, what, _) in edits]
+
+
 def patch(mutant: Mutant) -> None:
     """Give the functions of this process the code of the mutant."""
     codes = [dict(_list_functions(code)) for code in mutant.compile()]
@@ -133,7 +139,7 @@ class Session:
     """The plugin: a first run notes which lines each test reaches, then it tries the mutants."""
 
     def __init__(self, paths: Iterable[Path], number: int, seed: int) -> None:
-        self._paths = {str(path) for path in paths}
+        self._paths = dict.fromkeys(map(str, paths))
         self._number, self._chance = number, random.Random(seed)
         self._tests: dict[Place, set[str]] = defaultdict(set)
         self._test = ""
@@ -152,9 +158,10 @@ class Session:
         sys.settrace(None)
         items = {item.nodeid: item for item in session.items}
         broken, self._test = set(self.failed), ""
-        mutants = [mutant for path in self._paths for mutant in self._list_mutants(path)]
-        mutants.sort(key=lambda mutant: (mutant.path, mutant.index))
-        chosen = self._chance.sample(mutants, min(self._number, len(mutants)))
+        mutants = [mutant for path in self._paths for mutant in list_mutants(path)]
+        self._chance.shuffle(mutants)  # the same order, whatever the tests reach
+        reached = [mutant for mutant in mutants if (mutant.path, mutant.line) in self._tests]
+        chosen = reached[: self._number]
         for mutant in chosen:
             tests = self._tests[mutant.path, mutant.line] - broken
             seen = self._try([items[test] for test in items if test in tests], mutant)
@@ -162,7 +169,7 @@ class Session:
             print(f"{'seen' if seen else 'NOT SEEN'}: {place}", flush=True)
             if not seen:
                 self.missed.append(place)
-        print(f"{len(chosen) - len(self.missed)} of {len(chosen)} seen, of {len(mutants)} places")
+        print(f"{len(chosen) - len(self.missed)} of {len(chosen)} seen, of {len(reached)} places")
         return result
 
     @pytest.hookimpl(wrapper=True)
@@ -175,11 +182,6 @@ class Session:
             return None
         self._tests[frame.f_code.co_filename, frame.f_lineno].add(self._test)
         return self._trace
-
-    def _list_mutants(self, path: str) -> Iterator[Mutant]:
-        for index, (line, what, _) in enumerate(list_edits(ast.parse(Path(path).read_text()))):
-            if self._tests.get((path, line)):
-                yield Mutant(path, index, line, what)
 
     def _try(self, items: Sequence[pytest.Item], mutant: Mutant) -> bool:
         """Return whether a child with the mutant fails, or hangs, in one of the tests."""
