@@ -152,6 +152,7 @@ PARTS := tests/integration
 BEYOND := $(filter-out test,$(RING))
 integration: servers $(if $(BEYOND),upstreams $(CONSOLE_STAMP)) $(if $(filter nightly,$(RING)),readers) ## Run the tests of the parts on real servers, without kills, faults and the long ones.
 	@$(if $(BEYOND),tests/chart/cluster/build.sh tools)
+	@$(if $(filter nightly,$(RING)),$(NPM) run --silent check)
 	@$(if $(BEYOND),INFERENCE_STORE_REQUIRE_HELM=1) $(STEP) $@ $(WORKING) $(PARTS) --ring $(RING) \
 		$(if $(BEYOND),--faults tests/e2e tests/console tests/chart --ignore=tests/chart/e2e) \
 		$(if $(filter nightly,$(RING)),tests/unit/test_wheel.py)

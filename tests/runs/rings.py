@@ -54,6 +54,8 @@ GROUPS = {
             "::test_each_server_is_stopped_and_each_service_killed_once",
         ),
     ),
+    # Before a release: `make faults-steps`.
+    "release": Group(paths=("tests/e2e/faults/deletion/test_steps.py",)),
     "e2e": Group(
         paths=("tests/e2e",),
         smoke=(
@@ -170,13 +172,12 @@ def find_group(path: str, marks: Sequence[str] = ()) -> str:
     """
     if os.environ.get(TEST_CITUS):
         return "citus"
-    for mark in ("faults", "kills", "long"):
-        if mark in marks:
-            return mark
     folders = {folder: name for name, group in GROUPS.items() for folder in group.paths}
     folders |= dict.fromkeys(DEAREST, "dearest")
-    below = {folder: folders[folder] for folder in folders if Path(path).is_relative_to(folder)}
-    return below[max(below, key=len)] if below else ""
+    below = [folder for folder in folders if Path(path).is_relative_to(folder)]
+    group = folders[max(below, key=len)] if below else ""
+    marked = [mark for mark in ("faults", "kills", "long") if mark in marks]
+    return marked[0] if marked and group != "release" else group
 
 
 @dataclass(frozen=True)
@@ -200,6 +201,8 @@ class Landing:
 
     def runs(self, group: str, path: str, test: str = "") -> bool:
         """Return whether a test runs, or without `test` whether anything of its file does."""
+        if group == "release":
+            return False
         if group in _LANDINGS or self.is_whole(group) or self.has_turn(path):
             return True
         smoke = GROUPS[group].smoke
@@ -235,7 +238,7 @@ def _ask_git(*arguments: str) -> str:
 def _runs(ring: str, group: str, path: str, test: str = "") -> bool:
     if ring == "landing":
         return find_landing().runs(group, path, test)
-    return group == "" if ring == "test" else group not in {"", "dearest"}
+    return group == "" if ring == "test" else group not in {"", "dearest", "release"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

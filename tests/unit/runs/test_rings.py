@@ -42,6 +42,7 @@ def test_a_change_adds_a_group_whole_and_smoke_tests_always_run() -> None:
         "model-servers", _TEST
     )
     assert Landing(parent, (), everything=True).runs("model-servers", _TEST)
+    assert not Landing(parent, (), everything=True).runs("release", _TEST)
     for name, group in GROUPS.items():
         for node in group.smoke:
             path = node.partition("::")[0]
@@ -61,6 +62,7 @@ def test_a_change_adds_a_group_whole_and_smoke_tests_always_run() -> None:
         ("tests/integration/api/test_models.py", ["kills", "faults"], "faults"),
         ("tests/e2e/test_demo.py", [], "e2e"),
         ("tests/e2e/faults/test_capture.py", ["faults"], "faults"),
+        ("tests/e2e/faults/deletion/test_steps.py", ["faults"], "release"),
         ("tests/chart/e2e/test_release.py", [], "chart-e2e"),
     ],
 )
