@@ -150,11 +150,10 @@ unit-pythons: $(DEV_STAMP) ## Run the unit tests under the newest Python here, o
 
 PARTS := tests/integration
 BEYOND := $(filter-out test,$(RING))
-integration: servers $(if $(BEYOND),upstreams $(CONSOLE_STAMP)) $(if $(filter nightly,$(RING)),readers) ## Run the tests of the parts on real servers, without kills, faults and the long ones.
+integration: servers $(if $(BEYOND),upstreams) $(if $(filter nightly,$(RING)),readers) ## Run the tests of the parts on real servers, without kills, faults and the long ones.
 	@$(if $(BEYOND),tests/chart/cluster/build.sh tools)
-	@$(if $(filter nightly,$(RING)),$(NPM) run --silent check)
 	@$(if $(BEYOND),INFERENCE_STORE_REQUIRE_HELM=1) $(STEP) $@ $(WORKING) $(PARTS) --ring $(RING) \
-		$(if $(BEYOND),--faults tests/e2e tests/console tests/chart --ignore=tests/chart/e2e) \
+		$(if $(BEYOND),--faults tests/e2e tests/chart --ignore=tests/chart/e2e) \
 		$(if $(filter nightly,$(RING)),tests/unit/test_wheel.py)
 
 # KILL names one failpoint; KILLS=each tries each in a world of its own.
@@ -165,15 +164,15 @@ nightly: $(DEV_STAMP) ## Run all that landings run in part, on a clone of the la
 	@tests/runs/nightly.sh
 
 # Its steps, in this tree and with RING=nightly.
-nightly-here: integration citus bench-once unit-pythons workflows chart-e2e
+nightly-here: integration console-test citus bench-once unit-pythons workflows chart-e2e
 
 e2e: servers upstreams readers ## Run the tests of the whole line, before real model servers, and with real readers.
 	@$(STEP) $@ $(WORKING) tests/e2e --ignore=tests/e2e/faults
 
-# The tests of a file look at the same store and browser.
+# The tests of a file look at the same store and browser, whose loop no other test may share.
 console-test: servers $(CONSOLE_STAMP) ## Look at the console in a real browser, and build its files again.
 	@$(NPM) run --silent check
-	@$(STEP) $@ $(WORKING) tests/console
+	@$(STEP) $@ $(WORKING) tests/console $(if $(BEYOND),--ring $(RING))
 
 # There is no package of Citus in Debian: CITUS names a folder whose build.sh installs it beside Debian's Postgres.
 CITUS ?=
