@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runs.failures import FAILURES, Failure, closing_lines
+from tests.runs.failures import Failure, closing_lines
 from tests.runs.flakes import Flake, find_refusals
 from tests.runs.steps import REPEAT, STEPS, table
 
@@ -39,7 +39,9 @@ _KILLED = "\npytestmark = pytest.mark.kills\n"
 def test_only_expired_waits_are_repeated(text: str, code: int, said: str, tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(text)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = kills\n")
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", FAILURES))}
+    # Its steps, failures and flakes are none of the run's around it.
+    outer = ("PYTEST", "INFERENCE_STORE_TEST")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(outer)}
     environment = inherited | {
         REPEAT: "1",
         "PYTHONPATH": str(ROOT),
