@@ -6,6 +6,7 @@ nothing.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.runs.failures import FAILURES
+from tests.runs.rings import GROUPS, LANDINGS, find_group
 from tests.servers.running import STARTS
 from tests.servers.sharing import SharedServers
 from tests.warm.process import COLD
@@ -63,10 +65,19 @@ def is_seen(promise: dict[str, str]) -> bool:
         Path(folder, "migrations").symlink_to(ROOT / "migrations")
         break_promise(promise, services)
         failed = run_tests(services, promise["test"])
-    print(
-        f"{'seen' if failed else 'NOT SEEN'}: {promise['promise']} ({promise['test']})", flush=True
-    )
+    seen = f"seen by {find_ring(promise['test'])}" if failed else "NOT SEEN"
+    print(f"{seen}: {promise['file']}: {promise['promise']} ({promise['test']})", flush=True)
     return bool(failed)
+
+
+def find_ring(test: str) -> str:
+    """Return the narrowest command that runs a test."""
+    path = test.partition("::")[0]
+    group = find_group(path, re.findall(r"mark\.(faults|kills|long)", (ROOT / path).read_text()))
+    if not group:
+        return "make test"
+    is_landing = group in LANDINGS or test in GROUPS[group].smoke
+    return ".ci/run" if is_landing else "make nightly"
 
 
 def run_tests(services: Path, *tests: str) -> str:

@@ -160,7 +160,7 @@ DEAREST = (
     f"{_PARTS}/retention/test_webhooks.py",
     f"{_PARTS}/warm",
 )
-_LANDINGS = {"", "kills", "dearest"}
+LANDINGS = {"", "kills", "dearest"}
 """What every landing runs whole; `kills` are chains there, and single ones in `make nightly`."""
 _MARKED = re.compile(r"own_(postgres|kafka|minio)|mark\.(faults|kills|long)|faults\(|kill_chain")
 
@@ -203,7 +203,7 @@ class Landing:
         """Return whether a test runs, or without `test` whether anything of its file does."""
         if group == "release":
             return False
-        if group in _LANDINGS or self.is_whole(group) or self.has_turn(path):
+        if group in LANDINGS or self.is_whole(group) or self.has_turn(path):
             return True
         smoke = GROUPS[group].smoke
         if not test:
