@@ -10,7 +10,7 @@ from fastapi import Path
 from pydantic import AfterValidator
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-MOST_CHARACTERS = 256
+from inference_store.inference.ids import check_id
 
 
 class EscapedPaths:
@@ -33,11 +33,7 @@ def decode_segment(segment: str) -> str:
         name = unquote_to_bytes(segment.encode("latin-1")).decode("utf-8")
     except UnicodeError:
         raise ValueError("the id is not UTF-8 in percent escapes") from None
-    if "\0" in name:
-        raise ValueError("no id holds NUL")
-    if len(name) > MOST_CHARACTERS:
-        raise ValueError(f"an id has at most {MOST_CHARACTERS} characters, not {len(name)}")
-    return name
+    return check_id(name)
 
 
 def escape_segment(name: str) -> str:

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 
 from inference_store.api.shown import Shown
 from inference_store.index.registrations import Details, Registration
+from inference_store.inference.ids import check_id
 from inference_store.inference.task_types import TASK_TYPES, OutputMapping, task_type_of
 
 from .fields import Body, ShortText, Text
@@ -38,7 +39,7 @@ class RegistrationBody(Body):
         }
     )
 
-    project_id: ShortText | None = None
+    project_id: Annotated[Text, AfterValidator(check_id)] | None = None
     name: ShortText | None = None
     task_type: Annotated[Text, Field(max_length=64), AfterValidator(_task_type)] | None = Field(
         default=None, description=f"One of {', '.join(TASK_TYPES)}, in any common spelling."

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from pydantic import StrictBool
 
-from .field_types import DataHash, Int32, Pixels, Position, Sentence, Size, TaskType, Word
+from .field_types import DataHash, Id, Int32, Pixels, Position, Sentence, Size, TaskType, Word
 from .storage_key import StorageKey
 
 
@@ -18,7 +18,7 @@ class Extras:
     """
 
     capture_id: UUID | None = None
-    project_id: Word | None = None
+    project_id: Id | None = None
     model_name: Word | None = None
     model_version: Word | None = None
     task_type: TaskType | None = None

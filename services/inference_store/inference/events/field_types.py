@@ -4,12 +4,11 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, StrictInt, StrictStr
 
+from inference_store.inference.ids import check_id
 from inference_store.inference.task_types import task_type_named
 
 from .capture_problems import CAPTURE_PROBLEMS
 from .data_hash import data_hash_of
-
-MAX_ID_CHARACTERS = 256
 
 
 def _no_nul(text: str) -> str:
@@ -38,8 +37,7 @@ def _task_type(name: str) -> str:
     return task_type.name
 
 
-_Id = Annotated[str, Field(strict=True, min_length=1, max_length=MAX_ID_CHARACTERS)]
-Id = Annotated[_Id, AfterValidator(_no_nul)]
+Id = Annotated[StrictStr, AfterValidator(check_id)]
 Word = Annotated[str, Field(strict=True, max_length=256), AfterValidator(_no_nul)]
 Sentence = Annotated[str, Field(strict=True, max_length=16_384), AfterValidator(_no_nul)]
 Reason = Annotated[StrictStr, AfterValidator(_check_reason)]

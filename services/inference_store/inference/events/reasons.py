@@ -3,7 +3,9 @@
 DEAD_LETTER_REASONS = {
     "not_json": "The message is not a JSON object in UTF-8.",
     "not_an_event": "A field of the nine is missing or has the wrong type.",
-    "invalid_id": "An id holds NUL or a lone surrogate, is empty, or is over 256 characters.",
+    "invalid_id": (
+        "An id is empty, `.` or `..`, holds NUL or a lone surrogate, or is over 256 characters."
+    ),
     "invalid_time": "A time is not RFC 3339.",
     "time_out_of_range": (
         "request_received_at is before 2000 or more than 24 hours after the record's time."

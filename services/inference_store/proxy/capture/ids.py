@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from inference_store.inference.json_text import storable
+from inference_store.inference.ids import MOST_CHARACTERS, is_id
 from inference_store.proxy.exchange import Headers, header
 
 from .uuid7 import uuid7
@@ -13,9 +13,8 @@ from .uuid7 import uuid7
 ID_HEADER = "inference-store-id"
 """The header that names the id in the answer, if it came from a header or was made here."""
 BASE_ID, REQUEST_ID = "chariot-inference-base-id", "x-request-id"
-_LONGEST = 256
 # Leaves room for `-<index>`: a longer name is not used.
-_LONGEST_BASE = _LONGEST - 8
+_LONGEST_BASE = MOST_CHARACTERS - 8
 _MOST_ALIASES = 8
 
 
@@ -97,7 +96,8 @@ def _choose_ids(index: int, own: Sequence[str], shared: Sequence[str], distinct:
 def storable_name(text: str | None, otherwise: str) -> str:
     """Return a model's name as an event may carry it."""
     clean = (text or "").encode("utf-8", "replace").decode().replace("\0", "\ufffd")
-    return clean[:_LONGEST] or otherwise
+    name = clean[:MOST_CHARACTERS]
+    return name if is_id(name) else otherwise
 
 
 def _distinct(names: Iterable[str | None]) -> tuple[str, ...]:
@@ -105,4 +105,4 @@ def _distinct(names: Iterable[str | None]) -> tuple[str, ...]:
 
 
 def _is_usable(name: str) -> bool:
-    return 0 < len(name) <= _LONGEST_BASE and storable(name)
+    return is_id(name) and len(name) <= _LONGEST_BASE
