@@ -29,12 +29,16 @@ def test_a_file_runs_in_a_tenth_of_the_landings_and_each_landing_runs_another_te
     turns = sum(landing.runs("model-servers", _TEST) for landing in landings)
     assert 500 / ROTATION / 2 < turns < 500 / ROTATION * 2
     files = [f"tests/e2e/test_{number}.py" for number in range(500)]
-    chosen = Counter(path for landing in landings[:50] for path in files if landing.has_turn(path))
+    chosen = Counter(
+        path for landing in landings[:50] for path in files if landing.has_turn("e2e", path)
+    )
     assert len(chosen) == len(files), "every file has its turn"
+    for landing in landings[:50]:
+        assert len({landing.has_turn("chart-e2e", path) for path in files}) == 1
 
 
 def test_a_change_adds_a_group_whole_and_smoke_tests_always_run() -> None:
-    parent = next(p for p in map(str, range(99)) if not Landing(p, ()).has_turn(_TEST))
+    parent = next(p for p in map(str, range(99)) if not Landing(p, ()).runs("model-servers", _TEST))
     quiet = Landing(parent, ("docs/index.md", "console.md"))
     assert not quiet.runs("model-servers", _TEST)
     assert not quiet.is_whole("console")
