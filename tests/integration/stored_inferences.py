@@ -121,7 +121,8 @@ async def store(engine: AsyncEngine, *inferences: NewInference) -> int:
         for prediction in item.predictions.items or ()
         if prediction.label
     }
-    await dictionary.resolve({model: names}, {model: labels})
+    several = {name for item in items for name in item.metadata.several}
+    await dictionary.resolve({model: names}, {model: labels}, several)
     async with engine.begin() as connection:
         rows = [rows_of(item, dictionary, indexed_at=START) for item in items]
         await write(connection, rows)

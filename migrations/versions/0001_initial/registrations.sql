@@ -38,6 +38,7 @@ CREATE TABLE model_label (
 CREATE TABLE metadata_key (
     key INTEGER GENERATED ALWAYS AS IDENTITY,
     name TEXT COLLATE "C" NOT NULL,
+    several BOOLEAN DEFAULT false NOT NULL,
     CONSTRAINT metadata_key_pkey PRIMARY KEY (key),
     CONSTRAINT metadata_key_name_key UNIQUE (name)
 );

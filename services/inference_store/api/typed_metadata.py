@@ -16,12 +16,16 @@ _AS_TEXT: Final = {MetadataType.STRING, MetadataType.TIMESTAMP}
 
 
 def convert_metadata(entries: Iterable[Entry]) -> dict[str, Any]:
-    """Return the values by key, for JSON; the last one of a key that occurs twice.
+    """Return the values by key, for JSON; of a key that occurs several times, a list of them.
 
     A value that does not fit its type, or a number that JSON does not have (NaN), is the text that
     came.
     """
-    return {_escape_key(entry.key): _convert_value(entry) for entry in entries if entry.key}
+    values: dict[str, list[Any]] = {}
+    for entry in entries:
+        if entry.key:
+            values.setdefault(_escape_key(entry.key), []).append(_convert_value(entry))
+    return {key: several if several[1:] else several[0] for key, several in values.items()}
 
 
 def _escape_key(key: str) -> str:

@@ -62,6 +62,7 @@ class Dictionary:
         self._engine = engine
         self.keys = Names(metadata_key, model_key, "key", most_keys)
         self.labels = Names(label, model_label, "label", most_labels)
+        self._several: set[str] = set()
 
     async def has_labels(
         self, connection: AsyncConnection, used: Collection[tuple[int, int]]
@@ -89,9 +90,16 @@ class Dictionary:
         self.labels.by_model.pop(model, None)
 
     async def resolve(
-        self, keys: Mapping[int, Iterable[str]], labels: Mapping[int, Iterable[str]]
+        self,
+        keys: Mapping[int, Iterable[str]],
+        labels: Mapping[int, Iterable[str]],
+        several: Collection[str] = (),
     ) -> None:
-        """Look up or create every name that a model uses, as far as the model's cap allows."""
+        """Look up or create every name that a model uses, as far as the model's cap allows.
+
+        `several`: keys of which an inference has several values. It is recorded before they are
+        stored, because queries of other keys look for one value alone.
+        """
         for names, names_by_model in ((self.keys, keys), (self.labels, labels)):
             if len(names.numbers) > _MOST_CACHED:
                 names.forget()
@@ -102,6 +110,15 @@ class Dictionary:
             }
             if missing:
                 await self._make(names, missing)
+                self._several.difference_update(*missing.values())
+        new = set(several) - self._several
+        if new:
+            here = metadata_key.c
+            listed = here.name == any_(literal(sorted(new), ARRAY(TEXT)))
+            async with self._engine.begin() as connection:
+                changed = metadata_key.update().where(listed, ~here.several)
+                await connection.execute(changed.values(several=True))
+            self._several |= new
 
     async def _make(self, names: Names, missing: Mapping[int, set[str]]) -> None:
         try:

@@ -68,6 +68,8 @@ class KeySeen:
     key: int
     name: str
     types: tuple[TypeSeen, ...]
+    several: bool = False
+    """Whether it came several times with one inference."""
 
     @property
     def families(self) -> frozenset[Family]:
@@ -77,7 +79,7 @@ class KeySeen:
     @property
     def many(self) -> bool:
         """Check whether one inference may have several values of it."""
-        return "[]" in self.name
+        return self.several or "[]" in self.name
 
     @property
     def conflict(self) -> bool:
@@ -116,11 +118,14 @@ async def keys(
         "after": after,
         "most": limit,
     }
-    names_by_key = {row["key"]: row["name"] for row in await _keys().fetch(connection, parameters)}
-    if not names_by_key:
+    rows = await _keys().fetch(connection, parameters)
+    if not rows:
         return []
-    types = await _types(connection, parameters | {"keys": list(names_by_key)})
-    return [KeySeen(key, name, tuple(types.get(key, ()))) for key, name in names_by_key.items()]
+    types = await _types(connection, parameters | {"keys": [row["key"] for row in rows]})
+    return [
+        KeySeen(row["key"], row["name"], tuple(types.get(row["key"], ())), row["several"])
+        for row in rows
+    ]
 
 
 @cache
@@ -133,7 +138,7 @@ def _keys() -> PreparedStatement:
     names, after = bindparam("names", type_=ARRAY(here.name.type)), bindparam("after", type_=TEXT())
     theirs = select(model_key.c.key).where(model_key.c.model == any_(_MODELS))
     return PreparedStatement(
-        select(here.key, here.name)
+        select(here.key, here.name, here.several)
         .where(here.key.in_(theirs), names.is_(None) | (here.name == any_(names)))
         .where(after.is_(None) | (here.name > after))
         .order_by(here.name)
@@ -150,12 +155,15 @@ async def find(
     return {key.name: key for key in stored_keys}
 
 
-async def numbers(connection: AsyncConnection, names: Collection[str]) -> Mapping[str, int]:
-    """Return the integers of the names that any inference ever had, from the dictionary alone."""
+async def numbers(
+    connection: AsyncConnection, names: Collection[str]
+) -> Mapping[str, tuple[int, bool]]:
+    """Return the integers of the names that any inference ever had, and whether they have several
+    values, from the dictionary alone."""
     valid_names = sorted(name for name in names if storable(name))
-    chosen = select(metadata_key.c.name, metadata_key.c.key)
-    rows = await connection.execute(chosen.where(metadata_key.c.name.in_(valid_names)))
-    return {row.name: row.key for row in rows}
+    here = metadata_key.c
+    chosen = select(here.name, here.key, here.several).where(here.name.in_(valid_names))
+    return {row.name: (row.key, row.several) for row in await connection.execute(chosen)}
 
 
 async def all_names(connection: AsyncConnection, model: Models) -> list[str]:

@@ -6,8 +6,7 @@ orjson cannot: every number as it was written, lone surrogates, NaN, repeated na
 
 import json
 import re
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
 
@@ -32,10 +31,9 @@ class Number(str):
 
 
 class RepeatedNames(dict[str, Json]):
-    """An object with a repeated name; the last value counts."""
+    """An object with a repeated name, whose last value it has; `pairs` has all, in order."""
 
-    names: frozenset[str] = frozenset()
-    """The repeated names."""
+    pairs: Sequence[tuple[str, Json]] = ()
 
 
 class UnreadableJson(ValueError):
@@ -96,8 +94,14 @@ def write_json(value: Json, *, levels: int = MAX_DEPTH) -> str:
         return '"…"'
     if isinstance(value, list):
         return "[" + ", ".join([write_json(item, levels=levels - 1) for item in value]) + "]"
-    written = [f"{_quoted(k)}: {write_json(v, levels=levels - 1)}" for k, v in value.items()]
+    members = list_members(value)
+    written = [f"{_quoted(k)}: {write_json(v, levels=levels - 1)}" for k, v in members]
     return "{" + ", ".join(written) + "}"
+
+
+def list_members(value: Mapping[str, Json]) -> Iterable[tuple[str, Json]]:
+    """Return the members of an object, those with a repeated name too."""
+    return value.pairs if isinstance(value, RepeatedNames) else value.items()
 
 
 def storable(text: str) -> bool:
@@ -161,9 +165,7 @@ def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     if len(members) == len(pairs):
         return members
     repeated = RepeatedNames(members)
-    repeated.names = frozenset(
-        name for name, times in Counter(name for name, _ in pairs).items() if times > 1
-    )
+    repeated.pairs = pairs
     return repeated
 
 

@@ -51,6 +51,7 @@ from tests.integration.query.typed_rows import (
     LONG,
     NUMBERS,
     SCORES,
+    SEVERAL,
     SHORT,
 )
 
@@ -197,7 +198,7 @@ class PredicateMaker:
         """Draw a condition that at most `most` keys are missing or were not sent."""
         names = [self._name() for _ in range(self.draw(st.integers(1, most)))]
         missing = [Missing(self._metadata("string", name)) for name in names]
-        unsent = [Not(Sent(name, self.keys.get(name))) for name in names]
+        unsent = [Not(Sent(name, self.keys.get(name), name in SEVERAL)) for name in names]
         return And(
             tuple(
                 self.draw(st.sampled_from(choices)) for choices in zip(missing, unsent, strict=True)
@@ -220,7 +221,7 @@ class PredicateMaker:
 
     def _sent(self) -> Predicate:
         name = self._name()
-        return Sent(name, self.keys.get(name))
+        return Sent(name, self.keys.get(name), name in SEVERAL)
 
     def _predicted(self) -> Predicate:
         return Predicted(self._condition())
@@ -340,7 +341,7 @@ class PredicateMaker:
         return self._metadata(kind, self._name())
 
     def _metadata(self, kind: Kind, name: str) -> Metadata:
-        return Metadata(name, self.keys.get(name), kind, "[]" in name)
+        return Metadata(name, self.keys.get(name), kind, name in SEVERAL)
 
     def _name(self) -> str:
         return str(self.draw(st.sampled_from([*KEYS, "never"])))

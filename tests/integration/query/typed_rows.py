@@ -44,6 +44,8 @@ LATITUDES = [Decimal(text) for text in ("-90", "-1", "0", "0.5", "1", "2", "10",
 FLAGS = ("capture_request_over_cap", "capture_response_not_json", "standard_from_client")
 KEYS = ("k", "n", "s", "when", "flag", "tags[]", "deep.er", "deep.list[]")
 """Metadata keys; `k` is of any type."""
+SEVERAL = frozenset({"k", "deep.er", "tags[]", "deep.list[]"})
+"""Those of which an inference may have several values: a repeated key, and one like a path."""
 _PROPERTIES = {
     name: kind
     for name, kind in get_type_hints(Extras).items()
@@ -127,7 +129,9 @@ class InferenceMaker:
             "longitude": ("float", str(self._pick(DEGREES))),
             "latitude": ("float", str(self._pick([*LATITUDES, *LATITUDES, Decimal(91)]))),
         }
-        return [(key, *item) for key, item in items.items() if self._upto(9) > 2]
+        sent = [(key, *item) for key, item in items.items() if self._upto(9) > 2]
+        again = [("k", *self._anything()), ("deep.er", "string", self._text())]
+        return sent + [item for item in again if self._upto(9) > 6]
 
     def _anything(self) -> tuple[str, Any]:
         item: tuple[str, Any] = self._pick(

@@ -59,7 +59,8 @@ async def change_metadata(  # noqa: PLR0917  (FastAPI calls it by name)
         bucket = editor.blobs.buckets.default
         await reserve(connection, bucket, registration, uid, revision=revision)
     # After the reserve, which checks the revision: a refused edit leaves no names behind.
-    await dictionary.resolve({registration.model: _list_names(change)}, {})
+    names, several = {registration.model: _list_names(change)}, change.metadata.several
+    await dictionary.resolve(names, {}, several)
     async with engine.begin() as connection:
         registration = await access.find_model(connection, model_id)
         revision = await edit(connection, editor, registration, uid, change, revision=revision)

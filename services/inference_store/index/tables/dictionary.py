@@ -2,6 +2,7 @@
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     DateTime,
     Identity,
@@ -50,6 +51,8 @@ metadata_key = Table(
     METADATA,
     Column("key", Integer, Identity(always=True), primary_key=True),
     Column("name", CODE_POINTS, nullable=False, unique=True),
+    # whether some inference may have several values of it, as elements of arrays always may
+    Column("several", Boolean, nullable=False, server_default=text("false")),
 )
 
 label = Table(

@@ -55,6 +55,8 @@ class Metadata:
     """Deduplicated by (name, family, value)."""
     presences: tuple[Presence, ...] = ()
     """Names without a leaf, values that are no value of their type, every object and array."""
+    several: tuple[str, ...] = ()
+    """Names with several values of a family, beside elements of arrays."""
     flags: tuple[str, ...] = ()
     problem: str | None = None
     """The problem and its place, for people."""

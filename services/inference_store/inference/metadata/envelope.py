@@ -7,7 +7,7 @@ each as JSON, or as a JSON string that holds it.
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from inference_store.inference.json_text import Json, UnreadableJson, write_json
+from inference_store.inference.json_text import Json, UnreadableJson, list_members, write_json
 
 from .document import read_document
 from .entry import Section
@@ -106,10 +106,8 @@ def _open_object(document: dict[str, Json], opened: Opened, client: bool, levels
 def _open_standard(section: Json, opened: Opened, client: bool) -> None:
     flags = ("standard_from_client",) if client else ()
     if isinstance(section, dict):
-        repeated = getattr(section, "names", ())
-        for name, value in section.items():
-            doubled = ("duplicate_key",) if name in repeated else ()
-            opened.items.append(Item(name, None, value, "standard", flags + doubled))
+        for name, value in list_members(section):
+            opened.items.append(Item(name, None, value, "standard", flags))
     elif isinstance(section, list):
         for position, item in enumerate(section):
             opened_item = _standard_item(item, position, opened)

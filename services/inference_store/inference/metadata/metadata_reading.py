@@ -1,16 +1,16 @@
 """Reads a metadata blob as entries, leaves and presences. Never raises on untrusted input."""
 
-from collections.abc import Iterable
-from itertools import groupby
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
-from inference_store.inference.json_text import UnreadableJson, encoding_problem
+from inference_store.inference.json_text import UnreadableJson, encoding_problem, write_json
 
 from .caps import MetadataCaps
 from .document import read_document
 from .entry import Entry, Leaf, Metadata, Presence
 from .envelope import Item, Opened, open_envelope
-from .leaves import JsonSplitter, PathRow
-from .reserved import KEY_ALIASES
+from .leaves import JsonSplitter
+from .reserved import COORDINATES, KEY_ALIASES
 from .response_parameters import open_response
 from .typed_items import TypedItems, entry_of
 
@@ -25,7 +25,7 @@ def read_metadata(
     """Return all metadata of one inference, from any envelope or a proxy's blob.
 
     `response`: metadata that the engine copied into its parameters count, and its other parameters
-    become standard metadata; the blob's value of the same key wins. Numbers in the result are
+    become standard metadata; a key that the blob has is the blob's alone. Numbers in the result are
     finite, strings storable by Postgres.
     """
     opened = Opened()
@@ -55,19 +55,17 @@ def _read(
     opened: Opened, from_response: Opened, blob: bytes, too_large: bool, caps: MetadataCaps
 ) -> Metadata:
     typed = TypedItems(caps, JsonSplitter(caps))
-    by_name, nameless = _select_last(opened.items)
-    by_name_from_response, nameless_from_response = _select_last(from_response.items)
+    named, nameless = _name_items(opened.items)
+    copied, nameless_copied = _name_items(from_response.items)
+    names = {name for name, _ in named}
     # the caller's first, so that no cap cuts them off in favour of the engine's
-    by_name = by_name | {
-        name: it for name, it in by_name_from_response.items() if name not in by_name
-    }
-    nameless += nameless_from_response
+    named += [(name, item) for name, item in _select_distinct(copied) if name not in names]
     opened = Opened(opened.items + from_response.items, opened.problems + from_response.problems)
-    for name, item in by_name.items():
+    for name, item in named:
         typed.add(name, item)
-    typed.entries.extend(map(entry_of, nameless))
-    if typed.splitter.rows:
-        _add_json_rows(typed, by_name)
+    typed.entries.extend(map(entry_of, nameless + nameless_copied))
+    has_json, is_repeated = bool(typed.splitter.rows), len(dict(named)) < len(named)
+    several = _merge_rows(typed) if has_json or is_repeated else ()
     if typed.splitter.too_long:
         there = {row.name for row in typed.presences} | {leaf.name for leaf in typed.leaves}
         rows = typed.splitter.too_long.values()
@@ -78,62 +76,62 @@ def _read(
         problems.append(f"the blob has {len(blob)} bytes; at most {caps.blob_bytes} are read")
     problem = "; ".join(problems[:_PROBLEMS_SHOWN]) or None
     return Metadata(
-        tuple(typed.entries), tuple(typed.leaves), tuple(typed.presences), flags, problem
+        tuple(typed.entries), tuple(typed.leaves), tuple(typed.presences), several, flags, problem
     )
 
 
-def _select_last(items: Iterable[Item]) -> tuple[dict[str, Item], list[Item]]:
-    """Return the last item by indexed name, and the items without a key."""
-    by_name: dict[str, Item] = {}
-    nameless: list[Item] = []
+def _name_items(items: Sequence[Item]) -> tuple[list[tuple[str, Item]], list[Item]]:
+    """Return the items with their indexed names, in order, and those that are not indexed: they
+    have no key, or are a coordinate's earlier value. A name's later items are flagged."""
+    named: list[tuple[str, Item]] = []
+    unindexed: list[Item] = []
+    last = {item.key: item for item in items if item.key in COORDINATES}
+    names: set[str] = set()
     for item in items:
-        if "malformed" in item.flags:
-            nameless.append(item)
-            continue
         name = KEY_ALIASES.get(item.key, item.key)
-        if name in by_name and "from_response" not in by_name[name].flags:
-            by_name[name] = item._replace(flags=(*item.flags, "duplicate_key"))
+        if "malformed" in item.flags:
+            unindexed.append(item)
+            continue
+        flags = item.flags
+        if name in names and "from_response" not in flags:
+            flags += ("duplicate_key",)
+        names.add(name)
+        if last.get(name, item) is item:
+            named.append((name, item._replace(flags=flags)))
         else:
-            by_name[name] = item
-    return by_name, nameless
+            unindexed.append(item._replace(flags=flags))
+    return named, unindexed
 
 
-def _add_json_rows(typed: TypedItems, literal: dict[str, Item]) -> None:
-    """Add the rows of JSON values: each once, and none whose path is spelled like a name with fewer
-    segments."""
-    rows = _select_nearest(typed.splitter.rows, literal)
+def _select_distinct(named: Iterable[tuple[str, Item]]) -> Iterable[tuple[str, Item]]:
+    """Return what an engine says of several outputs, once if it is the same of all."""
+    return {(name, it.type, write_json(it.value)): (name, it) for name, it in named}.values()
+
+
+def _merge_rows(typed: TypedItems) -> tuple[str, ...]:
+    """Lay the rows of JSON values to the others, each once; return the names with several values
+    of a family, which a repeated key has, or a key that is spelt like a path."""
+    rows = typed.splitter.rows
     leaves: dict[object, Leaf] = {}
-    for row in rows:
-        if isinstance(row, Leaf):
-            leaves.setdefault((row.name, row.family, row.value), row)
-    typed.leaves.extend(leaves.values())
-    typed.presences.extend(_select_presences(rows, {leaf.name for leaf in leaves.values()}))
+    for leaf in [*typed.leaves, *(row for row in rows if isinstance(row, Leaf))]:
+        leaves.setdefault((leaf.name, leaf.family, leaf.value), leaf)
+    typed.leaves[:] = leaves.values()
+    with_leaf = {leaf.name for leaf in typed.leaves}
+    presences = [*typed.presences, *(row for row in rows if isinstance(row, Presence))]
+    typed.presences[:] = _select_presences(presences, with_leaf)
+    times = Counter((leaf.name, leaf.family) for leaf in typed.leaves)
+    several = {name for (name, _), number in times.items() if number > 1 and "[]" not in name}
+    return tuple(sorted(several))
 
 
-def _select_nearest(rows: list[PathRow], literal: dict[str, Item]) -> list[Leaf | Presence]:
-    """Return the rows of each name: one value, except for the elements of arrays; of two the
-    last."""
-    nearest = dict.fromkeys(literal, 1)
-    for segments, row in rows:
-        nearest[row.name] = min(segments, nearest.get(row.name, segments))
-    # rows of one value are next to each other
-    runs = [
-        list(run) for _, run in groupby(rows, key=lambda path_row: (path_row[1].name, path_row[0]))
-    ]
-    near = [run for run in runs if run[0][0] == nearest[run[0][1].name]]
-    last = {run[0][1].name: run for run in near}
-    return [row for run in near for _, row in run if "[]" in row.name or run is last[row.name]]
-
-
-def _select_presences(rows: list[Leaf | Presence], with_leaf: set[str]) -> Iterable[Presence]:
+def _select_presences(rows: Iterable[Presence], with_leaf: set[str]) -> Iterable[Presence]:
     """Return one presence per name; a null is dropped if the name has a value, too."""
     presences: dict[str, Presence] = {}
     for row in rows:
-        if isinstance(row, Presence):
-            other = presences.setdefault(row.name, row)
-            if other.is_null and not row.is_null:
-                presences[row.name] = row
-    return (row for row in presences.values() if not (row.is_null and row.name in with_leaf))
+        other = presences.setdefault(row.name, row)
+        if other.is_null and not row.is_null:
+            presences[row.name] = row
+    return [row for row in presences.values() if not (row.is_null and row.name in with_leaf)]
 
 
 def _collect_flags(

@@ -89,6 +89,7 @@ class Writer:
         items = [read.result for read in reads if isinstance(read.result, Indexable)]
         keys: dict[int, set[str]] = {}
         labels: dict[int, set[str]] = {}
+        several: set[str] = set()
         for item in items:
             model = item.registration.model
             registered = item.registration.registered_at
@@ -100,7 +101,8 @@ class Writer:
             names.update(leaf.name for leaf in item.metadata.leaves)
             names.update(presence.name for presence in item.metadata.presences)
             labels.setdefault(model, set()).update(labels_of(item))
-        await self._dictionary.resolve(keys, labels)
+            several.update(item.metadata.several)
+        await self._dictionary.resolve(keys, labels, several)
         instants = [item.event.received_at for item in items]
         missing = self._spans.missing(instants)
         if missing:

@@ -135,7 +135,7 @@ def _missing(predicate: typed.Missing, names: Names, when: bool) -> Condition:
 def _sent(predicate: typed.Sent, names: Names, when: bool) -> Condition:
     if predicate.key is None:
         return NOTHING if when else EVERYTHING
-    return OfKey(predicate.key, names, valued=False, when=when, many="[]" in predicate.name)
+    return OfKey(predicate.key, names, valued=False, when=when, many=predicate.many)
 
 
 def _located(predicate: typed.Located, names: Names, when: bool) -> Condition:

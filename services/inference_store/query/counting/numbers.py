@@ -68,7 +68,8 @@ def _select_by_key(scan_range: ScanRange, table: Any) -> Select[Any]:
 async def _find_repeated(connection: AsyncConnection, keys: Sequence[int]) -> set[int]:
     """Return the keys of which an inference may have several rows in one table."""
     here = metadata_key.c
-    query = select(here.key).where(here.key.in_(keys), here.name.contains("[]", autoescape=True))
+    several = here.several | here.name.contains("[]", autoescape=True)
+    query = select(here.key).where(here.key.in_(keys), several)
     return set((await connection.execute(query)).scalars())
 
 

@@ -123,14 +123,14 @@ def _missing(predicate: typed.Missing, doubts: Doubts, when: bool) -> Predicate:
 
 
 def _compared(predicate: Predicate, doubts: Doubts, when: bool) -> Predicate:
-    """A value that satisfies the comparison stays; if there may be several values, that none
-    satisfies it is not certain."""
+    """A value that satisfies the comparison stays. That none satisfies it is not certain, because
+    any key may have several values."""
     leaves = list(iterate_nodes(predicate))
     if any(_in_doubt(leaf, doubts) for leaf in leaves):
         return _NEVER
     if when:
         return predicate
-    several = any(isinstance(leaf, typed.Metadata) and leaf.many for leaf in leaves)
+    several = any(isinstance(leaf, typed.Metadata) for leaf in leaves)
     return _NEVER if several else typed.Not(predicate)
 
 

@@ -274,7 +274,7 @@ def _sent(node: Operation, checking: FilterCheck) -> Predicate:
     if not isinstance(of, Named):
         raise meaningless(node, checking.source, "sent() takes the name of a metadata key")
     key = names.key(of, checking)
-    return Sent(key.name, key.key)
+    return Sent(key.name, key.key, key.many)
 
 
 def _predicted(node: Operation, checking: FilterCheck) -> Predicate:

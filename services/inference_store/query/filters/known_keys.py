@@ -38,6 +38,8 @@ class KnownKey:
     """For a coordinate: whether some inference has a value off the map."""
     only_stray_texts: bool = False
     """Whether all its texts are invalid values of another type: `n/a`, NaN."""
+    several: bool = False
+    """Whether it came several times with one inference."""
 
     @property
     def kinds(self) -> frozenset[Kind]:
@@ -47,7 +49,7 @@ class KnownKey:
     @property
     def many(self) -> bool:
         """Check whether one inference may have several values of it."""
-        return "[]" in self.name
+        return self.several or "[]" in self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,8 @@ def known_key(key: KeySeen) -> KnownKey:
     others = {kind: _others(kind, key.types) for kind in rows}
     off_map = any(type_seen.flag == _OFF_MAP for type_seen in key.types)
     stray = _only_stray_texts(key.types)
-    return KnownKey(key.name, key.key, rows, tuple(types_of(key)), others, off_map, stray)
+    types = tuple(types_of(key))
+    return KnownKey(key.name, key.key, rows, types, others, off_map, stray, key.several)
 
 
 def kind_of(type_seen: TypeSeen) -> Kind | None:

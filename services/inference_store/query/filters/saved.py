@@ -75,8 +75,9 @@ async def load(connection: AsyncConnection, text: str) -> Predicate:
     return resolve(text, await key_registry.numbers(connection, names))
 
 
-def resolve(text: str, numbers: Mapping[str, int]) -> Predicate:
-    """Return the saved filter. `numbers`: the integers of its keys, as far as they have one."""
+def resolve(text: str, numbers: Mapping[str, tuple[int, bool]]) -> Predicate:
+    """Return the saved filter. `numbers`: the integers of its keys, as far as they have one, and
+    whether they have several values."""
     document = read_exactly(text)
     if document["version"] != str(VERSION):
         raise Invalid(f"The filter was saved by another version: {document['version']}.")
@@ -85,9 +86,10 @@ def resolve(text: str, numbers: Mapping[str, int]) -> Predicate:
     return check(tree, KnownKeys(keys), unknown_keys="accept", is_saved=True).predicate
 
 
-def _key(name: str, number: int | None, rows: Json) -> KnownKey:
+def _key(name: str, number: tuple[int, bool] | None, rows: Json) -> KnownKey:
     kinds: dict[Kind, int] = {kind: int(rows[kind]) for kind in KINDS if kind in rows}
-    return KnownKey(name, number, kinds, tuple(sorted(kinds)))
+    key, several = number or (None, False)
+    return KnownKey(name, key, kinds, tuple(sorted(kinds)), several=several)
 
 
 def _with_declared(known: KnownKeys, types: Mapping[str, str]) -> KnownKeys:

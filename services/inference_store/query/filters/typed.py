@@ -194,6 +194,8 @@ class Sent:
 
     name: str
     key: int | None
+    many: bool
+    """Whether one inference may have several values."""
 
 
 @dataclass(frozen=True, slots=True)

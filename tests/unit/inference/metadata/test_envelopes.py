@@ -1,10 +1,14 @@
 """Both envelopes, as JSON or as a string of it, bare or in a proxy's blob."""
 
 import json
+from collections import Counter
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from inference_store.inference.metadata import read_metadata
+from inference_store.inference.metadata import Metadata, read_metadata
 
 from .samples import list_flags, list_leaves, list_presences, make_item, read
 
@@ -83,19 +87,65 @@ def test_standard_values_have_the_type_of_their_json() -> None:
     assert list_presences(metadata) == {"n": True, "o": False}
 
 
-def test_of_keys_given_twice_the_last_wins_and_is_flagged() -> None:
+def test_every_value_of_a_key_given_twice_is_indexed_and_shown_in_order() -> None:
     metadata = read(
         [make_item("a", "int", "1"), make_item("b", "int", "2"), make_item("a", "int", "3")]
     )
-    assert list_leaves(metadata) == [("a", "number", 3), ("b", "number", 2)]
-    assert list_flags(metadata) == {"a": ("duplicate_key",), "b": ()}
+    assert list_leaves(metadata) == [("a", "number", 1), ("b", "number", 2), ("a", "number", 3)]
+    assert [entry.flags for entry in metadata.entries] == [(), (), ("duplicate_key",)]
+    assert [entry.value for entry in metadata.entries] == ["1", "2", "3"]
+    assert metadata.several == ("a",)
+    equal = read([make_item("a", "int", "1"), make_item("a", "float", "1.0")])
+    assert list_leaves(equal) == [("a", "number", 1)]
+    assert (len(equal.entries), equal.several) == (2, ())
+
+
+def test_a_place_has_one_coordinate_of_each_axis() -> None:
+    items = [make_item("latitude", "float", value) for value in ("1", "2")]
+    metadata = read(items)
+    assert list_leaves(metadata) == [("latitude", "number", 2)]
+    assert {entry.value for entry in metadata.entries} == {"1", "2"}
 
 
 @pytest.mark.parametrize("name", ['"a"', r'"\u0061"'])
-def test_names_given_twice_in_the_standard_section_are_flagged(name: str) -> None:
+def test_names_given_twice_in_the_standard_section_are_indexed(name: str) -> None:
     metadata = read_metadata(b'{"standard_metadata": {"a": "1", %s: "2"}}' % name.encode())
-    assert list_leaves(metadata) == [("a", "string", "2")]
-    assert list_flags(metadata) == {"a": ("standard_from_client", "duplicate_key")}
+    assert list_leaves(metadata) == [("a", "string", "1"), ("a", "string", "2")]
+    assert [entry.flags for entry in metadata.entries] == [
+        ("standard_from_client",),
+        ("standard_from_client", "duplicate_key"),
+    ]
+
+
+_ITEMS = st.lists(
+    st.builds(
+        make_item,
+        st.sampled_from(["a", "a.b", "a.b.c", "dataset_split", "dataset_snapshot_split"]),
+        st.sampled_from(["string", "int", "json", "bool"]),
+        st.sampled_from(["1", "2", "x", "true", '{"b": 1}', '{"b": {"c": "1"}, "b.c": [3, null]}'])
+        | st.just(None),
+    ),
+    max_size=6,
+)
+
+
+def list_names(metadata: Metadata) -> set[str]:
+    return {leaf.name for leaf in metadata.leaves} | set(list_presences(metadata))
+
+
+@given(_ITEMS)
+def test_an_item_is_indexed_as_if_it_were_alone(items: list[Any]) -> None:
+    """Also if its key comes again, or is spelt like a path into another one."""
+    metadata, alone = read(items), [read([item]) for item in items]
+    leaves = list_leaves(metadata)
+    assert set(leaves) == {leaf for one in alone for leaf in list_leaves(one)}
+    assert len(set(leaves)) == len(leaves)
+    assert [entry.value for entry in metadata.entries] == [item["value"] for item in items]
+    assert list_names(metadata) == {name for one in alone for name in list_names(one)}
+    times = Counter((leaf.name, leaf.family) for leaf in metadata.leaves)
+    assert set(metadata.several) == {
+        name for (name, _), number in times.items() if number > 1 and "[]" not in name
+    }
 
 
 def test_the_reserved_alias_is_indexed_under_the_reserved_name() -> None:

@@ -67,17 +67,18 @@ TABLE = {
         {"k": False, "k.tags": False, "k.grid": False, "k.grid[]": False}
         | {"k.o": False, "k.o[]": False},
     ),
-    "the last of two equal paths": Case(
+    "two equal paths": Case(
         "json",
         {"a": {"b.c": "1"}, "a.b": {"c": 2}},
-        [("k.a.b.c", "number", 2)],
+        [("k.a.b.c", "string", "1"), ("k.a.b.c", "number", 1), ("k.a.b.c", "number", 2)],
         {"k": False, "k.a": False, "k.a.b": False},
     ),
-    "the spelling with fewer names": Case(
-        "json", {"b.c": 1, "b": {"c": 2}}, [("k.b.c", "number", 1)], {"k": False, "k.b": False}
-    ),
     "a name given twice": Case(
-        "json", '{"a": 1, "a": 2}', [("k.a", "number", 2)], IS_THERE, ("duplicate_key",)
+        "json",
+        '{"a": 1, "a": 2}',
+        [("k.a", "number", 1), ("k.a", "number", 2)],
+        IS_THERE,
+        ("duplicate_key",),
     ),
     "equal numbers and true": Case(
         "json", "[1,1.0,1e0,true]", [("k[]", "number", 1), ("k[]", "bool", True)], IS_THERE
@@ -114,13 +115,6 @@ def test_objects_and_strings_of_json_say_the_same() -> None:
             assert list_leaves(metadata) == [("k.a.b", "number", Decimal("1.1"))], (kind, value)
 
 
-def test_the_last_of_two_keys_with_an_equal_path_wins() -> None:
-    metadata = read([make_item("a", "json", {"b.c": 1}), make_item("a.b", "json", {"c": "2"})])
-    assert list_leaves(metadata) == [("a.b.c", "string", "2"), ("a.b.c", "number", 2)]
-    metadata = read_item("json", {"a": {"b.c": {"d": 1}}, "a.b": {"c": None}})
-    assert list_presences(metadata)["k.a.b.c"]
-
-
 def test_numbers_are_exact() -> None:
     text = "[12345678901234567890123, 0.1000000000000000055511]"
     for value in (f'"{text}"', text):
@@ -128,16 +122,9 @@ def test_numbers_are_exact() -> None:
         assert [str(leaf.value) for leaf in metadata.leaves] == text[1:-1].split(", ")
 
 
-def test_a_literal_key_with_dots_wins_over_a_path() -> None:
-    items = [make_item("a.b", "str", "literal"), make_item("a", "json", {"b": "path", "c": 1})]
-    for ordered in (items, items[::-1]):
-        leaves = sorted(list_leaves(read(ordered)))
-        assert leaves == [("a.b", "string", "literal"), ("a.c", "number", 1)]
-
-
-def test_a_literal_key_wins_even_when_its_own_value_is_not_indexed() -> None:
+def test_a_key_with_dots_and_a_path_are_both_indexed() -> None:
     metadata = read([make_item("a.b", "float", "NaN"), make_item("a", "json", {"b": 1})])
-    assert list_leaves(metadata) == [("a.b", "string", "NaN")]
+    assert list_leaves(metadata) == [("a.b", "string", "NaN"), ("a.b", "number", 1)]
     assert list_presences(metadata) == {"a": False, "a.b": False}
 
 

@@ -28,7 +28,7 @@ def test_equal_copies_in_several_outputs_are_one() -> None:
     assert list_flags(metadata) == {"frame_number": ()}
 
 
-def test_several_merge_and_the_last_wins() -> None:
+def test_copies_that_differ_are_all_indexed() -> None:
     metadata = read_metadata(
         None,
         response=_make_response(
@@ -38,6 +38,7 @@ def test_several_merge_and_the_last_wins() -> None:
         ),
     )
     assert sorted(list_leaves(metadata)) == [
+        ("b", "number", 1),
         ("b", "number", 2),
         ("c", "number", 3),
         ("frame_number", "number", 987),

@@ -80,16 +80,16 @@ def _make_facts(metadata: Metadata, predictions: Any, ok: bool | None) -> Facts:
 
 @st.composite
 def _whole(draw: st.DrawFn) -> Metadata:
-    values: dict[str, Any] = {
-        "n": ("float", draw(st.sampled_from(["-1", "0", "1", "2"]))),
-        "s": ("string", draw(st.sampled_from(["a", "ab", "b", "B"]))),
-        "flag": ("bool", draw(st.sampled_from(["true", "false"]))),
-        "tags": ("json", json.dumps(draw(st.lists(st.sampled_from(["a", "b", "c", 1]))))),
-        "longitude": ("float", draw(st.sampled_from(["0", "1", "5"]))),
-        "latitude": ("float", "0.5"),
+    values: dict[str, tuple[str, st.SearchStrategy[str]]] = {
+        "n": ("float", st.sampled_from(["-1", "0", "1", "2"])),
+        "s": ("string", st.sampled_from(["a", "ab", "b", "B"])),
+        "flag": ("bool", st.sampled_from(["true", "false"])),
+        "tags": ("json", st.lists(st.sampled_from(["a", "b", "c", 1])).map(json.dumps)),
+        "longitude": ("float", st.sampled_from(["0", "1", "5"])),
+        "latitude": ("float", st.just("0.5")),
     }
-    sent = draw(st.sets(st.sampled_from(sorted(values))))
-    items = [{"key": k, "type": values[k][0], "value": values[k][1]} for k in sorted(sent)]
+    sent = draw(st.lists(st.sampled_from(sorted(values)), max_size=8))  # a key may come again
+    items = [{"key": k, "type": values[k][0], "value": draw(values[k][1])} for k in sorted(sent)]
     return read_metadata(json.dumps(items).encode())
 
 
@@ -136,7 +136,7 @@ def test_finds_what_is_certain_of_doubtful_metadata() -> None:
     for text, sure in [
         ("n = 1", True),
         ("n <> 2", True),
-        ("NOT (n = 2)", True),
+        ("NOT (n = 2)", False),  # the key may have come twice
         ("\"tags[]\" = 'a'", True),
         ("\"tags[]\" <> 'b'", True),
         ("NOT (\"tags[]\" = 'b')", False),

@@ -17,7 +17,7 @@ def _save(text: str, known_keys: KnownKeys = KNOWN, **declared: str) -> SavedFil
     return save(parse_text(text), known_keys, declared=declared, source=text)
 
 
-_NUMBERS = {name: key.key for name, key in KNOWN.keys.items() if key.key is not None}
+_NUMBERS = {name: (key.key, False) for name, key in KNOWN.keys.items() if key.key is not None}
 
 
 def test_loads_the_filter_that_was_checked() -> None:
@@ -47,7 +47,7 @@ def test_loading_knows_what_was_known_then() -> None:
 def test_a_key_not_yet_seen_is_accepted_with_a_warning_and_its_declared_type() -> None:
     saved = _save("nobody = 'x'", nobody="string")
     assert "'nobody'" in saved.checked.warnings[0]
-    predicate = resolve(saved.text, {"nobody": 7})
+    predicate = resolve(saved.text, {"nobody": (7, False)})
     assert evaluate(predicate, make_facts({"nobody": "x"})) is True
     assert evaluate(predicate, make_facts({"nobody": 3})) is None
     with pytest.raises(ImpossibleComparison, match="number"):
