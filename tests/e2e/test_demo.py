@@ -1,13 +1,17 @@
 """`inference-store demo` as a newcomer runs it: servers from wheels, processes, real input."""
 
+import base64
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -28,6 +32,7 @@ pytestmark = pytest.mark.timeout(2400)
 INFERENCES = {"face-detector": 240, "people-detector": 240, "digit-classifier": 300}
 FIRST_START_SECONDS = 600.0
 NEXT_START_SECONDS = 300.0
+SENT = 60
 PARTS = {"model-server", "postgres", "s3", "kafka", "ingester", "api", "retention", "proxy"}
 
 
@@ -73,6 +78,47 @@ def send_own_picture(printed: str, folder: Path) -> None:
     assert (result["protocol"], result["ok"], result["width"]) == ("v2", True, 400)
 
 
+def send_pictures(running: Demo, *, name: str) -> None:
+    """Send a picture that the store has many times, and return when all are answered."""
+    inferences = f"{running.api}/v1/models/face-detector/inferences"
+    query = urllib.request.Request(
+        f"{inferences}/query", data=b'{"limit": 1}', headers={"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(query, timeout=120) as answer:
+        [item] = json.load(answer)["items"]
+    with urllib.request.urlopen(f"{inferences}/uid:{item['uid']}/data", timeout=120) as answer:
+        picture = base64.b64encode(answer.read()).decode()
+    image = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [picture]}
+
+    def send(number: int) -> None:
+        body = json.dumps({"id": f"{name}-{number}", "inputs": [image]}).encode()
+        url = f"{running.proxy}/v2/models/face-detector/infer"
+        with urllib.request.urlopen(urllib.request.Request(url, data=body), timeout=300) as answer:
+            assert json.load(answer)["id"] == f"{name}-{number}"
+
+    with ThreadPoolExecutor(4) as pool:
+        assert len(list(pool.map(send, range(SENT)))) == SENT
+
+
+def count_published(demo_folder: Path) -> float:
+    """Return how many captures of this start's proxy Kafka has acknowledged."""
+    settings = (demo_folder / ".inference-store" / "run" / "settings.env").read_text()
+    (port,) = re.findall(r"PROXY_ADMIN_PORT=(\d+)", settings)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        text = answer.read().decode()
+    return sum(
+        float(value)
+        for value in re.findall(
+            r'inference_store_proxy_captures_total\{outcome="published"\} (\S+)', text
+        )
+    )
+
+
+def read_books(api: str) -> Any:
+    with urllib.request.urlopen(f"{api}/v1/accounting", timeout=60) as answer:
+        return json.load(answer)
+
+
 def assert_the_doctor_finds_nothing(printed: str, folder: Path) -> None:
     """Run the doctor as pasted into a shell: it finds no fault in the demo."""
     (command,) = re.findall(r"^\(set -a; .* doctor\)$", printed, re.MULTILINE)
@@ -109,29 +155,42 @@ def test_the_demo_feeds_once_answers_and_leaves_no_process(folder: Path) -> None
         send_own_picture(printed, folder)
         assert_the_doctor_finds_nothing(printed, folder)
         api = first.api
-        fed = INFERENCES | {"face-detector": INFERENCES["face-detector"] + 1}
+        fed = INFERENCES | {"face-detector": INFERENCES["face-detector"] + 1 + SENT}
         pids = first.pids()
         assert set(pids) == PARTS
+        send_pictures(first, name="before-ctrl-c")
         first.process.send_signal(signal.SIGINT)
         assert first.process.wait(300) == 0
     assert all(is_gone(pid) for pid in pids.values())
 
-    # kill -9 of the next start, then one more: the data is there, not twice, and nothing is left.
     with demo(folder) as second:
         second.wait_serving(NEXT_START_SECONDS)
         assert "all there" in second.output.read_text()
+        assert second.api == api
+        assert count_inferences(second.api) == fed
+        assert read_books(second.api)["closes"]
         pids = second.pids()
-        second.process.kill()
-        second.process.wait(300)
+    assert all(is_gone(pid) for pid in pids.values())
+
+
+def test_after_a_kill_the_next_start_indexes_what_was_captured(folder: Path) -> None:
+    """Kafka, which keeps everything in memory, has what the index lacks."""
+    with demo(folder) as first:
+        first.wait_serving(FIRST_START_SECONDS)
+        expected = count_inferences(first.api)
+        pids = first.pids()
+        os.kill(pids["ingester"], signal.SIGSTOP)
+        send_pictures(first, name="before-kill")
+        wait_for(lambda: count_published(folder) >= SENT, 300)
+        first.process.kill()
+        first.process.wait(300)
     if sys.platform == "linux":
         wait_for(lambda: all(is_gone(pid) for pid in pids.values()), 300)
-    with demo(folder) as third:
-        third.wait_serving(NEXT_START_SECONDS)
+    expected["face-detector"] += SENT
+    with demo(folder) as second:
+        second.wait_serving(NEXT_START_SECONDS)
         assert all(is_gone(pid) for pid in pids.values())
-        assert third.api == api
-        assert count_inferences(third.api) == fed
-        pids = third.pids()
-    assert all(is_gone(pid) for pid in pids.values())
+        assert count_inferences(second.api) == expected
 
 
 def look_at_console(running: Demo, folder: Path) -> None:

@@ -93,8 +93,8 @@ function writeSpans({ lost_offsets: spans }: Partition): string {
 export function explainProducer(account: Producer): string[] {
   const { holes } = account;
   const words: string[] = [];
-  if (!account.closes) {
-    const counted = account.sampled_out + sum(account.dropped) + account.queued + account.unsettled + account.published;
+  const counted = account.sampled_out + sum(account.dropped) + account.queued + account.unsettled + account.published;
+  if (counted !== account.seen) {
     words.push(`Its reports do not add up: it saw ${writeCount(account.seen, "exchange")}, and says what became of ${writeCount(counted)}.`);
   }
   if (holes.dropped) words.push(`${writeCount(holes.dropped)} were dropped or refused, and counted${writeReasons(account.dropped)}.`);
@@ -114,7 +114,3 @@ function writeReasons(dropped: Record<string, number>): string {
   return parts.length ? ` (${parts.join(", ")})` : "";
 }
 
-/** Whether something of a producer is missing that nobody counted. */
-export function hasLoss({ closes, holes }: Producer): boolean {
-  return !closes || holes.unexplained > 0 || holes.unknown_tail > 0;
-}

@@ -26,6 +26,8 @@ from .consumer import Consumer
 _EVERY_SECONDS = 5.0
 # The api shows what was stored last, and when.
 _STORE_SECONDS = 15.0
+# The sequences of many producers take long to add up.
+_PRODUCERS_SECONDS = 60.0
 # By then another ingester has the partitions, and waits for the locks of the frozen one.
 STALLED_SECONDS = 60.0
 _POSTGRES = (DBAPIError, PoolTimeout)
@@ -41,7 +43,7 @@ class Watch:
         self._stop = stop
         self._ends: dict[AssignedPartition, int] = {}
         self._are_ends_new = False
-        self._stored_at = float("-inf")
+        self._stored_at = self._producers_at = float("-inf")
         self._parked: datetime | None = None
         self._shown: set[str] = set()
 
@@ -51,6 +53,7 @@ class Watch:
             # One by one: Kafka's figures must change while Postgres hangs, and the reverse.
             await self._try(self._read_kafka)
             await self._try(self._read_postgres)
+            await self._try(self._read_producers)
             await self._try(self._end_stalled)
             await self._try(self._store_ends)
             self._show_lag(self._consumer.assigned)
@@ -73,15 +76,22 @@ class Watch:
     async def _read_postgres(self) -> None:
         async with self._engine.connect() as connection:
             totals = await figures.read_accounting(connection)
-            producers = await figures.read_producers(connection)
             partitions = await figures.read_partitions(connection)
         self._parked = totals.parked_record_time
         _show_accounting(totals)
+        metrics.PARTITIONS.set(partitions.count)
+        metrics.PARTITIONS_AHEAD.set(partitions.ahead_seconds)
+
+    async def _read_producers(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now < self._producers_at + _PRODUCERS_SECONDS:
+            return
+        async with self._engine.connect() as connection:
+            producers = await figures.read_producers(connection)
         for state, count in producers.states.items():
             metrics.PRODUCERS.labels(state).set(count)
         metrics.PRODUCERS_OPEN.set(producers.open)
-        metrics.PARTITIONS.set(partitions.count)
-        metrics.PARTITIONS_AHEAD.set(partitions.ahead_seconds)
+        self._producers_at = now
 
     async def _end_stalled(self) -> None:
         async with self._engine.connect() as connection:

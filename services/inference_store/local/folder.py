@@ -52,6 +52,16 @@ class LocalFolder:
         return self.path / "ports.json"
 
     @property
+    def spool(self) -> Path:
+        """Captures on their way, which outlive a kill."""
+        return self.path / "spool"
+
+    @property
+    def drained(self) -> Path:
+        """A file that is there if the index has all that the last stack captured."""
+        return self.path / "drained"
+
+    @property
     def settings(self) -> Path:
         """The settings of what runs now, as a shell reads them."""
         return self.run / "settings.env"

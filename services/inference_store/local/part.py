@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -92,10 +92,11 @@ class RunningPart:
                 raise PartNotReady(self.part.name, seconds, reason, str(self.log))
             time.sleep(_POLL_SECONDS)
 
-    def wait_done(self, seconds: float) -> None:
+    def wait_done(self, seconds: float, codes: Sequence[int] = (0,)) -> None:
         """Wait for the end of a process that has one thing to do.
 
-        Raises PartEnded if it fails, PartNotReady if it takes longer than `seconds`.
+        Raises PartEnded if it ends with none of the `codes`, PartNotReady if it takes longer than
+        `seconds`.
         """
         try:
             code = self._process.wait(seconds)
@@ -103,7 +104,7 @@ class RunningPart:
             self.stop()
             raise PartNotReady(self.part.name, seconds, "not done", str(self.log)) from error
         forget(self._folder, self.part.name)
-        if code != 0:
+        if code not in codes:
             self.check()
 
     def stop(self) -> None:

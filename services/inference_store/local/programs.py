@@ -7,6 +7,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from .folder import LocalFolder
 from .model_server import ModelServer
@@ -23,6 +24,7 @@ BUCKET = "inferences"
 TOPIC = "inference-events"
 PARTITIONS = 3
 _MIGRATE_SECONDS = 300.0
+_REBUILD_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,9 @@ class ServicePorts:
     """Each service's port of health and metrics."""
 
 
-def settings(servers: Servers, model_server: ModelServer, ports: ServicePorts) -> dict[str, str]:
+def settings(
+    servers: Servers, model_server: ModelServer, ports: ServicePorts, folder: LocalFolder
+) -> dict[str, str]:
     """Return the services' settings for these servers, name (without prefix) to value."""
     return {
         "POSTGRES_DSN": servers.postgres.dsn,
@@ -53,8 +57,9 @@ def settings(servers: Servers, model_server: ModelServer, ports: ServicePorts) -
         "PROXY_HOST": HOST,
         "PROXY_PORT": str(ports.proxy),
         "PROXY_GRPC_PORT": str(ports.proxy_grpc),
-        # Its captures wait in memory: at the lowest priority a busy machine would lose some.
         "PROXY_CAPTURE_PRIORITY": "normal",
+        "PROXY_SPOOL": "all",
+        "PROXY_SPOOL_DIRECTORY": str(folder.spool),
         # Less than a part has until it is killed.
         "PROXY_GRACE_SECONDS": "10",
         "PROXY_UPSTREAM": model_server.rest,
@@ -75,6 +80,13 @@ def migrate(folder: LocalFolder, chosen: Mapping[str, str]) -> None:
     RunningPart(_part(MIGRATE, folder, chosen), folder).wait_done(_MIGRATE_SECONDS)
 
 
+def rebuild(folder: LocalFolder, chosen: Mapping[str, str]) -> None:
+    """Index what the bucket has and the index lacks. Raises LocalStackError."""
+    part = _part("reconcile", folder, chosen, "--repair", "rebuild")
+    # 1: it found a difference, which is what it is for.
+    RunningPart(part, folder).wait_done(_REBUILD_SECONDS, codes=(0, 1))
+
+
 def start(name: str, folder: LocalFolder, chosen: Mapping[str, str]) -> RunningPart:
     """Start a service; it is not ready yet. Must be called by the main thread."""
     return RunningPart(_part(name, folder, chosen), folder)
@@ -85,10 +97,26 @@ def wait_ready(running: RunningPart, admin_port: int) -> None:
     running.wait_ready(lambda: _problem(admin_port), READY_SECONDS)
 
 
-def _part(name: str, folder: LocalFolder, chosen: Mapping[str, str]) -> Part:
+def count_awaited(api: str, since: datetime) -> int | None:
+    """Return how many captures of the producers that started since then are not in the index yet,
+    and how many events of others; None if no producer has ended. Raises OSError."""
+    with urllib.request.urlopen(f"{api}/v1/accounting", timeout=5) as answer:
+        books = json.load(answer)
+    counts = []
+    for producer in books["producers"]:
+        first = next(iter(producer["reports"]), None)
+        if first and first["final"] and datetime.fromisoformat(first["booted_at"]) >= since:
+            # what is in the spool waits for the next start
+            waiting = max(0, producer["holes"]["waiting"] - first["spooled"])
+            counts.append(waiting + producer["holes"]["unexplained"])
+    unread = sum(partition["waiting"] or 0 for partition in books["partitions"])
+    return sum(counts) + unread if counts else None
+
+
+def _part(name: str, folder: LocalFolder, chosen: Mapping[str, str], *arguments: str) -> Part:
     return Part(
         name=name,
-        command=(sys.executable, "-m", "inference_store.cli.main", name),
+        command=(sys.executable, "-m", "inference_store.cli.main", name, *arguments),
         environment=environment(chosen),
         # Not the caller's folder: a `.env` there is meant for another store.
         current_folder=folder.run,

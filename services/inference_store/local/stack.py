@@ -1,11 +1,21 @@
-"""Everything together: the three servers, the tables, a model server, and the services."""
+"""Everything together: the three servers, the tables, a model server, and the services.
 
+The broker keeps everything in memory. So a stack stops the proxy first and waits until the index
+has what it captured; after a stop without that, the next start indexes what the bucket has.
+"""
+
+import signal
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from types import MappingProxyType
 
+from inference_store.inference.plural import counted
+
 from . import model_server, postgres, programs, s3
+from .errors import LocalStackError
 from .folder import LocalFolder
 from .model_server import ModelServer
 from .part import RunningPart
@@ -13,6 +23,9 @@ from .port_choice import API, PROXY, ChosenPorts, choose_ports
 from .ports import HOST
 from .servers import Servers, end_what_is_left, running_servers
 
+_POLL_SECONDS = 0.2
+_STUCK_SECONDS = 60.0
+"""So long an ingester may take for the next event before the wait for it ends."""
 _PROXY_GRPC = "proxy-grpc"
 _MODELS_GRPC = f"{model_server.NAME}-grpc"
 
@@ -51,10 +64,11 @@ class Stack:
         inner = (servers.postgres.running, servers.s3.running, servers.kafka.running)
         return (*inner, self.model_server.running, *self.services.values())
 
-    def check(self) -> None:
-        """Raise PartEnded if one of the processes has ended."""
+    def check(self, *, without: str = "") -> None:
+        """Raise PartEnded if one of the processes has ended, except the one `without`."""
         for part in self.parts:
-            part.check()
+            if part.part.name != without:
+                part.check()
 
 
 @contextmanager
@@ -63,10 +77,15 @@ def running_stack(
 ) -> Iterator[Stack]:
     """Run the whole store as long as the block runs, and stop it in reverse order.
 
-    `requested_ports`: by part, those that must be used; `say` receives sentences about the others.
-    Must be called by the main thread, with the folder made and locked. Raises LocalStackError.
+    `requested_ports`: by part, those that must be used; `say` receives sentences about the others,
+    and about what is indexed at the start and the end. Must be called by the main thread, with the
+    folder made and locked. Raises LocalStackError.
     """
     end_what_is_left(folder, (*reversed(programs.SERVICES), programs.MIGRATE, model_server.NAME))
+    # A kill after this and before the first capture costs one look through the bucket.
+    is_complete = folder.drained.exists() or not any(folder.s3.glob("*/*"))
+    folder.drained.unlink(missing_ok=True)
+    started_at = datetime.now(UTC)
     with ExitStack() as stack:
         chosen_ports = choose_ports(folder.ports, _PARTS, requested_ports)
         for sentence in chosen_ports.sentences:
@@ -86,10 +105,13 @@ def running_stack(
                 partitions=programs.PARTITIONS,
             )
         )
-        chosen = programs.settings(servers, models, ports)
+        chosen = programs.settings(servers, models, ports, folder)
         chosen["CERTIFICATE_KEY_FILE"] = str(folder.certificate_key())
         folder.write_settings({programs.PREFIX + name: value for name, value in chosen.items()})
         programs.migrate(folder, chosen)
+        if not is_complete:
+            say("The last stack was killed: indexing what only the bucket has.")
+            programs.rebuild(folder, chosen)
         services = {}
         for name in programs.SERVICES:  # all started before any is waited for
             services[name] = programs.start(name, folder, chosen)
@@ -97,7 +119,44 @@ def running_stack(
         models.wait_ready()
         for name, running in services.items():
             programs.wait_ready(running, ports.admin[name])
-        yield _build_stack(servers, models, services, ports)
+        built = _build_stack(servers, models, services, ports)
+        try:
+            yield built
+        finally:
+            services[PROXY].stop()
+            if _drain(built, started_at, say):
+                folder.drained.touch()
+
+
+def _drain(stack: Stack, started_at: datetime, say: Callable[[str], None]) -> bool:
+    """Wait until the index has all that the proxy captured, and return whether it has.
+
+    A second Ctrl-C gives up.
+    """
+    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)
+    awaited, deadline = None, time.monotonic() + _STUCK_SECONDS
+    try:
+        while (now_awaited := programs.count_awaited(stack.api, started_at)) != 0:
+            stack.check(without=PROXY)
+            if now_awaited != awaited:
+                awaited, deadline = now_awaited, time.monotonic() + _STUCK_SECONDS
+                say(f"Indexing what was captured: {_describe(awaited)} to go; Ctrl-C gives up.")
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_POLL_SECONDS)
+        else:
+            return True
+    except (KeyboardInterrupt, LocalStackError, OSError) as error:
+        if isinstance(error, LocalStackError):
+            say(str(error))
+    finally:
+        signal.signal(signal.SIGINT, ignored)
+    say(f"Gave up with {_describe(awaited)} to go: the next start indexes them from the bucket.")
+    return False
+
+
+def _describe(awaited: int | None) -> str:
+    return "an unknown number" if awaited is None else counted(awaited, "capture")
 
 
 def _select_ports(chosen: ChosenPorts) -> programs.ServicePorts:

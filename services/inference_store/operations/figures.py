@@ -74,15 +74,17 @@ async def read_accounting(connection: AsyncConnection) -> AccountingFigures:
 
 @dataclass(frozen=True, slots=True)
 class ProducerFigures:
-    """The number of producers in each state, and of those whose reports do not close."""
+    """The number of producers in each state, and of those whose accounts do not close."""
 
     states: Mapping[str, int]
     open: int
 
 
 async def read_producers(connection: AsyncConnection) -> ProducerFigures:
-    """Read what was reported, without sequences: one row for each reporter."""
-    return ProducerFigures(*await accounting.count_producer_states(connection))
+    """Read the states, and the accounts of those that miss most: this adds up their sequences."""
+    states = await accounting.count_producer_states(connection)
+    accounts = await accounting.list_producers(connection)
+    return ProducerFigures(states, sum(not account.closes for account in accounts))
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ async def test_shows_producer_with_its_reports(api: Api) -> None:
     assert (producer["seen"], producer["sampled_out"]) == (9, 1)
     assert producer["dropped"] == {"no_budget": 2}
     assert (producer["queued"], producer["unsettled"]) == (0, 1)
-    assert (producer["published"], producer["events"], producer["closes"]) == (5, 10, True)
+    assert (producer["published"], producer["events"], producer["closes"]) == (5, 10, False)
     assert (producer["state"], producer["given"], producer["highest"]) == ("dead", 8, 7)
     assert (producer["arrived"], producer["missing"]) == (5, 2)
     assert producer["holes"] == {"dropped": 2, "waiting": 0, "unknown_tail": 1, "unexplained": 0}

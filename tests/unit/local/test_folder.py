@@ -8,8 +8,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -20,7 +18,7 @@ from inference_store.local.installing import Progress, install
 from inference_store.local.port_choice import DEFAULT_PORTS, PortTaken, choose_ports
 from inference_store.local.ports import HOST, free_from, free_ports, is_free
 from inference_store.local.postgres_home import reachable_by_all
-from inference_store.local.programs import ServicePorts, environment, settings
+from inference_store.local.programs import environment
 
 
 @pytest.fixture
@@ -74,17 +72,6 @@ def test_no_setting_of_the_caller_reaches_the_services(monkeypatch: pytest.Monke
     ours = {name: value for name, value in variables.items() if name.startswith("INFERENCE_STORE_")}
     assert ours == {"INFERENCE_STORE_S3_BUCKET": "inferences"}
     assert variables["PATH"] == os.environ["PATH"]
-
-
-def test_the_captures_of_a_busy_machine_find_a_processor() -> None:
-    servers: Any = SimpleNamespace(
-        postgres=SimpleNamespace(dsn="postgresql://a/b"),
-        kafka=SimpleNamespace(bootstrap_servers="127.0.0.1:1"),
-        s3=SimpleNamespace(endpoint="http://127.0.0.1:2", access_key="a", secret_key="b"),
-    )
-    model_server: Any = SimpleNamespace(rest="http://127.0.0.1:3", grpc="127.0.0.1:4")
-    ports = ServicePorts(api=5, proxy=6, proxy_grpc=7, admin={})
-    assert settings(servers, model_server, ports)["PROXY_CAPTURE_PRIORITY"] == "normal"
 
 
 PARTS = ("api", "proxy", "s3")

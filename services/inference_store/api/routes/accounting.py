@@ -39,7 +39,8 @@ async def get_accounting(connection: Reading) -> Answer:
     former = await accounting.find_former_producers(connection)
     return Answer(
         Accounting(
-            closes=all(account.closes for account in accounts),
+            closes=all(account.closes for account in accounts)
+            and all(producer.closes for producer in producers),
             partitions=[_show_account(account) for account in accounts],
             producers=[_show_producer(producer) for producer in producers],
             former_producers=None if former is None else FormerProducers.show(former),
@@ -59,6 +60,7 @@ def _show_account(account: accounting.Account) -> Account:
 def _show_producer(account: accounting.ProducerAccount) -> ProducerAccount:
     totals = account.totals
     counts = _bound_counts(asdict(totals)) | {"dropped": _bound_counts(totals.dropped)}
+    del counts["add_up"]
     reports = [Report.show(stored.report, heard_at=stored.heard_at) for stored in account.reports]
     return ProducerAccount.show(account, **counts, holes=account.gaps, reports=reports)
 

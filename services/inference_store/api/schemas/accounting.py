@@ -94,6 +94,7 @@ _DEAD: dict[str, Any] = _COUNTS | {
     "highest": 99,
     "arrived": 95,
     "missing": 4,
+    "closes": False,
     "holes": {"dropped": 3, "waiting": 0, "unknown_tail": 2, "unexplained": 0},
     "reports": [
         _COUNTS
@@ -134,7 +135,7 @@ class ProducerAccount(Shown):
     published: int
     events: int
     closes: bool
-    """Each of its reports accounts for every exchange that it saw."""
+    """Its reports add up and, unless it runs, explain all that did not arrive."""
     given: int
     """The highest sequence number known: reported, or arrived."""
     highest: int
@@ -154,7 +155,7 @@ class Accounting(Shown):
     """The books."""
 
     closes: bool
-    """Those of every partition close."""
+    """Those of every partition and of every listed producer close."""
     partitions: list[Account]
     producers: list[ProducerAccount]
     """At most 1,000: those of which most did not arrive."""

@@ -48,8 +48,8 @@ class ProducerTotals:
     published: int
     events: int
     highest_sequence: int
-    # whether every report closes by itself
-    closes: bool
+    # whether every report adds up by itself
+    add_up: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +111,20 @@ class ProducerAccount:
         return "running" if is_own and not first.silent and not later else "dead"
 
     @property
+    def closes(self) -> bool:
+        """Check that it accounts for all that it saw: its reports add up, and nothing is missing
+        that they do not explain, unless it runs and the rest may be on its way. What a dead one had
+        in hand nobody accounts for until its spool is found."""
+        totals, gaps, state = self.totals, self.gaps, self.state
+        open_counts = {
+            "running": 0,
+            "ended": gaps.unexplained,
+            "unreported": gaps.unexplained,
+            "dead": gaps.unexplained + gaps.unknown_tail + totals.queued + totals.unsettled,
+        }
+        return totals.add_up and not open_counts[state]
+
+    @property
     def gaps(self) -> SequenceGaps:
         """Why sequence numbers that were given did not arrive.
 
@@ -156,5 +170,5 @@ def sum_reports(reports: Sequence[ProducerReport]) -> ProducerTotals:
         published=sum(report.published for report in reports),
         events=sum(report.events for report in reports),
         highest_sequence=max((report.highest_sequence for report in reports), default=0),
-        closes=all(report.closes for report in reports),
+        add_up=all(report.closes for report in reports),
     )

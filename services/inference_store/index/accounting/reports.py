@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, func, literal_column, select, text
+from sqlalchemy import Row, func, select, text
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -121,8 +120,8 @@ def _build_report(row: Row[tuple[object, ...]]) -> StoredReport:
     return StoredReport(report, row.silent, row.heard_at)
 
 
-async def count_producer_states(connection: AsyncConnection) -> tuple[dict[str, int], int]:
-    """Return the number of producers in each state, and how many have a report that does not close.
+async def count_producer_states(connection: AsyncConnection) -> dict[str, int]:
+    """Return the number of producers in each state.
 
     The states are those of an account. The table is small: one row for each reporter.
     """
@@ -132,7 +131,6 @@ async def count_producer_states(connection: AsyncConnection) -> tuple[dict[str, 
         select(
             func.bool_or(own & columns.final).label("ended"),
             (func.bool_and(own & ~columns.final & ~columns.silent)).label("running"),
-            func.bool_or(_does_not_close()).label("open"),
         )
         .group_by(columns.producer)
         .subquery()
@@ -143,16 +141,7 @@ async def count_producer_states(connection: AsyncConnection) -> tuple[dict[str, 
             func.count().filter(running),
             func.count().filter(ended),
             func.count().filter(~running, ~ended),
-            func.count().filter(states.c.open),
         )
     )
-    running_now, ended_well, dead, opened = counts.one()
-    return {"running": running_now, "ended": ended_well, "dead": dead}, opened
-
-
-def _does_not_close() -> ColumnElement[bool]:
-    columns = producer_report.c
-    dropped: ColumnElement[Decimal] = literal_column(
-        "(SELECT coalesce(sum(value::numeric), 0) FROM jsonb_each_text(dropped))"
-    )
-    return columns.seen != columns.sampled_out + dropped + columns.queued + columns.published
+    running_now, ended_well, dead = counts.one()
+    return {"running": running_now, "ended": ended_well, "dead": dead}

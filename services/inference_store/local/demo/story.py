@@ -130,8 +130,9 @@ Written     {folder.path}: logs/, s3/, run/ (pid files, settings.env), passwords
 {_copied_binaries(servers.postgres.binaries)}\
             Delete these folders and nothing is left.
 Mind        This Kafka is librdkafka's test broker: it keeps everything in memory, and is empty
-            and on another port after each start. The store sees a recreated topic (a new epoch in
-            its books); what it has indexed stays. For trying out, not for production.
+            and on another port after each start. So Ctrl-C waits until everything is indexed, and
+            after a kill the next start indexes what the bucket has. For trying out, not for
+            production.
 """
 
 

@@ -50,17 +50,26 @@ async def check_accounting(subject: Subject) -> list[Finding]:
     """Check that the offset accounting closes, and that nothing waits for an operator."""
     async with subject.engine.connect() as connection:
         current = await figures.read_accounting(connection)
+        producers = await figures.read_producers(connection)
     total = sum(current.counts.values())
-    return list(_judge_accounting(current)) or [
+    return list(_judge_accounting(current, producers)) or [
         ok(f"{counted(total, 'offset')}, each in exactly one state")
     ]
 
 
-def _judge_accounting(current: figures.AccountingFigures) -> Iterator[Finding]:
+def _judge_accounting(
+    current: figures.AccountingFigures, producers: figures.ProducerFigures
+) -> Iterator[Finding]:
     if current.open_partitions:
         yield failed(
             f"the books of {counted(current.open_partitions, 'partition')} do not close",
             "This must never happen: report it as a defect, with GET /v1/accounting.",
+        )
+    if producers.open:
+        yield warning(
+            f"captures of {counted(producers.open, 'producer')} are missing",
+            "GET /v1/accounting says whose, and how many. While ingesters lag they may be in Kafka,"
+            " and a spool is emptied by the next proxy; the rest was lost.",
         )
     if lost := current.counts[Outcome.LOST]:
         yield warning(

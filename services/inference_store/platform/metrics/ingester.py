@@ -53,7 +53,7 @@ PRODUCERS = gauge(
     "books_producers", "Producers that reported, by state: `running`, `ended`, `dead`.", "state"
 )
 PRODUCERS_OPEN = gauge(
-    "books_open_producers", "Producers of whom a report does not close: must be 0."
+    "books_open_producers", "Producers whose accounts do not close: captures are missing."
 )
 DEAD_OPEN = gauge("dead_letters_open", "Dead letters that nobody has redriven or discarded.")
 PARKED = gauge("parked_events", "Events that wait for an object.")

@@ -92,7 +92,7 @@ async def test_next_process_continues_a_killed_drain(engine: AsyncEngine, tmp_pa
     reports += second.publish(18)
     assert reports[-1].final
     totals = (await _account(engine, reports)).totals
-    assert totals.closes
+    assert totals.add_up
     assert (totals.seen, totals.published, totals.events) == (30, 30, 30)
     assert (totals.queued, totals.spooled, totals.unsettled, totals.dropped) == (0, 0, 0, {})
     second.spools.close()

@@ -138,7 +138,7 @@ async def test_figures_agree_with_the_accounts(engine: AsyncEngine) -> None:
         state: counted.count(state) for state in producer_figures.states
     }
     assert producer_figures.states == {"running": 1, "ended": 1, "dead": 2}
-    assert producer_figures.open == sum(not account.totals.closes for account in accounts) == 1
+    assert producer_figures.open == sum(not account.closes for account in accounts) == 1
 
 
 async def test_folds_producers_heard_long_ago(engine: AsyncEngine) -> None:

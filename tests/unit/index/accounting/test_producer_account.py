@@ -87,7 +87,10 @@ def test_every_hole_has_its_reason(subtests: pytest.Subtests) -> None:
             result = make_account(make_report(**report), **arrivals)
             assert (result.state, result.gaps) == (state, SequenceGaps(*gaps))
             top = max(report["highest_sequence"], arrivals["highest"])
-            assert (result.given, result.totals.closes) == (top, True)
+            assert (result.given, result.totals.add_up) == (top, True)
+            _, waiting, unknown_tail, unexplained = gaps
+            is_open = unexplained or (state == "dead" and (waiting or unknown_tail))
+            assert result.closes == (state == "running" or not is_open)
             assert result.missing == arrivals["highest"] - arrivals["arrived"]
 
 
@@ -102,6 +105,7 @@ def test_a_spool_that_was_found_settles_what_was_queued() -> None:
     assert result.state == "dead"  # its spool was found, however short its silence is
     assert (result.totals.seen, result.totals.queued, result.totals.unsettled) == (20, 0, 2)
     assert (result.totals.published, result.totals.dropped) == (12, {"torn": 1})
+    assert not result.closes, "two were in memory alone"
     assert result.gaps == SequenceGaps(dropped=1, waiting=0, unknown_tail=2, unexplained=0)
 
 
@@ -124,7 +128,17 @@ def test_a_producer_without_a_report_of_its_own() -> None:
 def test_reports_books_that_do_not_close() -> None:
     for field in ("seen", "sampled_out", "queued", "published"):
         account = make_account(make_report("p", **{field: 1}), arrived=0, highest=0)
-        assert not account.totals.closes, field
+        assert not account.totals.add_up, field
+        assert not account.closes, field
+
+
+def test_what_a_dead_producer_had_in_hand_is_open_until_its_spool_is_found() -> None:
+    """No sequence number was given yet: nothing is missing, and 1,017 exchanges are gone."""
+    killed = make_report(seen=1058, queued=1017, spooled=1017, published=41, highest_sequence=41)
+    alone = make_account(killed, arrived=41, highest=41, silent=True)
+    assert (alone.state, alone.missing, alone.closes) == ("dead", 0, False)
+    heir = make_report("q", seen=1017, published=1017, highest_sequence=1058, final=True)
+    assert make_account(killed, heir, arrived=1058, highest=1058).closes
 
 
 @st.composite
@@ -171,6 +185,6 @@ def test_reports_that_close_also_close_in_sum(account: ProducerAccount) -> None:
             "queued": newest.queued, "published": newest.published,
         }))  # fmt: skip
     both = sum_reports(closing)
-    assert both.closes
+    assert both.add_up
     settled = both.sampled_out + sum(both.dropped.values()) + both.unsettled
     assert both.seen == settled + both.queued + both.published
