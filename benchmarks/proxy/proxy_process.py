@@ -52,7 +52,7 @@ class Proxy:
             **_upstream(upstream, folder / "proxy.yaml" if stripping else None),
             PROXY_PORT=str(self.ports.rest),
             PROXY_GRPC_PORT=str(self.ports.grpc),
-            **{"PROXY_CAPTURE_PRIORITY": "idle", **settings},
+            **settings,
         )  # fmt: skip
         self.service = start("proxy", environment, folder)
         for port in self.ports:

@@ -41,8 +41,6 @@ def service_environment(
         "QUERY_TIMEOUT_SECONDS": "300",
         "QUERY_WAIT_SECONDS": "120",
         "PAGE_SECONDS": "300",
-        # beside other tests there may be no CPU left at the lowest priority
-        "PROXY_CAPTURE_PRIORITY": "normal",
         **changes,
     }
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}

@@ -57,7 +57,6 @@ def settings(
         "PROXY_HOST": HOST,
         "PROXY_PORT": str(ports.proxy),
         "PROXY_GRPC_PORT": str(ports.proxy_grpc),
-        "PROXY_CAPTURE_PRIORITY": "normal",
         "PROXY_SPOOL": "all",
         "PROXY_SPOOL_DIRECTORY": str(folder.spool),
         # Less than a part has until it is killed.

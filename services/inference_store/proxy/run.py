@@ -47,6 +47,7 @@ async def serve(settings: ProxySettings) -> None:
     ports = _Ports(connections, limit_calls(settings))
     checks = {
         "ports": ports.why_closed,
+        "capture start": captures.find_start_error,
         "connections": connections.why_full,
         "gRPC calls": ports.calls.why_full,
     }
@@ -123,6 +124,7 @@ async def _serve(
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         ended = time.monotonic()
         rest.should_exit = True
+        captures.speed_up()
         await asyncio.gather(serving, grpc.stop(grace))
         stopping.cancel()
         return ended

@@ -43,7 +43,6 @@ VALUES = {
     "settings": {
         "PROXY_REPORT_SECONDS": 2,
         # on this node there may be no CPU left at the lowest priority
-        "PROXY_CAPTURE_PRIORITY": "normal",
         # on this node a query is slow, and still has to complete
         "QUERY_TIMEOUT_SECONDS": 60,
         "QUERY_WAIT_SECONDS": 60,

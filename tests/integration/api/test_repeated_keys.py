@@ -32,8 +32,8 @@ async def test_each_value_is_found_counted_and_shown(api: Api) -> None:
         ("NOT (person_id = 'p-1044')", {"one"}),
         ("n BETWEEN 4 AND 6", {"one"}),
         ("n > 0", {"both", "one"}),
-        ('"person_id.of" = \'flat\'', {"alike"}),
-        ('"person_id.of" = \'path\'', {"alike"}),
+        ("\"person_id.of\" = 'flat'", {"alike"}),
+        ("\"person_id.of\" = 'path'", {"alike"}),
         ("sent(person_id)", {"both", "one", "alike"}),
     ]
     for filter_text, expected in found:
@@ -43,9 +43,9 @@ async def test_each_value_is_found_counted_and_shown(api: Api) -> None:
         assert count["count"] == len(expected), filter_text
     for sort, expected_order in (("n", ["both", "one"]), ("-n", ["both", "one"])):
         assert (await api.find_ids(sort=sort, filter="n > 0")) == expected_order
-    [item] = (await api.ask(f"{_M}/inferences/query", {"filter": "n = 9", "include": ["metadata"]}))[
-        "items"
-    ]
+    [item] = (
+        await api.ask(f"{_M}/inferences/query", {"filter": "n = 9", "include": ["metadata"]})
+    )["items"]
     values = [(entry["key"], entry["value"]) for entry in item["metadata"]]
     assert values == [("person_id", "p-1044"), ("n", "1"), ("person_id", "p-2000"), ("n", "9")]
     shown = await api.read(f"{_M}/inferences/both", metadata_as="object")

@@ -29,8 +29,6 @@ class CaptureSettings(RedactionSettings):
     """Most bytes of captures held in memory; without room a call passes through uncaptured."""
     proxy_body_bytes: Count = 16 * 1024 * 1024
     """Most bytes of one exchange's bodies that are kept; over it, it is recorded without them."""
-    proxy_capture_priority: Literal["idle", "low", "normal"] = "idle"
-    """CPU for capturing: `idle`: what nobody else wants; `low`: a little; `normal`: its share."""
     proxy_stream_chunks: Count = 10_000
     """Most parts of one exchange's bodies that are kept; further ones are left out."""
     proxy_inline_bytes: Annotated[int, Field(ge=0)] = 16 * 1024

@@ -34,7 +34,7 @@ from .counts import Counts
 from .folder_locks import make_folder
 from .frames import Buffers, Writer
 from .handshake import Handshake
-from .process import CaptureProcess, Start, StartedProcess, make_start
+from .process import CaptureProcess, Start, StartedProcess, start_process
 from .reservation import Reservation, reservation_size
 from .shared_counters import CounterId, SharedCounters
 from .uuid7 import uuid7
@@ -42,6 +42,8 @@ from .work import Work
 
 # A capture process writes its status as soon as it has begun.
 _SILENT_SECONDS: Final = 10.0
+# Longest wait for Kafka to take a report in the place of the capture process.
+_REPORT_SECONDS: Final = 5.0
 
 
 class Captures:
@@ -53,7 +55,7 @@ class Captures:
     def __init__(self, settings: ProxySettings, *, start: Start | None = None) -> None:
         """`start`: starts the capture process; by default a separate process."""
         self._settings = settings
-        self._start = start or make_start(settings.proxy_capture_priority)
+        self._start = start or start_process
         self.producer = str(uuid7())
         self._counters = SharedCounters.new()
         now = datetime.now(UTC)
@@ -65,7 +67,7 @@ class Captures:
         self._writer = Writer()
         self._lock = -1
         self._process = CaptureProcess(self._start_process, self._first_frames, self._has_ended)
-        self._stopping = False
+        self._stopping = self._has_begun = False
         self._unpublished: int | None = None
         self._last_status: Mapping[str, Any] = {}
         self.metrics = MultiprocessMetrics("proxy", lambda: self._read_status().get("metrics", ()))
@@ -131,12 +133,42 @@ class Captures:
             self._counters.values[CounterId.DEADLINE] = time.monotonic_ns() + int(
                 grace_seconds * 1e9
             )
-            await self._process.end(asyncio.get_running_loop().time() + grace_seconds)
+            end = asyncio.get_running_loop().time() + grace_seconds
+            if not await self._process.end(end):
+                await self._report_in_its_place()
             self._unpublished = self._counts.queued + self._counts.dropped.get("left", 0)
             if self._lock >= 0:
                 os.close(self._lock)
             self._counters.close()
         return self._unpublished
+
+    def speed_up(self) -> None:
+        """Capture at the priority of this process from now on: no calls come any more."""
+        self._process.speed_up()
+
+    async def find_start_error(self) -> str | None:
+        """Return why nothing is captured yet; None once a capture process has begun."""
+        self._has_begun = self._has_begun or bool(self._counters.values[CounterId.WRITING_STATUS])
+        if self._has_begun:
+            return None
+        return self._process.find_failure or "the capture process is starting"
+
+    async def _report_in_its_place(self) -> None:
+        """Count what a capture process held that was killed or never began, and send the final
+        report: what is in the spool waits for the next proxy, the rest is lost."""
+        # Imported here, because a capture process nearly always ends by itself.
+        from .publisher import Publisher  # noqa: PLC0415
+        from .reporting import Reporting  # noqa: PLC0415
+        from .spools import Spools  # noqa: PLC0415
+
+        topic = Publisher(self._settings)
+        spools = Spools(self._settings, self._counts, self._lock if self._lock >= 0 else None)
+        await asyncio.to_thread(spools.open)
+        self._counts.give_up(spools.own_waiting)
+        reporting = Reporting(topic, self._counts, spools)
+        await reporting.send_final_reports(_REPORT_SECONDS)
+        reporting.cancel()
+        await topic.close()
 
     def _take_over(self, work: Work, reserved: int) -> None:
         if self._stopping:

@@ -39,6 +39,8 @@ _log = structlog.get_logger()
 class StartedProcess(Protocol):
     """A process: `subprocess.Popen`."""
 
+    @property
+    def pid(self) -> int: ...
     def wait(self) -> int: ...
     def kill(self) -> None: ...
 
@@ -48,43 +50,30 @@ Start: TypeAlias = Callable[[socket.socket, int, int], StartedProcess]
 lock."""
 
 
-def make_start(priority: str) -> Start:
-    """Return a function that starts `python -m inference_store.proxy.capture`. The process gets its
-    settings through the socket, and runs with low priority from the start: importing takes CPU."""
-
-    def start(connection: socket.socket, counters: int, lock: int) -> StartedProcess:
-        files = [connection.fileno(), counters, lock]
-        environment = {
-            name: value for name, value in os.environ.items() if not name.startswith(PREFIX)
-        }
-        # glibc: otherwise each thread keeps memory of its own, which bodies of all sizes fragment
-        environment.setdefault("MALLOC_ARENA_MAX", "2")
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", __package__, *map(str, files)],
-            pass_fds=[file for file in files if file >= 0],
-            stdin=subprocess.DEVNULL,
-            env=environment,
-        )
-        lower_priority(process.pid, priority)
-        return process
-
-    return start
+def start_process(connection: socket.socket, counters: int, lock: int) -> StartedProcess:
+    """Start `python -m inference_store.proxy.capture`, which gets its settings through the
+    socket."""
+    files = [connection.fileno(), counters, lock]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    # glibc: otherwise each thread keeps memory of its own, which bodies of all sizes fragment
+    environment.setdefault("MALLOC_ARENA_MAX", "2")
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", __package__, *map(str, files)],
+        pass_fds=[file for file in files if file >= 0],
+        stdin=subprocess.DEVNULL,
+        env=environment,
+    )
 
 
-def lower_priority(pid: int, priority: str) -> None:
-    """Lower the priority of a process, as far as the system allows it."""
-    if priority == "idle":
-        try:
-            os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
-        except (AttributeError, OSError):  # macOS has none; a sandbox may refuse it
-            _be_nice(pid, 19)
-    elif priority == "low":
-        _be_nice(pid, 10)
-
-
-def _be_nice(pid: int, by: int) -> None:
-    with suppress(OSError):  # it has ended already
-        os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, pid) + by)
+def set_niceness(pid: int, niceness: int) -> None:
+    """Set the niceness of each thread of a process, as far as the system permits."""
+    try:
+        threads = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    except OSError:  # macOS has one for the whole process
+        threads = [pid]
+    for thread in threads:
+        with suppress(OSError):  # it has ended, or we may not
+            os.setpriority(os.PRIO_PROCESS, thread, niceness)
 
 
 class CaptureProcess(asyncio.Protocol):
@@ -128,9 +117,14 @@ class CaptureProcess(asyncio.Protocol):
         if self._flushing is None:
             self._flushing = self._loop.call_later(_FLUSH_SECONDS, self._flush)
 
-    async def end(self, deadline: float) -> None:
+    def speed_up(self) -> None:
+        """Give the process as much CPU as this one has, where the system permits it."""
+        if self._process is not None:
+            set_niceness(self._process.pid, os.getpriority(os.PRIO_PROCESS, 0))
+
+    async def end(self, deadline: float) -> bool:
         """Write all waiting frames, close the socket, and wait for the process to end, a little
-        longer than until `deadline` (of the loop's clock)."""
+        longer than until `deadline` (of the loop's clock). Return whether it ended well."""
         self._hurry.set()
         if self._transport is not None:
             self._write_last(self._transport)
@@ -145,6 +139,8 @@ class CaptureProcess(asyncio.Protocol):
                 if self._process is not None:
                     self._process.kill()
             await asyncio.gather(self._running, return_exceptions=True)
+            return bool(done) and self.find_failure is None
+        return True
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -197,6 +193,7 @@ class CaptureProcess(asyncio.Protocol):
             self._began = None
             ending += self._hurry.is_set()
             if ending and (why is None or ending > _MOST_ENDS):
+                self.find_failure = why
                 return
             self.find_failure = why or "the capture process has ended by itself"
             _log.error("no capture process", action="capture_ended", why=self.find_failure)

@@ -6,6 +6,7 @@ decodes. Everything that waits is within the one budget. The process ends when t
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +31,7 @@ from .frames import Reader, SentExchange
 from .handshake import Handshake
 from .prepare import Preparation
 from .prepared_capture import PreparedCapture
+from .process import set_niceness
 from .publisher import Publisher
 from .registrations import Registrations
 from .reporting import Reporting
@@ -40,6 +42,8 @@ from .spools import Spools
 # Exchanges being sent for each thread that writes blobs: the others wait for Kafka.
 _SENDERS_PER_THREAD: Final = 4
 _DRAINERS: Final = 4
+# How much nicer than the serving process: beside it on a busy processor it gets a tenth.
+_NICER: Final = 10
 _POLL_SECONDS: Final = 0.02
 _DISK_SECONDS: Final = 1.0
 _STATUS_SECONDS: Final = 0.5
@@ -117,6 +121,8 @@ class Recorder:
         work += [self._report(), self._write_status_regularly(), self._registrations.keep_current()]
         tasks = [asyncio.create_task(coroutine) for coroutine in work]
         _log.info("capturing", action="capture_started", producer=self._counts.producer)
+        # Not before, because a start takes a second of CPU.
+        set_niceness(os.getpid(), min(19, os.getpriority(os.PRIO_PROCESS, 0) + _NICER))
         reading = self._loop.run_in_executor(self._reading, self._arrivals.read)
         await self._loop.run_in_executor(self._decoding, self._decode)
         if not self._arrivals.is_late:

@@ -21,7 +21,8 @@ _PAUSE_SECONDS = 0.01
 
 async def main(most: float, waiting: int) -> None:
     """Hand over exchanges, one after the other."""
-    captures = Captures(ProxySettings())
+    settings = ProxySettings()
+    captures = Captures(settings)
     await captures.start()
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
@@ -32,7 +33,7 @@ async def main(most: float, waiting: int) -> None:
             number += 1
             hand_over(captures, number)
         await asyncio.sleep(_PAUSE_SECONDS)
-    queued = await captures.stop(120)
+    queued = await captures.stop(settings.proxy_grace_seconds)
     print(f"left {queued}", flush=True)
 
 

@@ -2,7 +2,11 @@
 
 import asyncio
 import math
-from collections.abc import Sequence
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -48,16 +52,33 @@ class CapturingProcess:
         self.process.wait(300)
         return below
 
+    async def _list_capture(self) -> list[int]:
+        return [pid for pid in self.process.pids() if pid != self.process.pid]
+
     async def kill_capture(self) -> int:
         """Kill (-9) only the capture process, once there is one; return its pid."""
-
-        async def ask() -> list[int]:
-            return [pid for pid in self.process.pids() if pid != self.process.pid]
-
-        (pid,) = await until(ask, lambda pids: len(pids) == 1)
+        (pid,) = await until(self._list_capture, lambda pids: len(pids) == 1)
         psutil.Process(pid).kill()
-        await until(ask, lambda pids: pid not in pids)
+        await until(self._list_capture, lambda pids: pid not in pids)
         return pid
+
+    async def freeze_capture(self) -> None:
+        """Stop (SIGSTOP) only the capture process, once there is one."""
+        (pid,) = await until(self._list_capture, lambda pids: len(pids) == 1)
+        psutil.Process(pid).suspend()
+
+
+@contextmanager
+def busy_processors() -> Iterator[None]:
+    """Keep every processor of the machine busy with two other processes."""
+    command = [sys.executable, "-c", "while True: pass"]
+    burning = [subprocess.Popen(command) for _ in range(2 * (os.cpu_count() or 1))]
+    try:
+        yield
+    finally:
+        for process in burning:
+            process.kill()
+            process.wait()
 
 
 class Capturing:

@@ -36,7 +36,6 @@ def make_proxy_settings(kafka: Kafka, s3: S3, bucket: str, **changes: Any) -> Pr
         "s3_bucket": bucket,
         "s3_timeout_seconds": 20,
         "proxy_upstream": "http://up",
-        "proxy_capture_priority": "normal",
         "proxy_report_seconds": 0.5,
         "proxy_retry_seconds": 0.1,
         **changes,

@@ -3,6 +3,7 @@ is counted, and the next process continues."""
 
 import asyncio
 from collections import Counter
+from functools import partial
 
 import psutil
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from inference_store.inference.producer_reports import ProducerReport
 from tests.polling import until
 
-from .process import Capturing
+from .process import Capturing, busy_processors
 from .servers import PublishedEvent
 
 NOBODY = "http://127.0.0.1:9"
@@ -114,17 +115,45 @@ async def test_killed_serving_process_has_its_exchanges_published(capturing: Cap
     assert report.dropped.get("process_ended", 0) <= 20, report
 
 
+async def find_queued(capturing: Capturing, producer: str) -> int:
+    reports = await capturing.read_reports(producer)
+    return max((report.queued for report in reports), default=0)
+
+
 async def test_killed_serving_process_while_a_server_is_away(capturing: Capturing) -> None:
     """Without a spool they are lost after the grace period, and the final report says so."""
     process = capturing.start(PROXY_SPOOL="off", PROXY_GRACE_SECONDS="1", S3_ENDPOINT=NOBODY)
     producer = await process.find_producer()
 
-    async def find_queued() -> int:
-        reports = await capturing.read_reports(producer)
-        return max((report.queued for report in reports), default=0)
-
-    await until(find_queued, lambda queued: queued > 100)
+    await until(partial(find_queued, capturing, producer), lambda queued: queued > 100)
     process.kill_serving()
     report = await capturing.wait_for_final_report(producer)
     check_events([], report)
     assert report.dropped["left"] > 50
+
+
+async def test_what_a_stuck_capture_process_held_is_reported(capturing: Capturing) -> None:
+    """The serving process counts it as lost, or as left in the spool."""
+    for spool, lost in (("off", 1.0), ("all", 0.0)):
+        process = capturing.start(
+            most=200, PROXY_SPOOL=spool, PROXY_GRACE_SECONDS="1", S3_ENDPOINT=NOBODY
+        )
+        producer = await process.find_producer()
+        await until(partial(find_queued, capturing, producer), lambda queued: queued == 200)
+        if spool == "all":
+            await until(partial(capturing.find_spooled, producer), lambda files: len(files) == 200)
+        await process.freeze_capture()
+        process.stop()
+        report = await capturing.wait_for_final_report(producer)
+        assert (report.seen, report.queued) == (200, 200 * (1 - lost)), spool
+        assert report.dropped.get("left", 0) == 200 * lost, spool
+
+
+async def test_a_host_without_spare_cpu_loses_nothing_at_the_end(capturing: Capturing) -> None:
+    with busy_processors():
+        process = capturing.start(most=200, PROXY_SPOOL="off")
+        producer = await process.find_producer()
+        process.stop()
+    report = await capturing.wait_for_final_report(producer)
+    assert (report.queued, dict(report.dropped)) == (0, {})
+    assert len(await capturing.read_events(producer)) == report.published == report.seen

@@ -185,13 +185,14 @@ def test_a_body_over_the_cap_is_recorded_without_its_bytes() -> None:
 
 
 def test_a_model_is_its_own_name_and_an_odd_one_is_made_storable() -> None:
-    for model, expected in (("m", "m"), ("", "unknown"), ("a\0b", "a\ufffdb"), ("\ud800", "?")):
+    odd = {"m": "m", "": "unknown", "..": "unknown", "a\0b": "a\ufffdb", "\ud800": "?"}
+    for model, expected in odd.items():
         (event,) = prepare(exchange(), model=model).events
         assert event.model_id == expected
 
 
 def test_the_keys_of_an_oddly_named_model_can_be_read() -> None:
-    for model in ("..", ".", "ü" * 256, "a/b c%2f" * 30):
+    for model in ("...", "ü" * 256, "a/b c%2f" * 30):
         (event,) = prepare(exchange(), model=model).events
         assert event.model_id == model[:256]
         assert event.data is not None

@@ -1,52 +1,24 @@
-"""The capture process starts, and gives way to the serving one."""
+"""The capture process starts, again if it has to, and its failures are shown."""
 
 import asyncio
-import os
 import socket
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
 
 import pytest
 
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.captures import Captures
-from inference_store.proxy.capture.process import CaptureProcess, lower_priority
+from inference_store.proxy.capture.process import CaptureProcess
 from inference_store.proxy.capture.shared_counters import CounterId
 from tests.polling import until
 from tests.settings import make_settings
 
 
-@pytest.fixture
-def asleep() -> Iterator[int]:
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    yield process.pid
-    process.communicate()
-
-
-@pytest.mark.parametrize(("priority", "nicer"), [("normal", 0), ("low", 10)])
-def test_it_is_nicer_than_we_are(priority: str, nicer: int, asleep: int) -> None:
-    lower_priority(asleep, priority)
-    ours = os.getpriority(os.PRIO_PROCESS, 0)
-    assert os.getpriority(os.PRIO_PROCESS, asleep) == min(19, ours + nicer)
-
-
-@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="this system has no idle priority")
-def test_uses_idle_processor_time_only(asleep: int) -> None:
-    lower_priority(asleep, "idle")
-    assert os.sched_getscheduler(asleep) == os.SCHED_IDLE
-
-
-def test_lowering_the_priority_of_an_ended_process_does_nothing() -> None:
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    for priority in ("idle", "low"):
-        lower_priority(process.pid, priority)
-
-
 class Silent:
     """A process that reads until the socket ends, and says nothing."""
+
+    pid = 2**22 + 1
+    """Above any pid."""
 
     def __init__(self, connection: socket.socket, counters: int = -1, lock: int = -1) -> None:
         del counters, lock
@@ -131,6 +103,7 @@ async def test_reports_a_process_that_never_begins_as_away() -> None:
         return captures._process.age
 
     await until(age, lambda seconds: seconds > 0)
+    assert await captures.find_start_error() == "the capture process is starting"
     find_failure = captures.waits["capture"]
     assert await find_failure() is None
     assert captures._process._began is not None
@@ -138,5 +111,8 @@ async def test_reports_a_process_that_never_begins_as_away() -> None:
     assert "does not begin" in str(await find_failure())
     captures._counters.values[CounterId.WRITING_STATUS] = 2  # as when it has said something
     assert await find_failure() is None
+    assert await captures.find_start_error() is None
+    captures._counters.values[CounterId.WRITING_STATUS] = 0  # another one begins: we stay ready
+    assert await captures.find_start_error() is None
     await captures.stop(300)
     assert len(started) == 1
