@@ -56,6 +56,13 @@ def test_a_change_adds_a_group_whole_and_smoke_tests_always_run() -> None:
     assert quiet.runs("", "tests/integration/test_any.py", "tests/integration/test_any.py::test_x")
 
 
+def test_what_is_begun_late_runs_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    landing = Landing("", ("console/src/a.ts",))
+    assert landing.is_whole("console")
+    monkeypatch.setenv("CI_IN_PART", "1")
+    assert not landing.is_whole("console")
+
+
 @pytest.mark.parametrize(
     ("path", "marks", "group"),
     [
