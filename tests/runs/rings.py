@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 ROTATION = 10
 RINGS = ("test", "landing", "nightly")
 _SERVICES = "services/inference_store"
-_HOURS = 4
+_HOURS = 3
 """A change is made of the commits of this many hours, unless CI_BASE names the commit before it."""
 
 
