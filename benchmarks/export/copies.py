@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from tests.integration.exported_blobs import JPEG, put_blobs
+from tests.integration.retention.part_reading import JPEG, put_blobs
 from tests.integration.stored_inferences import NewInference, at, store
 from tests.servers.fixtures import migrate
 from tests.servers.minio import MinioServer

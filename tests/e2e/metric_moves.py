@@ -107,10 +107,10 @@ MOVES: dict[str, Callable[[Samples], bool]] = {
     "retention_leading": is_above_zero,
     "retention_pruned_total": require_labels("audit"),
     "retention_overdue_seconds": is_above_zero,
-    # Nothing is held here: tests/integration/retention/test_figures.py holds something.
+    # Nothing is held here: tests/integration/retention/test_scheduled_runs.py holds something.
     "retention_holds": lambda samples: samples != {},
     "retention_held": lambda samples: samples != {},
-    # Zero within a second: tests/integration/retention/test_linking.py holds the chain up.
+    # Zero within a second: tests/integration/retention/test_scheduled_runs.py holds the chain up.
     "retention_audit_unlinked_seconds": lambda samples: samples != {},
     # No erasure ends here: those of tests/integration/retention/test_certificates.py do.
     "retention_certificates_total": lambda samples: samples != {},

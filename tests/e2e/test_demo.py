@@ -1,6 +1,9 @@
-"""`inference-store demo` as a newcomer runs it: servers from wheels, processes, real input."""
+"""`inference-store demo` as a newcomer runs it, and the tutorials beside it."""
 
+import ast
 import base64
+import doctest
+import io
 import json
 import os
 import re
@@ -17,17 +20,57 @@ import psutil
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
+from inference_store_client import Store, predicted, prediction
 from tests.console.chromium import CHROMIUM, OPTIONS
 from tests.demo_process import Demo, demo, remove_database, wait_for
-from tests.e2e import notebook, tutorial
-from tests.e2e.dataframe import follow_dataframe
-from tests.readers.environment import find_readers
+from tests.e2e import tutorial
+from tests.readers.environment import find_readers, read
 from tests.servers.missing import demand
 from tests.servers.network_cut import CUT, list_interfaces, write_entering
 
+PAGE = Path(__file__).parents[2] / "docs" / "tutorial" / "dataframe.md"
+_API = "http://127.0.0.1:8080"
+
+
+def follow_dataframe(api: str) -> None:
+    """Run each example beside a demo. Raise AssertionError if one prints something else."""
+    text = PAGE.read_text().replace(_API, api).replace("\n```", "\n\n")
+    text += "\n>>> store.close()\n"
+    test = doctest.DocTestParser().get_doctest(text, {}, PAGE.name, str(PAGE), 0)
+    assert len(test.examples) > 10
+    printed = io.StringIO()
+    failed, _ = doctest.DocTestRunner().run(test, out=printed.write)
+    assert not failed, printed.getvalue()
+
+
+NOTEBOOK = Path(__file__).parents[2] / "examples" / "hard_examples.ipynb"
+
+
+def run_notebook(api: str, folder: Path) -> None:
+    """Run each cell in a folder. Raise AssertionError if one fails or shows something else."""
+    (folder / "hard-faces").mkdir(parents=True)  # of an earlier run
+    shown = read("run_notebook.py", str(NOTEBOOK), api, home=folder, folder=folder)
+    with Store(api) as store:
+        unsure = store.model("face-detector").inferences(
+            prediction(predicted.score < 0.4, label="face")
+        )
+        uids = {str(inference.uid) for inference in unsure.stream()}
+    assert int(shown["unsure"]) == len(uids) > 10
+    assert int(shown["hallway"]) > 0
+    assert len(ast.literal_eval(shown["scores"])) == 3
+    counts = ast.literal_eval(shown["photographs"]).values()
+    assert sum(int(count.split(" of ")[0]) for count in counts) == len(uids)
+    assert shown["look"].count("<image ") == 12
+    assert shown["look"].count("<rect ") >= 12
+    assert f"hard-faces: {len(uids)} pictures of {len(uids)} inferences" in shown["export"]
+    coco = json.loads((folder / "hard-faces" / "annotations.json").read_text())
+    assert {image["uid"] for image in coco["images"]} == uids
+    assert [category["name"] for category in coco["categories"]] == ["face"]
+    assert min(annotation["score"] for annotation in coco["annotations"]) < 0.4
+
+
 pytest.importorskip("cv2", reason="the demo's packages are not installed")
 
-pytestmark = pytest.mark.timeout(2400)
 
 INFERENCES = {"face-detector": 240, "people-detector": 240, "digit-classifier": 300}
 FIRST_START_SECONDS = 600.0
@@ -129,6 +172,7 @@ def assert_the_doctor_finds_nothing(printed: str, folder: Path) -> None:
     assert "ok      topic: 3 partitions" in done.stdout
 
 
+@pytest.mark.timeout(2400)
 def test_the_demo_feeds_once_answers_and_leaves_no_process(folder: Path) -> None:
     with demo(folder) as first:
         first.wait_serving(FIRST_START_SECONDS)
@@ -150,7 +194,7 @@ def test_the_demo_feeds_once_answers_and_leaves_no_process(folder: Path) -> None
         assert not first.node.exists()
         follow_dataframe(first.api)
         if demand("readers", find_readers):
-            notebook.run(first.api, folder / "notebook")
+            run_notebook(first.api, folder / "notebook")
         tutorial.follow(first.api, first.proxy, folder)
         send_own_picture(printed, folder)
         assert_the_doctor_finds_nothing(printed, folder)
@@ -208,6 +252,7 @@ def look_at_console(running: Demo, folder: Path) -> None:
         chromium.close()
 
 
+@pytest.mark.timeout(2400)
 @pytest.mark.network_cut
 def test_without_a_network_the_console_is_served_all_the_same(folder: Path) -> None:
     with demo(folder, CUT) as running:

@@ -23,7 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.inference.producer_reports import ProducerReport, encode
 from inference_store.platform.metrics import METRICS, SERVICES, Entry
-from tests.e2e.capture.detector import detector
+from tests.e2e.capture.test_line import detector
 from tests.e2e.metric_moves import MOVES, Samples
 from tests.integration.proxy.rest_server import upstream
 from tests.polling import until

@@ -69,7 +69,7 @@ GROUPS = {
         paths=("tests/e2e/model_servers", "tests/e2e/capture"),
         smoke=(
             "tests/e2e/capture/test_line.py::test_calls_become_answers_and_the_books_close",
-            "tests/e2e/model_servers/test_rest.py::test_mlserver[socket]",
+            "tests/e2e/model_servers/test_rest.py::test_mlserver",
             "tests/e2e/model_servers/test_grpc.py::test_mlserver",
         ),
         whole_after=(f"{_SERVICES}/proxy/",),
@@ -159,8 +159,6 @@ DEAREST = (
     f"{_PARTS}/retention/test_certificates.py",
     f"{_PARTS}/retention/test_holds.py",
     f"{_PARTS}/retention/test_locked_objects.py",
-    f"{_PARTS}/retention/test_unreadable.py",
-    f"{_PARTS}/retention/test_waivers.py",
     f"{_PARTS}/retention/test_webhooks.py",
     f"{_PARTS}/warm",
 )

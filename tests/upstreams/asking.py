@@ -1,16 +1,11 @@
-"""Requests sent as they are to stand on the wire, and answers as they came: in three ways."""
+"""Requests sent as they are to stand on the wire, and answers as they came."""
 
 import asyncio
 import shutil
-import subprocess
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from io import BytesIO
 from pathlib import Path
-
-import aiohttp
-from yarl import URL
 
 from tests.servers.versions import MissingServer
 
@@ -21,7 +16,7 @@ _SECONDS = 60.0
 class Asked:
     """A request, as it is to stand on the wire; Host and Content-Length are added if missing.
 
-    Over a socket a body of `Transfer-Encoding: chunked` is written as it is: in chunks.
+    A body of `Transfer-Encoding: chunked` is written as it is: in chunks.
     """
 
     method: str
@@ -45,50 +40,22 @@ class Answered:
 
 async def by_socket(address: str, asked: Asked) -> Answered:
     """Over a plain socket, written and read here. Raises ConnectionError where nothing came."""
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port), limit=2**20)
     wire = b""
-    with suppress(ConnectionResetError):  # after some of an answer that is its end
-        async with aclosing(arrivals(address, asked)) as coming:
-            async for part in coming:
-                wire += part
-                if _whole(wire, asked.method):
+    try:
+        writer.write(_on_the_wire(address, asked))
+        with suppress(ConnectionResetError):  # after some of an answer that is its end
+            while not _whole(wire, asked.method):
+                part = await asyncio.wait_for(reader.read(2**20), _SECONDS)
+                if not part:
                     break
+                wire += part
+    finally:
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
     return read_answer(wire, asked.method)
-
-
-async def by_aiohttp(address: str, asked: Asked) -> Answered:
-    """By aiohttp's client, which decodes nothing."""
-    timeout = aiohttp.ClientTimeout(total=_SECONDS)
-    async with aiohttp.ClientSession(auto_decompress=False, timeout=timeout) as session:
-        url = f"http://{address}{asked.path}"
-        async with session.request(
-            asked.method,
-            URL(url, encoded=True),
-            headers=list(asked.headers),
-            data=BytesIO(asked.body) if asked.body else None,
-            allow_redirects=False,
-        ) as answer:
-            headers = tuple((_text(name), _text(value)) for name, value in answer.raw_headers)
-            return Answered(answer.status, headers, await answer.read())
-
-
-async def by_curl(address: str, asked: Asked) -> Answered:
-    """By the program curl, with its own habits: `Expect: 100-continue` before large bodies."""
-    headers = [part for name, value in asked.headers for part in ("-H", f"{name}: {value}")]
-    command = ["curl", "-sS", "-i", "--raw", "--path-as-is", "--max-time", f"{_SECONDS:g}"]
-    # told otherwise, it would wait for the body that a HEAD's answer does not have
-    method = ["--head"] if asked.method == "HEAD" else ["-X", asked.method]
-    body = ["--data-binary", "@-"] if asked.body else []
-    url = f"http://{address}{asked.path}"
-    process = await asyncio.create_subprocess_exec(
-        *(*command, *method, *headers, *body, url),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    printed, said = await process.communicate(asked.body)
-    if process.returncode:
-        raise ConnectionError(said.decode(errors="replace").strip())
-    return read_answer(printed, asked.method)
 
 
 def find_curl() -> Path:
@@ -97,30 +64,6 @@ def find_curl() -> Path:
     if found is None:
         raise MissingServer("curl is not installed")
     return Path(found)
-
-
-WAYS: Mapping[str, Callable[[str, Asked], Awaitable[Answered]]] = {
-    "socket": by_socket,
-    "aiohttp": by_aiohttp,
-    "curl": by_curl,
-}
-
-
-async def arrivals(address: str, asked: Asked) -> AsyncGenerator[bytes]:
-    """What comes over a plain socket, head and chunks, as it comes.
-
-    Ask with `Connection: close`: it reads until the server closes.
-    """
-    host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port), limit=2**20)
-    try:
-        writer.write(_on_the_wire(address, asked))
-        while part := await asyncio.wait_for(reader.read(2**20), _SECONDS):
-            yield part
-    finally:
-        writer.close()
-        with suppress(OSError):
-            await writer.wait_closed()
 
 
 def _on_the_wire(address: str, asked: Asked) -> bytes:
@@ -148,7 +91,7 @@ def _is_empty(method: str, status: int) -> bool:
 
 
 def read_answer(wire: bytes, method: str) -> Answered:
-    """An answer from all that a connection gave until it ended, or that curl printed."""
+    """An answer from all that a connection gave until it ended."""
     head, found, rest = wire.partition(b"\r\n\r\n")
     if not found:
         raise ConnectionError(f"the connection ended after {wire[:200]!r}")
@@ -180,7 +123,3 @@ def _joined(chunks: bytes) -> tuple[bytes, bool]:
         if len(rest) < size + 2:
             return b"".join(parts), True
         chunks = rest[size + 2 :]
-
-
-def _text(value: bytes) -> str:
-    return value.decode("latin-1")

@@ -49,12 +49,6 @@ omi_container = _share(OmiContainer, "upstreams", find_upstreams)
 stub = _share(Stub, "upstreams", find_upstreams)
 
 
-@pytest.fixture(params=["socket", "aiohttp", pytest.param("curl", marks=pytest.mark.real_curl)])
-def way(request: pytest.FixtureRequest) -> str:
-    """Each of the ways that asking.py has to send a request."""
-    return str(request.param)
-
-
 @pytest.fixture(scope="session")
 def clients() -> Iterator[Clients]:
     """Triton's own clients, and gRPC calls with messages as bytes."""

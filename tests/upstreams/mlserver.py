@@ -2,11 +2,9 @@
 
 import json
 import shutil
-import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tests.servers.process import LeashedProcess
 
@@ -16,21 +14,6 @@ from .model_server import ModelServer
 _MODELS = HERE / "models" / "mlserver"
 _LARGEST_MESSAGE = 64 * 2**20
 _START = "from mlserver.cli import main; main()"
-
-
-def batch(address: str, model: str, requests: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """The answers to V2 requests by MLServer's own client, `mlserver infer`; it has REST alone.
-
-    `address` is host:port. Raises subprocess.CalledProcessError.
-    """
-    with TemporaryDirectory() as folder:
-        asked, answered = Path(folder, "asked.jsonl"), Path(folder, "answered.jsonl")
-        asked.write_text("".join(json.dumps(request) + "\n" for request in requests))
-        where = ("--url", address, "--model-name", model, "--transport", "rest")
-        files = ("--input-data-path", str(asked), "--output-data-path", str(answered))
-        command = (python_of(find_upstreams()), "-P", "-c", _START, "infer", *where, *files)
-        subprocess.run(command, check=True, capture_output=True)
-        return [json.loads(line) for line in answered.read_text().splitlines()]
 
 
 class MLServer(ModelServer):

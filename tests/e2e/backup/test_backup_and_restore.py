@@ -17,14 +17,15 @@ from inference_store.index.accounting import Outcome
 from inference_store.index.database import create_engine
 from inference_store.index.tables import metadata_key, registration
 from tests.e2e.backup.copies import METHODS, mirror
-from tests.e2e.faults.books_close import (
+from tests.e2e.faults.traffic import (
+    Published,
     check_nothing_waits,
     check_partitions,
     check_rows,
     counted,
+    make_captures,
     uid_of,
 )
-from tests.e2e.faults.traffic import Published, make_captures
 from tests.integration import erasure_requests
 from tests.polling import until
 from tests.producer import START, Capture, Producer, capture

@@ -1,31 +1,181 @@
-"""One store, in which each server is stopped once and each service killed once, while callers go
-on: they notice nothing, nothing is stored twice, and the books name what is not stored."""
+"""One store, in which each server is stopped once and each service killed once, beside callers."""
 
 import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
+from aiohttp import web
 
 from inference_store.index.database import create_engine
-from tests.e2e.faults.away import check_it_did_not_spin, read_unready_parts, wait_for_tries
-from tests.e2e.faults.books_close import check_nothing_waits, check_partitions
-from tests.e2e.faults.capture_line import MODEL, QUICK, Calls, CaptureLine, start_line
+from tests.e2e.faults.traffic import (
+    check_it_did_not_spin,
+    check_nothing_waits,
+    check_partitions,
+    read_unready_parts,
+    wait_for_tries,
+)
+from tests.integration.proxy.rest_server import upstream
 from tests.polling import until
+from tests.proxy_process import Proxy
+from tests.proxy_process import upstream as upstream_entry
 from tests.servers.environment import service_environment as environment_of
 from tests.servers.fixtures import migrate, unique
 from tests.servers.kafka import KafkaServer
 from tests.servers.minio import MinioServer
+from tests.servers.ports import free_port
 from tests.servers.postgres import PostgresServer
 from tests.servers.server import Server
 from tests.service_process import Service
 
-pytestmark = [pytest.mark.real_kafka, pytest.mark.real_minio, pytest.mark.timeout(1800)]
+MODEL = "sums"
+QUICK = {
+    "INGESTER_BATCH_EVENTS": "50",
+    "INGESTER_RETRY_SECONDS": "0.2",
+    "INGESTER_POLL_SECONDS": "0.1",
+    "RETENTION_POLL_SECONDS": "0.2",
+    "PROXY_RETRY_SECONDS": "0.2",
+    "PROXY_REPORT_SECONDS": "0.5",
+    # Tests of a proxy that a server keeps waiting end it while it waits.
+    "S3_TIMEOUT_SECONDS": "20",
+}
+_AT_ONCE = 4
+_PAUSE_SECONDS = 0.01
+
+
+async def predict(request: web.Request) -> web.StreamResponse:
+    """Answer as KServe V1 does: with the sums of the instances."""
+    instances = (await request.json())["instances"]
+    return web.json_response({"predictions": [sum(instance) for instance in instances]})
+
+
+@dataclass
+class Calls:
+    """Calls through the proxy, each under an id of its own, and the answers to their callers."""
+
+    url: str
+    answered: list[str] = field(default_factory=list)
+    """Those that were answered as they should be, in the order of their answers."""
+    failed: dict[str, str] = field(default_factory=dict)
+    _number: int = 0
+
+    async def make(self, count: int) -> None:
+        """Make so many calls, a few at once; a failure is recorded and stops nothing."""
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=300)) as http:
+            numbers = iter(range(count))
+            await asyncio.gather(*(self._caller(http, numbers) for _ in range(_AT_ONCE)))
+
+    async def make_beside(self, busy: Awaitable[object]) -> None:
+        """Make calls while something else is under way."""
+        await asyncio.gather(self.make(40), busy)
+
+    async def _caller(self, http: aiohttp.ClientSession, numbers: Any) -> None:
+        for _ in numbers:
+            await self._call(http)
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _call(self, http: aiohttp.ClientSession) -> None:
+        self._number += 1
+        number, name = self._number, f"call-{self._number}"
+        try:
+            async with http.post(
+                f"{self.url}/v1/models/{MODEL}:predict",
+                json={"instances": [[number, 1]]},
+                headers={"X-Request-ID": name},
+            ) as answer:
+                body = await answer.json()
+        except (aiohttp.ClientError, OSError) as error:
+            self.failed[name] = repr(error)
+            return
+        if (answer.status, body) == (200, {"predictions": [number + 1]}):
+            self.answered.append(name)
+        else:
+            self.failed[name] = f"{answer.status}: {body}"
+
+
+@dataclass
+class CaptureLine:
+    """The services, each a process; `api` is the address of the api."""
+
+    services: Mapping[str, Service]
+    proxy: Proxy
+    api: str
+    http: aiohttp.ClientSession
+
+    async def accounts(self) -> list[dict[str, Any]]:
+        """Return the account of each producer. Raise AssertionError if the books do not close."""
+        async with self.http.get(f"{self.api}/accounting") as answer:
+            books = await answer.json()
+        assert books["closes"], books
+        for producer in books["producers"]:
+            assert producer["closes"], producer
+            dropped = sum(producer["dropped"].values())
+            there = producer["sampled_out"] + dropped + producer["queued"] + producer["published"]
+            assert producer["seen"] == there + producer["unsettled"], producer
+            arrived = producer["arrived"] + sum(producer["holes"].values())
+            assert producer["given"] == arrived, producer
+        return list(books["producers"])
+
+    async def settled(self, enough: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
+        """Return the accounts once they are as wanted and nothing waits any more."""
+
+        def done(accounts: list[dict[str, Any]]) -> bool:
+            waits = any(producer["queued"] or producer["holes"]["waiting"] for producer in accounts)
+            return not waits and enough(accounts)
+
+        return await until(self.accounts, done, seconds=300)
+
+    async def stored(self) -> Counter[str]:
+        """Count how often each id is stored."""
+        stored = Counter[str]()
+        cursor: str | None = None
+        while True:
+            query = {"limit": 1000} | ({"cursor": cursor} if cursor else {})
+            url = f"{self.api}/models/{MODEL}/inferences/query"
+            async with self.http.post(url, json=query) as answer:
+                page = await answer.json()
+                if answer.status == 404:
+                    return stored
+                assert answer.status == 200, page
+            stored.update(item["inference_id"] for item in page["items"])
+            cursor = page["next"]
+            if cursor is None:
+                return stored
+
+
+@asynccontextmanager
+async def start_line(
+    environment: dict[str, str], folder: Path, *more: str, **settings: str
+) -> AsyncIterator[CaptureLine]:
+    """Start a model server, a proxy with these settings, an ingester, an api, and `more`."""
+    api_port = free_port()
+    environment = environment | {"INFERENCE_STORE_API_PORT": str(api_port)}
+    async with upstream(predict) as port, AsyncExitStack() as stack:
+        entry = upstream_entry("sums", "kserve-v1", url=f"http://127.0.0.1:{port}")
+        proxy = Proxy(environment, folder, [entry], (), **settings)
+        names = ("ingester", "api", *more)
+        services = {"proxy": proxy} | {name: Service(name, environment, folder) for name in names}
+        for service in services.values():
+            stack.push_async_callback(asyncio.to_thread, service.stop)
+        for service in services.values():
+            await asyncio.to_thread(service.wait_ready)
+        async with aiohttp.ClientSession() as http:
+            yield CaptureLine(services, proxy, f"http://127.0.0.1:{api_port}/v1", http)
+
+
 # So many calls may be stored although one that was answered before them was not yet.
 _OUT_OF_ORDER = 20
 _ERASED = [f"call-{number}" for number in range(1, 6)]
 
 
+@pytest.mark.real_kafka
+@pytest.mark.real_minio
+@pytest.mark.timeout(1800)
 async def test_each_server_is_stopped_and_each_service_killed_once(
     own_postgres: PostgresServer, own_kafka: KafkaServer, own_minio: MinioServer, tmp_path: Path
 ) -> None:

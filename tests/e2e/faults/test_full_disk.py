@@ -10,9 +10,14 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index.database import create_engine
-from tests.e2e.faults.away import check_it_did_not_spin, wait_for_tries
-from tests.e2e.faults.books_close import check_ingested, wait_until_drained
-from tests.e2e.faults.traffic import Published, make_captures
+from tests.e2e.faults.traffic import (
+    Published,
+    check_ingested,
+    check_it_did_not_spin,
+    make_captures,
+    wait_for_tries,
+    wait_until_drained,
+)
 from tests.producer import Capture
 from tests.servers.fixtures import migrate, unique
 from tests.servers.postgres import PostgresServer

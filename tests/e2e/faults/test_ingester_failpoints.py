@@ -13,8 +13,7 @@ from inference_store.index.dead_letters import Selection
 from inference_store.index.registrations import Details
 from inference_store.index.tables import inference
 from inference_store.platform.failpoints import FAILPOINTS
-from tests.e2e.faults.books_close import check_ingested, counted
-from tests.e2e.faults.traffic import Published, make_captures
+from tests.e2e.faults.traffic import Published, check_ingested, counted, make_captures
 from tests.kill_chain import KillChain, chain_kills
 from tests.polling import until
 from tests.producer import Capture

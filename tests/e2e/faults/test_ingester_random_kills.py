@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from tests.e2e.faults.books_close import check_ingested, wait_for_more
-from tests.e2e.faults.traffic import Published, make_captures
+from tests.e2e.faults.traffic import Published, check_ingested, make_captures, wait_for_more
 from tests.servers.fixtures import unique
 from tests.service_process import Service
 from tests.warm.process import COLD

@@ -9,8 +9,13 @@ import psutil
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from tests.e2e.faults.books_close import check_ingested, counted, wait_for_more
-from tests.e2e.faults.traffic import Published, make_captures
+from tests.e2e.faults.traffic import (
+    Published,
+    check_ingested,
+    counted,
+    make_captures,
+    wait_for_more,
+)
 from tests.polling import until
 from tests.service_process import Service
 

@@ -71,6 +71,4 @@ before_triton = _make_fixture("triton", "triton", *V2, **_BOTH)
 before_kserve = _make_fixture("kserve", "kserve", *V2, "kserve-v1", **_BOTH)
 before_chariot = _make_fixture("chariot", "chariot_engine", "chariot-v2", url="url")
 before_omi = _make_fixture("omi", "omi_container", "omi", grpc="address")
-# V2 before the container
-before_bridge = _make_fixture("friendly", "omi_container", *V2, omi="address")
 before_stub = _make_fixture("stub", "stub", "v2", "openai", "kserve-v1", "raw", url="url")

@@ -9,7 +9,7 @@ import pytest
 
 from inference_store.proxy.capture.ids import ID_HEADER
 from tests.proxy_process import Proxy
-from tests.upstreams.asking import WAYS, Asked, by_socket
+from tests.upstreams.asking import Asked, by_socket
 from tests.upstreams.compare import differences
 from tests.upstreams.huggingface import HuggingFace
 from tests.upstreams.kserve import KServe
@@ -34,19 +34,16 @@ STRIPPED = {
 
 
 async def find_differences(
-    way: str,
     direct: str,
     proxy: Proxy,
     sent_requests: Mapping[str, Asked],
     refused: Collection[str] = requests.REFUSED,
 ) -> Any:
     """Return the differences by the name of the request. Hosts are fixed: redirects repeat them."""
-    send, result = WAYS[way], {}
+    result = {}
     for name, request in sent_requests.items():
-        first, second = (
-            await send(direct, to_models(request)),
-            await send(proxy.http, to_models(request)),
-        )
+        first = await by_socket(direct, to_models(request))
+        second = await by_socket(proxy.http, to_models(request))
         result[name] = differences(first, second, besides=OURS)
         if (first.status >= 400) != (name in refused):
             result[name].append(f"the server itself answers {first.status}")
@@ -57,35 +54,35 @@ def to_models(call: Asked) -> Asked:
     return replace(call, headers=[("Host", "models"), *call.headers])
 
 
-async def test_mlserver(mlserver: MLServer, before_mlserver: Proxy, way: str) -> None:
-    assert await find_differences(way, mlserver.http, before_mlserver, requests.MLSERVER) == {}
+async def test_mlserver(mlserver: MLServer, before_mlserver: Proxy) -> None:
+    assert await find_differences(mlserver.http, before_mlserver, requests.MLSERVER) == {}
 
 
 @pytest.mark.real_huggingface
-async def test_huggingface(huggingface: HuggingFace, before_huggingface: Proxy, way: str) -> None:
+async def test_huggingface(huggingface: HuggingFace, before_huggingface: Proxy) -> None:
     sent_requests = requests.HUGGINGFACE
-    assert await find_differences(way, huggingface.http, before_huggingface, sent_requests) == {}
+    assert await find_differences(huggingface.http, before_huggingface, sent_requests) == {}
 
 
 @pytest.mark.real_triton
-async def test_triton(triton: Triton, before_triton: Proxy, way: str) -> None:
-    assert await find_differences(way, triton.http, before_triton, requests.TRITON) == {}
+async def test_triton(triton: Triton, before_triton: Proxy) -> None:
+    assert await find_differences(triton.http, before_triton, requests.TRITON) == {}
 
 
 @pytest.mark.real_kserve
-async def test_kserve(kserve: KServe, before_kserve: Proxy, way: str) -> None:
+async def test_kserve(kserve: KServe, before_kserve: Proxy) -> None:
     refused = requests.REFUSED | {"index"}
-    assert await find_differences(way, kserve.http, before_kserve, requests.KSERVE, refused) == {}
+    assert await find_differences(kserve.http, before_kserve, requests.KSERVE, refused) == {}
 
 
-async def test_chariot(chariot_engine: ChariotEngine, before_chariot: Proxy, way: str) -> None:
+async def test_chariot(chariot_engine: ChariotEngine, before_chariot: Proxy) -> None:
     direct = chariot_engine.address
-    assert await find_differences(way, direct, before_chariot, requests.CHARIOT) == {}
+    assert await find_differences(direct, before_chariot, requests.CHARIOT) == {}
 
 
-async def test_stub(stub: Stub, before_stub: Proxy, way: str) -> None:
+async def test_stub(stub: Stub, before_stub: Proxy) -> None:
     refused = [name for name in requests.STUB if name.startswith(("status 4", "status 5"))]
-    assert await find_differences(way, stub.address, before_stub, requests.STUB, refused) == {}
+    assert await find_differences(stub.address, before_stub, requests.STUB, refused) == {}
 
 
 async def test_answers_that_an_upstream_has_no_rest(

@@ -16,7 +16,7 @@ from inference_store.index.tables import inference
 from inference_store.inference.events.event import Extras
 from inference_store.query.aggregates import budget, run, spans
 from inference_store.query.counting import count_ended
-from tests.integration.query.lock_time import hold_partition_until_late
+from tests.integration.query.held_partition import hold_partition_until_late
 from tests.integration.stored_inferences import START, NewInference, at
 from tests.servers.marks import stored_counts
 

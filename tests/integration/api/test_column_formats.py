@@ -13,7 +13,7 @@ from inference_store.api import streams
 from inference_store.api.warnings_header import NAME
 from inference_store.export.formats import FORMATS
 from inference_store.index.tables import metadata_number
-from tests.integration.query.lock_time import hold_partition_until_late
+from tests.integration.query.held_partition import hold_partition_until_late
 from tests.integration.stored_inferences import NewInference, at
 
 from .app_server import serve_app

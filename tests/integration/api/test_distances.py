@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from inference_store.index.tables import metadata_number
-from tests.integration.query.lock_time import hold_partition_until_late
+from tests.integration.query.held_partition import hold_partition_until_late
 from tests.integration.stored_inferences import NewInference, at
 
 from .conftest import LINES, Api

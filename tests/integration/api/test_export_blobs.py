@@ -11,7 +11,7 @@ from sqlalchemy import func, update
 from inference_store.export.part_formats import PART_FORMATS
 from inference_store.index.tables import inference
 from inference_store.inference.events import StorageKey
-from tests.integration.exported_blobs import JPEG, put_blobs, read_contents, read_links
+from tests.integration.retention.part_reading import JPEG, put_blobs, read_contents, read_links
 from tests.integration.stored_inferences import NewInference, at
 
 from .conftest import Api, MakeApp, make_client

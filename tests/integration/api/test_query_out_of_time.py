@@ -13,8 +13,7 @@ import pytest
 from inference_store.index.tables import inference, metadata_number
 from inference_store.platform.metrics import QUERY_TIMEOUTS
 from inference_store.query import deadline
-from tests.integration.query.held_partition import hold_partition
-from tests.integration.query.lock_time import hold_partition_until_late
+from tests.integration.query.held_partition import hold_partition, hold_partition_until_late
 from tests.integration.stored_inferences import NewInference, at
 from tests.polling import until
 from tests.settings import TOKEN

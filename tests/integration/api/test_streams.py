@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.api import streams
 from inference_store.index.tables import metadata_number
 from inference_store.platform.metrics import SHOWN
-from tests.integration.query.lock_time import hold_partition_until_late
+from tests.integration.query.held_partition import hold_partition_until_late
 from tests.integration.statements import record_statements
 from tests.integration.stored_inferences import NewInference, at
 from tests.polling import until

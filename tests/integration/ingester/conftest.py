@@ -15,7 +15,7 @@ from inference_store.index.accounting import Outcome
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.eraser import Eraser
-from tests.e2e.faults.books_close import counted
+from tests.e2e.faults.traffic import counted
 from tests.integration.retention.stored import NoPace
 from tests.polling import until
 from tests.producer import Producer, capture

@@ -20,7 +20,7 @@ from inference_store.inference.events.event import Extras
 from inference_store.inference.layout import key_of
 from inference_store.ingester.arrivals import Arrivals, sort_out
 from inference_store.ingester.batch import MissingBlob, ReadRecord
-from tests.integration.retention.holding import place_hold
+from tests.integration.retention.stored import place_hold
 from tests.integration.stored_inferences import NewInference, make_indexable, store
 
 NOW = datetime.now(UTC)

@@ -14,7 +14,7 @@ from inference_store.index import accounting, dead_letters, parked, registration
 from inference_store.index.dead_letters import Selection
 from inference_store.index.registrations import Details
 from inference_store.index.tables import inference, tombstone
-from tests.e2e.faults.books_close import uid_of
+from tests.e2e.faults.traffic import uid_of
 from tests.integration.ingester.conftest import (
     MANY,
     RunningIngester,

@@ -9,7 +9,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.e2e.capture.detector import detector
+from tests.e2e.capture.test_line import detector
 from tests.polling import until
 from tests.proxy_process import Proxy
 from tests.proxy_process import upstream as upstream_entry

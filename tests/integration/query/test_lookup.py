@@ -6,19 +6,16 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import insert, text
+from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.index.session_settings import NONE, acquire_with, settings_of
+from inference_store.index.session_settings import acquire_with
 from inference_store.index.tables import erasing, inference, partition_span
 from inference_store.inference.errors import NotFound
 from inference_store.query import lookup
 from inference_store.query.deadline import OutOfTime
-from inference_store.query.scan_range import find_ranges
 from tests.integration.query.held_partition import hold_partition
-from tests.integration.statements import record_statements
 from tests.integration.stored_inferences import NewInference, at, store
-from tests.servers.marks import kept_plans
 
 from .conftest import DAY, Filled, make_days
 
@@ -76,45 +73,15 @@ async def test_hides_marked_and_closed(days: AsyncConnection, twenty_days: Fille
                 await _find(days, model, name, planned_once=planned_once)
 
 
-async def _count_plan_uses(connection: AsyncConnection) -> tuple[int, int]:
-    """Return how often a cached plan was used, and how often one was made for the values."""
-    used = "sum(generic_plans)::int, sum(custom_plans)::int"
-    query = f"SELECT {used} FROM pg_prepared_statements WHERE starts_with(statement, 'SELECT anon')"
-    generic, custom = (await connection.execute(text(query))).one()
-    return generic, custom
-
-
-@kept_plans
 async def test_cached_plan_sees_new_partitions(engine: AsyncEngine) -> None:
     model = await store(engine, *make_days("one"))
     later = NewInference("id-3", at(20 * DAY), model_id="one")
     async with engine.connect() as connection:
         for _ in range(3):
             assert len(await _find(connection, model, "id-3")) == 6
-        assert await _count_plan_uses(connection) == (3, 0)
-        # All other statements are planned for their values.
-        mode = await connection.scalar(text("SHOW plan_cache_mode"))
-        assert mode == "force_custom_plan"
         await connection.rollback()
         await store(engine, later)
         assert (await _find(connection, model, "id-3"))[0] == later.uid
-        assert await _count_plan_uses(connection) == (4, 0)
-        await _find(connection, model, "id-3", planned_once=0)
-        generic, custom = await _count_plan_uses(connection)
-        assert generic == 4
-        assert custom > 0
-
-
-async def test_releases_locks_of_partitions(days: AsyncConnection, twenty_days: Filled) -> None:
-    held_by_us = text(
-        "SELECT count(*) FROM pg_locks JOIN pg_class ON pg_class.oid = relation"
-        " WHERE pid = pg_backend_pid() AND relname LIKE 'inference_p%'"
-    )
-    for planned_once in _PLANS:
-        assert await _find(days, twenty_days.one, "id-3", planned_once=planned_once)
-        with pytest.raises(NotFound):
-            await _find(days, twenty_days.one, "nobody", planned_once=planned_once)
-        assert await days.scalar(held_by_us) == 0
 
 
 @asynccontextmanager
@@ -142,40 +109,3 @@ async def test_raises_when_time_runs_out(days_engine: AsyncEngine, twenty_days: 
             with pytest.raises(OutOfTime):
                 await _find(connection, model, "id-3", seconds=0.5)
         assert await _find(connection, model, "id-3")
-
-
-@kept_plans
-async def test_a_look_up_takes_one_round_trip(
-    days_engine: AsyncEngine, twenty_days: Filled
-) -> None:
-    model = twenty_days.one
-    async with days_engine.connect() as connection:
-        spans = await find_ranges(connection)
-        # It has asked whether this is Citus.
-        assert len(await _find(connection, model, "id-3")) == 6
-    with record_statements(days_engine) as sent:
-        async with _connect_for_lookup(days_engine) as connection:
-            for name in ("id-3", "id-3", "alias-17"):
-                assert await _find(connection, model, name, spans=spans)
-            with pytest.raises(NotFound):
-                await _find(connection, model, "nobody", spans=spans)
-            await connection.scalar(text("SELECT 1"))  # the driver reports each a moment later
-    others = ("SET enable_", "SELECT 1")
-    assert len([one for one in sent if not one.text.startswith(others)]) == 4, sent
-    async with _connect_for_lookup(days_engine) as connection:
-        before = await _count_plan_uses(connection)
-        assert len(await _find(connection, model, "id-3", spans=spans)) == 6
-        generic, custom = await _count_plan_uses(connection)
-        assert (generic, custom) == (before[0] + 1, before[1])
-
-
-async def test_many_partitions_reset_the_settings_of_the_connection(
-    days_engine: AsyncEngine, twenty_days: Filled
-) -> None:
-    entries = twenty_days.inferences["one"]
-    async with _connect_for_lookup(days_engine) as connection:
-        assert settings_of(connection) == lookup.BY_ID
-        uids = await _find(connection, twenty_days.one, "id-3", planned_once=8)
-        assert uids == tuple(entries[n].uid for n in _OF_ID_3)
-        assert settings_of(connection) == NONE
-        assert await connection.scalar(text("SHOW enable_seqscan")) == "on"

@@ -1,23 +1,32 @@
-"""A page that runs out of time holds what was found, and the next one continues from there."""
+"""Pages that end early, or run out of time: together they hold every inference once."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise, product
+from random import Random
+from typing import Any
 from uuid import UUID
 
 import pytest
 from sqlalchemy import Table, func, select
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.index.tables import inference, metadata_number, prediction
 from inference_store.inference.events import uid_floor
 from inference_store.query.across_models import build_queries, count_across, find_across
+from inference_store.query.cql2 import parse_text
 from inference_store.query.deadline import Deadline, OutOfTime, fetch
 from inference_store.query.filters.from_conditions import MetadataEntry
 from inference_store.query.matching import Query
 from inference_store.query.operators import OPERATORS
 from inference_store.query.page import find_page
 from inference_store.query.preparation import QueryRequest, prepare
-from tests.integration.query.held_partition import hold_partition
-from tests.integration.query.lock_time import PATIENT_SECONDS, hold_partition_until_late
+from inference_store.query.progress import Progress
+from tests.integration.query.held_partition import (
+    PATIENT_SECONDS,
+    hold_partition,
+    hold_partition_until_late,
+)
 from tests.integration.stored_inferences import at
 
 from .conftest import DAY, DAYS, Filled
@@ -36,25 +45,38 @@ QUESTIONS: dict[str, tuple[QueryRequest, Table]] = {
 
 
 async def _build_queries(
-    engine: AsyncEngine, models: Sequence[int], question: QueryRequest, *, newest_first: bool = True
-) -> tuple[Query, ...]:
-    async with engine.connect() as connection:
-        several = models if len(models) > 1 else models[0]
-        query = (await prepare(connection, several, question)).query
-        return await build_queries(connection, query if newest_first else query.in_order(), models)
+    connection: AsyncConnection, models: Sequence[int], question: QueryRequest
+) -> Sequence[Query]:
+    query = (await prepare(connection, models if len(models) > 1 else models[0], question)).query
+    return await build_queries(connection, query, models)
+
+
+async def _fetch_page(
+    connection: AsyncConnection,
+    queries: Sequence[Query],
+    deadline: Deadline,
+    *,
+    limit: int = 500,
+    scan: int = 1,
+    goes_on: bool = False,
+) -> tuple[Progress, list[UUID]]:
+    """Return a page of one model or several."""
+    options: dict[str, Any] = {"limit": limit, "deadline": deadline, "scan": scan}
+    options["goes_on"] = goes_on
+    if len(queries) == 1:
+        alone = await find_page(connection, queries[0], **options)
+        return alone, alone.uids
+    page = await find_across(connection, queries, **options)
+    return page, [hit.uid for hit in page.hits]
 
 
 async def _find(
     engine: AsyncEngine, queries: Sequence[Query], seconds: float
 ) -> tuple[list[UUID], UUID | None]:
-    """Return a page of one model or several, and how far it searched if time ran out."""
-    deadline = Deadline.after(seconds)
+    """Return a page, and how far it searched if time ran out."""
     async with engine.connect() as connection:
-        if len(queries) == 1:
-            alone = await find_page(connection, queries[0], limit=500, deadline=deadline, scan=1)
-            return alone.uids, alone.searched if alone.out_of_time else None
-        page = await find_across(connection, queries, limit=500, deadline=deadline, scan=1)
-        return [hit.uid for hit in page.hits], page.searched if page.out_of_time else None
+        page, uids = await _fetch_page(connection, queries, Deadline.after(seconds))
+    return uids, page.searched if page.out_of_time else None
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["one model", "several models"])
@@ -66,8 +88,9 @@ async def test_next_page_continues_where_time_ran_out(
     for name, (question, table) in QUESTIONS.items():
         for newest_first in (True, False):
             case = (name, newest_first)
-            options = {"newest_first": newest_first}
-            queries = await _build_queries(days_engine, models, question, **options)
+            ordered = replace(question, newest_first=newest_first)
+            async with days_engine.connect() as connection:
+                queries = await _build_queries(connection, models, ordered)
             everything, _ = await _find(days_engine, queries, 600)
             assert len(everything) >= 2 * DAYS, case
             held_at = at(_HELD_DAY * DAY)
@@ -89,8 +112,9 @@ async def test_raises_when_nothing_was_read_in_time(
     days_engine: AsyncEngine, twenty_days: Filled
 ) -> None:
     models = [twenty_days.models[name] for name in ("one", "other")]
-    everything = await _build_queries(days_engine, models, QueryRequest())
-    unindexed = await _build_queries(days_engine, models[:1], QueryRequest(ok=True))
+    async with days_engine.connect() as connection:
+        everything = await _build_queries(connection, models, QueryRequest())
+        unindexed = await _build_queries(connection, models[:1], QueryRequest(ok=True))
     async with hold_partition_until_late(days_engine, inference, at((DAYS - 1) * DAY)):
         for queries in (everything, unindexed):
             with pytest.raises(OutOfTime):
@@ -105,10 +129,11 @@ async def test_a_lock_ends_the_time_of_postgres_too(
     days_engine: AsyncEngine, twenty_days: Filled
 ) -> None:
     """Here the limit of the statement ends it, as it does in production."""
-    [query] = await _build_queries(days_engine, [twenty_days.one], QueryRequest())
+    async with days_engine.connect() as connection:
+        queries = await _build_queries(connection, [twenty_days.one], QueryRequest())
     async with hold_partition(days_engine, inference, at((DAYS - 1) * DAY)):
         with pytest.raises(OutOfTime):
-            await _find(days_engine, [query], 0.5)
+            await _find(days_engine, queries, 0.5)
 
 
 async def test_restores_the_statement_timeout(days_engine: AsyncEngine) -> None:
@@ -118,3 +143,68 @@ async def test_restores_the_statement_timeout(days_engine: AsyncEngine) -> None:
             await fetch(connection, select(func.pg_sleep(600)), Deadline.after(0.05))
         after = await connection.scalar(select(func.current_setting("statement_timeout")))
         assert after == before
+
+
+# Led by one index, several or none; for a missing key; without any condition.
+FILTERS = {
+    "everything": None,
+    "one index": "n >= 6",
+    "two indexes": "n <> 7 AND even = TRUE",
+    "rare": "rare = 'yes'",
+    "no index": "ok = TRUE",
+    "missing": "rare IS NULL",
+    "prediction": "prediction(label = 'person' AND score BETWEEN 0.2 AND 0.8)",
+    "either": "rare = 'yes' OR n BETWEEN 10 AND 12",
+    "nothing": "n > 10 AND n < 10",
+}
+
+
+async def _fetch_everything(
+    connection: AsyncConnection, queries: Sequence[Query], random: Random, scan: int
+) -> tuple[list[UUID], list[UUID]]:
+    """Return all uids, page by page as a client follows cursors, and where each page ended."""
+    uids: list[UUID] = []
+    reached: list[UUID] = []
+    while True:
+        # Most end at once, some in the middle of a statement.
+        seconds = random.choice([0, 0, 0, 0.01 * random.random()])
+        deadline, limit = Deadline.after(300).softly(seconds), random.randrange(1, 30)
+        far, page_uids = await _fetch_page(
+            connection, queries, deadline, limit=limit, scan=scan, goes_on=bool(reached)
+        )
+        uids += page_uids
+        if len(page_uids) == limit:
+            reached.append(page_uids[-1])
+        elif far.out_of_time:
+            assert far.searched is not None
+            reached.append(far.searched)
+        else:
+            return uids, reached
+        queries = [query.after(reached[-1]) for query in queries]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("models", [("one",), ("one", "other")], ids=["one model", "two models"])
+async def test_pages_together_hold_everything_once(
+    days: AsyncConnection, twenty_days: Filled, models: tuple[str, ...]
+) -> None:
+    numbers = [twenty_days.models[name] for name in models]
+    ended_early = 0
+    for (name, filter), newest_first in product(FILTERS.items(), (True, False)):
+        node = None if filter is None else parse_text(filter)
+        question = QueryRequest(filter=node, newest_first=newest_first)
+        queries = await _build_queries(days, numbers, question)
+        whole, uids = await _fetch_page(days, queries, Deadline.after(300), scan=4_000)
+        assert not whole.out_of_time
+        assert uids == sorted(uids, reverse=newest_first)
+        for scan in (1 if newest_first else 5, 4_000) if len(models) == 1 else (5,):
+            case = f"{name} {scan} {len(models)} {newest_first}"
+            all_uids, reached = await _fetch_everything(days, queries, Random(case), scan)
+            assert all_uids == uids, case
+            in_order = ((first > second) == newest_first for first, second in pairwise(reached))
+            assert all(in_order), case
+            # Each page reads a partition at least if an index leads, otherwise one scan.
+            at_most = len(uids) if queries[0].is_driven else 3 * DAYS * len(models)
+            assert len(reached) <= at_most + DAYS + 1, case
+            ended_early += len(reached)
+    assert ended_early > 200

@@ -4,13 +4,11 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID, uuid4
 
-import pytest
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index import registrations
 from inference_store.index.tables import erasing, partition_span
-from inference_store.inference.errors import ImpossibleComparison, UnknownKey
 from inference_store.query.across_models import build_queries, count_across, find_across
 from inference_store.query.aggregates import (
     AGGREGATES,
@@ -24,8 +22,7 @@ from inference_store.query.aggregates import (
 from inference_store.query.aggregates.targets import build_targets
 from inference_store.query.count import count
 from inference_store.query.cql2 import parse_text
-from inference_store.query.deadline import Deadline, OutOfTime
-from inference_store.query.explain import recording
+from inference_store.query.deadline import Deadline
 from inference_store.query.filters.from_conditions import MetadataEntry
 from inference_store.query.matching import Query
 from inference_store.query.operators import OPERATORS
@@ -222,61 +219,3 @@ async def _measure(
         for group in answer.groups
         if group["measures"][measure.name]
     }
-
-
-async def test_explains_a_query_for_a_missing_key(
-    days: AsyncConnection, twenty_days: Filled
-) -> None:
-    for key, number in (("n", 0), ("rare", 57)):
-        question = QueryRequest(metadata=[_make_entry(key, "missing", None)])
-        query = (await prepare(days, twenty_days.one, question)).query
-        with recording(True) as explanation:
-            deadline = Deadline.after(_SECONDS)
-            page = await find_page(days, query, limit=100, deadline=deadline, scan=3)
-            assert await count(days, query, deadline=deadline) == number
-        assert len(page.uids) == number
-        assert explanation is not None
-        rows = sum(step.actual_rows or 0 for step in explanation.steps if "count" not in step.what)
-        assert rows >= number
-
-
-async def test_raises_when_time_runs_out(days: AsyncConnection, twenty_days: Filled) -> None:
-    query = (await prepare(days, twenty_days.one, QueryRequest(ok=False))).query
-    with pytest.raises(OutOfTime):
-        await find_page(days, query, limit=5, deadline=Deadline.after(0))
-    with pytest.raises(OutOfTime):
-        await count(days, query, deadline=Deadline.after(0))
-
-
-async def test_rejects_unknown_keys_and_impossible_comparisons(
-    days: AsyncConnection, twenty_days: Filled
-) -> None:
-    model = twenty_days.one
-    with pytest.raises(UnknownKey) as unknown:
-        await prepare(days, model, QueryRequest(metadata=[_make_entry("rar", "eq", "x")]))
-    assert unknown.value.faults[0].known[0] == "rare"
-    with pytest.raises(ImpossibleComparison) as impossible:
-        await prepare(days, model, QueryRequest(metadata=[_make_entry("n", "gt", "abc")]))
-    assert impossible.value.faults[0].known == ["int"]
-    conditions = [_make_entry("rar", "eq", "x")]
-    lenient = QueryRequest(metadata=conditions, unknown_keys="empty")
-    assert (await prepare(days, model, lenient)).query.nothing
-    warned = await prepare(days, model, QueryRequest(predicted=True, labels=["persn"]))
-    assert "person" in warned.warnings[0]
-
-
-async def test_key_is_unknown_only_if_unknown_to_all(
-    days: AsyncConnection, twenty_days: Filled
-) -> None:
-    numbered, other = (twenty_days.models[name] for name in ("model-2", "model-3"))
-    assert not (await prepare(days, [numbered, other], _NUMBERED)).query.nothing
-    with pytest.raises(UnknownKey) as refused:
-        await prepare(days, [other], _NUMBERED)
-    assert "nn" in refused.value.faults[0].known
-    # Others have it, and are not asked.
-    with pytest.raises(UnknownKey) as refused:
-        await prepare(days, [twenty_days.models["model-2"]], _filter("nn = 1"))
-    assert "nn" not in refused.value.faults[0].known
-    assert not (await prepare(days, [numbered, other], _filter("nn = 1"))).query.nothing
-    unseen = await prepare(days, [numbered, other], QueryRequest(predicted=True, labels=["perso"]))
-    assert "person" in unseen.warnings[0]

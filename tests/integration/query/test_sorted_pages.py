@@ -11,11 +11,11 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.index.long_text import encode
-from inference_store.index.tables import erasing, metadata_number
+from inference_store.index.tables import erasing
 from inference_store.inference.errors import ImpossibleComparison, Invalid, UnknownKey
 from inference_store.query import cursor, sorted_cursor
 from inference_store.query.across_models import build_queries
-from inference_store.query.deadline import Deadline, OutOfTime
+from inference_store.query.deadline import Deadline
 from inference_store.query.filters.facts import Facts
 from inference_store.query.filters.from_conditions import MetadataEntry
 from inference_store.query.filters.geometry import metres
@@ -26,10 +26,9 @@ from inference_store.query.preparation import QueryRequest, prepare
 from inference_store.query.properties import PROPERTIES
 from inference_store.query.sort import resolve_sort
 from inference_store.query.sorted_page import find_sorted
-from tests.integration.query.held_partition import hold_partition
 from tests.integration.stored_inferences import NewInference, at, store
 
-from .conftest import DAY, Filled
+from .conftest import Filled
 from .typed_rows import INSTANTS, derive_facts
 
 _FINGERPRINT = cursor.fingerprint("the question")
@@ -267,22 +266,3 @@ async def test_resolves_the_names_of_sorts(engine: AsyncEngine) -> None:
                 await order(sort)
             names = refused.value.faults[0].known
             assert suggestion is None or suggestion in (names, *names), sort
-
-
-async def test_raises_when_time_runs_out(days_engine: AsyncEngine, twenty_days: Filled) -> None:
-    models = [twenty_days.one]
-    async with (
-        days_engine.connect() as connection,
-        hold_partition(days_engine, metadata_number, at(5 * DAY)),
-    ):
-        with pytest.raises(OutOfTime):
-            await _fetch_pages(connection, models, "-n", QueryRequest(), limit=5, seconds=0.5)
-
-
-async def test_raises_when_time_runs_out_before_a_distance(engine: AsyncEngine) -> None:
-    items = [("longitude", "float", "1"), ("latitude", "float", "0")]
-    models = [await store(engine, NewInference("1", at(0), items))]
-    sort = "distance(location, POINT(0 0))"
-    async with engine.connect() as connection, hold_partition(engine, metadata_number, at(0)):
-        with pytest.raises(OutOfTime):
-            await _fetch_pages(connection, models, sort, QueryRequest(), limit=3, seconds=0.5)

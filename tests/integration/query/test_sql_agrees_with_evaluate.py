@@ -1,14 +1,9 @@
-"""Filters are implemented twice, in SQL and in Python: the two must agree.
+"""Filters are implemented twice, in SQL and in Python: the two must agree."""
 
-Rows of every sort are stored once as the ingester writes them. For each predicate one statement
-asks Postgres for those for which it is true and those for which it is false, by a test of each row
-and by the lists of the indexes. The table of operators says the meaning a third time.
-"""
-
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 from uuid import UUID, uuid4
 
 import pytest
@@ -17,6 +12,7 @@ from hypothesis import strategies as st
 from sqlalchemy import func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from inference_store.index.registrations import Registration
 from inference_store.index.tables import erasing, metadata_key, partition_count
 from inference_store.inference.errors import Invalid
 from inference_store.inference.metadata import Metadata
@@ -25,9 +21,10 @@ from inference_store.query.anti_join import find_anti_joins
 from inference_store.query.conditions import compile_condition, read_names
 from inference_store.query.count import count
 from inference_store.query.counting import count_ended
-from inference_store.query.cql2 import parse_text
+from inference_store.query.cql2 import Clock, parse_text
 from inference_store.query.deadline import Deadline, fetch
 from inference_store.query.driving import build_matches, settings_for
+from inference_store.query.facts import build_facts
 from inference_store.query.filters import typed
 from inference_store.query.filters.check import check
 from inference_store.query.filters.evaluate import evaluate
@@ -40,14 +37,73 @@ from inference_store.query.matching import Query, match_by_index, match_by_scan
 from inference_store.query.operators import OPERATORS, Takes
 from inference_store.query.page import find_page
 from inference_store.query.preparation import QueryRequest, build_query, prepare
+from inference_store.query.properties import PROPERTIES
 from inference_store.query.scan_range import find_pieces_of, range_of_time, split_groups
 from inference_store.query.stored_counts import read_numbers
-from tests.integration.query.relative_times import draw_relative_time
+from tests.integration.query import typed_rows
 from tests.integration.query.typed_predicates import PredicateMaker
-from tests.integration.query.typed_rows import INSTANTS, KEYS, LABELS, NUMBERS, SCORES, derive_facts
+from tests.integration.query.typed_rows import (
+    INSTANTS,
+    KEYS,
+    LABELS,
+    NUMBERS,
+    SCORES,
+    InferenceMaker,
+    derive_facts,
+)
+from tests.integration.stored_inferences import START, make_indexable
 from tests.properties import examples
 
 from .conftest import Filled
+
+_DURATIONS: Final[Mapping[str, timedelta]] = {
+    "PT0S": timedelta(0),
+    "PT1H": timedelta(hours=1),
+    "PT0.000001S": timedelta(microseconds=1),
+    "P1DT1M": timedelta(days=1, minutes=1),
+    "P2W": timedelta(weeks=2),
+}
+_FORMS: Final[Mapping[str, Callable[[datetime, datetime], bool]]] = {
+    "{name} > {time}": lambda value, at: value > at,
+    "{name} <= {time}": lambda value, at: value <= at,
+    "{time} = {name}": lambda value, at: value == at,
+    "NOT {name} <> {time}": lambda value, at: value == at,
+    "{name} BETWEEN {time} AND {time} + duration('P1D')": lambda value, at: (
+        at <= value <= at + timedelta(days=1)
+    ),
+    "{name} IN (DATE('1999-01-01'), {time})": lambda value, at: value == at,
+    "T_BEFORE({name}, {time})": lambda value, at: value < at,
+    "T_INTERSECTS({name}, INTERVAL({time}, '..'))": lambda value, at: value >= at,
+    "T_DURING({name}, INTERVAL('..', {time}))": lambda value, at: value < at,
+}
+
+
+@dataclass(frozen=True)
+class Relative:
+    """A filter. `at`: the instant that its relative time stands for."""
+
+    text: str
+    clock: Clock
+    name: str
+    at: datetime
+    test: Callable[[datetime, datetime], bool]
+
+    def holds(self, facts: Facts) -> bool:
+        """Check whether some value satisfies the filter."""
+        values = facts.properties.get(self.name) or facts.metadata_values(self.name, "timestamp")
+        return any(self.test(value, self.at) for value in values if isinstance(value, datetime))
+
+
+def draw_relative_time(draw: Callable[[st.SearchStrategy[Any]], Any]) -> Relative:
+    """Draw a filter. Its clock is set so that the relative time equals a stored one."""
+    name, form = draw(st.sampled_from(["received_at", "when"])), draw(st.sampled_from([*_FORMS]))
+    at, sign = draw(st.sampled_from(INSTANTS)), draw(st.sampled_from("+-"))
+    duration = draw(st.sampled_from([*_DURATIONS]))
+    by = _DURATIONS[duration]
+    time = f"now() {sign} duration('{duration}')"
+    clock = Clock(at - by if sign == "+" else at + by)
+    return Relative(form.format(name=name, time=time), clock, name, at, _FORMS[form])
+
 
 _RELAXED = settings(
     deadline=None,
@@ -344,3 +400,19 @@ async def test_conditions_on_predictions_and_time_agree(
     for scan in (1, 4_000):
         page = await find_page(stored.connection, query, limit=100, deadline=deadline, scan=scan)
         assert page.uids == expected
+
+
+_REGISTRATION = Registration(1, "m", "p", None, None, (), None, "api", 1, START, START)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_facts_are_those_of_the_rows(seed: int) -> None:
+    for inference in InferenceMaker(seed).make_inferences("m", 50):
+        facts = build_facts(make_indexable(inference, _REGISTRATION), indexed_at=START)
+        expected = typed_rows.derive_facts(inference)
+        properties = dict(expected.properties) | {"project_id": ("p",)}
+        properties["inference_ids"] = facts.properties["inference_ids"]
+        assert set(expected.properties["inference_ids"]) == set(facts.properties["inference_ids"])
+        assert dict(facts.properties) == properties
+        assert (facts.metadata, facts.predictions) == (expected.metadata, expected.predictions)
+        assert set(facts.properties) <= set(PROPERTIES)

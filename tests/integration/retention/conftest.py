@@ -5,19 +5,22 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure import runs
+from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.runs import RetentionRun
 from inference_store.erasure.select import overdue
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
 from inference_store.retention import erasure_worker, export_worker, partition_counter, size_reader
 from inference_store.retention.eraser import Eraser
+from inference_store.retention.marker import Marker
+from inference_store.retention.quarantine import QuarantineEraser
+from tests.integration.backups import backup, restore
 from tests.servers.minio import S3
 
-from .leading import lead
-from .stored import NoPace, Storing, environment_of
+from .stored import NoPace, Storing, environment_of, lead
 from .stranger import Stranger
 
-__all__ = ["NoPace"]
+__all__ = ["NoPace", "backup", "restore"]
 _SHARES = (
     (erasure_worker, "_SHARE_SECONDS"),
     (erasure_worker, "_RESUME_SECONDS"),
@@ -100,3 +103,9 @@ def retain(engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings) -> Re
 @pytest.fixture
 def eraser(storing: Storing) -> Eraser:
     return storing.eraser
+
+
+@pytest.fixture
+def marker(engine: AsyncEngine, blobs: Blobs) -> Marker:
+    ledger = Ledger(engine, blobs, prefix="ledger/")
+    return Marker(engine, ledger, QuarantineEraser(engine, blobs, NoPace()), NoPace(), batch=7)

@@ -1,17 +1,23 @@
-"""Exports that lie in Postgres and in the object store, as a job would have left them."""
+"""Exports planted in Postgres and the bucket, requested as the api requests them, or over HTTP."""
 
+import asyncio
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+import httpx
 from sqlalchemy import Row, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.export.blob_choices import BlobChoice
+from inference_store.export.jobs.job import ExportJob, State, find_job
 from inference_store.export.jobs.members import pack_uids
 from inference_store.export.jobs.object_keys import (
     make_head_key,
@@ -19,11 +25,19 @@ from inference_store.export.jobs.object_keys import (
     make_members_key,
     make_part_key,
 )
+from inference_store.export.jobs.question import Included, describe_question
+from inference_store.export.jobs.state_changes import request_export
+from inference_store.export.part_formats import PART_FORMATS
 from inference_store.index.tables import export_download, export_erased, export_job, export_part
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
+from inference_store.platform.settings import RetentionSettings
+from tests.kill_chain import KillChain
+from tests.polling import until
+from tests.servers.minio_user import MinioUser
+from tests.service_process import Service
 
-from .stored import Stored
+from .stored import NOW, Stored, Storing
 
 PLANTED = b"planted-"
 
@@ -170,3 +184,147 @@ def show_part(row: dict[str, Any]) -> dict[str, Any]:
 
 def put(exported: Exported, name: str, data: bytes) -> None:
     exported.blobs.put(exported.key(name), data, content_type="application/octet-stream")
+
+
+def read_bucket(storing: Storing) -> bytes:
+    """Every byte of every object, but for the store's own records."""
+    client = storing.blobs._minio
+    blobs = [client.get_object(storing.bucket, name) for name in storing.objects()]
+    return b"".join(blob.read() for blob in blobs)
+
+
+async def request_all(
+    storing: Storing,
+    model: int,
+    format: str = "jsonl",
+    *,
+    include: Sequence[Included] = ("metadata", "predictions"),
+    blobs: BlobChoice = "none",
+) -> UUID:
+    """Request an export of all inferences of a model."""
+    id = uuid4()
+    async with storing.engine.begin() as connection:
+        document = await describe_question(
+            connection, model, None, text=None, since=None, until=NOW, include=include, blobs=blobs
+        )
+        await request_export(
+            connection,
+            id,
+            model=model,
+            format=format,
+            document=document,
+            requested_by="test",
+            expires_at=NOW + timedelta(days=1),
+        )
+    return id
+
+
+async def read_job(storing: Storing, id: UUID) -> ExportJob:
+    """Return the export as it is now."""
+    job = await storing.transact(find_job, id)
+    assert job is not None
+    return job
+
+
+async def wait_for(storing: Storing, id: UUID, state: State) -> ExportJob:
+    """Wait until the export is in a state, and return it."""
+
+    async def ask() -> ExportJob:
+        return await read_job(storing, id)
+
+    return await until(ask, lambda job: job.state == state)
+
+
+def find_objects(storing: Storing, prefix: str) -> list[str]:
+    """Return the keys under a prefix."""
+    return [
+        item.place.key for item in storing.blobs.page(storing.bucket, prefix, after="", limit=99)
+    ]
+
+
+def sign_in_as(user: MinioUser, settings: RetentionSettings) -> RetentionSettings:
+    """Return settings with the key of a user of the object store."""
+    keys = {"s3_access_key": user.access_key, "s3_secret_key": user.secret_key}
+    return RetentionSettings.model_validate(settings.model_dump() | keys)
+
+
+async def run_until_killed(
+    kills: KillChain, kill: str, environment: Mapping[str, str], folder: Path
+) -> Service:
+    """Run a retention process until a failpoint kills it, and return what it was."""
+    failing = Service("retention", {**environment, "INFERENCE_STORE_FAILPOINT": kill}, folder)
+    await kills.wait_until_killed(failing)
+    return failing
+
+
+@asynccontextmanager
+async def run_service(environment: Mapping[str, str], folder: Path) -> AsyncIterator[Service]:
+    """Run a retention process."""
+    service = Service("retention", dict(environment), folder)
+    try:
+        yield service
+    finally:
+        await asyncio.to_thread(service.stop)
+
+
+Shown = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Exporting:
+    """A caller of the api."""
+
+    client: httpx.AsyncClient
+
+    async def call(self, method: str, path: str, body: Any = None) -> Any:
+        """Return what the api answers. Raises AssertionError if it refuses."""
+        answer = await self.client.request(method, f"/v1{path}", json=body)
+        assert answer.is_success, answer.text
+        return answer.json()
+
+    async def request_all(self) -> dict[str, str]:
+        """Request an export of all in each format, with copies of blobs in those that can have
+        them; return the id of each by its format."""
+        path = "/models/model/exports"
+        exports: dict[str, str] = {}
+        for name, format in PART_FORMATS.items():
+            body = {"format": name, "blobs": "copy" if format.copied else "links"}
+            exports[name] = (await self.call("POST", path, body))["id"]
+        return exports
+
+    async def follow(self, exports: Mapping[str, str]) -> list[Shown]:
+        """Return exports as they are now."""
+        return [await self.call("GET", f"/exports/{export}") for export in exports.values()]
+
+    async def wait_until_done(self, exports: Mapping[str, str], seconds: float = 180) -> None:
+        """Wait until every part is written, and the manifests."""
+
+        def are_done(shown: list[Shown]) -> bool:
+            return {export["state"] for export in shown} == {"done"}
+
+        await until(lambda: self.follow(exports), are_done, seconds=seconds)
+
+    async def list_parts(self, export: str) -> list[Shown]:
+        """Return the parts of an export. Who asks counts as having downloaded them."""
+        parts = (await self.call("GET", f"/exports/{export}/parts?limit=1000"))["items"]
+        return [part for part in parts if part["state"] != "removed"]
+
+    async def erase(self, inference_ids: list[str]) -> str:
+        """Request an erasure; return its id."""
+        path, body = "/models/model/erasures", {"inference_ids": inference_ids}
+        return str((await self.call("POST", path, body))["id"])
+
+    async def wait_until_certified(self, erasure: str, seconds: float = 180) -> Shown:
+        """Wait until an erasure has its certificate, and return the certificate's document."""
+
+        async def list_certificates() -> list[Shown]:
+            return list((await self.call("GET", f"/certificates?erasure={erasure}"))["items"])
+
+        [item] = await until(list_certificates, bool, seconds=seconds)
+        return dict((await self.call("GET", f"/certificates/{item['number']}"))["document"])
+
+    async def list_erased(self, export: str) -> list[Shown]:
+        """Return what erasures took of an export."""
+        page = await self.call("GET", f"/exports/{export}/erased?limit=1000")
+        assert page["next"] is None
+        return list(page["items"])

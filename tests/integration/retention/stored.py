@@ -1,7 +1,9 @@
 """Inferences that lie in Postgres and in the object store, as an ingester would have left them."""
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -10,8 +12,9 @@ from uuid import UUID, uuid4
 from sqlalchemy import Executable, func, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure import policies, runs
+from inference_store.erasure import holds, policies, runs
 from inference_store.erasure.holds.changes import Placement
+from inference_store.erasure.leader_election import open_election
 from inference_store.erasure.log.keys import SigningKey
 from inference_store.erasure.policies import ErasureScope, RetentionPolicy
 from inference_store.erasure.progress.erasure import (
@@ -38,14 +41,15 @@ from inference_store.index.tables import (
 from inference_store.inference.events import StorageKey, uid_of
 from inference_store.inference.layout import Kind, key_of
 from inference_store.objects import Blobs
+from inference_store.platform.admin import Heartbeat
 from inference_store.platform.settings import RetentionSettings
+from inference_store.query.cql2 import parse
 from inference_store.retention.certifier import Certifier
 from inference_store.retention.eraser import Eraser
 from inference_store.retention.leadership_check import LeadershipCheck
+from inference_store.retention.worker import RetentionWorker
 from tests.integration.erasure_requests import request_erasure
 from tests.polling import until
-
-from .holding import place_hold, release_hold
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -331,3 +335,72 @@ class Storing:
         listed = client.list_objects(self.bucket, recursive=True, include_version=False)
         names = {str(item.object_name) for item in listed}
         return {name for name in names if not name.startswith(("ledger/", "certificates/"))}
+
+
+async def place_hold(
+    engine: AsyncEngine,
+    model: int | None,
+    filter: str | None = None,
+    *uids: UUID,
+    types: dict[str, str] | None = None,
+) -> Placement:
+    """Place a hold in force, by a filter or by uids."""
+    async with engine.begin() as connection:
+        ids = [f"uid:{uid}" for uid in uids] if filter is None else None
+        node = None if filter is None else parse(filter)
+        criteria = holds.HoldCriteria(filter=node, inference_ids=ids, types=types or {})
+        hold_filter = await holds.build_filter(connection, model, criteria)
+        name = select(registration.c.model_id).where(registration.c.model == model)
+        body: dict[str, Any] = {"id": str(uuid4()), "name": "a hold", "reason": "a file"}
+        body |= {
+            "model_id": await connection.scalar(name),
+            "filter": hold_filter.text,
+            "revision": 1,
+        }
+        body |= {"inference_ids": ids, "until": None}
+        return await holds.apply_placed(connection, body, datetime.now(UTC), "test")
+
+
+async def change_hold(engine: AsyncEngine, placed: Placement, model: int, *uids: UUID) -> Placement:
+    """Replace a hold with one by uids."""
+    async with engine.begin() as connection:
+        ids = [f"uid:{uid}" for uid in uids]
+        hold_filter = await holds.build_filter(
+            connection, model, holds.HoldCriteria(inference_ids=ids)
+        )
+        name = select(registration.c.model_id).where(registration.c.model == model)
+        body = {"id": str(placed.hold.id), "name": "a hold", "reason": "narrower", "until": None}
+        body |= {"model_id": await connection.scalar(name), "filter": hold_filter.text}
+        more = {"inference_ids": ids, "revision": placed.hold.revision + 1}
+        return await holds.apply_changed(connection, body | more, datetime.now(UTC), "test")
+
+
+async def release_hold(engine: AsyncEngine, placed: Placement) -> None:
+    """Release a hold."""
+    body = {"id": str(placed.hold.id), "reason": "over", "revision": placed.hold.revision + 1}
+    async with engine.begin() as connection:
+        await holds.apply_released(connection, body, datetime.now(UTC), "test")
+
+
+async def lead(
+    engine: AsyncEngine,
+    blobs: Blobs,
+    settings: RetentionSettings,
+    *,
+    turns: int = 3,
+    scheduled: bool = True,
+    resume: bool = True,
+) -> None:
+    """Resume what was begun, and work for some turns, with a run of the schedule or without."""
+    due = asyncio.Event()
+    if scheduled:
+        due.set()
+    async with open_election(engine) as election:
+        assert await election.take()
+        check = LeadershipCheck(election, Heartbeat(), asyncio.Event())
+        # what it has begun to send goes on beside the test
+        async with aclosing(RetentionWorker(settings, engine, blobs, check, due)) as leader:
+            if resume:
+                await leader.begin()
+            for _ in range(turns):
+                await leader.run_turn()

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -20,15 +21,18 @@ from inference_store.erasure.log.chain_head import ChainHead
 from inference_store.erasure.log.key_documents import read_public_key
 from inference_store.erasure.log.keys import SigningKey, new_key
 from inference_store.erasure.log.signed_document import SignedDocument, read_document
+from inference_store.erasure.mark.held_deletions import resume_released
 from inference_store.erasure.policies import RetentionPolicy
+from inference_store.index.tables import export_part
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.certifier import Certifier
 from tests.servers.minio import S3
+from tests.warm.process import run_command
 
-from .leading import lead
-from .stored import NOW, Stored, Storing, ago
+from .exported import export_all
+from .stored import NOW, Stored, Storing, ago, lead
 from .stranger import Stranger
 
 Certificates = Callable[[], Awaitable[list[SignedDocument]]]
@@ -169,23 +173,6 @@ async def test_a_lost_key_is_followed_by_one_that_restarts_the_chain(storing: St
     assert await wrongs(lost, new) == ([], [3])
 
 
-async def test_an_older_backup_gets_its_certificates_back_from_the_bucket(
-    storing: Storing, certifier: Certifier
-) -> None:
-    model = await storing.model()
-    for days in (2, 1):
-        doomed = await storing.inferences(model, 12, ago(days=days))
-        await storing.erase(*doomed)
-    async with storing.engine.begin() as connection:
-        await connection.execute(text("DELETE FROM certificate WHERE number > 1"))
-        await connection.execute(text("DELETE FROM erased_leaves"))
-        await connection.execute(text("DELETE FROM erasure"))
-    await certifier.begin()
-    verification = Verification(storing.engine, Archive(storing.blobs))
-    assert [str(wrong) async for wrong in verification.find_failures()] == []
-    assert (verification.counts.certificates, verification.counts.leaves) == (2, 96)
-
-
 async def test_a_head_that_the_bucket_locks_stays(
     engine: AsyncEngine, minio_server: S3, settings: RetentionSettings, key: SigningKey
 ) -> None:
@@ -227,22 +214,6 @@ async def test_a_head_that_the_bucket_locks_stays(
         assert wrong == ["certificate 2: certificates/head has another one of this number"]
 
 
-async def test_certificates_that_follow_each_other_share_a_version_of_the_head(
-    storing: Storing, settings: RetentionSettings, key: SigningKey
-) -> None:
-    head = ChainHead(settings, lock_days=1)
-    certifier = storing.certify(key, head=head, head_seconds=3600)
-    model = await storing.model()
-    ends = []
-    for _ in range(3):
-        await storing.erase(*await storing.inferences(model, 1, NOW))
-        await certifier.write_head()
-        ends.append([end.number for end in await asyncio.to_thread(head.ends)][-1])
-    assert ends == [2, 2, 2]
-    await certifier.write_head(at_once=True)
-    assert [end.number for end in await asyncio.to_thread(head.ends)][-1] == 4
-
-
 async def test_without_a_key_an_erasure_is_only_deleted(storing: Storing, key: SigningKey) -> None:
     model = await storing.model()
     erasure = await storing.request(*await storing.inferences(model, 25, ago(days=1)))
@@ -278,55 +249,6 @@ async def test_the_certificate_of_a_policy_names_its_version(
     ]
 
 
-async def test_a_backup_from_before_two_lost_keys_follows_the_bucket(
-    storing: Storing, stranger: Stranger
-) -> None:
-    archive, model = Archive(storing.blobs), await storing.model()
-    first, second, third = new_key(), new_key(), new_key()
-
-    async def erase(key: SigningKey) -> str:
-        storing.certify(key)
-        doomed = await storing.inferences(model, 2, NOW)
-        return str(await storing.eraser.finish(await storing.request(*doomed)))
-
-    async def recover(key: SigningKey) -> int:
-        recovered = await recover_key(storing.engine, archive, [key], by="cli:ada", reason="a fire")
-        return int(recovered.document["number"])
-
-    async def restore() -> None:
-        """Restore the backup from when the first key alone had signed."""
-        async with storing.engine.begin() as connection:
-            for table, column in (("certificate", "number"), ("erased_leaves", "certificate")):
-                await connection.execute(text(f"DELETE FROM {table} WHERE {column} > 2"))
-
-    async def verify() -> tuple[list[str], list[int]]:
-        verification = Verification(
-            storing.engine, archive, trusted={first.id, second.id, third.id}
-        )
-        failures = [str(wrong) async for wrong in verification.find_failures()]
-        return failures, [number for number, _ in verification.restarts]
-
-    assert await erase(first) == "certified"
-    assert await recover(second) == 3
-    assert await erase(second) == "certified"
-    # the second is lost with the database: nothing that the third has signed is anywhere
-    await restore()
-    assert await erase(third) == "certifying"
-    assert await recover(third) == 5
-    assert await recover(third) == 5  # also if its answer was lost
-    assert await erase(third) == "certified"
-    assert await verify() == ([], [3, 5])
-    assert await stranger.faults(first, second, third, heads=False) == []
-    assert await stranger.faults(first, third, heads=False)
-    # from now on the third vouches for what was before it
-    await restore()
-    assert await erase(third) == "certified"
-    assert await verify() == ([], [3, 5])
-    # but a stranger's chain is not followed by who has another key
-    await restore()
-    assert await erase(new_key()) == "certifying"
-
-
 HOUR = timedelta(hours=1)
 
 
@@ -354,3 +276,85 @@ async def test_it_names_what_remains_and_until_when(storing: Storing) -> None:
         "exports": None,
         "backups of Postgres and of the bucket": None,
     }
+
+
+@pytest.mark.usefixtures("certifier")
+async def test_the_exports_are_named_and_who_downloaded_them_before(
+    storing: Storing, stranger: Stranger, key: SigningKey
+) -> None:
+    model = await storing.model()
+    members = await storing.inferences(model, 25, ago(days=1))
+    untouched = await storing.inferences(model, 3, ago(days=2))
+    exported = await export_all(storing.engine, storing.blobs, members)
+    alone = await export_all(storing.engine, storing.blobs, untouched)
+    await exported.download("key:reader")
+    await alone.download("key:other")
+    await storing.erase(members[0], members[20])
+    await exported.download("key:late")
+    await storing.erase(untouched[0])
+    first, second = await list_erasures(storing.engine)
+    [named] = first["exports"]
+    [download] = named.pop("downloads")
+    assert named == {"export": str(exported.id), "inferences": 2, "parts_deleted": 2}
+    assert download["by"] == "key:reader"
+    [copy] = [place for place in first["remains"] if "downloaded" in place["where"]]
+    where = f"export {exported.id}, downloaded by key:reader at {download['first_at']}"
+    assert copy == {"where": where, "clear_at": None}
+    assert [export["export"] for export in second["exports"]] == [str(alone.id)]
+    assert await stranger.faults(key, heads=False) == []
+
+
+@pytest.mark.usefixtures("certifier")
+async def test_each_certificate_of_an_erasure_names_what_no_earlier_one_does(
+    storing: Storing,
+) -> None:
+    model = await storing.model()
+    members = await storing.inferences(model, 12, ago(days=1))
+    exported = await export_all(storing.engine, storing.blobs, members)
+    hold = await storing.hold(model, None, members[11].uid)
+    erasure = await storing.request(members[0], members[11])
+    assert await storing.eraser.finish(erasure) == "partly_held"
+    parts = await exported.parts()
+    assert [part.state for part in parts] == ["listed", "written"]
+    await storing.release(hold)
+    assert await storing.transact(resume_released, limit=10) == 1
+    assert await storing.eraser.finish(erasure) == "certified"
+    numbers = [
+        [(export["inferences"], export["parts_deleted"]) for export in document["exports"]]
+        for document in await list_erasures(storing.engine)
+    ]
+    assert numbers == [[(1, 1)], [(1, 1)]]
+
+
+@pytest.mark.usefixtures("certifier")
+async def test_verify_finds_what_exports_still_have(
+    storing: Storing, key: SigningKey, environment: dict[str, str], tmp_path: Path
+) -> None:
+    model = await storing.model()
+    first, second, stays = await storing.inferences(model, 3, ago(days=1))
+    exported = await export_all(storing.engine, storing.blobs, [first, second, stays])
+    [before] = await exported.parts()
+    await storing.erase(first, second)
+    with_key = environment | {"INFERENCE_STORE_CERTIFICATE_KEY": key.pem}
+
+    def verify() -> tuple[int, list[str]]:
+        arguments = ("verify", "--objects")
+        done = run_command("certificates", *arguments, environment=with_key, folder=tmp_path)
+        return done.returncode, sorted(done.stdout.splitlines())
+
+    assert verify() == (0, [])
+    in_bucket = exported.key(f"exports/{exported.id}/members/00001")
+    part = exported.key(before.storage_key.partition(f"{storing.bucket}/")[2])
+    for place, content in ((in_bucket, first.uid.bytes), (part, b"again")):
+        storing.blobs.put(place, content, content_type="application/octet-stream")
+    await storing.execute(export_part.update().values(uids=second.uid.bytes))
+    assert verify() == (
+        1,
+        sorted(
+            [
+                f"certificate 2: {first.uid} is in {in_bucket}",
+                f"certificate 2: {second.uid} is in list 1 of export {exported.id} in Postgres",
+                f"{part} is in the bucket, and an erasure deleted it",
+            ]
+        ),
+    )

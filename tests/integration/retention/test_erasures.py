@@ -6,22 +6,34 @@ from datetime import timedelta
 from threading import Event
 from uuid import UUID
 
+import pytest
 from minio.commonconfig import ENABLED
 from minio.versioningconfig import VersioningConfig
+from sqlalchemy import func, insert, select
+from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.fence import fence_shared
+from inference_store.erasure.delete import shared_metadata
 from inference_store.erasure.holds.changes import Placement
-from inference_store.erasure.mark import tombstones
+from inference_store.erasure.mark import claims, tombstones
 from inference_store.erasure.mark.arrivals import enqueue_arrivals
-from inference_store.erasure.mark.pending_deletions import find_claimed, find_scopes
-from inference_store.erasure.progress.erasure import list_unfinished
-from inference_store.inference.events import StorageKey
+from inference_store.erasure.mark.held_deletions import resume_released
+from inference_store.erasure.mark.pending_deletions import find_scopes, list_pending
+from inference_store.erasure.policies import ErasureScope
+from inference_store.erasure.progress.erasure import Erasure, list_unfinished
+from inference_store.erasure.request.cancellation import request_cancellation
+from inference_store.erasure.request.criteria import describe_ids
+from inference_store.erasure.request.requests import request_erasure
+from inference_store.index.partitions import TimePartition
+from inference_store.index.tables import erased_span, erasing, inference, partition_span
+from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.objects import Blobs, Deleted, Listed
+from inference_store.operations.reconcile.counts import count_against_accounting
 from inference_store.platform.settings import RetentionSettings
+from inference_store.retention.marker import Marker
 from tests.polling import until
 from tests.servers.minio import S3
 
-from .stored import NOW, Storing, ago
+from .stored import METADATA_BLOB, NOW, Stored, Storing, ago
 from .test_holds import Watched, _find_marked
 
 
@@ -52,14 +64,6 @@ async def test_a_shared_object_goes_with_the_last_that_points_to_it(storing: Sto
     await storing.erase(first)
     assert storing.objects() == {"shared", "answer-2"}
     await storing.erase(second)
-    assert storing.objects() == set()
-    assert await storing.rows() == {}
-
-
-async def test_two_that_share_and_go_together_leave_nothing(storing: Storing) -> None:
-    model = await storing.model()
-    both = [await storing.foreign(model, ago(days=n), "shared", None, "shared") for n in (1, 2)]
-    await storing.erase(*both)
     assert storing.objects() == set()
     assert await storing.rows() == {}
 
@@ -137,20 +141,6 @@ async def test_erases_late_arrivals_without_storing_them(storing: Storing) -> No
     assert not await storing.transact(tombstones.find_erased, [(model, late.uid, ago(days=9))])
 
 
-async def test_the_claimed_keys_are_those_that_go(storing: Storing) -> None:
-    model = await storing.model()
-    inference = await storing.foreign(model, ago(days=1), "data", "response", "metadata")
-    keys = [str(key) for key in inference.objects]
-    await storing.request(inference, scope="input")
-    async with storing.engine.begin() as connection:
-        await fence_shared(connection)
-        assert await find_claimed(connection, [*keys, "s3://other/key"]) == {keys[0]}
-    await storing.request(inference)
-    async with storing.engine.begin() as connection:
-        assert await find_claimed(connection, keys) == set(keys)
-        assert await find_claimed(connection, []) == set()
-
-
 async def test_the_next_batch_does_not_spare_objects_being_erased(
     storing: Storing, settings: RetentionSettings
 ) -> None:
@@ -216,3 +206,234 @@ async def test_versions_of_the_next_batch_are_listed_while_objects_go(
     assert state == "deleted"
     assert (await storing.stored(), storing.objects()) == (set(), set())
     assert (await storing.reload(erasure)).versions == 9
+
+
+PARTS: dict[ErasureScope, int] = {"input": 0, "response": 1}
+
+
+async def store_sharer(
+    storing: Storing, model: int, key: StorageKey, part: ErasureScope, hours: int
+) -> Stored:
+    names = [key.key if position == PARTS[part] else None for position in range(3)]
+    return await storing.foreign(model, ago(hours=hours), *names)
+
+
+async def leave_claims(engine: AsyncEngine, erasure: Erasure) -> None:
+    """Leave the claims that a crash leaves while objects are being deleted."""
+    async with engine.begin() as connection:
+        page = await list_pending(connection, erasure.id, after=None, limit=10)
+        await claims.record_claims(connection, erasure.id, page)
+
+
+@pytest.mark.parametrize("part", PARTS)
+async def test_deletes_a_part_with_its_last_sharer_unless_held(
+    storing: Storing, part: ErasureScope
+) -> None:
+    model = await storing.model()
+    (owner,) = await storing.inferences(model, 1, ago(days=1))
+    shared = owner.objects[PARTS[part]]
+    first, last = [await store_sharer(storing, model, shared, part, hours) for hours in (2, 1)]
+    await storing.erase(owner, scope=part)
+    await storing.erase(first)
+    held = await storing.hold(model, None, last.uid)
+    erasure = await storing.request(last)
+    assert await storing.eraser.finish(erasure) == "partly_held"
+    assert storing.objects() == {key.key for key in owner.objects}
+    await storing.release(held)
+    assert await storing.transact(resume_released, limit=10) == 1
+    assert await storing.eraser.finish(erasure) == "deleted"
+    assert storing.objects() == {key.key for key in owner.objects} - {shared.key}
+    assert await storing.stored() == {owner.uid}
+
+
+async def test_deletes_a_part_that_owner_and_stranger_lose_together(storing: Storing) -> None:
+    model = await storing.model()
+    for part in PARTS:
+        (owner,) = await storing.inferences(model, 1, ago(days=1))
+        shared = owner.objects[PARTS[part]]
+        stranger = await store_sharer(storing, model, shared, part, 1)
+        await storing.erase(owner, stranger, scope=part)
+        assert shared.key not in storing.objects(), part
+
+
+async def test_takes_a_part_that_the_owner_is_losing_unless_it_is_held(storing: Storing) -> None:
+    model = await storing.model()
+    for part in PARTS:
+        for is_held in (True, False):
+            (owner,) = await storing.inferences(model, 1, ago(days=1))
+            shared = owner.objects[PARTS[part]]
+            stranger = await store_sharer(storing, model, shared, part, 1)
+            await leave_claims(storing.engine, await storing.request(owner, scope=part))
+            if is_held:
+                await storing.hold(model, None, owner.uid)
+            await storing.erase(stranger)
+            assert (shared.key in storing.objects()) == is_held, part
+
+
+async def test_an_input_that_is_the_owners_answer_too_stays(storing: Storing) -> None:
+    model = await storing.model()
+    (owner,) = await storing.inferences(model, 1, ago(days=1))
+    shared = owner.objects[1]
+    twice = {"data_storage_key": str(shared)}
+    await storing.execute(inference.update().values(twice))
+    stranger = await store_sharer(storing, model, shared, "input", 1)
+    await storing.erase(owner, scope="input")
+    await storing.erase(stranger)
+    assert storing.objects() == {key.key for key in owner.objects}
+
+
+async def find_metadata_key(engine: AsyncEngine, stored: Stored) -> StorageKey:
+    query = select(inference.c.metadata_storage_key).where(inference.c.uid == stored.uid)
+    async with engine.connect() as connection:
+        return parse_stored(await connection.scalar(query) or "")
+
+
+async def store_shared(storing: Storing, model: int) -> tuple[Stored, Stored, StorageKey]:
+    """Store one with a request in its metadata blob, and a stranger that points to that blob."""
+    (owner,) = await storing.inferences(model, 1, ago(days=1))
+    blob = owner.objects[2]
+    stranger = await storing.foreign(model, ago(hours=1), None, None, blob.key)
+    storing.blobs.put(blob, METADATA_BLOB, content_type="application/json")
+    return owner, stranger, blob
+
+
+async def test_the_owner_gets_a_copy_and_the_others_keep_the_shared_one(storing: Storing) -> None:
+    model = await storing.model()
+    owner, stranger, blob = await store_shared(storing, model)
+    await storing.hold(model, None, stranger.uid)
+    # a crash after the new key was pointed to, and before anything was written there
+    erasure = await storing.request(owner, scope="input")
+    async with storing.engine.begin() as connection:
+        page = await list_pending(connection, erasure.id, after=None, limit=10)
+        await claims.claim_objects(connection, page)
+        await shared_metadata.reserve_keys(connection, page, storing.bucket)
+    assert await storing.eraser.finish(erasure) == "deleted"
+    own = await find_metadata_key(storing.engine, owner)
+    assert own != blob
+    assert storing.blobs.get(own, limit=1000) == METADATA_BLOB.partition(b', "request"')[0] + b"}"
+    assert await find_metadata_key(storing.engine, stranger) == blob
+    assert storing.blobs.get(blob, limit=1000) == METADATA_BLOB
+    again = await storing.request(owner, scope="input")
+    assert await storing.eraser.finish(again) == "deleted"
+    assert (
+        await find_metadata_key(storing.engine, owner),
+        storing.blobs.get(blob, limit=1000),
+    ) == (own, METADATA_BLOB)
+
+
+async def test_deletes_the_request_with_the_last_inference_that_shares_it(storing: Storing) -> None:
+    model = await storing.model()
+    owner, stranger, blob = await store_shared(storing, model)
+    await storing.erase(owner, scope="input")
+    own = await find_metadata_key(storing.engine, owner)
+    await storing.erase(stranger)
+    assert storing.objects() == {owner.objects[1].key, own.key}
+    await storing.erase(owner)
+    assert storing.objects() == set()
+    assert await storing.rows() == {}
+    assert storing.blobs.still_there([blob, own]) == []
+
+
+async def test_nothing_of_the_request_is_left_if_the_owner_goes_first(storing: Storing) -> None:
+    model = await storing.model()
+    owner, stranger, blob = await store_shared(storing, model)
+    await storing.erase(owner, scope="input")
+    await storing.erase(owner)
+    assert storing.objects() == {blob.key}
+    await storing.erase(stranger)
+    assert storing.objects() == set()
+
+
+async def request_by_ids(engine: AsyncEngine, *those: Stored) -> Erasure:
+    ids = describe_ids([f"uid:{stored.uid}" for stored in those])
+    async with engine.begin() as connection:
+        return await request_erasure(
+            connection, models=[those[0].model], criteria=ids, by="someone"
+        )
+
+
+async def count_marks(engine: AsyncEngine, erasure: Erasure) -> int:
+    query = select(func.count()).select_from(erasing).where(erasing.c.erasure == erasure.id)
+    async with engine.connect() as connection:
+        return int(await connection.scalar(query) or 0)
+
+
+async def test_takes_inferences_marked_by_a_cancelled_erasure(
+    storing: Storing, marker: Marker
+) -> None:
+    model = await storing.model()
+    both = await storing.inferences(model, 10, ago(days=1))
+    (first_alone,) = await storing.inferences(model, 1, ago(days=2))
+    first, second = (
+        await request_by_ids(storing.engine, *both, first_alone),
+        await request_by_ids(storing.engine, *both),
+    )
+    assert await marker.mark(first) == "all"
+    assert await marker.mark(second) == "all"
+    await storing.transact(request_cancellation, first.id)
+    assert await marker.mark(first) == "over"
+    assert (
+        await count_marks(storing.engine, first),
+        await count_marks(storing.engine, second),
+    ) == (0, 10)
+    assert await storing.eraser.finish(second) == "deleted"
+    assert await storing.stored() == {first_alone.uid}
+    assert storing.objects() == {key.key for key in first_alone.objects}
+    assert (await storing.reload(second)).inferences == 10
+
+
+async def test_inferences_of_two_erasures_are_counted_once(
+    storing: Storing, marker: Marker
+) -> None:
+    model = await storing.model()
+    both = await storing.inferences(model, 10, ago(days=1))
+    first, second = (
+        await request_by_ids(storing.engine, *both),
+        await request_by_ids(storing.engine, *both),
+    )
+    assert await marker.mark(first) == await marker.mark(second) == "all"
+    assert await storing.eraser.finish(second) == "deleted"
+    assert await storing.stored() == set()
+    assert await storing.eraser.finish(first) == "deleted"
+    assert await storing.rows() == {}
+    assert (
+        (await storing.reload(first)).inferences == (await storing.reload(second)).inferences == 10
+    )
+    assert (await count_against_accounting(storing.engine))["erased"] == 10
+
+
+async def test_both_erasures_report_what_a_hold_keeps(storing: Storing, marker: Marker) -> None:
+    model = await storing.model()
+    both = await storing.inferences(model, 3, ago(days=1))
+    first, second = (
+        await request_by_ids(storing.engine, *both),
+        await request_by_ids(storing.engine, *both),
+    )
+    assert await marker.mark(first) == await marker.mark(second) == "all"
+    await storing.hold(model, None, both[0].uid)
+    assert await storing.eraser.finish(first) == "partly_held"
+    assert await storing.eraser.finish(second) == "partly_held"
+    assert [(await storing.reload(erasure)).held for erasure in (first, second)] == [1, 1]
+    assert await storing.stored() == {both[0].uid}
+
+
+async def test_takes_inferences_in_a_span_that_is_closing(storing: Storing, marker: Marker) -> None:
+    model = await storing.model()
+    closing = await storing.inferences(model, 3, ago(days=90))
+    await _leave_closing_span(storing.engine, closing[0])
+    erasure = await request_by_ids(storing.engine, *closing)
+    assert await marker.mark(erasure) == "all"
+    assert await count_marks(storing.engine, erasure) == 2
+    assert await storing.eraser.finish(erasure) == "deleted"
+    assert await storing.rows() == {}
+
+
+async def _leave_closing_span(engine: AsyncEngine, gone: Stored) -> TimePartition:
+    """Leave a span as a policy's run that could not go on does: closed, one of the parents gone."""
+    async with engine.begin() as connection:
+        span = (await connection.execute(select(partition_span))).one()
+        closed = {"model": gone.model, "lo": span.lo, "hi": span.hi}
+        await connection.execute(insert(erased_span).values(closed))
+        await connection.execute(partition_span.update().values(state="dropping"))
+        await connection.execute(inference.delete().where(inference.c.uid == gone.uid))
+    return TimePartition(span.lo, span.hi, span.name)

@@ -1,8 +1,11 @@
-"""Exports by a real retention process: `kill -9` at every step, and a bucket that refuses."""
+"""Exports by a real retention process: killed, refused by the bucket, and overtaken."""
 
+import asyncio
 import hashlib
 import json
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import BinaryIO
 from uuid import UUID
 
 import pytest
@@ -16,14 +19,17 @@ from inference_store.objects import Blobs
 from inference_store.platform.failpoints import FAILPOINTS
 from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.export_worker import ExportWorker
+from inference_store.retention.taken_over_parts import TakenOverParts
+from inference_store.retention.turn_schedule import TurnSchedule
 from tests.kill_chain import KillChain, chain_kills
 from tests.servers.fixtures import unique
 from tests.servers.minio import S3
 from tests.servers.minio_user import MinioUser, statement
 
 from .conftest import NoPace
-from .requested_exports import (
+from .exported import (
     find_objects,
+    read_bucket,
     read_job,
     request_all,
     run_service,
@@ -137,21 +143,138 @@ async def test_a_kill_leaves_nothing_of_a_cancelled_export(
 async def test_a_bucket_that_refuses_is_named_and_it_goes_on_later(
     storing: Storing, settings: RetentionSettings, minio_server: S3
 ) -> None:
-    stored, id = await store_and_request(storing)
+    model, stored = await store_inferences(storing)
     user, bucket = MinioUser(minio_server, unique()), storing.bucket
     everything = statement("Allow", ["*"], bucket, f"{bucket}/*")
-    user.may(everything, statement("Deny", ["PutObject"], f"{bucket}/exports/{id}/parts/*"))
-    with Blobs(sign_in_as(user, settings)) as refused:
-        worker = make_worker(storing, refused)
+    for action, where, state in (
+        ("PutObject", "exports/{}/parts/*", "writing"),
+        ("GetObject", "*", "listing"),  # of a blob that is to be copied
+    ):
+        id = await request_all(storing, model, blobs="copy")
+        user.may(everything, statement("Deny", [action], f"{bucket}/{where.format(id)}"))
+        with Blobs(sign_in_as(user, settings)) as refused:
+            worker = make_worker(storing, refused)
+            await worker.run_turn()
+            waiting = await read_job(storing, id)
+            assert (waiting.state, waiting.retry_at is not None) == (state, True), action
+            assert "AccessDenied" in str(waiting.error)
+            assert find_objects(storing, f"exports/{id}/parts/") == []
+            user.may(everything)
+            await storing.execute(text("UPDATE export_job SET retry_at = now()"))
+            await worker.run_turn()
+        done = await read_job(storing, id)
+        assert (done.state, done.error, done.retry_at, done.missing) == ("done", None, None, 0)
+        await check_written(storing, stored, id)
+
+
+class Killed(Exception):
+    """The process ends here."""
+
+
+class FrozenBlobs(Blobs):
+    """Is frozen before it puts the first part, until `meanwhile` is done."""
+
+    meanwhile: Callable[[], Awaitable[object]] | None = None
+    loop: asyncio.AbstractEventLoop
+    fails = False
+    part: StorageKey
+
+    def put_file(self, key: StorageKey, file: BinaryIO, *, content_type: str) -> None:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            self.part = key
+            asyncio.run_coroutine_threadsafe(_run(meanwhile), self.loop).result()
+        super().put_file(key, file, content_type=content_type)
+        if meanwhile is not None and self.fails:
+            raise Killed
+
+
+async def _run(meanwhile: Callable[[], Awaitable[object]]) -> None:
+    await meanwhile()
+
+
+async def list_keys(blobs: Blobs, export: UUID) -> list[str]:
+    prefix = f"exports/{export}/parts/"
+    return [f.place.key for f in blobs.page(blobs.buckets.default, prefix, after="", limit=99)]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_it_deletes_at_once_what_it_has_put_too_late(
+    storing: Storing, settings: RetentionSettings, fails: bool
+) -> None:
+    stored, id = await store_and_request(storing)
+    with FrozenBlobs(settings) as frozen:
+        frozen.loop, frozen.fails = asyncio.get_running_loop(), fails
+        frozen.meanwhile = lambda: storing.erase(stored[0])
+        worker = ExportWorker(storing.engine, frozen, NoPace(), most=len(stored), copies=COPIES)
+        if fails:
+            with pytest.raises(Killed):
+                await worker.run_turn()
+        else:
+            await worker.run_turn()
+    assert frozen.part.key not in await list_keys(storing.blobs, id)
+    assert stored[0].uid.bytes not in read_bucket(storing)
+    assert str(stored[0].uid).encode() not in read_bucket(storing)
+
+
+async def test_what_it_leaves_when_it_is_killed_is_deleted_by_the_new_leader(
+    storing: Storing, settings: RetentionSettings
+) -> None:
+    stored, id = await store_and_request(storing)
+    taken_over = TakenOverParts(storing.engine, storing.blobs, TurnSchedule(asyncio.Event()))
+    planted = str(stored[0].uid).encode()
+
+    async def take_over() -> None:
+        await taken_over.remember()
+        await storing.erase(stored[0])
+
+    with FrozenBlobs(settings) as frozen:
+        frozen.loop, frozen.meanwhile = asyncio.get_running_loop(), take_over
+        worker = ExportWorker(storing.engine, frozen, NoPace(), most=len(stored), copies=COPIES)
         await worker.run_turn()
-        waiting = await read_job(storing, id)
-        assert waiting.state == "writing"
-        assert "AccessDenied" in str(waiting.error)
-        assert waiting.retry_at is not None
-        assert find_objects(storing, f"exports/{id}/parts/") == []
-        user.may(everything)
-        await storing.execute(text("UPDATE export_job SET retry_at = now()"))
+    storing.blobs.put(frozen.part, planted, content_type="application/x-ndjson")
+    assert planted in read_bucket(storing)
+    assert taken_over.is_due()
+    await taken_over.delete()
+    assert planted not in read_bucket(storing)
+    [written] = await list_keys(storing.blobs, id)
+    assert written != frozen.part.key
+
+
+class Frozen(NoPace):
+    """Leads until a confirmation, and then again."""
+
+    def __init__(self, until: int) -> None:
+        self.until = until
+
+    async def confirm_leading(self) -> None:
+        self.until -= 1
+        if self.until == 0:
+            raise Killed
+
+
+async def test_a_list_that_it_writes_too_late_is_in_neither(storing: Storing) -> None:
+    stored, id = await store_and_request(storing)
+    worker = ExportWorker(storing.engine, storing.blobs, Frozen(2), most=len(stored), copies=COPIES)
+    with pytest.raises(Killed):
         await worker.run_turn()
-    done = await read_job(storing, id)
-    assert (done.state, done.error, done.retry_at) == ("done", None, None)
-    await check_written(storing, stored, id)
+    assert stored[0].uid.bytes not in read_bucket(storing)
+    assert await storing.transact(read_members, id, 1) == []
+    await worker.run_turn()
+    assert stored[0].uid.bytes in read_bucket(storing)
+    assert len(await list_keys(storing.blobs, id)) == 1
+
+
+async def test_a_part_that_is_still_named_stays(
+    storing: Storing, settings: RetentionSettings
+) -> None:
+    stored, id = await store_and_request(storing)
+    taken_over = TakenOverParts(storing.engine, storing.blobs, TurnSchedule(asyncio.Event()))
+    assert not taken_over.is_due()
+    with FrozenBlobs(settings) as frozen:
+        frozen.loop, frozen.meanwhile = asyncio.get_running_loop(), taken_over.remember
+        await ExportWorker(
+            storing.engine, frozen, NoPace(), most=len(stored), copies=COPIES
+        ).run_turn()
+    await taken_over.delete()
+    assert await list_keys(storing.blobs, id) == [frozen.part.key]

@@ -1,29 +1,34 @@
-"""An erasure reaches the exports that name what it erases, before it ends."""
+"""An erasure reaches the exports that name what it erases, also those that Postgres lost."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
 from uuid import UUID
 
+import pytest
+from pydantic import SecretStr
+from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.erasure.log.keys import new_key
 from inference_store.erasure.request.cancellation import request_cancellation
 from inference_store.export.jobs.listing import begin_listing, list_some
 from inference_store.export.jobs.members import pack_uids, unpack_uids
+from inference_store.index import partitions, registrations
+from inference_store.index.tables import export_job, inference
+from inference_store.inference.events.uid import received_at_of
 from inference_store.objects import Blobs
+from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.export_worker import ExportWorker
 from inference_store.retention.marker import Marker
+from tests.integration.backups import Backup, Restore
 
 from .conftest import NoPace, Retain
-from .exported import PLANTED, export_all, plant
-from .requested_exports import find_objects, read_job
-from .stored import NOW, Storing, ago
+from .exported import PLANTED, export_all, plant, read_bucket, read_job
+from .stored import NOW, Stored, Storing, ago, lead
+from .test_certificates import list_erasures
+from .test_erasures import request_by_ids
 from .test_export_jobs import COPIES, check_written, store_and_request
-from .test_marked_by_another import marker, request_by_ids
-
-
-def read_bucket(storing: Storing) -> bytes:
-    """Every byte of every object, but for the store's own records."""
-    client = storing.blobs._minio
-    blobs = [client.get_object(storing.bucket, name) for name in storing.objects()]
-    return b"".join(blob.read() for blob in blobs)
 
 
 async def test_the_parts_that_name_it_are_deleted_and_their_lists_are_without_it(
@@ -76,16 +81,6 @@ async def test_a_part_with_what_was_erased_of_its_members_goes_and_they_stay_lis
     assert [(row.scope, row.inferences) for row in erased] == [("input", 1), ("response", 1)]
     assert [part.gone for part in parts] == [0, 0, 0]
     assert not {"part 1", "part 2"} & exported.objects()
-
-
-async def test_a_list_of_which_nothing_is_left_goes_from_the_bucket(storing: Storing) -> None:
-    model = await storing.model()
-    members = await storing.inferences(model, 3, ago(days=1))
-    exported = await export_all(storing.engine, storing.blobs, members)
-    await storing.erase(*members)
-    assert exported.objects() == {"export.json"}
-    [part] = await exported.parts()
-    assert (part.uids, part.state, part.gone) == (b"", "listed", 3)
 
 
 async def test_what_was_erased_does_not_come_back_into_an_export_that_is_over(
@@ -149,7 +144,6 @@ async def test_what_a_policy_takes_with_whole_partitions_is_recorded(
     assert sum(row.inferences for row in await exported.erased()) == 12
 
 
-__all__ = ["marker"]
 _MOST = 4
 
 
@@ -182,18 +176,151 @@ async def test_members_that_are_visible_again_come_back(storing: Storing, marker
     await check_written(storing, stored, id)
 
 
-async def test_a_part_stays_as_it_is_while_its_members_are_hidden(
-    storing: Storing, marker: Marker
+@pytest.fixture
+def settings(settings: RetentionSettings) -> RetentionSettings:
+    return settings.model_copy(update={"certificate_key": SecretStr(new_key().pem)})
+
+
+@pytest.mark.long
+async def test_an_export_that_postgres_lost_is_found_by_an_erasure(
+    storing: Storing, settings: RetentionSettings, backup: Backup, restore: Restore
 ) -> None:
-    stored, id = await store_and_request(storing)
-    await list_all(storing, storing.engine, storing.blobs, id)
-    erasure = await request_by_ids(storing.engine, stored[1])
-    assert await marker.mark(erasure) == "all"
-    await run_turn(storing.engine, storing.blobs)
-    objects = find_objects(storing, f"exports/{id}/parts/")
-    await run_turn(storing.engine, storing.blobs)
-    assert find_objects(storing, f"exports/{id}/parts/") == objects
-    assert await storing.eraser.finish(erasure) == "deleted"
-    await run_turn(storing.engine, storing.blobs)
-    job = await read_job(storing, id)
-    assert (job.state, job.rows, job.gone) == ("done", len(stored) - 1, 1)
+    model = await storing.model()
+    members = await storing.inferences(model, 25, ago(days=1))
+    dump = backup()
+    exported = await export_all(storing.engine, storing.blobs, members)
+    before, parts_before = await exported.job(), await exported.parts()
+    await exported.download("key:reader")
+    older = await restore(dump)
+    async with older.connect() as connection:
+        assert (await connection.execute(select(export_job))).all() == []
+    exported = replace(exported, engine=older)
+    await lead(older, storing.blobs, settings)
+    job, parts = await exported.job(), await exported.parts()
+    assert (job.state, job.members, job.rows, job.lists) == ("done", 25, 25, 3)
+    assert (job.bytes, job.expires_at, job.requested_by) == (
+        *(before.bytes, before.expires_at),
+        "key:exporter",
+    )
+    same = ("number", "first", "last", "uids", "state", "storage_key", "rows", "bytes", "sha256")
+    for name in same:
+        assert [getattr(part, name) for part in parts] == [getattr(p, name) for p in parts_before]
+    await Storing(older, storing.blobs, storing.bucket).request(members[0])
+    await lead(older, storing.blobs, settings)
+    assert plant(members[0].uid) not in read_bucket(storing)
+    assert members[0].uid.bytes not in read_bucket(storing)
+    [certificate] = await list_erasures(older)
+    assert certificate["exports"] == [
+        {
+            **{"export": str(exported.id), "inferences": 1, "parts_deleted": 1},
+            **{"downloads": [], "restored": True},
+        }
+    ]
+    unknown = f"export {exported.id}: who downloaded it before Postgres was restored is unknown"
+    assert {"where": unknown, "clear_at": None} in certificate["remains"]
+
+
+async def bring_back(older: AsyncEngine, newer: AsyncEngine, members: Sequence[Stored]) -> int:
+    """Register the model, and store its inferences, as the ingester does; return its integer."""
+    async with older.begin() as connection:
+        model = await registrations.ensure(connection, "model")
+    times = [received_at_of(stored.uid) for stored in members]
+    await partitions.make_missing(older, times, target=5_000_000)
+    async with newer.connect() as connection:
+        rows = (await connection.execute(select(inference))).mappings().all()
+    async with older.begin() as connection:
+        await connection.execute(insert(inference), [{**row, "model": model} for row in rows])
+    return model
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("expires_in", [timedelta(days=7), timedelta(seconds=-1)])
+async def test_an_export_is_found_whose_model_comes_back_after_the_restore(
+    storing: Storing,
+    settings: RetentionSettings,
+    backup: Backup,
+    restore: Restore,
+    expires_in: timedelta,
+) -> None:
+    dump = backup()
+    await storing.model("another")
+    members = await storing.inferences(await storing.model(), 12, ago(days=1))
+    exported = await export_all(storing.engine, storing.blobs, members, expires_in=expires_in)
+    older = await restore(dump)
+    await lead(older, storing.blobs, settings)
+    model = await bring_back(older, storing.engine, members)
+    await Storing(older, storing.blobs, storing.bucket).request(replace(members[0], model=model))
+    await lead(older, storing.blobs, settings)
+    assert plant(members[0].uid) not in read_bucket(storing)
+    assert members[0].uid.bytes not in read_bucket(storing)
+    [certificate] = await list_erasures(older)
+    [named] = certificate["exports"]
+    assert (named["export"], named["inferences"], named["restored"]) == (str(exported.id), 1, True)
+    if expires_in > timedelta():
+        assert "part 1" in exported.objects()
+        assert (await replace(exported, engine=older).job()).document["keys"] == []
+
+
+@pytest.mark.long
+async def test_what_an_erasure_took_since_the_backup_goes_again(
+    storing: Storing, settings: RetentionSettings, backup: Backup, restore: Restore
+) -> None:
+    model = await storing.model()
+    members = await storing.inferences(model, 12, ago(days=1))
+    exported = await export_all(storing.engine, storing.blobs, members)
+    dump = backup()
+    await storing.request(members[0])
+    await lead(storing.engine, storing.blobs, settings)
+    assert members[0].uid.bytes not in read_bucket(storing)
+    older = await restore(dump)
+    exported = replace(exported, engine=older)
+    # written again since, under a key that the backup does not have
+    assert "part 1" in exported.objects()
+    await lead(older, storing.blobs, settings)
+    assert exported.objects() == {"export.json", "manifest.json", "part 2"} | {
+        f"members/{number:05}" for number in (1, 2)
+    }
+    await Storing(older, storing.blobs, storing.bucket).request(members[0])
+    await lead(older, storing.blobs, settings)
+    assert "part 1" in exported.objects()
+    assert members[0].uid.bytes not in read_bucket(storing)
+    assert (await exported.job()).state == "done"
+
+
+@pytest.mark.long
+async def test_one_that_was_not_done_is_imported_as_failed_with_its_objects(
+    storing: Storing, settings: RetentionSettings
+) -> None:
+    model = await storing.model()
+    members = await storing.inferences(model, 12, ago(days=1))
+    exported = await export_all(storing.engine, storing.blobs, members)
+    storing.blobs.delete_objects([exported.key(f"exports/{exported.id}/manifest.json")])
+    await exported.forget()
+    # neither is an export
+    for name in ("no-uuid/export.json", f"{members[0].uid}/export.json"):
+        storing.blobs.put(exported.key(f"exports/{name}"), b"{}", content_type="application/json")
+    await lead(storing.engine, storing.blobs, settings)
+    job = await exported.job()
+    assert job.state == "failed"
+    assert "request it again" in job.error
+    assert [part.state for part in await exported.parts()] == ["writing", "writing"]
+    await storing.request(members[11])
+    await lead(storing.engine, storing.blobs, settings)
+    assert "part 1" in exported.objects()
+    assert "part 2" not in exported.objects()
+
+
+async def test_one_that_expired_meanwhile_is_deleted_and_its_lists_stay_known(
+    storing: Storing, settings: RetentionSettings
+) -> None:
+    model = await storing.model()
+    members = await storing.inferences(model, 3, ago(days=1))
+    exported = await export_all(
+        storing.engine, storing.blobs, members, expires_in=timedelta(seconds=-1)
+    )
+    await exported.forget()
+    await lead(storing.engine, storing.blobs, settings)
+    assert exported.objects() == set()
+    assert (await exported.job()).state == "expired"
+    [part] = await exported.parts()
+    assert (part.state, len(part.uids)) == ("removed", 3 * 16)

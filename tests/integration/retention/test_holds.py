@@ -5,11 +5,15 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
+import pytest
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure.holds.changes import Placement
 from inference_store.erasure.holds.claims import find_claims as claimed_before
+from inference_store.erasure.ledger import Ledger
+from inference_store.erasure.log.keys import new_key
+from inference_store.erasure.log.signed_document import read_document
 from inference_store.erasure.mark import claims, tombstones
 from inference_store.erasure.mark.arrivals import enqueue_arrivals
 from inference_store.erasure.mark.batches import describe_entry, mark_batch
@@ -21,14 +25,18 @@ from inference_store.erasure.progress.erasure import (
     find_erasure,
     list_unfinished,
 )
+from inference_store.erasure.request.requests import request_erasure
+from inference_store.erasure.request.waiver import request_waiver
 from inference_store.index.tables import erased_span, erasing, erasure_held, hold, partition_span
+from inference_store.inference.errors import Conflict
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs, Deleted, Listed
 from inference_store.platform.settings import RetentionSettings
+from tests.integration.backups import Backup, Restore
 
 from .conftest import Retain
-from .holding import change_hold
-from .stored import NOW, Storing, ago
+from .stored import NOW, Stored, Storing, ago, change_hold, lead, place_hold, release_hold
+from .test_restored import add_signing_key, find_failures, list_chain
 
 
 async def _find_marked(engine: AsyncEngine) -> set[UUID]:
@@ -355,13 +363,97 @@ async def test_a_hold_placed_before_an_erasure_whose_clock_is_behind_does_not_co
     assert storing.objects() == set()
 
 
-async def test_compares_arrivals_with_the_time_holds_were_evaluated(storing: Storing) -> None:
-    """Its transaction began before the hold, and asked it: it came behind it through the fence."""
-    model = await storing.model()
-    arrival = (model, storing.uid(ago(days=1)), "inference", None, None, None, None)
-    async with storing.engine.begin() as connection:
-        assert await list_unfinished(connection, failed=False) == []
-        await storing.hold(model, "ok")
-        await enqueue_arrivals(connection, [arrival], cause="expired_arrival")
-    (queued,) = await storing.transact(list_unfinished, failed=False)
-    assert await storing.eraser.finish(queued) == "deleted"
+async def request_partly_held(
+    storing: Storing, engine: AsyncEngine
+) -> tuple[Erasure, list[Stored], Placement]:
+    """An erasure of ten by their ids, of which a hold keeps three."""
+    model = await storing.model("m")
+    doomed = await storing.inferences(model, 10, ago(days=1))
+    async with engine.begin() as connection:
+        ids = {"inference_ids": [f"uid:{inference.uid}" for inference in doomed]}
+        erasure = await request_erasure(connection, models=[model], criteria=ids, by="ann")
+    return (
+        erasure,
+        doomed[4:7],
+        await place_hold(engine, model, None, *(inference.uid for inference in doomed[4:7])),
+    )
+
+
+async def give_up(engine: AsyncEngine, erasure: Erasure) -> Erasure:
+    async with engine.begin() as connection:
+        return await request_waiver(connection, erasure.id, by="bob")
+
+
+async def count_marks(engine: AsyncEngine) -> int:
+    async with engine.connect() as connection:
+        rows = [list(await connection.execute(select(t.c.uid))) for t in (erasing, erasure_held)]
+    return sum(len(table_rows) for table_rows in rows)
+
+
+async def test_a_waiver_and_a_release_exclude_each_other(
+    storing: Storing, settings: RetentionSettings
+) -> None:
+    erasure, _, placed = await request_partly_held(storing, storing.engine)
+    await lead(storing.engine, storing.blobs, settings)
+    await storing.release(placed)
+    assert await storing.transact(resume_released, limit=10) == 3
+    with pytest.raises(Conflict):
+        await give_up(storing.engine, erasure)
+    await lead(storing.engine, storing.blobs, settings)
+    assert await storing.stored() == set()
+
+
+async def test_a_replay_takes_the_marks_away_that_a_hold_had(
+    storing: Storing, settings: RetentionSettings
+) -> None:
+    """The hold came after the mark, so that no batch of the ledger names it."""
+    doomed = await storing.inferences(await storing.model("m"), 4, ago(days=1))
+    erasure, rest = (
+        await storing.request(*doomed),
+        [[str(inference.uid), "a-hold"] for inference in doomed[:2]],
+    )
+    ledger = Ledger(storing.engine, storing.blobs, prefix=settings.ledger_prefix)
+    body = {"erasure": str(erasure.id), "by": "bob", "model_id": "m", "rest": rest}
+    for _ in range(2):
+        await ledger.write("erasure_given_up", body, actor="retention")
+    await lead(storing.engine, storing.blobs, settings)
+    ended = await storing.reload(erasure)
+    assert (ended.state, ended.inferences) == ("deleted", 2)
+    assert ended.given_up == {"by": "bob", "holds": {"a-hold": 2}}
+    assert await storing.stored() == {inference.uid for inference in doomed[:2]}
+
+
+async def test_the_certificate_lists_what_was_given_up_and_a_restore_keeps_it(
+    storing: Storing, settings: RetentionSettings, backup: Backup, restore: Restore
+) -> None:
+    key = new_key()
+    service = add_signing_key(settings, key)
+    erasure, held, placed = await request_partly_held(storing, storing.engine)
+    early = backup()
+    await lead(storing.engine, storing.blobs, service)
+    late = backup()
+    await give_up(storing.engine, erasure)
+    await lead(storing.engine, storing.blobs, service)
+    assert (await storing.reload(erasure)).state == "certified"
+    signed = await list_chain(storing.engine)
+    first, last = [read_document(text).document for text in signed[1:]]
+    who = {"hold": str(placed.hold.id), "inferences": 3}
+    assert (first["erased"]["inferences"], first["held"]) == (7, [who])
+    assert "given_up" not in first
+    assert (last["erased"]["inferences"], last["held"]) == (0, [])
+    assert last["given_up"] == {"by": "bob", "held": [who]}
+    assert await find_failures(storing.engine, storing.blobs, service, key) == []
+
+    for dump in (early, late):
+        older = await restore(dump)
+        await Ledger(older, storing.blobs, prefix=settings.ledger_prefix).replay()
+        await release_hold(older, placed)
+        await lead(older, storing.blobs, service)
+        restored = Storing(older, storing.blobs, storing.bucket)
+        again = await restored.reload(erasure)
+        assert (again.state, again.given_up) == (
+            "certified",
+            (await storing.reload(erasure)).given_up,
+        )
+        assert await restored.stored() == {inference.uid for inference in held}
+        assert await list_chain(older) == signed

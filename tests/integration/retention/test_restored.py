@@ -22,12 +22,9 @@ from inference_store.objects import Blobs
 from inference_store.objects.inventory import inventory
 from inference_store.platform.settings import ApiSettings, RetentionSettings
 from tests.integration.api.conftest import make_client
-from tests.integration.backups import Backup, Restore, backup, restore
+from tests.integration.backups import Backup, Restore
 
-from .leading import lead
-from .stored import Storing, ago
-
-__all__ = ["backup", "restore"]
+from .stored import Storing, ago, lead
 
 
 async def list_tombstones(engine: AsyncEngine) -> set[UUID]:

@@ -1,16 +1,35 @@
-"""Retention runs: what they delete, and what they leave."""
+"""Retention runs: what policies delete and what they leave, and policies that change meanwhile."""
 
+import asyncio
+from collections.abc import Coroutine
 from datetime import timedelta
+from typing import Any
+from uuid import UUID
 
-from sqlalchemy import select
+import pytest
+from sqlalchemy import func, select
 
+from inference_store.erasure import policies
 from inference_store.erasure.mark import tombstones
+from inference_store.erasure.policies import RetentionPolicy
 from inference_store.erasure.progress.erasure import find_erasures
-from inference_store.index.tables import inference, partition_span, prediction, registration
+from inference_store.index.tables import (
+    inference,
+    partition_span,
+    policy_sweep,
+    prediction,
+    registration,
+)
 from inference_store.inference.events import received_at_of
+from inference_store.platform.settings import RetentionSettings
+from inference_store.query.cql2 import parse_text
+from inference_store.query.filters.known_keys import KnownKeys
+from inference_store.query.filters.saved import save
+from tests.polling import until
 
 from .conftest import Retain
-from .stored import NOW, Storing, ago
+from .stored import NOW, Stored, Storing, ago
+from .test_holds import Watched
 
 
 async def test_what_has_expired_goes_with_rows_and_objects(
@@ -48,17 +67,6 @@ async def test_a_run_of_a_project_is_of_its_models_alone(storing: Storing, retai
     assert await storing.stored() == {stored.uid for stored in (*inferences[2], *inferences[3])}
     assert (await retain(project_id="nobody's")).inferences_deleted == 0
     assert (await retain()).inferences_deleted == 2
-
-
-async def test_a_run_of_one_model_leaves_the_others(storing: Storing, retain: Retain) -> None:
-    first, second = await storing.model("first"), await storing.model("second")
-    for model in (first, second):
-        await storing.inferences(model, 3, ago(days=2))
-        await storing.keep(model, inference="P2D")
-    kept_inferences = await storing.inferences(second, 1, NOW)
-    run = await retain(first)
-    assert run.inferences_deleted == 3
-    assert (await storing.rows())["inference"] == 3 + len(kept_inferences)
 
 
 async def test_an_input_goes_alone(storing: Storing, retain: Retain) -> None:
@@ -166,16 +174,6 @@ async def test_forgets_old_tombstones_in_batches(storing: Storing, retain: Retai
         assert not await tombstones.find_erased(connection, [(model, inferences[0].uid, at)])
 
 
-async def test_one_survivor_keeps_the_partition(storing: Storing, retain: Retain) -> None:
-    first, second = await storing.model("first"), await storing.model("second")
-    await storing.inferences(first, 5, ago(days=200))
-    await storing.inferences(second, 1, ago(days=200))
-    await storing.keep(first, inference="P100D")
-    run = await retain()
-    assert (run.partitions_dropped, run.inferences_deleted) == (0, 5)
-    assert set((await storing.rows()).values()) == {1}
-
-
 async def test_a_closed_span_opens_again_when_the_policy_keeps_it(
     storing: Storing, retain: Retain
 ) -> None:
@@ -203,7 +201,204 @@ async def test_a_closed_span_opens_again_when_the_policy_keeps_it(
     assert erased == {(model, uid) for uid in gone}
 
 
-async def test_a_scheduled_run_that_found_nothing_is_done(storing: Storing, retain: Retain) -> None:
+LOW = "top_score < 0.4"
+
+
+def make_rule(keep: str, filter: str | None = None, **more: str) -> dict[str, Any]:
+    saved = None if filter is None else save(parse_text(filter), KnownKeys()).text
+    return {"keep_input": keep, "keep_inference": keep, "saved": saved, **more}
+
+
+async def put(storing: Storing, model: int, *rules: dict[str, Any], **more: Any) -> None:
+    policy = RetentionPolicy.model_validate({"rules": rules, **more})
+    await storing.transact(policies.set_policy, model, policy)
+
+
+async def set_scores(storing: Storing, stored_inferences: list[Stored], value: float) -> None:
+    async with storing.engine.begin() as connection:
+        for stored in stored_inferences:
+            where = (inference.c.model == stored.model, inference.c.uid == stored.uid)
+            await connection.execute(inference.update().where(*where).values(top_score=value))
+
+
+def list_uids(*stored_inferences: Stored) -> set[UUID]:
+    return {stored.uid for stored in stored_inferences}
+
+
+async def test_the_first_rule_that_is_true_takes_its_own(storing: Storing, retain: Retain) -> None:
+    model = await storing.model()
+    low, high = [await storing.inferences(model, 8, ago(days=2)) for _ in range(2)]
+    unknown = await storing.inferences(model, 3, ago(days=2, minutes=5))
+    old = await storing.inferences(model, 4, ago(days=40))
+    await set_scores(storing, low, 0.1)
+    await set_scores(storing, high, 0.9)
+    await set_scores(storing, old, 0.9)
+    await put(storing, model, make_rule("P1D", LOW), make_rule("P30D"))
     run = await retain()
-    assert (run.state, run.error) == ("done", None)
-    assert await storing.rows() == {}
+    assert run.inferences_deleted == 12
+    assert await storing.stored() == list_uids(*high, *unknown)
+    assert len(storing.objects()) == 3 * 11
+
+
+async def test_a_scheduled_run_covers_new_data_and_a_requested_run_everything(
+    storing: Storing, retain: Retain
+) -> None:
+    model = await storing.model()
+    await put(storing, model, make_rule("P1D", LOW))
+    await retain()
+    assert await storing.scalar(select(func.count()).select_from(policy_sweep)) == 3
+    behind = await storing.inferences(model, 2, ago(days=2))
+    new = await storing.inferences(model, 2, ago(days=1, minutes=10))
+    await set_scores(storing, [*behind, *new], 0.1)
+    assert (await retain(cause="schedule")).inferences_deleted == 2
+    assert await storing.stored() == list_uids(*behind)
+    assert (await retain()).inferences_deleted == 2
+    await put(storing, model, make_rule("P1D", LOW), make_rule("P9D"))
+    changed = await storing.inferences(model, 2, ago(days=2))
+    await set_scores(storing, changed, 0.1)
+    assert (await retain(cause="schedule")).inferences_deleted == 2
+
+
+async def test_deletes_a_response_at_its_own_age_and_keeps_predictions(
+    storing: Storing, retain: Retain
+) -> None:
+    model = await storing.model()
+    [stored] = await storing.inferences(model, 1, ago(days=5))
+    shared = await storing.foreign(model, ago(days=5, minutes=1), "d1", "r", None)
+    young = await storing.foreign(model, ago(days=1), "d2", "r", None)
+    ages = {"keep_input": "forever", "keep_response": "P3D", "keep_inference": "forever"}
+    await put(storing, model, ages)
+    run = await retain()
+    assert (run.responses_deleted, run.inputs_deleted, run.inferences_deleted) == (2, 0, 0)
+    [data, response, metadata] = [key.key for key in stored.objects]
+    objects = storing.objects()
+    assert {data, metadata, "d1", "d2", "r"} <= objects
+    assert response not in objects
+    async with storing.engine.connect() as connection:
+        gone = select(inference.c.uid).where(inference.c.response_deleted_at.is_not(None))
+        assert set((await connection.execute(gone)).scalars()) == list_uids(stored, shared)
+        assert await connection.scalar(select(func.count()).select_from(prediction)) == 3
+    assert await storing.stored() == list_uids(stored, shared, young)
+    assert (await retain()).responses_deleted == 0
+
+
+async def test_the_newest_stay_within_a_limit(storing: Storing, retain: Retain) -> None:
+    model, other = await storing.model(), await storing.model("other")
+    inferences = await storing.inferences(model, 12, ago(days=3))
+    newer = await storing.inferences(model, 5, ago(days=1))
+    others = await storing.inferences(other, 3, ago(days=3))
+    await put(storing, model, max_inferences=7)
+    assert (await retain()).inferences_deleted == 10
+    assert await storing.stored() == list_uids(*inferences[10:], *newer, *others)
+    assert (await retain()).inferences_deleted == 0
+
+
+async def test_reads_sizes_from_the_bucket_and_deletes_the_oldest(
+    storing: Storing, retain: Retain
+) -> None:
+    model = await storing.model()
+    inferences = await storing.inferences(model, 10, ago(days=3))
+    await put(storing, model, max_bytes=10**9)
+    await retain()
+    known_sizes = await wait_for_sizes(storing)
+    assert len(set(known_sizes)) == 1
+    size = known_sizes[0]
+    await put(storing, model, max_bytes=4 * size + size // 2)
+    assert (await retain()).inferences_deleted == 6
+    assert await storing.stored() == list_uids(*inferences[6:])
+
+
+async def wait_for_sizes(storing: Storing) -> list[int]:
+    """Wait until the sizes of all inferences are known, and return them."""
+
+    async def read() -> list[Any]:
+        async with storing.engine.connect() as connection:
+            query = select(inference.c.stored_bytes).order_by(inference.c.uid)
+            return list((await connection.execute(query)).scalars())
+
+    return await until(read, lambda sizes: None not in sizes)
+
+
+async def put_default(storing: Storing, policy: RetentionPolicy, **more: Any) -> None:
+    """Set the policy of all models."""
+    async with storing.engine.begin() as connection:
+        body = await policies.describe_change(connection, policies.DEFAULT, policy, **more)
+        await policies.apply_set(connection, body, await policies.read_now(connection), "me")
+
+
+async def test_the_projects_and_the_default_policy_are_carried_out(
+    storing: Storing, retain: Retain
+) -> None:
+    model = await storing.model()
+    await storing.inferences(model, 3, ago(days=2))
+    kept_inferences = await storing.inferences(model, 3, ago(hours=2))
+    policy = RetentionPolicy.model_validate({"rules": [make_rule("P1D")]})
+    await put_default(storing, policy, grace_seconds=3600)
+    assert (await retain()).inferences_deleted == 0  # it waits to begin
+    await put_default(storing, policy)
+    assert (await retain()).inferences_deleted == 3
+    assert await storing.stored() == list_uids(*kept_inferences)
+
+
+def change_midway(blobs: Watched, change: Coroutine[Any, Any, Any]) -> None:
+    """Make a change while the first objects are being deleted."""
+    loop, pending = asyncio.get_running_loop(), [change]
+
+    def tell(_: str) -> None:
+        if pending:
+            asyncio.run_coroutine_threadsafe(pending.pop(), loop).result(180)
+
+    blobs.tell = tell
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("whole", [False, True])
+async def test_a_longer_policy_keeps_inferences_that_are_not_marked_yet(
+    storing: Storing, settings: RetentionSettings, retain: Retain, whole: bool
+) -> None:
+    model, other = await storing.model(), await storing.model("other")
+    old = await storing.inferences(model, 35, ago(days=40))
+    survivors = [] if whole else await storing.inferences(other, 1, ago(days=40))
+    await storing.keep(model, inference="P30D")
+    with Watched(settings) as blobs:
+        change_midway(blobs, storing.keep(model, inference="P1Y"))
+        run = await retain(using=blobs)
+    gone = run.inferences_deleted
+    # the next batch may be marked while the first is deleted
+    assert gone in {10, 20}
+    assert await storing.stored() == list_uids(*old[gone:], *survivors)
+    assert await storing.scalar("SELECT string_agg(state, ' ') FROM partition_span") == "open"
+    assert (await retain()).inferences_deleted == 0
+    await storing.keep(model, inference="P30D")
+    await retain()
+    assert await storing.stored() == list_uids(*survivors)
+
+
+async def test_a_policy_that_was_set_before_looks_at_what_came_under_another(
+    storing: Storing, retain: Retain
+) -> None:
+    model = await storing.model()
+    await put(storing, model, make_rule("P1D", LOW))
+    await retain()
+    await put(storing, model, make_rule("P9D"))
+    late = await storing.inferences(model, 2, ago(days=2))
+    await set_scores(storing, late, 0.1)
+    await put(storing, model, make_rule("P1D", LOW))
+    assert (await retain(cause="schedule")).inferences_deleted == 2
+
+
+@pytest.mark.long
+async def test_the_next_run_takes_inferences_that_a_hold_released_during_a_run(
+    storing: Storing, settings: RetentionSettings, retain: Retain
+) -> None:
+    model = await storing.model()
+    old = await storing.inferences(model, 2, ago(days=3))
+    await storing.inferences(model, 1, NOW)
+    await set_scores(storing, old, 0.1)
+    await put(storing, model, make_rule("P1D", LOW))
+    placed = await storing.hold(model, None, old[0].uid)
+    with Watched(settings) as blobs:
+        change_midway(blobs, storing.release(placed))
+        assert (await retain(using=blobs)).inferences_deleted == 1
+    assert await storing.scalar(select(func.count()).select_from(policy_sweep)) == 0
+    assert (await retain(cause="schedule")).inferences_deleted == 1

@@ -1,11 +1,16 @@
 """Whatever is changed in a certificate, the chain, its end, a list, a row or an object: found."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
-from sqlalchemy import insert, text
+from sqlalchemy import insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.certify.archive import Archive
@@ -13,18 +18,18 @@ from inference_store.erasure.certify.recheck import Recheck
 from inference_store.erasure.certify.verification import Verification
 from inference_store.erasure.log.canonical import canonical
 from inference_store.erasure.log.chain_head import ChainHead
-from inference_store.erasure.log.keys import new_key
+from inference_store.erasure.log.keys import SigningKey, new_key
 from inference_store.erasure.log.signed_document import read_document, sign_document
-from inference_store.index.tables import inference
+from inference_store.index.tables import certificate, inference
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 from inference_store.objects.inventory import inventory
 from inference_store.platform.settings import RetentionSettings
+from tests.warm.process import run_command
 
 from .stored import Stored, Storing, ago
 from .stranger import Stranger
 
-pytestmark = pytest.mark.long
 KEY = new_key()
 # For columns that are not signed, but are in Postgres for queries.
 UNSIGNED = ": in Postgres: its "
@@ -108,6 +113,7 @@ def change_leaf(value: Any, path: tuple[Any, ...]) -> Any:
     return value + 1 if isinstance(value, int) else f"{value}x"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("erased")
 async def test_each_part_of_a_certificate_in_both_places(
     engine: AsyncEngine,
@@ -165,6 +171,7 @@ _IN_POSTGRES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("erased")
 async def test_detects_what_is_changed_in_postgres(engine: AsyncEngine, wrongs: Wrongs) -> None:
     tables = ("certificate", "erased_leaves")
@@ -181,6 +188,7 @@ async def test_detects_what_is_changed_in_postgres(engine: AsyncEngine, wrongs: 
     assert await wrongs() == []
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("erased")
 async def test_detects_what_is_changed_in_the_bucket(
     engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings, wrongs: Wrongs
@@ -206,6 +214,7 @@ async def test_detects_what_is_changed_in_the_bucket(
     assert await wrongs() == []
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("erased")
 async def test_a_link_taken_out_of_both_and_the_rest_signed_by_another(
     engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings, wrongs: Wrongs
@@ -228,6 +237,7 @@ async def test_a_link_taken_out_of_both_and_the_rest_signed_by_another(
     assert "certificate 4: certificates/head has another one of this number" in failures
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("erased")
 async def test_a_tail_cut_from_both(
     engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings, wrongs: Wrongs
@@ -241,6 +251,7 @@ async def test_a_tail_cut_from_both(
     ]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("erased")
 async def test_a_tail_that_its_erasure_still_names(
     engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings, wrongs: Wrongs
@@ -253,6 +264,7 @@ async def test_a_tail_that_its_erasure_still_names(
     assert "certificates/head is missing" in failures
 
 
+@pytest.mark.long
 async def test_a_row_that_is_there_again(
     engine: AsyncEngine, erased: list[Stored], wrongs: Wrongs
 ) -> None:
@@ -268,6 +280,7 @@ async def test_a_row_that_is_there_again(
     assert await wrongs() == [f"certificate 3: the inference of {stored.uid} is in Postgres"]
 
 
+@pytest.mark.long
 async def test_an_object_that_is_there_again(
     blobs: Blobs, erased: list[Stored], wrongs: Wrongs
 ) -> None:
@@ -275,3 +288,167 @@ async def test_an_object_that_is_there_again(
     blobs.put(key, b"back", content_type="text/plain")
     (failure,) = await wrongs()
     assert failure.startswith(f"certificate 3: {key} is in the bucket, written 20")
+
+
+async def write_again(storing: Storing, number: int, *, by: SigningKey) -> None:
+    """Forge a certificate: somebody else requested the erasure, signed in the name of our key."""
+    here = certificate.c.number == number
+    async with storing.engine.begin() as connection:
+        text = (await connection.execute(select(certificate.c.signed).where(here))).scalar_one()
+        document = read_document(text)
+        about = document.document["erasure"] | {"requested_by": "key:somebody-else"}
+        forged = sign_document(by, document.kind, {**document.document, "erasure": about})
+        forged = replace(forged, signed_by=KEY.id)
+        values = {"signed": forged.text, "hash": forged.hash}
+        await connection.execute(update(certificate).where(here).values(values))
+    storage_key = StorageKey(storing.bucket, f"certificates/{number:010}.json")
+    storing.blobs.put(storage_key, forged.text.encode(), content_type="application/json")
+
+
+async def find_failures(storing: Storing) -> list[str]:
+    verification = Verification(storing.engine, Archive(storing.blobs), trusted={KEY.id})
+    return [str(wrong) async for wrong in verification.find_failures()]
+
+
+@pytest.mark.usefixtures("erased")
+@pytest.mark.parametrize("number", [2, 3])
+async def test_by_whoever_has_the_key_it_is_found_by_the_next(
+    storing: Storing, stranger: Stranger, number: int
+) -> None:
+    await write_again(storing, number, by=KEY)
+    assert await find_failures(storing) == [
+        f"certificate {number + 1}: in {location}: it names another hash of the one before it"
+        for location in ("Postgres", "the bucket")
+    ]
+    assert await stranger.faults(KEY, heads=False)
+
+
+@pytest.mark.usefixtures("erased")
+async def test_by_anybody_else_it_is_found_by_its_signature(
+    storing: Storing, stranger: Stranger
+) -> None:
+    await write_again(storing, 4, by=new_key())
+    assert await find_failures(storing) == [
+        f"certificate 4: in {location}: the signature is not of key {KEY.id}, which signs at this"
+        " place"
+        for location in ("Postgres", "the bucket")
+    ]
+    assert await stranger.faults(KEY, heads=False)
+
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+Say = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+async def few_erased(storing: Storing) -> list[Stored]:
+    """The inferences that the one certificate of the chain is about."""
+    storing.certify(KEY)
+    stored = await storing.inferences(await storing.model(), 3, ago(days=1))
+    await storing.erase(*stored)
+    return stored
+
+
+@pytest.fixture
+def say(environment: dict[str, str], tmp_path: Path) -> Say:
+    with_key = environment | {"INFERENCE_STORE_CERTIFICATE_KEY": KEY.pem}
+
+    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        return run_command("certificates", *arguments, environment=with_key, folder=tmp_path)
+
+    return run
+
+
+@pytest.mark.usefixtures("few_erased")
+async def test_a_certificate_that_was_changed(engine: AsyncEngine, say: Say) -> None:
+    good = say("verify")
+    assert (good.returncode, good.stdout) == (0, ""), good.stderr
+    # three inferences, each with three objects
+    assert "1 certificate over 12 entries" in good.stderr
+    async with engine.begin() as connection:
+        await connection.execute(text("UPDATE certificate SET hash = '\\x00' WHERE number = 2"))
+    bad = say("verify")
+    assert bad.returncode == 1
+    assert bad.stdout == "certificate 2: in Postgres: its hash is not as it was signed\n"
+    assert "1 fault." in bad.stderr
+
+
+@pytest.mark.usefixtures("few_erased")
+async def test_the_key_of_the_settings_vouches_for_nothing_if_others_are_trusted(say: Say) -> None:
+    """Whoever signs everything again puts their key into the settings too."""
+    assert say("verify", "--trust", KEY.id).returncode == 0
+    other = say("verify", "--trust", new_key().id)
+    assert (other.returncode, f"begins with key {KEY.id}" in other.stdout) == (1, True), (
+        other.stdout
+    )
+    mistyped = say("verify", "--trust", "00")
+    assert (mistyped.returncode, "'00' is no id of a key" in mistyped.stderr) == (2, True)
+
+
+async def test_finds_returned_inferences_and_proves_entries(
+    engine: AsyncEngine, few_erased: list[Stored], say: Say
+) -> None:
+    stored = few_erased[1]
+    row = {
+        "model": stored.model,
+        "uid": stored.uid,
+        "inference_id": "back",
+        "received_at": ago(days=1),
+    }
+    async with engine.begin() as connection:
+        await connection.execute(insert(inference), [row])
+    assert say("verify").returncode == 0
+    completed = say("verify", "--objects")
+    assert completed.returncode == 1
+    assert completed.stdout == f"certificate 2: the inference of {stored.uid} is in Postgres\n"
+    proved, unknown = say("prove", str(stored.uid)), say("prove", str(uuid4()))
+    assert (proved.returncode, unknown.returncode, unknown.stdout) == (0, 1, "")
+    assert str(stored.uid) in json.dumps(json.loads(proved.stdout))
+
+
+async def test_matches_a_certificate_with_its_request(few_erased: list[Stored], say: Say) -> None:
+    uid = str(few_erased[1].uid)
+    assert [
+        say("match", "2", "--uid", uid_text).returncode for uid_text in (uid, str(uuid4()))
+    ] == [0, 1]
+    other = say("match", "2", "--subject", "person_id", "p-1")
+    assert (other.returncode, "Certificate 2 is not of it." in other.stderr) == (1, True)
+    first = say("match", "1", "--uid", uid)
+    assert (first.returncode, first.stderr) == (
+        1,
+        "Number 1 is the document of a key, not a certificate.\n",
+    )
+    nothing = say("match", "9", "--filter", "a = 1")
+    assert (nothing.returncode, "There is no certificate 9." in nothing.stderr) == (1, True)
+
+
+async def test_what_a_stranger_runs(
+    few_erased: list[Stored], say: Say, stranger: Stranger, tmp_path: Path
+) -> None:
+    """The verifiers of `examples/` alone, on a copy of the bucket."""
+    copy, uid = stranger.copy_bucket(), str(few_erased[1].uid)
+    pem = tmp_path / "key.pem"
+    pem.write_text(KEY.pem)
+    whole = run_example("verify_certificates.py", copy, "--trust", KEY.id)
+    assert (whole.returncode, whole.stdout) == (0, ""), whole.stderr
+    listed = ("verify_entry.py", "list", copy, 2)
+    for thing, code in ((uid, 0), (few_erased[1].objects[0], 0), (uuid4(), 1), ("s3://b/k", 1)):
+        assert run_example(*listed, thing, "--key", pem).returncode == code
+    proof = say("prove", uid).stdout
+    changed = proof.replace('"index": ', '"index": 1')
+    for content, code in ((proof, 0), (changed, 1)):
+        assert (
+            run_example("verify_entry.py", "proof", copy, 2, input_text=content).returncode == code
+        )
+    (copy / "0000000002.json").unlink()
+    cut = run_example("verify_certificates.py", copy, "--trust", "0" * 32)
+    assert (cut.returncode, "is not trusted" in cut.stdout) == (1, True)
+
+
+def run_example(
+    script: str, *arguments: object, input_text: str = ""
+) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-I", str(EXAMPLES / script), *map(str, arguments)]
+    return subprocess.run(
+        command, input=input_text, capture_output=True, text=True, timeout=600, check=False
+    )

@@ -28,8 +28,7 @@ from tests.servers.certificates import Authority
 from tests.servers.ports import free_port
 
 from .conftest import Retain
-from .exported import Exported, export_all
-from .requested_exports import run_service, run_until_killed
+from .exported import Exported, export_all, run_service, run_until_killed
 from .stored import NOW, Stored, Storing, ago
 
 WEBHOOK_FAILPOINTS = [name for name in FAILPOINTS if name.startswith("retention.webhook")]

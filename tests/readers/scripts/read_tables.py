@@ -1,4 +1,4 @@
-"""Read one answer as Arrow and as CSV with each library: read_tables.py ARROW CSV URL MODEL.
+"""Read one answer as Arrow with each library: read_tables.py ARROW URL MODEL.
 
 Prints, as JSON, the rows by the name of the reader: null is null, and times are texts.
 """
@@ -18,11 +18,6 @@ import pyarrow.csv
 import pyarrow.ipc
 
 from inference_store_client import Store
-
-_READ_CSV: Final = r"""
-    SELECT * FROM read_csv(?, delim = ',', quote = '"', escape = '"', new_line = '\r\n',
-                           header = true, all_varchar = true, allow_quoted_nulls = false)
-"""
 
 
 def read_by_pyarrow(path: str) -> Any:
@@ -50,36 +45,6 @@ def read_by_duckdb(path: str) -> Any:
     return connection.sql("SELECT * FROM answer").to_arrow_table().to_pylist()
 
 
-def read_csv_by_pyarrow(path: str) -> Any:
-    """Return the texts; a quoted empty text is no null."""
-    names = pyarrow.csv.open_csv(path, parse_options=_WITH_NEWLINES).schema.names
-    options = pyarrow.csv.ConvertOptions(
-        column_types=dict.fromkeys(names, pyarrow.string()),
-        null_values=[""],
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=False,
-    )
-    table = pyarrow.csv.read_csv(path, parse_options=_WITH_NEWLINES, convert_options=options)
-    return table.to_pylist()
-
-
-def read_csv_by_pandas(path: str) -> Any:
-    """Return the texts; pandas reads null as an empty text."""
-    frame = pandas.read_csv(path, dtype=str, keep_default_na=False)
-    return frame.to_dict("records")
-
-
-def read_csv_by_polars(path: str) -> Any:
-    """Return the texts. Polars leaves the quotes of a name as they are written: doubled."""
-    frame = polars.read_csv(path, infer_schema=False)
-    return frame.rename(lambda name: name.replace('""', '"')).to_dicts()
-
-
-def read_csv_by_duckdb(path: str) -> Any:
-    """Return the texts. Without `new_line` a key with a newline in it would be an error."""
-    return duckdb.connect().sql(_READ_CSV, params=[path]).to_arrow_table().to_pylist()
-
-
 def _list_rows(frame: pandas.DataFrame) -> Any:
     return frame.astype(object).where(frame.notna(), None).to_dict("records")
 
@@ -99,18 +64,11 @@ def _make_plain(value: Any) -> Any:
     return [*map(_make_plain, value)] if isinstance(value, list) else value
 
 
-_WITH_NEWLINES: Final = pyarrow.csv.ParseOptions(newlines_in_values=True)
 _OF_ARROW: Final[dict[str, Callable[[str], Any]]] = {
     "pyarrow": read_by_pyarrow,
     "pandas": read_by_pandas,
     "polars": read_by_polars,
     "duckdb": read_by_duckdb,
-}
-_OF_CSV: Final[dict[str, Callable[[str], Any]]] = {
-    "csv pyarrow": read_csv_by_pyarrow,
-    "csv pandas": read_csv_by_pandas,
-    "csv polars": read_csv_by_polars,
-    "csv duckdb": read_csv_by_duckdb,
 }
 
 
@@ -125,10 +83,9 @@ def read_by_client(url: str, model: str) -> dict[str, Any]:
         }
 
 
-def main(arrow: str, csv: str, url: str, model: str) -> None:
+def main(arrow: str, url: str, model: str) -> None:
     """Print what each reader reads."""
     tables = {name: read(arrow) for name, read in _OF_ARROW.items()}
-    tables |= {name: read(csv) for name, read in _OF_CSV.items()}
     tables |= read_by_client(url, model)
     print(json.dumps(_make_plain(tables)))
 

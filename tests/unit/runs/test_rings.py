@@ -72,7 +72,7 @@ def test_what_is_begun_late_runs_in_part(monkeypatch: pytest.MonkeyPatch) -> Non
         ("tests/integration/client/test_docs.py", ["kills"], "kills"),
         ("tests/integration/api/test_models.py", ["kills", "faults"], "faults"),
         ("tests/e2e/test_demo.py", [], "e2e"),
-        ("tests/e2e/faults/test_capture.py", ["faults"], "faults"),
+        ("tests/e2e/faults/test_each_once.py", ["faults"], "faults"),
         ("tests/e2e/faults/deletion/test_steps.py", ["faults"], "release"),
         ("tests/chart/e2e/test_release.py", [], "chart-e2e"),
     ],

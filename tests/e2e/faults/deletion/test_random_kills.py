@@ -15,7 +15,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.erasure.log.keys import new_key
 from inference_store.index.accounting import Outcome
 from inference_store.index.tables import inference
-from tests.e2e.faults.books_close import (
+from tests.e2e.faults.traffic import (
+    Published,
     check_nothing_waits,
     check_partitions,
     check_rows,
@@ -23,7 +24,6 @@ from tests.e2e.faults.books_close import (
     uid_of,
     wait_until_drained,
 )
-from tests.e2e.faults.traffic import Published
 from tests.polling import until
 from tests.producer import Capture
 from tests.servers.fixtures import unique

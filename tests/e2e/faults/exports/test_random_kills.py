@@ -20,7 +20,7 @@ from inference_store.objects import Blobs
 from inference_store.platform.failpoints import FAILPOINTS
 from inference_store.platform.settings import ApiSettings, RetentionSettings
 from tests.integration.api.conftest import make_client
-from tests.integration.retention.exporting import Exporting
+from tests.integration.retention.exported import Exporting
 from tests.integration.retention.part_reading import (
     get,
     list_versions,

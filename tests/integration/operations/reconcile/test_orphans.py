@@ -31,8 +31,7 @@ from inference_store.platform.settings import KafkaSettings, RetentionSettings
 from inference_store.retention.leadership_check import LeadershipCheck
 from inference_store.retention.orphan_eraser import OrphanEraser
 from inference_store.retention.worker import RetentionWorker
-from tests.integration.retention.holding import place_hold
-from tests.integration.retention.stored import NOW, NoPace, Storing, ago, environment_of
+from tests.integration.retention.stored import NOW, NoPace, Storing, ago, environment_of, place_hold
 from tests.kill_chain import KillChain, chain_kills
 from tests.polling import until
 from tests.service_process import Service

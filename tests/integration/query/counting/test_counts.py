@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,9 +11,9 @@ import pytest
 from asyncpg.exceptions import LockNotAvailableError
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.index import partitions
+from inference_store.index import partitions, registrations
 from inference_store.index.database import cause_of
 from inference_store.index.tables import (
     PARTITIONED,
@@ -24,14 +24,104 @@ from inference_store.index.tables import (
     partition_count,
     partition_span,
 )
+from inference_store.query.across_models import build_queries, count_across
+from inference_store.query.aggregates import (
+    AGGREGATES,
+    Aggregation,
+    ByLabel,
+    Measure,
+    aggregate,
+    build_targets,
+)
+from inference_store.query.count import count
 from inference_store.query.counting import begin, count_ended, numbers
-from inference_store.query.counting.fill import count
+from inference_store.query.counting.fill import count as store_counts
+from inference_store.query.cql2 import parse_text
+from inference_store.query.deadline import Deadline
+from inference_store.query.preparation import QueryRequest, prepare
+from inference_store.query.scan_range import find_pieces_of
+from inference_store.query.stored_counts import read_numbers
 from tests.integration.stored_inferences import NewInference, at, store
 from tests.servers.marks import stored_counts
 
-from .counts import FILTERS, check_counts, count_partition_counts, count_usable_partitions
+FILTERS = (
+    None,
+    "n IS NULL",
+    "n IS NOT NULL",
+    "nothing IS NULL",
+    "nothing IS NOT NULL",
+    "NOT sent(n)",
+    "sent(nothing)",
+    "spelt IS NULL",
+    '"tags[]" IS NULL',
+    "prediction(label = 'person')",
+    "prediction(label = 'nobody')",
+)
+FEW_FILTERS = (None, "n IS NULL", "prediction(label = 'person')")
+"""Everything, those that lack a key, those with a label: each reads different counts."""
+_ALL = Measure(function=AGGREGATES["count"], of=None, name="all", path="")
 
-pytestmark = stored_counts
+
+async def _collect_counts(
+    connection: AsyncConnection, models: dict[str, int], filters: Sequence[str | None]
+) -> dict[Any, Any]:
+    """Collect counts of each model and of both, and groups by label.
+
+    Each is of everything, and of a time span that ends within a partition.
+    """
+    collected: dict[Any, Any] = {}
+    numbers, deadline = list(models.values()), Deadline.after(600)
+    for until in (None, at(86_400 * 1.5)):
+        for text in filters:
+            question = QueryRequest(filter=parse_text(text) if text else None, until=until)
+            for model_id, model in models.items():
+                query = (await prepare(connection, model, question)).query
+                collected[text, model_id, until] = await count(connection, query, deadline=deadline)
+            query = (await prepare(connection, numbers, question)).query
+            queries = await build_queries(connection, query, numbers)
+            collected[text, until] = await count_across(connection, queries, deadline=deadline)
+        for model_id in models:
+            collected["label", model_id, until] = await _count_by_label(connection, model_id, until)
+    return collected
+
+
+async def _count_by_label(connection: AsyncConnection, model_id: str, until: Any) -> dict[Any, Any]:
+    known_registrations = await registrations.find_by_ids(connection, [model_id])
+    chosen, _ = await build_targets(
+        connection, list(known_registrations.values()), QueryRequest(until=until)
+    )
+    aggregation = Aggregation(
+        measures=(_ALL,), group_by=(ByLabel("label", "group_by[0]"),), limit=9_999
+    )
+    answer = await aggregate(connection, chosen, aggregation, deadline=Deadline.after(300))
+    return {group["key"]["label"]: group["measures"]["all"] for group in answer.groups}
+
+
+async def check_counts(
+    engine: AsyncEngine, models: dict[str, int], filters: Sequence[str | None] = FEW_FILTERS
+) -> dict[Any, Any]:
+    """Return the counts, and check that they are the same without stored counts."""
+    async with engine.connect() as connection:
+        collected = await _collect_counts(connection, models, filters)
+        await connection.execute(update(partition_count).values(counted_at=None))
+        assert collected == await _collect_counts(connection, models, filters)
+        await connection.rollback()
+    return collected
+
+
+async def count_usable_partitions(engine: AsyncEngine, model: int) -> int:
+    """Return the number of partitions whose stored counts can be used for a model."""
+    async with engine.connect() as connection:
+        query = (await prepare(connection, model, QueryRequest())).query
+        parts = await find_pieces_of(connection, query.scan_range, newest_first=True)
+        return len(await read_numbers(connection, [query], parts, Deadline.after(300)))
+
+
+async def count_partition_counts(engine: AsyncEngine) -> int:
+    """Return the number of stored counts, usable or outdated."""
+    async with engine.connect() as connection:
+        return int(await connection.scalar(select(func.count()).select_from(partition_count)) or 0)
+
 
 _DAY = 86_400
 _LATER = datetime(2100, 1, 1, tzinfo=UTC)
@@ -75,6 +165,7 @@ async def _count(engine: AsyncEngine) -> bool:
     return await count_ended(engine, seconds=300, before=_LATER, quiet=timedelta())
 
 
+@stored_counts
 @pytest.mark.long
 async def test_answers_are_the_same(engine: AsyncEngine, models: dict[str, int]) -> None:
     before = await check_counts(engine, models, FILTERS)
@@ -93,6 +184,7 @@ async def _count_usable(engine: AsyncEngine, models: dict[str, int]) -> list[int
     return [await count_usable_partitions(engine, model) for model in models.values()]
 
 
+@stored_counts
 async def test_a_late_event_outdates_its_models_counts_of_its_span(
     engine: AsyncEngine, models: dict[str, int]
 ) -> None:
@@ -115,6 +207,7 @@ async def test_a_late_event_outdates_its_models_counts_of_its_span(
     assert await _count_usable(engine, models) == [3, 3]
 
 
+@stored_counts
 async def test_deletions_and_edits_outdate_counts(
     engine: AsyncEngine, models: dict[str, int]
 ) -> None:
@@ -145,6 +238,7 @@ async def test_deletions_and_edits_outdate_counts(
     assert await check_counts(engine, models) == counts
 
 
+@stored_counts
 async def test_what_is_marked_is_not_counted(engine: AsyncEngine, models: dict[str, int]) -> None:
     await _count(engine)
     marks = [
@@ -172,6 +266,7 @@ async def _writing(engine: AsyncEngine, entry: NewInference, model: int) -> Asyn
         yield
 
 
+@stored_counts
 async def test_leaves_out_spans_being_written(engine: AsyncEngine, models: dict[str, int]) -> None:
     """It does not wait for writers, who do not wait for each other."""
     async with engine.connect() as connection:
@@ -201,6 +296,7 @@ async def test_leaves_out_spans_being_written(engine: AsyncEngine, models: dict[
         assert await connection.scalar(outdated) == 0
 
 
+@stored_counts
 async def test_a_write_while_it_is_counted_outdates_the_count(
     engine: AsyncEngine, models: dict[str, int]
 ) -> None:
@@ -211,7 +307,7 @@ async def test_a_write_while_it_is_counted_outdates_the_count(
     [task] = await begin.begin(engine, first, [one])
     async with _writing(engine, NewInference("late", at(1), model_id="one"), one):
         async with engine.begin() as connection:
-            await count(connection, task)
+            await store_counts(connection, task)
         # True until the other commits.
         assert await count_usable_partitions(engine, one) == 1
     assert await count_usable_partitions(engine, one) == 0
@@ -220,11 +316,12 @@ async def test_a_write_while_it_is_counted_outdates_the_count(
     async with _writing(engine, NewInference("late", at(_DAY + 1), model_id="one"), one):
         pass
     async with engine.begin() as connection:
-        await count(connection, task)
+        await store_counts(connection, task)
     assert await count_usable_partitions(engine, one) == 0
     assert (await check_counts(engine, models))[None, "one", None] == 14
 
 
+@stored_counts
 async def test_merge_and_drop_delete_the_counts_of_a_span(
     engine: AsyncEngine, models: dict[str, int]
 ) -> None:
@@ -248,6 +345,7 @@ async def test_merge_and_drop_delete_the_counts_of_a_span(
     assert (await check_counts(engine, models))[None, None] == 0
 
 
+@stored_counts
 async def test_a_span_that_is_being_dropped_is_not_counted(
     engine: AsyncEngine, models: dict[str, int]
 ) -> None:
@@ -266,6 +364,7 @@ async def test_a_span_that_is_being_dropped_is_not_counted(
     assert await count_partition_counts(engine) == 0
 
 
+@stored_counts
 async def test_counts_only_ended_spans(engine: AsyncEngine) -> None:
     now = datetime.now(UTC)
     model = await store(engine, *(NewInference(str(n), now - timedelta(days=n)) for n in (0, 3)))
@@ -273,6 +372,7 @@ async def test_counts_only_ended_spans(engine: AsyncEngine) -> None:
     assert await count_usable_partitions(engine, model) == 1
 
 
+@stored_counts
 async def test_time_runs_out_between_two_spans(engine: AsyncEngine, models: dict[str, int]) -> None:
     steps: list[int] = []
 
@@ -286,6 +386,7 @@ async def test_time_runs_out_between_two_spans(engine: AsyncEngine, models: dict
     assert await check_counts(engine, models)
 
 
+@stored_counts
 async def test_stores_no_labels_or_keys_if_there_are_too_many(
     engine: AsyncEngine, models: dict[str, int]
 ) -> None:

@@ -1,8 +1,11 @@
-"""Comparisons of texts around the length up to which an index holds them whole."""
+"""Texts: folded as Python folds them, and compared around the length that an index holds whole."""
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
+from sqlalchemy import func, select
+from sqlalchemy.dialects.postgresql import TEXT
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.index.long_text import encode
@@ -10,12 +13,50 @@ from inference_store.query.conditions import Names, compile_condition
 from inference_store.query.filters.check import check
 from inference_store.query.filters.evaluate import evaluate
 from inference_store.query.filters.facts import Facts
+from inference_store.query.filters.folding import without_accents, without_case
 from inference_store.query.filters.from_conditions import MetadataEntry, metadata_node
 from inference_store.query.filters.known_keys import find_known_keys
 from inference_store.query.matching import Query, match_by_index
+from inference_store.query.operand import bind_many
 from inference_store.query.operators import OPERATORS
 from inference_store.query.scan_range import range_of_time
 from tests.integration.stored_inferences import NewInference, at, store
+
+# The letters of every Unicode version in use: those of Python and Postgres differ.
+_OLD = unicodedata.ucd_3_2_0
+
+
+def _letters() -> list[str]:
+    points = (chr(point) for point in range(1, 0x110000) if not 0xD800 <= point < 0xE000)
+    assigned = [letter for letter in points if _OLD.category(letter) not in {"Cn", "Co"}]
+    # Hangul and Han have neither case nor accents, and are most of the letters.
+    return [
+        letter
+        for letter in assigned
+        if unicodedata.category(letter) != "Lo" or ord(letter) < 0x2000
+    ]
+
+
+async def test_every_letter_is_folded_as_in_python(engine: AsyncEngine) -> None:
+    letters = _letters()
+    # Each letter alone and after an `a`, with which marks are composed again.
+    texts = [*letters, *("a" + letter for letter in letters), "", "Straße", "e\u0301\u0323"]
+    async with engine.connect() as connection:
+        for name, fold in (("fold_case", without_case), ("fold_accents", without_accents)):
+            original = func.unnest(bind_many(texts, TEXT())).column_valued("given")
+            folded = getattr(func, name)(original)
+            folded_texts = {
+                row[0]: row[1] for row in await connection.execute(select(original, folded))
+            }
+            assert folded_texts == {text: fold(text) for text in texts}, name
+
+
+async def test_null_stays_null(engine: AsyncEngine) -> None:
+    async with engine.connect() as connection:
+        none = select(func.fold_case(None, type_=TEXT()), func.fold_accents(None, type_=TEXT()))
+        row: tuple[object, ...] = tuple((await connection.execute(none)).one())
+        assert row == (None, None)
+
 
 _LENGTHS = (444, 445, 446, 447, 448, 449, 480, 512, 513)
 _ENDINGS = ("", "\x01", "b", "\ud7ff", "\ue000", "😀", "\U0010ffff", "\U0010ffff\U0010ffff")
