@@ -22,7 +22,6 @@ SELECTED: Mapping[str, str] = {
     f"{_WHOLE}/query": "every form of a search",
     f"{_WHOLE}/citus": "what `distribute` does, and that a route of a model asks one shard",
     f"{_WHOLE}/ingester/test_pipeline.py": "Kafka to rows, books and offsets in one transaction",
-    f"{_WHOLE}/ingester/test_parts_again.py": "redelivery writes nothing twice",
     f"{_WHOLE}/ingester/test_erased_again.py": "tombstones keep out what was erased",
     f"{_WHOLE}/ingester/test_held_arrivals.py": "holds meet what arrives",
     f"{_WHOLE}/retention/test_erasures.py": "marks, objects, rows, blobs of several models",

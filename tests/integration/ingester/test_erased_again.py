@@ -1,18 +1,25 @@
-"""What is erased is gone from the dictionaries: a redelivery does not bring it back, and a label
-that was deleted with its last inference is created again with the next one."""
+"""What is erased does not come back with a redelivery of its event, neither whole nor in part."""
 
-from sqlalchemy import func, select
+from dataclasses import dataclass, field
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.delete import rows
+from inference_store.erasure.mark.arrivals import enqueue_arrivals
 from inference_store.erasure.mark.pending_deletions import list_pending
+from inference_store.erasure.progress.erasure import list_unfinished
 from inference_store.erasure.progress.state_changes import finish_erasure
 from inference_store.index import key_registry
-from inference_store.index.tables import inference, label, prediction
+from inference_store.index.tables import erasing, erasure, inference, label, prediction
+from inference_store.inference.events import StorageKey
+from inference_store.inference.layout import Kind, key_of
 from inference_store.objects import Blobs
 from tests.integration import erasure_requests
 from tests.integration.ingester.conftest import RunningIngester, erase, wait_for_counts
-from tests.producer import Capture, capture
+from tests.producer import START, Capture, capture
 
 
 async def test_a_redelivery_of_what_was_erased_brings_no_example_of_it_back(
@@ -72,3 +79,81 @@ async def test_deleted_label_is_created_again(
     async with engine.connect() as connection:
         query = select(func.count()).join(label, label.c.label == prediction.c.label)
         assert await connection.scalar(query.select_from(prediction)) == 2
+
+
+NONE = (None, None, None)
+
+
+async def test_deletes_erased_parts_that_are_written_again(
+    running: RunningIngester, engine: AsyncEngine, blobs: Blobs, bucket: str
+) -> None:
+    _, producer = running
+    without_input, without_response, whole = (capture(number) for number in (1, 2, 3))
+    everything = (without_input, without_response, whole)
+    await producer.produce(*everything)
+    await wait_for_counts(engine, stored=3)
+    async with engine.begin() as connection:
+        for item, column in (
+            (without_input, "data_deleted_at"),
+            (without_response, "response_deleted_at"),
+        ):
+            here = inference.c.data_storage_key.like(f"%{item.key('data')}")
+            await connection.execute(update(inference).where(here).values({column: func.now()}))
+    # All three objects are written again, and then the event.
+    await producer.produce(*everything)
+    await wait_for_counts(engine, stored=3, duplicate=3)
+    async with engine.connect() as connection:
+        queued = await list_unfinished(connection, failed=False)
+    assert sorted((erasure.cause, erasure.scope, erasure.marked) for erasure in queued) == [
+        ("erased_again", "input", 1),
+        ("erased_again", "response", 1),
+    ]
+    await erase(engine, blobs, *queued)
+    kinds: list[Kind] = ["data", "response", "metadata"]
+    keys = {c.key(k) for c in everything for k in kinds}
+    remaining = blobs.still_there([StorageKey(bucket, key) for key in keys])
+    gone = {without_input.key("data"), without_response.key("response")}
+    assert {key.key for key in remaining} == keys - gone
+    async with engine.connect() as connection:
+        assert await connection.scalar(select(func.count()).select_from(inference)) == 3
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCapture(Capture):
+    """A capture of our proxy: no other has its keys, so its event does not wait for marks."""
+
+    id: UUID = field(default_factory=uuid4)
+
+    def key(self, kind: Kind) -> str:
+        at = START + timedelta(milliseconds=self.number)
+        return key_of("captures", self.model_id, at, self.id, kind)
+
+
+def make_own_capture(number: int) -> OwnCapture:
+    id = uuid4()
+    return OwnCapture(number, extras={"capture_id": str(id)}, id=id)
+
+
+async def test_deletes_again_what_was_written_during_the_deletion(
+    running: RunningIngester, engine: AsyncEngine
+) -> None:
+    """Its row does not say yet that it is deleted. What is only marked is deleted afterwards."""
+    _, producer = running
+    claimed, marked = make_own_capture(1), make_own_capture(2)
+    await producer.produce(claimed, marked)
+    await wait_for_counts(engine, stored=2)
+    async with engine.begin() as connection:
+        rows = (await connection.execute(select(inference))).all()
+        arrivals = [(row.model, row.uid, "input", row.data_storage_key, *NONE) for row in rows]
+        await enqueue_arrivals(connection, arrivals, cause="policy")
+        here = erasing.c.data_storage_key.like(f"%{claimed.key('data')}")
+        await connection.execute(update(erasing).where(here).values(claimed_at=func.now()))
+    await producer.produce(claimed, marked)
+    await wait_for_counts(engine, stored=2, duplicate=2)
+    query = select(erasing.c.scope, erasing.c.data_storage_key)
+    query = query.join(erasure, erasure.c.id == erasing.c.erasure)
+    async with engine.connect() as connection:
+        again = (await connection.execute(query.where(erasure.c.cause == "erased_again"))).all()
+    assert [(row.scope, row.data_storage_key.endswith(claimed.key("data"))) for row in again] == [
+        ("input", True)
+    ]

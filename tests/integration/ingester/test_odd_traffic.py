@@ -125,27 +125,6 @@ async def run_transaction(
     await (kafka.commit_transaction() if commits else kafka.abort_transaction())
 
 
-@pytest.mark.real_kafka
-async def test_recreated_topic_is_a_new_epoch(
-    running: RunningIngester, engine: AsyncEngine, kafka_server: Kafka
-) -> None:
-    """While the ingester is stopped; first with fewer events than before, then with more."""
-    service, producer = running
-    await producer.produce(*MANY[:4])
-    await wait_for_counts(engine, stored=4)
-    for events, stored in ((MANY[4:6], 6), (MANY[6:14], 14)):
-        service.stop()
-        await asyncio.to_thread(kafka_server.delete_topic, producer.topic)
-        await asyncio.to_thread(kafka_server.create_topic, producer.topic)
-        await producer.produce(*events)
-        service.restart()
-        await wait_for_counts(engine, stored=stored)
-    async with engine.connect() as connection:
-        accounts = await accounting.list_accounts(connection)
-    began = [(account.partition_id.epoch, account.began) for account in accounts]
-    assert began == [(0, "first"), (1, "anew"), (2, "anew")]
-
-
 async def test_rejects_unknown_models(start_ingester: StartIngester, engine: AsyncEngine) -> None:
     _, producer = await start_ingester(INGESTER_UNKNOWN_MODELS="refuse")
     await producer.produce(*MANY)

@@ -1,19 +1,24 @@
-"""The topic is recreated while an ingester runs: all events of the new one are stored."""
+"""Topics that are recreated, cut, or not read: which events are stored, lost, and waiting."""
 
 import asyncio
 import signal
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import accounting
-from tests.integration.ingester.conftest import StartIngester, wait_for_counts
+from inference_store.index.accounting import Account
+from inference_store.ingester.watch import Watch
+from tests.integration.ingester.conftest import RunningIngester, StartIngester, wait_for_counts
+from tests.memory_consumer import MemoryConsumer, MemoryLog
+from tests.polling import until
 from tests.producer import Capture, Producer, capture
+from tests.servers.fixtures import unique
 from tests.servers.kafka import Kafka
 from tests.service_process import Service
 
-pytestmark = pytest.mark.real_kafka
 OLD = [capture(number) for number in range(12)]
 NEW = [capture(number) for number in range(100, 160)]
 # An ingester in a busy loop would log more.
@@ -59,6 +64,7 @@ async def check_stored(
     assert service.text.count("\n") < MOST_LINES
 
 
+@pytest.mark.real_kafka
 @pytest.mark.parametrize(
     ("partitions", "events"),
     [(3, 3), (2, 60)],
@@ -78,6 +84,7 @@ async def test_topic_recreated_under_a_running_ingester(
     await check_stored(service, engine, events=events, partitions=partitions)
 
 
+@pytest.mark.real_kafka
 async def test_topic_recreated_and_filled_while_the_ingester_was_stopped(
     start_ingester: StartIngester, engine: AsyncEngine, kafka_server: Kafka
 ) -> None:
@@ -91,3 +98,56 @@ async def test_topic_recreated_and_filled_while_the_ingester_was_stopped(
     finally:
         service.process.send_signal(signal.SIGCONT)
     await check_stored(service, engine, events=len(NEW), partitions=3)
+
+
+EVENTS = [capture(number) for number in range(8)]
+
+
+@pytest.mark.real_kafka
+async def test_what_lies_before_the_records_that_are_left_is_lost(
+    running: RunningIngester, engine: AsyncEngine, kafka_server: Kafka
+) -> None:
+    service, producer = running
+    await producer.produce(*EVENTS[:2])
+    await wait_for_counts(engine, stored=2)
+    service.stop()
+    await producer.produce(*EVENTS[2:5])
+    await asyncio.to_thread(kafka_server.delete_records, producer.topic)
+    await producer.produce(*EVENTS[5:])
+    service.restart(KAFKA_GROUP=unique("group"))
+    await wait_for_counts(engine, stored=5, lost=3)
+    async with engine.connect() as connection:
+        [account] = await accounting.list_accounts(connection)
+    assert account.lost == [(2, 5)]
+
+
+async def test_stores_the_lag_while_nothing_is_written(engine: AsyncEngine) -> None:
+    log = MemoryLog(partitions=2)
+    for _ in range(3):
+        log.append(0, b"{}")
+    consumer, stop = MemoryConsumer(log), asyncio.Event()
+    await consumer.start()
+    [read] = await consumer.poll()
+    async with engine.begin() as connection:
+        for assigned in consumer.assigned:
+            assert assigned.partition_id is not None
+            await accounting.open_partition(
+                connection, assigned.partition_id, first=0, began="first"
+            )
+    watching = asyncio.create_task(Watch(consumer, engine, stop).run())
+    try:
+        busy, idle = await until(partial(_list_accounts, engine), _are_measured)
+    finally:
+        stop.set()
+        await watching
+    assert (busy.waiting, busy.oldest_waiting_at) == (3, read.records[0].time)
+    assert (idle.waiting, idle.oldest_waiting_at) == (0, None)
+
+
+async def _list_accounts(engine: AsyncEngine) -> list[Account]:
+    async with engine.connect() as connection:
+        return await accounting.list_accounts(connection)
+
+
+def _are_measured(accounts: list[Account]) -> bool:
+    return all(account.lag_measured_at is not None for account in accounts)

@@ -7,7 +7,6 @@ from typing import Any
 
 import httpx
 import pytest
-from aiokafka import TopicPartition
 from prometheus_client import REGISTRY
 from sqlalchemy import func
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -227,35 +226,3 @@ async def test_continues_after_kafka_was_away_and_stops_without_it(
     await asyncio.to_thread(own_kafka.stop)
     stop.set()
     await asyncio.wait_for(running, 300)
-
-
-class _LearnsLate:
-    """A consumer whose first subscription meets a Kafka that is unavailable."""
-
-    def __init__(self, stop: asyncio.Event, topic: str) -> None:
-        self._stop, self._topic = stop, topic
-        self.subscriptions = 0
-
-    async def topics(self) -> set[str]:
-        return {self._topic}
-
-    def subscribe(self, _: list[str]) -> None:
-        self.subscriptions += 1
-
-    def assignment(self) -> set[TopicPartition]:
-        return {TopicPartition(self._topic, 0)} if self.subscriptions > 1 else set()
-
-    async def getmany(self, **_: Any) -> dict[TopicPartition, list[Any]]:
-        assert self.assignment(), "aiokafka would wait without end"
-        self._stop.set()
-        return {}
-
-
-async def test_subscribes_again_if_it_has_no_partitions(
-    service_environment: MakeEnvironment, engine: AsyncEngine
-) -> None:
-    stop = asyncio.Event()
-    ingester = _settings(service_environment(KAFKA_REPORTS_TOPIC="reports"))
-    consumer = _LearnsLate(stop, "reports")
-    await Reports(ingester, engine, stop, look_seconds=0.3)._follow(consumer)
-    assert consumer.subscriptions == 2

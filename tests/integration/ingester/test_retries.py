@@ -4,11 +4,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import event, func, select, update
+from sqlalchemy import func, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.mark.pending_deletions import add_pending
@@ -194,22 +193,3 @@ async def test_parked_redriven_letter_is_open_again_after_giving_up(trial: Trial
     assert await trial.outcomes() == {Outcome.DEAD: 1}
     async with trial.engine.begin() as connection:
         assert await dead_letters.redrive(connection, Selection()) == 1
-
-
-async def test_settles_many_in_small_transactions_that_lock_the_books_first(trial: Trial) -> None:
-    await trial.park(50)
-    locks: list[str] = []
-
-    def note(_: Any, __: Any, statement: str, *_more: Any) -> None:
-        if "FOR " in statement and "UPDATE" in statement:
-            locks.append("books" if "kafka_partition" in statement else "events")
-
-    event.listen(trial.engine.sync_engine, "before_cursor_execute", note)
-    assert await trial.retries.once() == 50
-    lock_order = [
-        lock for lock, before in zip(locks, [None, *locks], strict=False) if lock != before
-    ]
-    assert lock_order == ["books", "events"] * 3
-    assert await trial.outcomes() == {Outcome.STORED: 50}
-    async with trial.engine.connect() as connection:
-        assert await connection.scalar(select(func.count()).select_from(parked_event)) == 0

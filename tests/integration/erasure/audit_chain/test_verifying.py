@@ -1,24 +1,29 @@
 """The chain over the audit on a real Postgres: whatever is done to it behind our back is found."""
 
 import asyncio
+import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import func, select, text, true, update
+from sqlalchemy import func, select, text, true
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import Action, Who
 from inference_store.erasure import audit_chain
 from inference_store.erasure.audit_chain import Verdict
-from inference_store.erasure.audit_chain.hashes import DETAIL, FIXED, hash_link, hash_values
-from inference_store.erasure.certify.audit_checkpoints import CheckpointCheck
+from inference_store.erasure.certify import chain
+from inference_store.erasure.certify.audit_checkpoints import CheckpointCheck, find_signer
+from inference_store.erasure.log import key_documents
 from inference_store.erasure.log.hash_chain import Link
+from inference_store.erasure.log.key_documents import make_key_document
+from inference_store.erasure.log.keys import SigningKey, new_key
+from inference_store.erasure.log.signed_document import sign_document
 from inference_store.index.audit import note
-from inference_store.index.tables import audit, audit_head, audit_link
+from inference_store.index.tables import audit, audit_link
 
 _ADA = Who("key:ada", "192.0.2.1")
 _UIDS = [UUID(int=number) for number in range(1, 21)]
@@ -60,15 +65,6 @@ async def _make_checkpoint(connection: AsyncConnection) -> int | None:
         return None
     await audit_chain.apply_checkpoint(connection, body, datetime.now(UTC), "retention")
     return int(body["number"])
-
-
-async def test_an_unchanged_chain_verifies(engine: AsyncEngine) -> None:
-    assert (await verify_chain(engine)).failures == []
-    await _write(engine, *_UIDS)
-    await _write(engine, *_UIDS[:3], link=False)
-    verdict = await verify_chain(engine)
-    assert verdict.failures == []
-    assert (verdict.first, verdict.end.number, verdict.linked, verdict.unlinked) == (1, 20, 20, 3)
 
 
 _TAMPERED = {
@@ -333,58 +329,134 @@ async def test_a_copy_kept_elsewhere_reveals_a_replaced_chain(engine: AsyncEngin
         assert words in fault.reason
 
 
-LAST = 8
-
-
-@pytest.fixture
-async def linked(engine: AsyncEngine) -> AsyncEngine:
-    """Write eight entries to the chain, and remove their guards."""
-    uids = [UUID(int=number) for number in range(LAST)]
+async def _introduce(engine: AsyncEngine, key: SigningKey) -> None:
+    """Introduce the key as the first certificate does."""
     async with engine.begin() as connection:
-        await note(connection, Who("key:ada", None), Action.DATA_READ, uids=uids)
-        await audit_chain.link_entries(connection, limit=LAST)
+        head = await chain.find_head(connection)
+        document = make_key_document(key.public, after=head)
+        await chain.add_document(connection, sign_document(key, key_documents.KIND, document))
+
+
+async def _write_signed(engine: AsyncEngine, key: SigningKey) -> None:
+    async with engine.begin() as connection:
+        for _ in range(10):
+            await note(connection, Who("key:ada", None), Action.LINKS_MADE)
+        await audit_chain.link_entries(connection, limit=100)
+        body = await audit_chain.make_checkpoint(
+            connection, sign=await find_signer(connection, [key])
+        )
+        assert body is not None
+        await audit_chain.apply_checkpoint(connection, body, datetime.now(UTC), "retention")
+
+
+async def _find_reasons(engine: AsyncEngine, *statements: str) -> list[str]:
+    """Return the faults that are found after some changes."""
+    await tamper(engine, *statements)
+    return [fault.reason for fault in (await verify_chain(engine)).failures]
+
+
+async def test_signs_the_point_where_retention_cuts(engine: AsyncEngine) -> None:
+    key = new_key()
+    await _introduce(engine, key)
+    await _write_signed(engine, key)
+    async with engine.begin() as connection:
+        sign = await find_signer(connection, [key])
+        await audit_chain.prune_entries(connection, older_than_seconds=0, limit=4, sign=sign)
+    verdict = await verify_chain(engine)
+    assert verdict.failures == []
+    assert (verdict.first, verdict.signed) == (5, 2)
+
+
+_FALSE = {
+    "another hash": ("UPDATE audit_checkpoint SET hash = '\\x01'", "something else"),
+    "another number": ("UPDATE audit_checkpoint SET number = 9", "something else"),
+    "a stranger's key": (
+        "UPDATE audit_checkpoint SET signed = cast(:forged as jsonb)",
+        "no certificate introduces its key",
+    ),
+    "the signature": (
+        "UPDATE audit_checkpoint SET signed = jsonb_set(signed, '{signature}', '\"AAAA\"')",
+        "has not signed it",
+    ),
+    "both, unsigned again": (
+        "UPDATE audit_checkpoint SET number = 9, signed = jsonb_set(signed, '{document,number}',"
+        " '9')",
+        "has not signed it",
+    ),
+}
+
+
+async def test_a_false_one_is_found(engine: AsyncEngine) -> None:
+    key = new_key()
+    await _introduce(engine, key)
+    await _write_signed(engine, key)
     await tamper(engine)
-    return engine
+    async with engine.connect() as connection:
+        row = (await connection.execute(text("SELECT signed FROM audit_checkpoint"))).scalar_one()
+    forged = sign_document(new_key(), "audit_checkpoint", row["document"]).text
+    assert json.loads(forged)["document"] == row["document"]
+    for name, (statement, words) in _FALSE.items():
+        async with engine.connect() as connection:
+            await connection.execution_options(isolation_level="REPEATABLE READ")
+            await connection.execute(
+                text(statement), {"forged": forged} if ":f" in statement else {}
+            )
+            check = await CheckpointCheck.of(connection)
+            faults = (await audit_chain.verify(connection, check)).failures
+            await connection.rollback()
+        assert any(words in fault.reason for fault in faults), (name, faults)
 
 
-async def rewrite(connection: AsyncConnection, number: int) -> None:
-    """Give an entry another actor, and its link the hash that it would have had."""
-    forged = update(audit).where(audit.c.number == number).values(actor="key:eve")
-    await connection.execute(forged)
-    before = select(audit_link.c.hash).where(audit_link.c.number == number - 1)
-    entry = select(*FIXED, audit.c.uid, DETAIL, audit_link.c.salt)
-    entry = entry.join_from(audit, audit_link, audit_link.c.entry == audit.c.id)
-    row = (await connection.execute(entry.where(audit.c.number == number))).one()
-    values = hash_values(row.salt, row.uid, row.written)
-    hash = hash_link(Link(number - 1, (await connection.execute(before)).scalar_one()), row, values)
-    link = update(audit_link).where(audit_link.c.number == number)
-    await connection.execute(link.values(values_hash=values, hash=hash))
+_CUT = (
+    "DELETE FROM audit WHERE number <= 10",
+    "DELETE FROM audit_link WHERE number <= 10",
+    "UPDATE audit_head SET cut = 10",
+)
+_FEIGNED = (
+    "INSERT INTO audit_checkpoint (reason, number, hash) SELECT 'cut', number, hash"
+    " FROM audit_checkpoint WHERE number = 10 LIMIT 1"
+)
 
 
-async def find_faults(engine: AsyncEngine, *anchors: Link) -> list[int | None]:
-    return [fault.number for fault in (await verify_chain(engine, anchors=anchors)).failures]
+async def test_a_beginning_that_was_cut_at_a_checkpoint_is_found(engine: AsyncEngine) -> None:
+    key = new_key()
+    await _introduce(engine, key)
+    for _ in range(2):
+        await _write_signed(engine, key)
+    async with engine.connect() as connection:
+        newest_signed = await audit_chain.find_newest_signed(connection)
+    assert newest_signed is not None
+    assert (await verify_chain(engine, newest_signed)).failures == []
+    # that the chain stood there does not say that it was cut there
+    assert "no checkpoint says that it was cut here" in (await _find_reasons(engine, *_CUT))[0]
+    # nor does what anybody may have written
+    assert "nothing signed says that it was cut" in (await _find_reasons(engine, _FEIGNED))[0]
+    # if all signed checkpoints are gone here, the bucket has the newest
+    gone = "DELETE FROM audit_checkpoint WHERE jsonb_typeof(signed) = 'object'"
+    assert await _find_reasons(engine, gone) == []
+    (fault,) = (await verify_chain(engine, newest_signed)).failures
+    assert "nothing signed says that it was cut" in fault.reason
 
 
-async def test_the_link_behind_it_no_longer_fits(linked: AsyncEngine) -> None:
-    assert await find_faults(linked) == []
-    async with linked.begin() as connection:
-        await rewrite(connection, 5)
-    assert await find_faults(linked) == [6]
+async def test_detects_a_removed_signed_checkpoint(engine: AsyncEngine) -> None:
+    key = new_key()
+    await _introduce(engine, key)
+    for _ in range(3):
+        await _write_signed(engine, key)
+    reasons = await _find_reasons(engine, "DELETE FROM audit_checkpoint WHERE number = 20")
+    assert len(reasons) == 1
+    assert "the signed checkpoint before its own is missing" in reasons[0]
 
 
-async def test_rewriting_all_later_links_leaves_only_the_head_wrong(linked: AsyncEngine) -> None:
-    async with linked.begin() as connection:
-        for number in range(5, LAST + 1):
-            await rewrite(connection, number)
-    assert await find_faults(linked) == [LAST + 1]
-
-
-async def test_with_the_head_too_it_takes_a_checkpoint_to_find_it(linked: AsyncEngine) -> None:
-    async with linked.begin() as connection:
-        for number in range(5, LAST + 1):
-            await rewrite(connection, number)
-        last = select(audit_link.c.hash).where(audit_link.c.number == LAST).scalar_subquery()
-        anchor = (await connection.execute(select(audit_head.c.hash))).scalar_one()
-        await connection.execute(update(audit_head).values(hash=last))
-    assert await find_faults(linked) == []
-    assert await find_faults(linked, Link(LAST, anchor)) == [LAST]
+async def test_retention_takes_none_out_of_their_middle(engine: AsyncEngine) -> None:
+    key = new_key()
+    await _introduce(engine, key)
+    for _ in range(2):
+        await _write_signed(engine, key)
+        for limit in (4, 3):
+            async with engine.begin() as connection:
+                sign = await find_signer(connection, [key])
+                await audit_chain.prune_entries(
+                    connection, older_than_seconds=0, limit=limit, sign=sign
+                )
+            assert (await verify_chain(engine)).failures == []

@@ -1,4 +1,4 @@
-"""Each entry is written once, and to the bucket before Postgres, even if others write."""
+"""Each entry is written once, to the bucket before Postgres, and forgets in time what it said."""
 
 import asyncio
 import json
@@ -6,15 +6,18 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from minio.commonconfig import ENABLED
+from minio.versioningconfig import VersioningConfig
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import Action, Who
-from inference_store.erasure.ledger import Ledger, Note
-from inference_store.erasure.ledger.entry import Entry
+from inference_store.erasure.ledger import Entry, Ledger, Note
 from inference_store.inference.errors import Conflict, LedgerDiverged, ObjectStoreUnavailable
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
+from tests.integration.backups import Backup, Restore
+from tests.servers.minio import S3
 
 from .conftest import PREFIX, list_words, make_ledger, read_head
 
@@ -150,3 +153,46 @@ async def test_an_entry_of_another_writer_stops_the_writer(
         with pytest.raises(LedgerDiverged, match="goes on after entry 1"):
             await ledger.write("word", {"word": "two"}, actor="a")
     assert await list_words(engine) == {"one"}
+
+
+async def test_redacts_every_version_of_an_entry(
+    ledger: Ledger, blobs: Blobs, bucket: str, minio_server: S3, backup: Backup, restore: Restore
+) -> None:
+    minio_server.client().set_bucket_versioning(bucket, VersioningConfig(ENABLED))
+    older = await restore(backup())
+    for number in range(5):
+        await ledger.write("word", {"word": f"secret {number}"}, actor="a")
+    assert await ledger.redact(older_than_seconds=3600) == 0
+    assert await ledger.redact(older_than_seconds=0, limit=3) == 3
+    await ledger.write("word", {"word": "young"}, actor="a")
+    entries = await asyncio.to_thread(ledger.entries.read_after, 0, 100)
+    assert [entry.content is None for entry in entries] == [True] * 3 + [False] * 3
+    assert (await ledger.compare()).head.number == 6
+
+    again = make_ledger(older, blobs)
+    with pytest.raises(LedgerDiverged, match=r"Entry 1 .* has forgotten what it said"):
+        await again.replay()
+    redacted: list[Entry] = []
+    assert await again.replay(skip_forgotten=True, report=redacted.append) == 6
+    assert [entry.number for entry in redacted if entry.content is None] == [1, 2, 3]
+    assert await list_words(older) == {"secret 3", "secret 4", "young"}
+
+    while await ledger.redact(older_than_seconds=0):
+        continue
+    contents = _list_contents(minio_server, bucket)
+    assert len(contents) == 6
+    assert not [blob for blob in contents if b"secret" in blob or b"young" in blob]
+    assert (await ledger.compare()).head.number == 6
+
+
+def _list_contents(server: S3, bucket: str) -> list[bytes]:
+    """Every version of every object under the prefix."""
+    client = server.client()
+    contents = []
+    for listed_object in client.list_objects(bucket, recursive=True, include_version=True):
+        answer = client.get_object(
+            bucket, str(listed_object.object_name), version_id=listed_object.version_id
+        )
+        contents.append(answer.read())
+        answer.close()
+    return contents

@@ -93,11 +93,6 @@ async def test_takes_other_objects_of_an_inference(engine: AsyncEngine) -> None:
         assert await find_claimed(connection, [other, "s3://bucket/strange"]) == {other}
 
 
-async def test_a_claim_can_be_made_again(engine: AsyncEngine) -> None:
-    await mark(engine)
-    assert await claim(engine) == await claim(engine) == {KEY}
-
-
 async def test_a_closed_or_missing_span_takes_no_events(engine: AsyncEngine) -> None:
     later = AT + timedelta(days=100)
     await partitions.make_missing(engine, [AT, later], target=1000)

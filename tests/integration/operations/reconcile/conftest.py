@@ -1,6 +1,6 @@
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -18,12 +18,15 @@ from inference_store.operations.reconcile.reconciler import Reconciler
 from inference_store.operations.reconcile.reconciliations import FINAL, Finding, Reconciliation
 from inference_store.platform.settings import KafkaSettings, RetentionSettings
 from inference_store.retention.orphan_eraser import OrphanEraser
+from tests.integration.backups import backup, restore
+from tests.integration.retention.conftest import blobs, storing
 from tests.integration.retention.stored import NoPace, Storing
 from tests.servers.fixtures import MakeEnvironment
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3
 from tests.warm.process import run_command
 
+__all__ = ["backup", "blobs", "restore", "storing"]
 KEY = new_key()
 WHO = Who("auditor", None)
 Command = Callable[..., Awaitable[tuple[int, dict[str, Any]]]]
@@ -50,17 +53,6 @@ def kafka(kafka_server: Kafka, topic: Callable[..., str]) -> KafkaSettings:
     return KafkaSettings.model_validate(
         {"kafka_bootstrap_servers": kafka_server.bootstrap_servers, "kafka_topic": topic()}
     )
-
-
-@pytest.fixture
-def blobs(settings: RetentionSettings) -> Iterator[Blobs]:
-    with Blobs(settings) as opened:
-        yield opened
-
-
-@pytest.fixture
-def storing(engine: AsyncEngine, blobs: Blobs, bucket: str) -> Storing:
-    return Storing(engine, blobs, bucket)
 
 
 @pytest.fixture

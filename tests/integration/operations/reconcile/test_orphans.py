@@ -2,11 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import insert
+from minio.commonconfig import COMPLIANCE
+from minio.retention import Retention
+from sqlalchemy import func, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.certify import chain
@@ -14,29 +17,34 @@ from inference_store.erasure.certify.archive import Archive
 from inference_store.erasure.certify.verification import Verification
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.log.signed_document import read_document
-from inference_store.erasure.mark.pending_deletions import find_claimed
-from inference_store.erasure.progress.erasure import Erasure
+from inference_store.erasure.progress.erasure import Erasure, list_unfinished
 from inference_store.erasure.request.cancellation import request_cancellation
+from inference_store.erasure.verify.blocked_objects import list_blocked
 from inference_store.index import dead_letters
 from inference_store.index.accounting import PartitionId, open_partition
 from inference_store.index.records import Record, Rejection
-from inference_store.index.tables import blob_reference, erasing_object, reconciliation
-from inference_store.inference.errors import Conflict
+from inference_store.index.tables import blob_reference, erasing_object
+from inference_store.inference.errors import LedgerDiverged
+from inference_store.inference.events import StorageKey
 from inference_store.inference.layout import key_of
 from inference_store.objects import Blobs
 from inference_store.operations.reconcile import orphans, reconciliations
 from inference_store.platform.admin import Heartbeat
 from inference_store.platform.failpoints import FAILPOINTS
 from inference_store.platform.settings import KafkaSettings, RetentionSettings
+from inference_store.retention.certifier import Certifier
 from inference_store.retention.leadership_check import LeadershipCheck
 from inference_store.retention.orphan_eraser import OrphanEraser
 from inference_store.retention.worker import RetentionWorker
+from tests.integration.backups import Backup, Restore
 from tests.integration.retention.stored import NOW, NoPace, Storing, ago, environment_of, place_hold
 from tests.kill_chain import KillChain, chain_kills
 from tests.polling import until
+from tests.servers.fixtures import unique
+from tests.servers.minio import S3
 from tests.service_process import Service
 
-from .conftest import KEY, WHO, Reconcile, put
+from .conftest import KEY, WHO, Command, Reconcile, put
 
 ORPHAN_FAILPOINTS = [name for name in FAILPOINTS if name.startswith("orphans.")]
 Erase = Callable[[UUID], Awaitable[Erasure]]
@@ -181,37 +189,6 @@ class _HoldingPace(NoPace):
             await place_hold(self._engine, None, "ok")
 
 
-async def test_event_after_the_claim_is_not_stored(storing: Storing, engine: AsyncEngine) -> None:
-    (key,) = put(storing, "p/late")
-    async with engine.begin() as connection:
-        values = {"storage_key": key, "erasure": uuid4()}
-        await connection.execute(insert(erasing_object).values(values))
-        assert await find_claimed(connection, [key]) == set()
-        await connection.execute(erasing_object.update().values(claimed_at=NOW))
-        assert await find_claimed(connection, [key]) == {key}
-
-
-async def test_rejects_reports_that_are_old_or_unfinished(
-    storing: Storing, reconcile: Reconcile, engine: AsyncEngine, ledger: Ledger, erase: Erase
-) -> None:
-    put(storing, "p/x")
-    report, _ = await reconcile()
-    async with engine.begin() as connection:
-        fresh = await reconciliations.request_reconciliation(
-            connection, model_id=None, cause="request"
-        )
-        old = reconciliation.update().where(reconciliation.c.id == report.id)
-        await connection.execute(old.values(finished_at=ago(days=2)))
-    for id, why in ((report.id, "older than a day"), (fresh.id, "pending")):
-        with pytest.raises(Conflict, match=why):
-            await orphans.request_erasure(ledger, id, WHO)
-    async with engine.begin() as connection:
-        await connection.execute(old.values(finished_at=NOW))
-    assert (await erase(report.id)).objects == 1
-    with pytest.raises(Conflict, match="is of the orphans"):
-        await orphans.request_erasure(ledger, report.id, WHO)
-
-
 async def test_cancelled_erasure_deletes_nothing(
     storing: Storing,
     reconcile: Reconcile,
@@ -280,3 +257,124 @@ class _LeaderPace(NoPace):
     def __init__(self) -> None:
         self._stop = asyncio.Event()
         self._heartbeat = Heartbeat()
+
+
+async def test_command_estimates_and_then_erases_orphans(
+    storing: Storing,
+    command: Command,
+    settings: RetentionSettings,
+    kafka: KafkaSettings,
+    tmp_path: Path,
+) -> None:
+    for key in ("p/one", "p/two"):
+        storing.blobs.put(StorageKey(storing.bucket, key), b"x", content_type="text/plain")
+    changed = {"RECONCILE_PREFIXES": "p", "RECONCILE_GRACE_SECONDS": "0"}
+    changed |= {"KAFKA_TOPIC": kafka.kafka_topic}
+    code, report = await command("--repair", "erase", **changed)
+    assert (code, report["counts"]["orphans"]) == (1, 2)
+    assert (report["would_erase"]["objects"], report["would_erase"]["bytes"]) == (2, 2)
+    assert {"p/one", "p/two"} <= storing.objects()
+    environment = environment_of(settings) | {"INFERENCE_STORE_RECONCILE_GRACE_SECONDS": "0"}
+    service = Service("retention", environment, tmp_path)
+    try:
+        for _ in range(2):  # the second call only follows the erasure
+            code, erased = await command("--repair", "erase", "--report", report["id"])
+            assert (code, erased["cause"], erased["objects"]) == (0, "orphans", 2)
+    finally:
+        service.stop()
+    assert not {"p/one", "p/two"} & storing.objects()
+
+
+class TestLocked:
+    """The bucket locks an orphan: an erasure names it, and erases the others."""
+
+    @pytest.fixture
+    def bucket(self, minio_server: S3) -> str:
+        return minio_server.create_bucket(unique(), object_lock=True)
+
+    @pytest.mark.real_minio
+    async def test_names_a_locked_orphan(
+        self,
+        storing: Storing,
+        reconcile: Reconcile,
+        ledger: Ledger,
+        orphan_eraser: OrphanEraser,
+        minio_server: S3,
+    ) -> None:
+        put(storing, "p/locked", "p/free")
+        locked, free = (StorageKey(storing.bucket, f"p/{name}") for name in ("locked", "free"))
+        end = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
+        lock = Retention(COMPLIANCE, end)
+        minio_server.client().set_object_retention(storing.bucket, locked.key, lock)
+        report, _ = await reconcile()
+        erasure = await orphans.request_erasure(ledger, report.id, WHO)
+        assert await orphan_eraser.work(erasure, seconds=300)
+        failed = await storing.reload(erasure)
+        [obstacle] = await storing.transact(list_blocked, erasure.id)
+        assert (failed.state, failed.objects, failed.retry_at) == ("failed", 1, end)
+        assert (obstacle.storage_key, obstacle.retry_at) == (str(locked), end)
+        assert "WORM" in obstacle.message
+        assert await storing.transact(list_unfinished, failed=False) == []
+        assert await storing.transact(chain.list_certificates, erasure_id=erasure.id) == []
+        assert list(storing.blobs.still_there([locked, free])) == [locked]
+        assert storing.objects() == {locked.key}  # the object itself, without a delete marker
+
+
+MakeWorkers = Callable[[AsyncEngine], tuple[Storing, Ledger, Certifier, OrphanEraser]]
+
+
+@pytest.fixture
+def make_workers(bucket: str, blobs: Blobs, settings: RetentionSettings) -> MakeWorkers:
+    """Return a factory of the parts of a retention service on a database."""
+
+    def make(engine: AsyncEngine) -> tuple[Storing, Ledger, Certifier, OrphanEraser]:
+        storing, ledger = Storing(engine, blobs, bucket), Ledger(engine, blobs, prefix="ledger/")
+        certifier = storing.make_certifier(KEY)
+        worker = OrphanEraser(settings, engine, blobs, ledger, NoPace(), certifier)
+        return storing, ledger, certifier, worker
+
+    return make
+
+
+@pytest.mark.parametrize("backed_up", ["before the report", "after the report"])
+async def test_orphans_erased_since_the_backup_keep_their_certificate(
+    reconcile: Reconcile,
+    engine: AsyncEngine,
+    blobs: Blobs,
+    bucket: str,
+    make_workers: MakeWorkers,
+    backup: Backup,
+    restore: Restore,
+    backed_up: str,
+) -> None:
+    keys = [StorageKey(bucket, f"p/{number}") for number in range(3)]
+    for key in keys:
+        blobs.put(key, b"left over", content_type="text/plain")
+    dump = backup()
+    report, _ = await reconcile()
+    dump = backup() if backed_up == "after the report" else dump
+    storing, ledger, _, worker = make_workers(engine)
+    erasure = await orphans.request_erasure(ledger, report.id, WHO)
+    assert await worker.work(erasure, seconds=300)
+    before = await storing.reload(erasure)
+    assert (before.state, before.objects) == ("certified", 3)
+
+    older = await restore(dump)
+    restored, ledger, certifier, worker = make_workers(older)
+    with pytest.raises(LedgerDiverged):
+        await ledger.compare()
+    assert await ledger.replay() == 2
+    again = await restored.reload(erasure)
+    assert again.state not in {"certified", "deleted"}
+    await certifier.begin()
+    assert await worker.work(again, seconds=300)
+    after = await restored.reload(erasure)
+    assert (after.state, after.objects) == ("certified", 3)
+    assert after.certificate == before.certificate
+    async with older.connect() as connection:
+        assert len(await chain.list_certificates(connection, erasure_id=erasure.id)) == 1
+        query = select(func.count()).select_from(erasing_object)
+        assert await connection.scalar(query) == 0
+    verification = Verification(older, Archive(blobs), trusted={KEY.id})
+    assert [str(wrong) async for wrong in verification.find_failures()] == []
+    assert list(blobs.still_there(keys)) == []
