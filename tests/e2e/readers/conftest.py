@@ -4,5 +4,6 @@ from tests.integration.api.conftest import (  # noqa: F401
     blobs,
     forget_apps,
     make_app,
+    patient_exports,
     settings,
 )

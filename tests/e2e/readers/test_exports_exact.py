@@ -14,10 +14,9 @@ from inference_store.export.part_formats import PART_FORMATS
 from inference_store.inference.events.event import Extras
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
-from inference_store.retention import export_worker
+from tests.integration.api.api_client import make_worker
 from tests.integration.api.app_server import serve_app
 from tests.integration.api.conftest import MakeApp
-from tests.integration.api.test_erasures import RunRetention, make_run_retention
 from tests.integration.stored_inferences import NewInference, at, store
 from tests.readers.environment import read
 
@@ -129,20 +128,6 @@ def make_inferences() -> list[NewInference]:
     ]
 
 
-@pytest.fixture(autouse=True)
-def patient_exports(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn of retention writes every export, however busy the machine is."""
-    monkeypatch.setattr(export_worker, "SHARE_SECONDS", 300.0)
-
-
-@pytest.fixture
-def run_retention(
-    engine: AsyncEngine, blobs: Blobs, settings: Callable[..., ApiSettings]
-) -> RunRetention:
-    """A function that runs one turn of the retention service."""
-    return make_run_retention(engine, blobs, settings())
-
-
 async def write_query(http: httpx.AsyncClient, path: Path) -> None:
     """Write all inferences, the oldest first, as lines."""
     body = {"sort": "received_at", "include": ["metadata", "predictions"]}
@@ -153,7 +138,11 @@ async def write_query(http: httpx.AsyncClient, path: Path) -> None:
 
 
 async def test_each_format_has_exactly_what_a_query_answers(
-    make_app: MakeApp, engine: AsyncEngine, run_retention: RunRetention, tmp_path: Path
+    make_app: MakeApp,
+    engine: AsyncEngine,
+    blobs: Blobs,
+    settings: Callable[..., ApiSettings],
+    tmp_path: Path,
 ) -> None:
     print(f"seed {SEED}")
     await store(engine, *make_inferences())
@@ -169,7 +158,7 @@ async def test_each_format_has_exactly_what_a_query_answers(
             answer = await http.post("/v1/models/model/exports", json=body)
             assert answer.status_code == 202, answer.text
             exports.append(answer.json()["id"])
-        await run_retention()
+        await make_worker(engine, blobs, settings()).run_turn()
         for export, path in zip(exports, parts, strict=True):
             part = await http.get(f"/v1/exports/{export}/parts/1")
             assert part.status_code == 200, part.text

@@ -1,5 +1,6 @@
 """A client of an api in the process of the tests, with the database and the bucket behind it."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -10,10 +11,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
+from inference_store.platform.settings import ApiSettings, RetentionSettings
+from inference_store.retention.worker import RetentionWorker
+from tests.integration.retention.stored import NoPace
 from tests.integration.stored_inferences import NewInference, store
 from tests.settings import TOKEN
-
-from .retention_turn import make_worker
 
 MakeApp = Callable[..., FastAPI]
 LINES = {"Accept": "application/x-ndjson"}
@@ -90,3 +92,16 @@ def _parse(statement: str | Executable) -> Executable:
 def make_client(app: FastAPI) -> Api:
     """A client of an app in this process."""
     return Api(app)
+
+
+def make_worker(
+    engine: AsyncEngine, blobs: Blobs, settings: ApiSettings, *, is_due: bool = False, **more: Any
+) -> RetentionWorker:
+    """Return a worker with the api's settings and `more`; if it is due, so is its schedule."""
+    names = RetentionSettings.model_fields.keys()
+    values = {name: value for name, value in settings if name in names} | more
+    due = asyncio.Event()
+    if is_due:
+        due.set()
+    own_settings = RetentionSettings.model_validate(values)
+    return RetentionWorker(own_settings, engine, blobs, NoPace(), due)

@@ -12,11 +12,9 @@ import pytest
 from inference_store.api import model_selection
 from inference_store.index import registrations
 from inference_store.index.registrations import Details
-from inference_store.index.tables import inference
 from inference_store.inference.events.event import Extras
 from inference_store.query.aggregates import budget, run, spans
 from inference_store.query.counting import count_ended
-from tests.integration.query.held_partition import hold_partition_until_late
 from tests.integration.stored_inferences import START, NewInference, at
 from tests.servers.marks import stored_counts
 
@@ -196,45 +194,6 @@ async def test_too_many_groups(api: Api, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(budget, "MOST_ROWS", 5)
     monkeypatch.setattr(spans, "MOST_SPANS", 5)
     await _check_too_many(api, _group("n"), _measure("top", "n"), _group({"time": "minute"}))
-
-
-async def test_measures_share_the_row_budget(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = ("a", "b", "c")
-    inferences = (NewInference(str(n), at(n), [(k, "int", str(n)) for k in keys]) for n in range(5))
-    await api.store(*inferences)
-    monkeypatch.setattr(budget, "MOST_ROWS", 6)  # twelve in all
-    tops = [{"function": "top", "of": key} for key in keys]
-    await _aggregate(api, {"measures": tops[:2]})
-    same = [{**tops[0], "limit": n, "as": f"top-{n}"} for n in range(1, 10)]
-    await _aggregate(api, {"measures": same})
-    first = [{"function": "distinct", "of": key} for key in keys]
-    measures: tuple[list[dict[str, str]], ...] = (tops, [*tops[:2], first[2]], first)
-    details = await _check_too_many(api, *({"measures": each} for each in measures))
-    assert all("together" in detail for detail in details)
-
-
-async def test_groups_across_partitions_count_once(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    days = [START + timedelta(days=n) for n in range(6)]
-    inferences = (
-        NewInference(f"{n}-{day:%d}", day + timedelta(seconds=n), [("n", "int", str(n))])
-        for day in days
-        for n in range(3)
-    )
-    await api.store(*inferences)
-    monkeypatch.setattr(budget, "MOST_ROWS", 4)
-    condition = {"metadata_filter": [{"key": "n", "operator": "lt", "value": 3}]}
-    answer = await _aggregate(api, {**condition, "group_by": ["n"], "order": "n"})
-    assert [group["measures"]["count"] for group in answer["groups"]] == [6, 6, 6]
-
-
-async def test_timeout(api: Api) -> None:
-    await api.store(*_make_inferences())
-    async with hold_partition_until_late(api.engine, inference, START):
-        problem = await api.ask(_ONE, _group("ok"), status=503)
-    assert problem["type"] == "/docs/errors#query-timeout"
-    assert "received_at" in problem["detail"]
 
 
 async def test_a_moved_model_has_its_project(api: Api) -> None:

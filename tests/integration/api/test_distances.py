@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 
-from inference_store.index.tables import metadata_number
-from tests.integration.query.held_partition import hold_partition_until_late
 from tests.integration.stored_inferences import NewInference, at
 
 from .conftest import LINES, Api
@@ -73,12 +71,6 @@ async def test_as_a_link_and_as_a_stream(api: Api) -> None:
     *items, end = [json.loads(line) for line in answer.text.splitlines()]
     assert end["count"] == len(items) == 12
     assert items[0]["distance_metres"] == 0
-
-
-async def test_timeout_is_a_503(api: Api) -> None:
-    async with hold_partition_until_late(api.engine, metadata_number, at(0)):
-        problem = await api.ask(f"{_PATH}/query", {"sort": _SORT}, status=503)
-    assert problem["type"] == "/docs/errors#query-timeout"
 
 
 async def test_refusals(api: Api) -> None:

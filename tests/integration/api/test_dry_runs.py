@@ -15,11 +15,13 @@ from .people import (
     ANY_TIME,
     ERASURES,
     SUBJECT,
+    add_letters_and_parked,
+    change_letter,
     erase,
+    make_event,
     make_person,
     place_hold,
 )
-from .quarantined import add_letters_and_parked, change_letter, make_event
 
 _FILTER = "person = 'ann'"
 

@@ -12,7 +12,6 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from obstore.exceptions import PermissionDeniedError
 from sqlalchemy import select
 
 from inference_store.erasure.mark.arrivals import enqueue_arrivals
@@ -23,11 +22,11 @@ from inference_store.inference.events import StorageKey
 from inference_store.inference.events.event import Extras
 from inference_store.inference.layout import key_of
 from inference_store.objects import Blobs
-from inference_store.objects.many_reads import translate_error
 from inference_store.platform.failpoints import FAILPOINTS
 from inference_store.platform.settings import ApiSettings
 from inference_store.retention.eraser import Eraser
 from tests.integration import erasure_requests
+from tests.integration.retention.stored import NoPace
 from tests.integration.stored_inferences import NewInference, at
 from tests.integration.waiting import count_lock_waiters
 from tests.polling import until
@@ -37,7 +36,6 @@ from tests.servers.waiting import wait_until
 from tests.service_process import Service
 
 from .conftest import Api, MakeApp, make_client
-from .retention_turn import AlwaysLeader
 
 PLACES = [name for name in FAILPOINTS if name.startswith("metadata_edit.")]
 _ITEMS = [("k", "int", "5")]
@@ -55,7 +53,7 @@ class Trial:
     def __init__(self, api: Api, server: S3) -> None:
         self.api = api
         self._server = server
-        self._eraser = Eraser(api.engine, api.blobs, AlwaysLeader(), batch=10)
+        self._eraser = Eraser(api.engine, api.blobs, NoPace(), batch=10)
         shared = api.put_blob("shared", _BLOB)
         self.first = make_inference("one", 0, shared)
         self.second = make_inference("two", 1, shared)
@@ -298,25 +296,3 @@ async def test_does_not_write_a_key_that_is_being_deleted(trial: Trial) -> None:
     assert trial.object_names == ["shared"]
     assert (await edit(trial.api, alone)).status_code == 200
     assert trial.object_names == [own_key(alone), "shared"]
-
-
-class ArchivedBlobs(Blobs):
-    """Has archived every object, as S3 does: it lists them but does not return them."""
-
-    def get(self, key: StorageKey, *, limit: int) -> bytes:
-        assert super().get(key, limit=limit)
-        raise translate_error(key, PermissionDeniedError("403 <Code>InvalidObjectState</Code>"))
-
-
-async def test_does_not_overwrite_an_archived_blob(
-    api: Api, make_app: MakeApp, settings: Callable[..., ApiSettings]
-) -> None:
-    alone = make_inference("alone", 5, api.put_blob("archived", _BLOB))
-    await api.store(alone)
-    app = make_app()
-    with ArchivedBlobs(settings()) as archived:
-        app.state.blobs = archived
-        async with make_client(app) as client:
-            refused = await edit(client, alone)
-    assert (refused.status_code, "InvalidObjectState" in refused.text) == (409, True)
-    assert api.blobs.get(StorageKey(api.bucket, "archived"), limit=1000) == _BLOB

@@ -4,43 +4,37 @@ from typing import Any
 
 import orjson
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from inference_store.access import Action, Who
 from inference_store.erasure.ledger import Ledger
-from inference_store.erasure.progress.erasure import find_erasure
 from inference_store.index.audit import note
 from inference_store.index.tables import audit, kafka_partition, parked_event
 from inference_store.inference.events import StorageKey
-from inference_store.retention.leadership_check import Stopped
 from inference_store.retention.quarantine import QuarantineEraser
-from inference_store.retention.residual import remove_mentions
-from inference_store.retention.residual_in_holds import ResidualInHolds
+from tests.integration.retention.stored import NoPace
 
 from .conftest import Api
 from .people import (
     ACROSS,
+    ALL_OPEN,
     ANY_TIME,
     SUBJECT,
-    erase,
-    find_only_erasure,
-    place_hold,
-    read_erasure,
-    release_hold,
-    request_erasure,
-)
-from .quarantined import (
-    ALL_OPEN,
     add_letters_and_parked,
     add_quarantined,
     change_letter,
     encode_metadata,
+    erase,
+    find_only_erasure,
     list_parked,
     make_event,
     make_rejected,
+    place_hold,
+    read_erasure,
     read_letters,
+    release_hold,
+    request_erasure,
 )
-from .retention_turn import AlwaysLeader
 
 pytestmark = pytest.mark.usefixtures("people")
 _GONE = ("discarded", False)
@@ -175,7 +169,7 @@ async def test_cancelled_erasure_removes_nothing(api: Api) -> None:
             await api.ask(path, None, status=202)
             return await super()._remove(*args)
 
-    await remove_subject(api, Cancelling(api.engine, api.blobs, AlwaysLeader()))
+    await remove_subject(api, Cancelling(api.engine, api.blobs, NoPace()))
     await api.run_retention()
     assert (await read_erasure(api, requested))["state"] == "cancelled"
     assert await read_letters(api) == ALL_OPEN
@@ -184,7 +178,7 @@ async def test_cancelled_erasure_removes_nothing(api: Api) -> None:
 
 async def test_from_the_first_that_is_taken_it_cannot_be_cancelled(api: Api) -> None:
     requested = await request_erasure(api, SUBJECT)
-    await remove_subject(api, QuarantineEraser(api.engine, api.blobs, AlwaysLeader()))
+    await remove_subject(api, QuarantineEraser(api.engine, api.blobs, NoPace()))
     await api.ask(f"{ACROSS}/{requested['id']}/cancel", None, status=409)
 
 
@@ -202,35 +196,3 @@ async def test_redacts_mentions_in_the_audit(api: Api) -> None:
     assert (erasure["state"], erasure["rows"]["audit"]) == ("deleted", 2), erasure
     query = select(audit.c.detail).where(audit.c.action == "policy_set").order_by(audit.c.id)
     assert await api.fetch(query) == [{}, *details[1:3], {}]
-
-
-async def test_redaction_of_the_audit_commits_pages_and_resumes(api: Api) -> None:
-    await request_erasure(api, SUBJECT, ACROSS)
-    mention = "CASE WHEN n % 1000 = 1 THEN 'person = ''ann''' ELSE '' END"
-    await api.execute(
-        "INSERT INTO audit (actor, action, detail)"
-        f" SELECT 'x', 'policy_set', jsonb_build_object('filter', {mention})"
-        " FROM generate_series(1, 2500) AS n"
-    )
-    erasure = await find_only_erasure(api)
-
-    class Interrupted(AlwaysLeader):
-        steps = 0
-
-        async def confirm_step(self) -> None:
-            self.steps += 1
-            if self.steps == 3:
-                raise Stopped
-
-    check = Interrupted()
-    in_holds = ResidualInHolds(api.engine, check, None)
-    with pytest.raises(Stopped):
-        await remove_mentions(api.engine, in_holds, erasure, check)
-    redacted = select(func.count()).where(audit.c.taken_by.is_not(None), audit.c.actor == "x")
-    assert await api.fetch(redacted) == [2]
-    await remove_mentions(api.engine, in_holds, erasure, check)
-    assert await api.fetch(redacted) == [3]
-    async with api.engine.connect() as connection:
-        finished = await find_erasure(connection, erasure.id)
-    assert finished is not None
-    assert finished.table_rows["audit"] == 3

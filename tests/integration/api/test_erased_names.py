@@ -5,22 +5,22 @@ import asyncio
 import pytest
 from sqlalchemy import Text, cast, func, select
 
-from inference_store.erasure.housekeeping import unused_labels
 from inference_store.erasure.policies import ErasureScope
 from inference_store.erasure.progress.erasure import Erasure, list_unfinished
 from inference_store.index import key_registry, registrations
 from inference_store.index.dictionary import Dictionary
-from inference_store.index.tables import label, metadata_key_delta, metadata_key_seen, model_label
+from inference_store.index.tables import label, metadata_key_delta, metadata_key_seen
 from inference_store.retention.eraser import Eraser
 from inference_store.retention.labels import remove_unused_labels
 from tests.integration import erasure_requests
+from tests.integration.retention.stored import NoPace
 from tests.integration.stored_inferences import NewInference, at
 from tests.integration.waiting import count_lock_waiters
 from tests.polling import until
 
+from .api_client import make_worker
 from .conftest import Api
 from .people import SUBJECT, erase
-from .retention_turn import AlwaysLeader, make_worker
 
 _PERSONAL = "patient-4711"
 _OTHER = "ward-7"
@@ -28,7 +28,7 @@ _OTHER = "ward-7"
 
 @pytest.fixture
 def eraser(api: Api) -> Eraser:
-    return Eraser(api.engine, api.blobs, AlwaysLeader(), batch=10)
+    return Eraser(api.engine, api.blobs, NoPace(), batch=10)
 
 
 def make_inference(name: str, seconds: float, value: str, model_id: str = "model") -> NewInference:
@@ -108,15 +108,6 @@ async def test_erasing_the_input_keeps_examples(api: Api, eraser: Eraser) -> Non
     assert await read_examples(api) == [_OTHER]
 
 
-async def test_shows_new_examples_after_many_removed_ones(api: Api, eraser: Eraser) -> None:
-    many = [make_inference(str(number), number, _PERSONAL) for number in range(110)]
-    for target in many:
-        model = await api.store(target)
-    assert await eraser.finish(await mark_inferences(api, model, *many)) == "deleted"
-    await api.store(make_inference("new", 200, _OTHER))
-    assert await read_examples(api) == [_OTHER]
-
-
 async def test_concurrent_fold_preserves_no_erased_example(api: Api, eraser: Eraser) -> None:
     first = make_inference("one", 1, _PERSONAL)
     erasure = await mark_inferences(api, await api.store(first), first)
@@ -168,7 +159,7 @@ async def test_dictionary_recreates_a_removed_label(api: Api) -> None:
         await dictionary.resolve({}, {model: [_FACE, "cat"]})
     old = ours.labels.number(model, _FACE)
     assert old is not None
-    await remove_unused_labels(api.engine, [model], AlwaysLeader())
+    await remove_unused_labels(api.engine, [model], NoPace())
     for dictionary in (ours, others):
         async with api.engine.begin() as connection:
             assert not await dictionary.has_labels(connection, {(model, old)})
@@ -188,7 +179,7 @@ async def test_keeps_label_of_a_batch_in_progress(api: Api) -> None:
     number = dictionary.labels.number(model, _FACE)
     async with api.engine.begin() as batch:
         assert await registrations.keep(batch, [model])
-        removal = asyncio.create_task(remove_unused_labels(api.engine, [model], AlwaysLeader()))
+        removal = asyncio.create_task(remove_unused_labels(api.engine, [model], NoPace()))
         await until(lambda: count_lock_waiters(api.engine), lambda count: count == 1)
         assert await dictionary.has_labels(batch, {(model, number or 0)})
         await api.store(make_labelled(2, "ann", _FACE))
@@ -202,19 +193,3 @@ async def test_startup_removes_labels_left_by_a_crash(api: Api) -> None:
     await Dictionary(api.engine).resolve({}, {model: [_FACE]})
     await make_worker(api.engine, api.blobs, api.app.state.settings).begin()
     assert await list_labels(api) == {"cat"}
-
-
-async def test_checks_labels_in_pages(api: Api) -> None:
-    for limit in (1, 2, 3):
-        model_id = f"model-{limit}"
-        model = await api.store(make_labelled(1, "bob", "a", "c", model_id=model_id))
-        await Dictionary(api.engine).resolve({}, {model: ["b", "d", "e"]})
-        after: int | None = 0
-        while after is not None:
-            async with api.engine.begin() as connection:
-                page = await unused_labels.find_unused(connection, model, after=after, limit=limit)
-                await unused_labels.remove_unused(connection, model, page.unused)
-            after = page.last
-        left = select(model_label.c.label).where(model_label.c.model == model)
-        assert len(await api.fetch(left)) == 2, limit
-    assert await list_labels(api) == {"a", "c"}

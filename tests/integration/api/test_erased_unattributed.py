@@ -13,13 +13,17 @@ from .people import (
     ANY_TIME,
     ERASURES,
     SUBJECT,
+    add_quarantined,
+    encode_metadata,
     erase,
+    list_parked,
+    make_rejected,
     place_hold,
     read_erasure,
+    read_letters,
     release_hold,
     request_erasure,
 )
-from .quarantined import add_quarantined, encode_metadata, list_parked, make_rejected, read_letters
 
 pytestmark = pytest.mark.usefixtures("unattributed")
 _BROKEN = b'{"model_id":"%s","metadata":[{"key":"person","value":"%s"}],"data_sto'

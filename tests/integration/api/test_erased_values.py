@@ -26,8 +26,7 @@ from tests.integration.stored_inferences import NewInference, at
 from tests.servers.minio import S3
 
 from .conftest import Api
-from .people import erase, place_hold, release_hold, request_erasure
-from .quarantined import PARTITION
+from .people import PARTITION, erase, place_hold, release_hold, request_erasure
 
 VALUE = "ann-4711"
 SUBJECT = {"subject": {"key": "person", "value": VALUE}}

@@ -1,11 +1,15 @@
 """Erasures by filter, ids or subject: requested through the api, carried out by the service."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import select
 
 from inference_store.index.tables import inference, metadata_number
+from inference_store.operations.reconcile import reconciliations
+from inference_store.operations.reconcile.reconciliations import Finding
 
 from .conftest import Api
 from .people import (
@@ -20,10 +24,10 @@ from .people import (
     request_erasure,
     store_people,
 )
-from .retention_turn import RunRetention, make_run_retention
 
-__all__ = ["RunRetention", "make_run_retention"]
 pytestmark = pytest.mark.usefixtures("people")
+
+
 _INFERENCES = "/v1/models/model/inferences"
 
 
@@ -151,3 +155,49 @@ async def test_gives_up_held_inferences(api: Api) -> None:
     assert "i1" in await list_inference_ids(api)
     audited = await api.read("/v1/audit", action="erasure_rest_given_up")
     assert [entry["detail"]["reason"] for entry in audited["items"]] == ["long"]
+
+
+async def _add_report(api: Api, **values: Any) -> str:
+    """Add a report of three orphans; return the path to their erasures."""
+    now = datetime.now(UTC)
+    done = {"state": "done", "finished_at": now, "orphans_before": now - timedelta(days=1)}
+    orphans = [Finding("orphan", f"s3://{api.bucket}/p/{n}", bytes=7) for n in range(3)]
+    async with api.engine.begin() as connection:
+        report = await reconciliations.request_reconciliation(
+            connection, model_id=None, cause="request"
+        )
+        await reconciliations.update_reconciliation(connection, report.id, **done | values)
+        await reconciliations.add_findings(connection, report.id, orphans)
+    return f"/v1/reconciliations/{report.id}/erasures"
+
+
+async def test_counts_orphans_and_erases_them_once(api: Api) -> None:
+    path = await _add_report(api)
+    counts = {"objects": 3, "bytes": 21, "held": 0, "kept": 0, "partial": False}
+    assert await api.ask(path, {"dry_run": True}) == counts
+    answer = await api.post(path, json={})
+    erasure = answer.json()
+    assert (answer.status_code, erasure["cause"], erasure["scope"]) == (202, "orphans", "object")
+    assert erasure["asked"]["report"] in path
+    assert (await api.read(answer.headers["Location"]))["id"] == erasure["id"]
+    assert erasure["id"] in (await api.ask(path, {}, status=409))["detail"]
+
+
+async def test_rejects_old_and_unknown_reports(api: Api) -> None:
+    old = await _add_report(api, finished_at=datetime.now(UTC) - timedelta(days=2))
+    nothing = await _add_report(api, orphans_before=None)
+    await api.ask(old, {}, status=409)
+    await api.ask(nothing, {}, status=409)
+    await api.ask(f"/v1/reconciliations/{uuid4()}/erasures", {}, status=404)
+
+
+async def test_warns_about_a_model_that_is_not_registered(api: Api) -> None:
+    """It is compared all the same: its registration may be what was lost."""
+    await api.call("PUT", "/v1/models/hall", {})
+    warning = (
+        "There is no model 'hal'. The nearest are hall."
+        " If the bucket has no object of it either, this fails."
+    )
+    for model_id, warnings in (("hall", []), ("hal", [warning])):
+        answer = await api.ask("/v1/reconciliations", {"model_id": model_id}, status=202)
+        assert answer["warnings"] == warnings, model_id

@@ -15,7 +15,7 @@ from tests.integration.retention.part_reading import JPEG, put_blobs, read_conte
 from tests.integration.stored_inferences import NewInference, at
 
 from .conftest import Api, MakeApp, make_client
-from .exported import EXPORTS, download, list_parts, read_export, read_object, request_export
+from .people import EXPORTS, download, list_parts, read_export, read_object, request_export
 
 _STORED, _KILOBYTES = 12, 10
 _COPYING = [format.name for format in PART_FORMATS.values() if format.copied]

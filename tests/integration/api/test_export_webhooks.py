@@ -8,10 +8,9 @@ from tests.integration.stored_inferences import NewInference, at
 from tests.polling import until
 from tests.receiver import SECRET, start_receiver
 
+from .api_client import make_worker
 from .conftest import Api, MakeApp, make_client
-from .exported import EXPORTS, read_export, request_export
-from .people import ERASURES, erase
-from .retention_turn import make_worker
+from .people import ERASURES, EXPORTS, erase, read_export, request_export
 
 INFERENCES = [NewInference(str(n), at(n), [("n", "int", str(n))]) for n in range(6)]
 SECRET_PART = "s3cret-5f2b"

@@ -1,7 +1,6 @@
 """Exports: requested, written by the retention service, downloaded, cancelled, expired."""
 
 import asyncio
-import base64
 import hashlib
 import json
 from datetime import UTC, datetime, timedelta
@@ -15,7 +14,7 @@ from inference_store.export.part_formats import PART_FORMATS
 from tests.integration.stored_inferences import NewInference, at
 
 from .conftest import LINES, Api, MakeApp, make_client
-from .exported import (
+from .people import (
     EXPORTS,
     download,
     list_keys,
@@ -148,23 +147,6 @@ async def test_an_export_of_a_model_that_is_gone_fails_and_the_next_is_written(a
     assert tuple(row) == ("failed", "The model of this export was removed.")
 
 
-async def test_requests_and_a_removal_at_once_leave_no_export_without_a_model(api: Api) -> None:
-    async def race(number: int) -> set[int]:
-        path = f"/v1/models/short-lived-{number}"
-        await api.call("PUT", path, {})
-        answers = await asyncio.gather(
-            *(api.post(f"{path}/exports", json={}) for _ in range(3)),
-            api.delete(path),
-            *(api.post(f"{path}/exports", json={}) for _ in range(3)),
-        )
-        return {answer.status_code for answer in answers}
-
-    statuses = [await race(number) for number in range(8)]
-    assert set().union(*statuses) <= {202, 204, 404, 409}
-    await api.run_retention()
-    assert await api.fetch("SELECT count(*) FROM export_job WHERE state = 'failed'") == [0]
-
-
 async def test_one_caller_has_no_more_unfinished_exports_than_twenty(api: Api) -> None:
     answers = await asyncio.gather(*(api.post(EXPORTS, json={}) for _ in range(30)))
     assert sorted(answer.status_code for answer in answers) == [202] * 20 + [409] * 10
@@ -226,12 +208,6 @@ async def test_unknown_exports_are_not_found(api: Api) -> None:
         await api.call(method, f"/v1/exports/{uuid4()}{path}", status=404)
 
 
-async def test_a_cursor_beyond_every_part_is_refused(api: Api) -> None:
-    export = await request_export(api)
-    cursor = base64.urlsafe_b64encode(b"[2147483648]").decode().rstrip("=")
-    await api.read(f"/v1/exports/{export['id']}/parts?cursor={cursor}", status=422)
-
-
 async def test_lists_exports_newest_first(api: Api) -> None:
     first, second = await request_export(api), await request_export(api)
     page = await api.read("/v1/exports?limit=1")
@@ -241,20 +217,3 @@ async def test_lists_exports_newest_first(api: Api) -> None:
     await api.run_retention()
     assert len((await api.read("/v1/exports?state=done&model_id=model"))["items"]) == 2
     assert (await api.read("/v1/exports?state=failed"))["items"] == []
-
-
-async def test_a_page_of_large_filters_is_short_and_the_next_goes_on(api: Api) -> None:
-    large = f"n > 0 AND inference_id <> '{'x' * 90_000}'"
-    for _ in range(16):
-        await request_export(api, filter=large, format="csv")
-    ids: list[str] = []
-    sizes: list[int] = []
-    following = ""
-    while following is not None:
-        page = await api.read(f"/v1/exports?limit=1000{following}")
-        sizes.append(len(page["items"]))
-        ids += [item["id"] for item in page["items"]]
-        following = page["next"] and f"&cursor={page['next']}"
-    assert len(set(ids)) == len(ids) == 16
-    assert len(sizes) > 1
-    assert max(sizes) < 12

@@ -10,8 +10,7 @@ from inference_store.inference.events import StorageKey
 from tests.integration.stored_inferences import NewInference, at
 
 from .conftest import Api
-from .exported import list_keys, list_parts, read_export, request_export
-from .people import ERASURES, erase
+from .people import ERASURES, erase, list_keys, list_parts, read_export, request_export
 
 PLANTED = "planted-5f2b"
 OF_PLANTED = {"filter": f"who = '{PLANTED}'"}

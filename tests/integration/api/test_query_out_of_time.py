@@ -1,10 +1,7 @@
 """Queries that run out of time, queries beyond a caller's share, and the largest filters."""
 
 import asyncio
-import gc
 import json
-import time
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -206,60 +203,3 @@ async def test_query_may_set_a_shorter_timeout(
             problem = await client.ask(_QUERY, {"timeout_seconds": seconds}, status=422)
             assert problem["errors"][0]["path"] == "timeout_seconds", seconds
         await client.read(_PATH, timeout_seconds="500")
-
-
-# It is a fifth of that; if the statements were built in the loop, twice as much.
-_MOST_SECONDS = 0.2
-# Nearly the longest filters, matched by nearly all or by none, so that everything is searched.
-FILTERS = {
-    "all of many": " AND ".join(f"n <> {k + 500}" for k in range(500)),
-    "predictions": " OR ".join(
-        f"prediction(score = 9.0{k:03d} AND rank < {k})" for k in range(240)
-    ),
-}
-
-
-async def _measure_turns(longest: list[float]) -> None:
-    """Measure how long a turn of the loop computes: in seconds of a processor, of which other
-    processes take none."""
-    while True:
-        began = time.thread_time()
-        await asyncio.sleep(0)
-        longest[0] = max(longest[0], time.thread_time() - began)
-
-
-@pytest.fixture
-def freeze_memory() -> Iterator[None]:
-    """Exclude existing objects from garbage collection, as the api does when it starts."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("freeze_memory")
-async def test_the_largest_filters_do_not_block_other_requests(api: Api) -> None:
-    inferences = [
-        NewInference(f"id-{n}", at(-n * _DAY / 3), [("n", "int", n)], [("person", n / 200)])
-        for n in range(3 * 64)
-    ]
-    await api.store(*inferences)
-    # the first request opens connections and creates the parser
-    await api.ask(_QUERY, {"filter": "n = 3"})
-    for what, more in (
-        ("query", {}),
-        ("count", {"explain": True}),
-        ("aggregate", {"measures": [{"function": "count"}]}),
-    ):
-        for name, text in FILTERS.items():
-            body = {"filter": text, "timeout_seconds": 4, **more}
-            longest = [0.0]
-            measuring = asyncio.create_task(_measure_turns(longest))
-            request = asyncio.ensure_future(api.post(f"{_PATH}/{what}", json=body))
-            while not request.done():
-                assert await api.find_ids(limit=1) == ["id-0"]
-            measuring.cancel()
-            # an answer, or a timeout
-            assert request.result().status_code in {200, 503}, request.result().text
-            assert longest[0] < _MOST_SECONDS, (what, name)

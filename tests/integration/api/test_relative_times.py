@@ -1,6 +1,5 @@
 """Relative times in filters: resolved once for each query, shown, kept by cursors, or refused."""
 
-import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,7 +9,7 @@ from sqlalchemy import select
 from inference_store.index.tables import erasure
 from tests.integration.stored_inferences import NewInference
 
-from .conftest import LINES, Api
+from .conftest import Api
 
 _MODEL = "/v1/models/model/inferences"
 _ERASURES = "/v1/models/model/erasures"
@@ -120,20 +119,6 @@ async def test_cursor_belongs_to_its_instant_and_query(api: Api) -> None:
         assert problem["type"] == "/docs/errors#invalid-cursor", (question, cursor)
 
 
-async def test_stream_uses_one_instant(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inference_store.api.streams._PAGE", 2)
-    answer = await api.post(f"{_MODEL}/query", json=_FOUR_HOURS, headers=LINES)
-    *lines, end = [json.loads(line) for line in answer.text.splitlines()]
-    assert len(lines) == end["count"] == 12
-    assert end["resolved"][0]["expression"] == "now() - duration('PT4H')"
-    # A line's cursor continues with the same instant, in a stream or a page.
-    again = await api.ask(f"{_MODEL}/query", {**_FOUR_HOURS, "cursor": lines[9]["cursor"]})
-    assert [item["inference_id"] for item in again["items"]] == [
-        line["inference_id"] for line in lines[10:]
-    ]
-    assert again["resolved"] == end["resolved"]
-
-
 async def test_erasure_stores_the_instant(api: Api) -> None:
     body = {"filter": "received_at < now() - duration('PT6H')"}
     dry = await api.ask(_ERASURES, {**body, "dry_run": True})
@@ -151,13 +136,6 @@ async def test_erasure_stores_the_instant(api: Api) -> None:
     )
     written = first.removeprefix("received_at < TIMESTAMP('").removesuffix("')")
     assert before <= datetime.fromisoformat(written) < datetime.now(UTC) - timedelta(hours=6)
-
-
-async def test_pages_of_a_dry_run_use_one_instant(api: Api) -> None:
-    dry_run = {"dry_run": True, "uids": True, "limit": 10}
-    pages = await _read_pages(api, _ERASURES, {"filter": f"received_at < {_HOUR_AGO}", **dry_run})
-    assert [len(page["uids"]) for page in pages] == [10, 7]
-    assert pages[0]["resolved"] == pages[1]["resolved"]
 
 
 async def test_refusals(api: Api) -> None:

@@ -1,7 +1,8 @@
-"""A change that is based on a stale revision is refused and changes nothing."""
+"""A change that is based on a stale revision, or a stale backup, changes nothing."""
 
 from typing import Any
 
+from inference_store.erasure.ledger import Ledger
 from tests.integration.stored_inferences import NewInference, at
 
 from .conftest import Api
@@ -38,3 +39,15 @@ async def test_the_slower_of_two_is_told(api: Api) -> None:
         await api.call(method, read + suffix.partition("?")[0], body, status=200, headers=headers)
         await api.call(late, read + suffix, late_body, status=412, headers=headers)
         assert (await api.read(read))["revision"] == revision + 1, (read, late)
+
+
+async def test_running_api_refuses_writes_to_a_rolled_back_database(api: Api) -> None:
+    """The writer notices, since the number that it would write is taken."""
+    await api.call("PUT", MODEL, {})
+    await api.call("PUT", f"{MODEL}/retention-policy", POLICY)
+    await api.execute("UPDATE ledger_head SET number = 0, hash = ''")
+    refused = await api.ask("/v1/holds", HOLD, status=503)
+    assert refused["type"] == "/docs/errors#ledger-apart"
+    assert (await api.read("/v1/holds"))["items"] == []
+    assert await Ledger(api.engine, api.blobs, prefix="ledger/").replay() == 1
+    await api.ask("/v1/holds", HOLD, status=201)

@@ -15,10 +15,10 @@ from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
 from inference_store_client import Conflict, ExportFailed, field
 from tests.both_clients import Client
+from tests.integration.api.api_client import make_worker
 from tests.integration.api.app_server import serve_app
 from tests.integration.api.conftest import MakeApp
 from tests.integration.api.hallway import MODEL
-from tests.integration.api.test_erasures import make_run_retention
 from tests.polling import until
 
 from .istore import Istore
@@ -50,7 +50,7 @@ def run_turn(
     engine: AsyncEngine, blobs: Blobs, settings: Callable[..., ApiSettings]
 ) -> Callable[[], object]:
     """A turn of retention, in parts of 40."""
-    return make_run_retention(engine, blobs, settings(), export_part_inferences=40)
+    return lambda: make_worker(engine, blobs, settings(), export_part_inferences=40).run_turn()
 
 
 @pytest.fixture

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from inference_store.access.audit import ACTIONS, Action
-from inference_store.erasure import audit_chain
+from inference_store.access.audit import Action
 from tests.integration.api.conftest import Api
 from tests.integration.stored_inferences import NewInference, at
 from tests.settings import TOKEN
@@ -119,20 +118,3 @@ async def test_serves_no_input_if_the_audit_entry_fails(keys: Keys, guarded: Api
     assert answer.status_code == 500
     assert b"extended_metadata" not in answer.content
     assert (await keys.ask(TOKEN, "GET", f"{_ONE}/response")).status_code == 200
-
-
-async def test_old_entries_are_pruned_in_batches(guarded: Api) -> None:
-    await guarded.execute(
-        "INSERT INTO audit (at, actor, action)"
-        " SELECT now() - n * interval '1 day', 'x', 'y' FROM generate_series(9, 0, -1) AS n"
-    )
-    prune: dict[str, Any] = {"older_than_seconds": 4.5 * 24 * 3600, "limit": 3}
-    async with guarded.engine.begin() as connection:
-        assert await audit_chain.link_entries(connection, limit=100) == 10
-        pruned = [await audit_chain.prune_entries(connection, **prune) for _ in range(3)]
-    assert pruned == [3, 2, 0]
-    assert await guarded.fetch("SELECT count(*) FROM audit") == [5]
-
-
-def test_every_action_has_a_sentence() -> None:
-    assert [action for action in Action if not ACTIONS[action].endswith(".")] == []

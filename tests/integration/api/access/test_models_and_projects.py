@@ -1,21 +1,42 @@
-"""Rights to register and move a model, and to see the bytes of a dead letter."""
+"""Rights to models and projects: registered, moved, listed; and one's own rights."""
 
 import asyncio
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from inference_store.access.rights import Right
+from inference_store.erasure.certify import chain
+from inference_store.erasure.log.key_documents import KIND, make_key_document
+from inference_store.erasure.log.keys import new_key
+from inference_store.erasure.log.signed_document import sign_document
+from inference_store.erasure.progress.erasure import find_erasures
+from inference_store.erasure.progress.state_changes import advance_erasure
 from inference_store.index import registrations
+from inference_store.index.registrations import Details
+from inference_store.platform.settings import CaptureSettings
+from inference_store.proxy.capture.registered_model import RegisteredModel
+from inference_store.proxy.capture.registrations import Registrations
 from tests.builders import make_event
-from tests.integration.api.conftest import Api
-from tests.integration.api.people import ACROSS, SUBJECT
-from tests.integration.api.quarantined import add_quarantined, make_rejected, read_letters
+from tests.integration.api.app_server import serve_app
+from tests.integration.api.conftest import OWNER, Api, MakeApp, make_client
+from tests.integration.api.people import (
+    ACROSS,
+    SUBJECT,
+    add_quarantined,
+    make_rejected,
+    read_letters,
+)
 from tests.integration.stored_inferences import NewInference, at
 from tests.integration.waiting import count_lock_waiters
 from tests.polling import until
-from tests.settings import TOKEN
+from tests.settings import TOKEN, make_settings
 
 from .conftest import OPEN, SECRET, Keys
+from .path_values import Ids, add_path_values
 
 _PROJECT = f"{OPEN}-project"
 _OWNER: dict[str, Any] = {"role": "owner"}
@@ -148,3 +169,163 @@ async def test_only_who_may_erase_everything_reaches_them(keys: Keys, guarded: A
         erasure = await keys.call(key, "GET", f"{ACROSS}/{requested['id']}")
         assert erasure["state"] == "deleted", erasure
         assert await read_letters(guarded) == {0: state}
+
+
+_ALL = [right.value for right in Right]
+
+
+async def test_without_access_control(api: Api) -> None:
+    caller = await api.read("/v1/me")
+    assert (caller["kind"], caller["name"], caller["display_name"]) == ("anyone", "anyone", None)
+    assert caller["rights"] == caller["rights_over_everything"] == _ALL
+    assert caller["session"] is None
+    assert caller["limits"]["requests_per_minute"] is None
+    on = dict.fromkeys(("presigned_urls", "thumbnails"), True)
+    off = dict.fromkeys(("access_control", "oidc", "read_replica"), False)
+    assert caller["switched_on"] == on | off
+
+
+async def test_keys(keys: Keys) -> None:
+    at = datetime.now(UTC) + timedelta(days=1)
+    grants = ({"role": "reader", "project_id": "p"}, {"rights": ["delete"], "model_id": "m"})
+    key = await keys.make(*grants, expires_at=at)
+    answer = await keys.ask(key, "GET", "/v1/me")
+    caller, id = answer.json(), key.split("_")[1]
+    assert answer.headers["cache-control"] == "no-store"
+    assert (caller["kind"], caller["name"]) == ("key", f"key:{id}")
+    assert caller["display_name"] == "a test's"
+    assert datetime.fromisoformat(caller["expires_at"]) == at
+    assert (caller["rights"], caller["rights_over_everything"]) == (["read", "delete"], [])
+    assert caller["grants"] == [
+        {"rights": ["read"], "role": "reader", "project_id": "p", "model_id": None},
+        {"rights": ["delete"], "role": None, "project_id": None, "model_id": "m"},
+    ]
+    await keys.call(TOKEN, "POST", f"/v1/keys/{id}/revoke")
+    await keys.call(key, "GET", "/v1/me", status=401)
+    caller = await keys.call(TOKEN, "GET", "/v1/me")
+    assert (caller["kind"], caller["rights_over_everything"]) == ("token", _ALL)
+    everything = {"rights": _ALL, "role": "owner", "project_id": None, "model_id": None}
+    assert caller["grants"] == [everything]
+
+
+async def test_limits_and_what_is_switched_on(make_app: MakeApp) -> None:
+    app = make_app(
+        **{"auth": "on", "api_token": TOKEN, "api_rate_limit_per_minute": 9},
+        **{"presigned_urls": "off", "streams_at_once": 4, "queries_at_once_per_caller": 2},
+    )
+    async with make_client(app) as client:
+        caller = await client.call("GET", "/v1/me", headers=OWNER)
+    assert caller["limits"]["requests_per_minute"] == 9
+    assert (caller["limits"]["streams_at_once"], caller["limits"]["queries_at_once"]) == (2, 2)
+    assert caller["switched_on"]["access_control"]
+    assert not caller["switched_on"]["presigned_urls"]
+
+
+@pytest.fixture
+async def ids(guarded: Api, two_models: dict[str, int]) -> dict[str, Ids]:
+    async with guarded.engine.begin() as connection:
+        return {
+            name: await add_path_values(connection, name, number, offset)
+            for offset, (name, number) in enumerate(two_models.items())
+        }
+
+
+async def _read_items(keys: Keys, path: str, key: str = TOKEN) -> list[dict[str, Any]]:
+    return list((await keys.call(key, "GET", path, status=200))["items"])
+
+
+@pytest.mark.usefixtures("two_models")
+async def test_erasures_and_certificates(keys: Keys, guarded: Api, ids: dict[str, Ids]) -> None:
+    erasures = await _read_items(keys, "/v1/erasures")
+    states = {erasure["id"]: erasure["state"] for erasure in erasures}
+    async with guarded.engine.begin() as connection:
+        [first, *_] = await find_erasures(connection)
+        await advance_erasure(connection, first.id, "deleted")
+    for query, expected in (
+        ("state=deleted", [str(first.id)]),
+        ("state=failed", []),
+        (f"state=deleted&state={states[str(first.id)]}", list(states)),
+    ):
+        found = await _read_items(keys, f"/v1/erasures?{query}")
+        assert [erasure["id"] for erasure in found] == expected, query
+    erasures_of_model = await _read_items(keys, f"/v1/erasures?model_id={OPEN}")
+    assert erasures_of_model
+    assert {erasure["model_id"] for erasure in erasures_of_model} == {OPEN}
+    assert ids[OPEN]["erasure_id"] in {erasure["id"] for erasure in erasures_of_model}
+    await keys.call(TOKEN, "GET", "/v1/erasures?state=gone", status=422)
+    [certificate] = await _read_items(keys, f"/v1/certificates?model_id={SECRET}")
+    assert certificate["model_ids"] == [SECRET]
+    assert str(certificate["number"]) == ids[SECRET]["certificate"]
+    key = await keys.make({"role": "owner", "model_id": OPEN})
+    for path in ("/v1/erasures", "/v1/certificates"):
+        hidden, absent = [
+            await keys.ask(key, "GET", f"{path}?model_id={name}") for name in (SECRET, "nobody")
+        ]
+        assert hidden.status_code == absent.status_code == 404, path
+        assert hidden.text.replace(SECRET, "nobody") == absent.text, path
+
+
+@pytest.mark.usefixtures("two_models")
+async def test_every_reader_may_read_key_documents(keys: Keys, guarded: Api) -> None:
+    signing = new_key()
+    async with guarded.engine.begin() as connection:
+        head = await chain.find_head(connection)
+        document = make_key_document(signing.public, after=head)
+        introduced = sign_document(signing, KIND, document)
+        await chain.add_document(connection, introduced)
+    path = f"/v1/certificates/{introduced.number}"
+    narrow = await keys.make({"role": "reader", "model_id": OPEN})
+    for key in (TOKEN, narrow):
+        assert (await keys.ask(key, "GET", path)).content == introduced.data
+    await keys.call(TOKEN, "GET", f"{path}/leaves", status=404)
+
+
+@pytest.mark.usefixtures("two_models")
+async def test_models_and_projects(keys: Keys, guarded: Api) -> None:
+    path = f"/v1/models?project_id={OPEN}-project"
+    assert [model["model_id"] for model in await _read_items(keys, path)] == [OPEN]
+    assert await _read_items(keys, "/v1/models?project_id=nobody") == []
+    narrow = await keys.make({"role": "owner", "model_id": SECRET})
+    assert await _read_items(keys, path, narrow) == []
+    async with guarded.engine.begin() as connection:
+        await registrations.put(connection, "third", Details(project_id=f"{OPEN}-project"))
+        await registrations.put(connection, "alone", Details())
+    both = [
+        {"project_id": f"{OPEN}-project", "models": 2},
+        {"project_id": f"{SECRET}-project", "models": 1},
+    ]
+    assert await _read_items(keys, "/v1/projects") == both
+    page = await keys.call(TOKEN, "GET", "/v1/projects?limit=1")
+    assert page["items"] == both[:1]
+    assert await _read_items(keys, f"/v1/projects?limit=1&cursor={page['next']}") == both[1:]
+    assert await _read_items(keys, "/v1/projects", narrow) == both[1:]
+
+
+async def test_proxy_reads_registrations_with_a_reader_key(
+    make_app: MakeApp, keys: Keys, tmp_path: Path
+) -> None:
+    mapping = {"boxes": "boxes", "scores": "scores", "labels": "classes", "batched": True}
+    body = {"task_type": "Object Detection", "output_mapping": mapping}
+    for model_id in ("yolo", "team/yolo"):
+        path = f"/v1/models/{model_id.replace('/', '%2F')}"
+        assert (await keys.ask(TOKEN, "PUT", path, body)).status_code < 300
+    reader = await keys.make({"role": "reader"})
+    async with serve_app(make_app(auth="on", api_token=TOKEN)) as client:
+        settings = make_settings(
+            CaptureSettings,
+            proxy_registry_url=str(client.base_url),
+            proxy_registry_key=reader,
+            proxy_registry_file=tmp_path / "models.json",
+            proxy_registry_seconds=0.2,
+        )
+        registrations = Registrations(settings)
+        task = asyncio.create_task(registrations.keep_current())
+
+        async def find_models() -> list[RegisteredModel | None]:
+            return [registrations.of(name) for name in ("yolo", "team/yolo")]
+
+        await until(find_models, all)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+    assert await find_models() == [RegisteredModel(task_type="object_detection", batched=True)] * 2
