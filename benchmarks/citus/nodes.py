@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.servers.citus import join
-from tests.servers.citus_nodes import NODE, WORKERS, find_citus
+from tests.servers.citus import NODE, WORKERS, find_citus, join
 from tests.servers.fixtures import migrate
 from tests.servers.postgres import Postgres, find_postgres
 

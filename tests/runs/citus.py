@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tests.servers.citus_nodes import find_citus
+from tests.servers.citus import find_citus
 from tests.servers.environment import OWN_CITUS, TEST_CITUS
 from tests.servers.versions import MissingServer
 

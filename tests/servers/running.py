@@ -8,8 +8,7 @@ from urllib.parse import urlsplit
 
 from tests.warm.process import running_warm
 
-from .citus import Citus, find_cluster
-from .citus_nodes import own_citus
+from .citus import Citus, find_cluster, own_citus
 from .environment import OWN_CITUS, TEST_CITUS, TEST_KAFKA, TEST_POSTGRES_DSN, TEST_S3
 from .kafka import Kafka, KafkaServer, find_kafka
 from .memory import memory_folder

@@ -66,8 +66,7 @@ class Clients:
         """tritonclient's `infer`: {"id", "model", "parameters", "outputs": {name: values}}.
 
         Where it failed {"error", "status"}. `binary`: over HTTP, with the binary data extension.
-        `options`: version, id, outputs (names), parameters, headers, timeout,
-        request_compression, response_compression.
+        `options`: id, outputs (names), parameters, headers.
         """
         return self._asked(
             do=f"infer_{transport}",

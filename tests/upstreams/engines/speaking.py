@@ -44,8 +44,6 @@ def _infer_http(question: _Question) -> Any:
             inputs=_inputs(tritonclient.http, question, binary_data=question["binary"]),
             outputs=_outputs(tritonclient.http, question, binary_data=question["binary"]),
             headers=question.get("headers"),
-            request_compression_algorithm=question.get("request_compression"),
-            response_compression_algorithm=question.get("response_compression"),
             **_named(question),
         )
         return _said(answer, answer.get_response())
@@ -57,8 +55,7 @@ def _infer_grpc(question: _Question) -> Any:
             inputs=_inputs(tritonclient.grpc, question),
             outputs=_outputs(tritonclient.grpc, question),
             headers=question.get("headers"),
-            client_timeout=question.get("timeout", _SECONDS),
-            compression_algorithm=question.get("request_compression"),
+            client_timeout=_SECONDS,
             **_named(question),
         )
         return _said(answer, json_format.MessageToDict(answer.get_response()))
@@ -86,7 +83,6 @@ def _stream_grpc(question: _Question) -> Any:
 def _named(question: _Question) -> dict[str, Any]:
     return {
         "model_name": question["model"],
-        "model_version": question.get("version", ""),
         "request_id": question.get("id", ""),
         "parameters": question.get("parameters"),
     }

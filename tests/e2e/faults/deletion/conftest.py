@@ -17,8 +17,7 @@ from tests.servers.fixtures import migrate, unique
 from tests.servers.minio import MinioServer
 from tests.servers.postgres import PostgresServer
 
-from .living import Asking
-from .world import World
+from .world import Asking, World
 
 
 @pytest.fixture(scope="module")

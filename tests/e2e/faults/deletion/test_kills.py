@@ -18,8 +18,7 @@ from tests.integration.retention.test_webhooks import WEBHOOK_FAILPOINTS
 from tests.kill_chain import KillChain, chain_kills
 from tests.polling import until
 
-from .judging import S3Of, check_deletions
-from .world import World
+from .world import S3Of, World, check_deletions
 
 pytestmark = pytest.mark.real_minio
 DELETION_FAILPOINTS = [

@@ -32,9 +32,18 @@ from tests.servers.ports import free_port
 from tests.service_process import Service
 from tests.warm.process import COLD, run_command
 
-from .judging import check_proofs, check_versions
-from .living import MODELS, SUBJECT, Asking, find_camera, is_input_gone, make_captures, survives
-from .world import wait_until_at_rest
+from .world import (
+    MODELS,
+    SUBJECT,
+    Asking,
+    check_proofs,
+    check_versions,
+    find_camera,
+    is_input_gone,
+    make_captures,
+    survives,
+    wait_until_at_rest,
+)
 
 pytestmark = pytest.mark.real_minio
 KILLS = 50

@@ -15,9 +15,7 @@ from tests.servers.postgres import PostgresServer
 from tests.servers.server import Server
 from tests.service_process import Service
 
-from .judging import check_deletions
-from .living import make_policy
-from .world import World, make_age_filter, wait_until_stopped
+from .world import World, check_deletions, make_age_filter, make_policy, wait_until_stopped
 
 pytestmark = pytest.mark.real_minio
 # Each as it is about to be done, and once again when some of it was done before.
