@@ -26,8 +26,8 @@ from tests.integration.api.hallway import MODEL, make_frames
 from tests.integration.stored_inferences import NewInference, at, store
 from tests.settings import TOKEN
 
-from .cutting_proxy import cutting_proxy
 from .istore import Istore
+from .test_cuts import cutting_proxy
 
 _CARS = "prediction(label = 'car')"
 _CAR_FRAMES = [f"frame-{number:03}" for number in range(0, 100, 6)]

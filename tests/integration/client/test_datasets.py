@@ -21,7 +21,6 @@ from tests.settings import TOKEN
 
 from .conftest import open_api
 from .istore import Istore
-from .storm import Storm
 
 
 def load(folder: Path) -> Any:
@@ -85,17 +84,6 @@ async def test_from_the_command_line(make_app: MakeApp, tmp_path: Path) -> None:
     assert "exists: remove it" in again.stderr
     assert "no columns" in wrong.stderr
     assert "remove" in forced.stderr
-
-
-async def test_a_storm_of_refusals_passes(make_app: MakeApp, both: Client, tmp_path: Path) -> None:
-    storm = Storm(make_app(presigned_urls="off"), share=0.5, seed=3)
-    async with open_api(storm, both) as store:
-        inferences = store.model(MODEL).inferences("ok")
-        summary = await both.ask(lambda: inferences.to_coco(tmp_path / "street"))
-    assert storm.refused > 5
-    assert summary.left_out == {"not_a_picture": 1, "deleted": 1}
-    uids = {image["uid"] for image in load(tmp_path / "street")["images"]}
-    assert len(uids) == summary.pictures == DETECTIONS + 4
 
 
 async def test_it_needs_the_rights_to_export_and_to_read_inputs(

@@ -1,6 +1,8 @@
 """The contract that every S3 server must fulfil."""
 
+import gzip
 from datetime import UTC, datetime, timedelta
+from io import BytesIO
 from tempfile import TemporaryFile
 from urllib.request import urlopen
 
@@ -179,3 +181,22 @@ def test_lists_versions_without_versioning(s3: S3) -> None:
     assert list(written.versions(limit=10)) == [b"two"]
     assert not written.is_locked()
     assert [entry.key for entry in inventory(settings)] == [key]
+
+
+BOMB = gzip.compress(b"\0" * 20_000_000)
+
+
+@pytest.mark.real_minio
+async def test_nothing_is_unpacked(minio_server: S3) -> None:
+    bucket, client = minio_server.create_bucket(unique()), minio_server.client()
+    encoding: dict[str, str | list[str] | tuple[str]] = {"Content-Encoding": "gzip"}
+    with Blobs(make_blob_settings(minio_server, bucket)) as blobs:
+        for name in ("plain", "a\tb"):  # the other client sends the second one
+            client.put_object(bucket, name, BytesIO(BOMB), len(BOMB), metadata=encoding)
+            key = blobs.parse(name)
+            assert blobs.get(key, limit=len(BOMB)) == BOMB
+            stream = await blobs.stream(key)
+            assert b"".join([piece async for piece in stream.pieces]) == BOMB
+            assert stream.size == len(BOMB)
+            with pytest.raises(BlobTooLarge):
+                blobs.get(key, limit=len(BOMB) - 1)
