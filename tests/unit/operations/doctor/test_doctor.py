@@ -1,4 +1,4 @@
-"""Checks run beside each other; one that hangs, breaks or is in vain hides no other."""
+"""Checks run beside each other, and name what is wrong however a server writes its refusals."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import SecretStr
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from inference_store.index.database import create_engine
 from inference_store.operations.doctor import (
     CHECKS,
     Check,
@@ -19,7 +20,10 @@ from inference_store.operations.doctor import (
 )
 from inference_store.operations.doctor.clocks import compare_clocks
 from inference_store.operations.doctor.finding import ok, warning
+from inference_store.operations.doctor.object_store import check_buckets
 from inference_store.operations.doctor.settings import SETTING_CONFLICTS, check_settings
+from tests.http_stub import Request, Response, serve_http
+from tests.settings import make_settings
 
 NOBODY: Any = None
 
@@ -132,3 +136,72 @@ async def test_reports_settings_that_conflict() -> None:
         seen = " ".join(finding.seen for finding in findings)
         assert "{" not in seen, number
         assert "not-in-a" not in seen, number
+
+
+_NO_BUCKET = b"<Error><Code>NoSuchBucket</Code><Message>none</Message></Error>"
+_DENIED = b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>"
+_LISTED = b"<ListBucketResult><Name>b</Name><IsTruncated>false</IsTruncated></ListBucketResult>"
+
+
+def check_with(**changes: Any) -> Finding:
+    keys = {"s3_access_key": "a", "s3_secret_key": "b" * 16}
+    settings = make_settings(DoctorSettings, **(keys | changes))
+    subject = Subject(settings, create_engine("postgresql://nobody/none"))
+    (finding,) = asyncio.run(check_buckets(subject))
+    return finding
+
+
+def test_accepts_any_content_type() -> None:
+    sentence = "inference-store: there is no such bucket (NoSuchBucket: none)"
+    for kind in ("application/xml", "text/xml; charset=utf-8", "text/plain", None):
+        missing = Response(404, _NO_BUCKET, kind)
+        with serve_http(lambda _, missing=missing: missing) as endpoint:  # type: ignore[misc]
+            assert check_with(s3_endpoint=endpoint).seen.startswith(sentence), kind
+
+
+def test_reports_a_server_that_is_not_s3() -> None:
+    for body in (b"", b"<html>nginx</html>"):
+        page = Response(404, body, "text/html")
+        with serve_http(lambda _, page=page: page) as endpoint:  # type: ignore[misc]
+            finding = check_with(s3_endpoint=endpoint)
+        assert "what answers is no S3 server" in finding.seen, body
+        assert "INFERENCE_STORE_S3_ENDPOINT" in finding.remedy, body
+
+
+def test_a_name_that_no_bucket_can_have_is_not_a_server_that_is_away() -> None:
+    for name in ("s3://there", "a/b", "Bad_Bucket!", "ab", "10.0.0.1"):
+        finding = check_with(s3_endpoint="http://127.0.0.1:1", s3_bucket=name)
+        assert finding.state is State.FAILED, name
+        sentence = f"{name}: no bucket can have this name (InvalidBucketName"
+        assert finding.seen.startswith(sentence)
+        assert "INFERENCE_STORE_S3_BUCKET" in finding.remedy, name
+
+
+def check_refusing(*refused: str) -> Finding:
+    """Return the finding of an object store that denies queries with one of these words."""
+
+    def answer(request: Request) -> Response:
+        if any(word in request.path for word in refused):
+            return Response(403, _DENIED)
+        if "versioning" in request.path:
+            return Response(body=b"<VersioningConfiguration/>")
+        if "object-lock" in request.path:
+            return Response(body=b"<ObjectLockConfiguration/>")
+        return Response(body=_LISTED)
+
+    with serve_http(answer) as endpoint:
+        return check_with(s3_endpoint=endpoint)
+
+
+def test_warns_about_settings_it_may_not_read() -> None:
+    versioning, lock = "s3:GetBucketVersioning", "s3:GetBucketObjectLockConfiguration"
+    for refused, rights in (
+        (["versioning"], versioning),
+        (["object-lock"], lock),
+        (["versioning", "object-lock"], f"{lock} and {versioning}"),
+    ):
+        finding = check_refusing(*refused)
+        assert (finding.state, finding.remedy) == (State.WARNING, f"Grant {rights}.")
+    finding = check_refusing("list-type")
+    assert finding.state is State.FAILED, "it may not be listed"
+    assert "AccessDenied" in finding.seen
