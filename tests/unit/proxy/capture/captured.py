@@ -1,4 +1,4 @@
-"""Exchanges that are captured as a capture process does it, and what is written of them."""
+"""Exchanges and requests that are captured as a capture process does it, and what is written."""
 
 import base64
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from inference_store.grpc_messages import message
 from inference_store.inference.events import Buckets, InferenceEvent, decode
 from inference_store.inference.metadata import read_metadata
 from inference_store.platform.settings import ProxySettings
@@ -16,14 +17,19 @@ from inference_store.proxy.capture.prepare import Preparation
 from inference_store.proxy.capture.prepared_capture import PreparedCapture
 from inference_store.proxy.capture.request_remainder import rebuild_messages
 from inference_store.proxy.capture.work import Work
-from inference_store.proxy.exchange import Exchange, Headers
+from inference_store.proxy.exchange import Body, Exchange, Headers
 from inference_store.proxy.protocols import PROTOCOLS, Call, recognise_call
 from inference_store.proxy.rules import Rules
+from tests.exchanges import exchange
 from tests.settings import make_settings
 
 BUCKETS = Buckets(default="b", allowed=frozenset())
 JSON: Headers = [("content-type", "application/json")]
 NAMED_PROTOCOLS = PROTOCOLS.keys() - {"raw", "raw-grpc"}
+UNKNOWN, BATCHED, VISION = Rules(), Rules(batched=True), Rules(task_type="object_detection")
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
+INFER_REST = "/v2/models/m/infer"
 
 
 class Captured(NamedTuple):
@@ -35,15 +41,13 @@ class Captured(NamedTuple):
     def events(self) -> Sequence[InferenceEvent]:
         """The events as the ingester decodes them."""
         messages = self.prepared.messages
-        return [
-            decode(message.value, record_time=datetime.now(UTC), buckets=BUCKETS)
-            for message in messages
-        ]
+        now = datetime.now(UTC)
+        return [decode(sent.value, record_time=now, buckets=BUCKETS) for sent in messages]
 
     @property
     def documents(self) -> list[dict[str, Any]]:
         """The events as JSON."""
-        return [orjson.loads(message.value) for message in self.prepared.messages]
+        return [orjson.loads(sent.value) for sent in self.prepared.messages]
 
     def list_blobs(self, kind: str) -> list[bytes]:
         return [blob.data for blob in self.prepared.blobs if blob.key.endswith(f"/{kind}")]
@@ -86,8 +90,8 @@ class Captured(NamedTuple):
     def holds(self, secret: bytes) -> bool:
         """Whether it is in anything that is written, escaped, in JSON in a text, or as base64."""
         written = [blob.data for blob in self.prepared.blobs]
-        for message in self.prepared.messages:
-            written += [message.key, message.value]
+        for sent in self.prepared.messages:
+            written += [sent.key, sent.value]
         return any(secret in text for text in _list_contents(written))
 
 
@@ -137,3 +141,48 @@ def capture(
     chosen = preparation.choose(Work(sample, call, rules or Rules(), model))
     assert chosen is not None
     return Captured(preparation.prepare(chosen, "p", 1))
+
+
+class SampleRequest(NamedTuple):
+    """A request, and the answer that makes a batch of it."""
+
+    protocol: str
+    path: str
+    messages: Sequence[bytes]
+    answer: bytes = b"{}"
+    headers: Headers = ()
+    rules: Rules = UNKNOWN
+    answer_headers: Headers = ()
+
+
+def capture_request(request: SampleRequest) -> Captured:
+    """Capture a request."""
+    body = Body(parts=request.messages, size=sum(map(len, request.messages)))
+    changes: dict[str, Any] = {
+        "request_headers": request.headers,
+        "response_headers": [*JSON, *request.answer_headers],
+    }
+    if PROTOCOLS[request.protocol].transport == "grpc":
+        changes = {"transport": "grpc", "method": request.path, "http_status": None, "grpc_code": 0}
+    sample = exchange(b"", request.answer, path=request.path, request=body, **changes)
+    return capture(sample, request.rules, protocol=request.protocol)
+
+
+def make_sized_request(head: bytes, tail: bytes, rules: Rules = UNKNOWN) -> SampleRequest:
+    """Make a V2 request of this JSON and the bytes of the tensors behind it."""
+    headers = [("inference-header-content-length", str(len(head)))]
+    return SampleRequest("v2", INFER_REST, [head + tail], b"", headers, rules)
+
+
+def encode_run(*items: dict[str, bytes]) -> bytes:
+    """Encode OMI's request of these items: files by name."""
+    inputs = [message("InputItem")(input=item) for item in items]
+    return bytes(message("RunRequest")(inputs=inputs).SerializeToString())
+
+
+def check_rebuilt(request: SampleRequest, *, count: int | None = None) -> None:
+    """Check that the request is rebuilt byte for byte, and has `count` data."""
+    is_rest = PROTOCOLS[request.protocol].transport == "rest"
+    captured = capture_request(request)
+    assert captured.rebuild() == [part for part in request.messages if part or not is_rest]
+    assert count is None or len(captured.data) == count

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,9 +14,9 @@ import pytest
 
 from inference_store.inference.producer_reports import ProducerReport
 from inference_store.platform.settings import ProxySettings
-from inference_store.proxy.capture import shutdown_deadline
+from inference_store.proxy.capture import process, shutdown_deadline
 from inference_store.proxy.capture.captures import Captures
-from inference_store.proxy.capture.reservation import OVERHEAD
+from inference_store.proxy.capture.reservation import OVERHEAD, PART
 from inference_store.proxy.exchange import Body
 from inference_store.proxy.protocols.protocol import Call, Protocol
 from inference_store.proxy.rules import Rules, Sampling
@@ -293,3 +294,65 @@ async def test_a_last_report_that_kafka_did_not_take_comes_with_the_next_one(
     of_first = [report for report in log.reports if report.reporter == first.producer]
     assert [(r.final, r.seen, r.spooled) for r in of_first] == [(True, 4, 4)]
     assert len(log.events) == 4
+
+
+async def test_heads_and_parts_count_against_the_budget() -> None:
+    """What is small has room in what every exchange is counted with."""
+    async with run_captures(Log(), proxy_body_bytes=1000) as captures:
+        for head, held in ((OVERHEAD - 100, OVERHEAD + 10), (50_000, 50_010)):
+            reservation = captures.begin(10, head)
+            assert reservation is not None
+            assert captures._budget.held == held, head
+            reservation.pass_through()
+        reservation = captures.begin(0)
+        assert reservation is not None
+        assert all(reservation.reserve_more(1) for _ in range(10))
+        assert captures._budget.held == OVERHEAD + 10 * (1 + PART)
+        reservation.pass_through()
+        assert captures._budget.held == 0
+
+
+async def test_an_answer_whose_head_has_no_room_is_dropped_and_counted() -> None:
+    log = Log()
+    small = {"proxy_capture_bytes": 200_000, "proxy_body_bytes": 100_000}
+    async with run_captures(log, **small) as captures:
+        large = exchange(response_headers=[("x", "y" * 200_000)])
+        assert hand_over_one(captures, large)
+        report = await wait_for_report(log, lambda report: bool(report.dropped))
+        assert (report.dropped, captures._budget.held) == ({"no_budget": 1}, 0)
+
+
+class Silent:
+    """A Kafka that never answers, and cannot be left, either."""
+
+    def __init__(self) -> None:
+        self.was_asked = threading.Event()
+
+    async def publish(self, *_: object, **__: object) -> None:
+        self.was_asked.set()
+        await asyncio.Event().wait()
+
+    report = close = publish
+
+
+@pytest.mark.parametrize("spool", ["off", "overflow"])
+async def test_the_end_is_within_the_grace_while_kafka_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spool: Any
+) -> None:
+    monkeypatch.setattr(process, "_FINAL_REPORT_SECONDS", 300.0)  # the process ends by itself
+    settings = make_settings(
+        ProxySettings,
+        proxy_upstream="http://up",
+        proxy_report_seconds=300,
+        proxy_spool=spool,
+        proxy_spool_directory=tmp_path,
+    )
+    kafka = Silent()
+    captures = Captures(settings, start=make_start(Bucket(), kafka, {PROTOCOL.name: PROTOCOL}))
+    await captures.start()
+    assert hand_over(captures) == 1
+    await wait_until_true(kafka.was_asked.is_set)
+    assert await captures.stop(0) == 1
+    # what it would have said is there for whoever comes next
+    reports = await asyncio.to_thread(lambda: list(tmp_path.glob("*/report")))
+    assert len(reports) == (spool == "overflow")

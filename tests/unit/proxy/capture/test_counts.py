@@ -75,23 +75,6 @@ def test_whenever_a_capture_process_is_killed_the_books_close_and_no_number_is_g
     assert report.highest_sequence == report.seen - report.sampled_out
 
 
-@pytest.mark.parametrize("received", [2, 4, 5])
-def test_counts_exchanges_without_time_to_read_or_decode_as_left(
-    received: int, counters: SharedCounters
-) -> None:
-    serving, capture = make_counts(counters), make_counts(counters)
-    for _ in range(5):
-        serving.see()
-    for _ in range(received):
-        capture.receive()
-    for _ in range(2):
-        capture.next_sequence()
-    capture.publish(1)
-    capture.give_up(0)
-    report = capture.report()
-    assert (report.dropped, report.published, report.highest_sequence) == ({"left": 4}, 1, 5)
-
-
 def test_both_processes_share_one_budget(counters: SharedCounters) -> None:
     serving, capture = (
         Budget(counters.values, 100),

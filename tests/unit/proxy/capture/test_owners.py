@@ -1,14 +1,21 @@
 """The values of one inference of a batch are stored with it, and with no other."""
 
 import json
-from typing import Any
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeAlias
 
 import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from inference_store.grpc_messages import message
+from inference_store.proxy.capture.request_remainder.parts import bytes_of
 from inference_store.proxy.rules import Rules
 
-from .sample_requests import (
+from .captured import (
     BATCHED,
     INFER,
     INFER_REST,
@@ -16,12 +23,303 @@ from .sample_requests import (
     VISION,
     SampleRequest,
     capture_request,
-    make_binary_request,
+    encode_run,
+    make_sized_request,
 )
 
+Tensors: TypeAlias = Sequence[tuple[str, Sequence[int], Sequence[Any]]]
+"""The datatype, shape and values of each."""
+CONTENTS: Final[Mapping[str, str]] = {
+    "INT8": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+CODES: Final = {"INT8": "b", "INT32": "i", "INT64": "q", "FP32": "f", "FP64": "d"}
 NAMES = ("Ann", "Bob", "Eve")
-# No id or time can spell them.
-AGES = (71001.25, 71002.25, 71003.25)
+
+
+def pack(datatype: str, values: Sequence[Any]) -> bytes:
+    """Return the raw contents of a tensor."""
+    if datatype == "BYTES":
+        return b"".join(len(value).to_bytes(4, "little") + value for value in values)
+    return struct.pack(f"<{len(values)}{CODES[datatype]}", *values)
+
+
+def write_message(tensors: Tensors, rules: Rules, *, raw: bool) -> SampleRequest:
+    """Make a request over gRPC with raw or typed contents."""
+    built = message("inference.ModelInferRequest")(model_name="m")
+    for at, (datatype, shape, values) in enumerate(tensors):
+        added = built.inputs.add(name=f"t{at}", datatype=datatype, shape=shape)
+        if raw:
+            built.raw_input_contents.append(pack(datatype, values))
+        else:
+            getattr(added.contents, CONTENTS[datatype]).extend(values)
+    return SampleRequest("v2-grpc", INFER, [bytes(built.SerializeToString())], b"", rules=rules)
+
+
+def write_binary(tensors: Tensors, rules: Rules, *, as_json: Sequence[int] = ()) -> SampleRequest:
+    """Make a request over REST with the tensors behind the JSON; `as_json`: those inside it."""
+    inputs: list[dict[str, Any]] = []
+    tail = b""
+    for at, (datatype, shape, values) in enumerate(tensors):
+        tensor: dict[str, Any] = {"name": f"t{at}", "datatype": datatype, "shape": shape}
+        if at in as_json:
+            data = [
+                value.decode("latin-1") if isinstance(value, bytes) else value for value in values
+            ]
+            inputs.append(tensor | {"data": data})
+        else:
+            raw = pack(datatype, values)
+            inputs.append(tensor | {"parameters": {"binary_data_size": len(raw)}})
+            tail += raw
+    return make_sized_request(json.dumps({"inputs": inputs}).encode(), tail, rules)
+
+
+def write_first_as_json(tensors: Tensors, rules: Rules) -> SampleRequest:
+    return write_binary(tensors, rules, as_json=[0] if len(tensors) > 1 else [])
+
+
+Write: TypeAlias = Callable[..., SampleRequest]
+"""A function of tensors and `rules`."""
+WRITERS: dict[str, Write] = {
+    "binary": write_binary,
+    "raw message": partial(write_message, raw=True),
+    "typed message": partial(write_message, raw=False),
+    "binary behind JSON": write_first_as_json,
+}
+each_writer = pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
+
+
+def with_other_values(tensors: Tensors) -> Tensors:
+    """Return tensors of the same size with values that are nowhere else in the message."""
+    return [
+        (datatype, shape, [_change_value(at, value) for at, value in enumerate(values)])
+        for datatype, shape, values in tensors
+    ]
+
+
+def _change_value(number: int, value: Any) -> Any:
+    if isinstance(value, bytes):
+        return bytes([0xF0 + number % 15]) * len(value)
+    if isinstance(value, int) and not 0 <= value < 0x80:  # a varint of several bytes
+        return value ^ 1
+    return type(value)(100 + number % 20)
+
+
+def with_other_rows(tensors: Tensors, row: int, count: int) -> Tensors:
+    """Change the values of all rows but one."""
+    changed: list[tuple[str, Sequence[int], Sequence[Any]]] = []
+    for (datatype, shape, values), (*_, other) in zip(
+        tensors, with_other_values(tensors), strict=True
+    ):
+        size = len(values) // count
+        start, end = row * size, (row + 1) * size
+        changed.append((datatype, shape, [*other[:start], *values[start:end], *other[end:]]))
+    return changed
+
+
+def with_other_inputs(tensors: Tensors, index: int, _: int) -> Tensors:
+    """Change the values of all tensors but one."""
+    others = with_other_values(tensors)
+    return [*others[:index], tensors[index], *others[index + 1 :]]
+
+
+def list_stored(call: SampleRequest) -> list[bytes]:
+    """Return what is stored of a message with each inference, without its datum."""
+    captured = capture_request(call)
+    assert len(captured.data) > 1
+    assert captured.rebuild() == call.messages
+    first, *others = captured.requests
+    return [
+        join_texts(first["messages"][0]),
+        *(join_texts(other.get("parts", ())) for other in others),
+    ]
+
+
+def join_texts(parts: Sequence[Any]) -> bytes:
+    """Join the texts among the parts."""
+    texts = [part for part in parts if isinstance(part, str) or "base64" in part]
+    return b"".join(bytes_of(part, {}, {}) for part in texts)
+
+
+def check_each_is_alone(
+    write: Callable[[Tensors], SampleRequest],
+    tensors: Tensors,
+    count: int,
+    others: Callable[[Tensors, int, int], Tensors] = with_other_rows,
+) -> None:
+    """The request is rebuilt, and what is stored with an inference does not depend on the values of
+    another. `others`: the tensors with the values of one inference alone."""
+    result = list_stored(write(tensors))
+    assert len(result) == count
+    for index, text in enumerate(result):
+        assert text == list_stored(write(others(tensors, index, count)))[index]
+
+
+ROWS: dict[str, tuple[Tensors, int]] = {
+    "rows like the JSON's text": ([("INT8", [2, 2], [0x20, 0x22, 0x20, 0x22])], 2),
+    "rows like each other": ([("INT32", [4, 1], [1, 1, 2, 1])], 4),
+    "rows of zeros": ([("INT32", [10, 1], [2, *[0] * 9])], 10),
+    "texts like names": ([("BYTES", [3], [b"t0", b"BYTES", b"m"])], 3),
+    "several texts a row": ([("BYTES", [2, 2], [b"a", b"b", b"b", b"name"])], 2),
+    "texts beside numbers": ([("BYTES", [2], [b"Ann", b"Bob"]), ("INT32", [2], [1, 2])], 2),
+    "tensors like each other": ([("INT32", [2], [1, 2]), ("INT32", [2], [2, 1])], 2),
+    "rows of one byte": ([("INT8", [4], [123, 34, 91, 48]), ("INT8", [4], [48, 49, 50, 51])], 4),
+    "numbers before a text": ([("FP64", [2, 2], [0, 1, 1, 0]), ("BYTES", [2], [b"a", b"t0"])], 2),
+    "numbers of many bytes": ([("BYTES", [3], [b""] * 3), ("INT64", [3], [-1, 300, 2**62])], 3),
+}
+INPUTS: dict[str, Tensors] = {
+    "texts like names": [("BYTES", [1], [b"t0"]), ("BYTES", [1], [b"size"])],
+    "numbers like the JSON's text": [("INT8", [2], [0x20, 0x22]), ("INT8", [2], [0x22, 0x3A])],
+    "numbers of as many rows as inputs": [("INT32", [2], [1, 2]), ("INT32", [2], [2, 1])],
+}
+
+
+@each_writer
+def test_an_object_does_not_depend_on_another_row_or_input(
+    write: Write, subtests: pytest.Subtests
+) -> None:
+    for name, (tensors, count) in ROWS.items():
+        with subtests.test(name):
+            check_each_is_alone(partial(write, rules=BATCHED), tensors, count)
+    for name, tensors in INPUTS.items():
+        with subtests.test(name):
+            write_inputs = partial(write, rules=VISION)
+            check_each_is_alone(write_inputs, tensors, len(tensors), with_other_inputs)
+
+
+COLUMNS_OF: Final[Mapping[str, st.SearchStrategy[Any]]] = {
+    "BYTES": st.sampled_from([b"t0", b"t1", b"BYTES", b"m", b"name", b"\x04\0", b""])
+    | st.binary(max_size=6),
+    "INT32": st.integers(-3, 3) | st.integers(-(2**31), 2**31 - 1),
+    "FP32": st.sampled_from([0.0, 1.0, -0.5]),
+    "FP64": st.floats(),
+}
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[Tensors, int]:
+    """Draw tensors and their first dimension: values repeat each other and the message."""
+    count = draw(st.integers(2, 5))
+    names = st.lists(st.sampled_from(sorted(COLUMNS_OF)), min_size=1, max_size=3)
+    columns: list[tuple[str, Sequence[int], Sequence[Any]]] = []
+    for datatype in draw(names):
+        size = count * draw(st.integers(1, 3))
+        values = draw(st.lists(COLUMNS_OF[datatype], min_size=size, max_size=size))
+        columns.append((datatype, [count, size // count], values))
+    return columns, count
+
+
+@each_writer
+@given(table=tables())
+def test_any_rows_are_rebuilt_and_alone(write: Write, table: tuple[Tensors, int]) -> None:
+    check_each_is_alone(partial(write, rules=BATCHED), *table)
+
+
+@given(
+    rows=st.lists(st.tuples(st.binary(min_size=1, max_size=9), st.integers(0, 2)), min_size=2),
+    order=st.permutations(range(3)),
+    writer=st.sampled_from(["binary", "raw message", "typed message"]),
+)
+def test_a_planted_value_stands_with_its_inference(
+    rows: list[tuple[bytes, int]], order: list[int], writer: str
+) -> None:
+    """Each row has a text and a number of its own, and a number that repeats."""
+    texts = [b"text-%d-of-a-row-" % at + row for at, (row, _) in enumerate(rows)]
+    ages = [71001.25 + at + len(row) / 64 for at, (row, _) in enumerate(rows)]
+    tensors: Tensors = [
+        ("BYTES", [len(rows)], texts),
+        ("FP64", [len(rows)], ages),
+        ("INT32", [len(rows)], [number for _, number in rows]),
+    ]
+    call = WRITERS[writer]([tensors[at] for at in order], BATCHED)
+    data = capture_request(call).data
+    stored = [data[at] + text for at, text in enumerate(list_stored(call))]
+    for owner, (text, age) in enumerate(zip(texts, ages, strict=True)):
+        for value in (text, pack("FP64", [age])):
+            assert [index for index, part in enumerate(stored) if value in part] == [owner]
+
+
+@pytest.mark.parametrize("datatype", ["BYTES", "INT8"])
+def test_an_object_does_not_depend_on_another_item(datatype: str) -> None:
+    """A container behind a bridge writes each element behind its length, whatever the datatype."""
+    files: Tensors = [("BYTES", [2], [b"t0", b"a.txt"]), ("BYTES", [2], [b"name", b"t0"])]
+
+    def write(tensors: Tensors) -> SampleRequest:
+        raw = [pack("BYTES", values) for _, _, values in tensors]
+        sizes = [{"binary_data_size": len(part)} for part in raw]
+        inputs = [{"name": "t", "datatype": datatype, "parameters": size} for size in sizes]
+        request = make_sized_request(json.dumps({"inputs": inputs}).encode(), b"".join(raw))
+        return request._replace(answer_headers=[("omi-status-code", "200")])
+
+    check_each_is_alone(write, files, 2)
+
+
+def test_numbers_that_are_not_packed_are_divided() -> None:
+    """A writer of proto2 sends each number with its tag."""
+    text = b"\x0a\x01t\x12\x05BYTES\x1a\x01\x02\x2a\x06\x42\x01a\x42\x01b"
+    ages = [b"\x10\x07", b"\x10\xb9\x60"]
+    numbers = b"\x0a\x01n\x12\x05INT32\x1a\x01\x02\x2a\x05" + b"".join(ages)
+    inputs = (b"\x2a%c%s" % (len(tensor), tensor) for tensor in (text, numbers))
+    result = list_stored(SampleRequest("v2-grpc", INFER, [b"".join(inputs)], b"", rules=BATCHED))
+    found = [[age in stored_text for age in ages] for stored_text in result]
+    assert found == [[True, False], [False, True]]
+
+
+TEXTS = pack("BYTES", [b"a", b"b"])
+TENSOR = b'{"name":"t","datatype":"BYTES","parameters":{"binary_data_size":%d}}' % len(TEXTS)
+HEAD = b'{"inputs":[%s]}' % TENSOR
+
+
+def make_mixed_contents(raw_count: int) -> SampleRequest:
+    """Make a message with raw and typed contents. Servers differ in which of the two they read."""
+    built = message("inference.ModelInferRequest")(model_name="m")
+    for name in "ab":
+        built.inputs.add(name=name, datatype="INT32", shape=[2])
+    built.inputs[1].contents.int_contents.extend([71001, 71002])
+    built.raw_input_contents.extend([pack("INT32", [1, 2])] * raw_count)
+    return SampleRequest("v2-grpc", INFER, [bytes(built.SerializeToString())], b"", rules=BATCHED)
+
+
+UNKNOWN_OWNERS = {
+    "bytes of no tensor": (
+        make_sized_request(HEAD, TEXTS + b"Eve", BATCHED),
+        "where the binary data end",
+    ),
+    "bytes that are not there": (
+        make_sized_request(HEAD.replace(b"10", b"11"), TEXTS, BATCHED),
+        "where the binary data end",
+    ),
+    "another encoding": (
+        make_sized_request(HEAD.decode().encode("utf-16"), TEXTS, BATCHED),
+        "not in UTF-8",
+    ),
+    "a list that was not read": (
+        make_sized_request(b'{"inputs":["Eve"],"inputs":[%s]}' % TENSOR, TEXTS, BATCHED),
+        "repeated",
+    ),
+    "a raw content beside typed ones": (make_mixed_contents(1), "raw contents and typed ones"),
+    "two raw contents beside typed ones": (make_mixed_contents(2), "raw contents and typed ones"),
+}
+
+
+def test_does_not_keep_values_without_a_known_owner() -> None:
+    for name, (request, why) in UNKNOWN_OWNERS.items():
+        first, _ = capture_request(request).requests
+        assert first["messages"] is None, name
+        assert why in first["why"], name
+
+
+def test_a_batch_beyond_any_search_is_kept() -> None:
+    """Nothing is looked for in more than its own row."""
+    rows = [bytes([at % 3]) * 64 for at in range(1000)]
+    numbers: Sequence[int] = list(b"".join(rows))
+    tensors: Tensors = [("INT8", [1000, 64], numbers), ("INT8", [1000, 64], numbers[::-1])]
+    request = write_binary(tensors, BATCHED)
+    assert capture_request(request).rebuild() == request.messages
 
 
 def make_subject(name: str) -> str:
@@ -34,50 +332,30 @@ def make_tensor(name: str, **more: Any) -> dict[str, Any]:
     return {**about, "parameters": {"metadata": make_subject(name)}, **more}
 
 
-def make_inputs(*tensors: dict[str, Any]) -> bytes:
-    return json.dumps({"inputs": tensors, "id": "42"}).encode()
-
-
-def make_column(name: str, datatype: str, *data: Any) -> dict[str, Any]:
-    return {"name": name, "shape": [len(data)], "datatype": datatype, "data": data}
-
-
-def make_sized_request() -> SampleRequest:
+def make_sized_images() -> SampleRequest:
     texts = [b"data-" + name.encode() for name in NAMES]
-    sized = [make_tensor(name) for name in NAMES]
-    for tensor, text in zip(sized, texts, strict=True):
+    tensors = [make_tensor(name) for name in NAMES]
+    for tensor, text in zip(tensors, texts, strict=True):
         tensor["parameters"]["binary_data_size"] = 4 + len(text)
-    raw = b"".join(len(text).to_bytes(4, "little") + text for text in texts)
-    return make_binary_request(make_inputs(*sized), raw, VISION)
+    head = json.dumps({"inputs": tensors, "id": "42"}).encode()
+    return make_sized_request(head, pack("BYTES", texts), VISION)
 
 
-def make_grpc_request(*names: str) -> bytes:
+def make_message(*names: str) -> bytes:
     built = message("inference.ModelInferRequest")(model_name="m", id=f"id-{names[0]}")
     for name in names:
         added = built.inputs.add(name="text", datatype="BYTES", shape=[1])
         added.parameters["metadata"].string_param = make_subject(name)
-        built.raw_input_contents.append(b"\x08\0\0\0data-" + name.encode())
+        built.raw_input_contents.append(pack("BYTES", [b"data-" + name.encode()]))
     return bytes(built.SerializeToString())
 
 
-DATA = make_column("data", "BYTES", *(f"data-{name}" for name in NAMES))
-SUBJECTS = make_column("subject", "BYTES", *(f"subject-{name}" for name in NAMES))
-INPUTS = make_inputs(*(make_tensor(name, data=[f"data-{name}"]) for name in NAMES))
+IMAGES = {"inputs": [make_tensor(name, data=[f"data-{name}"]) for name in NAMES], "id": "42"}
 INSTANCES = [{"b64": "QUJD", "n": f"data-{n}", "of": f"subject-{n}"} for n in NAMES]
 LINES = [{"input": f"data-{n}", "parameters": {"metadata": make_subject(n)}} for n in NAMES]
-
-
-def make_v2_request(body: bytes, rules: Rules) -> SampleRequest:
-    return SampleRequest("v2", INFER_REST, [body], b"", rules=rules)
-
-
 BATCHES = {
-    "inputs": make_v2_request(INPUTS, VISION),
-    "binary inputs": make_sized_request(),
-    "columns": make_v2_request(make_inputs(DATA, SUBJECTS), BATCHED),
-    "columns beside a text": make_v2_request(
-        make_inputs(DATA, make_column("age", "FP64", *AGES)), BATCHED
-    ),
+    "inputs": SampleRequest("v2", INFER_REST, [orjson.dumps(IMAGES)], b"", rules=VISION),
+    "binary inputs": make_sized_images(),
     "instances": SampleRequest(
         "kserve-v1",
         "/v1/models/m:predict",
@@ -92,9 +370,9 @@ BATCHES = {
         [("content-type", "application/jsonl")],
     ),
     "inputs of a message": SampleRequest(
-        "v2-grpc", INFER, [make_grpc_request(*NAMES)], b"", rules=VISION
+        "v2-grpc", INFER, [make_message(*NAMES)], b"", rules=VISION
     ),
-    "a stream": SampleRequest("v2-grpc", STREAM, [make_grpc_request(name) for name in NAMES], b""),
+    "a stream": SampleRequest("v2-grpc", STREAM, [make_message(name) for name in NAMES], b""),
 }
 
 
@@ -105,8 +383,19 @@ def test_no_object_holds_data_of_another_inference() -> None:
         documents = captured.list_blobs("metadata")
         assert len(documents) == len(NAMES), case
         for index, text in enumerate(documents):
-            for other in {*range(len(NAMES))} - {index}:
-                name = NAMES[other]
-                secrets = (f"data-{name}", f"subject-{name}", f"n-{name}", str(AGES[other]))
+            for name in {*NAMES} - {NAMES[index]}:
+                secrets = (f"data-{name}", f"subject-{name}", f"n-{name}")
                 found = [secret for secret in secrets if secret.encode() in text]
-                assert not found, (case, index, other)
+                assert not found, (case, index, name)
+
+
+def test_file_names_are_stored_with_their_item() -> None:
+    items = [{f"{name}.txt": b"a text", f"{name}.id": b"1"} for name in NAMES]
+    request = SampleRequest("omi", "/ModzyModel/Run", [encode_run(*items)], b"")
+    captured = capture_request(request)
+    for at in range(len(NAMES)):
+        metadata = orjson.dumps({**captured.find_metadata(at), "request": None})
+        assert not [text for text in NAMES if text.encode() in metadata], at
+    texts = list_stored(request)
+    for owner, name in enumerate(NAMES):
+        assert [at for at, text in enumerate(texts) if name.encode() in text] == [owner]

@@ -1,23 +1,27 @@
 """From an exchange to blobs and events: read back by what the ingester reads them with."""
 
-import gzip
 import hashlib
+from dataclasses import replace
+from io import BytesIO
 from typing import Any
 from uuid import UUID
 
 import orjson
-import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
 
 from inference_store.index.sidecars import without_request
 from inference_store.inference.layout import belongs_to
 from inference_store.inference.metadata import read_metadata
+from inference_store.proxy.capture.datum import content_type_of, size_of
 from inference_store.proxy.capture.ids import ID_HEADER, id_for_answer, ids_of
-from inference_store.proxy.capture.work import Work
+from inference_store.proxy.capture.prepared_capture import decode, encode
 from inference_store.proxy.exchange import Body, Exchange
-from inference_store.proxy.rules import Redaction, Rules, Sampling
+from inference_store.proxy.rules import Redaction, Rules
 from tests.exchanges import CALL, exchange, png, request_body, response_body
 
-from .captured import JSON, Captured, capture, make_preparation
+from .captured import JSON, Captured, capture
 
 LIST = [
     {"key": "camera", "type": "string", "value": "hall"},
@@ -119,19 +123,6 @@ def test_the_request_can_be_sent_again_exactly() -> None:
     assert other["of"] == first.key
 
 
-def test_a_gzipped_request_can_be_sent_again_unzipped() -> None:
-    body = request_body(metadata=LIST)
-    sample = exchange(gzip.compress(body), request_headers=[("content-encoding", "gzip")])
-    assert prepare(sample).rebuild() == [body]
-
-
-def test_the_body_of_an_unreadable_request_is_the_datum() -> None:
-    captured = prepare(exchange(b"no json"))
-    assert captured.find_metadata()["capture"]["problem"]
-    assert captured.data == {0: b"no json"}
-    assert captured.rebuild() == [b"no json"]
-
-
 def test_inferences_of_a_batch_have_ids_of_their_own() -> None:
     body = request_body(png(1, 1), png(2, 2), png(3, 3), id="batch")
     captured = prepare(exchange(body, response_body(0.1, 0.2, 0.3, id="other")))
@@ -199,118 +190,6 @@ def test_the_keys_of_an_oddly_named_model_can_be_read() -> None:
         assert max(len(part) for part in event.data.key.split("/")) <= 255
 
 
-SECRET = "4711-secret"
-NAMED = [{"key": "user", "type": "string", "value": SECRET}, *LIST]
-BY_USER = Rules(redactions=(Redaction(what="metadata", name="user"),))
-
-
-@pytest.mark.parametrize("how", ["drop", "hash"])
-def test_a_redacted_metadata_key_is_nowhere(how: Any) -> None:
-    rules = Rules(redactions=(Redaction(what="metadata", name="user", how=how),))
-    sections = {"standard_metadata": {}, "extended_metadata": NAMED}
-    for metadata in (
-        NAMED,
-        orjson.dumps(NAMED).decode(),
-        sections | {"standard_metadata": {"user": SECRET}},
-        orjson.dumps(sections).decode(),
-        orjson.dumps(orjson.dumps(NAMED).decode()).decode(),
-    ):
-        answer = orjson.dumps(
-            {"outputs": [{"name": "o", "data": [], "parameters": {"metadata": metadata}}]}
-        )
-        body = request_body(metadata=metadata, id="1")
-        captured = prepare(exchange(body, answer), rules, proxy_redaction_key="k")
-        assert not captured.holds(SECRET.encode()), metadata
-        metadata_kept = read_metadata(captured.list_blobs("metadata")[0])
-        entries = {entry.key: entry.value for entry in metadata_kept.entries}
-        assert entries["camera"] == "hall"
-        assert (entries.get("user") or "").startswith("hmac-sha256:") is (how == "hash")
-
-
-def test_a_keyed_hash_is_the_same_for_the_same_value_and_key_alone() -> None:
-    rules = Rules(redactions=(Redaction(what="metadata", name="user", how="hash"),))
-    sample = exchange(request_body(metadata=NAMED))
-    first, again, other = (
-        prepare(sample, rules, proxy_redaction_key=key).list_entries()["user"] for key in "aab"
-    )
-    assert first == again != other
-    # without a key there is no hash that could not be guessed: dropped
-    assert "user" not in prepare(sample, rules).list_entries()
-
-
-def test_a_redacted_path_is_nowhere_and_the_rest_can_be_sent_again() -> None:
-    rules = Rules(redactions=(Redaction(what="path", name="inputs[].parameters.user"),))
-    body = orjson.loads(request_body(metadata=LIST))
-    body["inputs"][0]["parameters"]["user"] = SECRET
-    captured = prepare(exchange(orjson.dumps(body)), rules)
-    assert not captured.holds(SECRET.encode())
-    del body["inputs"][0]["parameters"]["user"]
-    (again,) = captured.rebuild()
-    assert orjson.loads(again) == body
-
-
-def test_a_redacted_header_is_nowhere() -> None:
-    headers = [("x-user", SECRET), ("x-request-id", SECRET)]
-    redactions = (
-        Redaction(what="header", name="X-User"),
-        Redaction(what="header", name="x-request-id"),
-    )
-    rules = Rules(redactions=redactions, metadata_headers=("x-user", "x-request-id"))
-    assert not prepare(exchange(request_headers=headers), rules).holds(SECRET.encode())
-
-
-def test_metadata_in_a_header_are_redacted_there_too() -> None:
-    headers = [("inference-store-metadata", orjson.dumps(NAMED).decode())]
-    captured = prepare(exchange(request_headers=headers), BY_USER)
-    assert not captured.holds(SECRET.encode())
-    kept = dict(captured.requests[0]["headers"])["inference-store-metadata"]
-    assert [entry["key"] for entry in orjson.loads(kept)] == ["camera", "n"]
-
-
-@pytest.mark.parametrize("how", ["drop", "hash"])
-def test_a_dropped_input_leaves_nothing_but_a_keyed_hash(how: Any) -> None:
-    text = SECRET.encode() * 10
-    rules = Rules(redactions=(Redaction(what="input", how=how),))
-    captured = prepare(exchange(request_body(text, prompts=1)), rules, proxy_redaction_key="k")
-    assert not captured.holds(SECRET.encode())
-    assert not captured.holds(b"prompts")
-    (event,) = captured.events
-    assert (event.data, event.extras.data_size) == (None, None)
-    assert (event.extras.data_hash or "").startswith("hmac-sha256:") is (how == "hash")
-
-
-def test_does_not_keep_unreadable_bodies_with_redaction() -> None:
-    for body in (b"user=" + SECRET.encode(), b'{"user": "' + SECRET.encode()):
-        captured = prepare(exchange(body), BY_USER)
-        assert not captured.holds(SECRET.encode())
-        assert captured.events[0].data is None
-
-
-def test_secrets_of_the_transport_are_never_kept_whatever_is_allowed() -> None:
-    names = ["authorization", "proxy-authorization", "cookie", "x-api-key", "api-key"]
-    names += ["x-auth-token", "x-amz-security-token", "ocp-apim-subscription-key"]
-    names += ["x-forwarded-client-cert"]
-    sample = exchange(
-        request_headers=[(name, SECRET) for name in names] + [("x-camera", "north")],
-        query=f"api_key={SECRET}&token={SECRET}&a=1&sig={SECRET}",
-    )
-    captured = prepare(sample, Rules(metadata_headers=(*names, "x-camera")))
-    assert not captured.holds(SECRET.encode())
-    assert captured.requests[0]["query"] == "a=1"
-    assert captured.find_metadata()["standard_metadata"] == {"x-camera": "north"}
-
-
-def test_does_not_keep_headers_that_are_not_allowed() -> None:
-    captured = prepare(exchange(request_headers=[("x-user", SECRET), ("accept", "*/*")]))
-    assert not captured.holds(SECRET.encode())
-    assert captured.requests[0]["headers"] == [["accept", "*/*"]]
-
-
-def test_sampled_out_exchanges_are_none() -> None:
-    work = Work(exchange(), CALL, Rules(sampling=Sampling(share=0)), "m")
-    assert make_preparation().choose(work) is None
-
-
 def test_the_id_for_the_answer_is_the_one_of_the_headers() -> None:
     for headers, expected in (
         ([("chariot-inference-base-id", "base"), ("x-request-id", "x")], "base"),
@@ -362,9 +241,84 @@ def test_the_inferences_of_a_stream_have_their_own_ids() -> None:
     ]
 
 
-def test_without_any_id_one_is_made() -> None:
-    (event,) = prepare(exchange()).events
-    assert UUID(event.inference_id).version == 7
-    name, value = id_for_answer([])
-    assert name == ID_HEADER
-    assert UUID(value).version == 7
+OVER = Body(size=10**9, whole=False)
+BROKEN_OFF = Body(parts=(b'{"inp',), size=5, whole=False)
+INCOMPLETE = {
+    "the input is over a cap": (exchange(request=OVER), ["request_over_cap"]),
+    "the answer is over a cap": (exchange(response=OVER), ["response_over_cap"]),
+    "the request broke off": (exchange(request=BROKEN_OFF), ["request_broken_off"]),
+    "the request cannot be read": (exchange(b"no json"), ["request_unreadable"]),
+    "both": (exchange(b"no json", response=OVER), ["request_unreadable", "response_over_cap"]),
+    "nothing": (exchange(request_body(png(), png())), []),
+}
+
+
+def test_every_event_of_it_is_flagged() -> None:
+    for case, (sample, reasons) in INCOMPLETE.items():
+        captured = capture(sample, call=CALL)
+        assert captured.prepared.problems == tuple(reasons), case
+        for event in captured.events:
+            assert event.flags == tuple(f"capture_{reason}" for reason in reasons), case
+
+
+def test_reports_an_input_that_cannot_be_redacted_as_lost() -> None:
+    rules = Rules(redactions=(Redaction(what="metadata", name="user", how="drop"),))
+    sample = exchange(b"\x8b\x01", request_headers=[("content-encoding", "br")])
+    (event,) = capture(sample, rules, call=CALL).events
+    assert event.data is None
+    assert event.flags == ("capture_request_unreadable",)
+
+
+def test_it_is_counted_once_although_it_was_spooled() -> None:
+    prepared = capture(exchange(request=OVER), call=CALL).prepared
+    again = decode(encode(prepared))
+    assert again.problems == ()
+    assert again == replace(prepared, problems=())
+
+
+MAGIC = [b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"RIFF0000WEBPVP", b"BM0000\0\0\0\0"]
+MAGIC += [
+    b"II*\0",
+    b"MM\0*",
+    b"0000ftypavif",
+    b"0000ftypheic",
+    b"\0\0\0\x0cjP  \r\n\x87\n",
+    b"P6\n",
+]
+
+
+def test_content_types() -> None:
+    for data, expected in (
+        (png(), "image/png"),
+        (b"GIF89a\x01\x00\x02\x00\x00\x00\x00;", "image/gif"),
+        (b"a text, \xc3\xa9", "text/plain; charset=utf-8"),
+        (b' {"a": [1]} ', "application/json"),
+        (b"[1, 2]", "application/json"),
+        (b"{not json}", "text/plain; charset=utf-8"),
+        (b"\x00\x00\x80\x3f", "application/octet-stream"),
+        (b"\xff\xfe\xfd", "application/octet-stream"),
+        (b"", "text/plain; charset=utf-8"),
+    ):
+        assert content_type_of(data) == expected
+
+
+def test_the_size_of_an_image() -> None:
+    assert size_of(png(17, 5), "image/png") == (17, 5)
+    assert size_of(b"GIF89a\x01\x00\x02\x00\x00\x00\x00;", "image/gif") == (1, 2)
+    assert size_of(b"text", "text/plain") == (None, None)
+    assert size_of(png()[:12], "image/png") == (None, None)
+
+
+def test_the_size_is_that_of_the_stored_pixels_however_they_are_turned_for_people() -> None:
+    exif, file = Image.Exif(), BytesIO()
+    exif[0x0112] = 6  # the orientation: a quarter turn
+    Image.new("RGB", (40, 20)).save(file, "JPEG", exif=exif)
+    assert size_of(file.getvalue(), "image/jpeg") == (40, 20)
+
+
+@given(st.sampled_from(MAGIC), st.binary(max_size=200))
+def test_nothing_is_raised_on_any_bytes(start: bytes, rest: bytes) -> None:
+    kind = content_type_of(start + rest)
+    width, height = size_of(start + rest, kind)
+    assert (width is None) == (height is None)
+    assert width is None or 0 < width < 2**31

@@ -5,18 +5,126 @@ from collections.abc import Callable
 from typing import Any
 
 import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inference_store.inference.metadata import read_metadata
+from inference_store.proxy.capture.json_paths import GONE, change_values, parse_path
 from inference_store.proxy.capture.redaction import Redactor
-from inference_store.proxy.exchange import Body, header
+from inference_store.proxy.exchange import Body, Exchange, header
 from inference_store.proxy.protocols.protocol import Inference, Reading
-from inference_store.proxy.rules import Redaction
-from tests.exchanges import exchange
+from inference_store.proxy.rules import Redaction, Rules
+from tests.exchanges import CALL, exchange, request_body
+
+from .captured import Captured, capture
 
 SECRET = "4711-secret"
 ITEM = {"key": "user", "type": "string", "value": SECRET}
 OTHER = {"key": "camera", "type": "string", "value": "hall"}
+NAMED = [ITEM, OTHER]
+BY_USER = Rules(redactions=(Redaction(what="metadata", name="user"),))
+
+
+def prepare(sample: Exchange, rules: Rules, **settings: Any) -> Captured:
+    return capture(sample, rules, call=CALL, **settings)
+
+
+@pytest.mark.parametrize("how", ["drop", "hash"])
+def test_a_redacted_metadata_key_is_nowhere(how: Any) -> None:
+    rules = Rules(redactions=(Redaction(what="metadata", name="user", how=how),))
+    sections = {"standard_metadata": {}, "extended_metadata": NAMED}
+    for metadata in (
+        NAMED,
+        orjson.dumps(NAMED).decode(),
+        sections | {"standard_metadata": {"user": SECRET}},
+        orjson.dumps(sections).decode(),
+        orjson.dumps(orjson.dumps(NAMED).decode()).decode(),
+    ):
+        answer = orjson.dumps(
+            {"outputs": [{"name": "o", "data": [], "parameters": {"metadata": metadata}}]}
+        )
+        body = request_body(metadata=metadata, id="1")
+        captured = prepare(exchange(body, answer), rules, proxy_redaction_key="k")
+        assert not captured.holds(SECRET.encode()), metadata
+        metadata_kept = read_metadata(captured.list_blobs("metadata")[0])
+        entries = {entry.key: entry.value for entry in metadata_kept.entries}
+        assert entries["camera"] == "hall"
+        assert (entries.get("user") or "").startswith("hmac-sha256:") is (how == "hash")
+
+
+def test_a_keyed_hash_is_the_same_for_the_same_value_and_key_alone() -> None:
+    rules = Rules(redactions=(Redaction(what="metadata", name="user", how="hash"),))
+    sample = exchange(request_body(metadata=NAMED))
+    first, again, other = (
+        prepare(sample, rules, proxy_redaction_key=key).list_entries()["user"] for key in "aab"
+    )
+    assert first == again != other
+    # without a key there is no hash that could not be guessed: dropped
+    assert "user" not in prepare(sample, rules).list_entries()
+
+
+def test_a_redacted_path_is_nowhere_and_the_rest_can_be_sent_again() -> None:
+    rules = Rules(redactions=(Redaction(what="path", name="inputs[].parameters.user"),))
+    body = orjson.loads(request_body(metadata=[OTHER]))
+    body["inputs"][0]["parameters"]["user"] = SECRET
+    captured = prepare(exchange(orjson.dumps(body)), rules)
+    assert not captured.holds(SECRET.encode())
+    del body["inputs"][0]["parameters"]["user"]
+    (again,) = captured.rebuild()
+    assert orjson.loads(again) == body
+
+
+def test_a_redacted_header_is_nowhere() -> None:
+    headers = [("x-user", SECRET), ("x-request-id", SECRET)]
+    redactions = (
+        Redaction(what="header", name="X-User"),
+        Redaction(what="header", name="x-request-id"),
+    )
+    rules = Rules(redactions=redactions, metadata_headers=("x-user", "x-request-id"))
+    assert not prepare(exchange(request_headers=headers), rules).holds(SECRET.encode())
+
+
+@pytest.mark.parametrize("how", ["drop", "hash"])
+def test_a_dropped_input_leaves_nothing_but_a_keyed_hash(how: Any) -> None:
+    text = SECRET.encode() * 10
+    rules = Rules(redactions=(Redaction(what="input", how=how),))
+    captured = prepare(exchange(request_body(text, prompts=1)), rules, proxy_redaction_key="k")
+    assert not captured.holds(SECRET.encode())
+    assert not captured.holds(b"prompts")
+    (event,) = captured.events
+    assert (event.data, event.extras.data_size) == (None, None)
+    assert (event.extras.data_hash or "").startswith("hmac-sha256:") is (how == "hash")
+
+
+def test_does_not_keep_unreadable_bodies_with_redaction() -> None:
+    for body in (b"user=" + SECRET.encode(), b'{"user": "' + SECRET.encode()):
+        captured = prepare(exchange(body), BY_USER)
+        assert not captured.holds(SECRET.encode())
+        assert captured.events[0].data is None
+
+
+def test_secrets_of_the_transport_are_never_kept_whatever_is_allowed() -> None:
+    names = ["authorization", "proxy-authorization", "cookie", "x-api-key", "api-key"]
+    names += ["x-auth-token", "x-amz-security-token", "ocp-apim-subscription-key"]
+    names += ["x-forwarded-client-cert"]
+    sample = exchange(
+        request_headers=[(name, SECRET) for name in names] + [("x-camera", "north")],
+        query=f"api_key={SECRET}&token={SECRET}&a=1&sig={SECRET}",
+    )
+    captured = prepare(sample, Rules(metadata_headers=(*names, "x-camera")))
+    assert not captured.holds(SECRET.encode())
+    assert captured.requests[0]["query"] == "a=1"
+    assert captured.find_metadata()["standard_metadata"] == {"x-camera": "north"}
+
+
+def test_does_not_keep_headers_that_are_not_allowed() -> None:
+    sample = exchange(request_headers=[("x-user", SECRET), ("accept", "*/*")])
+    captured = prepare(sample, Rules())
+    assert not captured.holds(SECRET.encode())
+    assert captured.requests[0]["headers"] == [["accept", "*/*"]]
+
+
 ENVELOPES = st.recursive(
     st.sampled_from([ITEM, OTHER, [ITEM, OTHER], {"user": SECRET}]),
     lambda inner: st.one_of(
@@ -29,18 +137,15 @@ ENVELOPES = st.recursive(
 )
 
 
-def make_redactor(*redactions: Redaction, key: str = "k") -> Redactor:
-    return Redactor(redactions, key, limit=1 << 20)
-
-
 @given(ENVELOPES, st.sampled_from(["drop", "hash"]))
 def test_a_key_is_in_no_envelope(envelope: Any, how: Any) -> None:
-    body = orjson.dumps({"inputs": [{"parameters": {"metadata": envelope}}], "camera": "hall"})
-    rule = Redaction(what="metadata", name="user", how=how)
-    redacted = make_redactor(rule).request(exchange(body))
-    assert SECRET.encode() not in redacted.request.bytes
-    # and a second time changes nothing
-    assert make_redactor(rule).request(redacted).request.bytes == redacted.request.bytes
+    body = orjson.dumps({"inputs": [{"data": [""], "parameters": {"metadata": envelope}}]})
+    rules = Rules(redactions=(Redaction(what="metadata", name="user", how=how),))
+    assert not prepare(exchange(body), rules, proxy_redaction_key="k").holds(SECRET.encode())
+
+
+def make_redactor(*redactions: Redaction, key: str = "k") -> Redactor:
+    return Redactor(redactions, key, limit=1 << 20)
 
 
 WRAPPED: dict[str, Callable[[Any], Any]] = {
@@ -143,3 +248,35 @@ def test_over_grpc_a_path_takes_the_whole_input_along() -> None:
         assert (redacted.data, redacted.metadata) == (None, ())
         assert redaction.reading(reading, sample).standard == {"tokens": 2}
         assert not redaction.keeps_body("grpc")
+
+
+def test_a_path_has_steps() -> None:
+    for path, steps in (
+        ("a", ("a",)),
+        ("inputs[].parameters.user", ("inputs", "[]", "parameters", "user")),
+        ("tags[]", ("tags", "[]")),
+        ("[].a", ("[]", "a")),
+        ('a."b.c".d', ("a", "b.c", "d")),
+        ('"say \\"x\\""', ('say "x"',)),
+    ):
+        assert parse_path(path) == steps
+
+
+def test_rejects_malformed_paths() -> None:
+    for path in ("", ".", "a[0]", "a[", 'a."b'):
+        with pytest.raises(ValueError, match="path"):
+            parse_path(path)
+
+
+def test_what_a_path_names_is_taken_out() -> None:
+    for path, remaining in (
+        ("a", {"b": [{"c": 2, "d": 3}, {"c": 4}, 5]}),
+        ("b[].c", {"a": 1, "b": [{"d": 3}, {}, 5]}),
+        ("b[]", {"a": 1, "b": []}),
+        ("b", {"a": 1}),
+        ("x.y", {"a": 1, "b": [{"c": 2, "d": 3}, {"c": 4}, 5]}),
+        ("a[].b", {"a": 1, "b": [{"c": 2, "d": 3}, {"c": 4}, 5]}),
+    ):
+        document = {"a": 1, "b": [{"c": 2, "d": 3}, {"c": 4}, 5]}
+        change_values(document, parse_path(path), lambda _: GONE)
+        assert document == remaining, path

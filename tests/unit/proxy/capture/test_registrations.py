@@ -64,17 +64,6 @@ def test_a_registration_divides_images_in_one_tensor() -> None:
     assert [event.get("task_type") for event in events] == [None, None]
 
 
-def test_a_registration_divides_a_batched_tensor() -> None:
-    events = make_events(PIXELS, SCORES, lambda _: RegisteredModel(batched=True))
-    assert [event["batch_size"] for event in events] == [2, 2]
-
-
-def test_the_file_wins() -> None:
-    rules = Rules(task_type="Text Generation")
-    (event,) = make_events(IMAGES, ANSWERS, lambda _: DETECTOR, rules)
-    assert event.get("flags") is None
-
-
 def test_a_registration_is_the_one_of_the_models_id() -> None:
     registered = {"7c1": DETECTOR}
     assert len(make_events(IMAGES, ANSWERS, registered.get, Rules(model_id="7c1"))) == 2
@@ -92,12 +81,6 @@ def test_flags_an_undivided_batch() -> None:
     ):
         (event,) = make_events(inputs, outputs)
         assert event.get("flags") == flags, (inputs, outputs)
-
-
-def test_outputs_that_fit_no_input_are_flagged() -> None:
-    outputs = [make_tensor("BYTES", ["[]"], name=name) for name in "abc"]
-    (event,) = make_events(IMAGES, outputs, lambda _: DETECTOR)
-    assert event["flags"] == ["batch_not_split"]
 
 
 class Api:
@@ -237,8 +220,3 @@ async def test_an_api_that_answers_nonsense_changes_nothing(
     ):
         await wait_until_true(lambda: api.request_count > 1)
         assert registrations.of("rows") == RegisteredModel(batched=True)
-
-
-def test_an_address_needs_a_key() -> None:
-    with pytest.raises(ValueError, match="_REGISTRY_URL needs INFERENCE_STORE_PROXY_REG"):
-        make_settings(CaptureSettings, proxy_registry_url="http://api:8080")

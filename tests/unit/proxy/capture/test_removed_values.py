@@ -1,5 +1,6 @@
 """Values removed from a request are not in its answer."""
 
+import base64
 import hmac
 from dataclasses import replace
 from typing import Any
@@ -11,14 +12,14 @@ from hypothesis import strategies as st
 
 from inference_store.proxy.capture.ids import ID_HEADER
 from inference_store.proxy.capture.json_paths import GONE
-from inference_store.proxy.capture.removed_values import GAP, MOST_VALUES, RemovedValues
-from inference_store.proxy.exchange import Body, Exchange
+from inference_store.proxy.capture.removed_values import GAP, RemovedValues
+from inference_store.proxy.exchange import Body, Exchange, Headers
 from inference_store.proxy.rules import Redaction, Rules
 from tests.exchanges import exchange
 from tests.unit.proxy.protocols.v2_grpc.calls import INFER
 from tests.unit.proxy.protocols.v2_grpc.calls import make_request as grpc_request
 
-from .captured import Captured, capture
+from .captured import JSON, Captured, capture
 
 SECRET = 'Jos\u00e9 "Pepe" Quux'
 
@@ -120,15 +121,6 @@ def test_does_not_use_the_id_of_a_dropped_header(name: str) -> None:
         assert (event["inference_id"], event["aliases"]) == ("r-1", [hash_with_key(secret)])
 
 
-def test_does_not_use_an_id_removed_by_a_path() -> None:
-    sample = exchange(request(id="n-4711"), make_answer(1, id="n-4711"))
-    for rule in (Redaction(what="path", name="id"), Redaction(what="path", name="id", how="hash")):
-        captured = prepare(sample, rule)
-        assert not captured.holds(b"n-4711")
-        inference_id = captured.documents[0]["inference_id"]
-        assert inference_id.startswith("hmac-sha256:") is (rule.how == "hash")
-
-
 def test_over_grpc_the_id_and_the_input_are_not_repeated() -> None:
     message = grpc_request(SECRET.encode(), id=SECRET).SerializeToString()
     sample = exchange(
@@ -167,13 +159,6 @@ def test_removes_short_texts_and_numbers_only_as_ids() -> None:
     assert (removed.name("cat"), removed.name("cats")) == (None, "cats")
 
 
-def test_so_many_are_looked_for_and_no_more() -> None:
-    removed = RemovedValues()
-    texts = [f"value {number:04}" for number in range(1000)]
-    removed.note(texts, GONE)
-    assert sum(removed.replace_in_text(text) == GAP for text in texts) == MOST_VALUES
-
-
 @given(
     st.binary(max_size=80)
     | st.text(max_size=40).map(lambda text: orjson.dumps([text]))
@@ -184,3 +169,87 @@ def test_nothing_is_raised_on_any_answer(raw: bytes) -> None:
     removed.note(["aaaa", "\ud800bbbb"], GONE)
     result = removed.answer(raw)
     assert result == raw or GAP.encode() in result or orjson.loads(result).keys() == {"b64"}
+
+
+def answer_with(where: str, answer: bytes, headers: Headers = JSON, **changes: Any) -> Captured:
+    """Capture an answer to a request whose secret is taken out."""
+    rule, sample = REDACTED[where]
+    protocol = changes.pop("protocol", "v2")
+    response = Body(parts=(answer,), size=len(answer))
+    echoing = replace(sample, response=response, response_headers=headers, **changes)
+    captured = capture(echoing, Rules(redactions=(rule,)), protocol=protocol)
+    assert not captured.holds(b"Quux"), (where, headers, protocol)
+    return captured
+
+
+TEXT: Headers = [("content-type", "text/plain; charset=latin-1")]
+CODED = ("a path to more", "metadata", "header")
+CODINGS = (("v2", "zstd"), ("v2", "gzip"), ("raw", "br"), ("raw", "gzip"))
+
+
+def test_an_answer_whose_coding_cannot_be_undone_is_not_kept() -> None:
+    answer = b"(\xb5/\xfd" + orjson.dumps({"parameters": {"user": SECRET}})
+    for where in CODED:
+        for protocol, coding in CODINGS:
+            headers = [*JSON, ("content-encoding", coding)]
+            captured = answer_with(where, answer, headers, protocol=protocol)
+            assert captured.find_response() is None
+            assert captured.documents[0].get("inference_storage_key", "") == ""
+            document = captured.find_metadata()["capture"]
+            assert "the answer is not kept: its coding cannot be undone" in document["problem"]
+            assert document["response_bytes"] == len(answer)
+
+
+def test_an_answer_or_error_that_is_no_utf8_has_lost_it() -> None:
+    for where in CODED:
+        for coding in ("latin-1", "utf-16"):
+            answer = f"user={SECRET}; voil\u00e0".encode(coding)
+            captured = answer_with(where, answer, TEXT, protocol="raw")
+            assert not captured.holds(SECRET.encode("utf-16-le"))
+            coded = captured.find_response()["outputs"][0]["data"][0]["b64"]
+            assert base64.b64decode(coded).decode(coding) == f"user={GAP}; voil\u00e0"
+        answer = f"no {SECRET}: \u00f6".encode("latin-1")
+        (event,) = answer_with(where, answer, TEXT, http_status=400).documents
+        assert event["error"].startswith("no ")
+
+
+def test_a_truncated_error_leaves_no_beginning_of_it() -> None:
+    value = "Quux-" + "x" * 100
+    text = "a" * 4050 + value + " is unknown"
+    for answer, headers in ((orjson.dumps({"error": text}), JSON), (text.encode(), TEXT)):
+        sample = exchange(request(user=value), answer, response_headers=headers, http_status=400)
+        for protocol in ("v2", "raw"):
+            (event,) = capture(sample, Rules(redactions=(BY_PATH,)), protocol=protocol).documents
+            assert event["error"].endswith("a" + GAP + " is unknown")
+
+
+def test_metadata_in_an_answer_that_is_no_utf8_are_not_kept() -> None:
+    """A value too short to be looked for, and under its key."""
+    answer = '{"user": "7", "\u00e0": 1'.encode("latin-1")
+    captured = answer_with("metadata", answer, TEXT, protocol="raw")
+    assert not captured.holds(b'"user": "7"')
+    assert captured.find_response() is None
+
+
+def test_binary_elements_have_lost_it() -> None:
+    """One element that is no text makes base64 of all of them."""
+    texts = [SECRET.encode(), b"\xff\xfe\xfd"]
+    raw = b"".join(len(text).to_bytes(4, "little") + text for text in texts)
+    one_output = {"name": "o", "datatype": "BYTES", "shape": [2]}
+    head = orjson.dumps({"outputs": [{**one_output, "parameters": {"binary_data_size": len(raw)}}]})
+    headers = [*JSON, ("inference-header-content-length", str(len(head)))]
+    captured = answer_with("a path to more", head + raw, headers)
+    data = captured.find_response()["outputs"][0]["data"]
+    assert [base64.b64decode(datum) for datum in data] == [GAP.encode(), texts[1]]
+
+
+def test_keeps_nothing_of_a_request_that_cannot_be_decoded() -> None:
+    body = b"(\xb5/\xfd" + request(user=SECRET, metadata=[{"key": "user", "value": SECRET}])
+    answer = orjson.dumps({"error": f"cannot read {SECRET}"})
+    for rule in (REDACTED["metadata"][0], BY_PATH, Redaction(what="input")):
+        for coding in ("zstd", "br"):
+            coded = [*JSON, ("content-encoding", coding)]
+            captured = prepare(exchange(body, answer, request_headers=coded, http_status=400), rule)
+            assert not captured.holds(b"Quux"), (rule, coding)
+            assert captured.data == {}
+            assert captured.requests[0]["messages"] is None

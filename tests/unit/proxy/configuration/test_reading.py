@@ -52,7 +52,7 @@ def test_an_input_may_be_hashed_if_there_is_a_key(tmp_path: Path) -> None:
     text = GOOD + "    redactions: [{what: input, how: hash}]\n"
     (redaction,) = _read(tmp_path, text).rules("detectors", "m-abc", None).redactions
     assert (redaction.what, redaction.how) == ("input", "hash")
-    with pytest.raises(WrongConfiguration, match="a hash needs a key"):
+    with pytest.raises(WrongConfiguration, match=r"line 17: .* a hash needs a key"):
         read_configuration_file(tmp_path / "proxy.yaml", protocols=PROTOCOLS, has_key=False)
 
 
@@ -115,10 +115,3 @@ def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
     with pytest.raises(WrongConfiguration) as wrong:
         _read(tmp_path, text)
     assert len(str(wrong.value).splitlines()) == 2
-
-
-def test_a_hash_without_a_key_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "proxy.yaml"
-    path.write_text(GOOD)
-    with pytest.raises(WrongConfiguration, match=r"line 17: .* a hash needs a key"):
-        read_configuration_file(path, protocols=PROTOCOLS, has_key=False)

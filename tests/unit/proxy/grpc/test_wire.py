@@ -39,15 +39,6 @@ def _has_groups(written: bytes) -> bool:
     return any(byte & 7 in {3, 4} for byte in written)
 
 
-@given(st.data(), st.binary(min_size=1, max_size=40))
-def test_a_message_that_is_cut_or_changed_anywhere(data: st.DataObject, noise: bytes) -> None:
-    written = REQUEST(model_name="digits", model_version="1", id="x" * 200).SerializeToString()
-    at = data.draw(st.integers(0, len(written)))
-    for changed in (written[:at], written[:at] + noise + written[at:], noise + written[at:]):
-        result = read_texts(changed, {1, 2})
-        assert all(isinstance(text, str) for text in result.values())
-
-
 def test_the_wire() -> None:
     for case, written, expected in (
         ("empty", b"", {}),

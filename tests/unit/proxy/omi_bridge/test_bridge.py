@@ -12,10 +12,10 @@ from aiohttp import ClientSession
 from grpc import StatusCode
 
 from inference_store.grpc_messages import message
-from inference_store.inference.task_types import read_predictions, task_type_of
 from inference_store.proxy.omi_bridge import Bridge, Container
+from inference_store.proxy.omi_bridge.container_status import parse_seconds, read_status
 
-from .omi import Omi, open_bridge, served
+from .omi import Omi, open_bridge
 
 INFER = "/v2/models/counter/infer"
 
@@ -75,11 +75,6 @@ async def test_calls_status_once_and_never_as_a_probe() -> None:
     assert omi.called.count("Status") == 1
 
 
-async def test_a_probe_waits_for_the_connection() -> None:
-    async with served(Omi()) as target, grpc.aio.insecure_channel(target) as channel:
-        assert await Container(channel).is_reachable(300)
-
-
 async def test_repeats_a_status_that_failed() -> None:
     omi = Omi(broken=1)
     async with open_bridge(omi) as bridge:
@@ -102,16 +97,6 @@ async def test_metadata_are_the_statuss() -> None:
     }
     (told,) = metadata.inputs
     assert (metadata.platform, told.name, list(told.shape)) == ("omi", "input.txt", [-1])
-
-
-async def test_the_ingester_reads_the_predictions_of_what_the_bridge_answers() -> None:
-    result = {"result": {"classPredictions": [{"class": "cat", "score": 0.75}]}}
-    omi = Omi(result={"modelType": "imageClassification", **result})
-    async with open_bridge(omi) as bridge:
-        _, answer = await post(bridge, make_request("a"))
-    task_type = task_type_of("image_classification")
-    predictions = read_predictions(orjson.dumps(answer), task_type=task_type).items
-    assert [(row.label, row.score) for row in predictions or ()] == [("cat", 0.75)]
 
 
 async def test_explain_is_a_parameter() -> None:
@@ -246,3 +231,25 @@ async def test_a_raw_request_has_a_raw_answer() -> None:
     (output,) = answer.raw_output_contents
     assert output == b'\x0a\0\0\0{"size":3}\x0a\0\0\0{"size":1}'
     assert not answer.outputs[0].contents.bytes_contents
+
+
+def test_durations_as_containers_write_them() -> None:
+    for text, seconds in (
+        ("60s", 60.0),
+        ("1.5m", 90.0),
+        ("500ms", 0.5),
+        ("2 h", 7200.0),
+        ("30", 30.0),
+        ("10 seconds", 10.0),
+        ("5 minutes", 300.0),
+        ("", None),
+        ("0s", None),
+        ("soon", None),
+        ("-3s", None),
+    ):
+        assert parse_seconds(text) == seconds
+
+
+def test_an_empty_status_is_a_model_of_one_item_at_a_time() -> None:
+    about = read_status(message("StatusResponse")())
+    assert (about.batch_size, about.run_seconds, list(about.inputs)) == (1, None, [])

@@ -1,6 +1,5 @@
 """OpenAI's chat and completions: text in, text out, at once and streamed."""
 
-import gzip
 from base64 import b64encode
 from typing import Any
 
@@ -9,7 +8,6 @@ import orjson
 from inference_store.proxy.protocols import Reading
 
 from .exchanged import (
-    JSON,
     PIXEL,
     list_data,
     list_predictions,
@@ -254,23 +252,9 @@ def test_openais_own_metadata_is_an_envelope() -> None:
     assert read_envelope(reading.inferences[0].metadata) == metadata
 
 
-def test_compressed_bodies_are_read() -> None:
-    packed = [*JSON, ("content-encoding", "gzip")]
-    request, answer = orjson.dumps(make_chat(USER)), orjson.dumps(make_answer("3"))
-    reading = read_call(
-        CHAT, gzip.compress(request), gzip.compress(answer), sent=packed, answered=packed
-    )
-    assert reading.problem is None
-    assert list_texts(reading) == [["3"]]
-
-
 def test_a_request_in_part_is_kept_as_far_as_it_is_there() -> None:
     sample = make_exchange(CHAT, b'{"messages": [', make_answer("3"))
     sample.request.whole, sample.request.size = False, 9000
     reading = read(sample)
     assert list_data(reading) == [b'{"messages": [']
     assert reading.problem == "of the request's 9000 bytes only the first 14 are there"
-
-
-def test_without_an_answer_there_is_no_response() -> None:
-    assert read_chat(USER, None, status=None).inferences[0].response is None

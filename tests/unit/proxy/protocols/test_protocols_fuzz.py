@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference_store.inference.json_text import read_json
@@ -16,8 +16,7 @@ from inference_store.inference.task_types import TASK_TYPES, read_predictions, t
 from inference_store.proxy.exchange import Headers
 from inference_store.proxy.protocols import PROTOCOLS, Reading
 from inference_store.proxy.protocols.protocol import Model
-from inference_store.proxy.protocols.v2.tensor_reading import read_inferences
-from inference_store.proxy.protocols.v2.tensors import CODES, InferRequest, InferResponse, Tensor
+from inference_store.proxy.protocols.v2.tensors import CODES
 from tests.properties import examples
 
 from .exchanged import make_body, make_exchange, read_by
@@ -192,32 +191,6 @@ def test_every_path_is_recognised_or_not(path: str, method: str) -> None:
     for prefix in ("", "/v1/models/", "/v1/", "/v2/"):
         for protocol in PROTOCOLS.values():
             protocol.recognise(protocol, method, prefix + path)
-
-
-_VALUES: st.SearchStrategy[Any] = st.lists(
-    st.booleans() | st.integers() | st.floats() | st.binary(max_size=4), max_size=4
-)
-_SHAPES = st.lists(st.integers(-2, 5), max_size=3).map(tuple)
-_READ_TENSORS = st.lists(
-    st.builds(Tensor, name=st.text(max_size=3), datatype=_DATATYPES, shape=_SHAPES)
-    | st.builds(Tensor, datatype=_DATATYPES, raw=_TAILS, shape=st.just((2,)))
-    | st.builds(Tensor, datatype=_DATATYPES, values=_VALUES, shape=st.just((-1, 2))),
-    max_size=3,
-)
-
-
-@settings(max_examples=examples(300))
-@given(request=_READ_TENSORS, response=_READ_TENSORS, model=_MODELS, stream=st.booleans())
-@example([], [], Model(), False)
-def test_any_tensors_are_read(
-    request: list[Tensor], response: list[Tensor], model: Model, stream: bool
-) -> None:
-    result = read_inferences(
-        InferRequest(inputs=request), InferResponse(outputs=response), model, stream=stream
-    )
-    assert_sound(result, None)
-    for inference in result.inferences:
-        assert len(json.loads(inference.response or b"")["outputs"]) <= len(response)
 
 
 def test_a_large_request_of_v2_is_read() -> None:

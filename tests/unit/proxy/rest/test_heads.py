@@ -1,7 +1,6 @@
 """The border between two requests, whatever the head asks for and however it comes in."""
 
 import asyncio
-import logging
 from typing import Any
 
 import pytest
@@ -103,13 +102,6 @@ async def test_a_body_stays_a_body_wherever_it_is_cut() -> None:
                 assert not connection.transport.closed, (asks, cut)
 
 
-async def test_byte_for_byte() -> None:
-    request = _make_requests(H2C)[0] + NEXT
-    connection = Connection()
-    await connection.send(*(request[at : at + 1] for at in range(len(request))))
-    assert connection.bodies == [BODY, b""]
-
-
 async def test_many_in_one_segment() -> None:
     head = f"GET /v2 HTTP/1.1\r\nHost: x\r\n{H2C}\r\n".encode()
     connection = Connection()
@@ -118,23 +110,6 @@ async def test_many_in_one_segment() -> None:
         before = len(connection.requests)
         await connection.send(b"")
         assert len(connection.requests) > before
-
-
-async def test_keeps_the_header_connection() -> None:
-    connection = Connection()
-    await connection.send(_make_requests(H2C)[0])
-    (_, headers, _) = connection.requests[0]
-    assert (b"connection", b"Upgrade, HTTP2-Settings") in headers
-
-
-@pytest.mark.parametrize("target", ["models.example:443", "/v2"])
-async def test_no_tunnels(target: str, caplog: pytest.LogCaptureFixture) -> None:
-    connection = Connection()
-    with caplog.at_level(logging.CRITICAL):
-        await connection.send(f"CONNECT {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode() + NEXT)
-    assert connection.transport.written.startswith(b"HTTP/1.1 400")
-    assert connection.transport.closed
-    assert connection.requests == []
 
 
 async def test_chunks_are_the_only_coding() -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import gzip
-import json
 import threading
 from typing import Any
 
@@ -22,39 +21,12 @@ def read_count(why: str) -> float:
     return SHOWN["proxy"].get_sample_value(name, {"why": why}) or 0
 
 
-def test_bounds_the_bytes_held_for_all_requests() -> None:
-    stripping, before = Stripping(100), read_count("no_room")
-    first, second = stripping.hold(), stripping.hold()
-    assert first.add(b"x" * 60)
-    assert second.add(b"x" * 40)
-    assert not second.add(b"x")
-    assert second.parts == [b"x" * 40, b"x"]
-    assert read_count("no_room") == before + 1
-    second.release()
-    assert first.add(b"x" * 40)
-    first.release()
-    first.release()
-    assert stripping.free == 100
-
-
 def test_a_large_request_is_not_held() -> None:
     stripping, before = Stripping(MOST_STRIPPED * 2), read_count("large")
     held = stripping.hold()
     assert held.add(b"x" * MOST_STRIPPED)
     assert not held.add(b"x")
     assert read_count("large") == before + 1
-
-
-async def test_a_body_is_stripped_once_it_is_here() -> None:
-    strip = PROTOCOLS["v2"].strip
-    assert strip is not None
-    held = Stripping(1000).hold()
-    for part in (WITH[:9], WITH[9:]):
-        assert held.add(part)
-    body, headers = await held.strip_metadata(strip, [("content-length", str(len(WITH)))])
-    assert json.loads(body) == {"parameters": {}, "inputs": []}
-    assert headers == [("content-length", str(len(body)))]
-    assert held.parts == []
 
 
 async def test_few_bodies_are_parsed_at_once() -> None:

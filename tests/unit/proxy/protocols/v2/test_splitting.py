@@ -227,14 +227,6 @@ def test_raw_tensors_are_divided() -> None:
     assert [output.shape for output in shares[0].outputs or ()] == [(1, 2), (1, 2)]
 
 
-def test_typed_values_are_divided() -> None:
-    request = InferRequest(inputs=[Tensor(datatype="INT64", shape=(2, 2), values=[1, 2, 3, 4])])
-    response = InferResponse(outputs=[Tensor(datatype="FP32", shape=(2,), values=[0.5, 1.5])])
-    shares = split(request, response, TABLE).shares
-    inputs = [[tensor.values for tensor in share.inputs] for share in shares]
-    assert inputs == [[[1, 2]], [[3, 4]]]
-
-
 def test_a_request_without_inputs_is_one() -> None:
     for response in (None, InferResponse(), parse_response({"outputs": []})):
         for model in (UNKNOWN, VISION, BATCHED, TEXT):

@@ -13,8 +13,6 @@ from inference_store.proxy.exchange import header
 from inference_store.proxy.protocols.v2 import strip
 from inference_store.proxy.protocols.v2.stripping import remove_metadata
 
-from .calls import encode_body, make_text_tensor
-
 EXACT = [
     ('{"parameters":{"metadata":"x"}}', '{"parameters":{}}'),
     ('{"parameters": { "metadata" : "x" } }', '{"parameters": {  } }'),
@@ -169,11 +167,3 @@ def _is_cut_from(part: bytes, whole: bytes) -> bool:
     """Check that all bytes of `part` are in `whole` in the same order."""
     remaining = iter(whole)
     return all(byte in remaining for byte in part)
-
-
-@given(data=st.lists(st.floats() | st.integers(), max_size=5), prefix=st.text(max_size=5))
-def test_keeps_the_bytes_of_other_members(data: list[float], prefix: str) -> None:
-    tensor = encode_body(make_text_tensor(*data, name=prefix))
-    text = b'{"inputs":[' + tensor + b',{"parameters":{"metadata":"x"},"n":' + tensor + b"}]}"
-    result = remove_metadata(text)
-    assert result == b'{"inputs":[' + tensor + b',{"parameters":{},"n":' + tensor + b"}]}"

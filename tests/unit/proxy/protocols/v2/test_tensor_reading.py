@@ -3,9 +3,7 @@
 import gzip
 import json
 import struct
-import zlib
 from base64 import b64encode
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +13,6 @@ from inference_store.proxy.exchange import Body
 from inference_store.proxy.protocols.content_encoding import MOST_BYTES
 from inference_store.proxy.protocols.protocol import MOST_ERROR, Inference, Model
 from inference_store.proxy.protocols.v2.documents import Document, request_of
-from inference_store.proxy.protocols.v2.tensor_reading import read_inferences
-from inference_store.proxy.protocols.v2.tensors import InferRequest, InferResponse, Tensor
 from tests.unit.proxy.protocols.exchanged import list_data
 
 from .calls import (
@@ -203,24 +199,6 @@ def test_ids_and_names_of_any_json() -> None:
     assert result.problem is None
 
 
-def test_coded_bodies() -> None:
-    codings: list[tuple[str, Callable[[bytes], bytes]]] = [
-        ("gzip", gzip.compress),
-        ("x-gzip", gzip.compress),
-        ("deflate", zlib.compress),
-        ("deflate", lambda data: zlib.compress(data)[2:-4]),
-        ("identity", lambda data: data),
-        ("deflate, GZIP", lambda data: gzip.compress(zlib.compress(data))),
-    ]
-    request, response = encode_body(ONE_IMAGE), encode_body(make_answer(make_text_tensor(CAT)))
-    for coding, encode in codings:
-        coded = [("content-encoding", coding)]
-        sent, answered = encode(request), encode(response)
-        result = read(sent, answered, VISION, request_headers=coded, response_headers=coded)
-        (inference,) = result.inferences
-        assert (inference.data, inference.response) == (JPEG, response), coding
-
-
 def test_coded_bodies_that_are_not_read() -> None:
     for coding, content, problem in (
         ("br", b"\x1b", "the request: content-encoding 'br' is not read"),
@@ -374,17 +352,6 @@ def test_bodies_that_were_not_kept() -> None:
     assert (inference.data, inference.response) == (None, b'{"outp')
     expected = "the request was not kept: 9000000 bytes; the answer breaks off after 6 bytes"
     assert result.problem == expected
-
-
-def test_the_same_from_the_messages_of_grpc() -> None:
-    images = Tensor(name="image", datatype="BYTES", values=[JPEG, PNG])
-    request = InferRequest(id="1", parameters={"metadata": LIST.encode()}, inputs=[images])
-    boxes = Tensor(name="boxes", datatype="FP32", shape=(2, 1), raw=struct.pack("<2f", 1, 2))
-    result = read_inferences(request, InferResponse(model="m", outputs=[boxes]), VISION)
-    assert list_data(result) == [JPEG, PNG]
-    expected = b'{"model_name":"m","outputs":[{"name":"boxes","shape":[1, 1],"datatype":"FP32",'
-    assert result.inferences[1].response == expected + b'"data":[2.0]}]}'
-    assert [list(inference.metadata) for inference in result.inferences] == [[LIST.encode()]] * 2
 
 
 def test_a_document_reads_the_last_of_names_that_come_twice() -> None:

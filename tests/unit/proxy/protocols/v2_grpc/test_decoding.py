@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from inference_store.proxy.protocols.protocol import Model
 from inference_store.proxy.protocols.v2_grpc.decoding import request_in, response_in
-from tests.unit.proxy.protocols.exchanged import list_data
 from tests.unit.proxy.protocols.v2_grpc.calls import (
     INFER,
     JPEG,
@@ -54,14 +53,6 @@ def test_typed_contents() -> None:
 def add_tensors(tensors: Any, *names: str) -> Any:
     """Add tensors of numbers without contents. Return the last one."""
     return [tensors.add(name=name, datatype="UINT8", shape=[1]) for name in names][-1]
-
-
-def test_a_tensor_without_data_and_one_of_no_elements() -> None:
-    written = Request()
-    add_tensors(written.inputs, "none", "empty").contents.SetInParent()
-    result = request_in(written.SerializeToString()).request
-    assert result is not None
-    assert [tensor.values for tensor in result.inputs] == [None, []]
 
 
 def test_raw_contents_belong_to_tensors_in_order() -> None:
@@ -126,14 +117,6 @@ def test_a_call_is_read_as_over_rest() -> None:
     assert json.loads(inference.response or b"")["outputs"][0]["data"] == ['[{"label":"cat"}]']
 
 
-def test_images_are_split() -> None:
-    request, response = make_request(JPEG, JPEG + b"2"), make_response("a", "b")
-    result = read_exchange([request], [response], model=VISION)
-    assert list_data(result) == [JPEG, JPEG + b"2"]
-    answers = [json.loads(inference.response or b"")["outputs"] for inference in result.inferences]
-    assert [answer[0]["data"] for answer in answers] == [["a"], ["b"]]
-
-
 def test_raw_and_typed_contents_read_alike() -> None:
     typed, raw = make_request(JPEG), Request(model_name="digits")
     raw.inputs.add(name="image-0", datatype="BYTES", shape=[1])
@@ -155,12 +138,6 @@ def test_reports_messages_that_were_not_kept() -> None:
     assert "the request was not kept: 0 bytes" in (result.problem or "")
 
 
-def test_a_call_without_an_answer() -> None:
-    result = read_exchange([make_request(JPEG)], [], model=VISION, grpc_code=14)
-    assert result.problem is None
-    assert result.inferences[0].response is None
-
-
 MESSAGES = st.one_of(
     st.binary(max_size=200), st.builds(lambda: make_request(b"x").SerializeToString())
 )
@@ -172,18 +149,3 @@ def test_any_bytes_are_read(requests: list[bytes], responses: list[bytes], diale
         for task_type in (None, "OBJECT_DETECTION"):
             model = Model(task_type=task_type, dialect=dialect or None)
             assert read_exchange(requests, responses, path=path, model=model).inferences
-
-
-@given(st.data(), st.binary(min_size=1, max_size=8))
-def test_a_message_changed_anywhere_is_read(data: st.DataObject, noise: bytes) -> None:
-    written = [
-        make_request(JPEG, id="1", raw_input_contents=[b"\4\0\0\0abcd"]),
-        make_response("a", id="1"),
-    ]
-    changed = []
-    for original in map(bytes, (message.SerializeToString() for message in written)):
-        at = data.draw(st.integers(0, len(original) - 1))
-        changed.append(original[:at] + noise + original[at + len(noise) :])
-    for path in (INFER, STREAM):
-        result = read_exchange(changed[:1], changed[1:], path=path, model=VISION)
-        assert result.inferences
