@@ -22,7 +22,6 @@ from inference_store_client import (
     Retries,
     SettingsError,
     StoreError,
-    StoreWarning,
     TooManyRequests,
     Unavailable,
     UnexpectedAnswer,
@@ -91,25 +90,6 @@ async def test_the_first_is_looked_for_to_the_end(client: Client) -> None:
     assert (await client.ask(inferences.first)).inference_id == "frame-7"
     assert await client.ask(inferences.first) is None
     assert json.loads(recorded.requests[1].content)["limit"] == 1
-
-
-async def test_a_sample_is_a_page(client: Client) -> None:
-    recorded = Recorded([make_page(2, 1)])
-    inferences = client.make_answered(recorded).model("m").inferences()
-    taken = await client.ask(lambda: inferences.sample(500, seed=1))
-    assert [item.inference_id for item in taken] == ["frame-2", "frame-1"]
-    body = json.loads(recorded.requests[0].content)
-    assert body["sample"] == {"size": 500, "seed": 1}
-    assert not body.keys() & {"sort", "limit"}
-    sorted_ones = client.make_answered(recorded).model("m").inferences(sort="n")
-    with pytest.raises(SettingsError, match="random order"):
-        await client.ask(lambda: sorted_ones.sample(5))
-
-
-async def test_warnings_are_warnings_of_python(client: Client) -> None:
-    recorded = Recorded([answer(_COUNT | {"warnings": ["no prediction has this label"]})])
-    with pytest.warns(StoreWarning, match="no prediction"):
-        await client.ask(ask_count(client.make_answered(recorded)))
 
 
 async def test_a_read_is_sent_again(client: Client) -> None:
@@ -335,10 +315,3 @@ def test_waits_grow_to_a_bound_and_are_shortened_at_random() -> None:
     assert retries.find_wait(failure, 9) is None
     # far beyond what a float can be doubled
     assert (Retries(attempts=10_000).find_wait(failure, 5_000) or 99) <= 30
-
-
-def test_what_the_store_asks_for_is_the_least() -> None:
-    failure = Failure(ConnectionFailed("busy"), retry_after_seconds=50)
-    assert Retries().find_wait(failure, 1) == 50
-    assert Retries(longest_retry_after_seconds=50).find_wait(failure, 1) == 50
-    assert Retries(longest_retry_after_seconds=49).find_wait(failure, 1) is None

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from io import BytesIO, StringIO
 from itertools import chain, repeat
 from random import Random
-from types import ModuleType
 from typing import Any
 
 import nanoarrow as na
@@ -20,7 +19,6 @@ from inference_store_client.arrow_messages import MessageDecoder, MessageKind
 from inference_store_client.chunks import RESTART
 from inference_store_client.columns import read_columns
 from inference_store_client.csv_records import RecordDecoder, stream_csv
-from inference_store_client.frames import make_pandas, make_polars
 from tests.both_clients import Client, Recorded, make_item
 
 from .fake_stream import QUESTION, SETTINGS, FakeStore, cut_up
@@ -213,43 +211,6 @@ def test_warnings_are_warnings_of_python() -> None:
             assert read_csv(store) == _EXPECTED_CSV
         assert (len(store.bodies), len(warned)) == (3, count), text
         assert "a remark" in str(warned[0].message)
-
-
-class FakeFrames(ModuleType):
-    """As much of pandas and of polars as is used."""
-
-    @staticmethod
-    def Series(values: list[Any], dtype: str) -> tuple[str, list[Any]]:
-        return dtype, values
-
-    @staticmethod
-    def DataFrame(columns: dict[str, Any]) -> dict[str, Any]:
-        return columns
-
-    @staticmethod
-    def read_ipc_stream(source: BytesIO) -> Any:
-        return FakeFrame(source.read())
-
-
-class FakeFrame:
-    """A frame of polars."""
-
-    def __init__(self, content: bytes) -> None:
-        self.content = content
-
-    def drop(self, name: str) -> tuple[bytes, str]:
-        return self.content, name
-
-
-def test_each_library_gets_its_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("pandas", "polars"):
-        monkeypatch.setitem(sys.modules, name, FakeFrames(name))
-    content = encode(90)
-    assert make_pandas(content) == {
-        "inference_id": ("string", _EXPECTED[90:]),
-        "metadata.n": ("Int64", [90, 91, 92, 93, 94]),
-    }
-    assert make_polars(content) == (content, "cursor")
 
 
 async def test_an_extra_is_named_before_the_store_is_asked(

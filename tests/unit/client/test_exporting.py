@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference_store.export.part_formats import PART_FORMATS
-from inference_store_client import ConnectionFailed, ExportFailed, SettingsError
+from inference_store_client import ExportFailed, SettingsError
 from inference_store_client.chunks import RESTART
 from inference_store_client.commands import Response
 from inference_store_client.decoding import decode
@@ -27,7 +27,7 @@ from inference_store_client.part_download import stream_part
 from inference_store_client.requests import Request
 from inference_store_client.settings import ClientSettings
 from inference_store_client.values.exports import ExportFormat, ExportPart
-from tests.both_clients import Client, Recorded, make_problem
+from tests.both_clients import Client, Recorded
 from tests.largest_file import largest_file
 from tests.properties import examples
 
@@ -173,16 +173,6 @@ async def test_a_disk_that_is_full_leaves_nothing(client: Client, tmp_path: Path
     assert os.listdir(tmp_path) == []
 
 
-async def test_a_storm_delays_and_a_request_is_not_sent_twice(client: Client) -> None:
-    export = await get_export(client, make_problem(503), _DONE, first=make_export("pending"))
-    assert (await client.ask(export.wait)).state == "done"
-    once = Recorded([make_problem(503)])
-    inferences = client.make_answered(once).model("m").inferences()
-    with pytest.raises(Exception, match="A title"):
-        await client.ask(inferences.export)
-    assert len(once.requests) == 1
-
-
 async def test_asks_for_blobs_and_names_each_format(client: Client, tmp_path: Path) -> None:
     formats: tuple[ExportFormat, ...] = get_args(ExportFormat)
     for format in formats:
@@ -283,15 +273,6 @@ def test_it_continues_where_it_was_cut() -> None:
         bucket = FakeBucket(list(cuts), shift=shift)
         assert bucket.download() == _CONTENT, cuts
         assert bucket.begins == begins, cuts
-
-
-async def test_a_connection_that_always_breaks_leaves_nothing(
-    client: Client, tmp_path: Path
-) -> None:
-    cuts = [httpx.ReadError("cut") for _ in range(6)]
-    with pytest.raises(ConnectionFailed, match="cut"):
-        await download(client, tmp_path, _DONE, make_page([make_part(1, b"one")]), *cuts)
-    assert os.listdir(tmp_path) == []
 
 
 async def test_a_range_is_asked_of_the_link(client: Client) -> None:

@@ -1,7 +1,6 @@
 """A stream is whole, each inference once and in order, or it is an error; arrivals are followed."""
 
 import json
-import random
 from collections.abc import Iterator
 from functools import partial
 from itertools import chain, product, repeat
@@ -64,14 +63,6 @@ def test_it_is_whole_wherever_it_is_cut() -> None:
         store = FakeStore(3, whole(cut), is_silent=is_silent)
         assert read(store) == expected(3), (cut, is_silent)
         assert len(store.bodies) == store.performance.closed == 2, (cut, is_silent)
-
-
-def test_it_is_whole_however_often_it_is_cut() -> None:
-    chance = random.Random(20)
-    for _ in range(5):
-        cuts = [chance.randrange(2_000, 9_000) for _ in range(30)]
-        store = FakeStore(60, whole(*cuts), piece_bytes=chance.randrange(1, 5000))
-        assert read(store) == expected(60), cuts
 
 
 def test_the_question_stays_the_same_and_only_the_cursor_moves() -> None:

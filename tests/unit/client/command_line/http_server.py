@@ -3,47 +3,33 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, unquote
 
+from tests.http_stub import Request, Response, serve_http
 
-class Echo(HTTPServer):
+
+@dataclass(slots=True)
+class Echo:
     """Answers everything with the JSON that the path begins with, and keeps what is sent."""
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.bodies: list[bytes] = []
+    url: str = ""
+    bodies: list[bytes] = field(default_factory=list)
 
     def make_url(self, answer: Any) -> str:
         """Return the address of a store with this answer."""
-        return f"http://127.0.0.1:{self.server_port}/{quote(json.dumps(answer), safe='')}"
+        return f"{self.url}/{quote(json.dumps(answer), safe='')}"
 
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Echo
-
-    def do_GET(self) -> None:
-        self.server.bodies.append(self.rfile.read(int(self.headers.get("Content-Length", 0))))
-        body = unquote(self.path.split("/")[1]).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    do_POST = do_GET
-
-    def log_message(self, *_: object) -> None: ...
+    def answer(self, request: Request) -> Response:
+        self.bodies.append(request.body)
+        body = unquote(request.path.split("/")[1]).encode()
+        return Response(body=body, content_type="application/json")
 
 
 @contextmanager
 def serve() -> Iterator[Echo]:
     """Yield a server that runs."""
-    with Echo() as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
+    server = Echo()
+    with serve_http(server.answer) as server.url:
         yield server
-        server.shutdown()
-        thread.join()

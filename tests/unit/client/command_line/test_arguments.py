@@ -1,6 +1,5 @@
 """Arguments are read, or refused with what to write instead."""
 
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -130,18 +129,3 @@ def test_a_shell_completes_every_command(capsys: pytest.CaptureFixture[str]) -> 
         assert main(["completion", shell]) == 0, shell
         script = capsys.readouterr().out
         assert [name for name in [*COMMANDS, "no-follow"] if name not in script] == [], shell
-
-
-def test_without_shtab_the_remedy_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "shtab", None)
-    assert main(["completion", "bash"]) == 2
-    assert "python -m pip install './client[completion]'" in capsys.readouterr().err
-
-
-def test_prints_its_version(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["--version"])
-    assert end.value.code == 0
-    assert capsys.readouterr().out.startswith("istore ")

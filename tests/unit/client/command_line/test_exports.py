@@ -11,7 +11,6 @@ from inference_store_client.command_line.ending import end_quietly
 from inference_store_client.command_line.export_job import download
 from inference_store_client.command_line.main import main
 from tests.both_clients import QUICK, Recorded
-from tests.largest_file import largest_file
 from tests.unit.client.fake_exports import EXPORT, make_export, make_page, make_part
 
 from .http_server import serve
@@ -44,27 +43,6 @@ def test_ctrl_c_says_what_becomes_of_the_export(
         assert [*tmp_path.iterdir()] == [], state
 
 
-def test_a_full_disk_says_where_the_export_still_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    content = bytes(100_000)
-    done, page = make_export("done"), make_page([make_part(1, content)])
-    with largest_file(10_000):
-        status = get(tmp_path / "frames", done, page, httpx.Response(200, content=content))
-    said = capsys.readouterr().err.splitlines()
-    assert (status, len(said)) == (1, 2)
-    assert said[0] == f"{tmp_path / 'frames' / 'part-00001.jsonl'}: File too large"
-    assert said[1].startswith(f"The store goes on with export {EXPORT}: `istore exports get")
-    assert [*tmp_path.iterdir()] == []
-
-
-def test_an_export_that_failed_has_no_remedy(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert get(tmp_path / "frames", make_export("failed", error="the bucket is gone")) == 1
-    assert capsys.readouterr().err == (f"the export {EXPORT} is failed: the bucket is gone\n")
-
-
 def test_an_export_of_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "frames"
     assert get(folder, make_export("done"), make_page([]), make_export("done")) == 0
@@ -84,14 +62,6 @@ def test_what_is_not_in_an_export_is_said(
         f"1 inference in 1 file: {tmp_path / 'frames'}\n"
         "left out: 1 inference (erased), 2 blobs (deleted, not in the bucket, or too large)\n"
     )
-
-
-def test_an_export_of_which_all_was_erased_does_not_say_that_nothing_matched(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    page = make_page([make_part(1, None) | {"gone": 3}])
-    assert get(tmp_path / "frames", make_export("done"), page, make_export("done")) == 0
-    assert capsys.readouterr().err.splitlines()[1:] == ["left out: 3 inferences (erased)"]
 
 
 def test_what_only_a_job_writes_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from tests.both_clients import make_item
 from tests.polling import until
 from tests.unit.client.fake_exports import EXPORT, make_export
 
@@ -28,17 +27,9 @@ _RUN = (
     f" from {_MODULE} import {_FUNCTION}; sys.exit({_FUNCTION}())"
 )
 _HANG = 'print("here", flush=True); import time; time.sleep(300)\n'
-_AGAIN = """import os, pathlib, signal
-unlink = pathlib.Path.unlink
 
-def unlink_interrupted(path, missing_ok=False):
-    os.kill(os.getpid(), signal.SIGINT)
-    unlink(path, missing_ok)
 
-pathlib.Path.unlink = unlink_interrupted
-"""
 _SECONDS = 300
-_PAGE = {"items": [make_item(1)], "next": "cursor", "searched_back_to": None, "warnings": []}
 
 
 @contextmanager
@@ -98,26 +89,9 @@ def test_in_the_background_of_a_script_it_goes_on(tmp_path: Path, server: socket
     assert (process.returncode, output, errors) == (0, "3\n", "")
 
 
-def test_after_it_printed(tmp_path: Path, server: socket.socket) -> None:
-    words = ["--limit", "2", "--columns", "inference_id", "--format", "jsonl"]
-    with (
-        start(tmp_path, "query", "m", *words, "--url", get_url(server)) as process,
-        server.accept()[0] as connection,
-    ):
-        read_request(connection)
-        answer(connection, _PAGE)
-        assert b'"cursor"' in read_request(connection)
-        assert interrupt(process) == '{"inference_id": "frame-1"}\n'
-
-
 async def test_amid_a_file(tmp_path: Path, server: socket.socket) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         await check_that_nothing_stays(tmp_path, server, number)
-
-
-async def test_again_while_a_file_is_removed(tmp_path: Path, server: socket.socket) -> None:
-    (tmp_path / "sitecustomize.py").write_text(_AGAIN)
-    await check_that_nothing_stays(tmp_path, server, signal.SIGINT)
 
 
 async def check_that_nothing_stays(
@@ -156,17 +130,6 @@ def test_while_the_store_writes(tmp_path: Path, server: socket.socket) -> None:
 
 async def list_files(folder: Path) -> list[str]:
     return os.listdir(folder)
-
-
-def test_while_python_ends(tmp_path: Path) -> None:
-    late = "import atexit\n\n@atexit.register\ndef wait():\n    " + _HANG
-    (tmp_path / "sitecustomize.py").write_text(late)
-    with start(tmp_path, "logout", "--url", "http://127.0.0.1:1") as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "here\n"
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=_SECONDS)
-    assert (process.returncode, errors) == (130, "Nobody is signed in to http://127.0.0.1:1.\n")
 
 
 def answer(connection: socket.socket, content: Any) -> None:

@@ -99,11 +99,6 @@ def test_if_the_last_are_not_found_in_time_it_follows(capsys: pytest.CaptureFixt
     assert "503" in shown.err
 
 
-def test_a_table_has_one_head(capsys: pytest.CaptureFixture[str]) -> None:
-    FakeApi([_BEGIN + write_arrived([7])], [[2, 1]]).run(format="table")
-    assert capsys.readouterr().out.split() == ["inference_id", "frame-1", "frame-2", "frame-7"]
-
-
 def test_a_key_that_is_erased_meanwhile_does_not_end_it() -> None:
     api = FakeApi([_BEGIN + write_arrived([2]), _BEGIN], [[1], [3]])
     api.run(columns=["metadata.n"])

@@ -7,7 +7,6 @@ import pytest
 from inference_store_client.command_line.rows import pick, shape, write_line
 from inference_store_client.command_line.table import Table
 from inference_store_client.command_line.text import make_printable, measure, shorten
-from inference_store_client.plurals import write_count
 
 
 def test_what_would_steer_a_terminal_is_escaped() -> None:
@@ -112,9 +111,3 @@ def test_a_table_fits_into_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None
         assert lines[0].split() == ["inference_id", "error", "ok"]
         assert lines[1].endswith("false")
         assert ("…" in lines[1].split()[0]) is (terminal == 40)
-
-
-def test_a_number_has_its_noun_in_the_right_form() -> None:
-    counts = [write_count(count, "file") for count in (0, 1, 2, 1_000)]
-    assert counts == ["0 files", "1 file", "2 files", "1,000 files"]
-    assert [write_count(count, "class", "classes") for count in (1, 2)] == ["1 class", "2 classes"]

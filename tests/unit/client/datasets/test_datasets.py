@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from threading import Barrier, Lock, Semaphore
+from threading import Lock
 from typing import Any
 
 import httpx
@@ -186,22 +186,6 @@ async def test_a_few_pictures_are_in_memory_at_once(tmp_path: Path) -> None:
     await write(Client("sync"), answer, tmp_path / "street")
     assert most[0] == 12
     assert most[1] <= 3  # 64 MiB
-
-
-async def test_downloads_are_beside_each_other_and_files_in_order(tmp_path: Path) -> None:
-    fake, all_wait = PictureStore(make_street(24)), Barrier(MOST_DOWNLOADS)
-    first = Semaphore(MOST_DOWNLOADS)
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        # the first ones wait until as many are on their way as may be
-        if request.url.path.endswith("/data") and first.acquire(blocking=False):
-            all_wait.wait(300)
-        return fake(request)
-
-    await write(Client("sync"), answer, tmp_path / "street")
-    assert not all_wait.broken
-    images = json.loads((tmp_path / "street" / "annotations.json").read_text())["images"]
-    assert [image["inference_id"] for image in images] == [f"frame-{n}" for n in range(24)]
 
 
 async def test_names_of_files_are_those_of_uids(client: Client, tmp_path: Path) -> None:

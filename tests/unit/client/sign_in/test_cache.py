@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from inference_store_client import SettingsError, SignInFailed, Store
+from inference_store_client import SettingsError, SignInFailed
 from inference_store_client.origin import Origin
 from inference_store_client.settings import find_settings
 from inference_store_client.sign_in.cache import TokenCache
@@ -152,13 +152,3 @@ async def test_a_request_is_sent_with_the_renewed_token(
     assert renewed.access_token != tokens.access_token
     assert sent == [("store.example", f"Bearer {renewed.access_token}")]
     assert count_renewals(issuer) == 1
-
-
-def test_a_store_shows_no_token(
-    tmp_path: Path, issuer: DeviceIssuer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    tokens = make_tokens(issuer, seconds_left=10)
-    TokenCache(tmp_path / ".config" / "inference-store" / "tokens.json").put(_ORIGIN, tokens)
-    with Store("https://store.example") as store:
-        assert tokens.access_token not in repr(vars(store)["_transport"].settings)
