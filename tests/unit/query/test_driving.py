@@ -1,12 +1,10 @@
 """The pieces of a scope: which are read as one, and what the lengths of their lists decide."""
 
-from collections.abc import Sequence
 from uuid import UUID
 
 from inference_store.query.driving import MOST_JOINED, DrivingIndex, group_by_joins, settings_for
 from inference_store.query.list_sizes import choose_next_driver
-from inference_store.query.page import find_silent
-from inference_store.query.scan_range import ScanRange, span_around, split_unbroken, take_unbroken
+from inference_store.query.scan_range import ScanRange, span_around, split_unbroken
 
 _SCOPE = ScanRange(1, UUID(int=1), UUID(int=2))
 _ALONE = DrivingIndex(_SCOPE)
@@ -43,19 +41,6 @@ def test_few_pieces_are_joined_by_a_statement() -> None:
     assert list(group_by_joins([])) == []
 
 
-def test_skips_parts_that_may_never_have_been_counted() -> None:
-    cases: list[tuple[list[int], list[int]]] = [
-        ([], []),
-        ([0, 0], []),
-        ([0, 1, 1], []),
-        ([2], [0, 1]),
-        ([0, 0, 3], [1, 2]),
-        ([1, 2], [0]),
-    ]
-    for parts, silent in cases:
-        assert find_silent(parts) == silent, parts
-
-
 def test_counts_very_short_lists_first() -> None:
     cases: list[tuple[list[tuple[int, ...]], int | None]] = [
         ([], None),
@@ -70,11 +55,6 @@ def test_counts_very_short_lists_first() -> None:
     for sizes, expected in cases:
         indexes = [DrivingIndex(_SCOPE, of_piece, 8_000) for of_piece in sizes]
         assert choose_next_driver(indexes) == expected, sizes
-
-
-def test_a_list_counted_up_to_the_bound_is_not_very_short() -> None:
-    assert choose_next_driver([DrivingIndex(_SCOPE, (10, 9), 10)]) == 1
-    assert choose_next_driver([DrivingIndex(_SCOPE, (10, 10), 10)]) is None
 
 
 def _make_pieces(*bounds: tuple[int, int]) -> list[ScanRange]:
@@ -92,15 +72,3 @@ def test_a_group_never_crosses_a_hole() -> None:
         for group in split_unbroken(pieces):
             whole = span_around(group)
             assert whole.hi.int - whole.lo.int == len(group), order
-
-
-def test_it_is_as_long_as_it_may_be() -> None:
-    cases: list[tuple[Sequence[ScanRange], int, int]] = [
-        ([], 8, 0),
-        (_HOLED[:1], 8, 1),
-        (_HOLED, 8, 2),
-        (_HOLED, 1, 1),
-        (_HOLED[2:], 2, 2),
-    ]
-    for pieces, size, length in cases:
-        assert take_unbroken(pieces, size) == pieces[:length], pieces

@@ -81,18 +81,6 @@ def _make_citus_plan(
     return {"Node Type": "Custom Scan", "Plan Rows": 0, "Distributed Query": query}
 
 
-def _rename_to_shard(node: dict[str, Any], number: int) -> dict[str, Any]:
-    return node | {"Relation Name": f"{node['Relation Name']}_{number}"}
-
-
-def test_describes_a_plan_of_another_node_like_a_local_one() -> None:
-    scans = [_rename_to_shard(_make_scan(span, 40), 102_008 + n) for n, span in enumerate(_SPANS)]
-    append = {"Node Type": "Append", "Plan Rows": 80, "Plans": scans}
-    plan = summarize_plan([{"Plan": _make_citus_plan(append)}])
-    assert (plan.rows, plan.counts, plan.spans) == (80, False, frozenset(_SPANS))
-    assert plan.scans == "Index Only Scan on metadata_number x2"
-
-
 def test_describes_plans_of_several_nodes_together() -> None:
     counted = [_make_count(_SPANS[0], 70), _make_count(_SPANS[1], 7)]
     read = {"Node Type": "Function Scan", "Function Name": "read_intermediate_result"}

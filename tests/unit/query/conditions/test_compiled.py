@@ -4,11 +4,8 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from uuid import UUID
 
-from sqlalchemy import Boolean, literal_column
-
 from inference_store.inference.events.uid import uid_floor, uid_of
 from inference_store.query.conditions import EVERYTHING, NOTHING, Names, Received, compile_condition
-from inference_store.query.conditions.combination import Combination
 from inference_store.query.conditions.distances import split_longitude
 from inference_store.query.conditions.equality_lists import merge_equalities
 from inference_store.query.filters.typed import (
@@ -31,7 +28,6 @@ from inference_store.query.filters.typed import (
     Property,
     Sets,
 )
-from inference_store.query.scan_range import range_of_time
 
 _AT = datetime(2026, 11, 1, tzinfo=UTC)
 _N = Metadata("n", 1, "number", False)
@@ -141,15 +137,3 @@ def test_spans_of_longitude() -> None:
     ]
     for west, east, spans in cases:
         assert split_longitude(west, east) == spans, west
-
-
-def test_joins_a_single_value_once() -> None:
-    twice = Compared("=", Calculated("+", _N, _N), _ONE)
-    sql = str(compile_condition(twice, Names()).uids(range_of_time(1, None, None)))
-    assert sql.count("metadata_number AS") == 1
-
-
-def test_keeps_conditions_of_missing_rows() -> None:
-    rows = Combination(range_of_time(1, None, None), Names())
-    rows.where.append(literal_column("asked", Boolean()))
-    assert "asked" in str(rows.exists())

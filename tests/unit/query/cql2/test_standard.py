@@ -1,5 +1,5 @@
-"""The examples of the standard: each is read, printed, means the same in text and JSON, and, if it
-is kept, becomes SQL."""
+"""The standard: its classes and operations are whole, and each of its examples is read, printed,
+means the same in text and JSON, and, if it is kept, becomes SQL."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +12,20 @@ from inference_store.index.tables import inference
 from inference_store.inference.errors import InvalidFilter, NotKept
 from inference_store.inference.json_text import read_exactly, read_json, write_json
 from inference_store.query.conditions import Names, compile_condition
-from inference_store.query.cql2 import parse_json, parse_json_text, parse_text, to_json, to_text
+from inference_store.query.cql2 import (
+    CONFORMANCE,
+    OPERATIONS,
+    parse_json,
+    parse_json_text,
+    parse_text,
+    to_json,
+    to_text,
+)
 from inference_store.query.cql2.tree import Named, Node, Operation
 from inference_store.query.filters.check import check
 from inference_store.query.filters.known_keys import KnownKeys
 from inference_store.query.scan_range import HIGHEST, ScanRange
+from tests.unit.query.cql2.trees import DRAWN
 
 EXAMPLES = Path(__file__).parent / "examples"
 TEXTS = sorted((EXAMPLES / "text").glob("*.txt"))
@@ -83,3 +92,59 @@ def use_own_names(node: Node) -> Node:
     if isinstance(node, Operation):
         return replace(node, args=tuple(map(use_own_names, node.args)))
     return node
+
+
+# One filter of each class that is kept, and one of each that is not.
+OF_EACH_CLASS = {
+    "cql2-text": "ok",
+    "cql2-json": "ok",
+    "basic-cql2": "NOT (a = 1 OR a <> 2 AND a < 3) AND a IS NOT NULL",
+    "advanced-comparison-operators": "a LIKE 'x' AND a BETWEEN 1 AND 2 AND a IN (1, 2)",
+    "case-insensitive-comparison": "CASEI(a) = CASEI('Straße')",
+    "accent-insensitive-comparison": "ACCENTI(CASEI(a)) LIKE ACCENTI('é%')",
+    "basic-spatial-functions": "S_INTERSECTS(POINT(1 2), BBOX(1,2,3,4)) AND "
+    "S_INTERSECTS(location, POINT(1 2)) AND S_INTERSECTS(location, location)",
+    "basic-spatial-functions-plus": "S_INTERSECTS(a, LINESTRING(1 2, 3 4))",
+    "spatial-functions": "S_TOUCHES(a, BBOX(1,2,3,4))",
+    "temporal-functions": "T_DURING(a, INTERVAL('2026-01-01', '..'))",
+    "array-functions": "A_CONTAINS(a, b) OR A_EQUALS((a, 1), b) OR A_OVERLAPS(('x'), c)",
+    "property-property": "a = b AND 1 < a",
+    "functions": "count_predictions(score > 0.5) = 2",
+    "arithmetic": "a ^ b > 2",
+}
+
+
+def test_every_class_of_the_standard_is_here_and_tested() -> None:
+    assert set(OF_EACH_CLASS) == set(CONFORMANCE)
+    assert {entry.uri for entry in CONFORMANCE.values()} == {
+        f"http://www.opengis.net/spec/cql2/1.0/conf/{name}" for name in OF_EACH_CLASS
+    }
+
+
+@pytest.mark.parametrize("name", OF_EACH_CLASS)
+def test_a_class_is_kept_or_refused_by_name(name: str) -> None:
+    if CONFORMANCE[name].kept:
+        check(parse_text(OF_EACH_CLASS[name]), KnownKeys(), unknown_keys="accept")
+        return
+    with pytest.raises(NotKept, match=name):
+        check(parse_text(OF_EACH_CLASS[name]), KnownKeys(), unknown_keys="accept")
+
+
+def test_an_operation_has_a_class_and_a_use_for_its_arguments(subtests: pytest.Subtests) -> None:
+    for name, entry in OPERATIONS.items():
+        with subtests.test(name):
+            assert entry.conformance in CONFORMANCE
+            assert len(entry.takes) >= min(1, entry.least)
+            assert entry.most is None or entry.least <= entry.most
+
+
+def test_all_operations_of_a_kept_class_are_kept() -> None:
+    for entry in OPERATIONS.values():
+        if CONFORMANCE[entry.conformance].kept:
+            assert entry.is_supported, entry.name
+
+
+def test_the_round_trips_draw_every_operation() -> None:
+    """But relative times, which are read as the instants that they are."""
+    supported = {name for name, entry in OPERATIONS.items() if entry.is_supported}
+    assert supported - DRAWN == {"now", "duration"}, "draw it in tests/unit/query/cql2/trees.py"
