@@ -53,13 +53,6 @@ async def test_passes_shown_inferences_to_the_next_look() -> None:
     assert requests[2][0] == second[0].indexed_at - timedelta(seconds=5)
 
 
-async def test_many_at_once_are_one_event_with_the_last() -> None:
-    arrivals = _make_arrivals(80, datetime.now(UTC))
-    [_, (_, data)], _ = await _collect_events(arrivals)
-    assert (len(data["items"]), data["more"]) == (50, True)
-    assert data["items"][-1]["uid"] == str(arrivals[-1].uid)
-
-
 async def test_a_silent_stream_has_heartbeats() -> None:
     events, _ = await _collect_events([], [], heartbeat=0)
     assert events[1:] == ["heartbeat", "heartbeat"]

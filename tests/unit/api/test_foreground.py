@@ -2,26 +2,9 @@
 
 import asyncio
 
-import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inference_store.api.foreground import Foreground, TrackForeground
-from tests.stopped_clock import CallableClock
-
-
-async def test_a_request_that_ended_just_now_still_counts() -> None:
-    clock = CallableClock()
-    foreground = Foreground(clock)
-    began = foreground.read_clock()
-    assert not await foreground.wait_until_idle(0, since=0), "there was no request"
-    clock.now += 5
-    foreground.enter()
-    foreground.leave()
-    assert not await foreground.wait_until_idle(0, since=clock.now), "it ended before the stream"
-    clock.now += 0.9
-    assert await foreground.wait_until_idle(0, since=began)
-    clock.now += 0.2
-    assert not await foreground.wait_until_idle(0, since=began)
 
 
 async def test_a_stream_waits_for_the_last_request_and_no_longer() -> None:
@@ -66,15 +49,4 @@ async def test_a_request_leaves_when_its_answer_begins() -> None:
         await send({"type": "http.response.body", "body": b""})
 
     assert len(await serve(app, foreground)) == 2
-    assert await is_idle(foreground)
-
-
-async def test_a_request_without_an_answer_leaves_too() -> None:
-    foreground = Foreground()
-
-    async def app(_scope: Scope, _receive: Receive, _send: Send) -> None:
-        raise ConnectionResetError
-
-    with pytest.raises(ConnectionResetError):
-        await serve(app, foreground)
     assert await is_idle(foreground)

@@ -19,7 +19,6 @@ from inference_store.api.reader_thread import read_in_thread
 from inference_store.api.requests import MOST_ITEMS, ExactRequest, exact_json
 from inference_store.inference.errors import ObjectStoreUnavailable, QueryTimeout, TooLarge
 from inference_store.inference.ids import is_id
-from inference_store.platform.metrics import REFUSED
 from inference_store.query.deadline import OutOfTime, Overloaded
 
 
@@ -75,15 +74,6 @@ async def _parse_body(body: bytes) -> Any:
     return await request.json()
 
 
-async def test_reads_large_bodies_in_one_thread() -> None:
-    def name(_: int) -> str:
-        return threading.current_thread().name
-
-    names = {await read_in_thread(name, number) for number in range(5)}
-    assert len(names) == 1
-    assert names != {threading.current_thread().name}
-
-
 @given(st.text(st.characters(codec="utf-8"), max_size=256).filter(is_id))
 def test_any_id_is_a_segment(name: str) -> None:
     assert "/" not in escape_segment(name)
@@ -125,10 +115,3 @@ def test_callers_are_not_told_where_the_object_store_is() -> None:
     assert refused.detail.startswith("The object store is unavailable, or is not taking requests.")
     assert "127.0.0.1" not in refused.detail
     assert [line["error"] for line in lines] == [words]
-
-
-def test_counts_callers_refused_for_load() -> None:
-    busy = REFUSED.labels("busy")
-    before = busy._value.get()
-    build_problem(find_refusal(Overloaded()))
-    assert busy._value.get() == before + 1

@@ -68,14 +68,6 @@ def test_each_path_of_the_openapi_has_its_methods(
     assert templates.methods("/v1/nowhere") == []
 
 
-def test_apps_share_their_routes(apps: list[FastAPI]) -> None:
-    """FastAPI takes a tenth of a second to build them."""
-    shared = set.intersection(*({id(route) for route in app.routes} for app in apps))
-    guarded = [route for route in apps[0].routes if isinstance(route, GuardedRoute)]
-    assert len(guarded) > 75
-    assert shared == {id(route) for route in guarded}
-
-
 def test_a_route_that_streams_says_that_it_needs_the_right_export(paths: dict[str, Any]) -> None:
     streaming = {
         (path, method)

@@ -50,15 +50,6 @@ async def test_reads_again_after_two_seconds(clock: StoppedClock) -> None:
     assert (await rows.cache.get("a"), rows.reads) == ("new", 2)
 
 
-async def test_the_time_of_a_slow_read_counts(clock: StoppedClock) -> None:
-    rows = Rows()
-    reading = await rows.begin_read()
-    clock.now += FRESH_SECONDS
-    rows.may_end.set()
-    assert await reading == "old"
-    assert await rows.cache.get("a") == "new"
-
-
 @pytest.mark.usefixtures("clock")
 async def test_a_read_that_began_before_a_change_is_not_used_again() -> None:
     for known in (True, False):

@@ -21,26 +21,6 @@ def test_a_minutes_worth_at_once_and_then_evenly() -> None:
     assert not any(unlimited.take("a") for _ in range(1000))
 
 
-def test_several_at_once() -> None:
-    clock = CallableClock()
-    buckets = RateLimiter(60, clock=clock)
-    assert buckets.take("a", 50) == 0
-    assert buckets.take("a", 30) == 20
-    clock.now += 20
-    assert buckets.take("a", 30) == 0
-    assert buckets.take("a", 1_000) == 60, "a whole minute's, and no more, is ever asked for"
-    clock.now += 60
-    assert buckets.take("a", 1_000) == 0
-
-
-def test_the_wait_is_long_enough() -> None:
-    clock = CallableClock()
-    buckets = RateLimiter(2, clock=clock)
-    assert [buckets.take("a") for _ in range(3)] == [0, 0, 30]
-    clock.now += 30
-    assert buckets.take("a") == 0
-
-
 def test_the_oldest_of_many_is_forgotten() -> None:
     buckets = RateLimiter(1, most=10, clock=CallableClock())
     assert buckets.take("a") == 0

@@ -86,7 +86,3 @@ async def test_another_process_takes_the_next_picture() -> None:
         with pytest.raises(NoThumbnail):
             await thumbnails.make(make_picture(), 16)
         assert (await thumbnails.make(make_picture(), 16)).size == (16, 8)
-
-
-def test_the_worker_is_what_runs() -> None:
-    assert decoder._COMMAND[-1] == worker.__name__

@@ -9,15 +9,8 @@ from PIL import Image
 from inference_store.api.thumbnails import worker
 from inference_store.api.thumbnails.cache import KEEP_SECONDS, Key, ThumbnailCache
 from inference_store.api.thumbnails.decoder import Thumbnail
-from inference_store.api.thumbnails.wire import (
-    ANSWER,
-    DAMAGED,
-    MADE,
-    NOT_A_PICTURE,
-    REQUEST,
-    TOO_MANY_PIXELS,
-)
-from inference_store.api.thumbnails.worker import Refused, make_thumbnail, serve
+from inference_store.api.thumbnails.wire import DAMAGED, NOT_A_PICTURE, TOO_MANY_PIXELS
+from inference_store.api.thumbnails.worker import Refused, make_thumbnail
 
 from .pictures import SVG, make_picture, make_png
 
@@ -42,13 +35,6 @@ def test_a_small_picture_keeps_its_size_and_a_large_one_is_decoded_at_a_fraction
     assert make_thumbnail(make_picture(size=(5, 3)), 240).size == (5, 3)
     thumbnail = make_thumbnail(make_picture("JPEG", (6_000, 4_000), "L"), 240)
     assert (thumbnail.picture, thumbnail.size) == ((6_000, 4_000), (240, 160))
-
-
-def test_16_bits_are_shown_by_their_highest() -> None:
-    out = BytesIO()
-    Image.new("I;16", (8, 8), 0x8000).save(out, "PNG")
-    with Image.open(BytesIO(make_thumbnail(out.getvalue(), 16).jpeg)) as image:
-        assert abs(image.convert("L").getpixel((4, 4)) - 0x80) < 4  # type: ignore[operator]
 
 
 def test_nothing_but_pixels_is_left() -> None:
@@ -89,18 +75,6 @@ def test_a_picture_that_is_cut_anywhere() -> None:
                 assert refused.outcome in {NOT_A_PICTURE, DAMAGED}, form
 
 
-def test_answers_follow_requests() -> None:
-    good, answers = make_picture(), BytesIO()
-    requests = [(good, 16), (SVG, 16), (good, 32)]
-    serve(BytesIO(b"".join(REQUEST.pack(len(p), e) + p for p, e in requests)), answers)
-    answers.seek(0)
-    outcomes = []
-    while head := answers.read(ANSWER.size):
-        outcome, *_, size = ANSWER.unpack(head)
-        outcomes.append((outcome, answers.read(size)[:2]))
-    assert outcomes == [(MADE, b"\xff\xd8"), (NOT_A_PICTURE, b""), (MADE, b"\xff\xd8")]
-
-
 def _make_key(number: int, edge: int = 240) -> Key:
     return 1, UUID(int=number), "s3://b/k", edge
 
@@ -117,27 +91,6 @@ def test_evicts_the_least_recently_used() -> None:
     cache.put(_make_key(3), _make_thumbnail())
     assert [cache.get(_make_key(n)) is not None for n in range(4)] == [True, False, True, True]
     assert cache.bytes == 3 * 4096
-
-
-def test_counts_an_item_put_twice_once_and_keeps_none_larger_than_the_cache() -> None:
-    cache = ThumbnailCache(4096)
-    cache.put(_make_key(1), _make_thumbnail(5000))
-    assert (cache.get(_make_key(1)), cache.bytes) == (None, 0)
-    for _ in range(2):
-        cache.put(_make_key(0), _make_thumbnail())
-        assert cache.bytes == 4096
-
-
-def test_an_inference_is_forgotten_in_every_size() -> None:
-    cache = ThumbnailCache()
-    for edge in (60, 240):
-        cache.put(_make_key(0, edge), _make_thumbnail())
-    cache.put(_make_key(1), _make_thumbnail())
-    cache.forget(1, UUID(int=0))
-    cache.forget(1, UUID(int=9))
-    assert cache.get(_make_key(0)) is cache.get(_make_key(0, 60)) is None
-    assert cache.get(_make_key(1)) is not None
-    assert cache.bytes == 4096
 
 
 def test_nothing_stays_for_long_however_often_it_is_used() -> None:
