@@ -71,13 +71,6 @@ def test_refuses_to_grant_rights_that_the_caller_lacks() -> None:
         assert Caller("x", mine).lacks(theirs) == lacking, mine
 
 
-def test_roles_are_expanded_once() -> None:
-    grant = Grant(role="analyst", rights=(Right.DELETE,), project_id="p")
-    assert set(grant.expanded.rights) == ROLES["analyst"] | {Right.DELETE}
-    assert grant.expanded.role is None
-    assert grant.expanded.project_id == "p"
-
-
 def test_ids_that_no_model_can_have(subtests: pytest.Subtests) -> None:
     assert set(RIGHTS) == set(Right), "every right has a sentence"
     for ids in ({"model_id": "a\0"}, {"project_id": "\ud800"}, {"model_id": ""}):
