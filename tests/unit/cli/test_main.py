@@ -1,12 +1,13 @@
-"""`inference-store <command>` imports the parts of that command only."""
+"""`inference-store <command>` imports the parts of that command only, and lists its settings."""
 
 import argparse
 import gc
 import os
-import shutil
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,6 +15,9 @@ import pytest
 
 from inference_store.cli.demo import add_arguments, describe_ignored, read_ports
 from inference_store.cli.main import CLIENT_COMMANDS, COMMANDS, main
+from inference_store.cli.settings_help import list_settings
+from inference_store.inference.field_docs import field_docs
+from inference_store.platform.settings import GROUPS, PREFIX, ProxySettings, SettingsGroup
 from inference_store_client.command_line import main as client
 
 
@@ -28,12 +32,6 @@ def end_command(*arguments: str) -> int | str | None:
     with pytest.raises(SystemExit) as end:
         main(arguments)
     return end.value.code
-
-
-def test_garbage_is_collected_after_the_import() -> None:
-    for command, status in (("proxy", 0), ("no-such-command", 2)):
-        assert end_command(command, "--help") == status
-        assert gc.isenabled()
 
 
 def test_prints_its_version_and_settings(capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,11 +158,34 @@ def test_bash_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         assert set(done.stdout.split()) == completed, typed
 
 
-def test_every_command_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for shell in ("bash", "zsh", "fish"):
-        script = tmp_path / shell
-        script.write_text(print_script(shell, capsys))
-        output = script.read_text()
-        assert not [name for name in {**COMMANDS, **CLIENT_COMMANDS} if name not in output], shell
-        if shutil.which(shell):
-            subprocess.run([shell, "-n", str(script)], check=True)
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+def test_lists_every_setting_with_its_sentence() -> None:
+    for group in GROUPS:
+        text = list_settings(group)
+        names = re.findall(rf"^  {PREFIX}([A-Z0-9_]+)", text, re.MULTILINE)
+        assert sorted(names) == sorted(name.upper() for name in group.model_fields), group
+        words = " ".join(text.split())
+        assert all(doc in words for doc in field_docs(group).values()), group
+
+
+def test_lists_defaults_and_the_commands_own_settings_first() -> None:
+    text = list_settings(ProxySettings)
+    numbers = ("PROXY_PORT (default: 8090)", "PROXY_GRACE_SECONDS (default: 20)")
+    for line in (*numbers, "PROXY_UPSTREAM", "S3_SECRET_KEY", "LOG_LEVEL (default: info)"):
+        assert f"  {PREFIX}{line}\n" in text
+    assert text.index("PROXY_PORT") < text.index("LOG_LEVEL")
+
+
+def test_every_command_that_reads_settings_lists_them() -> None:
+    modules = {name: import_module(f"inference_store.cli.{name}") for name in COMMANDS}
+    reading = {
+        name: module
+        for name, module in modules.items()
+        if hasattr(module, "start_service") or name == "doctor"
+    }
+    assert {"proxy", "ingester", "api", "retention", "migrate"} <= reading.keys()
+    assert all(issubclass(module.SETTINGS, SettingsGroup) for module in reading.values())
