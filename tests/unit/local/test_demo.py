@@ -1,7 +1,11 @@
-"""The demo's model server keeps the Open Inference Protocol, over REST and gRPC alike."""
+"""The demo's model server keeps the Open Inference Protocol, and its commands can be pasted."""
 
-import asyncio
+import base64
+import json
+import shlex
+import subprocess
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +21,12 @@ from inference_store.grpc_messages import message
 from inference_store.local.demo.model_server.grpc import serve_grpc
 from inference_store.local.demo.model_server.opencv import opencv_models
 from inference_store.local.demo.model_server.rest import serve_rest
-from inference_store.local.demo.model_server.serving import BadRequest, Input, NoSuchModel, Serving
+from inference_store.local.demo.model_server.serving import Serving
+from inference_store.local.demo.queries import QUERIES, short
 from inference_store.local.demo.requests import Request, frame_requests
-from inference_store.local.demo.sending import grpc_message, rest_body, send_all
-from inference_store.local.errors import LocalStackError
+from inference_store.local.demo.rest import Rest
+from inference_store.local.demo.sending import grpc_message, rest_body
+from inference_store.local.demo.story import own_picture
 from inference_store.local.ports import HOST
 from tests.servers.ports import free_port
 
@@ -93,22 +99,6 @@ async def test_a_picture_has_the_same_output_over_rest_and_grpc(
     assert output["data"] == [orjson.loads(finding) for finding in tensor.contents.bytes_contents]
 
 
-async def test_two_pictures_have_two_outputs(serving: Serving) -> None:
-    picture = make_face_request().picture
-    outputs = await serving.answer("face-detector", "", [Input("a", picture), Input("b", picture)])
-    assert [output.name for output in outputs] == ["a", "b"]
-    assert outputs[0].findings == outputs[1].findings
-
-
-async def test_rejects_data_that_is_no_picture(serving: Serving, subtests: pytest.Subtests) -> None:
-    for content in (b"", b"no picture"):
-        with subtests.test(content=content):
-            with pytest.raises(BadRequest, match="'a' is no picture"):
-                await serving.answer("face-detector", "", [Input("a", content)])
-            with pytest.raises(NoSuchModel, match="served are face-detector"):
-                await serving.answer("cars", "", [Input("a", content)])
-
-
 async def test_answers_each_path_with_its_status(session: aiohttp.ClientSession) -> None:
     for path, status in (
         ("/v2/health/live", 200),
@@ -161,20 +151,32 @@ async def test_answers_over_grpc_with_the_status_of_the_case(channel: grpc.aio.C
         assert refused.value.code() is code
 
 
-async def test_the_client_sends_all_and_stops_at_a_refusal(address: tuple[str, str]) -> None:
-    rest, target = address
-    answered: list[int] = []
+REST = Rest("http://127.0.0.1:8080")
 
-    def send(*requests: Request) -> None:
-        send_all(
-            [iter(requests)], rest=rest, grpc_target=target, on_answer=lambda: answered.append(1)
-        )
 
-    await asyncio.to_thread(send, *frame_requests("face-detector", range(3)))
-    assert len(answered) == 3
-    strange = Request("cars", "one", b"", "[]")
-    with pytest.raises(LocalStackError, match=r"answered 404: .*no model 'cars'"):
-        await asyncio.to_thread(send, strange)
-    with pytest.raises(LocalStackError, match="NOT_FOUND: no model 'cars'"):
-        await asyncio.to_thread(send, make_face_request(), strange)
-    assert len(answered) == 4
+def test_every_query_is_a_command_that_a_shell_reads() -> None:
+    for query in QUERIES:
+        words = shlex.split(REST.curl(query.path, query.body).replace("\\\n", " "))
+        assert words[:3] == ["curl", "-s", REST.address + query.path]
+
+
+def test_ones_own_picture_is_sent_as_the_protocol_has_it(tmp_path: Path) -> None:
+    printed = own_picture("http://127.0.0.1:8090", REST)
+    send, _, _ = printed.partition("\\\n  | curl")
+    (tmp_path / "frame.jpg").write_bytes(bytes(range(256)) * 8)
+    written = subprocess.check_output(send, shell=True, text=True, cwd=tmp_path)
+    (image,) = json.loads(written)["inputs"]
+    assert base64.b64decode(image["data"][0], validate=True) == bytes(range(256)) * 8
+
+
+def test_an_answer_is_shown_in_one_line_an_inference() -> None:
+    metadata = [{"key": "photograph", "type": "string", "value": "coins"}]
+    predictions = [{"label": "face", "score": 0.314}]
+    item = {"inference_id": "frame-00007", "metadata": metadata, "predictions": predictions}
+    assert short({"items": [item]}) == "→ frame-00007 (coins): face 0.31"
+    assert short({"items": []}) == "→ none"
+    # the true label and the best three of a digit
+    predictions = [{"label": label, "score": 0.4} for label in "1742"]
+    metadata = [{"key": "true_label", "type": "string", "value": "8"}]
+    item = {"inference_id": "digit-1553", "metadata": metadata, "predictions": predictions}
+    assert short({"items": [item]}) == "→ digit-1553 (it is 8): 1 0.40, 7 0.40, 4 0.40"

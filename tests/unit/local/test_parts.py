@@ -1,7 +1,8 @@
-"""The folder: passwords are made once, and only one stack may have it."""
+"""A part is ready, ends in good order or is killed; its folder and ports are one stack's alone."""
 
 import io
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -9,16 +10,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from inference_store.local.demo.screen import Screen
-from inference_store.local.errors import LocalStackError
+from inference_store.local.errors import LocalStackError, PartEnded, PartNotReady
 from inference_store.local.folder import LocalFolder
-from inference_store.local.installing import Progress, install
-from inference_store.local.port_choice import DEFAULT_PORTS, PortTaken, choose_ports
-from inference_store.local.ports import HOST, free_from, free_ports, is_free
+from inference_store.local.installing import install
+from inference_store.local.leftover_processes import end_leftovers
+from inference_store.local.part import Part, RunningPart
+from inference_store.local.port_choice import PortTaken, choose_ports
+from inference_store.local.ports import HOST, free_ports
 from inference_store.local.postgres_home import reachable_by_all
 from inference_store.local.programs import environment
+from tests.servers.waiting import wait_until
 
 
 @pytest.fixture
@@ -55,14 +60,6 @@ def test_detects_a_folder_closed_to_others(tmp_path: Path) -> None:
     (tmp_path / "closed").chmod(0o700)
     assert not reachable_by_all(inner)
     assert reachable_by_all(Path("/"))
-
-
-def test_ports_are_different_and_free() -> None:
-    ports = free_ports(5)
-    assert len(set(ports)) == 5
-    assert free_from(ports[0]) == ports[0]
-    assert free_from(ports[0], without=frozenset(ports[:1])) > ports[0]
-    assert is_free(ports[1])
 
 
 def test_no_setting_of_the_caller_reaches_the_services(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,15 +114,6 @@ def test_reports_a_taken_port_and_keeps_the_next(file: Path, requested: dict[str
     assert choose_ports(file, PARTS, {})["api"] == second["api"]
 
 
-def test_says_which_port_replaces_that_of_the_readme(file: Path, requested: dict[str, int]) -> None:
-    unasked = choose_ports(file.with_name("other.json"), PARTS, {})
-    chosen = choose_ports(file, PARTS, requested)
-    for part, wished in DEFAULT_PORTS.items():
-        assert unasked[part] == wished or not is_free(wished)
-        (sentence,) = (line for line in chosen.sentences if f"write {wished}" in line)
-        assert sentence.endswith(f"write {requested[part]}.")
-
-
 def test_refuses_a_requested_port_that_is_taken(file: Path, requested: dict[str, int]) -> None:
     refused = pytest.raises(PortTaken, match=f"Port {requested['api']} .*REST API")
     with occupy(requested["api"]), refused:
@@ -137,21 +125,6 @@ def test_refuses_a_requested_port_that_is_taken(file: Path, requested: dict[str,
 
 
 SERVICES = Path(__file__).parents[3] / "services"
-
-
-def test_each_package_that_comes_is_shown(tmp_path: Path) -> None:
-    shown_progress = Progress(most=3, folder=tmp_path)
-    assert str(shown_progress) == "looking for 3 packages"
-    shown_progress.see("Collecting opencv-python-headless==4.14.0 (from -r a.lock (line 3))\n")
-    wheel = "  Downloading opencv_python_headless-4.14.0-abi3-x86_64.whl"
-    shown_progress.see(f"{wheel}.metadata (20 kB)\n")
-    assert shown_progress.fetched == 0
-    shown_progress.see(f"{wheel} (60.1 MB)\n")
-    shown_progress.see("  Using cached https://pypi.example/orjson-3.13-x86_64.whl (1.2 MB)\n")
-    assert str(shown_progress) == "fetching: 2 of at most 3 packages, now orjson (1.2 MB)"
-    shown_progress.see("Installing collected packages: a, b\n")
-    (tmp_path / "a-1.dist-info").mkdir()
-    assert str(shown_progress) == "unpacking: 1 of 2 packages"
 
 
 def test_a_failure_quotes_pip(tmp_path: Path) -> None:
@@ -168,3 +141,96 @@ def test_it_needs_nothing_that_is_installed(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(SERVICES)}
     modules = subprocess.check_output(command, env=environment, cwd=tmp_path, text=True)
     assert "inference_store.local.installing" in modules
+
+
+SLEEPS = "import time; time.sleep(600)"
+STUBBORN = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+    "print('deaf', flush=True); time.sleep(600)"
+)
+
+
+def start(folder: LocalFolder, code: str, *, stop_seconds: float = 300.0) -> RunningPart:
+    command = (sys.executable, "-c", code)
+    part = Part("one", command, os.environ, folder.path, stop_seconds=stop_seconds)
+    return RunningPart(part, folder)
+
+
+def is_gone(pid: int) -> bool:
+    """Check that the process is gone, or dead and not collected (containers without an init)."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def list_pid_files(folder: LocalFolder) -> list[str]:
+    return [file.name for file in folder.run.iterdir()]
+
+
+def test_reports_a_part_that_ends_with_the_end_of_its_log(folder: LocalFolder) -> None:
+    running = start(folder, "raise SystemExit('no such disk')")
+    with pytest.raises(PartEnded, match="no such disk"):
+        running.wait_ready(lambda: "not yet", 300)
+
+
+def test_stops_a_part_that_is_never_ready_and_reports_the_last_reason(folder: LocalFolder) -> None:
+    running = start(folder, SLEEPS)
+    with pytest.raises(PartNotReady, match="database is unavailable"):
+        running.wait_ready(lambda: "database is unavailable", 0)
+    assert is_gone(running.pid)
+    assert list_pid_files(folder) == []
+
+
+def test_a_deaf_part_is_killed(folder: LocalFolder) -> None:
+    running = start(folder, STUBBORN, stop_seconds=0)
+    running.wait_ready(lambda: None if "deaf" in running.log.read_text() else "starting", 300)
+    running.stop()
+    assert is_gone(running.pid)
+    running.stop()
+
+
+STARTER = """
+import os, sys, time
+from pathlib import Path
+from inference_store.local.folder import LocalFolder
+from inference_store.local.part import Part, RunningPart
+folder = LocalFolder(Path(sys.argv[1]))
+one = Part("one", (sys.executable, "-c", sys.argv[2]), os.environ, folder.path)
+print(RunningPart(one, folder).pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends orphans by itself")
+def test_on_linux_a_part_dies_with_its_starter(folder: LocalFolder) -> None:
+    command = (sys.executable, "-c", STARTER, str(folder.path), SLEEPS)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as starter:
+        assert starter.stdout is not None
+        pid = int(starter.stdout.readline())
+        starter.kill()
+    wait_until(lambda: is_gone(pid), seconds=300, what="its end")
+
+
+def test_ends_a_leftover_process_by_its_pid_file(folder: LocalFolder) -> None:
+    running = start(folder, SLEEPS)
+    assert end_leftovers(folder, {"one": signal.SIGTERM}) == ["one"]
+    wait_until(lambda: is_gone(running.pid), seconds=300, what="its end")
+    assert list_pid_files(folder) == []
+    running.stop()
+
+
+def test_a_pid_that_is_another_process_now_is_left_alone(folder: LocalFolder) -> None:
+    running = start(folder, SLEEPS)
+    file = folder.run / "one.pid.json"
+    file.write_text(file.read_text().replace("600", "6000"))  # the command differs
+    assert end_leftovers(folder, {"one": signal.SIGTERM}) == []
+    assert not is_gone(running.pid)
+    running.stop()
+
+
+def test_a_broken_or_old_pid_file_is_removed(folder: LocalFolder) -> None:
+    for content in ("", "{", '{"pid": 999999999, "started": 1, "command": []}'):
+        (folder.run / "one.pid.json").write_text(content)
+        assert end_leftovers(folder, {"one": signal.SIGTERM}) == [], content
+        assert list_pid_files(folder) == [], content
