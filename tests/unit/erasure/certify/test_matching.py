@@ -1,7 +1,6 @@
 """What a certificate says, and to whom: only the holder of the key can match its request."""
 
 from hashlib import sha256
-from pathlib import Path
 
 import pytest
 
@@ -59,15 +58,6 @@ def test_names_events_of_no_registered_model() -> None:
         named = places.get("dead letters and parked events of no registered model")
         assert (named is not None) == is_named, asked
         assert named is None or named["clear_at"] is None, asked
-
-
-_EXAMPLES = Path(__file__).parents[4] / "examples"
-
-
-def test_they_call_nothing_that_debian_12_lacks() -> None:
-    """Its cryptography is 38; `private_bytes_raw` and `public_bytes_raw` came with 40."""
-    for name in ("verify_certificates.py", "verify_entry.py"):
-        assert "_bytes_raw" not in (_EXAMPLES / name).read_text(), name
 
 
 # The leaves of the test vectors of Certificate Transparency.

@@ -123,6 +123,21 @@ def test_after_is_the_first_instant_of_that_age() -> None:
             assert duration.before(at - timedelta(microseconds=1)) < received or day > 28, day
 
 
+def test_an_age_is_an_iso_8601_duration_or_forever(subtests: pytest.Subtests) -> None:
+    for text, before in (
+        ("PT1H30M0.5S", NOW - timedelta(hours=1, minutes=30, milliseconds=500)),
+        ("P1000Y", datetime(2000, 1, 1, tzinfo=UTC)),
+        ("P999999999W", datetime(2000, 1, 1, tzinfo=UTC)),
+    ):
+        duration = parse_duration(text)
+        assert duration is not None, text
+        assert duration.before(NOW) == before, text
+    assert parse_duration("forever") is None
+    for text in ("", "P1DT", "P-1D", "1D", "P1.5D", "P1H", "Forever", "P１D"):
+        with subtests.test(text), pytest.raises(ValueError, match="ISO 8601"):
+            parse_duration(text)
+
+
 def make_rule_policy(
     input: str = "P30D", inference: str = "forever", **more: Any
 ) -> RetentionPolicy:

@@ -3,8 +3,7 @@
 import json
 
 from inference_store.erasure.select.searched_bytes import mentions_text, names_text
-from inference_store.erasure.verify.failure_reasons import FAILURES, count_failure, find_reason
-from inference_store.platform.metrics import RETENTION_TROUBLE
+from inference_store.erasure.verify.failure_reasons import FAILURES, find_reason
 
 _TEXT = 'José "Pépé" \\ Ölmez'
 
@@ -43,10 +42,3 @@ def test_a_reason_is_of_the_list() -> None:
     ):
         assert find_reason(code, message) == reason, code
         assert reason in FAILURES, code
-
-
-def test_counts_unlisted_reasons_as_other() -> None:
-    counter = RETENTION_TROUBLE.labels("other")
-    before = counter._value.get()
-    count_failure("what nobody thought of", 3)
-    assert counter._value.get() == before + 3
