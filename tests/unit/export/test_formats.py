@@ -3,11 +3,9 @@
 import csv
 import io
 import json
-import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
-from pathlib import Path
 from typing import Any
 
 import nanoarrow
@@ -18,8 +16,7 @@ from inference_store.api.schemas.inferences import ShownInference, ShownPredicti
 from inference_store.export.arrow import ArrowEncoder
 from inference_store.export.csv_text import CsvEncoder
 from inference_store.export.fixed_columns import FIXED_COLUMNS
-from inference_store.export.formats import FORMATS
-from inference_store.export.kinds import MEANINGS, Column, Kind
+from inference_store.export.kinds import Column, Kind
 from inference_store.export.metadata_columns import MetadataColumns, choose_columns
 from inference_store.export.prediction_columns import predictions_column
 from inference_store.index.key_registry import KeySeen, TypeSeen
@@ -139,7 +136,6 @@ def test_what_was_not_chosen_is_nowhere() -> None:
     assert read(columns, entries) == {"metadata.a": 1}
 
 
-_PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "export.md").read_text()
 _COLUMNS = [
     Column("text", Kind.TEXT),
     Column("integer", Kind.INTEGER),
@@ -215,9 +211,3 @@ def test_columns_are_the_fields_of_answers() -> None:
     assert [column.name for column in FIXED_COLUMNS] == fields
     members = {name for name, _ in predictions_column(()).members}
     assert members == set(ShownPrediction.model_fields)
-
-
-def test_each_format_and_kind_is_documented() -> None:
-    assert not [media_type for media_type in FORMATS if f"| `{media_type}` |" not in _PAGE]
-    rows = re.findall(r"^\| [^|]+ \| `([^`]+)` \| ([^|]+) \|$", _PAGE, re.MULTILINE)
-    assert rows == list(MEANINGS.values())

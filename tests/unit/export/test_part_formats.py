@@ -1,6 +1,5 @@
 """Parts hold what was added to them, page by page, in each format."""
 
-import csv
 import io
 import json
 import tarfile
@@ -168,29 +167,9 @@ def read_lines_of_the_api(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return items
 
 
-@given(_PAGES)
-def test_csv_has_a_line_for_each_row(pages: list[list[Row]]) -> None:
-    columns = Columns.of(_INCLUDE, _KEYS)
-    text = write("csv", pages, columns).decode()
-    names, *lines = csv.reader(io.StringIO(text, newline=""))
-    assert names == [column.name for column in columns.list_all()]
-    expected = [str(row.inference.uid) for page in pages for row in page]
-    assert [line[0] for line in lines] == expected
-
-
 def make_plain_row(number: int) -> Row:
     fields = {"uid": UUID(int=number), "inference_id": "id", "received_at": _NOW, "flags": []}
     return make_row(fields, (), ())
-
-
-def test_a_page_is_in_the_file_when_it_is_added() -> None:
-    for name in ("arrow", "csv", "jsonl"):
-        file = io.BytesIO()
-        encoder = PART_FORMATS[name].make_encoder(Columns.of((), ()), file)
-        for number in range(3):
-            before = file.tell()
-            encoder.add([make_plain_row(number)])
-            assert file.tell() > before, name
 
 
 def test_columns_without_a_value_keep_their_types() -> None:
