@@ -23,46 +23,11 @@ from inference_store.index.distribution import (
 from inference_store.index.tables import METADATA
 
 SPREAD = {table.name for table in (*DISTRIBUTED, *REFERENCE)}
-# A sequence takes the place of an identity, which Citus does not distribute.
-NUMBERED = """
-CREATE SEQUENCE {table}_{column}_numbers AS integer
-SELECT setval('{table}_{column}_numbers', last_value, is_called) FROM {table}_{column}_seq
-ALTER TABLE {table} ALTER COLUMN {column} DROP IDENTITY
-ALTER TABLE {table} ALTER COLUMN {column} SET DEFAULT nextval('{table}_{column}_numbers')
-ALTER SEQUENCE {table}_{column}_numbers OWNED BY {table}.{column}
-SELECT create_reference_table('{table}')"""
-BESIDE_INFERENCE = (
-    *("inference_alias", "metadata_number", "metadata_string", "metadata_bool"),
-    *("metadata_timestamp", "metadata_presence", "prediction", "erasing", "erasure_held"),
-    *("tombstone", "blob_reference"),
-)
-GOLDEN = [
-    *NUMBERED.format(table="registration", column="model").split("\n")[1:],
-    *NUMBERED.format(table="metadata_key", column="key").split("\n")[1:],
-    *NUMBERED.format(table="label", column="label").split("\n")[1:],
-    "SELECT create_reference_table('model_key')",
-    "SELECT create_reference_table('model_label')",
-    "DELETE FROM partition_count",
-    "DO $$ DECLARE leaf regclass; BEGIN FOR leaf IN SELECT tgrelid FROM pg_trigger WHERE tgname ="
-    " 'outdate_counts' LOOP EXECUTE format('DROP TRIGGER outdate_counts ON %s', leaf); END LOOP;"
-    " END $$",
-    "SELECT create_distributed_table('inference', 'model', colocate_with => 'none', "
-    "shard_count => 32)",
-    *(
-        f"SELECT create_distributed_table('{table}', 'model', colocate_with => 'inference')"
-        for table in BESIDE_INFERENCE
-    ),
-]
 
 
 def test_every_table_has_a_place() -> None:
     assert find_undistributed() == set(), "say in index/distribution.py where it lives under Citus"
     assert len(DISTRIBUTED) + len(REFERENCE) + len(LOCAL) == len(METADATA.sorted_tables)
-
-
-def test_the_statements() -> None:
-    written = [statement for step in steps(set(), shards=32) for statement in step.statements]
-    assert written == GOLDEN
 
 
 def test_leaves_distributed_tables_alone() -> None:
