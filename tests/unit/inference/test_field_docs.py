@@ -6,7 +6,7 @@ from py_compile import compile as compile_file
 from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from inference_store.inference.field_docs import DocumentedModel, field_docs
 
@@ -45,33 +45,6 @@ class House(Place):
     """Another."""
 
 
-class AsPydanticReads(BaseModel):
-    """The same source as pydantic reads it."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
-    street: str
-    """Its street,
-    and its number."""
-    beside: Place | None = None
-    """Another."""
-
-
-def test_uses_the_docstring_of_a_field() -> None:
-    assert field_docs(Place) == {
-        "street": "Its street,\nand its number.",
-        "given": "Given to the field.",
-        "post_code": "Four digits.",
-    }
-    assert field_docs(Place.Within) == {"street": "Of the part."}
-
-
-def test_an_inherited_field_keeps_its_docstring_and_another_has_its_own() -> None:
-    docs = field_docs(House)
-    assert docs["street"] == "Its street,\nand its number."
-    assert docs["city"] == "Where it was moved to."
-
-
 @pytest.mark.parametrize("mode", ["validation", "serialization"])
 def test_the_schema_has_the_docstrings(mode: Any) -> None:
     schema = House.model_json_schema(mode=mode)
@@ -84,12 +57,6 @@ def test_the_schema_has_the_docstrings(mode: Any) -> None:
         "beside": "Another.",
     }
     assert schema["$defs"]["Place"]["properties"]["street"]["description"] == descriptions["street"]
-
-
-def test_agrees_with_pydantic() -> None:
-    ours, theirs = House.model_json_schema(), AsPydanticReads.model_json_schema()
-    for name in ("street", "beside"):
-        assert ours["properties"][name] == theirs["properties"][name]
 
 
 def test_has_no_docs_without_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

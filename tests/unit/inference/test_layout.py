@@ -1,8 +1,4 @@
-import re
-import sys
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from types import FrameType
 from uuid import UUID, uuid4
 
 from hypothesis import given
@@ -37,18 +33,6 @@ def test_a_key_is_made_of_parts_that_its_readers_know() -> None:
     key = key_of("captures", "a/b", AT, CAPTURE, "data")
     assert key == f"captures/{model_segment('a/b')}/{hour_folder(AT)}/{CAPTURE}/data"
     assert capture_of(key) == ("a/b", AT.replace(minute=0), CAPTURE)
-
-
-def test_producers_read_of_the_same_keys() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "how-to" / "produce.md").read_text()
-    match = re.search(r"`(<prefix>/.*?)/\{data,metadata,response\}`", page)
-    assert match is not None
-    form = match[1]
-    dated = {"yyyy": "%Y", "mm": "%m", "dd": "%d", "hh": "%H"}
-    parts = {"prefix": "p", "model": "m", "capture_id": f"{CAPTURE}"}
-    for name, value in (parts | {name: f"{AT:{part}}" for name, part in dated.items()}).items():
-        form = form.replace(f"<{name}>", value)
-    assert f"{form}/data" == key_of("p", "m", AT, CAPTURE, "data")
 
 
 @given(st.integers(0, 1_000_000), st.integers(1, 100_000))
@@ -90,23 +74,3 @@ def test_spans_of_hours_lie_apart() -> None:
     spans = around(hours)
     assert len(spans) == 2
     assert spans[0][1] < spans[1][0]
-
-
-def test_the_hour_of_many_keys_is_parsed_once() -> None:
-    """`strptime` for each of an event's three keys took as long as making all of its rows."""
-    hour = datetime(2031, 5, 6, 7, tzinfo=UTC)
-    keys = [key_of("p", "m", hour, uuid4(), "data") for _ in range(100)]
-    parsed = 0
-
-    def count(frame: FrameType, event: str, _: object) -> None:
-        nonlocal parsed
-        code = frame.f_code
-        parsed += event == "call" and code.co_name == "_strptime"
-
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
-        assert not any(belongs_to(key, "m", CAPTURE, hour) for key in keys)
-    finally:
-        sys.setprofile(before)
-    assert parsed <= 1

@@ -25,6 +25,12 @@ REFUSED = (
     *("s3://ours%2f/x", "s3://../ours/x", "..", "../strangers/x", "x/../../strangers/x"),
     *("s3://ours/../strangers/x", "./x", "a\0b", "", "x" * 1025),
 )
+OWN_KEYS = (
+    *("ledger/0000000001", "/ledger/0000000001", "ledger//0000000001"),
+    *("s3://ours/ledger/0000000001", "certificates/0000000001.json"),
+    "certificates/leaves/x/000001",
+)
+OTHER_KEYS = ("ledgers/1", "captures/ledger/1", "certificate", "s3://other/ledger/0000000001")
 
 
 class World(NamedTuple):
@@ -97,3 +103,15 @@ def test_a_plain_key_may_be_carried_by_any_client() -> None:
     # dots are resolved away on the road
     for key in (".", "a/../b", "./a", "a/."):
         assert (is_plain(key), is_addressable(key)) == (False, False), key
+
+
+def test_no_event_may_name_a_key_of_the_stores_own(subtests: pytest.Subtests) -> None:
+    """It could be read by it, and erased with it."""
+    fields = {"s3_bucket": "ours", "s3_allowed_buckets": "other"}
+    fields |= {"s3_endpoint": "http://127.0.0.1:1"}
+    with Blobs(BlobSettings.model_validate(fields)) as blobs:
+        for key in OWN_KEYS:
+            with subtests.test(key), pytest.raises(ValueError, match="are the store's own"):
+                blobs.parse(key)
+        for key in OTHER_KEYS:
+            assert blobs.parse(key).key == key.removeprefix("s3://other/")

@@ -2,16 +2,10 @@
 
 import json
 
-from inference_store.inference.metadata import MetadataCaps, read_metadata
+from inference_store.inference.metadata import read_metadata
 from inference_store.inference.metadata.leaves import MOST_TOO_LONG
 
 from .samples import list_flags, list_leaves, list_presences, make_item, read, read_item
-
-
-def test_the_defaults() -> None:
-    caps = MetadataCaps()
-    assert (caps.keys, caps.key_characters, caps.levels, caps.leaves) == (256, 256, 8, 256)
-    assert (caps.digits, caps.exponent, caps.blob_bytes) == (1000, 400, 1024 * 1024)
 
 
 def test_keys_an_inference() -> None:

@@ -3,12 +3,7 @@
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from inference_store.inference.metadata import (
-    METADATA_TYPES,
-    MetadataCaps,
-    MetadataType,
-    type_named,
-)
+from inference_store.inference.metadata import METADATA_TYPES, MetadataType, type_named
 
 from .samples import list_flags, list_leaves, list_presences, read_item
 
@@ -173,10 +168,3 @@ def test_latitude_and_longitude() -> None:
         assert metadata.leaves[0].flags == metadata.entries[0].flags == ("out_of_range",)
     assert read_item("string", "12", "latitude").entries[0].flags == ("reserved_type",)
     assert read_item("", "12", "latitude").leaves[0].family == "number"
-
-
-def test_a_parser_answers_for_text_alone() -> None:
-    caps = MetadataCaps()
-    assert METADATA_TYPES["json"].parse('{"a": 1}', caps) == (None, None)
-    assert METADATA_TYPES["json"].parse("{", caps) == (None, "not_json")
-    assert METADATA_TYPES["json"].parse("[" * 999, caps) == (None, "too_deep")

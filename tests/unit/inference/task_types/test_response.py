@@ -2,8 +2,6 @@
 
 import json
 
-from inference_store.inference.task_types import PredictionCaps
-
 from .answers import find_items, list_columns, make_v2, read
 
 CAT = {"label": "cat", "score": 0.7}
@@ -150,8 +148,3 @@ def test_reads_other_encodings_of_json() -> None:
     for encoding in ("utf-8-sig", "utf-16", "utf-32"):
         response = json.dumps([{"label": "Käse", "score": 1}], ensure_ascii=False).encode(encoding)
         assert list_columns(read("image_classification", response), "label") == [("Käse",)]
-
-
-def test_the_default_caps() -> None:
-    caps = PredictionCaps()
-    assert (caps.predictions, caps.text_characters) == (10_000, 65_536)
