@@ -14,15 +14,12 @@ from aiokafka.errors import KafkaError, NodeNotReadyError
 
 from inference_store.index.accounting import PartitionId
 from inference_store.ingester import positions, topic_ids
-from inference_store.ingester.batch import AssignedPartition, OffsetRange
+from inference_store.ingester.batch import AssignedPartition
 from inference_store.ingester.closing import close_consumer
-from inference_store.ingester.consumer import Consumer
 from inference_store.ingester.instances import name_instance
 from inference_store.ingester.kafka_consumer import KafkaConsumer
 from inference_store.ingester.positions import Positions
 from inference_store.platform.settings import IngesterSettings
-from tests.consumer_contract import ConsumerContract, World
-from tests.memory_consumer import MemoryConsumer, MemoryLog
 from tests.settings import make_settings
 
 ID, ANOTHER = UUID(int=7), UUID(int=8)
@@ -184,20 +181,6 @@ async def test_a_consumer_that_stops_midway_does_not_end_others() -> None:
     await topic.stop()
 
 
-async def test_cancellation_during_stop_is_not_swallowed() -> None:
-    topic = make_consumer(Fetching())
-
-    async def ended() -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        task.cancel()
-        await topic.stop()
-
-    with pytest.raises(asyncio.CancelledError):
-        await asyncio.create_task(ended())
-    assert not topic.assigned
-
-
 def test_an_ingester_has_the_same_name_after_a_restart() -> None:
     def name(**changes: Any) -> str | None:
         return name_instance(make_settings(IngesterSettings, **changes))
@@ -221,26 +204,3 @@ async def test_a_consumer_leaves_the_group_without_its_instance_id() -> None:
     consumer: Any = Leaving()
     await close_consumer(consumer)
     assert instance_ids == [None]
-
-
-class MemoryWorld(World):
-    """A log in memory."""
-
-    def __init__(self) -> None:
-        self._log = MemoryLog(partitions=2)
-
-    def make_consumer(self) -> Consumer:
-        return MemoryConsumer(self._log)
-
-    async def append(self, partition: int, *payloads: bytes) -> None:
-        for payload in payloads:
-            self._log.append(partition, payload)
-
-    async def write(self, offset_range: OffsetRange) -> None:
-        self._log.written[offset_range.assigned.partition] = offset_range.hi
-
-
-class TestMemoryConsumer(ConsumerContract):
-    @pytest.fixture
-    def world(self) -> World:
-        return MemoryWorld()

@@ -2,12 +2,11 @@
 
 import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
 from inference_store.index.accounting import PartitionId
-from inference_store.index.parked import Schedule
 from inference_store.index.records import Record
 from inference_store.index.sidecars import Sidecar
 from inference_store.index.writing import Indexable
@@ -19,7 +18,6 @@ from inference_store.ingester.batch import AssignedPartition, ReadRecord
 from inference_store.ingester.batch_builder import MOST_SIDECARS
 from inference_store.ingester.offset_ranges import build_range
 from inference_store.ingester.pipeline import Pipeline
-from inference_store.ingester.write import Writer
 from inference_store.platform.admin import Heartbeat
 from inference_store.platform.settings import IngesterSettings
 from tests.builders import make_event
@@ -78,37 +76,3 @@ async def test_batch_has_a_bounded_number_of_sidecars() -> None:
 async def test_without_sidecars_only_the_first_batches_are_smaller_than_their_poll() -> None:
     assert await measure_batches("off", 1000) == [1000]
     assert await measure_batches("off", 1000, written_before=0) == [8, 16, 32, 64, 128, 256, 496]
-
-
-HOUR = timedelta(hours=1)
-
-
-class Puts:
-    """Notes what is written, the beats and the statements between."""
-
-    def __init__(self) -> None:
-        self.seen: list[int | str] = []
-        self.keys: list[StorageKey] = []
-
-    def beat(self) -> None:
-        self.seen.append("beat")
-
-    async def execute(self, statement: Any) -> None:
-        self.seen.append(str(statement))
-
-    def put_many(self, objects: Sequence[tuple[StorageKey, bytes]], *, content_type: str) -> None:
-        assert content_type == "application/json"
-        self.seen.append(len(objects))
-        self.keys += [key for key, _ in objects]
-
-
-async def test_many_sidecars_beat_between_them() -> None:
-    puts: Any = Puts()
-    schedule = Schedule(HOUR, HOUR, HOUR)
-    writer = Writer(NOTHING, NOTHING, schedule, puts, partition_target=1, beat=puts.beat)
-    sidecars = [Sidecar(StorageKey("bucket", str(number)), b"{}") for number in range(120)]
-    await writer.put(puts, sidecars)
-    assert puts.seen == ["beat", 50, "beat", "SELECT 1", 50, "beat", "SELECT 1", 20]
-    assert puts.keys == [sidecar.place for sidecar in sidecars]
-    await writer.put(puts, [])
-    assert len(puts.keys) == 120
