@@ -111,16 +111,6 @@ def test_an_alert_is_whole_and_has_a_runbook_entry() -> None:
         assert rule["annotations"]["runbook"] == f"docs/how-to/runbook.md#{name.lower()}"
 
 
-def test_names_and_places_of_the_dashboard_do_not_collide() -> None:
-    assert len({panel["id"] for panel in PANELS}) == len(PANELS)
-    cells = []
-    for place in (panel["gridPos"] for panel in PANELS):
-        columns = range(place["x"], place["x"] + place["w"])
-        cells += [(x, place["y"] + y) for x in columns for y in range(place["h"])]
-    assert len(set(cells)) == len(cells)
-    assert max(x for x, _ in cells) < 24
-
-
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_promtool_takes_the_rules() -> None:
     command = ["promtool", "check", "rules", os.fspath(ALERTS)]

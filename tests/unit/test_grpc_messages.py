@@ -43,13 +43,6 @@ def test_fields_have_the_numbers_of_the_public_specifications() -> None:
         assert [f"{field.name}={field.number}" for field in described] == fields, name
 
 
-def test_a_request_is_on_the_wire_as_others_write_it() -> None:
-    request = message("inference.ModelInferRequest")(model_name="m", raw_input_contents=[b"\1\2"])
-    request.inputs.add(name="x", datatype="UINT8", shape=[1, 2])
-    written = b"\x0a\x01m" + b"\x2a\x0e\x0a\x01x\x12\x05UINT8\x1a\x02\x01\x02" + b"\x3a\x02\1\2"
-    assert request.SerializeToString() == written
-
-
 def test_the_pool_that_everybody_shares_does_not_know_them() -> None:
     for name in ("inference.ModelInferRequest", "RunRequest"):
         assert message(name).DESCRIPTOR.full_name == name

@@ -86,17 +86,6 @@ def make_pace(stop: asyncio.Event) -> LeadershipCheck:
     return LeadershipCheck(leader, Heartbeat(300), stop)
 
 
-async def test_returns_or_raises_what_the_work_does() -> None:
-    async def work(number: int) -> int:
-        await asyncio.sleep(0)
-        return 7 // number
-
-    pace = make_pace(asyncio.Event())
-    assert await pace.unless_stopped(work(1)) == 7
-    with pytest.raises(ZeroDivisionError):
-        await pace.unless_stopped(work(0))
-
-
 async def test_at_the_end_of_the_service_it_is_given_up() -> None:
     stop, begun, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
