@@ -3,18 +3,9 @@
 import pytest
 
 from .matrix import MATRIX, SERVERS, UPSTREAMS
-from .rendering import (
-    FULL,
-    Object,
-    Values,
-    list_containers,
-    render_objects,
-    select_kind,
-    select_pods,
-)
+from .rendering import FULL, Values, list_containers, render_objects, select_kind, select_pods
 
 pytestmark = pytest.mark.usefixtures("require_helm")
-COMPONENTS = ("api", "ingester", "retention", "proxy", "migration")
 PLAIN = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "plain"}}
 # One installation with what is said once and reaches many objects.
 COMMON: Values = {
@@ -106,88 +97,18 @@ def test_off_in_a_values_file_means_off() -> None:
         assert config["data"].get("INFERENCE_STORE_PRESIGNED_URLS") == set_to
 
 
-def test_component_may_have_its_own_s3_keys() -> None:
-    def find_secrets(values: Values, pod: str) -> list[str]:
-        container = select_pods(render_objects(values))[pod]["spec"]["containers"][0]
-        return [
-            variable["valueFrom"]["secretKeyRef"]["name"]
-            for variable in container["env"]
-            if variable["name"] == "INFERENCE_STORE_S3_ACCESS_KEY"
-        ]
-
-    assert find_secrets(TOKENS, f"Deployment/{FULL}-ingester") == ["read-only-s3"]
-    assert find_secrets(TOKENS, f"Deployment/{FULL}-retention") == []
-    account = select_kind(render_objects(TOKENS), "ServiceAccount")[f"{FULL}-retention"]
-    assert account["metadata"]["annotations"] == {"role": "may-delete"}
-    # `helm test` uses the keys of the api if there are no common ones
-    for name in ("smoke", "doctor"):
-        assert find_secrets(TOKENS, f"Pod/{FULL}-{name}") == ["api-s3"]
-        assert find_secrets(EVERYTHING, f"Pod/store-inferences-{name}") == ["store-s3"]
-
-
-def find_pod(objects: list[Object], component: str) -> Object:
-    """Return the specification of the pod of a component."""
-    kind = "Job" if component == "migration" else "Deployment"
-    name = "migrate" if component == "migration" else component
-    (spec,) = (
-        document["spec"]["template"]["spec"]
-        for document in select_kind(objects, kind).values()
-        if document["metadata"]["labels"]["app.kubernetes.io/component"] == name
-    )
-    return dict(spec)
-
-
-PLACES: Values = {
-    "nodeSelector": {"disk": "fast"},
-    "tolerations": [{"operator": "Exists"}],
-    "affinity": {"nodeAffinity": {}},
-}
-OWN_PLACES: Values = {
-    "nodeSelector": {"zone": "a"},
-    "tolerations": [{"key": "gpu", "operator": "Exists"}],
-    "affinity": {"podAffinity": {}},
-}
-OWN: Values = OWN_PLACES | {
-    "podSecurityContext": {"runAsUser": 4711, "runAsNonRoot": False, "fsGroup": None},
-    "securityContext": {"readOnlyRootFilesystem": False},
-    "extraEnv": [
-        {"name": "HTTPS_PROXY", "value": "http://mine:3128"},
-        {"name": "MINE", "value": "1"},
-    ],
-}
-FOR_ALL = {"name": "HTTPS_PROXY", "value": "http://all:3128"}
-
-
-@pytest.mark.parametrize("chosen", [("api", "retention", "migration"), ("ingester", "proxy")])
-def test_component_may_have_its_own_node_user_and_environment(
-    chosen: tuple[str, ...],
-) -> None:
-    values: Values = SERVERS | {"proxy": {"enabled": True, "upstreams": UPSTREAMS}}
-    own = {component: values.get(component, {}) | OWN for component in chosen}
-    objects = render_objects(values | own | {"pods": PLACES, "extraEnv": [FOR_ALL]})
-    for component in chosen:
-        pod = find_pod(objects, component)
-        assert {name: pod[name] for name in PLACES} == OWN_PLACES, component
-        assert pod["securityContext"] == {
-            "runAsNonRoot": False,
-            "runAsUser": 4711,
-            "runAsGroup": 10001,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        }, component
-        for container in list_containers({"spec": pod}):
-            assert container["securityContext"] == {
-                "allowPrivilegeEscalation": False,
-                "readOnlyRootFilesystem": False,
-                "capabilities": {"drop": ["ALL"]},
-            }, component
-        (container,) = pod["containers"]
-        assert [entry for entry in container["env"] if entry in OWN["extraEnv"]] == OWN["extraEnv"]
-        assert FOR_ALL not in container["env"], component
-    for component in set(COMPONENTS) - set(chosen):
-        pod = find_pod(objects, component)
-        assert {name: pod[name] for name in PLACES} == PLACES, component
-        assert pod["securityContext"]["runAsUser"] == 10001, component
-        assert FOR_ALL in pod["containers"][0]["env"], component
+def test_helm_test_uses_the_s3_keys_of_the_api_if_there_are_no_others() -> None:
+    for values, release, secret in (
+        (TOKENS, FULL, "api-s3"),
+        (EVERYTHING, "store-inferences", "store-s3"),
+    ):
+        pods = select_pods(render_objects(values))
+        for name in ("smoke", "doctor"):
+            assert [
+                variable["valueFrom"]["secretKeyRef"]["name"]
+                for variable in pods[f"Pod/{release}-{name}"]["spec"]["containers"][0]["env"]
+                if variable["name"] == "INFERENCE_STORE_S3_ACCESS_KEY"
+            ] == [secret], name
 
 
 IDS = {"runAsUser", "runAsGroup", "fsGroup"}

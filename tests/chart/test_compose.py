@@ -63,13 +63,6 @@ def test_our_services_run_existing_commands_and_write_nowhere() -> None:
         assert SERVICES[name]["cap_drop"] == ["ALL"], name
 
 
-def test_model_server_has_no_settings_and_no_ports() -> None:
-    server = SERVICES["model-server"]
-    assert server["image"] == SERVICES["api"]["image"]
-    assert server["environment"] == {}
-    assert "ports" not in server
-
-
 def test_proxy_has_no_settings_of_postgres() -> None:
     environment = SERVICES["proxy"]["environment"]
     assert not [name for name in environment if "POSTGRES" in name or "API_TOKEN" in name]

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from inference_store.platform.settings import PREFIX
 from inference_store.proxy.configuration import (
@@ -77,14 +76,6 @@ def test_product_names_an_error_in_the_values(tmp_path: Path) -> None:
         )
 
 
-def test_accepts_an_existing_config_map() -> None:
-    objects = render_objects(MATRIX["everything that may be left out"])
-    rendered = select_kind(objects, "Deployment")["store-inferences-proxy"]
-    volumes = rendered["spec"]["template"]["spec"]["volumes"]
-    assert {"name": "configuration", "configMap": {"name": "my-proxy"}} in volumes
-    assert "store-inferences-proxy-configuration" not in select_kind(objects, "ConfigMap")
-
-
 def test_it_never_learns_where_postgres_is_nor_the_apis_key() -> None:
     for row, values in GATEWAYS.items():
         others = ("POSTGRES", "API", "OIDC", "AUTH")
@@ -126,13 +117,6 @@ def test_spool_is_bounded_and_optional() -> None:
             assert limit > 2 * int(environment["PROXY_SPOOL_BYTES"])
 
 
-def test_spool_can_use_an_existing_claim() -> None:
-    assert read_settings(OWN)["PROXY_SPOOL"] == "all"
-    volumes = render_pod_template(OWN)["spec"]["volumes"]
-    assert {"name": "spool", "persistentVolumeClaim": {"claimName": "spool"}} in volumes
-    assert read_settings(OWN)["PROXY_SPOOL_FSYNC"] == "on"
-
-
 def test_grace_period_covers_calls_and_captures() -> None:
     pod = render_pod_template(TRIED)["spec"]
     grace = float(read_settings(TRIED)["PROXY_GRACE_SECONDS"])
@@ -152,14 +136,6 @@ def test_service_has_both_ports_with_their_protocols() -> None:
         assert port_numbers["grpc"] == int(environment["PROXY_GRPC_PORT"])
         assert port_numbers["admin"] == int(environment["PROXY_ADMIN_PORT"])
         assert ("PROXY_TLS_KEY_FILE" in environment) == (values is OWN)
-
-
-def test_scales_by_cpu() -> None:
-    objects = render_objects(OWN)
-    scaler = select_kind(objects, "HorizontalPodAutoscaler")[f"{FULL}-proxy"]["spec"]
-    assert scaler["scaleTargetRef"]["name"] == f"{FULL}-proxy"
-    assert scaler["metrics"][0]["resource"]["name"] == "cpu"
-    assert "replicas" not in select_kind(objects, "Deployment")[f"{FULL}-proxy"]["spec"]
 
 
 def test_its_changes_only_replace_its_own_pods() -> None:
@@ -197,9 +173,3 @@ def test_helm_test_sends_a_call_through_the_proxy() -> None:
     ]
     only_grpc = SERVERS | {"proxy": {"enabled": True, "upstreams": [{"name": "a", "grpc": "a:1"}]}}
     assert not [argument for argument in list_smoke_arguments(only_grpc) if "proxy" in argument]
-
-
-def test_configuration_is_plain_yaml() -> None:
-    objects = select_kind(render_objects(OWN), "ConfigMap")
-    text = objects[f"{FULL}-proxy-configuration"]["data"]["proxy.yaml"]
-    assert yaml.safe_load(text)["upstreams"] == UPSTREAMS

@@ -95,15 +95,6 @@ def test_product_accepts_its_configuration(tmp_path: Path) -> None:
     assert upstream.protocols == ("v2-grpc",)
 
 
-def test_mounts_a_token_of_the_service_account() -> None:
-    volumes = {
-        volume["name"]: volume
-        for volume in render_patch(MATRIX["only sidecars"])["spec"]["volumes"]
-    }
-    (source,) = volumes["inference-store-web-identity"]["projected"]["sources"]
-    assert source["serviceAccountToken"]["audience"] == "sts.amazonaws.com"
-
-
 def test_disables_service_links_if_their_names_are_settings() -> None:
     values = MATRIX["trying out with a proxy"]
     assert "enableServiceLinks" not in render_patch(values)["spec"]

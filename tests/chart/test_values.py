@@ -186,16 +186,3 @@ def test_accepts_every_setting_and_secrets_only_as_files() -> None:
     # also a file that the chart does not mount itself
     files = {"CERTIFICATE_KEY_FILE": "/keys/one", "KAFKA_CA_FILE": "/etc/company-ca/ca.crt"}
     render_objects(_DEV | {"settings": {"MAX_METADATA_BYTES": 1, **files}})
-
-
-def test_names_the_value_for_a_setting() -> None:
-    folder = CHART / "templates"
-    text = (folder / "_given_twice.tpl").read_text()
-    documented = dict(re.findall(r"^([A-Z0-9_]+): ([\w.]+)$", text, re.MULTILINE))
-    both = (folder / "_settings.tpl").read_text() + (folder / "proxy" / "_proxy.tpl").read_text()
-    rendered = set(re.findall(r'set \$(?:s|own) "([A-Z0-9_]+)"', both))
-    fixed = {"API_HOST", "POSTGRES_DSN", "PROXY_REGISTRY_FILE", "PROXY_SPOOL_DIRECTORY"}
-    assert rendered - set(documented) == fixed
-    paths = {".".join(path) for path, _ in walk_schema()}
-    assert set(documented) <= set(_SETTINGS)
-    assert set(documented.values()) <= paths

@@ -132,17 +132,6 @@ def test_its_user_owns_no_files(root: Path) -> None:
             assert not status.st_mode & stat.S_IWOTH, path
 
 
-def test_has_unchecked_bytecode(root: Path) -> None:
-    sources = list(
-        (root / "opt" / "inference-store").rglob("site-packages/inference_store/**/*.py")
-    )
-    assert sources
-    for source in sources:
-        (compiled,) = (source.parent / "__pycache__").glob(f"{source.stem}.cpython-*.pyc")
-        # PEP 552: bit 0: by hash; bit 1: the source is checked
-        assert compiled.read_bytes()[4] & 0b11 == 0b01, source
-
-
 def test_is_small(container: str, root: Path, figures: list[str]) -> None:
     def megabytes(folder: Path) -> float:
         files = (path.lstat() for path in folder.rglob("*"))
