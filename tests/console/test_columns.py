@@ -52,16 +52,6 @@ def test_columns_are_chosen_and_moved(open_page: OpenPage) -> None:
     expect(page).not_to_have_url(re.compile("c="))
 
 
-def test_the_first_column_leads_to_the_inference(open_page: OpenPage) -> None:
-    page = open_page(f"{TABLE}&c=metadata.frame_number%2Cmetadata.nothing%2Cnothing")
-    expect(page.locator("tbody tr")).to_have_count(3)
-    assert list_headings(page) == ["frame_number", "nothing", "nothing"]
-    page.locator("tbody tr").nth(1).get_by_role("link", name="1").click()
-    expect(page.get_by_role("heading", name=f"{STREET}-0001", level=1)).to_be_visible()
-    page.go_back()
-    expect(page.locator("thead th").nth(1)).to_contain_text("frame_number")
-
-
 def test_a_saved_view_keeps_them(open_page: OpenPage, console: Console) -> None:
     page = open_page(CHOSEN)
     expect(page.locator("tbody tr")).to_have_count(3)

@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 
 from .conftest import OpenPage
 from .content import STREET, STREETS
-from .watched_page import AskedRequests, allow_copying
+from .watched_page import allow_copying
 
 MODEL = f"#/m/{STREET}"
 PAGE, NEXT_PAGE = 60, 120
@@ -140,63 +140,6 @@ def show_all(page: Page, count: int) -> None:
     for shown in (*range(PAGE + NEXT_PAGE, count, NEXT_PAGE), count):
         page.get_by_role("main").evaluate("main => main.scrollTo(0, main.scrollHeight)")
         expect(page.locator(".tile")).to_have_count(shown)
-
-
-def show_last(page: Page) -> None:
-    """Scroll to the last tile: what is asked for at that place has been asked for by then."""
-    page.locator(".tile").last.scroll_into_view_if_needed()
-    expect(page.locator(".tile").last.locator("img")).to_be_visible()
-
-
-def test_a_tile_far_from_the_window_is_a_link_alone(open_page: OpenPage) -> None:
-    """It has its size and its id, and is drawn again without a request when it comes near."""
-    page = open_page(MODEL)
-    first = page.locator(".pick").first
-    expect(first.locator("img")).to_be_visible()
-    first.locator(".tile").focus()
-    page.keyboard.press("x")
-    drawn = first.bounding_box()
-    show_all(page, STREETS)
-    show_last(page)
-    expect(first.locator("img")).to_have_count(0)
-    far, main = first.bounding_box(), page.get_by_role("main")
-    assert far
-    assert drawn
-    assert (far["width"], far["height"]) == (drawn["width"], drawn["height"])
-    expect(first.locator(".id")).to_have_text(re.compile(STREET))
-    expect(first.get_by_role("checkbox")).to_be_checked()
-    thumbnails = AskedRequests(page, "/thumbnails")
-    main.evaluate("main => main.scrollTo(0, 0)")
-    expect(first.locator("img")).to_be_visible()
-    expect(first.get_by_role("checkbox")).to_be_checked()
-    assert not thumbnails.urls
-
-
-def test_the_buttons_are_in_one_line(open_page: OpenPage) -> None:
-    for view in ("grid", "table"):
-        page = open_page(f"{MODEL}?v={view}")
-        expect(page.get_by_text(f"{PAGE} of {STREETS} inferences")).to_be_visible()
-        expect(page.get_by_role("link", name="Erase …")).to_be_visible()
-        buttons = page.locator(".bar .button, .bar .views").filter(visible=True).all()
-        boxes = [box for button in buttons if (box := button.bounding_box())]
-        middles = {round(box["y"] + box["height"] / 2) for box in boxes}
-        assert len(boxes) > 6
-        assert max(middles) - min(middles) < 3
-
-
-def test_words_of_the_last_copy_stay_their_whole_time(open_page: OpenPage) -> None:
-    page = open_page(MODEL)
-    list_ids(page)
-    allow_copying(page)
-    page.get_by_text("Copy", exact=True).click()
-    words = page.get_by_role("status").filter(has_text="copied")
-    for kind in ("curl", "Python"):
-        page.get_by_role("button", name=kind).click()
-        expect(words).to_have_text(f"{kind} copied")
-        page.clock.run_for(2000)
-    expect(words).to_have_text("Python copied")
-    page.clock.run_for(1000)
-    expect(words).to_have_count(0)
 
 
 def test_copied_commands_give_the_same_inferences(open_page: OpenPage) -> None:

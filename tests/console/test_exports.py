@@ -96,16 +96,6 @@ def test_the_selected_alone_are_exported(open_page: OpenPage, console: Console) 
     assert find_last(console)["filter"].startswith("uid IN (")
 
 
-def test_offers_each_format_of_the_api(open_page: OpenPage, console: Console) -> None:
-    page = open_page(EXPLORE)
-    open_dialog(page)
-    schema = console.ask("GET", "/openapi.json")["components"]["schemas"]["ExportRequest"]
-    formats = schema["properties"]["format"]["enum"]
-    options = page.get_by_label("Format").locator("option")
-    expect(options).to_have_count(len(formats))
-    assert [option.get_attribute("value") for option in options.all()] == formats
-
-
 def test_offers_choices_that_a_newer_api_lists(open_page: OpenPage) -> None:
     page = open_page(EXPLORE)
     blobs = {"anyOf": [{"enum": ["none", "links"]}, {"type": "null"}]}

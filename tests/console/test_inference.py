@@ -54,14 +54,6 @@ def test_timings_retention_and_raw_bytes(open_page: OpenPage) -> None:
     expect(page.locator("pre")).to_contain_text('"name": "predictions"')
 
 
-def test_bars_are_as_long_as_the_scores(open_page: OpenPage) -> None:
-    page = open_first(open_page, "pets")
-    expect(page.locator(".track i")).to_have_count(2)
-    widths = [box["width"] for bar in page.locator(".track i").all() if (box := bar.bounding_box())]
-    assert len(widths) == 2
-    assert abs(widths[0] / widths[1] - 3) < 0.1
-
-
 def test_shows_each_task(open_page: OpenPage) -> None:
     for model, texts in {
         "pets": ("cat",),

@@ -61,11 +61,6 @@ def test_value_filters_and_links_to_its_inference(open_page: OpenPage, edited: s
     expect(page.get_by_role("heading", level=1)).to_have_text(f"{STREET}-0020")
 
 
-def test_shows_invalid_filter(open_page: OpenPage) -> None:
-    page = open_page("#/list/audit?uid=nobody")
-    expect(page.get_by_role("alert")).to_be_visible()
-
-
 def test_every_list_loads(open_page: OpenPage) -> None:
     page = open_page()
     for title in LISTS:

@@ -47,14 +47,3 @@ def test_disagreements_come_first(open_page: OpenPage) -> None:
     expect(first).to_contain_text("Another label")
     expect(first.locator("img")).to_have_count(2)
     expect(page.get_by_role("img", name="Share of inferences by top score")).to_be_visible()
-
-
-def test_two_models_are_chosen_by_keyboard(open_page: OpenPage) -> None:
-    page = open_page(f"#/m/{STREET}")
-    page.get_by_role("link", name="Compare two models").press("Enter")
-    expect(page.get_by_text("Choose two models")).to_be_visible()
-    models = page.get_by_role("combobox", name="Model")
-    expect(models.first).to_have_value(STREET)
-    models.nth(1).select_option(SMALL)
-    expect(page.get_by_text("was seen by B").or_(page.get_by_text("seen by both"))).to_be_visible()
-    expect(page.locator("table tbody tr").first).to_be_visible()

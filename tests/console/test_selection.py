@@ -68,18 +68,6 @@ def find_linked(page: Page, console: Console, name: str) -> list[str]:
     return console.find_ids(STREET, filter=search["f"][0], sort="frame_number")
 
 
-def test_the_selected_begin_an_erasure_and_a_hold(open_page: OpenPage) -> None:
-    page = open_page(f"{MODEL}&v=table")
-    for number in (1, 2):
-        page.get_by_role("checkbox", name=f"Select {STREET}-000{number}").check()
-    page.get_by_role("link", name="Erase these …").click()
-    expect(page.get_by_role("button", name="Erase 2", exact=True)).to_be_visible()
-    page.go_back()
-    page.get_by_role("link", name="Hold these …").click()
-    page.get_by_role("button", name="Count").click()
-    expect(page.get_by_text("It is true of 2 inferences now.")).to_be_visible()
-
-
 def test_rows_are_selected_by_their_boxes(open_page: OpenPage) -> None:
     page = open_page(f"{MODEL}&v=table")
     page.get_by_role("checkbox", name=f"Select {STREET}-0001").check()
