@@ -10,14 +10,12 @@ import grpc
 from inference_store.grpc_messages import message
 from inference_store.proxy.capture import ID_HEADER
 from inference_store.proxy.exchange import header
-from inference_store.proxy.grpc import Calls
 from inference_store.proxy.protocols import PROTOCOLS, Call
 from tests.polling import until
 
 from .grpc_upstream import (
     HANG_SECONDS,
     INFER,
-    SECONDS,
     STREAM,
     V2,
     ProxySetup,
@@ -158,15 +156,6 @@ async def test_stream_has_the_model_of_its_first_message(setup: ProxySetup) -> N
     await setup.captures.exchange()
     assert setup.routed == [(STREAM, None, None), (STREAM, "digits", "3")]
     assert setup.captures.finished[0][3] == "digits"
-
-
-async def test_captures_a_stream_to_an_unavailable_upstream() -> None:
-    async with start_proxy(calls=Calls(first_message_seconds=SECONDS)) as setup:
-        await setup.upstream_server.stop(None)
-        result = await call_stream(setup.at[1], STREAM, [REQUEST_BYTES])
-        assert result.code is grpc.StatusCode.UNAVAILABLE
-        exchange = await setup.captures.exchange()
-    assert (exchange.grpc_code, exchange.request.parts) == (14, [REQUEST_BYTES])
 
 
 async def test_shutdown_passes_only_if_it_is_allowed(setup: ProxySetup) -> None:

@@ -3,10 +3,8 @@
 import asyncio
 
 import pytest
-from aiokafka.errors import ProducerClosed
 
 from inference_store.platform.settings import ProxySettings
-from inference_store.proxy.capture.publisher import Publisher
 from tests.polling import until
 from tests.servers.fixtures import unique
 from tests.servers.kafka import KafkaServer
@@ -75,18 +73,3 @@ async def test_stops_without_kafka_and_counts_the_lost(own_settings: ProxySettin
         for number in range(5):
             assert hand_over(captures, number)
         assert await captures.stop(0.5) == 5
-
-
-async def test_closing_a_producer_fails_its_waiting_reports(
-    own_settings: ProxySettings, own_kafka: KafkaServer
-) -> None:
-    """A producer that has become useless is closed, and nothing waits for it for ever."""
-    publisher = Publisher(own_settings)
-    await publisher.report(b"a", b"1")
-    await asyncio.to_thread(own_kafka.stop)
-    waiting = asyncio.create_task(publisher.report(b"a", b"2"))
-    for _ in range(100):
-        await asyncio.sleep(0)
-    await publisher.close()
-    with pytest.raises(ProducerClosed):
-        await asyncio.wait_for(waiting, 300)
