@@ -1,5 +1,7 @@
 """A landing runs a part of each group; the table is complete, and the commit decides the part."""
 
+import pytest
+
 from tests.runs.citus import SELECTED
 from tests.runs.rings import DEAREST, GROUPS, ROOT, Landing
 
