@@ -193,7 +193,7 @@ class Landing:
     everything: bool = False
 
     def is_whole(self, group: str) -> bool:
-        """Return whether the change adds the whole group, unless CI_IN_PART says that it is late."""
+        """Return whether the change adds the whole group, unless CI_IN_PART says it is late."""
         if os.environ.get("CI_IN_PART") == "1":
             return False
         folders = GROUPS[group].whole_after
