@@ -6,6 +6,7 @@ orjson cannot: every number as it was written, lone surrogates, NaN, repeated na
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
@@ -34,6 +35,12 @@ class RepeatedNames(dict[str, Json]):
     """An object with a repeated name, whose last value it has; `pairs` has all, in order."""
 
     pairs: Sequence[tuple[str, Json]] = ()
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The repeated names, in order."""
+        times = Counter(name for name, _ in self.pairs)
+        return sorted(name for name, number in times.items() if number > 1)
 
 
 class UnreadableJson(ValueError):

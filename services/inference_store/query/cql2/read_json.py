@@ -103,7 +103,7 @@ class _Reading:
 
     def _object(self, value: Mapping[str, Json], at: SourceRange, level: int) -> Node:
         if isinstance(value, RepeatedNames):
-            raise Refusal(f"a member is given twice: {', '.join(sorted(value.names))}", at)
+            raise Refusal(f"a member is given twice: {', '.join(value.names)}", at)
         for member, (read, others) in _OBJECTS.items():
             if member in value:
                 _refuse_others(value, {member, *others}, at)
