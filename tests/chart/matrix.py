@@ -129,9 +129,6 @@ MATRIX: dict[str, Values] = {
             "hosts": ["a.example.com", {"host": "b.example.com"}],
             "tlsSecret": "one",
         },
-        "retention": {
-            "exportWebhooks": {"origins": ["https://hooks.example"], "existingSecret": "hooks"}
-        },
     },
     "tokens instead of passwords": {
         "postgres": {"host": "db", "existingSecret": "cnpg-app", "dsnKey": "uri"},

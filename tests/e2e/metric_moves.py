@@ -125,10 +125,6 @@ MOVES: dict[str, Callable[[Samples], bool]] = {
     # It must be zero: tests/integration/retention/test_export_jobs.py has one that waits.
     "retention_exports_waiting": lambda samples: samples != {},
     "retention_exports_unfinished": lambda samples: samples != {},
-    # No export has a webhook here: those of tests/integration/retention/test_webhooks.py have.
-    "retention_webhook_attempts_total": lambda samples: samples != {},
-    "retention_webhooks_waiting": lambda samples: samples != {},
-    "retention_oldest_webhook_seconds": lambda samples: samples != {},
     "retention_marked": is_above_zero,
     "retention_erasures": require_labels("failed"),
     "retention_oldest_erasure_seconds": is_above_zero,

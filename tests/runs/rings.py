@@ -138,7 +138,6 @@ DEAREST = (
     f"{_PARTS}/api/test_erased_unattributed.py",
     f"{_PARTS}/api/test_erased_values.py",
     f"{_PARTS}/api/test_export_blobs.py",
-    f"{_PARTS}/api/test_export_webhooks.py",
     f"{_PARTS}/api/test_exports.py",
     f"{_PARTS}/api/test_exports_erased.py",
     f"{_PARTS}/api/test_neighbours.py",
@@ -159,7 +158,6 @@ DEAREST = (
     f"{_PARTS}/retention/test_certificates.py",
     f"{_PARTS}/retention/test_holds.py",
     f"{_PARTS}/retention/test_locked_objects.py",
-    f"{_PARTS}/retention/test_webhooks.py",
     f"{_PARTS}/warm",
 )
 LANDINGS = {"", "kills", "dearest"}

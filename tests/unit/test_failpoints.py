@@ -13,12 +13,10 @@ from tests.integration.operations.reconcile.test_orphans import ORPHAN_FAILPOINT
 from tests.integration.operations.reconcile.test_rebuild import REBUILD_FAILPOINTS
 from tests.integration.retention.test_export_jobs import EXPORT_FAILPOINTS, REMOVAL_FAILPOINTS
 from tests.integration.retention.test_kills import RETENTION_FAILPOINTS
-from tests.integration.retention.test_webhooks import WEBHOOK_FAILPOINTS
 
 CHAINS = [
     *(DELETION_FAILPOINTS, INGESTER_FAILPOINTS, PLACES, LEDGER_FAILPOINTS, ORPHAN_FAILPOINTS),
-    *(REBUILD_FAILPOINTS, EXPORT_FAILPOINTS, REMOVAL_FAILPOINTS),
-    *(RETENTION_FAILPOINTS, WEBHOOK_FAILPOINTS),
+    *(REBUILD_FAILPOINTS, EXPORT_FAILPOINTS, REMOVAL_FAILPOINTS, RETENTION_FAILPOINTS),
 ]
 
 

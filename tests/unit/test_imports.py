@@ -14,10 +14,7 @@ HOMES = {
     "fastapi_offline": {"api"},
     "starlette": {"api"},
     "uvicorn": {"api", "cli/api.py", "proxy/rest", "platform/serving"},
-    "aiohttp": {
-        *("platform/admin.py", "platform/kafka", "access", "proxy", "local/demo"),
-        "export/webhooks",
-    },
+    "aiohttp": {"platform/admin.py", "platform/kafka", "access", "proxy", "local/demo"},
     "imagesize": {"proxy/capture/datum.py"},
     "nanoarrow": {"export"},
     "arro3": {"export"},

@@ -49,7 +49,6 @@ def make_export_request(
     blobs: ExportBlobs | None,
     expires_in: str | timedelta | None,
     confirm: bool,
-    webhook: str | None,
 ) -> Request:
     """Make the request for an export of a question. Raises SettingsError for one that an export
     cannot answer: it has all inferences of one model that match, in order of time."""
@@ -76,7 +75,7 @@ def make_export_request(
         "confirm": confirm,
     }
     ends = format_duration(expires_in) if isinstance(expires_in, timedelta) else expires_in
-    more = {"blobs": blobs, "expires_in": ends, "webhook": webhook}
+    more = {"blobs": blobs, "expires_in": ends}
     body |= {name: value for name, value in more.items() if value is not None}
     path = question.path.removesuffix("/inferences") + "/exports"
     return make_request("POST", path, body=body)

@@ -13,7 +13,6 @@ AUDIT_KEEP_SECONDS: retention.keep.auditSeconds
 AUTH: auth.enabled
 CONSOLE: console.enabled
 DEAD_LETTER_KEEP_SECONDS: retention.keep.deadLetterSeconds
-EXPORT_WEBHOOK_ORIGINS: retention.exportWebhooks.origins
 KAFKA_BOOTSTRAP_SERVERS: kafka.bootstrapServers
 KAFKA_CA_FILE: kafka.ca
 KAFKA_CERTIFICATE_FILE: kafka.clientCertificateSecret

@@ -64,7 +64,6 @@
 {{- $_ := set $s "RECONCILE_SCHEDULE" ($v.retention.reconcile.daily | ternary "daily" "") -}}
 {{- $_ := set $s "RECONCILE_PREFIXES" $v.retention.reconcile.prefixes -}}
 {{- $_ := set $s "RECONCILE_GRACE_SECONDS" (include "inference-store.text" $v.retention.reconcile.graceSeconds) -}}
-{{- $_ := set $s "EXPORT_WEBHOOK_ORIGINS" (join "," $v.retention.exportWebhooks.origins) -}}
 {{- $_ := set $s "API_HOST" "0.0.0.0" -}}
 {{- $_ := set $s "API_PORT" "8080" -}}
 {{- range $component, $port := dict "INGESTER" "9101" "API" "9102" "RETENTION" "9103" -}}
@@ -173,9 +172,6 @@ env:
 {{- end }}
 {{- if and (eq .component "retention") $v.retention.certificates.existingSecret }}
 {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_CERTIFICATE_KEY" "secret" $v.retention.certificates.existingSecret "key" $v.retention.certificates.existingSecretKey) | nindent 0 }}
-{{- end }}
-{{- if and (eq .component "retention") $v.retention.exportWebhooks.origins }}
-{{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_EXPORT_WEBHOOK_SECRET" "secret" (required "retention.exportWebhooks.origins needs retention.exportWebhooks.existingSecret: the Secret that webhooks are signed with." $v.retention.exportWebhooks.existingSecret) "key" $v.retention.exportWebhooks.existingSecretKey) | nindent 0 }}
 {{- end }}
 {{- if and (eq .component "proxy") $v.proxy.redactionKey.existingSecret }}
 {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_PROXY_REDACTION_KEY" "secret" $v.proxy.redactionKey.existingSecret "key" $v.proxy.redactionKey.existingSecretKey) | nindent 0 }}

@@ -71,7 +71,6 @@ CREATE TABLE export_erased (
     storage_key TEXT COLLATE "C",
     erased_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
     deleted_at TIMESTAMP WITH TIME ZONE,
-    delivered_at TIMESTAMP WITH TIME ZONE,
     CONSTRAINT export_erased_pkey PRIMARY KEY (id)
 );
 
@@ -80,19 +79,3 @@ ALTER TABLE export_erased ALTER COLUMN leaves SET STORAGE EXTERNAL;
 CREATE INDEX export_erased_erasure_idx ON export_erased (erasure);
 
 CREATE INDEX export_erased_export_idx ON export_erased (export, id);
-
-CREATE TABLE export_webhook (
-    export UUID NOT NULL,
-    url TEXT COLLATE "C",
-    origin TEXT COLLATE "C" NOT NULL,
-    state TEXT COLLATE "C" DEFAULT 'idle' NOT NULL,
-    waiting_since TIMESTAMP WITH TIME ZONE,
-    attempts INTEGER DEFAULT 0 NOT NULL,
-    retry_at TIMESTAMP WITH TIME ZONE,
-    error TEXT COLLATE "C",
-    delivered_at TIMESTAMP WITH TIME ZONE,
-    delivered_until TIMESTAMP WITH TIME ZONE,
-    CONSTRAINT export_webhook_pkey PRIMARY KEY (export)
-);
-
-CREATE INDEX export_webhook_waiting_idx ON export_webhook (waiting_since) WHERE state = 'waiting';

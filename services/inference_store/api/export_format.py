@@ -9,30 +9,23 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.export.jobs.downloads import Download, list_downloads
 from inference_store.export.jobs.job import ExportJob
 from inference_store.export.jobs.members import Part
-from inference_store.export.webhooks.webhook import Webhook, list_webhooks
 from inference_store.index import registrations
 from inference_store.inference.events.storage_key import parse_stored
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
 
-from .schemas.exports import ShownDownload, ShownExport, ShownPart, ShownWebhook
+from .schemas.exports import ShownDownload, ShownExport, ShownPart
 
 
 async def show_exports(connection: AsyncConnection, jobs: Sequence[ExportJob]) -> list[ShownExport]:
     """Return exports as answers have them."""
     names = await registrations.names(connection, {job.model for job in jobs})
     downloads = await list_downloads(connection, [job.id for job in jobs])
-    webhooks = await list_webhooks(connection, [job.id for job in jobs])
     shown = [job for job in jobs if job.model in names]  # one may have been removed meanwhile
-    return [
-        _show_export(job, names[job.model], downloads[job.id], webhooks.get(job.id))
-        for job in shown
-    ]
+    return [_show_export(job, names[job.model], downloads[job.id]) for job in shown]
 
 
-def _show_export(
-    job: ExportJob, model_id: str, downloads: Sequence[Download], webhook: Webhook | None
-) -> ShownExport:
+def _show_export(job: ExportJob, model_id: str, downloads: Sequence[Download]) -> ShownExport:
     return ShownExport.show(
         job,
         **_show_document(job),
@@ -40,7 +33,6 @@ def _show_export(
         parts=job.lists,
         parts_written=job.written,
         downloads=[ShownDownload.show(download) for download in downloads],
-        webhook=None if webhook is None else ShownWebhook.show(webhook),
     )
 
 

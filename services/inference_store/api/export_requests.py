@@ -15,13 +15,11 @@ from inference_store.export.jobs.job import ExportJob, count_unfinished
 from inference_store.export.jobs.question import build_question, describe_question
 from inference_store.export.jobs.state_changes import request_export
 from inference_store.export.part_formats import PART_FORMATS
-from inference_store.export.webhooks.webhook import insert_webhook
 from inference_store.inference.errors import Conflict, Fault, Invalid
 from inference_store.platform.settings import ApiSettings
 from inference_store.query.count import count
 from inference_store.query.deadline import Deadline, OutOfTime
 
-from .export_webhooks import RequestedWebhook, read_webhook
 from .filters import read_requested_filter
 from .schemas.exports import ExportRequest
 from .schemas.ranges import Window
@@ -38,7 +36,6 @@ class NewExport:
     format: str
     document: Mapping[str, Any]
     expires_at: datetime
-    webhook: RequestedWebhook | None
 
 
 async def prepare_export(
@@ -48,17 +45,15 @@ async def prepare_export(
 
     Raises InvalidFilter, UnknownKey, ImpossibleComparison; Invalid for a format that is not
     installed or has no such blobs, and a bad duration; Conflict for too much without `confirm`.
-    A webhook is refused as by `read_webhook`.
     """
     PART_FORMATS[body.format].check_installed()
     _check_blobs(settings, body)
     now = datetime.now(UTC)
-    webhook = read_webhook(settings, body.webhook)
     expires_at = await _find_end(connection, settings, model, body, now)
     document = await _describe(connection, model, body, now)
     if not body.confirm:
         await _require_few(connection, settings, model, document)
-    return NewExport(model, body.format, document, expires_at, webhook)
+    return NewExport(model, body.format, document, expires_at)
 
 
 async def insert_export(
@@ -70,7 +65,7 @@ async def insert_export(
             f"You have {MOST_UNFINISHED} exports that are not written yet: wait for one of them,"
             " or cancel it."
         )
-    job = await request_export(
+    return await request_export(
         connection,
         uuid4(),
         model=new_export.model,
@@ -79,9 +74,6 @@ async def insert_export(
         requested_by=requested_by,
         expires_at=new_export.expires_at,
     )
-    if (webhook := new_export.webhook) is not None:
-        await insert_webhook(connection, job.id, webhook.url, webhook.origin)
-    return job
 
 
 async def _describe(

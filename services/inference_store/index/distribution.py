@@ -52,7 +52,6 @@ LOCAL = (
     "export_erased",
     "export_job",
     "export_part",
-    "export_webhook",
     "former_model",
     "dead_letter_limit_lift",
     "former_producers",

@@ -12,7 +12,6 @@ from inference_store.erasure import audit_chain
 from inference_store.erasure.holds.hold import is_in_force
 from inference_store.erasure.progress.erasure import ENDED, STATES
 from inference_store.export.jobs.job import count_all_unfinished
-from inference_store.export.webhooks.webhook import measure_waiting
 from inference_store.index import accounting
 from inference_store.index.accounting import Outcome
 from inference_store.index.partitions import TimePartitions, list_partitions
@@ -120,8 +119,6 @@ class RetentionFigures:
     exports: int
     # of these exports, those that an error holds up
     exports_waiting: int
-    webhooks_waiting: int
-    oldest_webhook_seconds: float
 
 
 async def read_retention(connection: AsyncConnection) -> RetentionFigures:
@@ -137,7 +134,6 @@ async def read_retention(connection: AsyncConnection) -> RetentionFigures:
     in_force = select(func.count()).select_from(hold).where(is_in_force())
     held = select(func.count()).select_from(erasure_held)
     unwritten, waiting = await count_all_unfinished(connection)
-    webhooks, since = await measure_waiting(connection)
     return RetentionFigures(
         marked=int(marked or 0),
         erasures=dict.fromkeys(unfinished, 0) | {row[0]: row[1] for row in rows},
@@ -150,8 +146,6 @@ async def read_retention(connection: AsyncConnection) -> RetentionFigures:
         held=int(await connection.scalar(held) or 0),
         exports=unwritten,
         exports_waiting=waiting,
-        webhooks_waiting=webhooks,
-        oldest_webhook_seconds=compute_age(since),
     )
 
 

@@ -97,9 +97,6 @@ FAILPOINTS = (
     "retention.frontier.after",
     "retention.partition_drop.before",
     "retention.partition_drop.after",
-    "retention.webhook.send.before",
-    "retention.webhook.send.after",
-    "retention.webhook.record.after",
 )
 _passed: Counter[str] = Counter()
 _log = structlog.get_logger()

@@ -32,7 +32,6 @@ from inference_store.erasure.mark.pending_deletions import Position
 from inference_store.erasure.progress.erasure import Erasure, State, find_erasure
 from inference_store.erasure.progress.state_changes import finish_erasure
 from inference_store.erasure.verify.failure_reasons import count_failure
-from inference_store.export.webhooks.webhook import request_delivery
 from inference_store.index.identities import Identity
 from inference_store.inference.errors import HoldUnreadable
 from inference_store.objects import Blobs
@@ -118,7 +117,6 @@ class Eraser:
                 certifying=self._certifier is not None,
                 copies_left=copy_fault is not None,
             )
-            await request_delivery(connection, erasure.id)
             erasure = await find_erasure(connection, erasure.id) or erasure
         failpoint("retention.finish.after")
         if state in {"certifying", "partly_held"} and self._certifier is not None:

@@ -42,8 +42,6 @@ def list_jobs(workers: Workers) -> tuple[Job, ...]:
         Job("counts of partitions", counter.is_due, counter.count),
         Job("object sizes", _every_turn, workers.size_reader.run_turn),
         Job("reconciliations", _every_turn, workers.reconciliation_worker.run_turn),
-        # before exports, which take seconds of a turn: it only begins to send
-        Job("webhooks", _every_turn, workers.webhooks.run_turn),
         Job("exports", _every_turn, workers.exports.run_turn),
     )
 

@@ -25,7 +25,6 @@ _REDACTIONS = {
     "erasure": (mention_redaction.redact_erasures, mention_redaction.FIRST_ERASURE),
     "saved_view": (mention_redaction.redact_views, mention_redaction.FIRST_VIEW),
     "export_job": (mention_redaction.redact_exports, mention_redaction.FIRST_EXPORT),
-    "export_webhook": (mention_redaction.redact_webhooks, mention_redaction.FIRST_WEBHOOK),
 }
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-from contextlib import aclosing
 
 import structlog
 from sqlalchemy import text
@@ -51,9 +50,8 @@ async def run(
     engine = engine_of(
         settings,
         application="inference-store-retention",
-        # one each for leadership, health, gauges, webhooks and the audit's chain, three for the
-        # work
-        pool_size=max(settings.postgres_pool_size, 8),
+        # one each for leadership, health, gauges and the audit's chain, three for the work
+        pool_size=max(settings.postgres_pool_size, 7),
     )
     blobs = Blobs(settings)
     try:
@@ -147,8 +145,7 @@ class _Retention:
         due, kafka = self._schedule.due, self._kafka_settings
         worker = RetentionWorker(self._settings, self._engine, self._blobs, check, due, kafka=kafka)
         _log.info("retention leads", action="leading")
-        gauges = set_gauges(self._engine, self._settings)
-        async with gauges, link_audit(self._engine), aclosing(worker):
+        async with set_gauges(self._engine, self._settings), link_audit(self._engine):
             await worker.begin()
             try:
                 await self._run_turns(worker)

@@ -42,8 +42,6 @@ async def set_gauges(engine: AsyncEngine, settings: RetentionSettings) -> AsyncI
         metrics.HELD.set(0)
         metrics.EXPORTS_UNFINISHED.set(0)
         metrics.EXPORTS_WAITING.set(0)
-        metrics.WEBHOOKS_WAITING.set(0)
-        metrics.OLDEST_WEBHOOK.set(0)
         metrics.RECONCILED.clear()
         task.cancel()
         await asyncio.wait([task])
@@ -73,8 +71,6 @@ def _set_deletion_gauges(figures_now: figures.RetentionFigures) -> None:
     metrics.HELD.set(figures_now.held)
     metrics.EXPORTS_UNFINISHED.set(figures_now.exports)
     metrics.EXPORTS_WAITING.set(figures_now.exports_waiting)
-    metrics.WEBHOOKS_WAITING.set(figures_now.webhooks_waiting)
-    metrics.OLDEST_WEBHOOK.set(figures_now.oldest_webhook_seconds)
     metrics.AUDIT_UNLINKED.set(figures_now.audit_unlinked_seconds)
     if figures_now.last_run is not None:
         metrics.LAST_RUN.set(figures_now.last_run.timestamp())

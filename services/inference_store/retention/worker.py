@@ -58,10 +58,6 @@ class RetentionWorker:
         """Write the newest certificate to the head before the service ends."""
         await self._workers.certificates.end()
 
-    async def aclose(self) -> None:
-        """End what goes on beside the turns."""
-        await self._workers.webhooks.close()
-
     async def run_turn(self) -> None:
         """Run every job that is due, in the order of the table."""
         await self._check.confirm_step()

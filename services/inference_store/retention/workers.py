@@ -29,7 +29,6 @@ from .run_worker import RunWorker
 from .size_reader import SizeReader
 from .taken_over_parts import TakenOverParts
 from .turn_schedule import TurnSchedule
-from .webhook_worker import WebhookWorker
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,6 @@ class Workers:
     reconciliation_worker: ReconciliationWorker
     exports: ExportWorker
     taken_over_parts: TakenOverParts
-    webhooks: WebhookWorker
 
 
 def build_workers(  # noqa: PLR0917
@@ -83,7 +81,6 @@ def build_workers(  # noqa: PLR0917
             copies=CopyLimits(settings.export_blob_bytes, settings.export_part_bytes),
         ),
         taken_over_parts=TakenOverParts(engine, blobs, schedule),
-        webhooks=WebhookWorker(settings, engine),
     )
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -398,9 +397,8 @@ async def lead(
     async with open_election(engine) as election:
         assert await election.take()
         check = LeadershipCheck(election, Heartbeat(), asyncio.Event())
-        # what it has begun to send goes on beside the test
-        async with aclosing(RetentionWorker(settings, engine, blobs, check, due)) as leader:
-            if resume:
-                await leader.begin()
-            for _ in range(turns):
-                await leader.run_turn()
+        leader = RetentionWorker(settings, engine, blobs, check, due)
+        if resume:
+            await leader.begin()
+        for _ in range(turns):
+            await leader.run_turn()

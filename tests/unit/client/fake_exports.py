@@ -10,7 +10,6 @@ EXPORT: Final = "019ac3f2-7c00-8123-9abc-000000000001"
 _LINK: Final = "https://bucket.example/exports/1/parts/00001-ab.jsonl?X-Amz-Signature=0"
 _NOTHING: Final = (
     *("filter", "since", "until", "started_at", "finished_at", "error", "retry_at", "erased_by"),
-    "webhook",
 )
 _COUNTS: Final = ("members", "parts", "parts_written", "rows", "bytes", "gone", "missing")
 

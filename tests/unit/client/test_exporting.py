@@ -70,7 +70,7 @@ async def test_requests_waits_and_downloads(client: Client, tmp_path: Path) -> N
     )
     store = client.make_answered(recorded, "secret")
     inferences = store.model("hallway/detector").inferences("ok", since="2026-11-01")
-    more: Any = {"expires_in": "P1D", "webhook": "https://hooks.example/e", "confirm": True}
+    more: Any = {"expires_in": "P1D", "confirm": True}
     export = await client.ask(lambda: inferences.export("jsonl", **more))
     files = await client.ask(lambda: export.download(tmp_path / "frames"))
     assert [path.name for path in files] == ["part-00001.jsonl", "part-00003.jsonl"]

@@ -70,7 +70,6 @@ KINDS: dict[str, type[Any]] = {
     "SwitchedOn": caller.SwitchedOn,
     "ShownExport": exports.ExportFields,
     "ShownDownload": exports.Download,
-    "ShownWebhook": exports.Webhook,
     "ShownPart": exports.ExportPart,
     "ExportPartPage": exports.ExportPartPage,
     "ShownErasedMember": exports.ErasedMember,

@@ -87,7 +87,6 @@ class AsyncInferences(DatasetMethods[Coroutine[Any, Any, "DatasetSummary"]]):
         blobs: ExportBlobs | None = None,
         expires_in: str | timedelta | None = None,
         confirm: bool = False,
-        webhook: str | None = None,
     ) -> AsyncExport:
         """Let the store write every match to its bucket, in parts. It needs the right `export`.
 
@@ -95,7 +94,6 @@ class AsyncInferences(DatasetMethods[Coroutine[Any, Any, "DatasetSummary"]]):
         and copies need the right `read_inputs`. Left out: `copy` for webdataset, else nothing.
         `expires_in`: when the parts are deleted: a `timedelta`, or an ISO 8601 duration (`P7D`).
         `confirm`: also if very many match.
-        `webhook`: a URL to which is sent that erasures have taken something of it.
         """
         request = make_export_request(
             self._question,
@@ -103,7 +101,6 @@ class AsyncInferences(DatasetMethods[Coroutine[Any, Any, "DatasetSummary"]]):
             blobs=blobs,
             expires_in=expires_in,
             confirm=confirm,
-            webhook=webhook,
         )
         build = partial(decode, AsyncExport, _transport=self._transport)
         return await self._transport.run(read_export(request, build, self._settings))

@@ -38,9 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " response; default: none, and copy for webdataset",
     )
     group.add_argument("--confirm", action="store_true", help="also if very many match")
-    group.add_argument(
-        "--webhook", metavar="URL", help="where to send that erasures have taken something of it"
-    )
 
 
 def refuse_options(options: argparse.Namespace) -> None:
@@ -49,7 +46,6 @@ def refuse_options(options: argparse.Namespace) -> None:
         "--expires-in": options.expires_in is not None,
         "--blobs": options.blobs is not None,
         "--confirm": options.confirm,
-        "--webhook": options.webhook is not None,
     }
     if names := [name for name, is_given in given.items() if is_given]:
         raise SettingsError(f"{', '.join(names)}: of a job alone; add --job, or leave it out")
@@ -71,7 +67,6 @@ def run(options: argparse.Namespace) -> int:
             blobs=options.blobs,
             expires_in=options.expires_in,
             confirm=options.confirm,
-            webhook=options.webhook,
         )
         build = partial(decode, Export, _transport=transport)
         with _warn_if_lost():

@@ -17,7 +17,6 @@ _OPTIONS: Final[Mapping[str, str]] = {
     "sample.size": "--size",
     "sample.seed": "--seed",
     "expires_in": "--expires-in",
-    "webhook": "--webhook",
     "confirm": "--confirm",
     "inference_ids": "--id",
     "subject": "--subject",

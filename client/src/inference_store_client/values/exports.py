@@ -22,26 +22,6 @@ class Download:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Webhook:
-    """Where erasures of an export are reported, and how far that is."""
-
-    origin: str
-    """Of its URL, which is shown to nobody."""
-    state: str
-    """`idle`, `waiting`, `given_up` or `ended`."""
-    waiting_since: datetime | None
-    delivered_at: datetime | None
-    """When the receiver last acknowledged something."""
-    delivered_until: datetime | None
-    """When the newest of what it has acknowledged was erased."""
-    attempts: int
-    """Failed attempts since the last one that succeeded."""
-    error: str | None
-    """Why the last attempt failed."""
-    retry_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ExportFields:
     """An export as the store has it. `state` is `done` when every part is written."""
 
@@ -78,8 +58,6 @@ class ExportFields:
     erased_by: UUID | None
     """The erasure that took the values of its filter."""
     downloads: tuple[Download, ...]
-    webhook: Webhook | None
-    """Where erasures of it are reported; null: nowhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,10 +69,13 @@ async def request_export(
         new_export = await prepare_export(connection, to, registration.model, body)
     async with request.app.state.engine.begin() as connection:
         job = await insert_export(connection, new_export, requested_by=access.who.actor)
-        detail: dict[str, Any] = {"export": str(job.id), "blobs": job.blobs}
-        if new_export.webhook is not None:  # without the rest of the URL, which may be a secret
-            detail["webhook"] = new_export.webhook.origin
-        await access.note(connection, Action.EXPORT_REQUESTED, registration, **detail)
+        await access.note(
+            connection,
+            Action.EXPORT_REQUESTED,
+            registration,
+            export=str(job.id),
+            blobs=job.blobs,
+        )
         [shown] = await show_exports(connection, [job])
     return Answer(shown, status_code=202, headers={"Location": f"/v1/exports/{job.id}"})
 

@@ -3,25 +3,22 @@
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from inference_store.api.shown import Shown
 from inference_store.export.blob_choices import BlobChoice
 from inference_store.export.jobs.downloads import Download
 from inference_store.export.jobs.job import STATES, ExportJob, State
 from inference_store.export.jobs.members import Part
-from inference_store.export.webhooks.webhook import Webhook
-from inference_store.platform.settings.web_origins import MOST_CHARACTERS
 from inference_store.query.cql2 import FilterLang
 
-from .fields import Body, Flag, ShortText, storable_text
+from .fields import Body, Flag, ShortText
 from .links import PageParameters
 from .questions import filter_schema
 from .ranges import Window
 
 Format: TypeAlias = Literal["parquet", "arrow", "csv", "jsonl", "webdataset", "chariot"]
 Included: TypeAlias = Literal["metadata", "predictions"]
-Url: TypeAlias = Annotated[str, Field(max_length=MOST_CHARACTERS), AfterValidator(storable_text)]
 _EVERYTHING: Final[list[Included]] = ["metadata", "predictions"]
 
 
@@ -64,12 +61,6 @@ class ExportRequest(Body):
     ] = None
     """When its parts are deleted, as an ISO 8601 duration after the request; left out:
     INFERENCE_STORE_EXPORT_EXPIRES_SECONDS. A retention policy of the model may end it sooner."""
-    webhook: Annotated[
-        Url | None,
-        Field(json_schema_extra={"format": "uri"}, examples=["https://hooks.example/erased"]),
-    ] = None
-    """A URL to which is sent that erasures have taken something of the export. Its origin is in
-    INFERENCE_STORE_EXPORT_WEBHOOK_ORIGINS. It is stored, and never shown again."""
     confirm: Flag = False
     """Needed for more than INFERENCE_STORE_EXPORT_CONFIRM_ABOVE inferences."""
 
@@ -85,14 +76,6 @@ class ExportParameters(PageParameters):
 
 class ShownDownload(Shown, of=Download):
     """Who was given links to parts, and when."""
-
-
-class ShownWebhook(Shown, of=Webhook):
-    """Where erasures of an export are reported, and how far that is."""
-
-    state: str
-    """`idle`: there is nothing to send; `waiting`; `given_up`: it is tried again when the next
-    erasure ends; `ended`: nothing more is sent."""
 
 
 class ShownExport(
@@ -128,8 +111,6 @@ class ShownExport(
     parts_written: int
     downloads: list[ShownDownload]
     """The first thousand callers that were given links."""
-    webhook: ShownWebhook | None
-    """Null: it has none."""
 
 
 class ExportPage(Shown):

@@ -8,7 +8,6 @@ crash the page is read again.
 import json
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote, unquote_plus
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, case, func, or_, select, tuple_
@@ -23,7 +22,6 @@ from inference_store.index.tables import (
     audit,
     erasure,
     export_job,
-    export_webhook,
     policy_version,
     saved_view,
 )
@@ -35,8 +33,6 @@ FIRST_VERSION = ("", "", 0)
 FIRST_ERASURE = (UUID(int=0),)
 FIRST_VIEW = (UUID(int=0),)
 FIRST_EXPORT = (UUID(int=0),)
-FIRST_WEBHOOK = (UUID(int=0),)
-_MOST_ESCAPES = 3
 _TEXTS = ("name", "filter", "sort", "columns")
 
 
@@ -150,31 +146,6 @@ async def redact_exports(
     values = {"document": here.document.concat(taken), "error": error, "erased_by": by.erasure}
     await connection.execute(export_job.update().where(here.id.in_(mentioning)).values(values))
     return len(mentioning), (page[-1].id,) if len(page) == limit else None
-
-
-async def redact_webhooks(
-    connection: AsyncConnection, by: Redaction, after: tuple[Any, ...], limit: int
-) -> tuple[int, tuple[Any, ...] | None]:
-    """Take the next URLs of webhooks that mention the subject, and end these; return the same."""
-    here = export_webhook.c
-    query = select(here.export, here.url).join(export_job, export_job.c.id == here.export)
-    query = query.where(here.export > after[0], match_models(by.reach, export_job.c.model))
-    page = (await connection.execute(query.order_by(here.export).limit(limit))).all()
-    mentioning = [row.export for row in page if by.is_about([*_list_spellings(row.url or "")])]
-    values = {"state": "ended", "url": None, "waiting_since": None, "retry_at": None}
-    error = f"erased by the erasure {by.erasure}"
-    updated = export_webhook.update().where(here.export.in_(mentioning))
-    await connection.execute(updated.values({**values, "error": error}))
-    return len(mentioning), (page[-1].export,) if len(page) == limit else None
-
-
-def _list_spellings(url: str) -> set[str]:
-    """Return a URL as it is, and unescaped: a plus sign may be itself or a space, and what was
-    escaped twice or thrice is unescaped as often."""
-    spellings = {url}
-    for _ in range(_MOST_ESCAPES):
-        spellings |= {unescape(text) for text in spellings for unescape in (unquote, unquote_plus)}
-    return spellings
 
 
 def _is_past() -> ColumnElement[bool]:

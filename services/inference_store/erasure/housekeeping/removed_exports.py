@@ -8,7 +8,6 @@ from inference_store.index.tables import (
     export_erased,
     export_job,
     export_part,
-    export_webhook,
     registration,
 )
 
@@ -36,7 +35,7 @@ async def delete_rows(connection: AsyncConnection) -> int:
     is_awaited = here.document.has_key(_RESTORED) & (here.state == "expired")
     query = select(here.id).where(here.state.in_(_REMOVED), ~registered.exists(), ~is_awaited)
     ids = list((await connection.execute(query.limit(_BATCH))).scalars())
-    tables = (export_part, export_download, export_erased, export_webhook)
+    tables = (export_part, export_download, export_erased)
     for column in (*(table.c.export for table in tables), here.id):
         await connection.execute(column.table.delete().where(column.in_(ids)))
     return len(ids)

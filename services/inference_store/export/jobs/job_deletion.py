@@ -1,4 +1,4 @@
-"""Deletes jobs that ended long ago, with their lists, downloads, webhooks and erased members."""
+"""Deletes jobs that ended long ago, with their lists, downloads and erased members."""
 
 from typing import Final
 
@@ -10,7 +10,6 @@ from inference_store.index.tables import (
     export_erased,
     export_job,
     export_part,
-    export_webhook,
 )
 
 from .job import REMOVED
@@ -26,7 +25,7 @@ async def delete_old_jobs(connection: AsyncConnection, *, older_than_seconds: fl
         here.state.in_(REMOVED), here.finished_at < cutoff, here.expires_at < cutoff
     )
     ids = list((await connection.execute(query.limit(_BATCH))).scalars())
-    for table in (export_part, export_download, export_erased, export_webhook):
+    for table in (export_part, export_download, export_erased):
         await connection.execute(table.delete().where(table.c.export.in_(ids)))
     await connection.execute(export_job.delete().where(here.id.in_(ids)))
     return len(ids)

@@ -49,7 +49,6 @@ from .exporting import (
     export_erased,
     export_job,
     export_part,
-    export_webhook,
 )
 from .holds import erasure_held, hold, hold_change
 from .inference import (
@@ -98,7 +97,6 @@ __all__ = [
     "export_erased",
     "export_job",
     "export_part",
-    "export_webhook",
     "former_model",
     "former_producers",
     "hold",

@@ -1,5 +1,4 @@
-"""Export jobs, the lists of their members, who downloaded them, what erasures took of them, and
-where that is reported."""
+"""Export jobs, the lists of their members, who downloaded them, and what erasures took of them."""
 
 from typing import Any
 
@@ -119,32 +118,6 @@ export_erased = Table(
     _now("erased_at"),
     # when the part's object was seen to be gone in every version, and its list is without them
     Column("deleted_at", DateTime(timezone=True)),
-    # when the export's webhook acknowledged it; NULL: not yet, or there is none
-    Column("delivered_at", DateTime(timezone=True)),
     Index("export_erased_export_idx", "export", "id"),
     Index("export_erased_erasure_idx", "erasure"),
-)
-
-# The URL to which what erasures took of an export is sent.
-export_webhook = Table(
-    "export_webhook",
-    METADATA,
-    Column("export", UUID(as_uuid=True), primary_key=True),
-    # with a query that may be a secret: shown to nobody; NULL: an erasure took it
-    Column("url", CODE_POINTS),
-    Column("origin", CODE_POINTS, nullable=False),
-    # 'idle': there is nothing to send; 'waiting'; 'given_up': until the next erasure; 'ended'
-    Column("state", CODE_POINTS, nullable=False, server_default=text("'idle'")),
-    # since when something is to be sent
-    Column("waiting_since", DateTime(timezone=True)),
-    # failed attempts since the last that succeeded
-    Column("attempts", Integer, nullable=False, server_default=text("0")),
-    Column("retry_at", DateTime(timezone=True)),
-    Column("error", CODE_POINTS),
-    # when the receiver last acknowledged, and when the newest of what it knows was erased
-    Column("delivered_at", DateTime(timezone=True)),
-    Column("delivered_until", DateTime(timezone=True)),
-    Index(
-        "export_webhook_waiting_idx", "waiting_since", postgresql_where=text("state = 'waiting'")
-    ),
 )

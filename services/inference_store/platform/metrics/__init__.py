@@ -92,7 +92,6 @@ from .retention import (
     MARKED,
     OBJECTS_DELETED,
     OLDEST_ERASURE,
-    OLDEST_WEBHOOK,
     OVERDUE,
     PARTITIONS_DROPPED,
     PRUNED,
@@ -104,8 +103,6 @@ from .retention import (
     RUN_SECONDS,
     STEP_SECONDS,
     UNCERTIFIED,
-    WEBHOOK_ATTEMPTS,
-    WEBHOOKS_WAITING,
 )
 
 __all__ = [
@@ -162,7 +159,6 @@ __all__ = [
     "OBJECTS_DELETED",
     "OLDEST",
     "OLDEST_ERASURE",
-    "OLDEST_WEBHOOK",
     "OVERDUE",
     "PARKED",
     "PARKED_OLDEST",
@@ -206,8 +202,6 @@ __all__ = [
     "TURN_SECONDS",
     "UNCERTIFIED",
     "UNSTRIPPED",
-    "WEBHOOKS_WAITING",
-    "WEBHOOK_ATTEMPTS",
     "Entry",
     "Owner",
     "Service",

@@ -50,19 +50,6 @@ EXPORTS_UNFINISHED = gauge(
 EXPORTS_WAITING = gauge(
     "retention_exports_waiting", "Unfinished exports that an error holds up; they are tried again."
 )
-WEBHOOK_ATTEMPTS = counter(
-    "retention_webhook_attempts_total",
-    "Attempts to send to a receiver what an erasure took of an export, by how they ended:"
-    " `delivered`, `failed` (it is tried again), `given_up` (until the next erasure), or `ended`"
-    " (it answered 410).",
-    "result",
-)
-WEBHOOKS_WAITING = gauge(
-    "retention_webhooks_waiting", "Webhooks of exports that have something to send."
-)
-OLDEST_WEBHOOK = gauge(
-    "retention_oldest_webhook_seconds", "How long the first of them has waited; 0: none waits."
-)
 CERTIFICATES = counter("retention_certificates_total", "Certificates of erasures signed.")
 UNCERTIFIED = counter(
     "retention_uncertified_total",

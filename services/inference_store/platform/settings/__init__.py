@@ -13,7 +13,6 @@ from .checked_settings import Checks, read
 from .connections import ConnectionSettings
 from .dsn import TLS_PARAMETERS, check_dsn
 from .errors import sentences
-from .export_webhooks import ExportWebhookSecretSettings, ExportWebhookSettings
 from .group import PREFIX, SettingsGroup
 from .ingester import IngesterSettings
 from .kafka import KafkaSettings
@@ -25,7 +24,6 @@ from .reconcile import ReconcileSettings
 from .retention import RetentionSettings
 from .secret_files import WrongSetting, secrets_of
 from .tls_files import presenting, trusting
-from .web_origins import read_origin
 
 __all__ = [
     "GROUPS",
@@ -41,8 +39,6 @@ __all__ = [
     "CertificateSettings",
     "Checks",
     "ConnectionSettings",
-    "ExportWebhookSecretSettings",
-    "ExportWebhookSettings",
     "IngesterSettings",
     "KafkaSettings",
     "LogSettings",
@@ -60,7 +56,6 @@ __all__ = [
     "names",
     "presenting",
     "read",
-    "read_origin",
     "refuse_unknown",
     "secrets_of",
     "sentences",

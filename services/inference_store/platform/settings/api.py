@@ -11,7 +11,6 @@ from .blobs import BlobSettings
 from .caps import CapSettings
 from .connections import ConnectionSettings
 from .dsn import CheckDsn
-from .export_webhooks import ExportWebhookSettings
 from .group import Count, Port, Seconds
 from .logs import LogSettings
 from .postgres import PostgresSettings
@@ -26,7 +25,6 @@ class ApiSettings(
     CapSettings,
     ConnectionSettings,
     AccessSettings,
-    ExportWebhookSettings,
 ):
     """Questions and administration."""
 

@@ -8,7 +8,6 @@ from .access import AuditSettings
 from .admin import AdminSettings
 from .blobs import BlobSettings
 from .certificates import CertificateSettings
-from .export_webhooks import ExportWebhookSecretSettings
 from .group import Count, Port, Seconds
 from .logs import LogSettings
 from .postgres import PostgresSettings
@@ -23,7 +22,6 @@ class RetentionSettings(
     AuditSettings,
     ReconcileSettings,
     CertificateSettings,
-    ExportWebhookSecretSettings,
 ):
     """Deletes by policy, on a schedule."""
 

@@ -14,7 +14,6 @@ from inference_store.inference.events import StorageKey
 from inference_store.platform.failpoints import FAILPOINTS
 from tests.integration.retention import test_kills
 from tests.integration.retention.stored import NOW, ago
-from tests.integration.retention.test_webhooks import WEBHOOK_FAILPOINTS
 from tests.kill_chain import KillChain, chain_kills
 from tests.polling import until
 
@@ -25,7 +24,7 @@ DELETION_FAILPOINTS = [
     name
     for name in FAILPOINTS
     if name.startswith(("retention.", "ledger.", "reconcile."))
-    and name not in (*test_kills.RETENTION_FAILPOINTS, *WEBHOOK_FAILPOINTS)
+    and name not in test_kills.RETENTION_FAILPOINTS
 ]
 BOOK = PartitionId("default", "inference-events", 0, 0)
 

@@ -1,1 +1,0 @@
-"""Webhooks: what erasures took of an export is sent to its receiver (Standard Webhooks)."""
