@@ -17,7 +17,7 @@ TEXT = (ROOT / "compose.yaml").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 EXAMPLE = (ROOT / "compose.env.example").read_text()
-OURS = {"migrate", "ingester", "api", "retention", "proxy", "smoke"}
+OURS = {"migrate", "ingester", "api", "retention", "proxy", "doctor"}
 
 
 def test_every_image_can_be_replaced() -> None:
@@ -79,11 +79,11 @@ def test_proxy_forwards_to_the_model_server() -> None:
     assert SERVICES["model-server"]["command"][:2] == ["8080", "8081"]
 
 
-def test_smoke_sends_the_example_through_the_proxy() -> None:
-    command = "".join(SERVICES["smoke"]["command"])
+def test_doctor_sends_the_example_through_the_proxy() -> None:
+    command = "".join(SERVICES["doctor"]["command"])
     picture = base64.b64encode((ROOT / "examples" / "digit.png").read_bytes()).decode()
     assert f'"data": ["{picture}"]' in command
-    assert "--proxy=http://proxy:8090" in command
+    assert "--proxy=http://proxy:8090/v2/" in command
 
 
 def test_dependencies_have_health_checks() -> None:

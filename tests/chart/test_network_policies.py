@@ -20,9 +20,7 @@ ALLOWED = {
     ("retention", "postgres", 5432),
     ("retention", "s3", 9000),
     ("migrate", "postgres", 5432),
-    ("test", "api", 8080),
-    ("test", "kafka", 9092),
-    ("test", "s3", 9000),
+    ("doctor", "api", 8080),
     ("doctor", "postgres", 5432),
     ("doctor", "kafka", 9092),
     ("doctor", "s3", 9000),
@@ -44,14 +42,13 @@ PORTS = {
     "kafka": {"kafka": 9092},
     "s3": {"s3": 9000},
     "migrate": {},
-    "test": {},
     "doctor": {},
 }
 # Additions of a proxy to both.
 PROXY_ALLOWED = ALLOWED | {
     ("proxy", "kafka", 9092),
     ("proxy", "s3", 9000),
-    ("test", "proxy", 8090),
+    ("doctor", "proxy", 8090),
     ("stranger", "proxy", 8090),
     ("stranger", "proxy", 8091),
     ("stranger", "proxy", 9104),
@@ -203,7 +200,7 @@ def test_reaches_the_sources_of_node_and_pod_credentials() -> None:
     with_a_role = MATRIX["tokens instead of passwords"] | {"proxy": proxy}
     cidrs = ("169.254.169.254/32", "169.254.170.2/32", "169.254.170.23/32")
     agents = (frozenset({80}), [{"ipBlock": {"cidr": cidr}} for cidr in cidrs])
-    for component in ("api", "ingester", "retention", "proxy", "test", "doctor"):
+    for component in ("api", "ingester", "retention", "proxy", "doctor"):
         assert agents in list_egress(values, component)
         assert to_ports(443) in list_egress(values, component)
         assert agents not in list_egress(with_keys, component)
@@ -239,5 +236,6 @@ def test_restricts_callers_of_models_but_not_helm_test() -> None:
     called, read = find_policy(MATRIX["a gateway with rights of its own"], "proxy")["ingress"]
     assert called["ports"] == [{"port": "http"}, {"port": "grpc"}]
     assert called["from"][0] == {"namespaceSelector": {"matchLabels": {"team": "apps"}}}
-    assert called["from"][1]["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "test"
+    tester = called["from"][1]["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
+    assert tester == "doctor"
     assert read["ports"] == [{"port": "admin"}]

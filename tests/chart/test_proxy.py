@@ -56,9 +56,9 @@ def test_product_accepts_the_configuration(tmp_path: Path) -> None:
         configuration = read_configuration(values, tmp_path)
         names = [upstream["name"] for upstream in values["proxy"]["upstreams"]]
         assert [upstream.name for upstream in configuration.upstreams] == names, row
-        smoke_rules = configuration.rules(names[0], "inference-store-smoke", None)
-        assert smoke_rules.capture, row
-        assert smoke_rules.sampling.share == 1, row
+        tested = configuration.rules(names[0], "inference-store-doctor", None)
+        assert tested.capture, row
+        assert tested.sampling.share == 1, row
     configuration = read_configuration(OWN, tmp_path)
     rules = configuration.rules("triton", "yolo-11", None)
     assert rules.task_type == "object_detection"
@@ -152,24 +152,23 @@ def test_its_changes_only_replace_its_own_pods() -> None:
     assert {name for name in before if before[name] != after[name]} == {f"{FULL}-proxy"}
 
 
-def list_smoke_arguments(values: Values) -> list[str]:
+def list_test_arguments(values: Values) -> list[str]:
     """Return the arguments that `helm test` runs."""
-    spec = select_pods(render_objects(values))[f"Pod/{FULL}-smoke"]
+    spec = select_pods(render_objects(values))[f"Pod/{FULL}-doctor"]
     return list(spec["spec"]["containers"][0]["args"])
 
 
 def test_helm_test_sends_a_call_through_the_proxy() -> None:
-    assert not [argument for argument in list_smoke_arguments(SERVERS) if "proxy" in argument]
-    assert list_smoke_arguments(TRIED)[2:] == [
+    assert not [argument for argument in list_test_arguments(SERVERS) if "proxy" in argument]
+    assert list_test_arguments(TRIED)[1:] == [
         f"--proxy=http://{FULL}-proxy:8090",
-        "--proxy-model=inference-store-smoke",
+        "--proxy-model=inference-store-doctor",
     ]
-    assert list_smoke_arguments(OWN)[2:] == [
-        f"--proxy=https://{FULL}-proxy:8090",
-        "--proxy-ca=/etc/inference-store/proxy-tls/tls.crt",
-        "--proxy-path=/v2/models/yolo/infer",
+    assert list_test_arguments(OWN)[1:] == [
+        f"--proxy=https://{FULL}-proxy:8090/v2/models/yolo/infer",
+        "--ca=/etc/inference-store/proxy-tls/tls.crt",
         '--proxy-request={"inputs":[]}',
         "--proxy-model=yolo",
     ]
     only_grpc = SERVERS | {"proxy": {"enabled": True, "upstreams": [{"name": "a", "grpc": "a:1"}]}}
-    assert not [argument for argument in list_smoke_arguments(only_grpc) if "proxy" in argument]
+    assert not [argument for argument in list_test_arguments(only_grpc) if "proxy" in argument]

@@ -1,7 +1,7 @@
 """The services of compose.yaml, without containers.
 
-Its smoke test sends the example's picture through its proxy to its model server, and finds what
-came of it.
+Its doctor sends the example's picture through its proxy to its model server, and finds what came
+of it.
 """
 
 import json
@@ -53,7 +53,7 @@ def is_ready(rest: str) -> bool:
     return True
 
 
-def test_the_smoke_test_passes_through_the_proxy(
+def test_the_doctor_sends_a_call_through_the_proxy(
     service_environment: MakeEnvironment,
     topic: Callable[..., str],
     model_server: tuple[str, str],
@@ -72,18 +72,18 @@ def test_the_smoke_test_passes_through_the_proxy(
     started = [Service(name, environment, tmp_path) for name in ("api", "ingester")]
     proxy = Proxy(environment, tmp_path, behind["upstreams"], behind["models"])
     places = {"api:8080": api, "proxy:8090": proxy.http}
-    name, *arguments = [replace_addresses(word, places) for word in SERVICES["smoke"]["command"]]
+    name, *arguments = [replace_addresses(word, places) for word in SERVICES["doctor"]["command"]]
     try:
         for service in (*started, proxy):
             service.wait_ready()
-        arguments.append("--seconds=300")
+        arguments.append("--deadline=75")
         done = run_command(name, *arguments, environment=environment, seconds=600)
     finally:
         for service in (*started, proxy):
             service.stop()
-    assert done.returncode == 0, done
+    assert done.returncode in {0, 1}, done  # the servers of the tests deserve warnings
     assert "its answer has status 200" in done.stdout
-    assert "it is captured and indexed" in done.stdout
+    assert "send: it is hidden again" in done.stdout
 
 
 def replace_addresses(text: str, places: dict[str, str]) -> str:

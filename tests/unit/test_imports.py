@@ -7,8 +7,8 @@ SERVICES = Path(__file__).parents[2] / "services" / "inference_store"
 FILES = sorted(SERVICES.rglob("*.py"))
 HOMES = {
     "aiokafka": {
-        *("platform/kafka", "operations/doctor/kafka.py", "ingester"),
-        *("operations/smoke", "cli/smoke.py", "proxy/capture/publisher.py"),
+        *("platform/kafka", "operations/doctor/kafka.py", "operations/doctor/send.py", "ingester"),
+        "proxy/capture/publisher.py",
     },
     "fastapi": {"api"},
     "fastapi_offline": {"api"},

@@ -70,7 +70,7 @@
 {{- define "inference-store.to.issuers" -}}
 {{- $v := .root.Values -}}
 {{- $urls := list -}}
-{{- if has .component (list "api" "ingester" "retention" "proxy" "test" "doctor") -}}
+{{- if has .component (list "api" "ingester" "retention" "proxy" "doctor") -}}
 {{- if or $v.s3.webIdentity.roleArn (include "inference-store.usesIam" .) -}}
 {{- $urls = append $urls (default "https://sts.amazonaws.com" $v.s3.webIdentity.stsEndpoint) -}}
 {{- end -}}
@@ -104,6 +104,6 @@
 
 {{- /* Whether a component gets its rights in S3 from the cluster: neither keys nor a role are given. */ -}}
 {{- define "inference-store.usesIam" -}}
-{{- $asks := has .component (list "api" "ingester" "retention" "proxy" "test" "doctor") -}}
+{{- $asks := has .component (list "api" "ingester" "retention" "proxy" "doctor") -}}
 {{- if and $asks (not .root.Values.s3.webIdentity.roleArn) (not (include "inference-store.s3Secret" .)) -}}yes{{- end -}}
 {{- end -}}

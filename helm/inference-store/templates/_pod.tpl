@@ -1,6 +1,6 @@
 {{- /* A component's values: a name of theirs is not its own. */ -}}
 {{- define "inference-store.own" -}}
-{{- $name := dict "migrate" "migration" "check" "migration" "test" "api" "doctor" "api" -}}
+{{- $name := dict "migrate" "migration" "check" "migration" "doctor" "api" -}}
 {{- index .root.Values (default .component (get $name .component)) | toJson -}}
 {{- end -}}
 
@@ -58,7 +58,7 @@
 {{- else -}}
 {{- $_ := set $found "api-tls" $v.api.tlsSecret -}}
 {{- end -}}
-{{- if and (has .component (list "proxy" "test")) $v.proxy.enabled (not .sidecar) -}}
+{{- if and (has .component (list "proxy" "doctor")) $v.proxy.enabled (not .sidecar) -}}
 {{- $_ := set $found "proxy-tls" $v.proxy.tlsSecret -}}
 {{- end -}}
 {{- toJson $found -}}

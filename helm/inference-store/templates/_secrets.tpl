@@ -31,7 +31,7 @@
 {{- if $own -}}{{- $own -}}
 {{- else if .root.Values.s3.existingSecret -}}{{- .root.Values.s3.existingSecret -}}
 {{- else if .root.Values.s3.accessKey -}}{{- $full -}}-secrets
-{{- else if and (has .component (list "test" "doctor")) .root.Values.api.s3ExistingSecret -}}{{- .root.Values.api.s3ExistingSecret -}}
+{{- else if and (eq .component "doctor") .root.Values.api.s3ExistingSecret -}}{{- .root.Values.api.s3ExistingSecret -}}
 {{- else if include "inference-store.hasS3" .root -}}{{- $full -}}-dev
 {{- end -}}
 {{- end -}}

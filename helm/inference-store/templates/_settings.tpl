@@ -116,7 +116,7 @@ INFERENCE_STORE_{{ $name }}: {{ $value | quote }}
 {{- define "inference-store.asksKafka" -}}
 {{- $reconcile := .root.Values.retention.reconcile -}}
 {{- $reconciles := and (eq .component "retention") (or $reconcile.daily $reconcile.kafka) -}}
-{{- if or $reconciles (has .component (list "ingester" "proxy" "test" "doctor")) -}}yes{{- end -}}
+{{- if or $reconciles (has .component (list "ingester" "proxy" "doctor")) -}}yes{{- end -}}
 {{- end -}}
 
 {{- /* One variable from a Secret; takes {name, secret, key}. */ -}}
@@ -158,11 +158,11 @@ env:
 {{- include "inference-store.fromSecret" (dict "name" (printf "INFERENCE_STORE_KAFKA_%s" $name) "secret" $kafka "key" $key) | nindent 0 }}
 {{- end }}
 {{- $s3 := include "inference-store.s3Secret" . }}
-{{- if and $s3 (has .component (list "api" "ingester" "retention" "proxy" "test" "doctor")) }}
+{{- if and $s3 (has .component (list "api" "ingester" "retention" "proxy" "doctor")) }}
 {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_S3_ACCESS_KEY" "secret" $s3 "key" $v.s3.accessKeyKey) | nindent 0 }}
 {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_S3_SECRET_KEY" "secret" $s3 "key" $v.s3.secretKeyKey) | nindent 0 }}
 {{- end }}
-{{- if and $v.auth.enabled (has .component (list "api" "test" "doctor")) }}
+{{- if and $v.auth.enabled (has .component (list "api" "doctor")) }}
 {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_API_TOKEN" "secret" (include "inference-store.tokenSecret" .root) "key" (ternary $v.auth.existingSecretKey "api-token" (ne $v.auth.existingSecret ""))) | nindent 0 }}
 {{- end }}
 {{- with $v.auth.oidc.signIn }}
@@ -180,7 +180,7 @@ env:
 {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_PROXY_REGISTRY_KEY" "secret" (required "proxy.registry.url needs proxy.registry.existingSecret: the Secret with a key that may read models." $v.proxy.registry.existingSecret) "key" $v.proxy.registry.existingSecretKey) | nindent 0 }}
 {{- end }}
 {{- $own := list -}}
-{{- if not (has .component (list "check" "test" "doctor")) -}}
+{{- if not (has .component (list "check" "doctor")) -}}
 {{- $own = (include "inference-store.own" . | fromJson).extraEnv -}}
 {{- end -}}
 {{- $named := list -}}

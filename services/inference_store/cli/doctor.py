@@ -4,15 +4,18 @@ import argparse
 import asyncio
 import json
 import logging
+import ssl
 from collections.abc import Iterable
 from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from inference_store.access.roles import read_roles
 from inference_store.index.database import engine_of
 from inference_store.operations import doctor
-from inference_store.operations.doctor import DoctorSettings, Report, Result, State, Subject
+from inference_store.operations.doctor import DoctorSettings, Report, Result, State, Subject, send
 from inference_store.platform.logs import secrets_of, strike_out
 from inference_store.platform.settings import WrongSetting, refuse_unknown, sentences
 
@@ -26,15 +29,30 @@ SETTINGS = DoctorSettings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments: the output format, and how long a check may take."""
+    """Add the arguments: the output format, how long a check may take, and what is sent."""
     parser.add_argument("--json", action="store_true", help="one JSON object, for programs")
     parser.add_argument(
         "--deadline",
         type=parse_positive_seconds,
         default=15.0,
         metavar="SECONDS",
-        help="of one check (default: 15)",
+        help="of one check (default: 15); --send waits four times as long for an ingester",
     )
+    parser.add_argument(
+        "--send", action="store_true", help="also send an event, or a call (--proxy), the whole way"
+    )
+    parser.add_argument("--api", help="where (default: INFERENCE_STORE_URL, else of its settings)")
+    parser.add_argument("--proxy", help="through which a call is sent, with a path or without one")
+    parser.add_argument("--proxy-request", type=_parse_json, help="JSON, to be answered well")
+    parser.add_argument("--proxy-model", default=send.MODEL, help="(default: %(default)s)")
+    parser.add_argument("--ca", action="append", help="file to check certificates by; may repeat")
+
+
+def _parse_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"it is no JSON: {error}") from None
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -49,7 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
         report, secrets = Report([*unknown, _make_unreadable(wrong)]), frozenset[str]()
     else:
         examined = asyncio.run(_examine(settings, arguments.deadline))
-        report, secrets = Report([*unknown, *examined.results]), secrets_of(settings)
+        sent = [_send(settings, arguments)] if arguments.send else []
+        report, secrets = Report([*unknown, *examined.results, *sent]), secrets_of(settings)
     # Texts of servers and libraries are not trusted.
     print(strike_out(format_json(report) if arguments.json else format_text(report), secrets))
     return _CODES[report.state]
@@ -89,6 +108,20 @@ async def _examine(settings: DoctorSettings, deadline: float) -> Report:
         return await doctor.examine(doctor.CHECKS, subject, deadline_seconds=deadline)
     finally:
         await engine.dispose()
+
+
+def _send(settings: DoctorSettings, arguments: argparse.Namespace) -> Result:
+    try:
+        texts = [Path(file).read_text() for file in arguments.ca or ()]
+        tls = ssl.create_default_context(cadata="\n".join(texts)) if texts else None
+    except (OSError, ValueError) as error:
+        return Result("send", [doctor.failed(f"--ca: {error}", "Name files of certificates.")])
+    api, seconds = send.find_api(settings, arguments.api, tls), 4 * arguments.deadline
+    steps = send.send_event(settings, api, seconds=seconds)
+    if arguments.proxy:
+        call = (arguments.proxy, arguments.proxy_request, arguments.proxy_model)
+        steps = send.send_call(*call, api, seconds=seconds)
+    return Result("send", send.run_steps(steps))
 
 
 def format_text(report: Report) -> str:

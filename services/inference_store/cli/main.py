@@ -26,7 +26,6 @@ COMMANDS = {
     "certificates": "Verify the certificates of erasures, and make keys that sign them.",
     "keys": "Make, list, rotate and revoke API keys.",
     "audit": "Verify the chain over the audit.",
-    "smoke": "Send one inference the whole way, read it back, erase it.",
     "demo": "Start everything on this machine and feed it real detections.",
     "completion": "Print a script by which your shell completes these commands.",
 }

@@ -1,1 +1,1 @@
-"""Tools of operators: the doctor, reconciliation, the smoke test, figures for gauges."""
+"""Tools of operators: the doctor, reconciliation, figures for gauges."""

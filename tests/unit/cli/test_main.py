@@ -64,7 +64,7 @@ def test_what_cannot_be_meant_is_refused(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_seconds_are_refused_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    for option in ("doctor --deadline", "smoke --seconds", "migrate --wait-seconds"):
+    for option in ("doctor --deadline", "migrate --wait-seconds"):
         for text in ("15s", "PT15S", "inf", "-1", ""):
             assert end_command(*f"{option}={text}".split(" ")) == 2, (option, text)
             sentence = f"{text!r} is no number of seconds: write a plain number, such as 15"

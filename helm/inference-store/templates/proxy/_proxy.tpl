@@ -70,7 +70,7 @@
 {{- $models := $p.models -}}
 {{- if not .sidecar -}}
 {{- /* What `helm test` asks for is captured, whatever the rules of all others. */ -}}
-{{- $models = prepend $models (dict "model" "inference-store-smoke") -}}
+{{- $models = prepend $models (dict "model" "inference-store-doctor") -}}
 {{- end -}}
 {{- toYaml (dict "upstreams" $upstreams "models" $models) -}}
 {{- end -}}

@@ -12,6 +12,9 @@ from inference_store.platform.settings import ApiSettings, IngesterSettings, Ret
 class DoctorSettings(IngesterSettings, ApiSettings, RetentionSettings):
     """The settings of every service: each check reads some of them."""
 
+    url: str | None = None
+    """Address of the api, as for the client; unset: the host and port that the api binds."""
+
 
 class State(StrEnum):
     """The state of a finding; each is worse than the one before."""

@@ -1,0 +1,210 @@
+"""Sends one event, or one call through a proxy, through every part, and erases it again."""
+
+import asyncio
+import ssl
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from http.client import HTTPException
+from typing import Any, Final
+from urllib.error import HTTPError
+from urllib.parse import quote, urlsplit
+from urllib.request import Request, urlopen
+from uuid import uuid4
+
+import orjson
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+
+from inference_store.inference.errors import ObjectStoreUnavailable
+from inference_store.inference.events import encode
+from inference_store.objects import Blobs
+from inference_store.platform.kafka import client_arguments
+
+from .finding import DoctorSettings, Finding, failed, ok
+
+MODEL: Final = "inference-store-doctor"
+_TASK_TYPE: Final = {"task_type": "image_classification"}
+_REQUEST: Final = {"inputs": [{"name": "a", "shape": [1], "datatype": "BYTES", "data": ["there?"]}]}
+_EVERY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+_NAME_IT: Final = "Does it run there? Name it by --api, --proxy or INFERENCE_STORE_URL: http://…"
+
+
+class StepFailed(Exception):
+    """A step did not succeed: what was seen, and what to do."""
+
+    def __init__(self, seen: str, remedy: str) -> None:
+        super().__init__(seen)
+        self.remedy = remedy
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The api or a proxy at one address."""
+
+    address: str
+    tls: ssl.SSLContext | None
+    headers: Mapping[str, str] = field(repr=False)
+
+    def ask(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
+        """Return the status and the content, of a refusal too. Raises StepFailed."""
+        data = None if body is None else orjson.dumps(body)
+        headers = {"Content-Type": "application/json", **self.headers}
+        try:
+            request = Request(self.address + path, data, headers, method=method)
+            with urlopen(request, timeout=60, context=self.tls) as answer:
+                return int(answer.status), bytes(answer.read())
+        except HTTPError as error:
+            return error.code, error.read()
+        except (OSError, HTTPException, ValueError) as error:
+            raise StepFailed(f"{self.address} does not answer: {error}", _NAME_IT) from error
+
+    def read(self, method: str, path: str, body: object = None) -> bytes | None:
+        """Return the content; None: 404. Raises StepFailed for other refusals."""
+        status, content = self.ask(method, path, body)
+        if status >= 400 and status != 404:
+            raise StepFailed(
+                f"{method} {path} answered {status}: {content.decode(errors='replace')[:500]}",
+                f"Is {self.address} your api (--api), and may INFERENCE_STORE_API_TOKEN do this?",
+            )
+        return None if status == 404 else content
+
+
+def find_api(settings: DoctorSettings, given: str | None, tls: ssl.SSLContext | None) -> Server:
+    """Return the api at the address that is given, or that the settings name."""
+    host = _EVERY_ADDRESS.get(settings.api_host, settings.api_host)
+    scheme = "http" if settings.api_tls_certificate_file is None else "https"
+    bound = f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.api_port}"
+    # without access control an api answers to no other name
+    headers = {"Host": "localhost"}
+    if settings.api_token is not None:
+        headers = {"Authorization": f"Bearer {settings.api_token.get_secret_value()}"}
+    return Server((given or settings.url or bound).rstrip("/"), tls, headers)
+
+
+def run_steps(steps: Iterable[str]) -> list[Finding]:
+    """Return a finding for each step that succeeds, and for the one that fails."""
+    findings: list[Finding] = []
+    try:
+        findings.extend(map(ok, steps))
+    except StepFailed as error:
+        findings.append(failed(str(error), error.remedy))
+    except (ObjectStoreUnavailable, KafkaError, OSError) as error:
+        remedy = "See the checks of Kafka and the bucket; delete what is left there in doctor/."
+        findings.append(failed(f"{type(error).__name__}: {error}"[:500], remedy))
+    return findings
+
+
+def send_event(settings: DoctorSettings, api: Server, *, seconds: float) -> Iterator[str]:
+    """Publish an event of three objects, and yield each step that succeeds."""
+    inference_id = str(uuid4())
+    _register(api)
+    yield f"the api at {api.address} answers, and lets us in"
+    objects, now = _make_objects(inference_id), datetime.now(UTC)
+    event = encode(
+        model_id=MODEL,
+        inference_id=inference_id,
+        received_at=now,
+        **{f"{name}_storage_key": key for name, (key, _) in objects.items()},
+        **_TASK_TYPE,
+    )
+    with Blobs(settings) as blobs:
+        try:
+            for key, content in objects.values():
+                blobs.put(blobs.parse(key), content, content_type="application/octet-stream")
+            yield f"three objects are in the bucket {settings.s3_bucket}"
+            asyncio.run(_publish(settings, event, seconds))
+        except (ObjectStoreUnavailable, KafkaError, OSError):
+            # no event names them: nobody else would ever delete them
+            blobs.delete_objects([blobs.parse(key) for key, _ in objects.values()])
+            raise
+    yield f"the event of {inference_id} is on the topic {settings.kafka_topic}"
+    yield from _follow(api, MODEL, inference_id, seconds=seconds, data=objects["data"][1])
+
+
+def send_call(url: str, request: Any, model: str, api: Server, *, seconds: float) -> Iterator[str]:
+    """Send a call through a proxy, and yield each step that succeeds.
+
+    `url`: without a path that of a model that no server has. `request` None: any answer will do.
+    """
+    inference_id = f"doctor-{uuid4()}"
+    if model == MODEL:
+        _register(api)
+    path = "" if urlsplit(url).path.strip("/") else f"/v2/models/{MODEL}/infer"
+    proxy = Server(url.rstrip("/"), api.tls, {"Chariot-Inference-Base-ID": inference_id})
+    status, content = proxy.ask("POST", path, request or _REQUEST)
+    # these three are the proxy's own, about a model server that is unavailable
+    if status in {502, 503, 504} or (request and status >= 400):
+        words = content.decode(errors="replace")[:500]
+        remedy = "Is the model server ready, and are --proxy and --proxy-request right?"
+        raise StepFailed(f"POST {proxy.address}{path} answered {status}: {words}", remedy)
+    yield f"the call {inference_id} went through the proxy: its answer has status {status}"
+    yield from _follow(api, model, inference_id, seconds=seconds, status=status)
+
+
+def _follow(
+    api: Server,
+    model: str,
+    inference_id: str,
+    *,
+    seconds: float,
+    data: bytes | None = None,
+    status: int | None = None,
+) -> Iterator[str]:
+    """Yield the steps from the ingester to the erasure. `data`, `status`: what was sent."""
+    inferences = f"/v1/models/{quote(model, safe='')}/inferences"
+    path, began = f"{inferences}/{quote(inference_id, safe='')}", time.monotonic()
+    try:
+        while (inference := api.read("GET", path)) is None:
+            if time.monotonic() - began > seconds:
+                remedy = "Look at the ingester's /health/ready and at GET /v1/dead-letters."
+                seen = f"{inference_id} was not indexed within {seconds:g} s"
+                raise StepFailed(seen, f"{remedy} Is {api.address} the api of this store (--api)?")
+            time.sleep(0.2)
+        yield f"an ingester has indexed it, after {time.monotonic() - began:.1f} s"
+        if data is not None:
+            text = f"doctor_run = '{inference_id}' AND prediction(label = 'doctor' AND score < 0.3)"
+            answer = api.read("POST", f"{inferences}/query", {"filter": text}) or b'{"items": []}'
+            ids = [item["inference_id"] for item in orjson.loads(answer)["items"]]
+            if ids != [inference_id] or api.read("GET", f"{path}/data") != data:
+                raise StepFailed(f"a query finds {ids}, or its input is another", "It is a defect.")
+            yield "a query by metadata and prediction finds it, and its input is what was written"
+        elif (stored := orjson.loads(inference).get("http_status")) != status:
+            raise StepFailed(f"it is stored with the status {stored}", "It is a defect.")
+        api.read("DELETE", path)
+        if api.read("GET", path) is not None:
+            raise StepFailed("it is shown although it was erased", "It is a defect.")
+    except StepFailed as error:
+        remedy = f"{error.remedy} Once it is indexed, erase it: DELETE {path}"
+        raise StepFailed(str(error), remedy) from error
+    yield "it is hidden again, and its erasure is on its way"
+
+
+def _register(api: Server) -> None:
+    """Register the model, for ingesters that refuse unknown ones."""
+    if api.read("GET", f"/v1/models/{MODEL}") is None:
+        api.read("PUT", f"/v1/models/{MODEL}", {"name": "Doctor", **_TASK_TYPE})
+
+
+def _make_objects(inference_id: str) -> dict[str, tuple[str, bytes]]:
+    """Return the keys and contents of the objects that the event names."""
+    metadata = [{"key": "doctor_run", "type": "string", "value": inference_id}]
+    prediction = orjson.dumps([{"label": "doctor", "score": 0.25}]).decode()
+    output = {"name": "predictions", "shape": [1], "datatype": "BYTES", "data": [prediction]}
+    contents = {
+        "data": f"Is anybody there? {inference_id}".encode(),
+        "metadata": orjson.dumps(metadata),
+        "inference": orjson.dumps({"outputs": [output]}),
+    }
+    return {name: (f"doctor/{inference_id}/{name}", text) for name, text in contents.items()}
+
+
+async def _publish(settings: DoctorSettings, event: bytes, seconds: float) -> None:
+    servers = client_arguments(settings)
+    producer = AIOKafkaProducer(**servers, acks="all", request_timeout_ms=round(1000 * seconds))
+    await producer.start()
+    try:
+        await producer.send_and_wait(settings.kafka_topic, event)
+    finally:
+        await producer.stop()
