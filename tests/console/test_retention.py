@@ -124,3 +124,14 @@ def test_the_policies_of_a_project_apply_to_its_models(
     expect(applies).to_contain_text("at most 5,000 inferences")
     own = page.get_by_role("region", name="Its own policy")
     expect(own).to_contain_text("It has none of its own in force")
+
+
+def test_a_move_warns_which_policies_will_apply(open_page: OpenPage, console: Console) -> None:
+    console.ask("PUT", "/v1/projects/archive/retention-policy", SHORT)
+    for project in ("street", "archive"):
+        console.ask("PUT", "/v1/models/moved-cameras", {"project_id": project})
+    page = open_page("#/list/retention/model%3Amoved-cameras")
+    expect(page.get_by_role("status")).to_contain_text("It was moved here from the project street.")
+    applies = page.get_by_role("region", name="What applies")
+    expect(applies).to_contain_text("of the project archive")
+    expect(applies).to_contain_text("Everything is kept for 30 minutes.")

@@ -6,6 +6,7 @@ export interface Model {
   name: string | null;
   task_type: string | null;
   class_labels: string[];
+  pending_move: { from_project_id: string | null; effective_at: string } | null;
 }
 
 export interface MetadataItem {

@@ -91,7 +91,7 @@ async def build_entry(
             raise Invalid("Going against a minimum age needs a reason.", faults=[fault])
     if body is not None and body.effective == "now":
         await _require_preview(connection, owner, body, state.revision)
-        require_sizes(unmeasured)
+        _require_sizes(unmeasured)
         grace_seconds = 0.0
     return await policies.describe_change(
         connection, owner, policy, expected=expected, grace_seconds=grace_seconds, reason=reason
@@ -118,7 +118,7 @@ async def _require_preview(
         )
 
 
-def require_sizes(unmeasured: int) -> None:
+def _require_sizes(unmeasured: int) -> None:
     """Raise Invalid if the sizes that a change depends on are not known."""
     if unmeasured:
         fault = Fault(

@@ -1,4 +1,4 @@
-"""Moving a model to another project over HTTP: previews, grace periods, rights."""
+"""Moving a model to another project over HTTP: warnings, grace periods, rights."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -38,61 +38,46 @@ async def read_deciding_project(api: Api) -> str | None:
 
 
 @pytest.mark.usefixtures("stored")
-async def test_deleting_move_waits_for_grace_and_can_be_undone(api: Api) -> None:
+async def test_a_move_warns_waits_for_grace_and_can_be_undone(api: Api) -> None:
     await put(api, _LAB, _DAY)
     before = datetime.now(UTC)
     moved = await put(api, _MODEL, {"project_id": "lab"})
-    lost, pending = moved["would_delete"], moved["pending_move"]
-    assert (lost["inferences"]["count"], lost["more_than_now"], len(lost["examples"])) == (4, 4, 4)
-    assert lost["examples"][0]["decided_by"]["project_id"] == "lab"
+    warning, pending = moved["warning"], moved["pending_move"]
+    [policy] = warning["policies"]
+    assert (policy["level"], policy["project_id"]) == ("project", "lab")
+    assert policy["rules"][0].items() >= _DAY["rules"][0].items()
     assert (moved["project_id"], pending["from_project_id"]) == ("lab", None)
+    assert warning["effective_at"] == pending["effective_at"]
     begins = datetime.fromisoformat(pending["effective_at"])
     hour = timedelta(hours=1)
     assert before + hour <= begins <= datetime.now(UTC) + hour
     assert await read_deciding_project(api) is None
     # other changes of the model do not affect the move
     renamed = await put(api, _MODEL, {"project_id": "lab", "name": "Hall"})
-    assert (renamed["pending_move"], renamed.get("would_delete")) == (pending, None)
+    assert (renamed["pending_move"], renamed.get("warning")) == (pending, None)
     assert (await api.read(_MODEL))["pending_move"] == pending
     back = await put(api, _MODEL, {"name": "Hall"})
     assert (back["project_id"], back["pending_move"]) == (None, None)
+    assert back["warning"]["policies"] == []
     assert await read_deciding_project(api) is None
     entries = (await api.read("/v1/audit?action=model_moved"))["items"]
     assert [entry["detail"].get("project_id") for entry in entries] == [None, "lab"]
 
 
 @pytest.mark.usefixtures("stored")
-async def test_harmless_move_takes_effect_at_once(api: Api) -> None:
-    year = {"rules": [{"keep_input": "P1Y", "keep_inference": "P1Y"}]}
-    await put(api, _LAB, year)
+async def test_a_move_to_policies_that_delete_nothing_more_takes_effect_at_once(api: Api) -> None:
+    await put(api, _LAB, {"rules": [{"keep_inference": "forever"}]})
     moved = await put(api, _MODEL, {"project_id": "lab", "name": "Hall"})
-    assert (moved["pending_move"], moved["would_delete"]["more_than_now"]) == (None, 0)
-    assert (moved["name"], moved["project_id"]) == ("Hall", "lab")
+    assert (moved["name"], moved["project_id"], moved["pending_move"]) == ("Hall", "lab", None)
+    assert [policy["level"] for policy in moved["warning"]["policies"]] == ["project"]
     assert await read_deciding_project(api) == "lab"
+    # its own policy decides, here as there
+    await put(api, f"{_MODEL}/retention-policy", {"rules": [{"keep_inference": "P9Y"}]})
     await put(api, "/v1/projects/other/retention-policy", _DAY)
-    assert (await put(api, _MODEL, {"project_id": "other"}))["pending_move"] is not None
-
-
-@pytest.mark.usefixtures("stored")
-async def test_move_takes_effect_at_once_with_a_preview_token(api: Api) -> None:
-    await put(api, _LAB, _DAY)
-    move = {"project_id": "lab"}
-    preview = await api.ask(f"{_MODEL}/preview", move)
-    assert (preview["grace_seconds"], preview["would_delete"]["more_than_now"]) == (3600, 4)
-    assert (await api.read(_MODEL))["project_id"] is None
-    now = {**move, "effective": "now"}
-    await api.call("PUT", _MODEL, now, status=422)
-    with_token = {**now, "token": preview["token"]}
-    await api.call("PUT", _MODEL, {**with_token, "project_id": "elsewhere"}, status=412)
-    await put(api, _LAB, {**_DAY, "max_inferences": 2})
-    await api.call("PUT", _MODEL, with_token, status=412)  # another policy since
-    await put(api, _MODEL, move)
-    assert await read_deciding_project(api) is None
-    token = (await api.ask(f"{_MODEL}/preview", move))["token"]
-    moved = await put(api, _MODEL, {**now, "token": token})
+    moved = await put(api, _MODEL, {"project_id": "other"})
     assert moved["pending_move"] is None
-    assert await read_deciding_project(api) == "lab"
-    await api.ask("/v1/models/none/preview", move, status=404)
+    assert [policy["level"] for policy in moved["warning"]["policies"]] == ["model", "project"]
+    await api.call("DELETE", f"{_MODEL}/retention-policy", status=204)
 
 
 @pytest.mark.usefixtures("stored")

@@ -14,17 +14,15 @@ from inference_store.access.rights import Right
 from inference_store.api import cursors, project_moves
 from inference_store.api.access import Access, Asking, Over, needs
 from inference_store.api.answer import Answer
-from inference_store.api.dependencies import IfMatch, LedgerOf, Reading, Settings, querying
+from inference_store.api.dependencies import IfMatch, LedgerOf, Reading, Settings
 from inference_store.api.paths import ModelId
-from inference_store.api.policy_changes import show_would_delete
 from inference_store.api.problems import document_refusals
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.links import PageParameters
 from inference_store.api.schemas.metadata import KeyPage, ShownMetadataKey
-from inference_store.api.schemas.policies import WouldDelete
 from inference_store.api.schemas.projects import ModelParameters
 from inference_store.api.schemas.registrations import (
-    MovePreview,
+    MoveWarning,
     PendingMove,
     PutRegistration,
     RegistrationBody,
@@ -63,7 +61,7 @@ class _RegistrationPut:
         """Put the registration. Raises Conflict if somebody else has put it meanwhile."""
         async with self.engine.connect() as connection:
             current = (await registrations.find_by_ids(connection, [model_id])).get(model_id)
-        if project_moves.is_move(current, body):
+        if current is not None and current.project_id != body.project_id:
             return await self._move(model_id, body)
         async with self.engine.begin() as connection:
             missing = await self.access.check_registration(connection, model_id, body.project_id)
@@ -75,32 +73,24 @@ class _RegistrationPut:
 
         After a crash in between, the model has moved, and the caller has no answer.
         """
-        seconds, project_id = self.to.policy_preview_seconds, body.project_id
-        async with querying(self.request, self.access) as connection:
-            lost = await project_moves.estimate_move(
-                connection, self.access, model_id, project_id, seconds=seconds
-            )
         build_body = partial(
             project_moves.build_entry,
             access=self.access,
             model_id=model_id,
             body=body,
             expected=self.expected,
-            grace_seconds=0.0 if lost.is_harmless else self.to.policy_grace_seconds,
-            unmeasured=lost.unmeasured if lost.tightened else 0,
+            grace_seconds=self.to.policy_grace_seconds,
         )
         await self.ledger.write(
             "model_moved", build_body, actor=self.access.who, note=project_moves.build_note
         )
-        would_delete = show_would_delete(lost)
         async with self.engine.begin() as connection:
             registration = await registrations.get(connection, model_id, lock=True)
+            warning = await project_moves.warn(connection, registration)
             if registrations.details_of(registration) == body.details():
-                return _build_answer(registration, would_delete=would_delete)
+                return _build_answer(registration, warning=warning)
             expected = None if self.expected is None else self.expected + 1
-            return await self._write(
-                connection, model_id, body, False, expected, would_delete=would_delete
-            )
+            return await self._write(connection, model_id, body, False, expected, warning=warning)
 
     async def _write(
         self,
@@ -110,7 +100,7 @@ class _RegistrationPut:
         missing: bool,
         expected: int | None,
         *,
-        would_delete: WouldDelete | None = None,
+        warning: MoveWarning | None = None,
     ) -> Answer:
         """Write the registration.
 
@@ -126,7 +116,7 @@ class _RegistrationPut:
         )
         action = Action.MODEL_REGISTERED if new else Action.MODEL_CHANGED
         await self.access.note(connection, action, registration, revision=registration.revision)
-        return _build_answer(registration, status=201 if new else 200, would_delete=would_delete)
+        return _build_answer(registration, status=201 if new else 200, warning=warning)
 
 
 async def _prepare_put(
@@ -183,38 +173,15 @@ async def put_model(
     body: RegistrationBody,
     putting: Annotated[_RegistrationPut, Depends(_prepare_put)],
 ) -> Answer:
-    """Register a model, or replace what is said of it. Where another `project_id` puts it under
-    policies that would delete something, those of the project that it leaves decide for a grace."""
+    """Register a model, or replace what is said of it. Another `project_id` moves it: `warning`
+    has the policies there. If they may delete what the present ones keep, these decide for a
+    grace."""
     if not model_id:
         raise Invalid("A model's id has at least one character.")
     try:
         return await putting.put(model_id, body)
     except Conflict:  # an event registered it, or it was moved meanwhile: check everything again
         return await putting.put(model_id, body)
-
-
-@router.post(
-    "/models/{model_id}/preview",
-    response_model=MovePreview,
-    responses=document_refusals(400, 404, 413),
-    openapi_extra=needs(Right.ADMIN),
-    summary="What a move to another project would delete",
-)
-async def preview_move(
-    model_id: ModelId, body: RegistrationBody, request: Request, to: Settings, access: Asking
-) -> Answer:
-    """The same as a PUT, without moving; its token lets the move count at once."""
-    seconds, project_id = to.policy_preview_seconds, body.project_id
-    async with querying(request, access) as connection:
-        lost = await project_moves.estimate_move(
-            connection, access, model_id, project_id, seconds=seconds
-        )
-    engine: AsyncEngine = request.app.state.engine
-    async with engine.begin() as connection:
-        token = await project_moves.make_token(connection, access, model_id, project_id)
-    grace = 0.0 if lost.is_harmless else to.policy_grace_seconds
-    would_delete = show_would_delete(lost)
-    return Answer(MovePreview(would_delete=would_delete, grace_seconds=grace, token=token))
 
 
 @router.delete(
@@ -268,9 +235,9 @@ def _show_key(key: KeySeen) -> ShownMetadataKey:
 
 
 def _build_answer(
-    registered: Registration, *, status: int = 200, would_delete: WouldDelete | None = None
+    registered: Registration, *, status: int = 200, warning: MoveWarning | None = None
 ) -> Answer:
-    more = {} if would_delete is None else {"would_delete": would_delete}
+    more = {} if warning is None else {"warning": warning}
     shown = PutRegistration.show(registered, pending_move=_show_move(registered), **more)
     return Answer(shown, status_code=status, headers={"ETag": f'"{registered.revision}"'})
 

@@ -1,8 +1,7 @@
 """Registrations of models."""
 
 from datetime import datetime
-from typing import Annotated, Literal
-from uuid import UUID
+from typing import Annotated
 
 from pydantic import AfterValidator, ConfigDict, Field
 
@@ -12,7 +11,7 @@ from inference_store.inference.ids import check_id
 from inference_store.inference.task_types import TASK_TYPES, OutputMapping, task_type_of
 
 from .fields import Body, ShortText, Text
-from .policies import WouldDelete
+from .policies import ShownPolicy
 
 
 def _task_type(name: str) -> str:
@@ -48,10 +47,6 @@ class RegistrationBody(Body):
     """The names of the classes, in the order of the model's outputs."""
     output_mapping: OutputMapping | None = None
     """Which tensors of the answer are boxes, scores and labels."""
-    effective: Literal["now"] | None = None
-    """`now`: a move to another project counts without the grace; needs the preview's `token`."""
-    token: UUID | None = None
-    """Of the preview of this very move, an hour old at most."""
     reason: ShortText | None = None
     """Why it moves; needed where a minimum age is left behind."""
 
@@ -85,21 +80,20 @@ class ShownRegistration(
     """Where it has moved, and another policy does not decide yet."""
 
 
+class MoveWarning(Shown):
+    """Which retention policies decide about a model after a move, also about what is stored."""
+
+    effective_at: datetime
+    """From when on. Until then those of the project that it left decide."""
+    policies: list[ShownPolicy]
+    """The nearest first. What none of them deletes is kept."""
+
+
 class PutRegistration(ShownRegistration):
     """A model's entry as it was just put."""
 
-    would_delete: WouldDelete | None = None
-    """What the policies there would delete today; only where it moved to another project."""
-
-
-class MovePreview(Shown):
-    """What a move to another project would do, without moving."""
-
-    would_delete: WouldDelete
-    grace_seconds: float
-    """So long after it the policies there would begin to decide."""
-    token: UUID
-    """Lets them begin at once, for an hour, while neither the model nor one of them changes."""
+    warning: MoveWarning | None = None
+    """Only where it was moved to another project."""
 
 
 class RegistrationPage(Shown):

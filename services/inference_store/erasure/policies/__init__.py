@@ -30,10 +30,8 @@ from .effective_policy import (
 from .moves import (
     apply_moved,
     describe_move,
-    find_deciding_project,
     find_policy_states,
     is_minimum_undercut,
-    list_coming,
 )
 from .policy_versions import PolicyState, PolicyVersion, find_in_force, find_state, list_versions
 from .resolution import (
@@ -75,13 +73,11 @@ __all__ = [
     "describe_change",
     "describe_move",
     "describe_revocation",
-    "find_deciding_project",
     "find_effective_policies",
     "find_in_force",
     "find_policy_states",
     "find_state",
     "is_minimum_undercut",
-    "list_coming",
     "list_limited_by_bytes",
     "list_models",
     "list_owners",

@@ -1,7 +1,8 @@
 """Moves a model to another project: another policy decides about what is stored of it.
 
-So a move is a change of policy. If it would delete something, the policy of the project that the
-model leaves still decides until the grace period is over; to move the model back undoes the move.
+So a move is a change of policy. If another policy may delete something there, the policy of the
+project that the model leaves still decides until the grace period is over; to move the model back
+undoes the move.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +19,7 @@ from inference_store.inference.events.instants import parse_instant
 
 from . import policy_versions
 from .changes import read_now
-from .effective_policies import build_deciding_project, list_owners
+from .effective_policies import build_deciding_project, build_effective_policy, list_owners
 from .effective_policy import PolicyOwner
 from .policy_versions import PolicyState, PolicyVersion
 from .rules import RetentionPolicy, is_never_longer
@@ -78,11 +79,16 @@ async def describe_move(
 ) -> dict[str, Any]:
     """Return the body for `apply_moved`.
 
-    If the model returns to the project that still decides, it moves at once.
+    If the model returns to the project that still decides, or nothing can be deleted by other
+    policies there, it moves at once.
     """
-    deciding_id = await find_deciding_project(connection, model)
+    deciding_id, now = await find_deciding_project(connection, model), await read_now(connection)
     waits = grace_seconds > 0 and deciding_id != project_id
-    at = await read_now(connection) + timedelta(seconds=grace_seconds)
+    if waits:
+        before = await find_policy_states(connection, list_owners(model.model_id, deciding_id))
+        after = await find_policy_states(connection, list_owners(model.model_id, project_id))
+        waits = _may_delete_more(before, after, now)
+    at = now + timedelta(seconds=grace_seconds)
     return {
         "model_id": model.model_id,
         "project_id": project_id,
@@ -106,6 +112,31 @@ async def apply_moved(
         connection, body["model_id"], body["project_id"], left=left_project_id, at=moves_at
     )
     return body
+
+
+def _may_delete_more(
+    before: Mapping[PolicyOwner, PolicyState],
+    after: Mapping[PolicyOwner, PolicyState],
+    now: datetime,
+) -> bool:
+    """Return whether other rules or limits may delete something there, now or once all have begun:
+    that may be a minute after the move."""
+    applies = build_effective_policy(before, _list_in_force(before))
+    return any(
+        effective is not None
+        and effective != applies
+        and (effective.limits or effective.find_latest(now) is not None)
+        for effective in (
+            build_effective_policy(after, versions)
+            for versions in (_list_in_force(after), list_coming(after))
+        )
+    )
+
+
+def _list_in_force(
+    states: Mapping[PolicyOwner, PolicyState],
+) -> dict[PolicyOwner, PolicyVersion]:
+    return {owner: state.in_force for owner, state in states.items() if state.in_force is not None}
 
 
 def _goes_against(

@@ -14,7 +14,6 @@ from inference_store.erasure.policies import (
     PolicyVersion,
     RetentionPolicy,
 )
-from inference_store.index.registrations import Registration
 from inference_store.index.tables import registration
 
 _NOTHING = EffectivePolicy()
@@ -69,23 +68,6 @@ async def find_changed_by_policy(
             if chains[0] != chains[1]:
                 changed_models.append(ChangedModel(row.model, row.model_id, *chains, beside))
     return changed_models
-
-
-async def find_changed_by_move(
-    connection: AsyncConnection, model: Registration, project_id: str | None
-) -> tuple[list[ChangedModel], bool]:
-    """Return the change if this project replaces the one whose policy decides now; and whether a
-    policy that would apply then is still pending: it is checked as if it had begun."""
-    deciding_id = await policies.find_deciding_project(connection, model)
-    owners = policies.list_owners(model.model_id, project_id)
-    states = await policies.find_policy_states(connection, owners)
-    after = _build_effective_policy(owners, policies.list_coming(states))
-    apply_now = policies.list_owners(model.model_id, deciding_id)
-    before = _build_effective_policy(apply_now, await policies.find_in_force(connection, apply_now))
-    waits = any(state.pending is not None for state in states.values())
-    if deciding_id == project_id or after == before:
-        return [], waits and deciding_id != project_id
-    return [ChangedModel(model.model, model.model_id, after, before)], waits
 
 
 def _build_effective_policy(

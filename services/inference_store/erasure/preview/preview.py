@@ -41,7 +41,6 @@ from inference_store.erasure.policies import (
 from inference_store.erasure.policies.loss_counts import build_loss_columns
 from inference_store.erasure.select import limits, selection
 from inference_store.erasure.select.selection import UNDECIDED
-from inference_store.index.registrations import Registration
 from inference_store.inference.events import received_at_of
 from inference_store.query.deadline import Deadline, OutOfTime, fetch
 from inference_store.query.scan_range import ScanRange as Where
@@ -69,31 +68,7 @@ async def preview_policy(
     """Return what this policy would delete today in place of that of `of`. `lists`: of exports."""
     now = await policies.read_now(connection)
     models = await changed_models.find_changed_by_policy(connection, of, policy, now)
-    return await _preview_models(connection, models, now, Preview(), lists, seconds)
-
-
-async def preview_move(
-    connection: AsyncConnection,
-    model: Registration,
-    project_id: str | None,
-    *,
-    lists: MemberLists,
-    seconds: float,
-) -> Preview:
-    """Return what would be deleted today if the model were in this project. `lists`: of exports."""
-    now = await policies.read_now(connection)
-    models, waits = await changed_models.find_changed_by_move(connection, model, project_id)
-    return await _preview_models(connection, models, now, Preview(waits=waits), lists, seconds)
-
-
-async def _preview_models(  # noqa: PLR0917
-    connection: AsyncConnection,
-    models: Sequence[ChangedModel],
-    now: datetime,
-    preview: Preview,
-    lists: MemberLists,
-    seconds: float,
-) -> Preview:
+    preview = Preview()
     deadline, pieces = Deadline.after(seconds), list[_LosingPiece]()
     try:
         for changed_model in models:

@@ -46,7 +46,6 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", "/v1/projects"): Row(READ, SOME, 200),
     ("GET", _M): Row(READ, MODEL, 200),
     ("PUT", _M): Row(ADMIN, MODEL, 200, _PROJECT),
-    ("POST", f"{_M}/preview"): Row(ADMIN, MODEL, 200, _PROJECT),
     ("DELETE", _M): Row(ADMIN, MODEL, 409),
     ("GET", f"{_M}/metadata-keys"): Row(READ, MODEL, 200),
     ("GET", f"{_M}/queryables"): Row(READ, MODEL, 200),

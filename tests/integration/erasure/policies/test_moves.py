@@ -13,7 +13,7 @@ from inference_store.index import registrations
 from inference_store.index.registrations import Details, Registration
 from tests.integration.erasure.policies.test_policies import make_policy, put
 
-OLD, NEW = PolicyOwner("project", "old"), PolicyOwner("project", "new")
+OLD, NEW, THIRD = (PolicyOwner("project", name) for name in ("old", "new", "third"))
 _GRACE = 3600.0
 
 
@@ -51,7 +51,8 @@ async def test_the_project_that_it_leaves_decides_until_the_grace_is_over(
 ) -> None:
     async with engine.begin() as connection:
         await put(connection, OLD, make_policy("P9D"))
-        await put(connection, NEW, make_policy("P1D"))
+        for owner in (NEW, THIRD, DEFAULT):
+            await put(connection, owner, make_policy("P1D"))
         await register_in_old(connection)
         moved = await move(connection, "new")
         assert (moved.project_id, moved.left_project_id, moved.revision) == ("new", "old", 2)
@@ -66,7 +67,7 @@ async def test_the_project_that_it_leaves_decides_until_the_grace_is_over(
         await move(connection, None)
         assert await list_deciding(connection) == [NEW]
         await end_grace(connection)
-        assert await list_deciding(connection) == []
+        assert await list_deciding(connection) == [DEFAULT]
 
 
 async def test_without_a_grace_it_counts_at_once_and_a_missing_model_is_registered(
@@ -128,6 +129,7 @@ async def test_a_change_of_policy_is_looked_at_with_both_projects_of_what_moves(
 ) -> None:
     async with engine.begin() as connection:
         await put(connection, OLD, make_policy("P9D"))
+        await put(connection, NEW, make_minimum_age(None))
         await register_in_old(connection)
         await register_in_old(connection, "stays")
         await move(connection, "new")
@@ -146,15 +148,27 @@ async def test_a_change_of_policy_is_looked_at_with_both_projects_of_what_moves(
         assert await find_changed(PolicyOwner("model", "m")) == [("m", False), ("m", True)]
 
 
-async def test_treats_a_waiting_policy_as_if_it_had_begun(engine: AsyncEngine) -> None:
-    async with engine.begin() as connection:
-        model = await register_in_old(connection)
-        assert await changed_models.find_changed_by_move(connection, model, "new") == ([], False)
-        await put(connection, NEW, make_policy("P1D"), grace_seconds=_GRACE)
-        [changed], waits = await changed_models.find_changed_by_move(connection, model, "new")
-        assert (waits, [rule.of for rule in changed.after.rules], changed.before.rules) == (
-            True,
-            [NEW],
-            (),
-        )
-        assert await changed_models.find_changed_by_move(connection, model, "old") == ([], False)
+async def test_it_waits_where_another_policy_may_delete_something(engine: AsyncEngine) -> None:
+    limit = RetentionPolicy.model_validate({"max_inferences": 9})
+    forever, year = make_policy("forever"), make_policy("P1Y")
+    # of the new project, of all, and whether that of the new one waits to begin
+    cases: tuple[tuple[RetentionPolicy | None, RetentionPolicy | None, bool, bool], ...] = (
+        (None, None, False, False),
+        (forever, None, False, False),
+        (make_minimum_age("P1D", max_inferences=None), None, False, False),
+        (year, None, False, True),
+        (limit, None, False, True),
+        (year, None, True, True),
+        (None, year, False, False),  # it decides already
+        (forever, year, False, False),
+    )
+    for new, default, is_pending, waits in cases:
+        async with engine.connect() as connection:
+            await register_in_old(connection)
+            grace = _GRACE if is_pending else 0.0
+            for owner, policy, seconds in ((NEW, new, grace), (DEFAULT, default, 0.0)):
+                if policy is not None:
+                    await put(connection, owner, policy, grace_seconds=seconds)
+            moved = await move(connection, "new")
+            assert (moved.moves_at is not None) is waits, (new, default, is_pending)
+            await connection.rollback()
