@@ -32,7 +32,7 @@ def test_shows_missing_captures_of_a_producer(open_page: OpenPage, console: Cons
         what="the producer",
     )
     page = open_page("#/list/accounting")
-    expect(page.get_by_role("status")).to_contain_text("captures are missing")
+    expect(page.get_by_role("status")).to_contain_text("Captures of 1 producer are missing")
     page.get_by_role("link", name=PRODUCER).click()
     expect(page.get_by_text("1 did not arrive, and nothing explains it.")).to_be_visible()
     numbers = page.get_by_role("region", name="Sequence numbers").locator("dd")

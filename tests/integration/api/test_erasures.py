@@ -70,7 +70,8 @@ async def test_keeps_inferences_whose_keys_are_not_all_indexed(api: Api) -> None
     assert (counts["inferences"], counts["undecided"]) == (4, 2)
     assert [model["undecided"] for model in counts["models"]] == [2]
     counts = await api.ask(ERASURES, {"filter": "NOT (person = 'bob')", "dry_run": True})
-    assert (counts["inferences"], counts["undecided"]) == (3, 0)
+    # i0 may have been sent bob's name as well
+    assert (counts["inferences"], counts["undecided"]) == (2, 1)
     await erase(api, {"filter": "n IS NULL"})
     assert await list_inference_ids(api) == {"i0", "i1", "i9"}
 
@@ -193,11 +194,12 @@ async def test_rejects_old_and_unknown_reports(api: Api) -> None:
 
 async def test_warns_about_a_model_that_is_not_registered(api: Api) -> None:
     """It is compared all the same: its registration may be what was lost."""
-    await api.call("PUT", "/v1/models/hall", {})
-    warning = (
-        "There is no model 'hal'. The nearest are hall."
-        " If the bucket has no object of it either, this fails."
-    )
-    for model_id, warnings in (("hall", []), ("hal", [warning])):
+    await api.call("PUT", "/v1/models/hallway", {})
+    for model_id in ("hallway", "hallwy"):
         answer = await api.ask("/v1/reconciliations", {"model_id": model_id}, status=202)
-        assert answer["warnings"] == warnings, model_id
+        if model_id == "hallway":
+            assert answer["warnings"] == []
+            continue
+        [warning] = answer["warnings"]
+        assert warning.startswith("There is no model 'hallwy'. The nearest are hallway"), warning
+        assert warning.endswith("If the bucket has no object of it either, this fails."), warning
