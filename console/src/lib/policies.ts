@@ -19,7 +19,6 @@ export interface Version {
   removed: boolean;
   rules: ShownRule[];
   max_inferences: number | null;
-  max_bytes: number | null;
   minimum_age: string | null;
   undercuts_minimum_age: boolean;
   set_by: string;
@@ -145,7 +144,6 @@ export interface DraftRule {
 export interface Draft {
   rules: DraftRule[];
   max_inferences: string;
-  max_bytes: string;
   minimum_age: string;
   undercuts_minimum_age: boolean;
 }
@@ -156,7 +154,6 @@ export function draftPolicy(policy: Version | null): Draft {
   return {
     rules: policy?.rules.map(draftRule) ?? [{ ...NEW_RULE }],
     max_inferences: String(policy?.max_inferences ?? ""),
-    max_bytes: String(policy?.max_bytes ?? ""),
     minimum_age: policy?.minimum_age ?? "",
     undercuts_minimum_age: policy?.undercuts_minimum_age ?? false,
   };
@@ -181,7 +178,6 @@ export function buildPolicy(draft: Draft): Body {
   return {
     rules: draft.rules.map(buildRule),
     ...(draft.max_inferences.trim() && { max_inferences: count(draft.max_inferences) }),
-    ...(draft.max_bytes.trim() && { max_bytes: count(draft.max_bytes) }),
     ...(draft.minimum_age.trim() && { minimum_age: draft.minimum_age.trim() }),
     ...(draft.undercuts_minimum_age && { undercuts_minimum_age: true }),
   };
@@ -206,7 +202,6 @@ export function parseDraft(text: string): Draft {
       keep_inference: write(rule.keep_inference),
     })),
     max_inferences: write(body.max_inferences),
-    max_bytes: write(body.max_bytes),
     minimum_age: write(body.minimum_age),
     undercuts_minimum_age: body.undercuts_minimum_age === true,
   };

@@ -49,7 +49,6 @@ CREATE TABLE inference (
     data_deleted_at TIMESTAMP WITH TIME ZONE,
     sidecar_storage_key TEXT COLLATE "C",
     response_deleted_at TIMESTAMP WITH TIME ZONE,
-    stored_bytes BIGINT,
     CONSTRAINT inference_pkey PRIMARY KEY (model, uid)
 ) PARTITION BY RANGE (uid);
 

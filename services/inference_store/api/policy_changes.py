@@ -74,12 +74,8 @@ async def build_entry(
     expected: int | None,
     grace_seconds: float,
     reason: str | None,
-    unmeasured: int = 0,
 ) -> Body:
-    """Build the ledger's entry of a change, or raise what refuses it.
-
-    `unmeasured`: how many inferences of unknown size a limit of it applies to.
-    """
+    """Build the ledger's entry of a change, or raise what refuses it."""
     registration = await check_allowed(connection, access, owner, lock=True)
     policy = None if resolved is None else resolved.policy
     state = await policies.find_state(connection, owner)
@@ -91,7 +87,6 @@ async def build_entry(
             raise Invalid("Going against a minimum age needs a reason.", faults=[fault])
     if body is not None and body.effective == "now":
         await _require_preview(connection, owner, body, state.revision)
-        _require_sizes(unmeasured)
         grace_seconds = 0.0
     return await policies.describe_change(
         connection, owner, policy, expected=expected, grace_seconds=grace_seconds, reason=reason
@@ -118,17 +113,6 @@ async def _require_preview(
         )
 
 
-def _require_sizes(unmeasured: int) -> None:
-    """Raise Invalid if the sizes that a change depends on are not known."""
-    if unmeasured:
-        fault = Fault(
-            "effective",
-            f"the sizes of {unmeasured} inferences are not known yet, so that no preview says what"
-            " goes: leave it out, and preview it again in the grace, while they are measured",
-        )
-        raise Invalid("A limit by bytes begins at once only over known sizes.", faults=[fault])
-
-
 def _needs_override(policy: RetentionPolicy | None, before: list[RetentionPolicy | None]) -> bool:
     """Return whether the change goes below a minimum age, shortens one or removes one."""
     if policy is not None and policy.undercuts_minimum_age:
@@ -150,7 +134,7 @@ def show_would_delete(result: Preview) -> WouldDelete:
         inputs=Losing.show(result.parts["input"]),
         more_than_now=result.fresh,
         exports=result.exports,
-        partial=result.partial,
+        partial=result.cut,
         examples=[
             ExampleLost.show(
                 example, decided_by=example.of and show_rule(example.of, example.rule, example.name)

@@ -72,7 +72,6 @@ class PolicyChangeRequest(PolicyPreviewRequest):
             expected=self.expected,
             grace_seconds=self.find_grace_seconds(lost),
             reason=reason,
-            unmeasured=lost.unmeasured if lost.tightened else 0,
         )
         await self.ledger.write(kind, build_body, actor=self.access.who, note=_build_note)
         return lost, () if resolved is None else resolved.warnings

@@ -40,7 +40,6 @@ def list_jobs(workers: Workers) -> tuple[Job, ...]:
         Job("end of schedule", scheduled, workers.schedule.complete),
         Job("chain head", _every_turn, certificates.write_head),
         Job("counts of partitions", counter.is_due, counter.count),
-        Job("object sizes", _every_turn, workers.size_reader.run_turn),
         Job("reconciliations", _every_turn, workers.reconciliation_worker.run_turn),
         Job("exports", _every_turn, workers.exports.run_turn),
     )

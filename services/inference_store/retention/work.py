@@ -44,7 +44,8 @@ class Work:
     def decided_by(self) -> list[dict[str, Any]]:
         """The rules or limits that let it expire, as a certificate names them."""
         if self.rule == LIMITS:
-            return [limit.reference for limit in self.chain.limits]
+            assert self.chain.limit is not None
+            return [self.chain.limit.reference]
         rules = self.chain.rules
         deciding = rules if self.rule == WHOLE_SPAN else rules[self.rule : self.rule + 1]
         return [rule.reference for rule in deciding]

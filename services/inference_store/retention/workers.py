@@ -26,7 +26,6 @@ from .quarantine import QuarantineEraser
 from .reconciliation_worker import ReconciliationWorker
 from .residual_in_holds import ResidualInHolds
 from .run_worker import RunWorker
-from .size_reader import SizeReader
 from .taken_over_parts import TakenOverParts
 from .turn_schedule import TurnSchedule
 
@@ -42,7 +41,6 @@ class Workers:
     runs: RunWorker
     housekeeping: Housekeeping
     partition_counter: PartitionCounter
-    size_reader: SizeReader
     reconciliation_worker: ReconciliationWorker
     exports: ExportWorker
     taken_over_parts: TakenOverParts
@@ -71,7 +69,6 @@ def build_workers(  # noqa: PLR0917
         runs=RunWorker(engine, ledger, eraser, batch=batch),
         housekeeping=Housekeeping(settings, engine, ledger, check, _find_audit_head(settings)),
         partition_counter=PartitionCounter(engine, check, schedule),
-        size_reader=SizeReader(engine, blobs, check),
         reconciliation_worker=ReconciliationWorker(settings, engine, blobs, check, kafka),
         exports=ExportWorker(
             engine,

@@ -4,10 +4,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import update
 
 from inference_store.erasure import policies
-from inference_store.index.tables import inference
 from inference_store.inference.events.event import Extras
 from tests.integration.stored_inferences import NewInference
 from tests.settings import TOKEN
@@ -59,7 +57,7 @@ def _format_time(at: datetime) -> str:
 async def test_policy_reports_what_it_would_delete(api: Api) -> None:
     lost = (await put(api, "model", {"rules": [LOW, REST]}))["would_delete"]
     assert lost["inferences"]["count"] == 30
-    assert lost["inferences"]["unknown_sizes"] == 30
+    assert (lost["inferences"]["bytes"], lost["inferences"]["unknown_sizes"]) == (3000, 0)
     assert (lost["inputs"]["count"], lost["inputs"]["bytes"]) == (5 + 7, 1200)
     assert lost["responses"]["count"] == 0
     assert (lost["partial"], lost["more_than_now"], len(lost["examples"])) == (False, 42, 20)
@@ -192,7 +190,8 @@ async def test_rejects_invalid_policies(api: Api) -> None:
         ({"rules": [{**LOW, "days": 3}]}, "days"),
         ({}, "a rule, a limit or a minimum age"),
         ({"minimum_age": "forever"}, "minimum_age"),
-        ({"max_bytes": 0}, "max_bytes"),
+        ({"max_inferences": 0}, "max_inferences"),
+        ({"max_bytes": 1000}, "max_bytes"),
     ]
     for body, words in cases:
         for path in _PATHS.values():
@@ -218,24 +217,3 @@ async def test_warns_about_a_project_without_models(api: Api) -> None:
         for project, warnings in (("biulding", [warning]), ("building", [])):
             path = f"/v1/projects/{project}/retention-policy{more}"
             assert (await api.call(method, path, sent))["warnings"] == warnings, path
-
-
-async def test_byte_limit_waits_for_unknown_sizes(api: Api) -> None:
-    """An unknown size counts as nothing, so a preview is exact only when all sizes are known."""
-    path, limit = _PATHS["model"], {"max_bytes": 1000}
-    previewed = await api.ask(f"{path}/preview", limit)
-    lost = previewed["would_delete"]
-    assert (lost["inferences"]["count"], lost["inferences"]["unknown_sizes"]) == (0, 45)
-    assert (lost["partial"], previewed["grace_seconds"]) == (True, 3600)
-    at_once = {**limit, "effective": "now", "token": previewed["token"]}
-    [fault] = (await api.call("PUT", path, at_once, status=422))["errors"]
-    assert fault["path"] == "effective"
-    assert "the sizes of 45 inferences are not known yet" in fault["message"]
-    assert (await put(api, "model", limit))["state"] == "pending"
-    await api.execute(update(inference).values(stored_bytes=100))
-    again = await api.ask(f"{path}/preview", limit)
-    lost = again["would_delete"]
-    expected = {"count": 35, "bytes": 3500, "unknown_sizes": 0, "held": 0}
-    assert {name: lost["inferences"][name] for name in expected} == expected
-    assert not lost["partial"]
-    assert (await put(api, "model", {**at_once, "token": again["token"]}))["state"] == "in_force"

@@ -22,7 +22,6 @@ class KnownInference:
     uid: UUID
     facts: Facts
     flags: tuple[str, ...] = ()
-    size: int | None = None
     gone: frozenset[str] = frozenset()
     marked: frozenset[str] = frozenset()
 
@@ -116,16 +115,13 @@ class Reading:
             if inference.uid not in gone and "inference" not in inference.marked
         ]
         goes: Gone = set()
-        for name in ("max_inferences", "max_bytes"):
-            policy = next((policy_ for policy_ in self.policies if name in policy_), None)
-            if policy is None:
-                continue
-            so_far = 0
-            for inference in remaining:
-                so_far += 1 if name == "max_inferences" else inference.size or 0
-                old = inference.received_at < self.now - self._minimum(policy)
-                if so_far > policy[name] and old and not self.held(inference):
-                    goes.add((inference.uid, "inference"))
+        policy = next((policy_ for policy_ in self.policies if "max_inferences" in policy_), None)
+        if policy is None:
+            return goes
+        for inference in remaining[policy["max_inferences"] :]:
+            old = inference.received_at < self.now - self._minimum(policy)
+            if old and not self.held(inference):
+                goes.add((inference.uid, "inference"))
         return goes
 
     def held(self, inference: KnownInference) -> bool:

@@ -2,8 +2,8 @@
 and holds selects.
 
 Random policies of models, a project and all, with filters, three ages, minimum ages and limits;
-random holds, of which some have ended; inferences of every sort: some not wholly indexed, some
-without a size, some that have lost a part already or are losing it.
+random holds, of which some have ended; inferences of every sort: some not wholly indexed, some that
+have lost a part already or are losing it.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -136,8 +136,8 @@ async def stored(engine: AsyncEngine) -> AsyncIterator[Stored]:
 
 
 def _make_known(number: int, uid: Any, facts: Any) -> KnownInference:
-    """Make an inference: by turns in doubt, of no known size, without a part, and losing one."""
-    known_inference = KnownInference(uid, facts, size=(None, 10, 1000)[number % 3])
+    """Make an inference: by turns in doubt, without a part, and losing one."""
+    known_inference = KnownInference(uid, facts)
     doubt = INCOMPLETE_FLAGS[number % len(INCOMPLETE_FLAGS)]
     match number % 10:
         case 0 | 3 | 8:
@@ -156,11 +156,7 @@ def _make_known(number: int, uid: Any, facts: Any) -> KnownInference:
 async def _alter(connection: AsyncConnection, model: int, known_inference: KnownInference) -> None:
     gone = {"input": "data_deleted_at", "response": "response_deleted_at"}
     values: dict[str, Any] = {gone[part]: _NOW for part in known_inference.gone}
-    values |= {
-        "response_storage_key": "b/r",
-        "data_storage_key": "b/d",
-        "stored_bytes": known_inference.size,
-    }
+    values |= {"response_storage_key": "b/r", "data_storage_key": "b/d"}
     values["flags"] = cast(list(known_inference.flags), ARRAY(Text))
     here = update(inference).where(
         inference.c.model == model, inference.c.uid == known_inference.uid
@@ -179,7 +175,6 @@ def _policy(draw: st.DrawFn, keys: Keys) -> dict[str, Any] | None:
     for name, some in (
         ("minimum_age", ["P1D", "P2D"]),
         ("max_inferences", [1, 7, 20]),
-        ("max_bytes", [1, 2000, 9000]),
     ):
         if draw(st.integers(0, 3)) == 0:
             policy[name] = draw(st.sampled_from(some))

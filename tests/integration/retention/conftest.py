@@ -10,7 +10,7 @@ from inference_store.erasure.runs import RetentionRun
 from inference_store.erasure.select import overdue
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
-from inference_store.retention import erasure_worker, export_worker, partition_counter, size_reader
+from inference_store.retention import erasure_worker, export_worker, partition_counter
 from inference_store.retention.eraser import Eraser
 from inference_store.retention.marker import Marker
 from inference_store.retention.quarantine import QuarantineEraser
@@ -28,7 +28,6 @@ _SHARES = (
     (overdue, "_SECONDS"),
     (overdue, "_QUERY_SECONDS"),
     (partition_counter, "_SECONDS"),
-    (size_reader, "_SECONDS"),
 )
 
 

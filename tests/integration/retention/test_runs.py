@@ -25,7 +25,6 @@ from inference_store.platform.settings import RetentionSettings
 from inference_store.query.cql2 import parse_text
 from inference_store.query.filters.known_keys import KnownKeys
 from inference_store.query.filters.saved import save
-from tests.polling import until
 
 from .conftest import Retain
 from .stored import NOW, Stored, Storing, ago
@@ -291,32 +290,6 @@ async def test_the_newest_stay_within_a_limit(storing: Storing, retain: Retain) 
     assert (await retain()).inferences_deleted == 10
     assert await storing.stored() == list_uids(*inferences[10:], *newer, *others)
     assert (await retain()).inferences_deleted == 0
-
-
-async def test_reads_sizes_from_the_bucket_and_deletes_the_oldest(
-    storing: Storing, retain: Retain
-) -> None:
-    model = await storing.model()
-    inferences = await storing.inferences(model, 10, ago(days=3))
-    await put(storing, model, max_bytes=10**9)
-    await retain()
-    known_sizes = await wait_for_sizes(storing)
-    assert len(set(known_sizes)) == 1
-    size = known_sizes[0]
-    await put(storing, model, max_bytes=4 * size + size // 2)
-    assert (await retain()).inferences_deleted == 6
-    assert await storing.stored() == list_uids(*inferences[6:])
-
-
-async def wait_for_sizes(storing: Storing) -> list[int]:
-    """Wait until the sizes of all inferences are known, and return them."""
-
-    async def read() -> list[Any]:
-        async with storing.engine.connect() as connection:
-            query = select(inference.c.stored_bytes).order_by(inference.c.uid)
-            return list((await connection.execute(query)).scalars())
-
-    return await until(read, lambda sizes: None not in sizes)
 
 
 async def put_default(storing: Storing, policy: RetentionPolicy, **more: Any) -> None:

@@ -13,7 +13,7 @@ from inference_store.retention.turn_schedule import TurnSchedule
 from inference_store.retention.workers import Workers
 
 EVERY_TURN = [
-    *("erasures", "certificates", "values in holds", "runs", "chain head", "object sizes"),
+    *("erasures", "certificates", "values in holds", "runs", "chain head"),
     *("reconciliations", "exports"),
 ]
 ON_SCHEDULE = [

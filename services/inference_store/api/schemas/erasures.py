@@ -158,7 +158,7 @@ class DecidingRule(Shown):
     rule: int | None = None
     """Its place in the policy, from 0."""
     limit: str | None = None
-    """max_inferences or max_bytes."""
+    """max_inferences."""
 
 
 class KeptByHold(Shown):

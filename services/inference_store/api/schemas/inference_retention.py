@@ -12,7 +12,7 @@ class ShownLimit(Shown):
     """A limit that applies to the model."""
 
     name: str
-    """`max_inferences` or `max_bytes`."""
+    """`max_inferences`."""
     most: int
     level: str
     """Whose policy says it: `model`, `project` or `default`."""

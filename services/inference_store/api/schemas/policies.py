@@ -91,7 +91,6 @@ class ShownVersion(Shown):
     """From this version on there is no policy."""
     rules: list[ShownRule]
     max_inferences: int | None
-    max_bytes: int | None
     minimum_age: str | None
     undercuts_minimum_age: bool
     set_by: str

@@ -83,7 +83,7 @@ async def delete_rows(
 
 async def _sum_bytes(connection: AsyncConnection, model: int, uids: Sequence[UUID]) -> int:
     here = inference.c
-    size = func.sum(func.coalesce(here.stored_bytes, here.data_size))
+    size = func.sum(here.data_size)
     return int(await connection.scalar(select(size).where(among(inference, model, uids))) or 0)
 
 

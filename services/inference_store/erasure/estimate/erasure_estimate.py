@@ -33,9 +33,9 @@ class ErasureEstimate:
     inferences: int = 0
     objects: int = 0
     bytes: int = 0
-    """Of the objects whose sizes are known."""
+    """Of their inputs, as far as sizes are known."""
     unknown_sizes: int = 0
-    """Inferences whose objects have no known size."""
+    """Inferences whose inputs have no known size."""
     dead_letters: int = 0
     parked_events: int = 0
     held: int = 0
@@ -144,8 +144,7 @@ def _select_counts(
     uids = matches.subquery()
     objects_named = [case((here[key].is_not(None), 1), else_=0) for key in KEYS]
     is_held = false() if held is None else held
-    size = func.coalesce(here.stored_bytes, here.data_size)
-    losing = build_loss_columns(true(), is_held, size, here.received_at)
+    losing = build_loss_columns(true(), is_held, here.data_size, here.received_at)
     objects = func.sum(sum(objects_named[1:], objects_named[0])).filter(not_(is_held))
     return select(
         func.coalesce(objects, 0).label("objects"),

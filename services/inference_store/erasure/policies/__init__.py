@@ -13,7 +13,6 @@ from .effective_policies import (
     build_deciding_project,
     build_effective_policy,
     find_effective_policies,
-    list_limited_by_bytes,
     list_owners,
 )
 from .effective_policy import (
@@ -22,7 +21,6 @@ from .effective_policy import (
     EffectivePolicy,
     EffectiveRule,
     LevelName,
-    LimitName,
     PolicyOwner,
     RetentionLimit,
     merge_policies,
@@ -56,7 +54,6 @@ __all__ = [
     "ErasureScope",
     "Keep",
     "LevelName",
-    "LimitName",
     "PolicyOwner",
     "PolicyState",
     "PolicyVersion",
@@ -78,7 +75,6 @@ __all__ = [
     "find_policy_states",
     "find_state",
     "is_minimum_undercut",
-    "list_limited_by_bytes",
     "list_models",
     "list_owners",
     "list_versions",

@@ -55,33 +55,6 @@ async def find_effective_policies(
     }
 
 
-async def list_limited_by_bytes(connection: AsyncConnection) -> list[int]:
-    """Return the models with a limit by bytes, now or once every pending change has begun, in
-    order."""
-    here = registration.c
-    query = select(
-        here.model, here.model_id, here.project_id, build_deciding_project().label("deciding")
-    )
-    rows = (await connection.execute(query.order_by(here.model))).all()
-    times = (
-        await policy_versions.find_in_force(connection),
-        await policy_versions.find_coming(connection),
-    )
-    return [
-        row.model
-        for row in rows
-        if any(
-            _has_byte_limit(build_effective_policy(list_owners(row.model_id, project), versions))
-            for versions in times
-            for project in {row.project_id, row.deciding}
-        )
-    ]
-
-
-def _has_byte_limit(effective: EffectivePolicy | None) -> bool:
-    return effective is not None and any(limit.name == "max_bytes" for limit in effective.limits)
-
-
 def build_effective_policy(
     owners: Iterable[PolicyOwner], versions: Mapping[PolicyOwner, PolicyVersion]
 ) -> EffectivePolicy | None:

@@ -8,7 +8,7 @@ The meaning of a policy is implemented twice: here, for what arrives, and in SQL
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from inference_store.erasure.policies.durations import Duration, parse_duration
 from inference_store.query.filters import saved
@@ -21,7 +21,6 @@ from .cutoffs import KEEP_ALL, Cutoffs, ErasureScope
 from .rules import RetentionPolicy, Rule
 
 LevelName = Literal["model", "project", "default"]
-LimitName = Literal["max_inferences", "max_bytes"]
 LEVELS: tuple[LevelName, ...] = ("model", "project", "default")
 
 
@@ -67,11 +66,13 @@ class EffectiveRule:
 
 @dataclass(frozen=True, slots=True)
 class RetentionLimit:
-    """A limit, the policy that sets it, and the ages that it may not undercut."""
+    """The most inferences that are kept, the policy that sets it, and the ages that it may not
+    undercut."""
+
+    name: ClassVar[str] = "max_inferences"
 
     of: PolicyOwner
     revision: int
-    name: LimitName
     most: int
     minimum: tuple[Duration, ...]
 
@@ -87,10 +88,10 @@ class RetentionLimit:
 
 @dataclass(frozen=True, slots=True)
 class EffectivePolicy:
-    """The rules and limits that apply to a model."""
+    """The rules and the limit that apply to a model."""
 
     rules: tuple[EffectiveRule, ...] = ()
-    limits: tuple[RetentionLimit, ...] = ()
+    limit: RetentionLimit | None = None
 
     def find_rule(self, facts: Facts, flags: Iterable[str] = ()) -> EffectiveRule | None:
         """Return the first rule whose filter is TRUE; NULL is not, nor is a filter that `flags` put
@@ -141,9 +142,7 @@ def merge_policies(policies: Sequence[tuple[PolicyOwner, int, RetentionPolicy]])
     """
     minimum = tuple(dict.fromkeys(_parse_minimum(policy) for _, _, policy in policies)) or ()
     least = tuple(duration for duration in minimum if duration is not None)
-    return EffectivePolicy(
-        tuple(_iterate_rules(policies, least)), tuple(_iterate_limits(policies, least))
-    )
+    return EffectivePolicy(tuple(_iterate_rules(policies, least)), _find_limit(policies, least))
 
 
 def _iterate_rules(
@@ -158,17 +157,14 @@ def _iterate_rules(
                 return
 
 
-def _iterate_limits(
+def _find_limit(
     policies: Sequence[tuple[PolicyOwner, int, RetentionPolicy]], least: tuple[Duration, ...]
-) -> Iterable[RetentionLimit]:
-    names: tuple[LimitName, ...] = ("max_inferences", "max_bytes")
-    for name in names:
-        for owner, revision, policy in policies:
-            most = getattr(policy, name)
-            if most is not None:
-                own = () if policy.undercuts_minimum_age else least
-                yield RetentionLimit(owner, revision, name, most, own)
-                break
+) -> RetentionLimit | None:
+    for owner, revision, policy in policies:
+        if policy.max_inferences is not None:
+            own = () if policy.undercuts_minimum_age else least
+            return RetentionLimit(owner, revision, policy.max_inferences, own)
+    return None
 
 
 def _cite(owner: PolicyOwner, revision: int) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def _may_delete_more(
     return any(
         effective is not None
         and effective != applies
-        and (effective.limits or effective.find_latest(now) is not None)
+        and (effective.limit is not None or effective.find_latest(now) is not None)
         for effective in (
             build_effective_policy(after, versions)
             for versions in (_list_in_force(after), list_coming(after))

@@ -100,8 +100,6 @@ class Bounds(DocumentedModel):
 
     max_inferences: Count | None = None
     """Of each model at most so many inferences are kept; the oldest go first."""
-    max_bytes: Count | None = None
-    """Of each model at most so many bytes of objects are kept; the oldest inferences go first."""
     minimum_age: (
         Annotated[
             str,
@@ -143,7 +141,7 @@ def check_rules(rules: Sequence[tuple[str | None, bool]]) -> None:
 
 def check_not_empty(rules: int, bounds: Bounds) -> None:
     """Raise ValueError for a policy that sets nothing at all."""
-    values = (bounds.max_inferences, bounds.max_bytes, bounds.minimum_age)
+    values = (bounds.max_inferences, bounds.minimum_age)
     if not rules and all(value is None for value in values):
         raise ValueError("a policy has a rule, a limit or a minimum age at least")
 

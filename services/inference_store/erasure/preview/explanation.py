@@ -61,7 +61,7 @@ async def explain_retention(
     return RetentionExplanation(
         received_at=at,
         decided_by=deciding_rule,
-        limits=policy.limits,
+        limits=() if policy.limit is None else (policy.limit,),
         input_goes_at=_find_deletion_time(deciding_rule, rule and rule.input, at),
         response_goes_at=_find_deletion_time(deciding_rule, rule and rule.response, at),
         inference_goes_at=_find_deletion_time(deciding_rule, rule and rule.keep_inference, at),

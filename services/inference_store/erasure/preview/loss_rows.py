@@ -34,7 +34,7 @@ def select_rows(
         erasing.c.model == here.model, erasing.c.uid == here.uid, erasing.c.scope == "inference"
     )
     query = select(
-        *(here.uid, here.inference_id, here.received_at, here.stored_bytes, here.data_size),
+        *(here.uid, here.inference_id, here.received_at, here.data_size),
         *(here.data_deleted_at, here.response_deleted_at, here.response_storage_key),
         after.build_number(piece).label("rule"),
         before.build_number(piece).label("before"),

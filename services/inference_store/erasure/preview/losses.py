@@ -15,9 +15,8 @@ class LossCount:
 
     count: int = 0
     bytes: int = 0
-    """Of those whose size is known: all objects of an inference, the datum of an input."""
+    """Of their inputs, as far as sizes are known; of responses none is."""
     unknown_sizes: int = 0
-    """Under a limit by bytes, of all inferences: the answer is `partial` then."""
     held: int = 0
     """More of them, which legal holds keep."""
     oldest: datetime | None = None
@@ -64,19 +63,10 @@ class Preview:
     """Exports that name something that would be deleted."""
     cut: bool = False
     """The time was over before all was looked at."""
-    unmeasured: int = 0
-    """Inferences of an unknown size, whether they go or not, that a limit by bytes is over."""
-    tightened: bool = False
-    """The change makes a limit by bytes tighter that is over some of them."""
     waits: bool = False
     """Something goes that is not in these figures, once a change begins that waits still."""
 
     @property
-    def partial(self) -> bool:
-        """Check whether it may be more than these figures."""
-        return self.cut or self.unmeasured > 0
-
-    @property
     def is_harmless(self) -> bool:
         """Check whether it deletes nothing known that would not be deleted anyway."""
-        return not (self.fresh or self.cut or self.tightened or self.waits)
+        return not (self.fresh or self.cut or self.waits)

@@ -107,14 +107,6 @@ async def _preview_model(
     preview: Preview,
 ) -> list[_LosingPiece]:
     """Add what a model loses to the preview; return the spans in which it may lose something."""
-    unmeasured = await limits.count_unmeasured(
-        connection, changed_model.model, changed_model.after, deadline
-    )
-    preview.unmeasured += unmeasured
-    preview.parts["inference"] += LossCount(unknown_sizes=unmeasured)
-    preview.tightened |= unmeasured > 0 and limits.is_tighter(
-        changed_model.after, changed_model.before
-    )
     rules = await selection.compile_rules(connection, changed_model.after)
     rules_before = await selection.compile_rules(connection, changed_model.before)
     # as in a run: limits apply to what no rule has deleted
@@ -146,9 +138,7 @@ async def _preview_model(
             if cut is not None:
                 parts["inference"] = or_(parts["inference"], rows.c.uid < cut)
         [counted] = await fetch(connection, _select_counts(rows, losses, losses_before), deadline)
-        # those under a limit by bytes are counted above
-        unknown = {"inference_unknown_sizes": 0} if unmeasured else {}
-        _add_counts(preview, counted._asdict() | unknown)
+        _add_counts(preview, counted._asdict())
         if len(preview.examples) < EXAMPLES:
             missing = EXAMPLES - len(preview.examples)
             for row in await fetch(connection, _select_examples(rows, losses, missing), deadline):
@@ -164,7 +154,7 @@ def _select_counts(
     losses_before: Mapping[ErasureScope, ColumnElement[bool]],
 ) -> Select[Any]:
     sizes = {
-        "inference": rows.c.stored_bytes,
+        "inference": rows.c.data_size,
         "input": rows.c.data_size,
         "response": cast(null(), BigInteger()),
     }

@@ -78,7 +78,6 @@ inference = Table(
     # when the response's blob was deleted; its predictions stay
     _time("response_deleted_at"),
     # of its objects together; NULL: not asked yet
-    Column("stored_bytes", BigInteger),
     Index("inference_model_inference_id_idx", "model", "inference_id", "uid"),
     Index(
         "inference_model_data_hash_idx",

@@ -29,7 +29,7 @@ Row = tuple[Any, ...]
 # The fields that a producer may add to an event, and that have a column in the index.
 EXTRAS_COLUMNS = tuple(extra.name for extra in fields(Extras) if extra.name in inference.columns)
 # The database sets these by itself.
-_DEFAULTED = ("revision", "data_deleted_at", "response_deleted_at", "stored_bytes")
+_DEFAULTED = ("revision", "data_deleted_at", "response_deleted_at")
 _extras_of = attrgetter(*EXTRAS_COLUMNS)
 PARENT_COLUMNS = (
     *(c.name for c in inference.columns if c.name not in (*_DEFAULTED, *EXTRAS_COLUMNS)),

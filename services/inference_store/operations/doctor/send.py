@@ -102,13 +102,8 @@ def send_event(settings: DoctorSettings, api: Server, *, seconds: float) -> Iter
     _register(api)
     yield f"the api at {api.address} answers, and lets us in"
     objects, now = _make_objects(inference_id), datetime.now(UTC)
-    event = encode(
-        model_id=MODEL,
-        inference_id=inference_id,
-        received_at=now,
-        **{f"{name}_storage_key": key for name, (key, _) in objects.items()},
-        **_TASK_TYPE,
-    )
+    more: dict[str, Any] = {f"{name}_storage_key": key for name, (key, _) in objects.items()}
+    event = encode(model_id=MODEL, inference_id=inference_id, received_at=now, **more, **_TASK_TYPE)
     with Blobs(settings) as blobs:
         try:
             for key, content in objects.values():

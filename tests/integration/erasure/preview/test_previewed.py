@@ -1,5 +1,4 @@
-"""A policy never deletes more than its preview said, or the preview is partial and
-the policy waits."""
+"""A policy never deletes more than its preview said."""
 
 from datetime import datetime
 from typing import Any
@@ -7,14 +6,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure import policies
 from inference_store.erasure.policies import EffectivePolicy, PolicyOwner, RetentionPolicy
 from inference_store.erasure.preview import preview
 from inference_store.export.ledger.member_lists import MemberLists
-from inference_store.index.tables import inference
 from inference_store.query.cql2 import parse_text
 from inference_store.query.filters.known_keys import find_known_keys
 from inference_store.query.filters.saved import save
@@ -37,26 +35,25 @@ _PARTS = ("input", "response")
 async def test_no_more_goes_than_was_previewed(stored: Stored, data: st.DataObject) -> None:
     connection = stored.connection
     async with connection.begin() as transaction:
-        if data.draw(st.booleans()):
-            await _set_sizes(connection, data)
         for of in _OWNERS:
             if (policy := data.draw(_policy(stored.keys))) is not None:
                 await _set(connection, of, policy)
         of = data.draw(st.sampled_from(_OWNERS))
-        changed = data.draw(_policy(stored.keys)) or {"max_bytes": data.draw(st.integers(1, 9000))}
+        changed = data.draw(_policy(stored.keys)) or {
+            "max_inferences": data.draw(st.integers(1, 9))
+        }
         before = await policies.find_effective_policies(connection)
         lost = await preview.preview_policy(
             connection, of, RetentionPolicy(**changed), lists=MemberLists(), seconds=300.0
         )
-        await _set_sizes(connection, data)
         went_before = await _find_gone(connection, stored, before)
         await _set(connection, of, changed)
         after = await policies.find_effective_policies(connection)
         models = {model for model in stored.inferences if before.get(model) != after.get(model)}
         gone = {row for row in await _find_gone(connection, stored, after) if row[0] in models}
-        event(f"goes: {bool(gone)}, partial: {lost.partial}, harmless: {lost.is_harmless}")
+        event(f"goes: {bool(gone)}, cut: {lost.cut}, harmless: {lost.is_harmless}")
         whole = {row for row in gone if row[2] == "inference"}
-        if not lost.partial:
+        if not lost.cut:
             assert len(whole) <= lost.parts["inference"].count
             count = sum(part.count for part in lost.parts.values())
             assert len({row[:2] for row in gone}) <= count
@@ -68,13 +65,6 @@ async def test_no_more_goes_than_was_previewed(stored: Stored, data: st.DataObje
 async def _set(connection: AsyncConnection, of: Any, policy: dict[str, Any]) -> None:
     body = await policies.describe_change(connection, of, RetentionPolicy(**policy))
     await policies.apply_set(connection, body, await policies.read_now(connection), "t")
-
-
-async def _set_sizes(connection: AsyncConnection, data: st.DataObject) -> None:
-    """Set the sizes that are not known."""
-    size = data.draw(st.sampled_from([1, 700, 5000]))
-    here = inference.c.stored_bytes
-    await connection.execute(update(inference).where(here.is_(None)).values(stored_bytes=size))
 
 
 def _add_parts(gone: set[tuple[int, Any, str]]) -> set[tuple[int, Any, str]]:

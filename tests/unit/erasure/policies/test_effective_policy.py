@@ -92,14 +92,14 @@ def test_three_ages() -> None:
 def test_the_longest_minimum_age_binds_rules_and_limits() -> None:
     policy = make_policy(
         (MODEL, [LOW], {"minimum_age": "P3D", "max_inferences": 5}),
-        (PROJECT, [], {"minimum_age": "P7D", "max_inferences": 9, "max_bytes": 100}),
+        (PROJECT, [], {"minimum_age": "P7D", "max_inferences": 9}),
         (DEFAULT, [MONTH], {"minimum_age": "P5D"}),
     )
     assert policy.find_cutoffs(make_facts(0.1), NOW) == Cutoffs(*[find_days_ago(7)] * 3)
     assert policy.find_cutoffs(make_facts(0.5), NOW) == Cutoffs(*[find_days_ago(30)] * 3)
-    limits = [(limit.of, limit.name, limit.most) for limit in policy.limits]
-    assert limits == [(MODEL, "max_inferences", 5), (PROJECT, "max_bytes", 100)]
-    assert [limit.cutoff(NOW) for limit in policy.limits] == [find_days_ago(7), find_days_ago(7)]
+    assert policy.limit is not None
+    assert (policy.limit.of, policy.limit.most) == (MODEL, 5)
+    assert policy.limit.cutoff(NOW) == find_days_ago(7)
 
 
 def test_a_policy_undercuts_the_minimum_age_with_its_own_rules_only() -> None:
@@ -179,7 +179,7 @@ def test_a_rule_can_apply_and_has_a_name_of_its_own() -> None:
 
 
 def test_a_policy_has_a_rule_or_a_bound() -> None:
-    for fields in ({"max_inferences": 1}, {"max_bytes": 1}, {"minimum_age": "P1D"}):
+    for fields in ({"max_inferences": 1}, {"minimum_age": "P1D"}):
         _make_rules(**fields)
     with pytest.raises(ValidationError, match="a rule, a limit or a minimum age"):
         _make_rules()
