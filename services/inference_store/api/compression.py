@@ -137,3 +137,6 @@ def _describe(start: Message, coding: str) -> None:
     headers["Content-Encoding"] = coding
     headers.add_vary_header("Accept-Encoding")
     del headers["Content-Length"]
+    tag = headers.get("ETag", "")
+    if tag.startswith('"'):  # these are other bytes: no range of them is asked for by it
+        headers["ETag"] = f"W/{tag}"

@@ -125,6 +125,8 @@ def build_problem(exc: StoreError, headers: Mapping[str, str] | None = None) -> 
         more["WWW-Authenticate"] = "Bearer"
     if isinstance(exc, errors.TooManyRequests):
         more["Retry-After"] = str(exc.retry_after_seconds)
+    if isinstance(exc, errors.RangeNotSatisfiable):
+        more |= {"Accept-Ranges": "bytes", "Content-Range": f"bytes */{exc.size}"}
     if exc.status == 503:
         more["Retry-After"] = "5"
     return ProblemAnswer(build_body(exc), status_code=exc.status, headers=more)

@@ -101,11 +101,15 @@ class Blobs:
             budget=_NO_LIMIT if budget is None else budget,
         )
 
-    async def stream(self, key: StorageKey) -> BlobStream:
-        """Stream an object. Raises BlobMissing, ObjectStoreUnavailable before the first piece."""
+    async def stream(self, key: StorageKey, span: tuple[int, int] | None = None) -> BlobStream:
+        """Stream an object, or the bytes from the first position of `span` to before the second.
+
+        Raises BlobMissing, ObjectStoreUnavailable before the first piece.
+        """
         if is_plain(key.key):
-            return await stream_plain(self._store(key.bucket), key)
-        return stream_whole(*await asyncio.to_thread(self._get_odd, key, _NO_LIMIT))
+            return await stream_plain(self._store(key.bucket), key, span)
+        data, content_type = await asyncio.to_thread(self._get_odd, key, _NO_LIMIT)
+        return stream_whole(data if span is None else data[slice(*span)], content_type)
 
     def head(self, key: StorageKey) -> int:
         """Return an object's size in bytes. Raises BlobMissing."""

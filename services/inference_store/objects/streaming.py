@@ -16,18 +16,24 @@ _PIECE_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class BlobStream:
-    """An object that has begun to arrive: its size in bytes, its content type, its pieces."""
+    """An object, or some of it, that has begun to arrive: how many bytes, its content type, its
+    pieces."""
 
     size: int
     content_type: str | None
     pieces: AsyncIterator[bytes]
 
 
-async def stream_plain(store: S3Store, key: StorageKey) -> BlobStream:
-    """Return a stream of an object. Raises BlobMissing and ObjectStoreUnavailable before the first
-    piece; its pieces raise ObjectStoreUnavailable."""
+async def stream_plain(
+    store: S3Store, key: StorageKey, span: tuple[int, int] | None = None
+) -> BlobStream:
+    """Return a stream of an object, or of a span of it.
+
+    Raises BlobMissing and ObjectStoreUnavailable before the first piece; its pieces raise
+    ObjectStoreUnavailable.
+    """
     try:
-        result = await get_async(store, key.key)
+        result = await get_async(store, key.key, options={"range": span} if span else None)
     except (FileNotFoundError, ValueError, BaseError) as exc:
         raise translate_error(key, exc) from exc
 
@@ -39,7 +45,8 @@ async def stream_plain(store: S3Store, key: StorageKey) -> BlobStream:
             raise translate_error(key, exc) from exc
 
     content_type = result.attributes.get("Content-Type")
-    return BlobStream(result.meta["size"], content_type, pieces())
+    begin, end = result.range
+    return BlobStream(end - begin, content_type, pieces())
 
 
 def stream_whole(data: bytes, content_type: str | None) -> BlobStream:

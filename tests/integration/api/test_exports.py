@@ -91,6 +91,46 @@ async def test_writes_each_format(api: Api) -> None:
             assert [row["metadata.n"] for row in rows] == list(range(10))
 
 
+async def test_a_download_resumes(api: Api) -> None:
+    export = await request_export(api, format="jsonl")
+    await api.run_retention()
+    path = f"/v1/exports/{export['id']}/parts/1"
+    plain = {"Accept-Encoding": "identity"}
+    whole = await api.get(path, headers=plain)
+    content, size, tag = whole.content, len(whole.content), whole.headers["etag"]
+    assert hashlib.sha256(content).hexdigest() == tag.strip('"')
+    compressed = (await api.get(path, headers={"Accept-Encoding": "gzip"})).headers
+    assert (compressed["content-encoding"], compressed["etag"]) == ("gzip", f"W/{tag}")
+    spans = {
+        "bytes=7-": (7, size),
+        "bytes=7-7": (7, 8),
+        "bytes=0-19": (0, 20),
+        f"Bytes={size - 1}-{10**17}": (size - 1, size),
+        "bytes=-9": (size - 9, size),
+        f"bytes=-{size + 1}": (0, size),
+    }
+    for asked, (begin, end) in spans.items():
+        part = await api.get(path, headers={"Range": asked, "If-Range": tag, **plain})
+        shown = part.headers["content-range"], part.headers["content-length"]
+        assert (part.status_code, part.content) == (206, content[begin:end]), asked
+        assert shown == (f"bytes {begin}-{end - 1}/{size}", str(end - begin)), asked
+        assert (part.headers["accept-ranges"], part.headers["etag"]) == ("bytes", tag), asked
+    for asked in (f"bytes={size}-", f"bytes={size + 5}-{size + 9}", "bytes=-0"):
+        refused = await api.get(path, headers={"Range": asked})
+        assert refused.status_code == 416, asked
+        assert refused.json()["type"] == "/docs/errors#range-not-satisfiable", asked
+        assert refused.headers["content-range"] == f"bytes */{size}", asked
+        assert refused.headers["accept-ranges"] == "bytes", asked
+    # what is no range, several of them, and a range of what is not there any more: everything
+    wholes = [{"Range": asked} for asked in ("bytes=9-3", "bytes=-", "lines=1-", "bytes=0-1,4-5")]
+    others = ('"other"', f"W/{tag}", "Sat, 28 Nov 2026 12:00:00 GMT")
+    wholes += [{"Range": "bytes=7-", "If-Range": other} for other in others]
+    for headers in wholes:
+        answer = await api.get(path, headers={**headers, **plain})
+        assert (answer.status_code, answer.content) == (200, content), headers
+        assert answer.headers["accept-ranges"] == "bytes", headers
+
+
 async def test_the_bucket_has_lists_and_no_filter(api: Api) -> None:
     export = await request_export(api, filter="n < 12", format="csv")
     await api.run_retention()

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import Path, Query, Request
+from fastapi import Header, Path, Query, Request
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import StreamingResponse
 
@@ -13,6 +13,7 @@ from inference_store.access.rights import Right
 from inference_store.api import cursors, time_pages
 from inference_store.api.access import Access, Asking, Over, needs
 from inference_store.api.answer import Answer
+from inference_store.api.byte_ranges import read_range
 from inference_store.api.dependencies import BlobStore, Reading, Settings, Writing, querying
 from inference_store.api.export_format import show_exports, show_parts
 from inference_store.api.export_requests import choose_blobs, insert_export, prepare_export
@@ -47,6 +48,7 @@ router = make_router("exports")
 _NEEDED = needs(Right.EXPORT, Over.SOME)
 _ONE = "/exports/{export_id}"
 _MOST_PARTS = 2**31 - 1
+_PART_CONTENT: dict[str, Any] = {ANY: {}, BYTES: BINARY}
 
 
 @router.post(
@@ -170,19 +172,26 @@ async def get_export_parts(  # noqa: PLR0917  (FastAPI calls it by name)
     f"{_ONE}/parts/{{number}}",
     response_class=StreamingResponse,
     responses=document_refusals(
-        404, 409, 410, also={200: {"content": {ANY: {}, BYTES: BINARY}, "description": "The part."}}
+        *(404, 409, 410, 416),
+        also={
+            200: {"content": _PART_CONTENT, "description": "The part."},
+            206: {"content": _PART_CONTENT, "description": "The range of it."},
+        },
     ),
     openapi_extra=_NEEDED,
     summary="Download a part of an export",
 )
-async def get_export_part(
+async def get_export_part(  # noqa: PLR0917  (FastAPI calls it by name)
     export_id: UUID,
     number: Annotated[int, Path(ge=1, le=_MOST_PARTS)],
     connection: Writing,
     blobs: BlobStore,
     access: Asking,
+    range_: Annotated[str, Header(alias="Range", examples=["bytes=1000-"])] = "",
+    if_range: Annotated[str, Header(examples=['"…"'])] = "",
 ) -> StreamingResponse:
-    """The bytes of a part, through the api."""
+    """The bytes of a part, through the api. `Range` resumes a download: one range of bytes
+    (`bytes=n-`, `bytes=n-m`, `bytes=-n`), with `If-Range` only if `ETag` is still that."""
     job = await _find_readable(connection, access, export_id)
     parts = await list_parts(connection, export_id, after=number - 1, limit=1, lock=True)
     if job.state in REMOVED:
@@ -194,9 +203,13 @@ async def get_export_part(
         if part.state == "removed":
             raise Gone(f"The part {number} is not there: nothing of it is left.")
         raise Conflict(f"The part {number} is {part.state}: ask again when the export is done.")
+    assert part.bytes is not None, "it is written"
+    assert part.sha256 is not None, "it is written"
+    tag = f'"{part.sha256.hex()}"'
+    span = read_range(range_, part.bytes) if if_range in {"", tag} else None
     await _record_download(connection, access, job, [part])
     try:
-        stream = await blobs.stream(parse_stored(part.storage_key))
+        stream = await blobs.stream(parse_stored(part.storage_key), span)
     except BlobMissing:
         raise NotFound(f"The object {part.storage_key} is not in the bucket.") from None
     format = PART_FORMATS[job.format]
@@ -205,8 +218,14 @@ async def get_export_part(
         "Content-Length": str(stream.size),
         "Content-Disposition": f'attachment; filename="{name}"',
         "X-Content-Type-Options": "nosniff",
+        "Accept-Ranges": "bytes",
+        "ETag": tag,
     }
-    return StreamingResponse(stream.pieces, media_type=format.media_type, headers=headers)
+    if span is not None:
+        headers["Content-Range"] = f"bytes {span[0]}-{span[1] - 1}/{part.bytes}"
+    return StreamingResponse(
+        stream.pieces, 200 if span is None else 206, headers, format.media_type
+    )
 
 
 async def _find_job(

@@ -16,6 +16,7 @@ StoreError
 │   ├── HeldByHold, HoldUnreadable
 ├── PreconditionFailed 412
 ├── TooLarge           413
+├── RangeNotSatisfiable 416
 ├── TooManyRequests    429
 │   ├── TooManyQueries
 ├── HeadersTooLarge    431
@@ -134,6 +135,18 @@ class ForeignRequest(Forbidden):
 
     type = "foreign-request"
     title = "The request is meant for another site, or comes from one"
+
+
+class RangeNotSatisfiable(StoreError):
+    """`Range` begins after the last byte; the size is in `Content-Range`."""
+
+    status = 416
+    type = "range-not-satisfiable"
+    title = "There are no such bytes"
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"There are {size:,} bytes: ask for some of them.")
+        self.size = size
 
 
 class TooManyRequests(StoreError):
