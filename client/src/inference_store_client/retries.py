@@ -51,7 +51,7 @@ def read_retry_after(text: str, *, now: datetime | None = None) -> float:
         return float(text)
     try:
         at = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0.0
     at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
     return max(0.0, (at - (now or datetime.now(UTC))).total_seconds())

@@ -48,7 +48,7 @@ class _Verified:
 
     caller: Caller
     key: SigningKey
-    expires_at: float
+    expires_at: datetime
     roles: tuple[str, ...]
 
 
@@ -76,8 +76,7 @@ class Tokens:
     async def identity(self, token: str) -> Identity:
         """Return who a session remembers that was started with a token. Raises as `caller` does."""
         verified = await self._verify(token)
-        expires_at = datetime.fromtimestamp(verified.expires_at, UTC)
-        return Identity(verified.caller.name, None, self._url, verified.roles, expires_at)
+        return Identity(verified.caller.name, None, self._url, verified.roles, verified.expires_at)
 
     async def identify(self, token: str, client: str, nonce: str) -> Identity:
         """Return who signed in, by the ID token that a client was given for an attempt. Raises as
@@ -88,7 +87,7 @@ class Tokens:
             raise Unauthorized("The ID token is that of another attempt.")
         if claims.get("azp", client) != client:
             raise Unauthorized("The ID token was made for another client.")
-        expires_at = datetime.fromtimestamp(float(claims["exp"]), UTC)
+        expires_at = _read_expiry(claims)
         roles = self._list_roles(claims)
         return Identity(f"oidc:{_read_subject(claims)}", None, self._url, roles, expires_at)
 
@@ -125,12 +124,12 @@ class Tokens:
     async def _check(self, token: str, digest: bytes) -> _Verified:
         key, algorithm = await self._find_key(token)
         verified = self._verified.get(digest)
-        if verified and verified.key == key and verified.expires_at > time.time() - self._skew:
+        if verified and verified.key == key and self._is_unexpired(verified):
             return verified
         claims = self._decode_claims(token, key, algorithm, audience=self._audience)
         roles = self._list_roles(claims)
         caller = Caller(f"oidc:{_read_subject(claims)}", self._grants(roles))
-        return _Verified(caller, key, float(claims["exp"]), roles)
+        return _Verified(caller, key, _read_expiry(claims), roles)
 
     def _decode_claims(
         self, token: str, key: SigningKey, algorithm: str, *, audience: str | None
@@ -148,6 +147,9 @@ class Tokens:
         except (jwt.PyJWTError, ValueError, TypeError) as exc:
             raise Unauthorized(f"The token is refused: {exc}.") from None
         return claims
+
+    def _is_unexpired(self, verified: _Verified) -> bool:
+        return verified.expires_at.timestamp() > time.time() - self._skew
 
     def _list_roles(self, claims: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the roles in the claims that the settings name."""
@@ -176,6 +178,17 @@ def _read_subject(claims: Mapping[str, Any]) -> str:
             f"The token's `sub` is not 1 to {_SUBJECT_CHARACTERS} printable characters."
         )
     return subject
+
+
+def _read_expiry(claims: Mapping[str, Any]) -> datetime:
+    """Return when a token expires. Raises Unauthorized for what is no time before the year 10000,
+    such as milliseconds where seconds are meant."""
+    try:
+        return datetime.fromtimestamp(float(claims["exp"]), UTC)
+    except (ValueError, OverflowError, OSError):
+        raise Unauthorized(
+            "The token's `exp` is no time before the year 10000: it counts seconds."
+        ) from None
 
 
 def _find_claim(claims: Mapping[str, Any], path: str) -> Any:

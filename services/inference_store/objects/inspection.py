@@ -110,7 +110,7 @@ def server_time(settings: BlobSettings) -> datetime | None:
         answer = pool.request("HEAD", settings.s3_endpoint or "https://s3.amazonaws.com")
         date = answer.headers.get("Date")
         return None if date is None else parsedate_to_datetime(date)
-    except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+    except (urllib3.exceptions.HTTPError, OSError, ValueError, OverflowError) as error:
         raise ObjectStoreUnavailable(without_secrets(str(error))) from None
     finally:
         pool.clear()

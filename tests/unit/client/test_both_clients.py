@@ -301,6 +301,7 @@ def test_retry_after_is_seconds_or_a_date() -> None:
         ("soon", 0),
         ("Thu, 26 Nov 2026 12:00:30 GMT", 30),
         ("Thu, 26 Nov 2026 11:00:00 GMT", 0),
+        (f"Thu, 26 Nov 2026 12:00:30 +{10**20}", 0),
     ]:
         assert read_retry_after(text, now=_NOW) == seconds, text
 

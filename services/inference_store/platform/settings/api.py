@@ -11,7 +11,7 @@ from .blobs import BlobSettings
 from .caps import CapSettings
 from .connections import ConnectionSettings
 from .dsn import CheckDsn
-from .group import Count, Port, Seconds
+from .group import Count, Port, Seconds, SecondsOrZero
 from .logs import LogSettings
 from .postgres import PostgresSettings
 from .tls_files import pair_faults
@@ -50,7 +50,7 @@ class ApiSettings(
     """Most queries one process runs at once; unset: 6 for each 10 of `POSTGRES_POOL_SIZE`."""
     queries_at_once_per_caller: Count | None = None
     """Most of these that are one caller's; unset: half of them."""
-    query_wait_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2.0
+    query_wait_seconds: SecondsOrZero = 2.0
     """How long a query waits for its turn before it is refused."""
     streams_at_once: Count = 32
     """Most streams one process sends at once; one caller has at most half of them."""
@@ -70,7 +70,7 @@ class ApiSettings(
     """How long an export can stay in the bucket at most."""
     export_confirm_above: Count = 1_000_000
     """Most inferences of an export that needs no `confirm`."""
-    policy_grace_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 3600.0
+    policy_grace_seconds: SecondsOrZero = 3600.0
     """How long a retention policy that would delete something stored waits before it begins."""
     policy_preview_seconds: Seconds = 10.0
     """How long is looked for what a policy would delete; beyond it the answer is `partial`."""

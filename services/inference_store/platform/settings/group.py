@@ -15,8 +15,12 @@ from pydantic_settings import (
 from .errors import PREFIX, build_error, describe_error, describe_text, find_names
 from .secret_files import SecretFiles
 
-__all__ = ["PREFIX", "Count", "Port", "Seconds", "SettingsGroup"]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+__all__ = ["PREFIX", "Count", "Port", "Seconds", "SecondsOrZero", "SettingsGroup"]
+_MOST_SECONDS = (
+    100 * 365 * 24 * 3600
+)  # so that a time of now, moved by it, is still in the calendar
+Seconds = Annotated[float, Field(gt=0, le=_MOST_SECONDS, allow_inf_nan=False)]
+SecondsOrZero = Annotated[float, Field(ge=0, le=_MOST_SECONDS, allow_inf_nan=False)]
 Count = Annotated[int, Field(gt=0)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 

@@ -1,10 +1,8 @@
 """Comparing the bucket with the index."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field
-
-from .group import SettingsGroup
+from .group import SecondsOrZero, SettingsGroup
 
 
 class ReconcileSettings(SettingsGroup):
@@ -14,5 +12,5 @@ class ReconcileSettings(SettingsGroup):
     """`daily`: the retention service compares the bucket with the index once a day."""
     reconcile_prefixes: str = "captures"
     """Where nothing lies but inferences' blobs: prefixes, or `s3://bucket/prefix`, by commas."""
-    reconcile_grace_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 24 * 3600.0
+    reconcile_grace_seconds: SecondsOrZero = 24 * 3600.0
     """How much older than what the ingesters have read an object must be to count as an orphan."""

@@ -161,6 +161,16 @@ async def test_tokens_that_are_refused(client: Api, issuer: OidcIssuer) -> None:
         assert await _status(client, issuer.make_token(RSA, "rsa", **changes)) == 200, changes
 
 
+async def test_times_beyond_the_calendar_are_refused(client: Api, issuer: OidcIssuer) -> None:
+    for beyond in (253_402_300_800, 10**15, 10**18, 1e300, 10**400):  # the year 10000, and later
+        headers = {"Authorization": f"Bearer {issuer.make_token(RSA, 'rsa', exp=beyond)}"}
+        for method, path in (("GET", "/v1/models"), ("POST", "/v1/session")):
+            answer = await client.request(method, path, headers=headers)
+            assert (answer.status_code, "`exp`" in answer.text) == (401, True), (path, beyond)
+    token = issuer.make_token(RSA, "rsa", nbf=10**18)
+    assert await _status(client, token) == 401
+
+
 def _encode_part(document: dict[str, Any]) -> str:
     return base64.urlsafe_b64encode(json.dumps(document).encode()).rstrip(b"=").decode()
 

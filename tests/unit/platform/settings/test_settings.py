@@ -49,6 +49,7 @@ def test_what_is_refused(subtests: pytest.Subtests) -> None:
         ({"oidc_scopes": "profile"}, "lacks `openid`"),
         ({"api_public_url": "http://store.internal"}, "https://"),
         ({"auth": "of"}, "off"),
+        ({"policy_grace_seconds": 1e12}, "less than or equal"),  # beyond the calendar
         ({"api_token": "a"}, "fewer than 16 bytes"),
         ({"api_token": "fifteen bytes.."}, "fewer than 16 bytes"),
     ):
