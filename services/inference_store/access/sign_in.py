@@ -72,8 +72,10 @@ class SignIn:
         """
         if not hmac.compare_digest(answer.get("state", "").encode(), attempt.state.encode()):
             raise Unauthorized("The answer is not that to this browser's attempt.")
-        if answer.get("iss", self._issuer) != self._issuer:
-            raise Unauthorized("Another issuer answered.")
+        async with self._fetching:
+            await self._refresh()
+        if answer.get("iss") != self._issuer and ("iss" in answer or self._names_itself()):
+            raise Unauthorized("Another issuer answered, or one that does not name itself.")
         if "code" not in answer:
             raise Unauthorized(f"The issuer refused: {answer.get('error', 'no reason')[:100]}.")
         return await self._identify(attempt, await self._exchange(attempt, answer["code"]))
@@ -116,6 +118,10 @@ class SignIn:
             _log.warning("issuer refused a code", action="code_refused", status=status, error=error)
             raise Unauthorized("The issuer did not accept its code.")
         return told
+
+    def _names_itself(self) -> bool:
+        """Check whether the issuer says that all its answers name it (RFC 9207)."""
+        return self._document.get("authorization_response_iss_parameter_supported") is True
 
     def _takes_secret_in_form(self) -> bool:
         """Check whether the issuer wants the secret in the form, and not as a password."""

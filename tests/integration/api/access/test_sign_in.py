@@ -157,6 +157,12 @@ def _change_query(url: str, **changes: str) -> str:
     return parts._replace(query=urlencode({**dict(parse_qsl(parts.query)), **changes})).geturl()
 
 
+def _remove_from_query(url: str, name: str) -> str:
+    parts = urlsplit(url)
+    rest = [(key, value) for key, value in parse_qsl(parts.query) if key != name]
+    return parts._replace(query=urlencode(rest)).geturl()
+
+
 def _read_state(url: str) -> str:
     return parse_qs(urlsplit(url).query)["state"][0]
 
@@ -180,6 +186,28 @@ async def test_refuses_changed_answers(visitor: Visitor, issuer: OidcIssuer) -> 
         await _check_refused(visitor, _change_query(url, **changes))
     issuer.signer = _OTHER_KEY, "rsa"  # a token of another key
     await _check_refused(visitor, await visitor.visit(await visitor.begin()))
+
+
+async def test_an_issuer_that_names_itself_in_its_answers_does_so_in_each(
+    make_app: MakeApp, oidc_settings: dict[str, Any], issuer: OidcIssuer
+) -> None:
+    """RFC 9207: an answer without `iss` may be that of another issuer, which the browser was sent
+    to instead."""
+    for supported, refused in ((True, True), (False, False), (None, False)):
+        issuer.discovery = {"authorization_response_iss_parameter_supported": supported}
+        async with make_client(make_app(**oidc_settings)) as client:
+            visitor = Visitor(client)
+            url = await visitor.visit(await visitor.begin())
+            await _check_refused(visitor, _change_query(url, iss="https://evil.example"))
+            exchanges = len(issuer.exchanges)
+            url = _remove_from_query(await visitor.visit(await visitor.begin()), "iss")
+            if refused:
+                await _check_refused(visitor, url)
+                assert len(issuer.exchanges) == exchanges
+            assert await visitor.sign_in_there() == f"{_HERE}/console/", supported
+            if not refused:
+                url = _remove_from_query(await visitor.visit(await visitor.begin()), "iss")
+                assert await visitor.come_back(url) == f"{_HERE}/console/", supported
 
 
 async def test_issuer_refuses(visitor: Visitor) -> None:
