@@ -74,7 +74,8 @@ def fill(running: Demo) -> None:
     hold = {"name": "incident 42", "reason": "Asked for by the legal team", "model_id": MODEL}
     ask(running, "POST", "/v1/holds", hold | {"filter": "frame_number <= 20"})
     rules = {"rules": [{"keep_input": "P30D", "keep_inference": "P90D"}]}
-    ask(running, "PUT", "/v1/models/people-detector/retention-policy", rules)
+    policy = {"level": "model", "id": "people-detector", **rules}
+    ask(running, "PUT", "/v1/models/people-detector/retention-policy", policy)
     erasure = ask(running, "POST", "/v1/models/digit-classifier/erasures", ERASED)
     view = {"name": "Faces that are hard to see", "model_id": MODEL, "filter": SHOWN}
     ask(running, "POST", "/v1/views", view)

@@ -1,8 +1,11 @@
 """Policies: saved only after a preview of the same revision; runs with their deletions."""
 
 import json
+from urllib.parse import quote
 
 from playwright.sync_api import Page, expect
+
+from tests.policy_owners import name_owner
 
 from .conftest import Console, OpenPage
 from .test_erasures import make_captures
@@ -75,7 +78,8 @@ def test_stale_revision_keeps_the_draft(open_page: OpenPage, console: Console) -
     page = open_editor(open_page, "stale-cameras")
     page.get_by_label("Keep everything").fill("P8Y")
     preview(page)
-    console.ask("PUT", "/v1/models/stale-cameras/retention-policy", LONG)
+    path = "/v1/models/stale-cameras/retention-policy"
+    console.ask("PUT", path, name_owner(path, LONG))
     page.get_by_role("button", name="Save this policy").click()
     expect(page.get_by_role("alert")).to_contain_text("Somebody changed it after you opened it")
     page.get_by_role("button", name="Load again").click()
@@ -92,8 +96,8 @@ def test_revokes_a_pending_version_and_removes_a_policy(
     model = "waiting-cameras"
     console.produce(*make_captures(model, 0, 1))
     path = f"/v1/models/{model}/retention-policy"
-    console.ask("PUT", path, LONG)
-    console.ask("PUT", path, SHORT)
+    for policy in (LONG, SHORT):
+        console.ask("PUT", path, name_owner(path, policy))
     page = open_page(f"#/list/retention/model%3A{model}")
     own = page.get_by_role("region", name="Its own policy")
     expect(own).to_contain_text("A new version waits and begins at")
@@ -115,7 +119,8 @@ def test_the_policies_of_a_project_apply_to_its_models(
     registration = {"task_type": "object_detection", "project_id": "yard"}
     console.ask("PUT", "/v1/models/yard-cameras", registration)
     policy = {"rules": [{"filter": "ok", "keep_inference": "P7Y"}], "max_inferences": 5000}
-    console.ask("PUT", "/v1/projects/yard/retention-policy", policy)
+    path = "/v1/projects/yard/retention-policy"
+    console.ask("PUT", path, name_owner(path, policy))
     page = open_page("#/list/retention")
     page.get_by_label("Policy of").select_option("model:yard-cameras")
     applies = page.get_by_role("region", name="What applies")
@@ -127,7 +132,8 @@ def test_the_policies_of_a_project_apply_to_its_models(
 
 
 def test_a_move_warns_which_policies_will_apply(open_page: OpenPage, console: Console) -> None:
-    console.ask("PUT", "/v1/projects/archive/retention-policy", SHORT)
+    path = "/v1/projects/archive/retention-policy"
+    console.ask("PUT", path, name_owner(path, SHORT))
     for project in ("street", "archive"):
         console.ask("PUT", "/v1/models/moved-cameras", {"project_id": project})
     page = open_page("#/list/retention/model%3Amoved-cameras")
@@ -135,3 +141,20 @@ def test_a_move_warns_which_policies_will_apply(open_page: OpenPage, console: Co
     applies = page.get_by_role("region", name="What applies")
     expect(applies).to_contain_text("of the project archive")
     expect(applies).to_contain_text("Everything is kept for 30 minutes.")
+def test_asks_nothing_about_a_model_called_dots(open_page: OpenPage) -> None:
+    """The browser would resolve its path to that of the default policy."""
+    for extent in ("model:..", "project:..", "model:."):
+        page = open_page(f"#/list/retention/{quote(extent, safe='')}?edit=1")
+        expect(page.get_by_text("There is no such id")).to_be_visible()
+        expect(page.get_by_role("region", name="Change the policy")).to_have_count(0)
+
+
+def test_ids_are_shown_without_hidden_characters(open_page: OpenPage, console: Console) -> None:
+    model = "turned\u202ecameras\u200b"
+    console.ask("PUT", f"/v1/models/{quote(model)}", {"project_id": "yard\ufeff"})
+    page = open_page("#/")
+    cards = page.locator("article")
+    expect(cards.get_by_role("link", name=r"turned\u202ecameras\u200b")).to_be_visible()
+    expect(page.get_by_role("heading", name=r"yard\ufeff")).to_be_visible()
+    cards.get_by_role("link", name="turned").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(r"turned\u202ecameras\u200b")

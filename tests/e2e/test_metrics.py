@@ -342,7 +342,8 @@ async def _delete(store: Store, s3: S3, bucket: str) -> None:
     s3.client().set_object_retention(bucket, capture(30).key("data"), object_retention)
     rule = {"keep_input": "PT1S", "keep_inference": "PT1S"}
     path = f"/models/{MODEL}/retention-policy"
-    assert await store.ask("PUT", path, {"rules": [rule]}) in {200, 201}
+    body = {"level": "model", "id": MODEL, "rules": [rule]}
+    assert await store.ask("PUT", path, body) in {200, 201}
     assert await store.ask("POST", f"{path}/run") == 202
     assert await store.ask("POST", "/reconciliations", {}) == 202
     await store.until_moved(*(name for name in MOVES if name.startswith("retention_")))

@@ -14,6 +14,9 @@ const LONGEST_MS = 45_000;
 const HEADER = "X-Inference-Store-Console";
 const ROOT = new URL("../v1/", document.baseURI);
 
+/** A whole address, which an answer of the API has named. */
+const ADDRESS = /^(?:https?:)?\//;
+
 const SIGNED_IN = "signed-in";
 const REFUSED = "refused";
 const events = new EventTarget();
@@ -46,6 +49,14 @@ const TOO_SLOW = new Problem(
   -1,
   "No answer in time",
   `Nothing came within ${LONGEST_MS / 1000} seconds. Choose a shorter time range or a narrower filter.`,
+);
+
+/** Browsers resolve such segments, escaped or not: a request about the model `..` would be about all models. */
+const RELATIVE = /^(?:\.|%2e){0,2}$/i;
+const NO_ID = new Problem(
+  422,
+  "There is no such id",
+  "No id is empty, `.` or `..`. Nothing was asked for: the browser would ask about something else.",
 );
 
 export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
@@ -142,6 +153,8 @@ async function send(
   longestMs: number | null = LONGEST_MS,
   more: Record<string, string> = {},
 ) {
+  const [asked = ""] = where.split("?");
+  if (!ADDRESS.test(asked) && asked.split("/").some((segment) => RELATIVE.test(segment))) throw NO_ID;
   const late = longestMs === null ? new AbortController().signal : AbortSignal.timeout(longestMs);
   const headers: Record<string, string> = { [HEADER]: "1", ...more };
   if (body !== undefined) headers["Content-Type"] = "application/json";

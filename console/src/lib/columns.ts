@@ -2,6 +2,7 @@
 
 import { writeCell } from "./cells.ts";
 import { findKind } from "./complete.ts";
+import { showId } from "./ids.ts";
 import { readKey } from "./metadata.ts";
 import { writeBytes, writeMilliseconds, writeScore } from "./numbers.ts";
 import type { Inference, Queryables } from "./types.ts";
@@ -24,7 +25,7 @@ interface Field {
 
 const MS = { isNumber: true, write: writeMilliseconds };
 const FIELDS = {
-  inference_id: { title: "Id" },
+  inference_id: { title: "Id", write: showId as Field["write"] },
   received_at: { title: "Received" },
   top_label: { title: "Top label" },
   top_score: { title: "Score", isNumber: true, write: (score) => (score === null ? "" : writeScore(score)) },

@@ -1,5 +1,6 @@
 /** What a change is over: one model, the models of a project, or all. As text: `model:m`. */
 
+import { showId } from "./ids.ts";
 import type { Model } from "./types.ts";
 
 export type Extent = { kind: "model" | "project"; id: string } | { kind: "all"; id: "" };
@@ -18,7 +19,7 @@ export function writeExtent({ kind, id }: Extent): string {
 /** In a sentence: `of street-detector`. */
 export function nameExtent({ kind, id }: Extent): string {
   if (kind === "all") return "all models";
-  return kind === "project" ? `all models of the project ${id}` : id;
+  return kind === "project" ? `all models of the project ${showId(id)}` : showId(id);
 }
 
 export function listProjects(models: Model[]): string[] {

@@ -1,5 +1,7 @@
 /** Legal holds, as the API shows them. */
 
+import { showId } from "./ids.ts";
+
 export interface Hold {
   id: string;
   name: string;
@@ -62,5 +64,5 @@ export function writeWhat({ filter, inference_ids: ids }: Hold): string {
 }
 
 export function writeModel({ model_id: id }: Hold): string {
-  return id ?? "every model, also those to come";
+  return showId(id) ?? "every model, also those to come";
 }

@@ -1,6 +1,7 @@
 /** Which page a link leads to. */
 
 import type { Component } from "svelte";
+import { showId } from "./ids.ts";
 import { COMPARE, type Link, SAVED } from "./link.ts";
 import { type List, LISTS } from "./lists.ts";
 
@@ -24,7 +25,7 @@ function makePage(title: Page["title"], load: () => Promise<{ default: unknown }
 }
 
 const MODELS = makePage(() => "", () => import("../pages/Models.svelte"), () => "");
-const EXPLORE = makePage((link) => link.model, () => import("../pages/Explore.svelte"), (link) => link.model);
+const EXPLORE = makePage((link) => showId(link.model), () => import("../pages/Explore.svelte"), (link) => link.model);
 /** By the name in the place of a list. */
 const PAGES = new Map<string, Page>([
   [COMPARE, makePage(() => "Compare", () => import("../pages/Compare.svelte"), () => "")],

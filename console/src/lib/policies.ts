@@ -3,6 +3,7 @@
 import { get, getRevised, path, Problem } from "./api.ts";
 import { readPeriod } from "./durations.ts";
 import type { Extent } from "./extents.ts";
+import { showId } from "./ids.ts";
 import { readTypes } from "./texts.ts";
 
 export interface ShownRule {
@@ -83,9 +84,14 @@ export function policyPath({ kind, id }: Extent): string {
   return kind === "all" ? "retention-policy" : path(kind === "model" ? "models" : "projects", id, "retention-policy");
 }
 
+/** Whose policy a body is, which the API compares with the path. */
+export function nameOwner({ kind, id }: Extent): Body {
+  return kind === "all" ? { level: "default", id: null } : { level: kind, id };
+}
+
 export function nameLevel({ kind, id }: Extent): string {
   if (kind === "all") return "the whole store";
-  return kind === "project" ? `the project ${id}` : id;
+  return kind === "project" ? `the project ${showId(id)}` : showId(id);
 }
 
 /** A policy with the revision that a change has to name; the policy is null if there is none. */

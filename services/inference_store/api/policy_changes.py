@@ -1,5 +1,6 @@
 """Changes of retention policies: what one would delete, who may make it, when it begins."""
 
+import json
 from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -31,6 +32,21 @@ _AGELESS: Final = Clock(
     instead="the ages of a rule say how old something may be: `keep_inference`, `keep_response` and"
     " `keep_input`. A time that stays the same is written TIMESTAMP('2026-11-01T00:00:00Z')"
 )
+
+
+def check_owner(body: PolicyBody, owner: PolicyOwner) -> None:
+    """Raise Invalid if the body is of another policy than the path: a path that a browser or a
+    proxy rewrote would change a wider one."""
+    for name, given, expected in (
+        ("level", body.level, owner.level),
+        ("id", body.id, owner.subject or None),
+    ):
+        if given != expected:
+            message = (
+                f"the path is that of {owner}: send {json.dumps(expected)}, or correct the path"
+            )
+            fault = Fault(name, message)
+            raise Invalid(f"{name}: {message}.", faults=[fault])
 
 
 async def read_trees(body: PolicyBody) -> list[Node | None]:

@@ -15,7 +15,7 @@ from inference_store.platform.settings import ApiSettings
 
 from .access import Access, Asking
 from .dependencies import IfMatch, LedgerOf, Settings, querying
-from .policy_changes import build_entry, estimate_policy, read_trees
+from .policy_changes import build_entry, check_owner, estimate_policy, read_trees
 from .policy_levels import PolicyOf
 from .schemas.policies import PolicyBody
 
@@ -36,6 +36,8 @@ class PolicyPreviewRequest:
 
         `body` None: if there were none.
         """
+        if body is not None:
+            check_owner(body, self.of)
         trees = [] if body is None else await read_trees(body)
         seconds = self.to.policy_preview_seconds
         async with querying(self.request, self.access) as connection:

@@ -87,7 +87,8 @@ def test_stores_finds_and_expires_events(release: Release) -> None:
     status, body = release.api("POST", "/v1/models/story/inferences/query", query)
     assert status == 200
     assert [item["inference_id"] for item in body["items"]] == ["inference-1", "inference-0"]
-    policy: dict[str, object] = {"rules": [{"keep_input": "PT1S", "keep_inference": "PT1S"}]}
+    rules = {"rules": [{"keep_input": "PT1S", "keep_inference": "PT1S"}]}
+    policy: dict[str, object] = {"level": "model", "id": "story", **rules}
     _, preview = release.api("POST", "/v1/models/story/retention-policy/preview", policy)
     policy = {**policy, "effective": "now", "token": preview["token"]}
     status, body = release.api("PUT", "/v1/models/story/retention-policy", policy)

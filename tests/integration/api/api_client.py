@@ -15,6 +15,7 @@ from inference_store.platform.settings import ApiSettings, RetentionSettings
 from inference_store.retention.worker import RetentionWorker
 from tests.integration.retention.stored import NoPace
 from tests.integration.stored_inferences import NewInference, store
+from tests.policy_owners import name_owner
 from tests.settings import TOKEN
 
 MakeApp = Callable[..., FastAPI]
@@ -38,8 +39,9 @@ class Api(httpx.AsyncClient):
     async def call(
         self, method: str, path: str, body: Any = None, *, status: int | None = None, **more: Any
     ) -> Any:
-        """Return the JSON of an answer that has the status, or any of success."""
-        answer = await self.request(method, path, json=body, **more)
+        """Return the JSON of an answer that has the status, or any of success; a policy names its
+        owner by its path, unless the body does."""
+        answer = await self.request(method, path, json=name_owner(path, body), **more)
         is_expected = answer.is_success if status is None else answer.status_code == status
         assert is_expected, (method, path, body, answer.status_code, answer.text)
         return answer.json() if answer.content else None

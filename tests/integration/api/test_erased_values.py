@@ -23,6 +23,7 @@ from inference_store.inference.events.event import Extras
 from inference_store.inference.task_types import Prediction
 from tests.builders import NOW, make_payload
 from tests.integration.stored_inferences import NewInference, at
+from tests.policy_owners import name_owner
 from tests.servers.minio import S3
 
 from .conftest import Api
@@ -132,7 +133,10 @@ async def ask_everything(api: Api) -> str:
         ("erasures", {"filter": "n > 0", "dry_run": True}),
         ("retention-policy/preview", {"rules": [{"keep_input": "P1D", "keep_inference": "P1D"}]}),
     ]
-    answers = [await api.post(f"{_M}/{path}", json=body) for path, body in questions]
+    answers = [
+        await api.post(f"{_M}/{path}", json=name_owner(f"{_M}/{path}", body))
+        for path, body in questions
+    ]
     assert [answer.status_code for answer in answers if answer.status_code not in (200, 422)] == []
     return "\n".join(answer.text for answer in answers)
 

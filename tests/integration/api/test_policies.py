@@ -200,6 +200,26 @@ async def test_rejects_invalid_policies(api: Api) -> None:
                 assert words in str(problem), (method, path, body)
 
 
+async def test_refuses_a_body_of_another_policy_than_the_path(api: Api) -> None:
+    """A browser sends a change of the model `..` to the path of the default."""
+    owners = {"model": "hall", "project": "building", "default": None}
+    for level, path in _PATHS.items():
+        own = {"level": level, "id": owners[level], "rules": [LOW]}
+        cases: list[tuple[dict[str, Any], str]] = [
+            ({name: value for name, value in own.items() if name != "level"}, "level"),
+            ({name: value for name, value in own.items() if name != "id"}, "id"),
+            (own | {"id": ".."}, "id"),
+            *((own | {"level": other}, "level") for other in owners if other != level),
+        ]
+        for body, field in cases:
+            for method, more in (("PUT", ""), ("POST", "/preview")):
+                answer = await api.request(method, path + more, json=body)
+                assert answer.status_code == 422, (method, path, body)
+                [fault] = answer.json()["errors"]
+                assert fault["path"] == field, (method, path, body)
+        assert (await api.get(path)).status_code == 404  # nothing was set
+
+
 async def test_warns_about_unknown_key(api: Api) -> None:
     rule = {**LOW, "filter": "reviewed = TRUE", "types": {"reviewed": "bool"}}
     answer = await put(api, "model", {"rules": [rule]})

@@ -137,7 +137,8 @@ async def test_rejects_cursors_out_of_range(api: Api) -> None:
 
 
 async def test_names_that_cannot_be_stored(api: Api) -> None:
-    rule = '{"rules": [{"name": "%s", "keep_input": "P1D", "keep_inference": "P1D"}]}'
+    ages = '"keep_input": "P1D", "keep_inference": "P1D"'
+    rule = f'{{"level": "model", "id": "model", "rules": [{{"name": "%s", {ages}}}]}}'
     for suffix, body, field in (
         ("", '{"output_mapping": {"boxes": "%s"}}', "output_mapping.boxes"),
         ("/retention-policy", rule, "rules[0].name"),

@@ -8,7 +8,7 @@ from uuid import UUID
 from pydantic import Field, model_validator
 
 from inference_store.api.shown import Shown
-from inference_store.erasure.policies import MOST_RULES, Ages, Bounds, RequestedRule
+from inference_store.erasure.policies import MOST_RULES, Ages, Bounds, LevelName, RequestedRule
 from inference_store.erasure.policies.rules import check_not_empty, check_rules
 from inference_store.erasure.preview.losses import LossCount, LossExample
 from inference_store.query.cql2.tree import Node
@@ -41,6 +41,10 @@ class RuleBody(Ages):
 class PolicyBody(Bounds):
     """A policy: the first rule that is TRUE decides; where none is, the next wider policy."""
 
+    level: LevelName
+    """Whose policy it is, as in the path: what was sent to another path by mistake is refused."""
+    id: ShortText | None
+    """The id of the model or project, as in the path, not escaped; null: the default has none."""
     rules: Annotated[tuple[RuleBody, ...], Field(max_length=MOST_RULES)] = ()
     reason: ShortText | None = None
     """Why, for the history; needed where a minimum age is undercut, shortened or taken away."""

@@ -34,6 +34,7 @@ from inference_store.objects import Blobs
 from inference_store.objects.inventory import inventory
 from inference_store.platform.settings import RetentionSettings
 from tests.integration.retention.stored import METADATA_BLOB, Stored, Storing, ago, environment_of
+from tests.policy_owners import name_owner
 from tests.polling import until
 from tests.producer import START, Capture, capture
 from tests.servers.minio import S3
@@ -113,6 +114,7 @@ class Asking:
     async def decide(self, model_id: str, body: dict[str, Any]) -> None:
         """Set a policy that begins at once."""
         path = f"/v1/models/{model_id}/retention-policy"
+        body = name_owner(path, body)
         preview = await self.call_api("POST", f"{path}/preview", json=body)
         await self.call_api(
             "PUT", path, json=body | {"effective": "now", "token": preview["token"]}

@@ -33,6 +33,9 @@ _M = "/v1/models/{model_id}"
 _P = "/v1/projects/{project_id}"
 _I = f"{_M}/inferences/{{inference_id}}"
 _RULES = {"rules": [{"keep_input": "P30D", "keep_inference": "P1Y"}]}
+_OF_MODEL = {"level": "model", "id": "{model_id}", **_RULES}
+_OF_PROJECT = {"level": "project", "id": "{model_id}-project", **_RULES}
+_DEFAULT = {"level": "default", "id": None, **_RULES}
 _ITEM = {"metadata": [{"key": "reviewed", "type": "bool", "value": "true"}]}
 _HOLD = {"name": "x", "reason": "y", "model_id": "{model_id}", "filter": "ok"}
 _VIEW = {"name": "x", "model_id": "{model_id}", "filter": "ok"}
@@ -75,21 +78,21 @@ TABLE: dict[tuple[str, str], Row] = {
     ("POST", f"{_M}/inferences/thumbnails"): Row(READ_INPUTS, MODEL, 200, {"uids": [_UID]}),
     ("GET", f"{_I}/retention"): Row(READ, MODEL, 200),
     ("GET", f"{_M}/retention-policy"): Row(READ, MODEL, 200),
-    ("PUT", f"{_M}/retention-policy"): Row(ADMIN, MODEL, 200, _RULES),
+    ("PUT", f"{_M}/retention-policy"): Row(ADMIN, MODEL, 200, _OF_MODEL),
     ("DELETE", f"{_M}/retention-policy"): Row(ADMIN, MODEL, 204),
-    ("POST", f"{_M}/retention-policy/preview"): Row(ADMIN, MODEL, 200, _RULES),
+    ("POST", f"{_M}/retention-policy/preview"): Row(ADMIN, MODEL, 200, _OF_MODEL),
     ("DELETE", f"{_M}/retention-policy/pending"): Row(ADMIN, MODEL, 204),
-    ("POST", f"{_P}/retention-policy/preview"): Row(ADMIN, PROJECT, 200, _RULES),
+    ("POST", f"{_P}/retention-policy/preview"): Row(ADMIN, PROJECT, 200, _OF_PROJECT),
     ("DELETE", f"{_P}/retention-policy/pending"): Row(ADMIN, PROJECT, 204),
-    ("POST", "/v1/retention-policy/preview"): Row(ADMIN, EVERYTHING, 200, _RULES),
+    ("POST", "/v1/retention-policy/preview"): Row(ADMIN, EVERYTHING, 200, _DEFAULT),
     ("DELETE", "/v1/retention-policy/pending"): Row(ADMIN, EVERYTHING, 204),
     ("GET", f"{_M}/retention-policy/history"): Row(READ, MODEL, 200),
     ("GET", f"{_P}/retention-policy"): Row(READ, PROJECT, 200),
-    ("PUT", f"{_P}/retention-policy"): Row(ADMIN, PROJECT, 200, _RULES),
+    ("PUT", f"{_P}/retention-policy"): Row(ADMIN, PROJECT, 200, _OF_PROJECT),
     ("DELETE", f"{_P}/retention-policy"): Row(ADMIN, PROJECT, 204),
     ("GET", f"{_P}/retention-policy/history"): Row(READ, PROJECT, 200),
     ("GET", "/v1/retention-policy"): Row(READ, SOME, 200, shows_stored=False),
-    ("PUT", "/v1/retention-policy"): Row(ADMIN, EVERYTHING, 200, _RULES),
+    ("PUT", "/v1/retention-policy"): Row(ADMIN, EVERYTHING, 200, _DEFAULT),
     ("DELETE", "/v1/retention-policy"): Row(ADMIN, EVERYTHING, 204),
     ("GET", "/v1/retention-policy/history"): Row(READ, SOME, 200, shows_stored=False),
     ("POST", f"{_M}/retention-policy/run"): Row(ADMIN, MODEL, 202),

@@ -15,6 +15,7 @@ _MODEL = f"/v1/models/{OPEN}"
 _ONE = f"{_MODEL}/inferences/one"
 _ITEM = {"metadata": [{"key": "reviewed", "type": "bool", "value": "true"}]}
 _RULES = {"rules": [{"keep_input": "P30D", "keep_inference": "P1Y"}]}
+_POLICY = {"level": "model", "id": OPEN, **_RULES}
 _URLS = {"include": ["urls"]}
 
 # (method, path, body, actions that it adds to the audit)
@@ -33,7 +34,7 @@ REQUESTS: list[tuple[str, str, Any, list[Action]]] = [
     ("PUT", _MODEL, {"project_id": "p"}, [Action.MODEL_MOVED]),
     ("PUT", _MODEL, {"project_id": "p", "name": "x"}, [Action.MODEL_CHANGED]),
     ("PUT", "/v1/models/new", {}, [Action.MODEL_REGISTERED]),
-    ("PUT", f"{_MODEL}/retention-policy", _RULES, [Action.POLICY_SET]),
+    ("PUT", f"{_MODEL}/retention-policy", _POLICY, [Action.POLICY_SET]),
     ("POST", f"{_MODEL}/retention-policy/run", None, [Action.RETENTION_REQUESTED]),
     ("POST", "/v1/retention-policy/run", None, [Action.RETENTION_REQUESTED]),
     ("DELETE", f"{_MODEL}/retention-policy", None, [Action.POLICY_REMOVED]),

@@ -17,6 +17,7 @@ from inference_store.cli.closed_pipe import CLOSED_PIPE
 from inference_store.platform.failpoints import FAILPOINTS
 from tests.integration.backups import Backup, Restore, backup, restore
 from tests.kill_chain import KillChain, chain_kills
+from tests.policy_owners import name_owner
 from tests.polling import until
 from tests.servers.fixtures import MakeEnvironment
 from tests.servers.ports import free_port
@@ -72,7 +73,7 @@ async def test_services_wait_until_a_restored_backup_was_given_what_came_since(
     api.wait_ready()
     async with httpx.AsyncClient(base_url=address, timeout=600) as client:
         assert (await client.put("/v1/models/m", json={})).status_code == 201
-        assert (await client.put(POLICY, json=POLICY_BODY)).status_code == 200
+        assert (await client.put(POLICY, json=name_owner(POLICY, POLICY_BODY))).status_code == 200
     api.stop()
     completed = run_ledger(environment, "show")
     assert (completed.returncode, completed.stdout.count("\n")) == (0, 1)
@@ -133,10 +134,11 @@ async def test_a_kill_in_a_write_is_harmless(
         failing, address = start_api(environment | {"INFERENCE_STORE_FAILPOINT": kill}, tmp_path)
         failing.wait_ready()
         model = f"/v1/models/m{number}"
+        policy = f"{model}/retention-policy"
         async with httpx.AsyncClient(base_url=address, timeout=600) as client:
             assert (await client.put(model, json={})).status_code == 201
             with pytest.raises(httpx.TransportError):
-                await client.put(f"{model}/retention-policy", json=POLICY_BODY)
+                await client.put(policy, json=name_owner(policy, POLICY_BODY))
         await kills.wait_until_killed(failing)
         is_there = kill in {"ledger.put.after", "ledger.effect.before", "ledger.effect.after"}
         revisions[model] = 1 if is_there else 0
@@ -145,9 +147,10 @@ async def test_a_kill_in_a_write_is_harmless(
         api.wait_ready()
         async with httpx.AsyncClient(base_url=address, timeout=600) as client:
             for model, revision in revisions.items():
-                answer = await client.get(f"{model}/retention-policy")
+                policy = f"{model}/retention-policy"
+                answer = await client.get(policy)
                 assert answer.status_code == (200 if revision else 404), model
-                again = await client.put(f"{model}/retention-policy", json=POLICY_BODY)
+                again = await client.put(policy, json=name_owner(policy, POLICY_BODY))
                 assert again.json()["revision"] == revision + 1, model
     finally:
         api.stop()
