@@ -9,13 +9,18 @@ from collections.abc import Mapping
 from decimal import Context, Decimal
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Double, Integer, Numeric, and_, case, cast, func, literal
+from sqlalchemy import ColumnElement, Double, Integer, Numeric, case, cast, func, literal
 
 METHOD: Final = "DDSketch: each value is at most 0.5 % away from the exact one"
 _G: Final = Decimal("1.0099")
 _LN_G: Final = math.log(1.0099)
 # Numbers have exponents up to 400 and up to 1,000 digits: no bin has a number near this.
 _ZERO: Final = 1_000_000
+# As numerics: a numeric that is compared with a double is cast to one, and may be beyond them.
+_LEAST_TAME, _MOST_TAME = (
+    literal(Decimal("1e-300"), Numeric()),
+    literal(Decimal("1e300"), Numeric()),
+)
 _DIGITS: Final = Context(prec=6)
 _WIDE: Final = Context(prec=20)
 
@@ -37,7 +42,7 @@ def percentile(counts: Mapping[Any, int], at: Decimal) -> Any:
 def bin_of(number: ColumnElement[Any]) -> ColumnElement[int]:
     """Return the number of a value's bin, in SQL; larger values have larger numbers."""
     size = func.abs(number)
-    tame = and_(size >= 1e-300, size <= 1e300)
+    tame = size.between(_LEAST_TAME, _MOST_TAME)
     # a numeric beyond the doubles has no logarithm as a double
     ln = case(
         (tame, func.ln(cast(size, Double()))),

@@ -16,7 +16,7 @@ from tests.integration.stored_inferences import NewInference
 
 _TO_34_DIGITS = Context(prec=34)
 _QUARTER = timedelta(minutes=15)
-_ALL_DIGITS = Context(prec=200)
+_ALL_DIGITS = Context(prec=3_000)
 Values = Callable[[NewInference], list[Any]]
 
 
