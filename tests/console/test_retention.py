@@ -141,6 +141,8 @@ def test_a_move_warns_which_policies_will_apply(open_page: OpenPage, console: Co
     applies = page.get_by_role("region", name="What applies")
     expect(applies).to_contain_text("of the project archive")
     expect(applies).to_contain_text("Everything is kept for 30 minutes.")
+
+
 def test_asks_nothing_about_a_model_called_dots(open_page: OpenPage) -> None:
     """The browser would resolve its path to that of the default policy."""
     for extent in ("model:..", "project:..", "model:."):

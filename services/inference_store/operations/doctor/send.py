@@ -25,7 +25,7 @@ from inference_store.platform.kafka import client_arguments
 from .finding import DoctorSettings, Finding, failed, ok
 
 MODEL: Final = "inference-store-doctor"
-_TASK_TYPE: Final = {"task_type": "image_classification"}
+_TASK_TYPE: Final[dict[str, Any]] = {"task_type": "image_classification"}
 _REQUEST: Final = {"inputs": [{"name": "a", "shape": [1], "datatype": "BYTES", "data": ["there?"]}]}
 _EVERY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 _NAME_IT: Final = "Does it run there? Name it by --api, --proxy or INFERENCE_STORE_URL: http://…"

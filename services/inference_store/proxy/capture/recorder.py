@@ -6,9 +6,8 @@ decodes. Everything that waits is within the one budget. The process ends when t
 
 import asyncio
 import contextlib
-import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -31,7 +30,6 @@ from .frames import Reader, SentExchange
 from .handshake import Handshake
 from .prepare import Preparation
 from .prepared_capture import PreparedCapture
-from .process import set_niceness
 from .publisher import Publisher
 from .registrations import Registrations
 from .reporting import Reporting
@@ -42,8 +40,6 @@ from .spools import Spools
 # Exchanges being sent for each thread that writes blobs: the others wait for Kafka.
 _SENDERS_PER_THREAD: Final = 4
 _DRAINERS: Final = 4
-# How much nicer than the serving process: beside it on a busy processor it gets a tenth.
-_NICER: Final = 10
 _POLL_SECONDS: Final = 0.02
 _DISK_SECONDS: Final = 1.0
 _STATUS_SECONDS: Final = 0.5
@@ -106,9 +102,9 @@ class Recorder:
         self._queued, self._finished = 0, 0
         begin_metrics()
 
-    async def run(self) -> None:
+    async def run(self, began: Callable[[], None] = lambda: None) -> None:
         """Publish exchanges until the socket ends, then the remaining ones as long as there is
-        time."""
+        time. `began` is called once it captures."""
         self._loop = asyncio.get_running_loop()
         await asyncio.to_thread(self._spools.open)
         await asyncio.to_thread(self._registrations.open)
@@ -121,8 +117,7 @@ class Recorder:
         work += [self._report(), self._write_status_regularly(), self._registrations.keep_current()]
         tasks = [asyncio.create_task(coroutine) for coroutine in work]
         _log.info("capturing", action="capture_started", producer=self._counts.producer)
-        # Not before, because a start takes a second of CPU.
-        set_niceness(os.getpid(), min(19, os.getpriority(os.PRIO_PROCESS, 0) + _NICER))
+        began()
         reading = self._loop.run_in_executor(self._reading, self._arrivals.read)
         await self._loop.run_in_executor(self._decoding, self._decode)
         if not self._arrivals.is_late:

@@ -120,6 +120,9 @@ def make_start(store: Store, topic: Topic, protocols: Mapping[str, Protocol]) ->
                     topic=topic,
                 ).run()
 
+        pid = 2**22 + 1
+        """Above any pid."""
+
         def wait(self) -> int:
             self._thread.join()
             return self._code
