@@ -1,4 +1,5 @@
-"""One call as it went through the proxy: its request, its answer, and their times.
+"""One call as it went through the proxy: its request, its answer, and their times. Of a gRPC stream
+each request with its answers is an exchange.
 
 Everything is unchanged: bodies are the bytes on the wire without their transfer coding, but with
 their content coding (a gzipped body is still gzipped); over gRPC, messages without their five bytes
@@ -63,6 +64,8 @@ class Exchange:
     path: str
     """The path as it was sent, with percent-escapes, without the query; over gRPC as `method`."""
     query: str = ""
+    position: int = 0
+    """Its number in a gRPC stream, from 0."""
     request_headers: Headers = ()
     request: Body = field(default_factory=Body)
     response_headers: Headers = ()
@@ -70,6 +73,8 @@ class Exchange:
     response_trailers: Headers = ()
     http_status: int | None = None
     grpc_code: int | None = None
+    is_matched_in_doubt: bool = False
+    """True if neither ids nor the order tell whether the answers of a stream belong to it."""
     error: str | None = None
     """Why the exchange failed, if the answer does not say it: a timeout, a caller gone."""
     received_at: datetime

@@ -176,7 +176,7 @@ def recognise(path: str) -> Call | None:
     protocol = Protocol(
         name="v2-grpc", title="", transport="grpc", recognise=lambda *_: None, read=_no_reading
     )
-    return Call(protocol, "infer") if path in {INFER, STREAM} else None
+    return {INFER: Call(protocol, "infer"), STREAM: Call(protocol, "stream")}.get(path)
 
 
 def _no_reading(*_: Any) -> Any:

@@ -64,18 +64,57 @@ async def test_captures_the_whole_exchange(setup: ProxySetup) -> None:
     assert times == sorted(times)
 
 
-async def test_a_stream_is_one_exchange_with_its_messages_in_order(setup: ProxySetup) -> None:
+def make_streamed(name: str, *, is_last: bool | None = None) -> bytes:
+    """Make a request, or an answer of MLServer, whose id is `name`."""
+    made = message("inference.ModelInferRequest")(model_name="digits", id=name)
+    if is_last is not None:
+        made.parameters["triton_final_response"].bool_param = is_last
+    return bytes(made.SerializeToString())
+
+
+async def test_each_request_of_a_stream_is_an_exchange(setup: ProxySetup) -> None:
+    """One that is complete is captured while the stream is open, whatever its end."""
+
+    async def twice(context: Any) -> None:
+        for name in "abc":
+            assert await context.read() == make_streamed(name)
+        for name, is_last in (("b", False), ("a", False), ("b", True), ("a", True)):
+            await context.write(make_streamed(name, is_last=is_last))
+        await asyncio.sleep(HANG_SECONDS)
+
+    setup.upstream.behaviours[STREAM] = twice
+    call = open_stream(setup.proxied, STREAM)
+    for name in "abc":
+        await call.write(make_streamed(name))
+    answers = [await call.read() for _ in range(4)]
+    captured = [await setup.captures.exchange() for _ in range(2)]
+    for exchange, name in zip(captured, "ba", strict=True):
+        parts = [make_streamed(name, is_last=is_last) for is_last in (False, True)]
+        assert exchange.request.parts == [make_streamed(name)], name
+        assert exchange.response.parts == [part for part in answers if part in parts] == parts
+        assert (exchange.grpc_code, exchange.error) == (0, None), name
+    call.cancel()
+    cut_off = await setup.captures.exchange()
+    assert cut_off.request.parts == [make_streamed("c")]
+    assert (cut_off.grpc_code, cut_off.response.parts) == (1, [])
+    assert [exchange.position for exchange in (*captured, cut_off)] == [1, 0, 2]
+    assert len(setup.captures.finished) == 3
+
+
+async def test_a_stream_of_an_unknown_protocol_is_one_exchange(setup: ProxySetup) -> None:
     async def twice(context: Any) -> None:
         while (request := await context.read()) is not grpc.aio.EOF:
             await context.write(request + b"1")
             await context.write(request + b"2")
 
-    setup.upstream.behaviours[STREAM] = twice
-    await call_stream(setup.at[1], STREAM, [b"a", b"b"])
-    exchange = await setup.captures.exchange()
-    assert exchange.request.parts == [b"a", b"b"]
-    assert exchange.response.parts == [b"a1", b"a2", b"b1", b"b2"]
-    assert len(setup.captures.finished) == 1
+    setup.onward["call"] = Call(PROTOCOLS["raw-grpc"], "infer")
+    for path in (STREAM, "/other.Service/Method"):
+        setup.upstream.behaviours[path] = twice
+        await call_stream(setup.at[1], path, [b"a", b"b"])
+        exchange = await setup.captures.exchange()
+        assert exchange.request.parts == [b"a", b"b"], path
+        assert exchange.response.parts == [b"a1", b"a2", b"b1", b"b2"], path
+    assert len(setup.captures.finished) == 2
 
 
 async def test_bodies_over_the_budget_pass_uncaptured(setup: ProxySetup) -> None:
@@ -96,7 +135,6 @@ async def test_bodies_over_the_budget_pass_uncaptured(setup: ProxySetup) -> None
     exchange = await setup.captures.exchange()
     assert (exchange.method, exchange.response.whole) == (STREAM, False)
     assert exchange.request.parts == [REQUEST_BYTES]
-    assert len(setup.captures.finished) == 2
 
 
 async def test_body_over_the_cap_passes_uncaptured(setup: ProxySetup) -> None:

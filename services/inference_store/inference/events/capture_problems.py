@@ -30,7 +30,10 @@ _KINDS: Final[Mapping[CaptureSide, Mapping[CaptureKind, str]]] = MappingProxyTyp
             "broken_off": "The response broke off: what came of it is kept.",
             "not_json": "The response, or a part of it, is no JSON.",
             "unreadable": "The response, or a part of it, cannot be read.",
-            "not_divided": "The response does not match the inputs: they are one inference.",
+            "not_divided": (
+                "The response does not match the inputs: they are one inference. Or it may be the"
+                " answer to another request of a stream."
+            ),
         },
     }
 )

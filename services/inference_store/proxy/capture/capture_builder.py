@@ -107,6 +107,7 @@ class CaptureBuilder:
             request_headers=self._exchange.request_headers,
             response_headers=self._exchange.response_headers,
             own=[(inference.request_id, inference.response_id) for inference in self._inferences],
+            position=self._exchange.position,
             clean=self._redactor.id,
         )
 

@@ -55,16 +55,20 @@ def ids_of(
     request_headers: Headers,
     response_headers: Headers,
     own: Sequence[OwnNames],
+    position: int = 0,
     clean: Callable[[str | None], str | None] = lambda name: name,
 ) -> Sequence[Ids]:
     """Return the ids of an exchange's inferences, in order: the request's, else the base id's
     header, else the answer's, else the request id's header, else the one made here.
 
     Several inferences share the exchange's ids as aliases, and are distinguished by the ids that
-    only one of them has (`own`), else by `-<index>`. `clean` removes redacted values from an id; it
-    returns None if nothing is left.
+    only one of them has (`own`), else by `-<index>`. So do the exchanges of a gRPC stream, by their
+    `position`, but the first one is named as if it were alone. `clean` removes redacted values from
+    an id; it returns None if nothing is left.
     """
     generated = header(response_headers, ID_HEADER)
+    if position:
+        own, request_id, response_id = [(request_id, response_id)], None, None
     candidates = (
         request_id,
         header(request_headers, BASE_ID),
@@ -73,6 +77,9 @@ def ids_of(
         generated,
     )
     names = _distinct(map(clean, candidates)) or (str(uuid7()),)
+    if position:
+        names_of_one = _distinct(map(clean, own[0]))
+        return (_choose_ids(position, names_of_one, names, set(names_of_one)),)
     if len(own) == 1:
         return (Ids(names[0], names[1:_MOST_ALIASES]),)
     cleaned = [_distinct(map(clean, names_of_one)) for names_of_one in own]

@@ -9,7 +9,7 @@ import grpc
 from grpc import StatusCode
 
 from .call_target import CallTarget
-from .captured_call import CapturedCall
+from .captured_call import RecordedCall
 from .metadata import select_metadata
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
@@ -17,7 +17,7 @@ UpstreamCall: TypeAlias = Any
 """A call of grpc.aio, of either arity."""
 
 
-async def end(call: UpstreamCall, context: Context, captured_call: CapturedCall) -> None:
+async def end(call: UpstreamCall, context: Context, captured_call: RecordedCall) -> None:
     """Send the caller the status, the message and the trailers of a call that is over."""
     code, details = await call.code(), await call.details()
     trailers = await call.trailing_metadata()
@@ -53,7 +53,7 @@ def cancelled_if_gone() -> Iterator[None]:
         raise asyncio.CancelledError from exc
 
 
-def record_cut_off(context: Context, captured_call: CapturedCall) -> None:
+def record_cut_off(context: Context, captured_call: RecordedCall) -> None:
     """Record that the caller is gone: its deadline has passed, or it cancelled the call."""
     remaining = context.time_remaining()
     if remaining is not None and remaining <= 0:

@@ -1,4 +1,4 @@
-"""A captured call: recorded while it passes, handed over when it ends."""
+"""A captured exchange: recorded while it passes, handed over when it ends."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ from .call_target import CallTarget
 from .metadata import Metadata, metadata_as_headers
 
 FindTarget: TypeAlias = Callable[[bytes], CallTarget | None]
-"""Returns the target for the first message of a request."""
+"""Returns the target by a request's message."""
 
 
 class Reservation(Protocol):
@@ -34,7 +34,7 @@ class Captures(Protocol):
     def begin(self, size: int, head: int) -> Reservation | None: ...
 
 
-class _CapturedMessages:
+class CapturedMessages:
     """The messages of one direction, as long as there is room for them."""
 
     def __init__(self, reserve: Callable[[int], bool]) -> None:
@@ -59,54 +59,49 @@ class _CapturedMessages:
         return Body(parts=self._parts, size=self._size, whole=self.whole)
 
 
-class CapturedCall:
-    """One call, as far as it is captured: from its first request message on, whose model decides
-    whether and how. A call without a request is not captured."""
+class RecordedCall(Protocol):
+    """What is recorded of a call, whatever its arity."""
 
-    def __init__(
-        self, captures: Captures, find_target: FindTarget, path: str, context: Any
-    ) -> None:
-        self._captures, self._find_target = captures, find_target
-        self._path, self._context = path, context
-        self._received_at = datetime.now(UTC)
-        self._captured: _Capture | None = None
-        self.has_request = False
-        self.code: int | None = None
-        """The status code that ended the call."""
-
-    def record_request(self, message: bytes) -> None:
-        """Record a message of the request."""
-        if not self.has_request:
-            self.has_request = True
-            self._captured = self._begin(message)
-        elif self._captured:
-            self._captured.request.add(message)
-
-    def _begin(self, first: bytes) -> "_Capture | None":
-        target = self._find_target(first)
-        if target is None or not target.call:
-            return None
-        metadata = metadata_as_headers(self._context.invocation_metadata())
-        reservation = self._captures.begin(len(first), head_size(metadata))
-        if reservation is None:
-            return None
-        captured = _Capture(reservation, target, self._path, metadata, self._received_at)
-        captured.request.keep(first, room=not reservation.refused)
-        self._context.add_done_callback(captured.hand_over)
-        return captured
+    code: int | None
+    """The status code that ended the call."""
 
     @property
     def id_trailers(self) -> tuple[tuple[str, str], ...]:
         """The trailers to add to the answer: an id of the inference, if it is captured. Trailers,
         because initial metadata may be sent before the request arrives."""
-        return () if self._captured is None else self._captured.id_trailers
+        ...
+
+    def record_end(
+        self, code: int, error: str | None, initial: Metadata = (), trailing: Metadata = ()
+    ) -> None:
+        """Record the end of the call."""
+        ...
+
+
+class CapturedCall:
+    """A call with one message each way, as far as it is captured."""
+
+    def __init__(
+        self, captures: Captures, target: CallTarget, path: str, context: Any, request: bytes
+    ) -> None:
+        self.code: int | None = None
+        headers = metadata_as_headers(context.invocation_metadata())
+        begun = CapturedExchange.begin(
+            captures, target, request, path=path, headers=headers, id_header=id_for_answer(headers)
+        )
+        self._captured = begun
+        if begun:
+            context.add_done_callback(lambda _: begun.hand_over())
+
+    @property
+    def id_trailers(self) -> tuple[tuple[str, str], ...]:
+        """The trailers to add to the answer."""
+        return () if self._captured is None else id_trailers(self._captured.id_header)
 
     def record_response(self, message: bytes) -> None:
-        """Record a message of the answer."""
+        """Record the answer."""
         if self._captured:
-            exchange = self._captured.exchange
-            exchange.responded_at = exchange.responded_at or datetime.now(UTC)
-            self._captured.response.add(message)
+            self._captured.add_answer(message)
 
     def record_end(
         self, code: int, error: str | None, initial: Metadata = (), trailing: Metadata = ()
@@ -116,42 +111,86 @@ class CapturedCall:
         if self._captured:
             exchange = self._captured.exchange
             exchange.grpc_code, exchange.error = code, error or None
-            exchange.response_headers = (*metadata_as_headers(initial), *self._captured.id_trailers)
+            exchange.response_headers = (*metadata_as_headers(initial), *self.id_trailers)
             exchange.response_trailers = metadata_as_headers(trailing)
             exchange.finished_at = datetime.now(UTC)
 
 
-class _Capture:
-    """The captured messages of a call, and its exchange."""
+IdHeader: TypeAlias = tuple[str, str]
+
+
+def id_trailers(id_header: IdHeader) -> tuple[IdHeader, ...]:
+    """Return the trailer of an id; none if it cannot be one: outside HTTP an id may be any text."""
+    _, value = id_header
+    return (id_header,) if value.isascii() and value.isprintable() else ()
+
+
+class CapturedExchange:
+    """A request and its answers, with the memory that is reserved for them."""
 
     def __init__(
-        self,
-        reservation: Reservation,
-        target: CallTarget,
-        path: str,
-        headers: Headers,
-        received_at: datetime,
+        self, reservation: Reservation, target: CallTarget, exchange: Exchange, id_header: IdHeader
     ) -> None:
         self._reservation, self._target = reservation, target
-        name, value = id_for_answer(headers)
-        # outside HTTP an id may be any text
-        self.id_trailers = ((name, value),) if value.isascii() and value.isprintable() else ()
-        self.request, self.response = (
-            _CapturedMessages(reservation.reserve_more),
-            _CapturedMessages(reservation.reserve_more),
-        )
-        self.exchange = Exchange(
+        self.exchange, self.id_header = exchange, id_header
+        self._request = CapturedMessages(reservation.reserve_more)
+        self.response = CapturedMessages(reservation.reserve_more)
+
+    @classmethod
+    def begin(
+        cls,
+        captures: Captures,
+        target: CallTarget | None,
+        request: bytes | None,
+        *,
+        path: str,
+        headers: Headers,
+        id_header: IdHeader,
+        position: int = 0,
+    ) -> "CapturedExchange | None":
+        """Begin with a request, or without one if it is not known; None if it is not captured, or
+        there is no room. `position`: its number in a stream, from 0."""
+        if target is None or not target.call:
+            return None
+        reservation = captures.begin(len(request or b""), head_size(headers))
+        if reservation is None:
+            return None
+        now = datetime.now(UTC)
+        exchange = Exchange(
             transport="grpc",
             method=path,
             path=path,
+            position=position,
             request_headers=headers,
-            received_at=received_at,
-            forwarded_at=datetime.now(UTC),
+            received_at=now,
+            forwarded_at=now,
         )
+        begun = cls(reservation, target, exchange, id_header)
+        if request is not None:
+            begun._request.keep(request, room=not reservation.refused)
+        return begun
 
-    def hand_over(self, _: object) -> None:
+    def add_request(self, message: bytes) -> None:
+        """Add a message of the request."""
+        self._request.add(message)
+
+    def reserve(self, size: int) -> bool:
+        """Reserve memory for an answer that may belong to this exchange."""
+        return self._reservation.reserve_more(size)
+
+    def add_answer(self, message: bytes, *, is_reserved: bool = False) -> None:
+        """Add a message of the answer; `is_reserved`: there is room for it already."""
+        now = datetime.now(UTC)
+        self.exchange.responded_at = self.exchange.responded_at or now
+        self.exchange.finished_at = now
+        if is_reserved:
+            self.response.keep(message, room=self.response.whole)
+        else:
+            self.response.add(message)
+
+    def hand_over(self) -> None:
         """Hand the exchange over to capture, as it is now."""
-        self.exchange.request, self.exchange.response = self.request.body, self.response.body
+        self.exchange.request, self.exchange.response = self._request.body, self.response.body
         target = self._target
         if target.call:
             self._reservation.finish(self.exchange, target.call, target.rules, target.model)

@@ -24,6 +24,7 @@ from .call_end import (
 from .call_target import CallTarget, Route
 from .calls import Calls
 from .captured_call import CapturedCall, Captures
+from .captured_stream import CapturedStream
 from .metadata import select_metadata
 from .methods import SHUTDOWN, Method, read_names
 from .observation import observe
@@ -52,9 +53,8 @@ class Forwarding:
             refuse(context, target)
             await fail(context)
             return b""
-        captured_call = CapturedCall(self._captures, lambda _: target, path, context)
+        captured_call = CapturedCall(self._captures, target, path, context, request)
         observe(target, path, context, captured_call)
-        captured_call.record_request(request)
         may_drop = path == SHUTDOWN and await shutdown.is_connected(target.channel)
         ask: Any = target.channel.unary_unary(path)
         call: UpstreamCall = ask(request, **_options(target, context))
@@ -80,27 +80,27 @@ class Forwarding:
         if target is None:
             refuse(context, target)
             return
-        # a stream may be opened long before its first message names the model
-        captured_call = CapturedCall(
+        # each request names its model
+        captured_stream = CapturedStream(
             self._captures, lambda msg: self._find_target(path, method, msg), path, context
         )
-        observe(target, path, context, captured_call)
+        observe(target, path, context, captured_stream)
         call: UpstreamCall = target.channel.stream_stream(path)(**_options(target, context))
         try:
             await exchange_messages(
                 first,
                 context,
                 call,
-                captured_call,
+                captured_stream,
                 first_message_seconds=self._calls.first_message_seconds,
             )
         except asyncio.CancelledError:
-            record_cut_off(context, captured_call)
+            record_cut_off(context, captured_stream)
             raise
         except grpc.aio.BaseError:  # the caller is gone
-            record_cut_off(context, captured_call)
+            record_cut_off(context, captured_stream)
             return
-        await end(call, context, captured_call)
+        await end(call, context, captured_stream)
 
     def _has_room(self, context: Context) -> bool:
         """Return whether the call is taken; if not, set its status."""

@@ -10,7 +10,7 @@ from inference_store.proxy.observed_call import TRACE_HEADERS, ObservedCall, Out
 
 from .call_end import Context, number
 from .call_target import CallTarget
-from .captured_call import CapturedCall
+from .captured_call import RecordedCall
 from .methods import METHODS
 
 # Codes of a server that are not the caller's mistake.
@@ -23,7 +23,7 @@ _FAILED: Final = frozenset(
 )
 
 
-def observe(target: CallTarget, path: str, context: Context, captured_call: CapturedCall) -> None:
+def observe(target: CallTarget, path: str, context: Context, captured_call: RecordedCall) -> None:
     """Observe a call from now on; `captured_call` knows its status code at the end."""
     observed = ObservedCall(
         "grpc",

@@ -7,7 +7,7 @@ from typing import Any, Final
 import grpc
 
 from .call_end import Context, UpstreamCall
-from .captured_call import CapturedCall
+from .captured_stream import CapturedStream
 from .metadata import select_metadata
 
 _FAILED: Final = (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
@@ -18,19 +18,19 @@ async def exchange_messages(
     first: Any,
     context: Context,
     call: UpstreamCall,
-    captured_call: CapturedCall,
+    captured_stream: CapturedStream,
     *,
     first_message_seconds: float,
 ) -> None:
     """Forward messages until the upstream has ended the call; `first`: a message that was already
     read, or EOF; None if nothing was read. A call that failed before its request arrived waits at
     most `first_message_seconds` for it."""
-    forwarding = asyncio.create_task(_forward_requests(first, context, call, captured_call))
+    forwarding = asyncio.create_task(_forward_requests(first, context, call, captured_stream))
     try:
-        await _forward_answers(context, call, captured_call)
+        await _forward_answers(context, call, captured_stream)
     except grpc.aio.AioRpcError:  # the call has its status
         # an unavailable upstream answers before the request arrives
-        if not captured_call.has_request:
+        if not captured_stream.has_request:
             await asyncio.wait([forwarding], timeout=first_message_seconds)
     finally:
         forwarding.cancel()
@@ -39,13 +39,14 @@ async def exchange_messages(
 
 
 async def _forward_requests(
-    first: Any, context: Context, call: UpstreamCall, captured_call: CapturedCall
+    first: Any, context: Context, call: UpstreamCall, captured_stream: CapturedStream
 ) -> None:
     try:
         message = await context.read() if first is None else first
         while message is not grpc.aio.EOF:
-            captured_call.record_request(message)
+            captured_stream.record_request(message)
             await _write(call, message)
+            captured_stream.hand_over_complete()
             message = await context.read()
         await call.done_writing()
     except _FAILED:
@@ -69,12 +70,14 @@ async def _await_status(call: UpstreamCall) -> None:
 
 
 async def _forward_answers(
-    context: Context, call: UpstreamCall, captured_call: CapturedCall
+    context: Context, call: UpstreamCall, captured_stream: CapturedStream
 ) -> None:
     # Even if it is empty: a caller may wait for it before it sends.
     initial = await call.initial_metadata()
     await context.send_initial_metadata(select_metadata(initial))
+    captured_stream.record_initial(initial)
     # not `read`: once the status has arrived, it omits the messages before it
     async for message in call:
-        captured_call.record_response(message)
+        captured_stream.record_response(message)
         await context.write(message)
+        captured_stream.hand_over_complete()

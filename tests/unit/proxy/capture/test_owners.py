@@ -19,7 +19,6 @@ from .captured import (
     BATCHED,
     INFER,
     INFER_REST,
-    STREAM,
     VISION,
     SampleRequest,
     capture_request,
@@ -372,7 +371,6 @@ BATCHES = {
     "inputs of a message": SampleRequest(
         "v2-grpc", INFER, [make_message(*NAMES)], b"", rules=VISION
     ),
-    "a stream": SampleRequest("v2-grpc", STREAM, [make_message(name) for name in NAMES], b""),
 }
 
 

@@ -185,9 +185,7 @@ REQUESTS: dict[str, st.SearchStrategy[SampleRequest]] = {
     | st.builds(_make_v2_request, _ROWS | _FLAT, _WRITE, st.just(Rules(batched=True)))
     | st.builds(make_tensors_request, _RAW, _WRITE),
     "v2-grpc": _GRPC.map(lambda body: SampleRequest("v2-grpc", INFER, [body], b""))
-    | st.lists(_GRPC, min_size=1, max_size=3).map(
-        lambda all: SampleRequest("v2-grpc", STREAM, all, b"")
-    ),
+    | _GRPC.map(lambda body: SampleRequest("v2-grpc", STREAM, [body], b"")),
     "chariot-v2": st.builds(_make_lines_request, _LINES, _WRITE)
     | st.builds(
         lambda value, write: SampleRequest("chariot-v2", "/infer", [write(value)]), _JSON, _WRITE

@@ -13,7 +13,7 @@ the bytes are converted before they are written in the form. `messages` is null 
 not be told from the rest, and `why` says so.
 
 For a batch all of this is stored with the first inference, except what belongs to another one (its
-metadata, its id in a stream): that is in the `parts` of the other one's request, and `{"of": <batch
+metadata): that is in the `parts` of the other one's request, and `{"of": <batch
 index>, "part": <number>}` refers to it.
 """
 

@@ -48,10 +48,12 @@ def read_exchange(
     model: Model | None = None,
     grpc_code: int = 0,
     whole: bool = True,
+    in_doubt: bool = False,
 ) -> Reading:
     exchange = make_grpc_exchange(path, [], [], grpc_code)
     exchange.request = make_body(requests, whole=whole)
     exchange.response = make_body(responses, whole=whole)
+    exchange.is_matched_in_doubt = in_doubt
     call = V2_GRPC.recognise(V2_GRPC, path, path)
     assert isinstance(call, Call)
     return V2_GRPC.read(exchange, call, model or Model())
