@@ -149,7 +149,7 @@ def _check_operation(
     operation: Operation, mode: GenerationMode, ids: Ids, reached: _Reached
 ) -> None:
     route_key = (operation.method.upper(), operation.path)
-    body = fill_body(TABLE[route_key].body, ids["model_id"])
+    body = fill_body(TABLE[route_key].body, ids)
 
     @example_settings(
         max_examples=examples(20, least=3),  # for each of 140 operations

@@ -1,5 +1,6 @@
 """The right that every route needs, in one table that the tests walk. Add a row for a new route."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +35,7 @@ _P = "/v1/projects/{project_id}"
 _I = f"{_M}/inferences/{{inference_id}}"
 _RULES = {"rules": [{"keep_input": "P30D", "keep_inference": "P1Y"}]}
 _OF_MODEL = {"level": "model", "id": "{model_id}", **_RULES}
-_OF_PROJECT = {"level": "project", "id": "{model_id}-project", **_RULES}
+_OF_PROJECT = {"level": "project", "id": "{project_id}", **_RULES}
 _DEFAULT = {"level": "default", "id": None, **_RULES}
 _ITEM = {"metadata": [{"key": "reviewed", "type": "bool", "value": "true"}]}
 _HOLD = {"name": "x", "reason": "y", "model_id": "{model_id}", "filter": "ok"}
@@ -171,8 +172,12 @@ PUBLIC = {
 }
 
 
-def fill_body(body: Any, model_id: str) -> Any:
-    """Return a body with the model's id filled in."""
+def fill_body(body: Any, ids: Mapping[str, str]) -> Any:
+    """Return a body with the ids of the model and of its project filled in."""
     if isinstance(body, dict):
-        return {name: fill_body(value, model_id) for name, value in body.items()}
-    return body.replace("{model_id}", model_id) if isinstance(body, str) else body
+        return {name: fill_body(value, ids) for name, value in body.items()}
+    if not isinstance(body, str):
+        return body
+    for name in ("model_id", "project_id"):
+        body = body.replace(f"{{{name}}}", ids[name])
+    return body

@@ -89,7 +89,7 @@ class Request:
     async def send(self, key: str | None, **absent: str) -> httpx.Response:
         """Send it; `absent`: values of the path that replace those of the model."""
         ids = self._ids | absent
-        body = fill_body(self.row.body, ids["model_id"])
+        body = fill_body(self.row.body, ids)
         path = self.route.format(**ids) + self.row.query
         return await self._keys.ask(key, self.method, path, body)
 
