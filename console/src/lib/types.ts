@@ -92,8 +92,15 @@ export interface Aggregate {
   groups: Group[];
 }
 
+export interface DecidedBy {
+  level: string;
+  name: string | null;
+  rule: number | null;
+}
+
 export interface Retention {
-  decided_by: { level: string; name: string | null; rule: number | null } | null;
+  decided_by: DecidedBy | null;
+  pending: { begins_at: string; decided_by: DecidedBy | null } | null;
   input_goes_at: string | null;
   response_goes_at: string | null;
   inference_goes_at: string | null;

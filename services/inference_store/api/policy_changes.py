@@ -1,6 +1,8 @@
 """Changes of retention policies: what one would delete, who may make it, when it begins."""
 
 import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -15,7 +17,12 @@ from inference_store.api.schemas.policies import (
 )
 from inference_store.erasure import policies
 from inference_store.erasure.ledger import Body
-from inference_store.erasure.policies import PolicyOwner, ResolvedPolicy, RetentionPolicy
+from inference_store.erasure.policies import (
+    PolicyOwner,
+    PolicyVersion,
+    ResolvedPolicy,
+    RetentionPolicy,
+)
 from inference_store.erasure.policies.rules import is_never_longer
 from inference_store.erasure.preview import preview, previews
 from inference_store.erasure.preview.losses import Preview
@@ -28,6 +35,7 @@ from .access import Access
 from .filters import read_filter
 from .policies import check_allowed, describe_owner
 
+_MOST_PENDING: Final = 10
 _AGELESS: Final = Clock(
     instead="the ages of a rule say how old something may be: `keep_inference`, `keep_response` and"
     " `keep_input`. A time that stays the same is written TIMESTAMP('2026-11-01T00:00:00Z')"
@@ -75,9 +83,23 @@ async def estimate_policy(
     resolved = await policies.resolve_policy(
         connection, owner, list(body.list_requested_rules(trees)), body
     )
-    return await preview.preview_policy(
+    lost = await preview.preview_policy(
         connection, owner, resolved.policy, lists=MemberLists(), seconds=seconds
-    ), resolved
+    )
+    warnings = (*resolved.warnings, *_warn_of_pending(lost.pending))
+    return lost, replace(resolved, warnings=warnings)
+
+
+def _warn_of_pending(pending: Sequence[PolicyVersion]) -> Iterator[str]:
+    """Yield a warning for each of the first pending policies that the figures count as begun."""
+    for version in pending[:_MOST_PENDING]:
+        what = "The removal of the policy" if version.policy is None else "The policy"
+        yield (
+            f"{what} of {version.of} is pending until {version.effective_at.isoformat()}:"
+            " `would_delete` counts it as if it had begun, and what it keeps is kept already."
+        )
+    if len(pending) > _MOST_PENDING:
+        yield f"{len(pending) - _MOST_PENDING} more pending policies are counted."
 
 
 async def build_entry(

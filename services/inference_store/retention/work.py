@@ -121,7 +121,7 @@ class Plan:
         """Return the cutoffs that the run reaches, for models whose policies have not changed
         meanwhile."""
         return {
-            work.watermark_key: work.cutoff
+            work.watermark_key: work.chain.find_settled(work.cutoff, work.scope, self.now)
             for model, works in self.work.items()
             for work in works
             if work.is_rechecked and model not in self.changed
@@ -132,18 +132,15 @@ class Plan:
         if chain is None or not self.covers(model):
             self.work.pop(model, None)
             return
-        rules = await selection.compile_rules(connection, chain)
-        self.work[model] = list(list_work(model, chain, rules, self.now))
+        rules = await selection.compile_rules(connection, chain, self.now)
+        self.work[model] = list(list_work(model, chain, rules))
 
 
-def list_work(
-    model: int, chain: EffectivePolicy, rules: CompiledRules, now: datetime
-) -> Iterator[Work]:
+def list_work(model: int, chain: EffectivePolicy, rules: CompiledRules) -> Iterator[Work]:
     """Yield the work for whole inferences first: after that no part of them is left to delete."""
-    cutoffs = [rule.cutoffs(now) for rule in chain.rules]
     for scope in _SCOPES:
-        for number, cutoffs_of_rule in enumerate(cutoffs):
-            cutoff = cutoffs_of_rule.of(scope)
+        for number in range(len(chain.rules)):
+            cutoff = rules.find_cutoff(number, scope)
             if cutoff is not None:
                 by = None if rules.is_unconditional(number) else (rules, number)
                 yield Work(model, chain, scope, cutoff, number, by)

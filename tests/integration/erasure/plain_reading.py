@@ -1,7 +1,7 @@
 """The deletions, read plainly off the rules, holds and inferences, one inference after another."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -44,7 +44,10 @@ class Holding:
 
 @dataclass(frozen=True)
 class Reading:
-    """One model: its policies, the nearest first, as documents; every hold there is."""
+    """One model: its policies, the nearest first, as documents; every hold there is.
+
+    `coming`: the policies once everything pending has begun. Only what both sets take goes.
+    """
 
     model: int
     policies: Sequence[Mapping[str, Any]]
@@ -52,6 +55,7 @@ class Reading:
     now: datetime
     ages: Mapping[str, timedelta | None]
     inferences: Sequence[KnownInference] = field(default_factory=tuple)
+    coming: Sequence[Mapping[str, Any]] | None = None
 
     def goes(self) -> Gone:
         """Return each part that is to be marked: by age, then by the limits of what is left."""
@@ -60,23 +64,37 @@ class Reading:
             for inference in self.inferences
             for part in self.list_expired(inference)
         }
-        return gone | self._by_limits({uid for uid, part in gone if part == "inference"})
+        beyond = set.intersection(*(reading.list_beyond() for reading in self.list_alone()))
+        return gone | {(uid, "inference") for uid in beyond}
+
+    def list_alone(self) -> list["Reading"]:
+        """Return the reading of each set of policies alone."""
+        sets = [self.policies] if self.coming is None else [self.policies, self.coming]
+        return [replace(self, policies=policies, coming=None) for policies in sets]
 
     def list_expired(self, inference: KnownInference) -> list[str]:
         """Return the parts of an inference that are too old."""
-        deciding = self._deciding(inference)
-        if deciding is None or self.held(inference) or "inference" in inference.marked:
+        if self._stays(inference):
             return []
-        policy, rule = deciding
-        if self._expired(policy, rule["keep_inference"], inference):
+        due = set.intersection(*(reading.list_due(inference) for reading in self.list_alone()))
+        if "inference" in due:
             return ["inference"]
+        return [part for part in PARTS if part in due - inference.gone - inference.marked]
+
+    def list_due(self, inference: KnownInference) -> set[str]:
+        """Return what the deciding rule lets go: the inference goes with all its parts."""
+        deciding = self._deciding(inference)
+        if deciding is None:
+            return set()
+        policy, rule = deciding
         longest = {"keep_response": rule["keep_inference"], **rule}
-        return [
-            part
-            for part, keep in PARTS.items()
-            if part not in inference.gone | inference.marked
-            and self._expired(policy, longest[keep], inference)
-        ]
+        keeps = {**PARTS, "inference": "keep_inference"}
+        return {
+            part for part, keep in keeps.items() if self._expired(policy, longest[keep], inference)
+        }
+
+    def _stays(self, inference: KnownInference) -> bool:
+        return self.held(inference) or "inference" in inference.marked
 
     def _deciding(
         self, inference: KnownInference
@@ -105,24 +123,27 @@ class Reading:
         ]
         return max((age for age in ages if age is not None), default=timedelta(0))
 
-    def _by_limits(self, gone: set[UUID]) -> Gone:
-        """The newest stay, up to the limit; what is held counts, and stays."""
-        remaining = [
-            inference
-            for inference in sorted(
-                self.inferences, key=lambda known_inference: known_inference.uid, reverse=True
-            )
-            if inference.uid not in gone and "inference" not in inference.marked
-        ]
-        goes: Gone = set()
+    def list_beyond(self) -> set[UUID]:
+        """Return what is older than the newest that may stay; what is held counts, and stays."""
         policy = next((policy_ for policy_ in self.policies if "max_inferences" in policy_), None)
         if policy is None:
-            return goes
-        for inference in remaining[policy["max_inferences"] :]:
-            old = inference.received_at < self.now - self._minimum(policy)
-            if old and not self.held(inference):
-                goes.add((inference.uid, "inference"))
-        return goes
+            return set()
+        left = [
+            inference.uid
+            for inference in self.inferences
+            if "inference" not in inference.marked
+            and (self.held(inference) or "inference" not in self.list_due(inference))
+        ]
+        kept = sorted(left, reverse=True)[: policy["max_inferences"]]
+        before = self.now - self._minimum(policy)
+        return {
+            inference.uid
+            for inference in self.inferences
+            if len(left) > len(kept)
+            and inference.uid < min(kept)
+            and inference.received_at < before
+            and not self._stays(inference)
+        }
 
     def held(self, inference: KnownInference) -> bool:
         """Check whether a hold in force keeps it: NULL does, and what is in doubt."""

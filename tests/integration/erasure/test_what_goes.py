@@ -1,7 +1,8 @@
 """SQL, and Python for what arrives, select for erasure exactly what a plain reading of the rules
 and holds selects.
 
-Random policies of models, a project and all, with filters, three ages, minimum ages and limits;
+Random policies of models, a project and all, with filters, three ages, minimum ages and limits, of
+which some are in force and some pending;
 random holds, of which some have ended; inferences of every sort: some not wholly indexed, some that
 have lost a part already or are losing it.
 """
@@ -15,7 +16,7 @@ from uuid import UUID, uuid4
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import ARRAY, Text, cast, insert, literal, select, update
+from sqlalchemy import ARRAY, Text, cast, func, insert, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure import holds, policies
@@ -33,7 +34,7 @@ from inference_store.erasure.policies import (
 from inference_store.erasure.select import limits, selection
 from inference_store.index import registrations
 from inference_store.index.registrations import Details
-from inference_store.index.tables import erasing, hold, inference
+from inference_store.index.tables import erasing, hold, inference, registration
 from inference_store.query.cql2 import parse_text
 from inference_store.query.deadline import Deadline
 from inference_store.query.filters.certain import FLAGS
@@ -46,7 +47,7 @@ from tests.integration.query.typed_rows import INSTANTS, KEYS, InferenceMaker, d
 from tests.integration.stored_inferences import store
 from tests.properties import examples
 
-from .plain_reading import Gone, Holding, KnownInference, Reading
+from .plain_reading import PARTS, Gone, Holding, KnownInference, Reading
 
 _ROWS = 30
 _NOW = max(INSTANTS) + timedelta(seconds=1)
@@ -102,6 +103,11 @@ def _combine(leaves: Sequence[str], most: int) -> st.SearchStrategy[str]:
 
 _FILTERS, _HOLD_FILTERS = _combine(_LEAVES, 3), _combine(_HELD, 4)
 _TYPES = {"unseen": "string"}
+_LEAVE_PROJECT = (
+    update(registration)
+    .where(registration.c.model_id == "m0")
+    .values(project_id=None, left_project_id="p", moves_at=func.now() + timedelta(hours=1))
+)
 
 
 @dataclass(frozen=True)
@@ -229,29 +235,54 @@ async def _hold(stored: Stored, data: st.DataObject) -> Holding:
 async def test_sql_selects_the_same_as_a_plain_reading(stored: Stored, data: st.DataObject) -> None:
     connection = stored.connection
     async with connection.begin() as transaction:
-        expectations = {}
-        for of in _OWNERS:
-            policy = data.draw(_policy(stored.keys))
-            if policy is not None:
-                expectations[of] = policy
-                body = await policies.describe_change(connection, of, RetentionPolicy(**policy))
-                await policies.apply_set(connection, body, _NOW, "t")
+        in_force, coming = [await _set_policies(stored, data, grace) for grace in (0.0, 3600.0)]
+        coming = in_force | coming
+        moves = data.draw(st.integers(0, 3)) == 0
+        if moves:
+            await connection.execute(_LEAVE_PROJECT)
         placed = [await _hold(stored, data) for _ in range(data.draw(st.integers(0, 3)))]
         chains = await policies.find_effective_policies(connection)
         for number, (model, inferences) in enumerate(stored.inferences.items()):
-            owners = (
-                PolicyOwner("model", f"m{number}"),
-                *((PolicyOwner("project", "p"),) * (number == 0)),
-                DEFAULT,
-            )
-            documents = [expectations[of] for of in owners if of in expectations]
-            reading = Reading(model, documents, placed, _NOW, _AGES, inferences)
+            project = (PolicyOwner("project", "p"),) * (number == 0)
+            owners = (PolicyOwner("model", f"m{number}"), *project, DEFAULT)
+            documents = [policy for of in owners if (policy := in_force.get(of)) is not None]
+            left = set(project) if moves else set()
+            later = [
+                policy for of in owners if of not in left and (policy := coming.get(of)) is not None
+            ]
+            reading = Reading(model, documents, placed, _NOW, _AGES, inferences, later)
             expected, held = reading.goes(), any(map(reading.held, inferences))
-            event(f"goes: {bool(expected)}, held: {held}, policies: {len(documents)}")
+            waits = documents != later
+            event(f"goes: {bool(expected)}, held: {held}, policies: {len(documents)}, {waits=}")
+            for alone in reading.list_alone():
+                assert add_parts(expected) <= add_parts(alone.goes())
             chain = chains.get(model, EffectivePolicy())
             _check_python(chain, reading)
             assert await _select(connection, model, chain) == expected
         await transaction.rollback()
+
+
+async def _set_policies(
+    stored: Stored, data: st.DataObject, grace_seconds: float
+) -> dict[PolicyOwner, dict[str, Any] | None]:
+    """Set random policies, or remove some that there are, in force after a grace."""
+    drawn: dict[PolicyOwner, dict[str, Any] | None] = {}
+    connection, now = stored.connection, await policies.read_now(stored.connection)
+    for of in _OWNERS:
+        policy = data.draw(_policy(stored.keys))
+        state = await policies.find_state(connection, of)
+        if policy is None and (state.in_force is None or data.draw(st.booleans())):
+            continue
+        saved = None if policy is None else RetentionPolicy(**policy)
+        body = await policies.describe_change(connection, of, saved, grace_seconds=grace_seconds)
+        await policies.apply_set(connection, body, now, "t")
+        drawn[of] = policy
+    return drawn
+
+
+def add_parts(gone: Gone) -> Gone:
+    """Add each part of the inferences that go whole."""
+    return gone | {(uid, part) for uid, scope in gone if scope == "inference" for part in PARTS}
 
 
 def _check_python(chain: EffectivePolicy, reading: Reading) -> None:
@@ -328,7 +359,7 @@ async def _select(
     """Select as a run does: rule by rule and part by part, then what is beyond a limit."""
     gone: Gone = set()
     where: dict[str, Any] = {"model": model, "lo": min(INSTANTS) - timedelta(days=9), "limit": 7}
-    for work in list_work(model, chain, await selection.compile_rules(connection, chain), now):
+    for work in list_work(model, chain, await selection.compile_rules(connection, chain, now)):
         more: dict[str, Any] = {"scope": work.scope, "hi": work.cutoff, "by": work.by}
         gone |= await _mark(connection, **where, **more)
     below = await limits.find_limit(connection, model, chain, now=now, deadline=Deadline.after(60))

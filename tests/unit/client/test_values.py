@@ -58,6 +58,7 @@ KINDS: dict[str, type[Any]] = {
     "ShownType": models.SeenType,
     "KeyPage": models.KeyPage,
     "ShownKept": retention.Retention,
+    "PendingRule": retention.PendingDecision,
     "DecidedBy": retention.DecidedBy,
     "ShownLimit": retention.Limit,
     "HeldBy": retention.HeldBy,

@@ -34,12 +34,21 @@ class HeldBy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PendingDecision:
+    """The rule that decides once everything pending has begun. What it keeps is kept already."""
+
+    begins_at: datetime
+    decided_by: DecidedBy | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
     """The rule that decides about an inference. A time is None if the part is kept for ever."""
 
     uid: UUID
     received_at: datetime
     decided_by: DecidedBy | None
+    pending: PendingDecision | None
     input_goes_at: datetime | None
     response_goes_at: datetime | None
     inference_goes_at: datetime | None

@@ -8,7 +8,9 @@ from inference_store.api.paths import InferenceId, ModelId
 from inference_store.api.policy_changes import show_rule
 from inference_store.api.problems import document_refusals
 from inference_store.api.routers import make_router
-from inference_store.api.schemas.inference_retention import ShownKept, ShownLimit
+from inference_store.api.schemas.inference_retention import PendingRule, ShownKept, ShownLimit
+from inference_store.api.schemas.policies import DecidedBy
+from inference_store.erasure.policies import EffectiveRule
 from inference_store.erasure.preview import explanation
 from inference_store.query import lookup
 
@@ -25,18 +27,25 @@ router = make_router("retention")
 async def get_retention(
     model_id: ModelId, inference_id: InferenceId, connection: Reading, access: Asking
 ) -> Answer:
-    """Which rule of which policy decides about the newest inference of that id, when its parts
-    go by it, which limits apply beside, and the oldest hold that keeps it."""
+    """Which rule of which policy decides about the newest inference of that id, and which one once
+    what is pending has begun; when its parts go by both, which limits apply beside, and the oldest
+    hold that keeps it."""
     registration, extent = await access.find_model_to_query(connection, model_id)
     known_spans = extent.spans
     same = await lookup.find_by_id(connection, registration.model, inference_id, spans=known_spans)
     explained = await explanation.explain_retention(connection, registration.model, same.newest)
-    rule = explained.decided_by
+    pending = explained.pending
     return Answer(
         ShownKept.show(
             explained,
             uid=same.newest,
-            decided_by=rule and show_rule(rule.of, rule.number, rule.rule.name),
+            decided_by=_show_rule(explained.decided_by),
+            pending=pending
+            and PendingRule.show(pending, decided_by=_show_rule(pending.decided_by)),
             limits=[ShownLimit.show(limit, level=limit.of.level) for limit in explained.limits],
         )
     )
+
+
+def _show_rule(rule: EffectiveRule | None) -> DecidedBy | None:
+    return None if rule is None else show_rule(rule.of, rule.number, rule.rule.name)

@@ -3,7 +3,7 @@
 from uuid import UUID
 
 from inference_store.api.shown import Shown
-from inference_store.erasure.preview.explanation import RetentionExplanation
+from inference_store.erasure.preview.explanation import PendingDecision, RetentionExplanation
 
 from .policies import DecidedBy
 
@@ -18,6 +18,12 @@ class ShownLimit(Shown):
     """Whose policy says it: `model`, `project` or `default`."""
 
 
+class PendingRule(Shown, of=PendingDecision):
+    """The rule that decides once everything pending has begun."""
+
+    decided_by: DecidedBy | None
+
+
 class HeldBy(Shown):
     """A legal hold."""
 
@@ -30,5 +36,6 @@ class ShownKept(Shown, of=RetentionExplanation, instead={"received_at": ("uid", 
 
     uid: UUID
     decided_by: DecidedBy | None
+    pending: PendingRule | None
     limits: list[ShownLimit]
     held_by: HeldBy | None

@@ -8,8 +8,9 @@ from .changes import (
     read_now,
     set_policy,
 )
-from .cutoffs import KEEP_ALL, Cutoffs, ErasureScope
+from .cutoffs import KEEP_ALL, Cutoffs, ErasureScope, find_earlier
 from .effective_policies import (
+    add_coming,
     build_deciding_project,
     build_effective_policy,
     find_effective_policies,
@@ -31,7 +32,15 @@ from .moves import (
     find_policy_states,
     is_minimum_undercut,
 )
-from .policy_versions import PolicyState, PolicyVersion, find_in_force, find_state, list_versions
+from .policy_versions import (
+    PolicyState,
+    PolicyVersion,
+    apply_pending,
+    find_in_force,
+    find_pending,
+    find_state,
+    list_versions,
+)
 from .resolution import (
     RequestedRule,
     ResolvedPolicy,
@@ -62,7 +71,9 @@ __all__ = [
     "RetentionLimit",
     "RetentionPolicy",
     "Rule",
+    "add_coming",
     "apply_moved",
+    "apply_pending",
     "apply_revoked",
     "apply_set",
     "build_deciding_project",
@@ -70,8 +81,10 @@ __all__ = [
     "describe_change",
     "describe_move",
     "describe_revocation",
+    "find_earlier",
     "find_effective_policies",
     "find_in_force",
+    "find_pending",
     "find_policy_states",
     "find_state",
     "is_minimum_undercut",

@@ -1,6 +1,7 @@
 """Finds which policies apply to which models now."""
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -38,14 +39,20 @@ async def find_effective_policies(
     """Return what applies to these models, or to all; a model whose data is all kept is left
     out."""
     here = registration.c
-    query = select(here.model, here.model_id, build_deciding_project().label("project_id"))
+    deciding = build_deciding_project().label("deciding")
+    query = select(here.model, here.model_id, here.project_id, deciding)
     if models is not None:
         query = query.where(here.model.in_(sorted(models)))
     rows = (await connection.execute(query)).all()
     owners = None if models is None else _collect_owners(rows)
-    versions = await policy_versions.find_in_force(connection, owners)
+    in_force = await policy_versions.find_in_force(connection, owners)
+    pending = await policy_versions.find_pending(connection, owners)
+    coming = policy_versions.apply_pending(in_force, pending)
     effective = {
-        row.model: build_effective_policy(list_owners(row.model_id, row.project_id), versions)
+        row.model: add_coming(
+            build_effective_policy(list_owners(row.model_id, row.deciding), in_force),
+            build_effective_policy(list_owners(row.model_id, row.project_id), coming),
+        )
         for row in rows
     }
     return {
@@ -53,6 +60,16 @@ async def find_effective_policies(
         for model, effective_policy in effective.items()
         if effective_policy is not None
     }
+
+
+def add_coming(
+    current: EffectivePolicy | None, coming: EffectivePolicy | None
+) -> EffectivePolicy | None:
+    """Return what applies now, with what applies once everything pending has begun; None: all is
+    kept."""
+    if current is None or current == coming:
+        return current
+    return replace(current, coming=coming or EffectivePolicy())
 
 
 def build_effective_policy(
@@ -95,4 +112,9 @@ def _merge_texts(policies: tuple[tuple[PolicyOwner, int, str], ...]) -> Effectiv
 
 
 def _collect_owners(rows: Iterable[Any]) -> set[PolicyOwner]:
-    return {owner for row in rows for owner in list_owners(row.model_id, row.project_id)}
+    return {
+        owner
+        for row in rows
+        for project in (row.deciding, row.project_id)
+        for owner in list_owners(row.model_id, project)
+    }

@@ -17,7 +17,7 @@ from inference_store.query.filters.evaluate import evaluate
 from inference_store.query.filters.facts import Facts
 from inference_store.query.filters.typed import Predicate
 
-from .cutoffs import KEEP_ALL, Cutoffs, ErasureScope
+from .cutoffs import KEEP_ALL, Cutoffs, ErasureScope, find_earlier
 from .rules import RetentionPolicy, Rule
 
 LevelName = Literal["model", "project", "default"]
@@ -88,14 +88,20 @@ class RetentionLimit:
 
 @dataclass(frozen=True, slots=True)
 class EffectivePolicy:
-    """The rules and the limit that apply to a model."""
+    """The rules and the limit that apply to a model.
+
+    What is pending deletes nothing before it begins, but what it keeps is kept already.
+    """
 
     rules: tuple[EffectiveRule, ...] = ()
     limit: RetentionLimit | None = None
+    coming: "EffectivePolicy | None" = None
+    """What applies once everything pending has begun, if that is something else. Only what both
+    delete is deleted."""
 
     def find_rule(self, facts: Facts, flags: Iterable[str] = ()) -> EffectiveRule | None:
-        """Return the first rule whose filter is TRUE; NULL is not, nor is a filter that `flags` put
-        in doubt.
+        """Return the first rule in force whose filter is TRUE; NULL is not, nor is a filter that
+        `flags` put in doubt.
 
         None: everything is kept.
         """
@@ -110,7 +116,10 @@ class EffectivePolicy:
     def find_cutoffs(self, facts: Facts, now: datetime, flags: Iterable[str] = ()) -> Cutoffs:
         """Return the cutoffs of an inference."""
         rule = self.find_rule(facts, flags)
-        return KEEP_ALL if rule is None else rule.cutoffs(now)
+        cutoffs = KEEP_ALL if rule is None else rule.cutoffs(now)
+        if self.coming is None:
+            return cutoffs
+        return cutoffs.meet(self.coming.find_cutoffs(facts, now, flags))
 
     def find_end(self, now: datetime) -> datetime | None:
         """Return the time before which everything has expired, whichever rule decides; None: it may
@@ -119,20 +128,33 @@ class EffectivePolicy:
             return None
         cutoffs = [cutoff.cutoffs(now).inference for cutoff in self.rules]
         instants = [rule for rule in cutoffs if rule is not None]
-        return min(instants) if len(instants) == len(cutoffs) else None
+        end = min(instants) if len(instants) == len(cutoffs) else None
+        return end if self.coming is None else find_earlier(end, self.coming.find_end(now))
 
     def find_certain_cutoffs(self, now: datetime) -> Cutoffs:
         """Return the cutoffs of an inference of which nothing is known but its age."""
         if self.rules and self.rules[0].predicate is None:
-            return self.rules[0].cutoffs(now)
-        return Cutoffs(inference=self.find_end(now))
+            cutoffs = self.rules[0].cutoffs(now)
+        else:
+            cutoffs = Cutoffs(inference=self.find_end(now))
+        return (
+            cutoffs if self.coming is None else cutoffs.meet(self.coming.find_certain_cutoffs(now))
+        )
 
     def find_latest(self, now: datetime) -> datetime | None:
         """Return the time from which on nothing has expired by age."""
         parts: tuple[ErasureScope, ...] = ("input", "response", "inference")
         cutoffs = [cutoff.cutoffs(now) for cutoff in self.rules]
         instants = [at for rule in cutoffs for part in parts if (at := rule.of(part)) is not None]
-        return max(instants, default=None)
+        latest = max(instants, default=None)
+        return latest if self.coming is None else find_earlier(latest, self.coming.find_latest(now))
+
+    def find_settled(self, cutoff: datetime, scope: ErasureScope, now: datetime) -> datetime:
+        """Return the time before which, of a rule with this cutoff, time alone lets nothing more
+        expire: everything there is too old for each rule of what is coming that has an age."""
+        rules = () if self.coming is None else self.coming.rules
+        cutoffs = [rule.cutoffs(now).of(scope) for rule in rules]
+        return min([cutoff, *(at for at in cutoffs if at is not None)])
 
 
 def merge_policies(policies: Sequence[tuple[PolicyOwner, int, RetentionPolicy]]) -> EffectivePolicy:

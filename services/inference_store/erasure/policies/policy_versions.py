@@ -6,7 +6,7 @@ no policy.
 """
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -72,11 +72,24 @@ async def find_in_force(
     return {version.of: version for version in versions if version.policy is not None}
 
 
-async def find_coming(connection: AsyncConnection) -> dict[PolicyOwner, PolicyVersion]:
-    """Return what is in force once every pending change has begun, without what is removed then."""
-    query = _select_newest().where(policy_version.c.revoked_at.is_(None))
+async def find_pending(
+    connection: AsyncConnection, owners: Collection[PolicyOwner] | None = None
+) -> dict[PolicyOwner, PolicyVersion]:
+    """Return what waits to begin, of these owners or of all; removals too."""
+    here = policy_version.c
+    query = _select_newest().where(here.revoked_at.is_(None), here.effective_at > func.now())
+    if owners is not None:
+        query = query.where(_match_owners(owners))
     versions = [_read_version(row) for row in await connection.execute(query)]
-    return {version.of: version for version in versions if version.policy is not None}
+    return {version.of: version for version in versions}
+
+
+def apply_pending(
+    in_force: Mapping[PolicyOwner, PolicyVersion], pending: Mapping[PolicyOwner, PolicyVersion]
+) -> dict[PolicyOwner, PolicyVersion]:
+    """Return what is in force once every pending change has begun, without what is removed then."""
+    versions = {**in_force, **pending}
+    return {owner: version for owner, version in versions.items() if version.policy is not None}
 
 
 async def find_state(
@@ -85,13 +98,9 @@ async def find_state(
     """Return the state of a policy. `lock`: nobody else sets it until the transaction ends."""
     head = select(policy.c.revision).where(*_match_owner(policy, owner))
     revision = await connection.scalar(head.with_for_update() if lock else head)
-    here = policy_version.c
-    later = _select_newest().where(*_match_owner(policy_version, owner), here.revoked_at.is_(None))
-    waiting = (await connection.execute(later.where(here.effective_at > func.now()))).first()
-    pending = None if waiting is None else _read_version(waiting)
-    return PolicyState(
-        revision or 0, (await find_in_force(connection, [owner])).get(owner), pending
-    )
+    in_force = await find_in_force(connection, [owner])
+    pending = await find_pending(connection, [owner])
+    return PolicyState(revision or 0, in_force.get(owner), pending.get(owner))
 
 
 async def list_versions(

@@ -33,8 +33,10 @@ def hash_rules(chain: EffectivePolicy) -> str:
         # also its revision: another policy in between may have kept what came late
         f"{rule.of}|{rule.revision}|{rule.rule.saved}|{rule.rule.input}|{rule.rule.response}"
         f"|{rule.rule.keep_inference}|{rule.minimum}"
-        for rule in chain.rules
+        for policy in (chain, *(() if chain.coming is None else (chain.coming,)))
+        for rule in policy.rules
     ]
+    parts.append("" if chain.coming is None else str(len(chain.coming.rules)))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import or_, select
+from sqlalchemy import Select, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import policies
@@ -23,8 +24,7 @@ _NOTHING = EffectivePolicy()
 class ChangedModel:
     """A model with the effective policy after the change, and the one before it.
 
-    `beside`: the model is listed already, and is checked once more with the project that it moves
-    to.
+    `beside`: the model is listed already, and is checked once more with less of what is pending.
     """
 
     model: int
@@ -39,35 +39,70 @@ async def find_changed_by_policy(
     changed_owner: PolicyOwner,
     policy: RetentionPolicy | None,
     now: datetime,
-) -> list[ChangedModel]:
-    """Return the models that change if this policy replaces that of `changed_owner`.
+) -> tuple[list[ChangedModel], list[PolicyVersion]]:
+    """Return the models that change if this policy replaces that of `changed_owner`, and what else
+    is pending for them.
 
-    A model that moves between projects is checked with both of them: the change begins at its own
-    time, and the move at another.
+    `after` is as if everything pending had begun. A model is checked again as if nothing of it had,
+    because it may be revoked, and with both projects between which it moves.
     """
+    in_force = await policies.find_in_force(connection)
+    pending = await policies.find_pending(connection)
+    coming = policies.apply_pending(in_force, pending)
+    sets = [
+        (_replace(versions, changed_owner, policy, now), versions)
+        for versions in (coming, in_force)
+    ]
+    changed_models: list[ChangedModel] = []
+    owners_seen: set[PolicyOwner] = set()
+    for row in await connection.execute(_select_affected(changed_owner)):
+        owners = [
+            policies.list_owners(row.model_id, project)
+            for project in dict.fromkeys((row.deciding, row.project_id))
+        ]
+        chains = [
+            (_build_effective_policy(of, after), _build_effective_policy(of, before))
+            for of in owners
+            for after, before in sets
+        ]
+        afters = [after for after, before in chains if after != before]
+        if not afters:
+            continue
+        owners_seen |= {owner for of in owners for owner in of}
+        now_in_force = policies.build_effective_policy(owners[0], in_force)
+        now_coming = policies.build_effective_policy(owners[-1], coming)
+        before = policies.add_coming(now_in_force, now_coming) or _NOTHING
+        changed_models += [
+            ChangedModel(row.model, row.model_id, after, before, beside=number > 0)
+            for number, after in enumerate(afters)
+            if after not in afters[:number]
+        ]
+    others = owners_seen - {changed_owner}
+    return changed_models, [version for owner, version in pending.items() if owner in others]
+
+
+def _select_affected(changed_owner: PolicyOwner) -> Select[Any]:
     here, deciding = registration.c, policies.build_deciding_project().label("deciding")
     query = select(here.model, here.model_id, here.project_id, deciding).order_by(here.model)
     if changed_owner.level == "model":
-        query = query.where(here.model_id == changed_owner.subject)
-    elif changed_owner.level == "project":
-        query = query.where(
-            or_(here.project_id == changed_owner.subject, deciding.element == changed_owner.subject)
-        )
-    before = await policies.find_in_force(connection)
-    after = {owner: version for owner, version in before.items() if owner != changed_owner}
+        return query.where(here.model_id == changed_owner.subject)
+    if changed_owner.level == "project":
+        subject = changed_owner.subject
+        return query.where(or_(here.project_id == subject, deciding.element == subject))
+    return query
+
+
+def _replace(
+    versions: Mapping[PolicyOwner, PolicyVersion],
+    owner: PolicyOwner,
+    policy: RetentionPolicy | None,
+    now: datetime,
+) -> dict[PolicyOwner, PolicyVersion]:
+    """Return these policies with another one of this owner, or without one."""
+    replaced = {other: version for other, version in versions.items() if other != owner}
     if policy is not None:
-        after[changed_owner] = PolicyVersion(
-            changed_owner, 0, policy, "", now, now, None, None, None
-        )
-    changed_models: list[ChangedModel] = []
-    for row in await connection.execute(query):
-        for project in dict.fromkeys((row.deciding, row.project_id)):
-            owners = policies.list_owners(row.model_id, project)
-            chains = _build_effective_policy(owners, after), _build_effective_policy(owners, before)
-            beside = bool(changed_models) and changed_models[-1].model == row.model
-            if chains[0] != chains[1]:
-                changed_models.append(ChangedModel(row.model, row.model_id, *chains, beside))
-    return changed_models
+        replaced[owner] = PolicyVersion(owner, 0, policy, "", now, now, None, None, None)
+    return replaced
 
 
 def _build_effective_policy(

@@ -33,11 +33,13 @@ def select_rows(
     mark = select(erasing.c.uid).where(
         erasing.c.model == here.model, erasing.c.uid == here.uid, erasing.c.scope == "inference"
     )
+    numbers = {"rule": after, "before": before}
+    if before.coming is not None:
+        numbers["coming"] = before.coming
     query = select(
         *(here.uid, here.inference_id, here.received_at, here.data_size),
         *(here.data_deleted_at, here.response_deleted_at, here.response_storage_key),
-        after.build_number(piece).label("rule"),
-        before.build_number(piece).label("before"),
+        *(rules.build_number(piece).label(name) for name, rules in numbers.items()),
         (false() if held is None else held).label("held"),
     )
     # OFFSET is an optimisation fence, so that the rule is evaluated once for each row
@@ -64,6 +66,17 @@ def build_losses(
 ) -> dict[ErasureScope, ColumnElement[bool]]:
     """Return by scope the condition that a row loses this part; `rule`: the one that decides."""
     return {scope: _build_loss(effective, rule, rows, scope, now) for scope in SCOPES}
+
+
+def build_losses_before(
+    effective: EffectivePolicy, rows: Subquery, now: datetime
+) -> dict[ErasureScope, ColumnElement[bool]]:
+    """Return by scope the condition that a row loses this part already, before the change."""
+    losses = build_losses(effective, rows.c.before, rows, now)
+    if effective.coming is None:
+        return losses
+    coming = build_losses(effective.coming, rows.c.coming, rows, now)
+    return {scope: and_(losses[scope], coming[scope]) for scope in SCOPES}
 
 
 def _build_loss(

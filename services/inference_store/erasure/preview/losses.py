@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
-from inference_store.erasure.policies import ErasureScope, PolicyOwner
+from inference_store.erasure.policies import ErasureScope, PolicyOwner, PolicyVersion
 
 SCOPES: tuple[ErasureScope, ...] = ("inference", "response", "input")
 
@@ -63,8 +63,10 @@ class Preview:
     """Exports that name something that would be deleted."""
     cut: bool = False
     """The time was over before all was looked at."""
+    pending: list[PolicyVersion] = field(default_factory=list)
+    """Other policies that are counted as if they had begun."""
     waits: bool = False
-    """Something goes that is not in these figures, once a change begins that waits still."""
+    """Something goes that is not in these figures, if a pending change begins or is revoked."""
 
     @property
     def is_harmless(self) -> bool:

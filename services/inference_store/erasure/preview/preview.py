@@ -2,9 +2,9 @@
 examples.
 
 It reads every model that the policy may apply to, the oldest time first, and counts what the
-effective policies with this policy let expire now. What is being erased already is not counted;
-what holds protect is counted separately. If time runs out, the answer is `partial`, and its figures
-are those so far.
+effective policies with this policy let expire now, as they are once everything pending has begun.
+What is being erased already is not counted; what holds protect is counted separately. If time runs
+out, the answer is `partial`, and its figures are those so far.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +48,7 @@ from inference_store.query.scan_range import find_pieces_of, range_of_time
 
 from . import changed_models
 from .changed_models import ChangedModel
-from .loss_rows import build_losses, select_lost, select_rows
+from .loss_rows import build_losses, build_losses_before, select_lost, select_rows
 from .losses import SCOPES, LossCount, LossExample, Preview
 
 EXAMPLES = 20
@@ -67,8 +67,8 @@ async def preview_policy(
 ) -> Preview:
     """Return what this policy would delete today in place of that of `of`. `lists`: of exports."""
     now = await policies.read_now(connection)
-    models = await changed_models.find_changed_by_policy(connection, of, policy, now)
-    preview = Preview()
+    models, pending = await changed_models.find_changed_by_policy(connection, of, policy, now)
+    preview = Preview(pending=pending)
     deadline, pieces = Deadline.after(seconds), list[_LosingPiece]()
     try:
         for changed_model in models:
@@ -107,16 +107,13 @@ async def _preview_model(
     preview: Preview,
 ) -> list[_LosingPiece]:
     """Add what a model loses to the preview; return the spans in which it may lose something."""
-    rules = await selection.compile_rules(connection, changed_model.after)
-    rules_before = await selection.compile_rules(connection, changed_model.before)
+    rules = await selection.compile_rules(connection, changed_model.after, now)
+    rules_before = await selection.compile_rules(connection, changed_model.before, now)
     # as in a run: limits apply to what no rule has deleted
-    when: Any = {"now": now, "deadline": deadline}
-    below = await limits.find_limit_after_rules(
-        rules, connection, changed_model.model, changed_model.after, **when
-    )
-    above = await limits.find_limit_after_rules(
-        rules_before, connection, changed_model.model, changed_model.before, **when
-    )
+    below, above = [
+        await limits.find_limit_after_rules(compiled, connection, changed_model.model, deadline)
+        for compiled in (rules, rules_before)
+    ]
     ends = [
         changed_model.after.find_latest(now),
         None if below is None else received_at_of(below) + _SECOND,
@@ -133,7 +130,7 @@ async def _preview_model(
         )
         rows = select_rows(piece, rules, rules_before, held)
         losses = build_losses(changed_model.after, rows.c.rule, rows, now)
-        losses_before = build_losses(changed_model.before, rows.c.before, rows, now)
+        losses_before = build_losses_before(changed_model.before, rows, now)
         for parts, cut in ((losses, below), (losses_before, above)):
             if cut is not None:
                 parts["inference"] = or_(parts["inference"], rows.c.uid < cut)

@@ -105,7 +105,7 @@ async def _measure_model(
     versions: Mapping[PolicyOwner, PolicyVersion],
 ) -> float:
     """Return the delay of a model's policy: nothing was overdue before it began."""
-    rules, longest = await selection.compile_rules(connection, policy), 0.0
+    rules, longest = await selection.compile_rules(connection, policy, now), 0.0
     for part in _iterate_parts(model, policy, rules, begun, now):
         since = versions[policy.rules[part.number].of].effective_at
         late = await _measure_part(connection, part, rules)
@@ -120,14 +120,15 @@ def _iterate_parts(
     begun: Mapping[watermarks.WatermarkKey, datetime],
     now: datetime,
 ) -> Iterator[_Part]:
-    for number, rule in enumerate(policy.rules):
+    for number in range(len(policy.rules)):
         for scope in _SCOPES:
-            cutoff = rule.cutoffs(now).of(scope)
+            cutoff = rules.find_cutoff(number, scope)
             # Every run reads all of these: an index has them.
             whole = rules.is_unconditional(number) and scope != "response"
             lo = _BEGINNING if whole else begun.get((model, number, scope), _BEGINNING)
-            if cutoff is not None and lo < cutoff:
-                yield _Part(model, scope, number, lo, cutoff)
+            # what is coming may have kept the rest until now
+            if cutoff is not None and lo < (end := policy.find_settled(cutoff, scope, now)):
+                yield _Part(model, scope, number, lo, end)
 
 
 async def _measure_part(connection: AsyncConnection, part: _Part, rules: CompiledRules) -> float:
@@ -137,7 +138,11 @@ async def _measure_part(connection: AsyncConnection, part: _Part, rules: Compile
     """
     where = queries.ScanRange(part.model, uid_floor(part.lo), uid_floor(part.cutoff))
     query = selection.select_unmarked(where, part.scope, [inference.c.uid])
-    query = query.where(*rules.match_rule(part.number, where)).order_by(inference.c.uid).limit(1)
+    query = (
+        query.where(*rules.match_rule(part.number, part.scope, where))
+        .order_by(inference.c.uid)
+        .limit(1)
+    )
     try:
         async with connection.begin_nested():
             await connection.execute(text(f"SET LOCAL statement_timeout = '{_QUERY_SECONDS}s'"))

@@ -1,6 +1,6 @@
 """Finds what of a model has expired, in batches, in the order of its uids."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import holds
 from inference_store.erasure.mark.pending_deletions import KEYS
-from inference_store.erasure.policies import EffectivePolicy, ErasureScope
+from inference_store.erasure.policies import EffectivePolicy, ErasureScope, find_earlier
 from inference_store.index.tables import erasing, inference
 from inference_store.inference.events import uid_floor
 from inference_store.query import scan_range as queries
@@ -24,12 +24,15 @@ UNDECIDED = -1
 @dataclass(frozen=True, slots=True)
 class CompiledRules:
     """The filters of a policy in SQL: one condition for each rule, None if it applies to
-    everything."""
+    everything. `coming`: those of what is coming."""
 
+    policy: EffectivePolicy
+    now: datetime
     conditions: tuple[Condition | None, ...]
+    coming: "CompiledRules | None" = None
 
     def build_number(self, scope: queries.ScanRange) -> ColumnElement[int]:
-        """Return the number of the rule that decides about a row of `inference`."""
+        """Return the number of the rule in force that decides about a row of `inference`."""
         whens: list[tuple[ColumnElement[bool], int]] = []
         for number, condition in enumerate(self.conditions):
             if condition is None:
@@ -37,14 +40,12 @@ class CompiledRules:
             whens.append((condition.holds(scope, inference.c.uid), number))
         return case(*whens, else_=UNDECIDED) if whens else literal(UNDECIDED)
 
-    def build_whole_loss(
-        self, policy: EffectivePolicy, now: datetime, scope: queries.ScanRange
-    ) -> ColumnElement[bool]:
-        """Return the condition that a rule of the policy lets a row of `inference` expire as a
-        whole."""
+    def build_loss(self, part: ErasureScope, scope: queries.ScanRange) -> ColumnElement[bool]:
+        """Return the condition that the rules, without those that are coming, let this part of a
+        row of `inference` expire."""
         whens: list[tuple[ColumnElement[bool], ColumnElement[bool]]] = []
-        for condition, rule in zip(self.conditions, policy.rules, strict=True):
-            cutoff = rule.cutoffs(now).inference
+        for condition, rule in zip(self.conditions, self.policy.rules, strict=True):
+            cutoff = rule.cutoffs(self.now).of(part)
             gone = false() if cutoff is None else inference.c.uid < uid_floor(cutoff)
             if condition is None:
                 return case(*whens, else_=gone) if whens else gone
@@ -53,17 +54,34 @@ class CompiledRules:
 
     def is_unconditional(self, number: int) -> bool:
         """Return whether this rule decides whatever is known of an inference."""
-        return number == 0 and self.conditions[0] is None
+        if number != 0 or self.conditions[:1] != (None,):
+            return False
+        return self.coming is None or self.coming.is_unconditional(0)
 
-    def match_rule(self, number: int, scope: queries.ScanRange) -> list[ColumnElement[bool]]:
-        """Return the conditions that this rule decides."""
+    def find_cutoff(self, number: int, part: ErasureScope) -> datetime | None:
+        """Return the time from which on nothing that this rule decides has lost this part; it is
+        the rule's cutoff, or an earlier one of what is coming."""
+        cutoff = self.policy.rules[number].cutoffs(self.now).of(part)
+        if self.coming is None:
+            return cutoff
+        others = [rule.cutoffs(self.now).of(part) for rule in self.coming.policy.rules]
+        return find_earlier(cutoff, max((at for at in others if at is not None), default=None))
+
+    def match_rule(
+        self, number: int, part: ErasureScope, scope: queries.ScanRange
+    ) -> list[ColumnElement[bool]]:
+        """Return the conditions that this rule decides, and that what is coming takes the part
+        too."""
         if self.is_unconditional(number):
             return []
-        first = self.conditions[: number + 1]
-        return [CompiledRules(first).build_number(scope) == number]
+        first = replace(self, conditions=self.conditions[: number + 1])
+        coming = [] if self.coming is None else [self.coming.build_loss(part, scope)]
+        return [first.build_number(scope) == number, *coming]
 
 
-async def compile_rules(connection: AsyncConnection, policy: EffectivePolicy) -> CompiledRules:
+async def compile_rules(
+    connection: AsyncConnection, policy: EffectivePolicy, now: datetime
+) -> CompiledRules:
     """Return a policy's filters, for the present integers of keys and labels.
 
     Each is TRUE only if it is TRUE whatever the index lacks. Raises Invalid if one cannot be read:
@@ -76,7 +94,8 @@ async def compile_rules(connection: AsyncConnection, policy: EffectivePolicy) ->
             continue
         predicate = await load(connection, rule.rule.saved)
         conditions.append(compile_certain(predicate, await read_names(connection, predicate)))
-    return CompiledRules(tuple(conditions))
+    coming = None if policy.coming is None else await compile_rules(connection, policy.coming, now)
+    return CompiledRules(policy, now, tuple(conditions), coming)
 
 
 async def find_expired(
@@ -106,7 +125,7 @@ async def find_expired(
     query = select_unmarked(where, scope, [inference.c.uid, *(inference.c[key] for key in KEYS)])
     if by is not None:
         rules, number = by
-        query = query.where(*rules.match_rule(number, where))
+        query = query.where(*rules.match_rule(number, scope, where))
     held = await holds.build_held_condition(connection, model, lo=where.lo, hi=where.hi)
     if held is not None and not whole_span:
         query = query.where(~held)
