@@ -19,6 +19,7 @@ from inference_store.erasure.policies import ErasureScope, RetentionPolicy
 from inference_store.erasure.progress.erasure import (
     Erasure,
     find_erasure,
+    find_erasures,
     list_uncertified,
     list_unfinished,
 )
@@ -309,6 +310,7 @@ class Storing:
         async def ask() -> tuple[list[RetentionRun], list[Erasure]]:
             async with self.engine.connect() as connection:
                 unfinished = await list_unfinished(connection, failed=True)
+                unfinished += await find_erasures(connection, states=["partly_held"])
                 unfinished += await list_uncertified(connection)
                 return await runs.list_runs(connection), unfinished
 

@@ -34,7 +34,8 @@ STATES: Final[Sequence[State]] = get_args(State)
 ENDED: Final[Sequence[State]] = ("deleted", "certified", "cancelled")
 """States in which nothing more is done."""
 FINAL: Final[Sequence[State]] = (*ENDED, "failed", "partly_held")
-"""States in which nothing more is done now; what failed is tried again."""
+"""States in which nothing more is done now; what failed is tried again, and what is partly held
+when a hold lets go of some of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +149,15 @@ async def find_erasures(
 async def list_unfinished(connection: AsyncConnection, *, failed: bool) -> list[Erasure]:
     """Return unfinished erasures, the oldest first, and those whose lock in S3 has ended.
 
-    `failed`: also the others that are to be tried again. Erasures that only wait for a certificate
-    are left out.
+    `failed`: also the others that failed, which are tried again. Erasures that only wait for a
+    certificate are left out, and so is what holds keep: it is pending again when one lets go.
     """
     here = erasure.c
-    free = and_(here.state == "failed", here.retry_at <= func.now())
-    begun = here.state.not_in((*(ENDED if failed else FINAL), "certifying"))
-    query = select(*COLUMNS).where(or_(begun, free)).order_by(here.requested_at)
+    again = here.state == "failed"
+    if not failed:
+        again &= here.retry_at <= func.now()
+    begun = here.state.not_in((*FINAL, "certifying"))
+    query = select(*COLUMNS).where(or_(begun, again)).order_by(here.requested_at)
     return [read_erasure(row) for row in await connection.execute(query)]
 
 
