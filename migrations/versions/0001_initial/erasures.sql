@@ -90,6 +90,7 @@ CREATE TABLE erasing (
     metadata_storage_key TEXT COLLATE "C",
     sidecar_storage_key TEXT COLLATE "C",
     claimed_at TIMESTAMP WITH TIME ZONE,
+    erased_at TIMESTAMP WITH TIME ZONE,
     CONSTRAINT erasing_pkey PRIMARY KEY (model, uid, scope, erasure)
 ) WITH (
     -- a row is written again when its objects are claimed, and is dead soon after

@@ -9,7 +9,8 @@
 
 After the last batch the residual data is removed (`residual`), with the examples of the key
 registry, and the objects of exports that hold some of it (`export_eraser`); then the erasure ends
-with its certificate.
+with its certificate. Before that the ledger has that it ended: after a restore, no hold that
+comes later brings back what was erased.
 
 A crash before 4 leaves the marks, so no reader sees the inferences, and the next run begins again
 at 1: deleting an object twice is no error. If an object still exists (S3 has locked it, or a right
@@ -28,6 +29,8 @@ from uuid import UUID
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.erasure.ledger import Ledger
+from inference_store.erasure.mark.ended_erasures import IN_LEDGER, describe_ended, has_marks
 from inference_store.erasure.mark.pending_deletions import Position
 from inference_store.erasure.progress.erasure import Erasure, State, find_erasure
 from inference_store.erasure.progress.state_changes import finish_erasure
@@ -40,6 +43,7 @@ from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import STEP_SECONDS
 from inference_store.platform.stages import stage
 
+from .actor import ACTOR
 from .batch import NOTHING, Batch
 from .batch_claim import claim_batch
 from .batch_eraser import BatchEraser
@@ -63,6 +67,7 @@ class Eraser:
         self,
         engine: AsyncEngine,
         blobs: Blobs,
+        ledger: Ledger,
         check: LeadershipCheck,
         *,
         batch: int,
@@ -70,11 +75,12 @@ class Eraser:
     ) -> None:
         self._engine = engine
         self._bucket = blobs.buckets.default
+        self._ledger = ledger
         self.check = check
         self._batch = batch
         # whether the last step left something because of a hold
         self.has_spared = False
-        self._quarantine = QuarantineEraser(engine, blobs, check)
+        self._quarantine = QuarantineEraser(engine, blobs, ledger, check)
         self._residual_in_holds = ResidualInHolds(engine, check, certifier)
         self._exports = ExportEraser(engine, blobs, check)
         # by erasure that ran out of time: the position at which it continues, and its first error
@@ -108,6 +114,7 @@ class Eraser:
             self._engine, self._quarantine, self._residual_in_holds, erasure, self.check
         )
         copy_fault = await self._exports.delete_copies(erasure)
+        await self._note_end(erasure)
         failpoint("retention.finish.before")
         async with self._engine.begin() as connection:
             state = await finish_erasure(
@@ -125,6 +132,19 @@ class Eraser:
             await end_without_key(self._engine, erasure)
         _log.info("erasure", action="erasure", id=str(erasure.id), state=state, error=error)
         return state
+
+    async def _note_end(self, erasure: Erasure) -> None:
+        """Write to the ledger that what the erasure has marked is deleted, if all of it is."""
+        if erasure.cause not in IN_LEDGER:
+            return
+        async with self._engine.connect() as connection:
+            if await has_marks(connection, erasure.id):
+                return
+        await self._ledger.write(
+            "erasure_ended",
+            lambda connection: describe_ended(connection, erasure.id),
+            actor=ACTOR,
+        )
 
     async def _erase_all(
         self, erasure: Erasure, after: Position | None, until: float
@@ -178,6 +198,7 @@ class Eraser:
             with stage(STEP_SECONDS, "claim"):
                 batch = await claim_batch(
                     self._engine,
+                    self._ledger,
                     erasure,
                     after,
                     limit=self._batch,

@@ -2,7 +2,7 @@
 
 import time
 from math import inf
-from typing import Final, Literal, TypeAlias
+from typing import Literal, TypeAlias
 from uuid import UUID
 
 import structlog
@@ -25,12 +25,12 @@ from inference_store.platform.metrics import STEP_SECONDS
 from inference_store.platform.stages import stage
 from inference_store.query.deadline import OutOfTime
 
+from .actor import ACTOR
 from .leadership_check import LeadershipCheck
 from .quarantine import QuarantineEraser
 from .waiver import waive_held
 
 MarkResult: TypeAlias = Literal["all", "not_yet", "over"]
-ACTOR: Final = "retention"
 _BATCH = 5_000
 _log = structlog.get_logger()
 
@@ -110,7 +110,7 @@ class Marker:
         """Search once in a process, and again after a hold is released: removed events stay
         removed."""
         if erasure.id not in self._searched:
-            await self._quarantine.remove_subject(erasure, self._ledger, actor=ACTOR)
+            await self._quarantine.remove_subject(erasure)
             self._searched.add(erasure.id)
 
     async def _unmark(self, erasure: Erasure) -> None:

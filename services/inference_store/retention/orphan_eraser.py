@@ -45,10 +45,10 @@ from inference_store.platform.metrics import STEP_SECONDS
 from inference_store.platform.settings import RetentionSettings
 from inference_store.platform.stages import stage
 
+from .actor import ACTOR
 from .certifier import Certifier
 from .erasure_failures import format_failures
 from .leadership_check import LeadershipCheck
-from .marker import ACTOR
 from .orphan_deletion import OrphanDeletion
 from .orphan_inspection import inspect_objects
 from .orphan_report import parse_report

@@ -2,9 +2,10 @@
 
 As soon as one is removed, the erasure cannot be cancelled. Events that a legal hold protects stay,
 and the erasure is then partly held. A search reads outside of any transaction, and writes marks for
-the events of a subject to the ledger. Then one transaction, after the locks of the offset
-accounting and the fence, removes the unprotected events and queues their objects. After a crash
-before that, everything is searched again.
+the events of a subject to the ledger. Then the ledger has which events are removed, of those that
+no hold protects by then: no hold is placed in the ledger's turn. Its effect, in one transaction
+after the locks of the offset accounting and the fence, removes them and queues their objects. After
+a crash before that, everything is searched again.
 """
 
 import asyncio
@@ -16,13 +17,12 @@ from sqlalchemy import ColumnElement, Table
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure import holds
-from inference_store.erasure.delete.quarantined_events import enqueue_objects, remove_events
-from inference_store.erasure.fence import fence_exclusive
+from inference_store.erasure.delete.quarantined_events import describe_removal
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.mark.batches import describe_entry
 from inference_store.erasure.mark.held_deletions import HeldRow, record_held
 from inference_store.erasure.progress.erasure import Erasure, list_models
-from inference_store.erasure.progress.state_changes import add_erased, begin_deleting
+from inference_store.erasure.progress.state_changes import begin_deleting
 from inference_store.erasure.request.criteria import Subject, build_predicate, find_subject
 from inference_store.erasure.select.quarantine_holds import (
     split_by_hold,
@@ -38,10 +38,11 @@ from inference_store.erasure.select.quarantined_events import (
     read_page,
 )
 from inference_store.erasure.select.unattributed_events import build_search
-from inference_store.index import accounting, registrations
+from inference_store.index import registrations
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
 
+from .actor import ACTOR
 from .leadership_check import LeadershipCheck
 
 _log = structlog.get_logger()
@@ -53,12 +54,15 @@ class QuarantineEraser:
     Raises ObjectStoreUnavailable and the errors of the database: search again later.
     """
 
-    def __init__(self, engine: AsyncEngine, blobs: Blobs, check: LeadershipCheck) -> None:
+    def __init__(
+        self, engine: AsyncEngine, blobs: Blobs, ledger: Ledger, check: LeadershipCheck
+    ) -> None:
         self._engine = engine
         self._blobs = blobs
+        self._ledger = ledger
         self._check = check
 
-    async def remove_subject(self, erasure: Erasure, ledger: Ledger, *, actor: str) -> None:
+    async def remove_subject(self, erasure: Erasure) -> None:
         """Mark the events of the erasure's subject, so that their objects are deleted, and remove
         them."""
         subject = find_subject(erasure.asked)
@@ -79,7 +83,7 @@ class QuarantineEraser:
                 ]
                 batch = await describe_entry(connection, erasure, model, marks)
             if marks:
-                await ledger.write("erasure_batch", batch, actor=actor)
+                await self._ledger.write("erasure_batch", batch, actor=ACTOR)
             if not await self._remove(erasure, model, table, events, metadata):
                 return
         await self._remove_unattributed(erasure, subject, erasure.asked)
@@ -157,28 +161,45 @@ class QuarantineEraser:
         if not events:
             return True
         failpoint("retention.aside.take.before")
+        about = (erasure, model, table, events)
         async with self._engine.begin() as connection:
-            # The offset accounting comes first, as in the ingester: the two cannot deadlock.
-            await accounting.lock_partitions(
-                connection, {quarantined.partition_id for quarantined in events}
-            )
-            await fence_exclusive(connection)
-            if model is None:
-                free, held = await split_unattributed_by_hold(connection, events, metadata)
-            else:
-                free, held = await split_by_hold(connection, erasure, model, events, metadata)
-            await _record_held(connection, erasure, model, table, held)
+            free = await _keep_held(connection, *about, metadata=metadata)
             if free and not await begin_deleting(connection, erasure.id):
                 return False
-            because = f"erased by the erasure {erasure.id}"
-            removed = await remove_events(connection, table, free, because=because)
+            name = None
             if model is not None:
-                await enqueue_objects(connection, erasure.id, model, removed)
-            await add_erased(connection, erasure.id, table_rows={table.name: len(removed)})
+                name = (await registrations.names(connection, {model})).get(model)
+
+        async def describe(connection: AsyncConnection) -> dict[str, Any]:
+            return describe_removal(
+                erasure.id, name, table, await _keep_held(connection, *about, metadata=metadata)
+            )
+
+        removed = 0
+        if free:
+            removed = await self._ledger.write("quarantine_erased", describe, actor=ACTOR)
         failpoint("retention.aside.take.after")
-        counts = {"table": table.name, "count": len(removed), "held": len(held)}
+        counts = {"table": table.name, "count": removed, "held": len(events) - len(free)}
         _log.info("quarantined events removed", action="erased_aside", id=str(erasure.id), **counts)
         return True
+
+
+async def _keep_held(
+    connection: AsyncConnection,
+    erasure: Erasure,
+    model: int | None,
+    table: Table,
+    events: list[QuarantinedEvent],
+    *,
+    metadata: EventMetadata,
+) -> list[QuarantinedEvent]:
+    """Return the events that no hold protects, and record the others."""
+    if model is None:
+        free, held = await split_unattributed_by_hold(connection, events, metadata)
+    else:
+        free, held = await split_by_hold(connection, erasure, model, events, metadata)
+    await _record_held(connection, erasure, model, table, held)
+    return free
 
 
 async def _record_held(

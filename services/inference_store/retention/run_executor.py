@@ -30,9 +30,9 @@ from inference_store.platform.metrics import STEP_SECONDS
 from inference_store.platform.stages import stage
 from inference_store.query.deadline import Deadline, OutOfTime
 
+from .actor import ACTOR
 from .dropping import drop_span, reopen_span
 from .eraser import Eraser
-from .marker import ACTOR
 from .work import LIMITS, WHOLE_SPAN, Plan, PolicyChanged, Work
 
 _LIMIT_SECONDS = 240.0

@@ -58,8 +58,8 @@ def build_workers(  # noqa: PLR0917
     batch, schedule = settings.retention_batch_inferences, TurnSchedule(due)
     ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
     certifier = _build_certifier(settings, engine, blobs)
-    eraser = Eraser(engine, blobs, check, batch=batch, certifier=certifier)
-    marker = Marker(engine, ledger, QuarantineEraser(engine, blobs, check), check)
+    eraser = Eraser(engine, blobs, ledger, check, batch=batch, certifier=certifier)
+    marker = Marker(engine, ledger, QuarantineEraser(engine, blobs, ledger, check), check)
     orphans = OrphanEraser(settings, engine, blobs, ledger, check, certifier)
     return Workers(
         schedule=schedule,

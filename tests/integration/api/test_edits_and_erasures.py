@@ -14,6 +14,7 @@ import httpx
 import pytest
 from sqlalchemy import select
 
+from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.mark.arrivals import enqueue_arrivals
 from inference_store.erasure.policies import ErasureScope
 from inference_store.erasure.progress.erasure import Erasure, list_unfinished
@@ -53,7 +54,8 @@ class Trial:
     def __init__(self, api: Api, server: S3) -> None:
         self.api = api
         self._server = server
-        self._eraser = Eraser(api.engine, api.blobs, NoPace(), batch=10)
+        ledger = Ledger(api.engine, api.blobs, prefix="ledger/")
+        self._eraser = Eraser(api.engine, api.blobs, ledger, NoPace(), batch=10)
         shared = api.put_blob("shared", _BLOB)
         self.first = make_inference("one", 0, shared)
         self.second = make_inference("two", 1, shared)

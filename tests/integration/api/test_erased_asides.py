@@ -153,10 +153,11 @@ async def test_erases_objects_of_a_late_event(api: Api) -> None:
     assert api.blobs.still_there(keys) == []
 
 
-async def remove_subject(api: Api, eraser: QuarantineEraser) -> None:
+async def remove_subject(api: Api, of: type[QuarantineEraser] = QuarantineEraser) -> None:
     """Remove the subject of the only erasure from the quarantine, as retention begins to."""
     ledger = Ledger(api.engine, api.blobs, prefix="ledger/")
-    await eraser.remove_subject(await find_only_erasure(api), ledger, actor="retention")
+    eraser = of(api.engine, api.blobs, ledger, NoPace())
+    await eraser.remove_subject(await find_only_erasure(api))
 
 
 async def test_cancelled_erasure_removes_nothing(api: Api) -> None:
@@ -169,7 +170,7 @@ async def test_cancelled_erasure_removes_nothing(api: Api) -> None:
             await api.ask(path, None, status=202)
             return await super()._remove(*args)
 
-    await remove_subject(api, Cancelling(api.engine, api.blobs, NoPace()))
+    await remove_subject(api, Cancelling)
     await api.run_retention()
     assert (await read_erasure(api, requested))["state"] == "cancelled"
     assert await read_letters(api) == ALL_OPEN
@@ -178,7 +179,7 @@ async def test_cancelled_erasure_removes_nothing(api: Api) -> None:
 
 async def test_from_the_first_that_is_taken_it_cannot_be_cancelled(api: Api) -> None:
     requested = await request_erasure(api, SUBJECT)
-    await remove_subject(api, QuarantineEraser(api.engine, api.blobs, NoPace()))
+    await remove_subject(api)
     await api.ask(f"{ACROSS}/{requested['id']}/cancel", None, status=409)
 
 

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from sqlalchemy import Text, cast, func, select
 
+from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.policies import ErasureScope
 from inference_store.erasure.progress.erasure import Erasure, list_unfinished
 from inference_store.index import key_registry, registrations
@@ -28,7 +29,8 @@ _OTHER = "ward-7"
 
 @pytest.fixture
 def eraser(api: Api) -> Eraser:
-    return Eraser(api.engine, api.blobs, NoPace(), batch=10)
+    ledger = Ledger(api.engine, api.blobs, prefix="ledger/")
+    return Eraser(api.engine, api.blobs, ledger, NoPace(), batch=10)
 
 
 def make_inference(name: str, seconds: float, value: str, model_id: str = "model") -> NewInference:

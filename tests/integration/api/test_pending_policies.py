@@ -10,7 +10,7 @@ from inference_store.erasure import runs
 from inference_store.index.tables import inference, policy_version
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings, RetentionSettings
-from tests.integration.retention.leading import lead
+from tests.integration.retention.stored import lead
 from tests.integration.stored_inferences import NewInference
 from tests.settings import make_settings
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.progress.erasure import Erasure
 from inference_store.index.accounting import Outcome
 from inference_store.objects import Blobs
@@ -66,8 +67,9 @@ def blobs(database: str, minio_server: S3, bucket: str) -> Iterator[Blobs]:
 
 async def erase(engine: AsyncEngine, blobs: Blobs, *erasures: Erasure) -> None:
     """Carry out erasures as the retention service does."""
+    eraser = Eraser(engine, blobs, Ledger(engine, blobs, prefix="ledger/"), NoPace(), batch=10)
     for erasure in erasures:
-        assert await Eraser(engine, blobs, NoPace(), batch=10).finish(erasure) == "deleted"
+        assert await eraser.finish(erasure) == "deleted"
 
 
 @pytest.fixture

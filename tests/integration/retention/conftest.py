@@ -107,4 +107,5 @@ def eraser(storing: Storing) -> Eraser:
 @pytest.fixture
 def marker(engine: AsyncEngine, blobs: Blobs) -> Marker:
     ledger = Ledger(engine, blobs, prefix="ledger/")
-    return Marker(engine, ledger, QuarantineEraser(engine, blobs, NoPace()), NoPace(), batch=7)
+    quarantine = QuarantineEraser(engine, blobs, ledger, NoPace())
+    return Marker(engine, ledger, quarantine, NoPace(), batch=7)

@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from inference_store.erasure import holds, policies, runs
 from inference_store.erasure.holds.changes import Placement
 from inference_store.erasure.leader_election import open_election
+from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.log.keys import SigningKey
 from inference_store.erasure.policies import ErasureScope, RetentionPolicy
 from inference_store.erasure.progress.erasure import (
@@ -124,12 +125,20 @@ class Storing:
         self.engine = engine
         self.blobs = blobs
         self.bucket = bucket
+        self.ledger = Ledger(engine, blobs, prefix="ledger/")
         self.eraser, self._end = self.make_eraser(), "deleted"
 
     def make_eraser(
         self, blobs: Blobs | None = None, *, batch: int = 10, certifier: Certifier | None = None
     ) -> Eraser:
-        return Eraser(self.engine, blobs or self.blobs, NoPace(), batch=batch, certifier=certifier)
+        return Eraser(
+            self.engine,
+            blobs or self.blobs,
+            self.ledger,
+            NoPace(),
+            batch=batch,
+            certifier=certifier,
+        )
 
     def make_certifier(self, *keys: SigningKey, **more: Any) -> Certifier:
         return Certifier(self.engine, self.blobs, keys, events_seconds=3600, **more)

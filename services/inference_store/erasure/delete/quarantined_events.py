@@ -1,71 +1,131 @@
-"""Removes quarantined events, and queues their objects for deletion."""
+"""Removes quarantined events, and queues their objects for deletion.
+
+The ledger has which ones before: after a restore they are removed at the same place among the
+holds, and one that was placed later does not bring them back.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from datetime import datetime
+from typing import Any, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import Table, and_, func, select, update
+from sqlalchemy import Table, and_, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.erasure.fence import fence_exclusive
 from inference_store.erasure.mark import tombstones
 from inference_store.erasure.mark.arrivals import enqueue_arrivals
-from inference_store.erasure.select.quarantined_events import QuarantinedEvent, list_storage_keys
-from inference_store.index import accounting
+from inference_store.erasure.mark.pending_deletions import Arrival
+from inference_store.erasure.progress.state_changes import add_erased
+from inference_store.erasure.select.quarantined_events import QUARANTINE_TABLES, QuarantinedEvent
+from inference_store.index import accounting, registrations
 from inference_store.index.accounting import Outcome, PartitionId
 from inference_store.index.identities import among
 from inference_store.index.tables import blob_reference, dead_letter, erasing, parked_event
+from inference_store.inference.events import received_at_of
+
+Body: TypeAlias = dict[str, Any]
+_TABLES: Mapping[str, Table] = {table.name: table for table in QUARANTINE_TABLES}
 
 
-async def remove_events(
-    connection: AsyncConnection, table: Table, events: Sequence[QuarantinedEvent], *, because: str
-) -> list[QuarantinedEvent]:
-    """Remove the bytes of these events, and return the events that were there. Repeatable.
+def describe_removal(
+    erasure: UUID, model_id: str | None, table: Table, events: Sequence[QuarantinedEvent]
+) -> Body:
+    """Return the body of an entry `quarantine_erased`: the numbers of rows of a table, with the
+    uids and the keys of the objects of those that can be decoded.
 
-    Call it after `accounting.lock_partitions`.
+    `model_id` None: they are of no registered model, and their objects become orphans.
     """
-    ids = [event.id for event in events]
+    rows = [
+        [item.id, *(item.describe_mark() if item.event is not None and model_id else ())]
+        for item in events
+    ]
+    return {"erasure": str(erasure), "model_id": model_id, "table": table.name, "rows": rows}
+
+
+async def apply_removal(
+    connection: AsyncConnection, body: Mapping[str, Any], _: datetime, __: str
+) -> int:
+    """Remove the bytes of these events, and return how many there were. Repeatable.
+
+    Their erasure cannot be cancelled any more.
+    """
+    number, table = UUID(body["erasure"]), _TABLES[body["table"]]
+    marks = {id: mark for id, *mark in body["rows"]}
+    # The offset accounting comes first, as in the ingester: the two cannot deadlock.
+    await accounting.lock_partitions(connection, await _find_partitions(connection, table, marks))
+    await fence_exclusive(connection)
+    because = f"erased by the erasure {number}"
+    removed = await _remove(connection, table, list(marks), because)
+    if body["model_id"] is not None:
+        model = await registrations.ensure(connection, body["model_id"])
+        arrivals = [_read_arrival(model, marks[id]) for id in sorted(removed) if marks[id]]
+        await _enqueue_objects(connection, number, model, arrivals)
+    await add_erased(connection, number, table_rows={table.name: len(removed)})
+    return len(removed)
+
+
+def _read_arrival(model: int, mark: Sequence[Any]) -> Arrival:
+    uid, data, response, metadata, sidecar = mark
+    return model, UUID(uid), "inference", data, response, metadata, sidecar
+
+
+async def _find_partitions(
+    connection: AsyncConnection, table: Table, ids: Iterable[int]
+) -> set[PartitionId]:
+    here = table.c
+    query = select(here.cluster, here.topic, here.epoch, here.partition).distinct()
+    rows = await connection.execute(query.where(here.id.in_(list(ids))))
+    return {PartitionId(*row) for row in rows}
+
+
+async def _remove(
+    connection: AsyncConnection, table: Table, ids: Sequence[int], because: str
+) -> set[int]:
     if table is dead_letter:
-        removed_ids = await _discard_dead_letters(connection, ids, because)
-    else:
-        removed = parked_event.delete().where(parked_event.c.id.in_(ids))
-        removed_ids = set(
-            (await connection.execute(removed.returning(parked_event.c.id))).scalars()
-        )
-    removed_events = [event for event in events if event.id in removed_ids]
-    if table is parked_event:
-        changes: Mapping[PartitionId, Counter[Outcome]] = defaultdict(Counter)
-        for event in removed_events:
-            changes[event.partition_id].update({Outcome.PARKED: -1, Outcome.ERASED_AGAIN: 1})
-        await accounting.change_outcomes(connection, dict(changes))
-    return removed_events
+        return await _discard_dead_letters(connection, ids, because)
+    here = parked_event.c
+    columns = (here.id, here.cluster, here.topic, here.epoch, here.partition)
+    gone = parked_event.delete().where(here.id.in_(ids)).returning(*columns)
+    removed: set[int] = set()
+    changes: Mapping[PartitionId, Counter[Outcome]] = defaultdict(Counter)
+    for id, *partition_id in await connection.execute(gone):
+        removed.add(id)
+        moved = {Outcome.PARKED: -1, Outcome.ERASED_AGAIN: 1}
+        changes[PartitionId(*partition_id)].update(moved)
+    await accounting.change_outcomes(connection, dict(changes))
+    return removed
 
 
-async def enqueue_objects(
-    connection: AsyncConnection, erasure: UUID, model: int, quarantined: Sequence[QuarantinedEvent]
+async def _enqueue_objects(
+    connection: AsyncConnection, erasure: UUID, model: int, arrivals: Sequence[Arrival]
 ) -> None:
-    """Queue the objects that these events name for deletion, in the transaction that removes them.
+    """Queue the objects that removed events name for deletion, in the transaction that removes
+    them.
 
     Call it after the fence. An inference that is stored and stays keeps its objects.
     """
-    events = [item.event for item in quarantined if item.event is not None]
-    if not events:
+    if not arrivals:
         return
-    received = {event.uid: event.received_at for event in events}
+    received = {uid: received_at_of(uid) for _, uid, *_ in arrivals}
     marked = await _find_marked(connection, erasure, model, received)
     erased = await tombstones.find_erased(
         connection, [(model, *identity) for identity in received.items()]
     )
-    again = {e.uid: e for e in events if e.uid not in marked and (model, e.uid) in erased}
-    arrivals = [(model, e.uid, "inference", *list_storage_keys(e), None) for e in again.values()]
-    await enqueue_arrivals(connection, arrivals, cause="erased_again")
+    again = {
+        arrival[1]: arrival
+        for arrival in arrivals
+        if arrival[1] not in marked and (model, arrival[1]) in erased
+    }
+    await enqueue_arrivals(connection, again.values(), cause="erased_again")
     rows = [
-        {"storage_key": key, "model": model, "uid": event.uid}
-        for event in events
-        if event.uid in marked
-        for key in list_storage_keys(event)
-        if key is not None and key not in marked[event.uid]
+        {"storage_key": key, "model": model, "uid": uid}
+        for _, uid, _, *keys in arrivals
+        if uid in marked
+        for key in keys
+        if key is not None and key not in marked[uid]
     ]
     if rows:
         await connection.execute(insert(blob_reference).on_conflict_do_nothing(), rows)
@@ -92,6 +152,7 @@ async def _discard_dead_letters(
         "inference_id": None,
     }
     values = {**empty, "detail": because, "discard_reason": because, "state": "discarded"}
-    changed = update(dead_letter).where(dead_letter.c.id.in_(ids))
+    here = dead_letter.c
+    changed = dead_letter.update().where(here.id.in_(ids), here.payload.is_not(None))
     changed = changed.values(**values, updated_at=func.now())
-    return set((await connection.execute(changed.returning(dead_letter.c.id))).scalars())
+    return set((await connection.execute(changed.returning(here.id))).scalars())

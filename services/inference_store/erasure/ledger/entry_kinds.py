@@ -8,8 +8,11 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import audit_chain, holds, policies
+from inference_store.erasure.delete.quarantined_events import apply_removal
 from inference_store.erasure.housekeeping import removed_models
 from inference_store.erasure.mark import ledger_entries
+from inference_store.erasure.mark.ended_erasures import apply_ended
+from inference_store.erasure.mark.held_deletions import apply_spared
 from inference_store.erasure.mark.orphan_objects import apply_orphans_batch, apply_orphans_requested
 from inference_store.erasure.request import waiver
 
@@ -53,6 +56,24 @@ KINDS: Sequence[Kind] = (
         "erasure_batch",
         "Inferences are about to be marked for an erasure: their uids and objects.",
         ledger_entries.apply_batch,
+        rehearsed=False,
+    ),
+    Kind(
+        "quarantine_erased",
+        "Dead letters or parked events are about to be erased: their rows and objects.",
+        apply_removal,
+        rehearsed=False,
+    ),
+    Kind(
+        "erasure_spared",
+        "Inferences that holds keep were taken out of erasures that had marked them: the uids.",
+        apply_spared,
+        rehearsed=False,
+    ),
+    Kind(
+        "erasure_ended",
+        "All that an erasure had marked was erased, but for what these holds keep.",
+        apply_ended,
         rehearsed=False,
     ),
     Kind(

@@ -79,7 +79,7 @@ async def iterate_sharers(
     """Yield, page by page, claimed inferences that point to an object of these marks.
 
     If a hold protects one of them, the object stays. An inference that is not claimed keeps it
-    anyway.
+    anyway, and one that a replay found erased keeps nothing.
     """
     own = {(mark.model, mark.uid) for mark in page}
     listed = any_(
@@ -90,6 +90,7 @@ async def iterate_sharers(
         erasing.c.model == here.model,
         erasing.c.uid == here.uid,
         erasing.c.claimed_at.is_not(None),
+        erasing.c.erased_at.is_(None),
     )
     position = (here.storage_key, here.model, here.uid)
     query = select(*position).where(here.storage_key == listed, claimed.exists())

@@ -2,9 +2,10 @@
 changed.
 
 Holds are read twice: before a batch is marked (`split_held`, then `record_held` with the marks),
-and after the fence, before marks are claimed (`spare_held`, which removes the marks, so that
-queries show the inferences again, and records them itself). `resume_released` marks again what was
-released.
+and after the fence, before marks are claimed (`find_spared`). The marks that holds protect by then
+are removed by an entry of the ledger (`apply_spared`), so that queries show the inferences again,
+and so that a replay knows which marks were left when their erasure ended (`ended_erasures`).
+`resume_released` marks again what was released.
 """
 
 from collections import defaultdict
@@ -17,9 +18,11 @@ from sqlalchemy import case, literal, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.erasure.fence import fence_exclusive
 from inference_store.erasure.holds.conditions import find_holds, list_in_force
 from inference_store.erasure.holds.hold import Hold, is_in_force
-from inference_store.index.identities import Identity, among, by_model
+from inference_store.index import registrations
+from inference_store.index.identities import Identity, among, by_model, marked_by
 from inference_store.index.tables import erasing, erasure, erasure_held, hold, inference
 
 from . import claims, tombstones
@@ -35,25 +38,28 @@ _Row = Any
 HeldRow: TypeAlias = list[Any]
 
 
-async def spare_held(
+async def find_spared(
     connection: AsyncConnection,
     page: Sequence[PendingDeletion],
     *,
     since: datetime,
     in_ledger: bool,
     in_progress: Set[Identity] = frozenset(),
-) -> list[PendingDeletion]:
-    """Return the marks that no hold protects, of those that an erasure is about to claim.
+) -> dict[str, Any] | None:
+    """Find what holds protect of the marks that an erasure is about to claim, as the ledger has it;
+    None: nothing.
 
     Call it after the fence. `since`: when the erasure came into force; `in_ledger`: by an entry of
     the ledger. What it marked and is not stored is known by its keys alone: a younger hold of its
     model protects it. Others that share an object with these, and were claimed before the hold
-    came, are spared here too: otherwise their object would be deleted before their turn.
-    `in_progress`: the inferences that are being erased now. Raises HoldUnreadable.
+    came, are spared here too: otherwise their object would be deleted before their turn. What a
+    replay found erased is not asked about. `in_progress`: the inferences that are being erased now.
+    Raises HoldUnreadable.
     """
     holds = await list_in_force(connection)
     if not holds:
-        return list(page)
+        return None
+    page = [mark for mark in page if not mark.was_erased]
     younger = [legal_hold for legal_hold in holds if legal_hold.in_force_at > since]
     held: dict[Identity, Hold] = {}
     for model, uids in by_model((mark.model, mark.uid) for mark in page):
@@ -65,8 +71,7 @@ async def spare_held(
         for model, uids in by_model(sharing - in_progress):
             sharers = await find_holds(connection, holds, model, uids)
             held |= {(model, uid): legal_hold for uid, legal_hold in sharers.items()}
-    await _set_apart(connection, held)
-    return free
+    return await _describe_spared(connection, held)
 
 
 async def split_held(
@@ -75,7 +80,7 @@ async def split_held(
     """Split what an erasure is about to mark into what no hold protects, and the rest, to be
     recorded.
 
-    `spare_held` finds a hold that comes later. Raises HoldUnreadable.
+    `find_spared` finds a hold that comes later. Raises HoldUnreadable.
     """
     holds = (
         await list_in_force(connection, {arrival[0] for arrival in arrivals}) if arrivals else []
@@ -219,17 +224,70 @@ async def _find_held_unstored(
     return {uid: may_keep[0] for uid in uids if uid not in stored}
 
 
-async def _set_apart(connection: AsyncConnection, held: Mapping[Identity, Hold]) -> None:
-    """Move every mark of what is held, whichever erasure made it."""
-    groups: dict[tuple[int, UUID], list[UUID]] = defaultdict(list)
-    holds = {legal_hold.id: legal_hold for legal_hold in held.values()}
-    for (model, uid), legal_hold in sorted(held.items(), key=lambda item: item[0]):
-        groups[model, legal_hold.id].append(uid)
+async def _describe_spared(
+    connection: AsyncConnection, held: Mapping[Identity, Hold]
+) -> dict[str, Any] | None:
+    """Describe every mark of what is held, whichever erasure made it, by erasure, model and hold.
+
+    If another erasure had erased an inference before a restore, nothing of it is left to hold.
+    """
+    groups: dict[tuple[UUID, int, UUID, int], list[UUID]] = defaultdict(list)
+    for model, uids in by_model(held):
+        here = erasing.c
+        query = select(here.uid, here.erasure, here.scope, here.erased_at)
+        marks = list(await connection.execute(query.where(among(erasing, model, uids))))
+        whole = (mark for mark in marks if mark.scope == "inference")
+        gone = {mark.uid for mark in whole if mark.erased_at is not None}
+        for mark in marks:
+            if mark.erased_at is None and mark.uid not in gone:
+                legal_hold = held[model, mark.uid]
+                about = mark.erasure, model, legal_hold.id, legal_hold.revision
+                groups[about].append(mark.uid)
+    if not groups:
+        return None
+    names = await registrations.names(connection, {model for _, model, _, _ in groups})
+    return {
+        "spared": [
+            {
+                "erasure": str(number),
+                "model_id": names[model],
+                "hold": str(id),
+                "revision": revision,
+            }
+            | {"uids": sorted({str(uid) for uid in uids})}
+            for (number, model, id, revision), uids in sorted(groups.items())
+        ]
+    }
+
+
+async def apply_spared(
+    connection: AsyncConnection, body: Mapping[str, Any], _: datetime, __: str
+) -> None:
+    """Set apart what an entry `erasure_spared` names: queries show it again. Repeatable."""
+    await fence_exclusive(connection)
+    for group in body["spared"]:
+        model = await registrations.ensure(connection, group["model_id"])
+        number, uids = UUID(group["erasure"]), [UUID(uid) for uid in group["uids"]]
+        by = (UUID(group["hold"]), group["revision"])
+        await _set_apart(connection, number, model, uids, by=by)
+
+
+async def _set_apart(
+    connection: AsyncConnection, number: UUID, model: int, uids: list[UUID], *, by: tuple[UUID, int]
+) -> None:
+    """Move the marks of one erasure; `by`: the hold and its revision.
+
+    A replay may find them set apart for an earlier hold, since released, whose marks had been set
+    again.
+    """
+    held = erasure_held.update().where(
+        among(erasure_held, model, uids), erasure_held.c.erasure == number
+    )
+    await connection.execute(held.values(hold=by[0], hold_revision=by[1]))
+    marked = (marked_by(number, model, uids), erasing.c.erased_at.is_(None))
     names = ("erasure", "model", "uid", "scope", *_KEYS, "claimed_at")
-    for (model, id), uids in groups.items():
-        by = (literal(id).label("hold"), literal(holds[id].revision).label("hold_revision"))
-        marked = select(*(erasing.c[name] for name in names), *by)
-        held_marks = marked.where(among(erasing, model, uids))
-        inserted = insert(erasure_held).from_select([*names, "hold", "hold_revision"], held_marks)
-        await connection.execute(inserted.on_conflict_do_nothing())
-        await connection.execute(erasing.delete().where(among(erasing, model, uids)))
+    columns = (*(erasing.c[name] for name in names), *map(literal, by))
+    marks = select(*columns).where(*marked)
+    inserted = insert(erasure_held).from_select([*names, "hold", "hold_revision"], marks)
+    await connection.execute(inserted.on_conflict_do_nothing())
+    await connection.execute(erasing.delete().where(*marked))

@@ -1,7 +1,8 @@
 """The effects of the ledger's entries about erasures, the first time and when they are replayed.
 
 `erasure_requested` makes an erasure, which the service marks; `erasure_batch` marks what it names;
-`erasure_cancelled` removes all marks. After a replay the service goes on where the entries end:
+`erasure_cancelled` removes all marks. Others say what holds kept (`held_deletions`) and that the
+rest was deleted (`ended_erasures`). After a replay the service goes on where the entries end:
 objects that were deleted before are not there, and their rows are deleted again.
 """
 

@@ -47,8 +47,8 @@ from inference_store.inference.layout import belongs_to
 
 _ROWS, _SPANS = 1000, 8
 
-# the columns of a new mark (the eraser sets `claimed_at`), and those of them that name objects
-COLUMNS: Final = tuple(column.name for column in erasing.c if column.name != "claimed_at")
+# the columns of a new mark (what becomes of it is noted later), and those of them that name objects
+COLUMNS: Final = tuple(column.name for column in erasing.c if not column.name.endswith("_at"))
 KEYS: Final = tuple(name for name in COLUMNS if name.endswith("_storage_key"))
 # The position of a mark in its erasure: model, first storage key, uid. Neighbours in the bucket are
 # deleted together, because their deletion is verified by listing.
@@ -74,6 +74,8 @@ class PendingDeletion:
     references: tuple[str, ...] = ()
     # None if the model is no longer registered
     model_id: str | None = None
+    # it was deleted before a restore brought it back: no hold protects it any more
+    was_erased: bool = False
 
     @property
     def position(self) -> Position:
@@ -287,4 +289,5 @@ def _read_pending(
         capture_id=capture_id,
         references=references,
         model_id=model_id,
+        was_erased=row.erased_at is not None,
     )

@@ -195,6 +195,8 @@ erasing = Table(
     Column("sidecar_storage_key", CODE_POINTS),
     # since then its objects may be gone; NULL: a legal hold placed now still keeps everything
     Column("claimed_at", DateTime(timezone=True)),
+    # when its erasure had deleted it, says a replay of the ledger: no hold keeps it any more
+    Column("erased_at", DateTime(timezone=True)),
 )
 
 # Marks are worked off in the order of what lies side by side in the bucket; '' has no objects.
