@@ -21,6 +21,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from inference_store.erasure.ledger import Ledger, LedgerWatch
 from inference_store.index.database import engine_of
 from inference_store.index.schema import require_schema, schema_of
+from inference_store.index.server_watch import ServerWatch
 from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.objects import Blobs
 from inference_store.platform.admin import AdminApp, Check, Heartbeat
@@ -63,7 +64,8 @@ async def serve(settings: ApiSettings) -> None:
     """Serve until SIGTERM or SIGINT."""
     if settings.auth == "off":
         _log.warning("access control is off", action="auth_off", host=settings.api_host)
-    engine = _make_engine(settings)
+    watch = ServerWatch()
+    engine = _make_engine(settings, watch=watch)
     read_dsn = settings.postgres_read_dsn
     reading = None if read_dsn is None else _make_engine(settings, read_dsn.get_secret_value())
     blobs = Blobs(settings)
@@ -72,7 +74,7 @@ async def serve(settings: ApiSettings) -> None:
     app = create_app(settings, engine, blobs, reading)
     heartbeat = Heartbeat()
     # A pool of its own: queries that hold every connection of theirs do not make the api unready.
-    check_engine = _make_engine(settings, pool_size=1)
+    check_engine = _make_engine(settings, pool_size=1, watch=watch)
     # the same: the check of the ledger waits for no query
     ledger = Ledger(check_engine, blobs, prefix=settings.ledger_prefix)
     app.state.ledger_watch = LedgerWatch(ledger)
@@ -100,7 +102,11 @@ async def serve(settings: ApiSettings) -> None:
 
 
 def _make_engine(
-    settings: ApiSettings, dsn: str | None = None, *, pool_size: int | None = None
+    settings: ApiSettings,
+    dsn: str | None = None,
+    *,
+    pool_size: int | None = None,
+    watch: ServerWatch | None = None,
 ) -> AsyncEngine:
     return engine_of(
         settings,
@@ -108,6 +114,7 @@ def _make_engine(
         pool_size=pool_size,
         application="inference-store-api",
         statement_timeout_seconds=settings.query_timeout_seconds,
+        watch=watch,
     )
 
 

@@ -1,6 +1,8 @@
 """Connections to Postgres, and the classes of its errors."""
 
 import ssl
+from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
@@ -26,6 +28,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from inference_store.platform import traces
 from inference_store.platform.settings import TLS_PARAMETERS, PostgresSettings, check_dsn, trusting
 
+from .server_watch import ServerWatch
 from .session_settings import release
 from .statement_spans import trace_statements
 
@@ -60,8 +63,12 @@ def engine_of(
     pool_size: int | None = None,
     statement_timeout_seconds: float | None = None,
     idle_transaction_seconds: float | None = None,
+    watch: ServerWatch | None = None,
 ) -> AsyncEngine:
-    """Return the engine for the settings, or for another server (`dsn`) with the same settings."""
+    """Return the engine for the settings, or for another server (`dsn`) with the same settings.
+
+    `watch`: the one of another engine of this server; by default one of its own.
+    """
     tls: str | ssl.SSLContext | None = None
     if "postgres_tls" in settings.model_fields_set:
         tls = settings.postgres_tls
@@ -75,6 +82,7 @@ def engine_of(
         idle_transaction_seconds=idle_transaction_seconds,
         password=settings.postgres_password.get_secret_value(),
         tls=tls,
+        watch=watch or ServerWatch(),
     )
 
 
@@ -87,14 +95,15 @@ def create_engine(
     idle_transaction_seconds: float | None = None,
     password: str = "",
     tls: str | ssl.SSLContext | None = None,
+    watch: ServerWatch | None = None,
 ) -> AsyncEngine:
     """Return an engine for `postgresql://…`; it connects when first used.
 
     Connecting may raise PostgresUnavailable. `tls`: a context, or a mode as in sslmode; without it
     the DSN's, else "prefer". `idle_transaction_seconds`: how long Postgres waits for the next
-    statement of a transaction; a process that is frozen during one then loses its locks, and others
-    go on. Plans are made for the given values, so that partitions are pruned during planning.
-    Raises ValueError for an invalid DSN.
+    statement of a transaction; a process that is frozen during one then loses its locks, and
+    others go on. `watch`: what ends waits for a frozen server. Plans are made for the given
+    values, so that partitions are pruned during planning. Raises ValueError for an invalid DSN.
     """
     check_dsn(dsn)
     parts = urlsplit(dsn)
@@ -129,8 +138,13 @@ def create_engine(
         pool_size=pool_size,
         max_overflow=0,
         pool_recycle=1800,
-        connect_args={**arguments, "async_creator_fn": _connect},
+        connect_args={
+            **arguments,
+            "async_creator_fn": partial(_connect, watch.connect if watch else asyncpg.connect),
+        },
     )
+    if watch is not None:
+        event.listen(engine.sync_engine, "engine_disposed", watch.stop)
     event.listen(engine.sync_engine, "checkout", _refuse_closed)
     event.listen(engine.sync_engine, "checkout", release)
     event.listen(engine.sync_engine, "checkin", _end_transaction)
@@ -166,11 +180,11 @@ def _end_transaction(connection: Any, record: ConnectionPoolEntry) -> None:
         record.invalidate(soft=True)
 
 
-async def _connect(*address: Any, **how: Any) -> Any:
+async def _connect(connect: Callable[..., Any], *address: Any, **how: Any) -> Any:
     """Connect with asyncpg; every failure becomes PostgresUnavailable with the server's address."""
     where = f"{how.get('host') or 'localhost'}:{how.get('port') or 5432}"
     try:
-        return await asyncpg.connect(*address, **how)
+        return await connect(*address, **how)
     except InvalidCatalogNameError as exc:
         name = how.get("database")
         raise DatabaseMissing(

@@ -20,8 +20,8 @@ from .settings import AdminSettings, presenting
 
 # Returns None if the part is ready, else one sentence with the reason.
 Check = Callable[[], Awaitable[str | None]]
-# Less than a probe's timeout: a silent part that is not needed must not make the service unready.
-SPARE_SECONDS = 2.0
+# Less than a probe's timeout: a part that does not answer is the reason, and not the probe's own.
+PART_SECONDS = 2.0
 _MOST: Final = 128
 """The most connections."""
 _LIMITS: Final = Limits(head=20.0, idle=120.0, write=30.0)
@@ -107,10 +107,10 @@ class AdminApp:
         return web.json_response({"live": True})
 
     async def _ready(self, _: web.Request) -> web.Response:
-        parts = {name: await check() for name, check in self._checks.items()}
-        ready = all(reason is None for reason in parts.values())
-        reasons = await asyncio.gather(*(self._check_spare(name) for name in self._spares))
-        parts |= dict(zip(self._spares, reasons, strict=True))
+        checks = {**self._checks, **self._spares}
+        reasons = await asyncio.gather(*(self._check(*part) for part in checks.items()))
+        parts = dict(zip(checks, reasons, strict=True))
+        ready = all(parts[name] is None for name in self._checks)
         for name, reason in parts.items():
             READY.labels(name).set(reason is None)
         body = {
@@ -119,14 +119,14 @@ class AdminApp:
         }
         return web.json_response(body, status=200 if ready else 503)
 
-    async def _check_spare(self, name: str) -> str | None:
+    async def _check(self, name: str, check: Check) -> str | None:
         """Run one check at a time, however long it takes: a silent server blocks one, not one per
         probe."""
         task = self._running_checks.get(name)
         if task is None or task.done():
-            task = self._running_checks[name] = asyncio.ensure_future(self._spares[name]())
-        await asyncio.wait([task], timeout=SPARE_SECONDS)
-        return task.result() if task.done() else f"no answer within {SPARE_SECONDS:g} s"
+            task = self._running_checks[name] = asyncio.ensure_future(check())
+        await asyncio.wait([task], timeout=PART_SECONDS)
+        return task.result() if task.done() else f"no answer within {PART_SECONDS:g} s"
 
     async def _metrics(self, _: web.Request) -> web.Response:
         HEARTBEAT.set(self._heartbeat.age_seconds)
