@@ -33,11 +33,13 @@ def bucket(minio_server: S3) -> str:
 
 
 def list_versions(server: S3, bucket: str) -> list[tuple[str, bool]]:
-    """Every version and delete marker: its name, and whether it is a marker."""
+    """Every version and delete marker but those of the ledger: its name, and whether it is a
+    marker."""
     listed = server.client().list_objects(bucket, recursive=True, include_version=True)
     return [
         (str(listed_object.object_name), bool(listed_object.is_delete_marker))
         for listed_object in listed
+        if not str(listed_object.object_name).startswith("ledger/")
     ]
 
 
