@@ -138,5 +138,6 @@ def _describe(start: Message, coding: str) -> None:
     headers.add_vary_header("Accept-Encoding")
     del headers["Content-Length"]
     tag = headers.get("ETag", "")
-    if tag.startswith('"'):  # these are other bytes: no range of them is asked for by it
+    # these are other bytes: no range of them is asked for by it
+    if "Accept-Ranges" in headers and tag.startswith('"'):
         headers["ETag"] = f"W/{tag}"

@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure.policies import ErasureScope
 from inference_store.erasure.progress.erasure import Erasure, NewErasure
-from inference_store.erasure.progress.state_changes import add_marked, resume_marked
+from inference_store.erasure.progress.state_changes import add_marked, resume_erasure
 from inference_store.index import registrations
 from inference_store.index.identities import among
 from inference_store.index.tables import (
@@ -102,7 +102,7 @@ async def mark_batch(
     added = await _mark_stored(connection, number, batch["scope"], model, batch["marks"])
     await add_marked(connection, number, added)
     if added:
-        await resume_marked(connection, number)
+        await resume_erasure(connection, number)
     await record_held(connection, number, model, batch["scope"], batch.get("held", ()))
     if "up_to" in batch:
         await _record_position(connection, number, model, batch["up_to"], added)

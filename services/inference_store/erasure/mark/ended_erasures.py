@@ -18,7 +18,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure.progress.erasure import Cause
-from inference_store.erasure.progress.state_changes import resume_marked
+from inference_store.erasure.progress.state_changes import resume_erasure
 from inference_store.index.tables import erasing, erasure, erasure_held
 
 from .held_deletions import QUARANTINE_SCOPES
@@ -59,11 +59,12 @@ async def apply_ended(
     columns = [*COLUMNS, "erased_at"]
     rows = select(*(here[name] for name in COLUMNS), literal(at)).where(*let_go, requested.exists())
     inserted = insert(erasing).from_select(columns, rows)
-    await connection.execute(inserted.on_conflict_do_nothing())
+    again = await connection.execute(inserted.on_conflict_do_nothing())
     await connection.execute(erasure_held.delete().where(*let_go))
     marked = (erasing.c.erasure == number, erasing.c.erased_at.is_(None))
-    await connection.execute(erasing.update().where(*marked).values(erased_at=at))
-    await resume_marked(connection, number)
+    noted = await connection.execute(erasing.update().where(*marked).values(erased_at=at))
+    if again.rowcount or noted.rowcount:
+        await resume_erasure(connection, number)
 
 
 def _match_held(number: UUID) -> Sequence[ColumnElement[bool]]:

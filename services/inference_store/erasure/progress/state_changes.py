@@ -63,12 +63,11 @@ async def add_marked(connection: AsyncConnection, id: UUID, count: int) -> None:
     await connection.execute(changed.values(marked=erasure.c.marked + count))
 
 
-async def resume_marked(connection: AsyncConnection, id: UUID) -> None:
-    """Go on with an erasure that is over in a restored backup, if a replay has marks of it."""
+async def resume_erasure(connection: AsyncConnection, id: UUID) -> None:
+    """Go on with an erasure that is over in a restored backup, because a replay has marked more."""
     here = erasure.c
-    marks = select(erasing.c.uid).where(erasing.c.erasure == id)
     is_over = here.state.in_(("deleted", "certified", "failed", "partly_held"))
-    again = erasure.update().where(here.id == id, is_over, marks.exists())
+    again = erasure.update().where(here.id == id, is_over)
     await connection.execute(again.values(state="pending", finished_at=None))
 
 

@@ -145,8 +145,8 @@ async def test_a_change_of_policy_is_looked_at_with_both_projects_of_what_moves(
         assert await find_changed(NEW) == [("m", False)]
         # the one that is left has a rule of everything, so the default applies there alone
         assert await find_changed(DEFAULT) == [("m", False)]
-        # its own rule of everything applies alike in both
-        assert await find_changed(PolicyOwner("model", "m")) == [("m", False)]
+        # its own rule applies alike in both, and beside it the new one's limit
+        assert await find_changed(PolicyOwner("model", "m")) == [("m", False), ("m", True)]
 
 
 async def test_it_waits_where_another_policy_may_delete_something(engine: AsyncEngine) -> None:
