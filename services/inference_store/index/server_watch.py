@@ -47,6 +47,7 @@ class ServerWatch:
         try:
             driver = await opening
         except asyncio.CancelledError:
+            opening.add_done_callback(_end_late)
             task = asyncio.current_task()
             if not self._is_silent or (task is not None and task.cancelling()):
                 raise
@@ -66,9 +67,10 @@ class ServerWatch:
     async def _watch(self, address: Any, how: dict[str, Any]) -> None:
         try:
             while True:
-                self._note(is_silent=not await self._is_answered(address, how))
+                # first, because an engine may be disposed of at once
                 if not self._is_silent:
                     await asyncio.sleep(_PAUSE_SECONDS)
+                self._note(is_silent=not await self._is_answered(address, how))
         finally:
             self._close_own()
 
@@ -89,7 +91,12 @@ class ServerWatch:
         """Return once anything is answered: also that it is shutting down, or not there at all."""
         try:
             if self._own is None or self._own.is_closed():
-                self._own = await asyncpg.connect(*address, **how)
+                opening = asyncio.ensure_future(asyncpg.connect(*address, **how))
+                try:
+                    self._own = await asyncio.shield(opening)
+                except asyncio.CancelledError:
+                    opening.add_done_callback(_end_late)
+                    raise
             await self._own.execute("SELECT 1")
         except (PostgresError, InterfaceError, OSError):
             self._close_own()
@@ -110,3 +117,9 @@ class ServerWatch:
         if self._own is not None:
             self._own.terminate()
         self._own = None
+
+
+def _end_late(opening: "asyncio.Future[Any]") -> None:
+    """End a connection that nobody waits for any more."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().terminate()
