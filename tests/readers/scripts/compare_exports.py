@@ -177,7 +177,10 @@ def is_near(item: Row, value: Any) -> bool:
     if text is None:
         return False
     if item["type"] == "float":
-        return float(text) == float(value)
+        try:
+            return float(text) == float(value)
+        except ValueError:  # the column has another value of a key that came twice
+            return False
     if item["type"] == "timestamp":
         cut = re.sub(r"(\.\d{6})\d+", r"\1", text)
         return read_time(cut) == (read_time(value) if isinstance(value, str) else value)
