@@ -1,6 +1,6 @@
 /** What may be chosen of an export: the values that the OpenAPI lists, with what each is for. */
 
-import { get } from "./api.ts";
+import { get, toAddress } from "./api.ts";
 
 export interface ExportChoices {
   formats: string[];
@@ -18,7 +18,7 @@ interface OpenApi {
 }
 
 export async function askExportChoices(signal: AbortSignal): Promise<ExportChoices> {
-  const { properties } = (await get<OpenApi>("../openapi.json", signal)).components.schemas.ExportRequest;
+  const { properties } = (await get<OpenApi>(toAddress("../openapi.json"), signal)).components.schemas.ExportRequest;
   return { formats: listValues(properties.format), blobs: listValues(properties.blobs) };
 }
 
