@@ -89,9 +89,12 @@ async def test_every_step_succeeds(installation: Installation) -> None:
         (("--api", installation.api, "--proxy", proxy), "its answer has status 404"),
         (doubles, "its answer has status 200"),
     )
-    register = {"Authorization": f"Bearer {TOKEN}"}
-    async with ClientSession(installation.api, headers=register) as session:
-        await session.put("/v1/models/doubles", json={})
+    admin = {"Authorization": f"Bearer {TOKEN}"}
+    async with (
+        ClientSession(installation.api, headers=admin) as session,
+        session.put("/v1/models/doubles", json={}) as answer,
+    ):
+        assert answer.status == 201
     for arguments, sentence in cases:
         code, output = await send(installation.environment, "--deadline=75", *arguments)
         assert code < 2, (arguments, output)  # the servers of the tests deserve warnings
