@@ -3,13 +3,12 @@
 import asyncio
 import json
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
-from obstore import put, put_async
+from obstore import put_async
 from obstore.store import S3Store
 
 from inference_store.inference.events import encode
@@ -154,13 +153,6 @@ class Producer:
                 await self.put(item, *kinds)
 
         await asyncio.gather(*(work() for _ in range(16)))
-
-    def put_by_threads(self, captures: Iterable[Capture]) -> None:
-        """Write the objects of very many captures with a third of the CPU of `put_all`. Blocks."""
-        objects = [item for item_capture in captures for item in item_capture.blobs.items()]
-        with ThreadPoolExecutor(16) as threads:
-            for _ in threads.map(lambda item: put(self._store, *item), objects):
-                pass
 
     async def publish(self, payload: bytes, **options: Any) -> None:
         """Publish a message."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -209,11 +209,6 @@ async def check_partitions(connection: AsyncConnection) -> None:
 
 async def _count(connection: AsyncConnection, table: Table) -> int:
     return int(await connection.scalar(select(func.count()).select_from(table)) or 0)
-
-
-def keys_of(captures: Iterable[Capture]) -> set[str]:
-    """Every object of these captures."""
-    return {key for capture in captures for key in capture.blobs}
 
 
 # With waits of 0.2, 0.4, 0.8 … seconds, by the reader, the writer and the retries.

@@ -30,7 +30,6 @@ from .istore import Istore
 from .test_cuts import cutting_proxy
 
 _CARS = "prediction(label = 'car')"
-_CAR_FRAMES = [f"frame-{number:03}" for number in range(0, 100, 6)]
 _COLUMNS = "inference_id,metadata.frame_number,predictions.label"
 
 

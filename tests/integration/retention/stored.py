@@ -24,7 +24,6 @@ from inference_store.erasure.progress.erasure import (
     list_uncertified,
     list_unfinished,
 )
-from inference_store.erasure.progress.state_changes import find_state
 from inference_store.erasure.runs import RetentionRun
 from inference_store.index import partitions, sidecars
 from inference_store.index.tables import (
@@ -329,15 +328,6 @@ class Storing:
             )
 
         return (await until(ask, enough, seconds=seconds))[0]
-
-    async def until_ended(self, erasure: UUID) -> None:
-        """The erasure has ended, but for what a hold keeps."""
-
-        async def ask() -> str | None:
-            async with self.engine.connect() as connection:
-                return await find_state(connection, erasure)
-
-        await until(ask, lambda state: state in {"deleted", "certified", "partly_held"})
 
     def objects(self) -> set[str]:
         """Every key that the bucket lists, but for the store's own records."""

@@ -495,11 +495,6 @@ async def _write(connection: AsyncConnection) -> None:
     await note(connection, Who("key:ada", None), Action.LINKS_MADE)
 
 
-async def _count_unlinked(engine: AsyncEngine) -> int:
-    async with engine.connect() as connection:
-        return (await audit_chain.measure_unlinked(connection))[0]
-
-
 async def test_an_entry_that_commits_late_gets_a_later_place(engine: AsyncEngine) -> None:
     async with engine.connect() as late:
         await _write(late)
