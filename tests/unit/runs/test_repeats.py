@@ -1,0 +1,78 @@
+"""A wait that expired is repeated once, alone; nothing else is, and the run reports it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.runs.flakes import Flake, find_refusals
+from tests.runs.steps import REPEAT
+
+ROOT = Path(__file__).parents[3]
+_LATE = """\
+import pathlib
+import pytest
+from tests.servers.waiting import wait_until
+ran = pathlib.Path(__file__).with_name("ran")
+
+def test_late():
+    first = not ran.exists()
+    ran.touch()
+    wait_until(lambda: not first, seconds=0, what="the row")
+"""
+_WRONG = "\ndef test_wrong():\n    assert 1 == 2\n"
+_KILLED = "\npytestmark = pytest.mark.kills\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        (_LATE, 0, "FLAKE, a line for tests/flakes.tsv: "),
+        (_LATE + _WRONG, 1, "test_wrong failed: assert 1 == 2"),
+        (_LATE + _KILLED, 1, "the row: not within 0 s"),
+    ],
+    ids=["a late wait alone", "beside a wrong answer", "after a kill"],
+)
+def test_only_expired_waits_are_repeated(text: str, code: int, said: str, tmp_path: Path) -> None:
+    (tmp_path / "test_some.py").write_text(text)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = kills\n")
+    # Its steps, failures and flakes are none of the run's around it.
+    outer = ("PYTEST", "INFERENCE_STORE_TEST")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(outer)}
+    environment = inherited | {
+        REPEAT: "1",
+        "PYTHONPATH": str(ROOT),
+        "PYTEST_ADDOPTS": "-p tests.runs.failures -p no:cacheprovider -o filterwarnings=ignore",
+    }
+    pytest_command = [sys.executable, "-m", "pytest", "-q", "test_some.py"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.runs.steps", "unit", *pytest_command],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == code, ended.stdout + ended.stderr
+    assert said in ended.stdout
+    assert ("repeated once, alone" in ended.stdout) == (code == 0)
+    # A failure is reported at once, before pytest's own section.
+    assert ended.stdout.index("test_late failed: ") < ended.stdout.index("= FAILURES =")
+
+
+def test_a_test_that_is_flaky_again_or_a_third_open_line_is_refused() -> None:
+    first, second, third = (
+        Flake.read(f"2026-11-01\tabc\ttests/a.py::test_{name}\tlate\t9.0\tfixed\t")
+        for name in "xyz"
+    )
+    cured = Flake.read(first.write() + "def")
+    assert find_refusals([], [first, second]) == []
+    assert find_refusals([cured, second], [third]) == []
+    assert find_refusals([cured], [first]) == ["tests/a.py::test_x is flaky again"]
+    assert find_refusals([first, second, third]) == [
+        "3 flaky tests are open: make them deterministic first"
+    ]
+    with pytest.raises(ValueError, match="2 cells, not 7"):
+        Flake.read("a\tb")
