@@ -13,6 +13,7 @@ from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api.metadata_edits import Editor, Item, check_change, edit, reserve
+from inference_store.erasure.ledger import Ledger
 from inference_store.index import registrations
 from inference_store.index.database import create_engine
 from inference_store.index.dictionary import Dictionary
@@ -219,12 +220,13 @@ async def test_rebuilds_an_empty_database(
     before = await read_everything(engine)
     assert len(before["inference"]) == 9
     assert len(before["without input"]) == 2
+    again = create_engine(empty)
+    await Ledger(again, blobs, prefix="ledger/").replay()
     code, report = await command("--repair", "rebuild", POSTGRES_DSN=empty)
     assert (code, report["state"]) == (0, "done"), report
     assert report["counts"]["rebuilt"] == 9
     assert report["books"]["difference"] == 0
     assert not {"missing", "orphans", "unreadable"} & {n for n, c in report["counts"].items() if c}
-    again = create_engine(empty)
     assert await read_everything(again) == before
     await again.dispose()
     code, report = await command("--repair", "rebuild", POSTGRES_DSN=empty)
