@@ -7,13 +7,13 @@ from typing import Any
 
 import httpx
 import pytest
-from prometheus_client import REGISTRY
 from sqlalchemy import func
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index.tables import producer_report
 from inference_store.inference.producer_reports import ProducerReport, encode
 from inference_store.ingester.reports import Reports
+from inference_store.platform.metrics import SHOWN
 from inference_store.platform.settings import IngesterSettings
 from tests.integration.api.conftest import blobs, client, make_app, settings  # noqa: F401
 from tests.integration.ingester.conftest import StartIngester, list_troubles, wait_for_counts
@@ -188,7 +188,7 @@ async def test_silent_producer_is_dead_and_its_tail_unknown(
 
 def _count_waits_for_kafka() -> float:
     name = "inference_store_ingester_trouble_total"
-    return REGISTRY.get_sample_value(name, {"server": "kafka"}) or 0
+    return SHOWN["ingester"].get_sample_value(name, {"server": "kafka"}) or 0
 
 
 @pytest.mark.real_kafka

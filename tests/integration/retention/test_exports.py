@@ -10,6 +10,7 @@ from pydantic import SecretStr
 from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.log.keys import new_key
 from inference_store.erasure.request.cancellation import request_cancellation
 from inference_store.export.jobs.listing import begin_listing, list_some
@@ -276,6 +277,7 @@ async def test_what_an_erasure_took_since_the_backup_goes_again(
     exported = replace(exported, engine=older)
     # written again since, under a key that the backup does not have
     assert "part 1" in exported.objects()
+    await Ledger(older, storing.blobs, prefix=settings.ledger_prefix).replay()
     await lead(older, storing.blobs, settings)
     assert exported.objects() == {"export.json", "manifest.json", "part 2"} | {
         f"members/{number:05}" for number in (1, 2)
