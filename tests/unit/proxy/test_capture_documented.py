@@ -1,4 +1,4 @@
-"""docs/how-to/capture.md and docs/reference/proxy.md say what the configuration and the protocols are."""
+"""The pages on capture and the proxy say what the configuration and the protocols are."""
 
 import re
 from pathlib import Path
