@@ -16,7 +16,7 @@ from inference_store.proxy.configuration.entries import (
 from inference_store.proxy.protocols import PROTOCOLS
 
 DOCS = Path(__file__).parents[3] / "docs"
-CAPTURE = "".join((DOCS / page).read_text() for page in ("how-to/capture.md", "reference/proxy.md"))
+CAPTURE = "".join((DOCS / page).read_text() for page in ("reference/proxy.md", "how-to/capture.md"))
 FILES = re.findall(r"```yaml\n(.*?)```", CAPTURE, re.DOTALL)
 
 
