@@ -1,4 +1,4 @@
-"""Checks certificates of Inference Store with none of its code, by what docs/how-to/proof.md says.
+"""Checks certificates of Inference Store with none of its code, by docs/reference/certificates.md.
 
     python verify_certificates.py COPY --trust KEY_ID [--heads FOLDER]
 

@@ -20,7 +20,7 @@ from tests.servers.marks import stored_counts
 
 from .conftest import Api
 
-_PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "query.md").read_text()
+_PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "filters.md").read_text()
 _EXAMPLES = re.findall(r"```json aggregate\n(.*?)```\n\n```json answer\n(.*?)```", _PAGE, re.DOTALL)
 _ONE, _ACROSS = "/v1/models/model/inferences/aggregate", "/v1/inferences/aggregate"
 

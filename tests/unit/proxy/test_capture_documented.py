@@ -1,4 +1,4 @@
-"""docs/how-to/capture.md says what the configuration and the protocols are."""
+"""The pages on capture and the proxy say what the configuration and the protocols are."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,8 @@ from inference_store.proxy.configuration.entries import (
 )
 from inference_store.proxy.protocols import PROTOCOLS
 
-CAPTURE = (Path(__file__).parents[3] / "docs" / "how-to" / "capture.md").read_text()
+DOCS = Path(__file__).parents[3] / "docs"
+CAPTURE = "".join((DOCS / page).read_text() for page in ("reference/proxy.md", "how-to/capture.md"))
 FILES = re.findall(r"```yaml\n(.*?)```", CAPTURE, re.DOTALL)
 
 

@@ -31,7 +31,7 @@ def test_another_spelling_of_the_same_is_refused() -> None:
 
 
 def test_the_signed_bytes_are_those_of_the_file() -> None:
-    """docs/how-to/proof.md promises it: a signature can be checked without writing JSON."""
+    """docs/reference/certificates.md promises it: checking a signature writes no JSON."""
     key, odd = new_key(), 'é\x7f"\\/\n\U0001f600,"kind":"'
     signed = sign_document(key, "certificate", {"number": 1, "model_ids": [odd]})
     document = signed.text.removeprefix('{"document":').rpartition(',"kind":"')[0].encode()
