@@ -182,7 +182,6 @@ async def test_round_trips(make_app: MakeApp) -> None:
     """The number of Postgres statements for each request, which dominate its cost."""
     async with make_client(make_app(auth="on", api_token=TOKEN)) as api:
         api.headers.update(OWNER)
-        # All in one partition.
         await api.store(*(NewInference(f"id-{n}", at(n), [("n", "int", "1")]) for n in range(3)))
         for method, path, body, most in (
             # the model with its extent, the look-up, the row, the audit

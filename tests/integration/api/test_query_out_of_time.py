@@ -212,7 +212,8 @@ async def test_query_may_set_a_shorter_timeout(
 @pytest.mark.usefixtures("stored")
 async def test_large_filters_do_not_keep_the_loop_busy(api: Api) -> None:
     """They are read and built in threads: while these are taken, other requests are answered."""
-    large, let_go = " AND ".join(f"n <> {k + 500}" for k in range(500)), threading.Event()
+    large = " AND ".join(f"n <> {k + 500}" for k in range(500))
+    let_go, begun = threading.Event(), threading.Event()
     taken = asyncio.create_task(read_in_thread(let_go.wait, 60))
     reading = asyncio.create_task(api.post(_QUERY, json={"filter": f"{large} AND"}))
     for _ in range(5):
@@ -221,7 +222,6 @@ async def test_large_filters_do_not_keep_the_loop_busy(api: Api) -> None:
     let_go.set()
     assert ((await reading).status_code, await taken) == (422, True)
     let_go.clear()
-    begun = threading.Event()
 
     def build() -> Select[tuple[int]]:
         begun.set()

@@ -126,10 +126,8 @@ async def test_upstream_that_dies_ends_every_call(setup: ProxySetup) -> None:
         codes = [await _read_to_end(call) for call in calls]
     assert grpc.StatusCode.OK not in codes
     await _wait_for_exchanges(setup)
-    ends = [
-        (exchange.response.parts, exchange.grpc_code == 0, exchange.error is None)
-        for exchange, *_ in setup.captures.finished
-    ]
+    finished = [exchange for exchange, *_ in setup.captures.finished]
+    ends = [(each.response.parts, each.grpc_code == 0, each.error is None) for each in finished]
     assert sorted(ends) == [([], False, False)] * 3 + [([b"one"], True, True)] * 3
 
 

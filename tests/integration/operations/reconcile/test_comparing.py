@@ -179,16 +179,15 @@ async def test_rejects_a_prefix_within_another(reconcile: Reconcile) -> None:
 
 async def test_finds_held_keys_by_index(engine: AsyncEngine) -> None:
     """However many there are: this runs in the fence."""
-    kinds, rows = ("data", "response", "metadata", "sidecar"), 20_000
-    keys = ", ".join(f"{kind}_storage_key" for kind in kinds)
-    values = ", ".join(f"'s3://b/{kind}/' || n" for kind in kinds)
+    values = ", ".join(f"'s3://b/{name}/' || n" for name in judgement.KEYS)
     insert = (
-        f"INSERT INTO erasure_held (erasure, model, uid, scope, hold, hold_revision, {keys})"
-        " SELECT gen_random_uuid(), 1, gen_random_uuid(), 'inference', gen_random_uuid(), 1,"
-        f" {values} FROM generate_series(1, {rows}) AS n"
+        f"INSERT INTO erasure_held ({', '.join(judgement.KEYS)},"
+        " erasure, model, uid, scope, hold, hold_revision)"
+        f" SELECT {values}, gen_random_uuid(), 1, gen_random_uuid(), 'inference',"
+        " gen_random_uuid(), 1 FROM generate_series(1, 20000) AS n"
     )
-    held_keys = {f"s3://b/{kind}/{number}" for kind in kinds for number in (7, rows)}
-    query = judgement.select_held({*held_keys, "s3://b/data/0"})
+    held_keys = {f"s3://b/{name}/{n}" for name in judgement.KEYS for n in (7, 20000)}
+    query = judgement.select_held({*held_keys, "s3://b/data_storage_key/0"})
     async with engine.begin() as connection:
         for statement in (insert, "ANALYZE erasure_held"):
             await connection.exec_driver_sql(statement)
