@@ -196,6 +196,21 @@ async def test_too_many_groups(api: Api, monkeypatch: pytest.MonkeyPatch) -> Non
     await _check_too_many(api, _group("n"), _measure("top", "n"), _group({"time": "minute"}))
 
 
+async def test_measures_share_the_row_budget(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = ("a", "b", "c")
+    inferences = (NewInference(str(n), at(n), [(k, "int", str(n)) for k in keys]) for n in range(5))
+    await api.store(*inferences)
+    monkeypatch.setattr(budget, "MOST_ROWS", 6)  # twelve in all
+    tops = [{"function": "top", "of": key} for key in keys]
+    await _aggregate(api, {"measures": tops[:2]})
+    await _aggregate(
+        api, {"measures": [{**tops[0], "limit": n, "as": f"{n}"} for n in range(1, 9)]}
+    )
+    last = {"function": "distinct", "of": "c"}
+    for detail in await _check_too_many(api, {"measures": tops}, {"measures": [*tops[:2], last]}):
+        assert "together" in detail
+
+
 async def test_a_moved_model_has_its_project(api: Api) -> None:
     await api.store(*_make_inferences())
     async with api.engine.begin() as connection:

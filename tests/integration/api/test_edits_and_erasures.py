@@ -27,7 +27,7 @@ from inference_store.platform.failpoints import FAILPOINTS
 from inference_store.platform.settings import ApiSettings
 from inference_store.retention.eraser import Eraser
 from tests.integration import erasure_requests
-from tests.integration.retention.stored import NoPace
+from tests.integration.retention.stored import Archived, NoPace
 from tests.integration.stored_inferences import NewInference, at
 from tests.integration.waiting import count_lock_waiters
 from tests.polling import until
@@ -298,3 +298,16 @@ async def test_does_not_write_a_key_that_is_being_deleted(trial: Trial) -> None:
     assert trial.object_names == ["shared"]
     assert (await edit(trial.api, alone)).status_code == 200
     assert trial.object_names == [own_key(alone), "shared"]
+
+
+async def test_does_not_overwrite_an_archived_blob(
+    api: Api, make_app: MakeApp, settings: Callable[..., ApiSettings]
+) -> None:
+    alone = make_inference("alone", 5, api.put_blob("archived", _BLOB))
+    await api.store(alone)
+    app = make_app()
+    with Archived(settings()) as app.state.blobs:
+        async with make_client(app) as client:
+            refused = await edit(client, alone)
+    assert (refused.status_code, "InvalidObjectState" in refused.text) == (409, True)
+    assert api.blobs.get(StorageKey(api.bucket, "archived"), limit=1000) == _BLOB

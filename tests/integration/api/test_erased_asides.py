@@ -11,8 +11,11 @@ from inference_store.erasure.ledger import Ledger
 from inference_store.index.audit import note
 from inference_store.index.tables import audit, kafka_partition, parked_event
 from inference_store.inference.events import StorageKey
+from inference_store.retention.leadership_check import Stopped
 from inference_store.retention.quarantine import QuarantineEraser
-from tests.integration.retention.stored import NoPace
+from inference_store.retention.residual import remove_mentions
+from inference_store.retention.residual_in_holds import ResidualInHolds
+from tests.integration.retention.stored import NoPace, StoppedAt
 
 from .conftest import Api
 from .people import (
@@ -197,3 +200,22 @@ async def test_redacts_mentions_in_the_audit(api: Api) -> None:
     assert (erasure["state"], erasure["rows"]["audit"]) == ("deleted", 2), erasure
     query = select(audit.c.detail).where(audit.c.action == "policy_set").order_by(audit.c.id)
     assert await api.fetch(query) == [{}, *details[1:3], {}]
+
+
+async def test_redaction_of_the_audit_commits_pages_and_resumes(api: Api) -> None:
+    await request_erasure(api, SUBJECT, ACROSS)
+    mention = "CASE WHEN n % 1000 = 1 THEN 'person = ''ann''' ELSE '' END"
+    await api.execute(
+        "INSERT INTO audit (actor, action, detail)"
+        f" SELECT 'x', 'policy_set', jsonb_build_object('filter', {mention})"
+        " FROM generate_series(1, 2500) AS n"
+    )
+    erasure, check = await find_only_erasure(api), StoppedAt(3)
+    in_holds = ResidualInHolds(api.engine, check, None)
+    with pytest.raises(Stopped):
+        await remove_mentions(api.engine, in_holds, erasure, check)
+    redacted = select(audit.c.id).where(audit.c.taken_by.is_not(None), audit.c.actor == "x")
+    assert len(await api.fetch(redacted)) == 2
+    await remove_mentions(api.engine, in_holds, erasure, check)
+    assert len(await api.fetch(redacted)) == 3
+    assert (await find_only_erasure(api)).table_rows["audit"] == 3

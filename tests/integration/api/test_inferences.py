@@ -17,9 +17,11 @@ from inference_store.api.schemas.inferences import (
 from inference_store.index.tables import inference
 from inference_store.inference.events.event import Extras
 from tests.answer_models import check_answer
+from tests.integration.statements import record_statements
 from tests.integration.stored_inferences import NewInference, at
+from tests.settings import TOKEN
 
-from .conftest import LINES, Api
+from .conftest import LINES, OWNER, Api, MakeApp, make_client
 
 _PATH = "/v1/models/model/inferences"
 _QUERY = f"{_PATH}/query"
@@ -174,3 +176,38 @@ async def test_answers_match_their_models(api: Api) -> None:
     change = {"metadata": [{"key": "reviewed", "type": "bool", "value": "true"}]}
     changed = await api.post(f"{_PATH}/id-1/metadata", json=change)
     check_answer(ShownInference, changed.content)
+
+
+async def test_round_trips(make_app: MakeApp) -> None:
+    """The number of Postgres statements for each request, which dominate its cost."""
+    async with make_client(make_app(auth="on", api_token=TOKEN)) as api:
+        api.headers.update(OWNER)
+        await api.store(*(NewInference(f"id-{n}", at(n), [("n", "int", "1")]) for n in range(3)))
+        for method, path, body, most in (
+            # the model with its extent, the look-up, the row, the audit
+            ("GET", f"{_PATH}/id-1", None, 4),
+            ("GET", f"{_PATH}/id-1?include=predictions", None, 3),
+            # the model with its extent, and the page
+            ("POST", _QUERY, {}, 2),
+            ("POST", _QUERY, {"include": ["metadata", "predictions"]}, 2),
+        ):
+            for _ in range(2):  # the first request also looks up the key, and whether this is Citus
+                with record_statements(api.engine) as statements:
+                    await api.call(method, path, body, status=200)
+            assert len(statements) <= most, [statement.text for statement in statements]
+            assert not any("COMMIT" in statement.text for statement in statements)
+
+
+async def test_an_index_leads_to_what_is_asked_for(api: Api) -> None:
+    """The scans that EXPLAIN names."""
+    items = [[("n", "int", str(n)), ("s", "string", f"s{n % 50}")] for n in range(3000)]
+    await api.store(*(NewInference(f"{n}", at(n), item) for n, item in enumerate(items)))
+    await api.execute("ANALYZE")
+    for path, body, scan in (
+        (_QUERY, {}, "Index Only Scan on inference"),
+        (_QUERY, {"sort": "-n"}, "Index Only Scan on metadata_number"),
+        (f"{_PATH}/count", {"filter": "n > 2900"}, "Bitmap Heap Scan on metadata_number"),
+        (f"{_PATH}/count", {"filter": "s = 's7'"}, "Bitmap Heap Scan on metadata_string"),
+    ):
+        [step] = (await api.ask(path, body | {"explain": True}))["explain"]["steps"]
+        assert step["what"].endswith(scan), body

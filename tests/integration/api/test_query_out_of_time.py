@@ -2,14 +2,18 @@
 
 import asyncio
 import json
+import threading
 from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import Select, select
 
+from inference_store.api.reader_thread import read_in_thread
 from inference_store.index.tables import inference, metadata_number
 from inference_store.platform.metrics import QUERY_TIMEOUTS
 from inference_store.query import deadline
+from inference_store.query.statement_building import NotBegun, build_statement
 from tests.integration.query.held_partition import hold_partition, hold_partition_until_late
 from tests.integration.stored_inferences import NewInference, at
 from tests.polling import until
@@ -203,3 +207,42 @@ async def test_query_may_set_a_shorter_timeout(
             problem = await client.ask(_QUERY, {"timeout_seconds": seconds}, status=422)
             assert problem["errors"][0]["path"] == "timeout_seconds", seconds
         await client.read(_PATH, timeout_seconds="500")
+
+
+@pytest.mark.usefixtures("stored")
+async def test_large_filters_do_not_keep_the_loop_busy(api: Api) -> None:
+    """They are read and built in threads: while these are taken, other requests are answered."""
+    large = " AND ".join(f"n <> {k + 500}" for k in range(500))
+    let_go, begun = threading.Event(), threading.Event()
+    taken = asyncio.create_task(read_in_thread(let_go.wait, 60))
+    reading = asyncio.create_task(api.post(_QUERY, json={"filter": f"{large} AND"}))
+    for _ in range(5):
+        assert await api.find_ids(limit=1) == ["id-59"]
+    assert not reading.done()
+    let_go.set()
+    assert ((await reading).status_code, await taken) == (422, True)
+    let_go.clear()
+
+    def build() -> Select[tuple[int]]:
+        begun.set()
+        let_go.wait(60)
+        return select(1)
+
+    async with api.engine.connect() as connection:
+        late = asyncio.create_task(build_statement(connection, build, beside=True, seconds=0))
+        await asyncio.sleep(0)  # it is submitted, and its time is over with the next turn
+        begun.wait()  # the loop stands still until then
+        with pytest.raises(TimeoutError) as raised:
+            await late
+        assert not isinstance(raised.value, NotBegun)
+    for what, more in (
+        ("query", {}),
+        ("count", {}),
+        ("aggregate", {"measures": [{"function": "count"}]}),
+    ):
+        body = {"filter": large, "timeout_seconds": 1} | more
+        answer = await api.ask(f"{_PATH}/{what}", body, status=503)
+        assert answer["type"] == "/docs/errors#busy", what
+        assert await api.find_ids(limit=1) == ["id-59"]
+    let_go.set()
+    assert (await api.ask(f"{_PATH}/count", {"filter": large}))["count"] == 60

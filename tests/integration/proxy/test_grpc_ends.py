@@ -110,6 +110,9 @@ async def test_upstream_that_dies_ends_every_call(setup: ProxySetup) -> None:
         await context.write(b"one")
         await asyncio.sleep(HANG_SECONDS)
 
+    async def count_begun() -> int:
+        return setup.captures.begun
+
     setup.upstream.behaviours |= {STREAM: hang}
     calls = [open_stream(setup.proxied, STREAM) for _ in range(3)]
     async with asyncio.timeout(SECONDS):
@@ -117,12 +120,15 @@ async def test_upstream_that_dies_ends_every_call(setup: ProxySetup) -> None:
             await call.write(b"x")
             # the end of a call may overtake what the proxy has not read yet
             assert await call.read() == b"one"
+            await call.write(b"unanswered")
+        await until(count_begun, lambda begun: begun == 6)
         await setup.upstream_server.stop(None)
         codes = [await _read_to_end(call) for call in calls]
     assert grpc.StatusCode.OK not in codes
     await _wait_for_exchanges(setup)
-    parts = [exchange.response.parts for exchange, *_ in setup.captures.finished]
-    assert parts == [[b"one"]] * 3
+    finished = [exchange for exchange, *_ in setup.captures.finished]
+    ends = [(each.response.parts, each.grpc_code == 0, each.error is None) for each in finished]
+    assert sorted(ends) == [([], False, False)] * 3 + [([b"one"], True, True)] * 3
 
 
 async def test_stopping_server_finishes_its_calls(setup: ProxySetup) -> None:

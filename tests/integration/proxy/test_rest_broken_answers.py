@@ -56,8 +56,9 @@ _INVALID = "the upstream one cannot be reached: ClientResponseError"
         (b"HTTP/1.1 200 OK\r\nSECRET(: x\r\n\r\n", _INVALID),
         (b"HTTP/1.1 200 OK\r\nContent-Length: SECRET\r\n\r\nabc", _INVALID),
         (CHUNKED + b"SECRET\r\n", _INVALID),
+        (b"", "the upstream one cannot be reached: ServerDisconnectedError"),
     ],
-    ids=["742", "999", "600", "099", "101", "control", "line", "header", "length", "chunk"],
+    ids=["742", "999", "600", "099", "101", "control", "line", "header", "length", "chunk", "none"],
 )
 async def test_unwritable_answer_is_a_bad_gateway(
     answer: bytes, why: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]

@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import insert, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.index.session_settings import acquire_with
@@ -16,6 +16,7 @@ from inference_store.query import lookup
 from inference_store.query.deadline import OutOfTime
 from tests.integration.query.held_partition import hold_partition
 from tests.integration.stored_inferences import NewInference, at, store
+from tests.servers.marks import plain_postgres
 
 from .conftest import DAY, Filled, make_days
 
@@ -109,3 +110,15 @@ async def test_raises_when_time_runs_out(days_engine: AsyncEngine, twenty_days: 
             with pytest.raises(OutOfTime):
                 await _find(connection, model, "id-3", seconds=0.5)
         assert await _find(connection, model, "id-3")
+
+
+@plain_postgres
+async def test_a_look_up_is_planned_once(days_engine: AsyncEngine, twenty_days: Filled) -> None:
+    plans = text(
+        "SELECT generic_plans, custom_plans FROM pg_prepared_statements"
+        " WHERE starts_with(statement, 'SELECT anon')"
+    )
+    async with _connect_for_lookup(days_engine) as connection:
+        for _ in range(3):
+            assert await _find(connection, twenty_days.one, "id-3")
+        assert (await connection.execute(plans)).one() == (3, 0)

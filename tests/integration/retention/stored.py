@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from uuid import UUID, uuid4
 
+from obstore.exceptions import PermissionDeniedError
 from sqlalchemy import Executable, func, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -41,12 +42,13 @@ from inference_store.index.tables import (
 from inference_store.inference.events import StorageKey, uid_of
 from inference_store.inference.layout import Kind, key_of
 from inference_store.objects import Blobs
+from inference_store.objects.many_reads import translate_error
 from inference_store.platform.admin import Heartbeat
 from inference_store.platform.settings import RetentionSettings
 from inference_store.query.cql2 import parse
 from inference_store.retention.certifier import Certifier
 from inference_store.retention.eraser import Eraser
-from inference_store.retention.leadership_check import LeadershipCheck
+from inference_store.retention.leadership_check import LeadershipCheck, Stopped
 from inference_store.retention.worker import RetentionWorker
 from tests.integration.erasure_requests import request_erasure
 from tests.polling import until
@@ -115,6 +117,26 @@ class NoPace(LeadershipCheck):
 
     async def unless_stopped(self, work: Any) -> Any:
         return await work
+
+
+class StoppedAt(NoPace):
+    """Is asked to stop before the step or the batch of this number."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    async def confirm_step(self) -> None:
+        self.number -= 1
+        if self.number == 0:
+            raise Stopped
+
+
+class Archived(Blobs):
+    """Has put every object away, as S3 does: it lists them, and does not give them."""
+
+    def get(self, key: StorageKey, *, limit: int) -> bytes:
+        assert super().get(key, limit=limit)
+        raise translate_error(key, PermissionDeniedError("403 <Code>InvalidObjectState</Code>"))
 
 
 class Storing:

@@ -171,6 +171,16 @@ async def test_a_lost_key_is_followed_by_one_that_restarts_the_chain(storing: St
     await lose()
     assert await erase(new) == "certified"
     assert await wrongs(lost, new) == ([], [3])
+    # the new one is lost with the database: nothing that the third has signed is anywhere
+    third = new_key()
+    await lose()
+    assert await erase(third) == "certifying"
+    assert await recover(third) == 6
+    for _ in range(2):  # from now on the third vouches for what was before it
+        assert await erase(third) == "certified"
+        assert await wrongs(lost, new, third) == ([], [3, 6])
+        await lose()
+    assert await erase(new_key()) == "certifying"
 
 
 async def test_a_head_that_the_bucket_locks_stays(

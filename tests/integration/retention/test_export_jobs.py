@@ -19,6 +19,7 @@ from inference_store.objects import Blobs
 from inference_store.platform.failpoints import FAILPOINTS
 from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.export_worker import ExportWorker
+from inference_store.retention.leadership_check import Stopped
 from inference_store.retention.taken_over_parts import TakenOverParts
 from inference_store.retention.turn_schedule import TurnSchedule
 from tests.kill_chain import KillChain, chain_kills
@@ -37,7 +38,7 @@ from .exported import (
     sign_in_as,
     wait_for,
 )
-from .stored import Stored, Storing, ago
+from .stored import StoppedAt, Stored, Storing, ago
 
 COPIES = CopyLimits(blob=1_000_000, part=1_000_000)
 _STORED = 12
@@ -165,6 +166,27 @@ async def test_a_bucket_that_refuses_is_named_and_it_goes_on_later(
         done = await read_job(storing, id)
         assert (done.state, done.error, done.retry_at, done.missing) == ("done", None, None, 0)
         await check_written(storing, stored, id)
+
+
+async def test_a_stop_amid_a_part_leaves_nothing_of_it_and_the_next_one_writes_it(
+    storing: Storing,
+) -> None:
+    model, stored = await store_inferences(storing)
+    large = bytes(3_000_000)  # so that each inference is a batch of its own
+    for inference in stored:
+        storing.blobs.put(inference.objects[0], large, content_type="image/png")
+    id = await request_all(storing, model, blobs="copy")
+    limits = CopyLimits(blob=10_000_000, part=13_000_000)
+    # begun, listed, the part begun, its first batch, its second
+    stopping = (storing.engine, storing.blobs, StoppedAt(5))
+    with pytest.raises(Stopped):
+        await ExportWorker(*stopping, most=_STORED, copies=limits).run_turn()
+    assert (await read_job(storing, id)).state == "writing"
+    assert find_objects(storing, f"exports/{id}/parts/") == []
+    await ExportWorker(*stopping, most=_STORED, copies=limits).run_turn()
+    done = await read_job(storing, id)
+    assert (done.state, done.rows, done.written) == ("done", _STORED, 3)
+    assert len(find_objects(storing, f"exports/{id}/parts/")) == 3
 
 
 class Killed(Exception):

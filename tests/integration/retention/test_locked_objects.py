@@ -7,13 +7,11 @@ import pytest
 from minio.commonconfig import COMPLIANCE, ENABLED, GOVERNANCE
 from minio.retention import Retention
 from minio.versioningconfig import VersioningConfig
-from obstore.exceptions import PermissionDeniedError
 
 from inference_store.erasure.progress.erasure import Erasure, list_unfinished
 from inference_store.erasure.verify.blocked_objects import list_blocked
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs, Deleted, Listed
-from inference_store.objects.many_reads import translate_error
 from inference_store.platform.settings import RetentionSettings
 from tests.integration import erasure_requests
 from tests.polling import until
@@ -22,7 +20,7 @@ from tests.servers.minio import S3
 from tests.servers.minio_user import MinioUser, statement
 
 from .exported import export_all
-from .stored import METADATA_BLOB, Storing, ago
+from .stored import METADATA_BLOB, Archived, Storing, ago
 
 pytestmark = pytest.mark.real_minio
 
@@ -204,14 +202,6 @@ async def test_deletes_versions_hidden_by_a_delete_marker(
     assert storing.blobs.delete_hidden(key) == []
     await storing.erase(inference)
     assert list_delete_markers(minio_server, key) == []
-
-
-class Archived(Blobs):
-    """Has put every object away, as S3 does: it lists them, and does not give them."""
-
-    def get(self, key: StorageKey, *, limit: int) -> bytes:
-        assert super().get(key, limit=limit)
-        raise translate_error(key, PermissionDeniedError("403 <Code>InvalidObjectState</Code>"))
 
 
 async def test_does_not_report_an_archived_blob_as_rewritten(

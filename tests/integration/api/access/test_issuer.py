@@ -246,6 +246,14 @@ async def test_hanging_issuer_does_not_delay_known_keys(
         assert issuer.fetches == 3
 
 
+async def test_hanging_issuer_times_out(app: FastAPI, client: Api, issuer: OidcIssuer) -> None:
+    _change_issuer(app, issuer, timeout_seconds=0)
+    issuer.answers.clear()
+    bearer = {"Authorization": f"Bearer {issuer.make_token(RSA, 'rsa')}"}
+    answer = await client.get("/v1/models", headers=bearer)
+    assert (answer.status_code, "is unavailable" in answer.text) == (503, True)
+
+
 async def test_rejects_untrusted_discovery_document(
     client: Api, issuer: OidcIssuer, clock: StoppedClock
 ) -> None:

@@ -275,11 +275,20 @@ async def test_other_ways_to_authenticate_the_client(
         assert await Visitor(client).sign_in_there() == f"{_HERE}/console/"
 
 
+@pytest.mark.parametrize("way", ["stopped", "silent"])
 async def test_issuer_is_unavailable(
-    visitor: Visitor, issuer: OidcIssuer, make_app: MakeApp, oidc_settings: dict[str, Any]
+    visitor: Visitor,
+    issuer: OidcIssuer,
+    make_app: MakeApp,
+    oidc_settings: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    way: str,
 ) -> None:
     url = await visitor.visit(await visitor.begin())
-    await issuer.stop()
+    if way == "stopped":
+        await issuer.stop()
+    else:
+        monkeypatch.setattr(sign_in, "TIMEOUT_SECONDS", 0.0)
     await _check_refused(visitor, url, "unavailable")
     async with make_client(make_app(**oidc_settings)) as client:
         answer = await client.get(_BEGIN)

@@ -4,12 +4,13 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
-from sqlalchemy import insert
+from sqlalchemy import func, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.erasure.delete import rows
 from inference_store.erasure.fence import fence_shared
 from inference_store.erasure.leader_election import open_election
-from inference_store.erasure.mark import claims
+from inference_store.erasure.mark import claims, tombstones
 from inference_store.erasure.mark.arrivals import enqueue_arrivals
 from inference_store.erasure.mark.pending_deletions import (
     PendingDeletion,
@@ -21,6 +22,8 @@ from inference_store.erasure.select import time_partitions
 from inference_store.index import partitions
 from inference_store.index.tables import blob_reference, partition_span
 from inference_store.inference.events import uid_floor
+from tests.integration.erasure_requests import request_erasure
+from tests.integration.stored_inferences import NewInference, at, store
 from tests.integration.waiting import count_lock_waiters
 from tests.polling import until
 
@@ -127,3 +130,20 @@ async def test_only_one_service_leads_at_a_time(engine: AsyncEngine) -> None:
             await first.confirm()
             assert not await second.take()
         assert await second.take()
+
+
+async def test_a_tombstone_has_the_time_of_the_last_transaction(engine: AsyncEngine) -> None:
+    """By the clock that orders holds and erasures: on Citus the coordinator's."""
+    inferences = [NewInference(name, at(n)) for n, name in enumerate("ab")]
+    uids = [inference.uid for inference in inferences]
+    for _ in range(2):
+        model = await store(engine, *inferences)
+        async with engine.begin() as connection:
+            erasure = await request_erasure(connection, model=model, uids=uids, scope="inference")
+        async with engine.begin() as connection:
+            now = await connection.scalar(select(func.now()))
+            pending = await list_pending(connection, erasure.id, after=None, limit=10)
+            assert await rows.delete_rows(connection, erasure, pending, objects=0) == 2
+        async with engine.connect() as connection:
+            times = await tombstones.find_times(connection, [(model, uid) for uid in uids])
+        assert times == {(model, uid): now for uid in uids}

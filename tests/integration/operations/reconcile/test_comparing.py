@@ -10,7 +10,10 @@ from inference_store.index.accounting import PartitionId, open_partition
 from inference_store.index.records import Record, Rejection
 from inference_store.index.tables import dead_letter, erasure_held
 from inference_store.inference.layout import key_of
+from inference_store.operations.reconcile import judgement
 from inference_store.platform.settings import KafkaSettings
+from inference_store.query.explain import Explain
+from inference_store.query.plan import summarize_plan
 from tests.integration import erasure_requests
 from tests.integration.retention.stored import KINDS, NOW, Storing, ago
 
@@ -172,3 +175,23 @@ async def test_rejects_a_prefix_within_another(reconcile: Reconcile) -> None:
     assert reconciliation.state == "failed"
     assert reconciliation.error is not None
     assert "name the wider one alone" in reconciliation.error
+
+
+async def test_finds_held_keys_by_index(engine: AsyncEngine) -> None:
+    """However many there are: this runs in the fence."""
+    values = ", ".join(f"'s3://b/{name}/' || n" for name in judgement.KEYS)
+    insert = (
+        f"INSERT INTO erasure_held ({', '.join(judgement.KEYS)},"
+        " erasure, model, uid, scope, hold, hold_revision)"
+        f" SELECT {values}, gen_random_uuid(), 1, gen_random_uuid(), 'inference',"
+        " gen_random_uuid(), 1 FROM generate_series(1, 20000) AS n"
+    )
+    held_keys = {f"s3://b/{name}/{n}" for name in judgement.KEYS for n in (7, 20000)}
+    query = judgement.select_held({*held_keys, "s3://b/data_storage_key/0"})
+    async with engine.begin() as connection:
+        for statement in (insert, "ANALYZE erasure_held"):
+            await connection.exec_driver_sql(statement)
+        plan = summarize_plan((await connection.execute(Explain(query))).scalar_one())
+        assert set((await connection.execute(query)).scalars()) == held_keys
+    assert "erasure_held" in plan.scans
+    assert "Seq Scan" not in plan.scans
