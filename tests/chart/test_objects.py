@@ -2,10 +2,12 @@
 
 import json
 import re
+from base64 import b64decode
 from collections.abc import Iterator
 
 import pytest
 
+from inference_store.erasure.log.keys import read_keys
 from inference_store.platform.settings import PREFIX, names
 
 from .matrix import MATRIX, SERVERS
@@ -162,6 +164,35 @@ def test_every_referenced_secret_exists() -> None:
         for reference in references:
             is_rendered = reference["key"] in keys_of_secrets.get(reference["name"], ())
             assert is_rendered or reference["name"] in existing, (row, reference)
+
+
+def test_first_install_makes_a_key_and_the_doctor_has_its_public_half() -> None:
+    def list_references(values: Values) -> dict[str, Object]:
+        pods = select_pods(render_objects(values))
+        return {
+            name.rpartition("-")[2]: variable["valueFrom"]["secretKeyRef"]
+            for name, pod in pods.items()
+            for variable in pod["spec"]["containers"][0].get("env", ())
+            if variable["name"] == f"{PREFIX}CERTIFICATE_KEY"
+        }
+
+    secret = select_kind(render_objects(SERVERS), "Secret")[f"{FULL}-certificate-key"]
+    assert secret["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    texts = [b64decode(text).decode() for text in secret["data"].values()]
+    (key,) = read_keys(texts[0])
+    assert texts[1] == key.public.pem
+    own = {"retention": {"certificates": {"existingSecret": "mine", "publicKeyKey": "half"}}}
+    for values, name, half in (
+        (SERVERS, f"{FULL}-certificate-key", "certificate-public-key.pem"),
+        (SERVERS | own, "mine", "half"),
+    ):
+        assert list_references(values) == {
+            "retention": {"name": name, "key": "certificate-key.pem"},
+            "doctor": {"name": name, "key": half, "optional": True},
+        }
+    file = {"settings": {"CERTIFICATE_KEY_FILE": "/keys/one"}}
+    assert f"{FULL}-certificate-key" not in select_kind(render_objects(SERVERS | file), "Secret")
+    assert list_references(SERVERS | file) == {}
 
 
 def test_every_mount_has_its_volume() -> None:
