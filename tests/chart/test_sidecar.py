@@ -31,6 +31,12 @@ def render_patch(values: Values, name: str = "store") -> Object:
     return dict(yaml.safe_load(text)["spec"]["template"])
 
 
+def find_container(patch: Object) -> Object:
+    """Return the container of a patch: beside the model server, or before it."""
+    (container,) = patch.get("containers") or patch["initContainers"]
+    return dict(container)
+
+
 def make_pod(spec: Object) -> Object:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": spec}
 
@@ -48,16 +54,29 @@ def test_pod_with_it_is_valid_and_has_every_volume() -> None:
     for row, values in SIDECARS.items():
         patch = render_patch(values)["spec"]
         model = {"name": "model", "image": "model:1"}
-        check_fields([make_pod({**patch, "containers": [model, *patch["containers"]]})])
+        check_fields([make_pod({**patch, "containers": [model, *patch.get("containers", ())]})])
         volumes = {volume["name"] for volume in patch["volumes"]}
-        assert {mount["name"] for mount in patch["containers"][0]["volumeMounts"]} <= volumes, row
-        extra = {volume["name"] for volume in values.get("extraVolumes", ())}
+        assert {mount["name"] for mount in find_container(patch)["volumeMounts"]} <= volumes, row
+        extra = {volume["name"] for volume in values.get("pods", {}).get("extraVolumes", ())}
         assert all(name.startswith("inference-store-") for name in volumes - extra), row
+        is_native = values["proxy"]["sidecar"].get("native", False)
+        assert (find_container(patch).get("restartPolicy") == "Always") == is_native, row
+
+
+def test_fetches_its_image_with_the_secrets_and_is_a_component_of_kustomize() -> None:
+    values = MATRIX["only sidecars"] | {"imagePullSecrets": [{"name": "mine"}]}
+    template = render_patch(values)
+    assert template["spec"]["imagePullSecrets"] == [{"name": "mine"}]
+    data = select_kind(render_objects(values), "ConfigMap")[f"{FULL}-proxy-sidecar-patch"]["data"]
+    component = yaml.safe_load(data["kustomization.yaml"])
+    assert component["kind"] == "Component"
+    (patch,) = component["patches"]
+    assert yaml.safe_load(patch["patch"])["spec"]["template"] == template
 
 
 def test_is_restricted_by_its_own_settings_and_has_no_secrets() -> None:
     for row, values in SIDECARS.items():
-        (container,) = render_patch(values)["spec"]["containers"]
+        container = find_container(render_patch(values)["spec"])
         closed = container["securityContext"]
         assert closed["runAsNonRoot"] is True, row
         assert closed["runAsUser"] > 0, row
@@ -75,7 +94,7 @@ def test_is_restricted_by_its_own_settings_and_has_no_secrets() -> None:
 
 def test_ports_probes_and_settings_agree() -> None:
     for row, values in SIDECARS.items():
-        (container,) = render_patch(values)["spec"]["containers"]
+        container = find_container(render_patch(values)["spec"])
         environment = read_settings(values, f"{FULL}-proxy-sidecar")
         assert [str(port["containerPort"]) for port in container["ports"]] == [
             environment[name] for name in ("PROXY_PORT", "PROXY_GRPC_PORT", "PROXY_ADMIN_PORT")
@@ -106,7 +125,7 @@ def test_pod_monitor_selects_it_by_its_label() -> None:
     (monitor,) = select_kind(render_objects(values), "PodMonitor").values()
     assert monitor["spec"]["selector"]["matchLabels"] == render_patch(values)["metadata"]["labels"]
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
-    (container,) = render_patch(values)["spec"]["containers"]
+    container = find_container(render_patch(values)["spec"])
     assert endpoint["port"] in {port["name"] for port in container["ports"]}
     assert endpoint["scheme"] == "https"
 

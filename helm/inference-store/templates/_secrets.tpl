@@ -14,7 +14,7 @@
 {{- /* Which Secret has the key that signs certificates; empty: a file of `settings` has it. */ -}}
 {{- define "inference-store.certificateSecret" -}}
 {{- if .Values.retention.certificates.existingSecret -}}{{- .Values.retention.certificates.existingSecret -}}
-{{- else if not .Values.settings.CERTIFICATE_KEY_FILE -}}{{- include "inference-store.fullname" . -}}-certificate-key
+{{- else if and .Values.retention.enabled (not .Values.settings.CERTIFICATE_KEY_FILE) -}}{{- include "inference-store.fullname" . -}}-certificate-key
 {{- end -}}
 {{- end -}}
 

@@ -1,6 +1,6 @@
-{{- /* A value as the environment has it: a whole number without an exponent. */ -}}
+{{- /* A value as the environment has it: a number without an exponent. */ -}}
 {{- define "inference-store.text" -}}
-{{- if and (kindIs "float64" .) (eq (floor .) .) -}}{{- int64 . -}}{{- else -}}{{- . -}}{{- end -}}
+{{- kindIs "string" . | ternary . (toJson .) -}}
 {{- end -}}
 
 {{- /* The settings that come of the chart's own values, or that it fixes, as JSON: none is a secret.
@@ -184,11 +184,11 @@ env:
 {{- end }}
 {{- $own := list -}}
 {{- if not (has .component (list "check" "doctor")) -}}
-{{- $own = (include "inference-store.own" . | fromJson).extraEnv -}}
+{{- $own = default list (include "inference-store.own" . | fromJson).extraEnv -}}
 {{- end -}}
 {{- $named := list -}}
 {{- range $own -}}{{- $named = append $named .name -}}{{- end -}}
-{{- range $v.extraEnv }}
+{{- range $v.pods.extraEnv }}
 {{- if not (or (has .name $named) (and (eq $.component "proxy") (regexMatch "^INFERENCE_STORE_(POSTGRES|API)_" .name))) }}
 {{- toYaml (list .) | nindent 0 }}
 {{- end }}
