@@ -8,6 +8,7 @@ SERVERS: Values = {
     "s3": {"endpoint": "https://s3.example.com:9443", "existingSecret": "store-s3"},
 }
 
+ROUTE: Values = {"enabled": True, "parentRefs": [{"name": "gateway"}]}
 # The model servers behind a proxy.
 UPSTREAMS: list[Values] = [
     {"name": "mlserver", "url": "http://mlserver:8080", "grpc": "mlserver:8081"},
@@ -28,12 +29,7 @@ MATRIX: dict[str, Values] = {
             "sasl": {"mechanism": "SCRAM-SHA-512", "username": "us", "existingSecret": "kafka"},
             "ca": {"secret": "kafka-ca"},
         },
-        "pods": {
-            "extraEnv": [
-                {"name": "INFERENCE_STORE_POSTGRES_POOL_SIZE", "value": "5"},
-                {"name": "HTTPS_PROXY", "value": "http://proxy.example.com:3128"},
-            ]
-        },
+        "pods": {"extraEnv": [{"name": "INFERENCE_STORE_POSTGRES_POOL_SIZE", "value": "5"}]},
         "proxy": {
             "enabled": True,
             "upstreams": UPSTREAMS,
@@ -58,15 +54,10 @@ MATRIX: dict[str, Values] = {
             "autoscaling": {"enabled": True},
             "s3ExistingSecret": "put-only-s3",
             "serviceAccount": {"annotations": {"role": "may-put"}},
-            "service": {
-                "type": "LoadBalancer",
-                "annotations": {"a": "b"},
-                "nodePort": 30090,
-                "loadBalancerSourceRanges": ["10.0.0.0/8"],
-            },
+            "service": {"type": "LoadBalancer", "loadBalancerSourceRanges": ["10.0.0.0/8"]},
             "ingress": {"enabled": True, "hosts": ["models.example.com"]},
-            "httpRoute": {"enabled": True, "parentRefs": [{"name": "gateway"}]},
-            "grpcRoute": {"enabled": True, "parentRefs": [{"name": "gateway"}]},
+            "httpRoute": ROUTE,
+            "grpcRoute": ROUTE,
             "podDisruptionBudget": {"minAvailable": "50%"},
             "test": {
                 "path": "/v2/models/yolo/infer",
@@ -86,7 +77,6 @@ MATRIX: dict[str, Values] = {
             "spool": {"mode": False},
             "sidecar": {
                 "enabled": True,
-                "native": True,
                 "containerName": "transformer-container",
                 "upstream": "",
                 "upstreamGrpc": "127.0.0.1:9000",
@@ -166,13 +156,8 @@ MATRIX: dict[str, Values] = {
     "everything that may be left out": {
         **SERVERS,
         "nameOverride": "inferences",
-        "image": {
-            "registry": "registry.example.com",
-            "digest": "sha256:" + "0" * 64,
-        },
+        "image": {"registry": "registry.example.com", "digest": "sha256:" + "0" * 64},
         "imagePullSecrets": [{"name": "mine"}],
-        "commonLabels": {"team": "vision", "app.kubernetes.io/name": "ours stays"},
-        "commonAnnotations": {"owner": "vision"},
         "extraManifests": [
             {
                 "apiVersion": "v1",
@@ -190,16 +175,8 @@ MATRIX: dict[str, Values] = {
             "s3ExistingSecret": "api-s3",
             "rateLimitPerMinute": 1000000,
             "podLabels": {"one": "of mine"},
-            "ingress": {
-                "enabled": True,
-                "hosts": ["store.example.com", {"host": "b.com", "paths": [{"path": "/v1"}]}],
-                "tls": [{"secretName": "tls", "hosts": ["store.example.com"]}],
-            },
-            "httpRoute": {
-                "enabled": True,
-                "parentRefs": [{"name": "gateway"}],
-                "hostnames": ["a.b"],
-            },
+            "ingress": {"enabled": True, "hosts": [{"host": "b.com", "paths": [{"path": "/v1"}]}]},
+            "httpRoute": ROUTE | {"hostnames": ["a.b"]},
         },
         "ingester": {"autoscaling": {"enabled": True}, "replicas": 0},
         "proxy": {"enabled": True, "existingConfigMap": "my-proxy"},
@@ -237,10 +214,7 @@ MATRIX: dict[str, Values] = {
         "proxy": {
             "enabled": True,
             "upstreams": UPSTREAMS,
-            "registry": {
-                "url": "http://store-inference-store-api.other:8080",
-                "existingSecret": "registry",
-            },
+            "registry": {"url": "http://other-api:8080", "existingSecret": "registry"},
         },
     },
     "without policies and keys": {

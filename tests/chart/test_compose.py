@@ -114,10 +114,10 @@ def test_data_is_in_volumes_and_ports_are_local() -> None:
 @pytest.mark.real_minio
 def test_first_start_makes_a_locked_bucket_and_one_key(minio_server: S3, tmp_path: Path) -> None:
     (script,) = SERVICES["first-start"]["command"]
-    bucket, told = unique(), dict(os.environ)
-    told |= {f"{PREFIX}S3_ENDPOINT": minio_server.endpoint, f"{PREFIX}S3_BUCKET": bucket}
-    told |= {f"{PREFIX}S3_ACCESS_KEY": minio_server.access_key}
-    told |= {f"{PREFIX}S3_SECRET_KEY": minio_server.secret_key}
+    server, bucket = minio_server, unique()
+    given = {"ENDPOINT": server.endpoint, "BUCKET": bucket}
+    given |= {"ACCESS_KEY": server.access_key, "SECRET_KEY": server.secret_key}
+    told = os.environ | {f"{PREFIX}S3_{name}": value for name, value in given.items()}
     told["PATH"] = f"{ROOT}/.venv/bin:{told['PATH']}"
     files = []
     for _ in range(2):
@@ -126,9 +126,8 @@ def test_first_start_makes_a_locked_bucket_and_one_key(minio_server: S3, tmp_pat
         files.append((tmp_path / "certificate-key.pem").read_text())
     assert len(read_keys(files[0])) == 1
     assert files[0] == files[1]
-    assert minio_server.client().get_bucket_versioning(bucket).status == "Enabled"
-    assert minio_server.client().get_object_lock_config(bucket).mode is None  # locked one by one
+    assert server.client().get_bucket_versioning(bucket).status == "Enabled"
+    assert server.client().get_object_lock_config(bucket).mode is None  # one by one
     for name in ("retention", "doctor"):
-        file = SERVICES[name]["environment"][f"{PREFIX}CERTIFICATE_KEY_FILE"]
-        assert file in script
+        assert SERVICES[name]["environment"][f"{PREFIX}CERTIFICATE_KEY_FILE"] in script
         assert SERVICES[name]["volumes"] == ["keys:/keys:ro"]

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from inference_store.api.thumbnails import worker
 from inference_store.erasure.log.keys import read_keys
-from inference_store.platform.settings import PREFIX, names
+from inference_store.platform.settings import PREFIX, ApiSettings, ProxySettings, names
 
 from .matrix import MATRIX, SERVERS
 from .rendering import (
@@ -32,11 +33,8 @@ FOREIGN = ("ServiceMonitor", "PodMonitor", "PrometheusRule", "HTTPRoute", "GRPCR
 
 def list_services(values: Values) -> dict[str, int]:
     """Return the services that values install, with their admin ports."""
-    return {
-        name: port
-        for name, port in (SERVICES | {"proxy": 9104}).items()
-        if values.get(name, {}).get("enabled", name != "proxy")
-    }
+    services = (SERVICES | {"proxy": 9104}).items()
+    return {of: at for of, at in services if values.get(of, {}).get("enabled", of != "proxy")}
 
 
 def list_pods() -> Iterator[tuple[str, Object]]:
@@ -83,6 +81,7 @@ def test_every_pod_passes_the_restricted_standard() -> None:
             closed = container["securityContext"]
             assert closed["allowPrivilegeEscalation"] is False, name
             assert closed["capabilities"] == {"drop": ["ALL"]}, name
+            assert closed["readOnlyRootFilesystem"] is True, name
             assert container["resources"]["limits"]["memory"], name
             assert container["resources"]["requests"]["cpu"], name
         for volume in spec.get("volumes", []):
@@ -91,10 +90,20 @@ def test_every_pod_passes_the_restricted_standard() -> None:
             assert kinds <= allowed, name
 
 
-def test_no_container_can_write_to_its_root() -> None:
-    for name, pod in list_pods():
-        for container in list_containers(pod):
-            assert container["securityContext"]["readOnlyRootFilesystem"] is True, name
+def test_limits_of_memory_hold_what_the_settings_allow() -> None:
+    many = {"THUMBNAIL_PROCESSES": 8, "PROXY_CAPTURE_BYTES": 2**30}
+    for settings in ({}, many, {"THUMBNAIL_PROCESSES": 0}):
+        said = {name.lower(): value for name, value in settings.items()}
+        api, proxy = ApiSettings.model_construct(**said), ProxySettings.model_construct(**said)
+        buffers = proxy.proxy_capture_bytes + proxy.proxy_strip_bytes
+        allowed = {
+            "api": 512 * 2**20 + api.thumbnail_processes * worker.MEMORY_BYTES,
+            "proxy": 640 * 2**20 + buffers + proxy.proxy_grpc_message_bytes,
+        }
+        objects = render_objects(MATRIX["trying out with a proxy"] | {"settings": settings})
+        for name, most in allowed.items():
+            pod = select_pods(objects)[f"Deployment/{FULL}-{name}"]["spec"]
+            assert pod["containers"][0]["resources"]["limits"]["memory"] == f"{most // 2**20}Mi"
 
 
 def test_development_servers_have_writable_volumes() -> None:
@@ -170,33 +179,14 @@ def test_every_referenced_secret_exists() -> None:
             assert is_rendered or reference["name"] in existing, (row, reference)
 
 
-def test_first_install_makes_a_key_and_the_doctor_has_its_public_half() -> None:
-    def list_references(values: Values) -> dict[str, Object]:
-        pods = select_pods(render_objects(values))
-        return {
-            name.rpartition("-")[2]: variable["valueFrom"]["secretKeyRef"]
-            for name, pod in pods.items()
-            for variable in pod["spec"]["containers"][0].get("env", ())
-            if variable["name"] == f"{PREFIX}CERTIFICATE_KEY"
-        }
-
+def test_first_install_makes_a_key_with_its_public_half() -> None:
+    """reach.txt has which of the two each pod gets."""
     secret = select_kind(render_objects(SERVERS), "Secret")[f"{FULL}-certificate-key"]
     assert secret["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
-    texts = [b64decode(text).decode() for text in secret["data"].values()]
-    (key,) = read_keys(texts[0])
-    assert texts[1] == key.public.pem
-    own = {"retention": {"certificates": {"existingSecret": "mine", "publicKeyKey": "half"}}}
-    for values, name, half in (
-        (SERVERS, f"{FULL}-certificate-key", "certificate-public-key.pem"),
-        (SERVERS | own, "mine", "half"),
-    ):
-        assert list_references(values) == {
-            "retention": {"name": name, "key": "certificate-key.pem"},
-            "doctor": {"name": name, "key": half, "optional": True},
-        }
+    private, public = (b64decode(text).decode() for text in secret["data"].values())
+    assert [key.public.pem for key in read_keys(private)] == [public]
     file = {"settings": {"CERTIFICATE_KEY_FILE": "/keys/one"}}
-    assert f"{FULL}-certificate-key" not in select_kind(render_objects(SERVERS | file), "Secret")
-    assert list_references(SERVERS | file) == {}
+    assert "certificate-key" not in json.dumps(render_objects(SERVERS | file))
 
 
 def test_every_mount_has_its_volume() -> None:

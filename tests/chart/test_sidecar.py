@@ -31,12 +31,6 @@ def render_patch(values: Values, name: str = "store") -> Object:
     return dict(yaml.safe_load(text)["spec"]["template"])
 
 
-def find_container(patch: Object) -> Object:
-    """Return the container of a patch: beside the model server, or before it."""
-    (container,) = patch.get("containers") or patch["initContainers"]
-    return dict(container)
-
-
 def make_pod(spec: Object) -> Object:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": spec}
 
@@ -54,19 +48,22 @@ def test_pod_with_it_is_valid_and_has_every_volume() -> None:
     for row, values in SIDECARS.items():
         patch = render_patch(values)["spec"]
         model = {"name": "model", "image": "model:1"}
-        check_fields([make_pod({**patch, "containers": [model, *patch.get("containers", ())]})])
+        check_fields([make_pod({**patch, "containers": [model, *patch["containers"]]})])
         volumes = {volume["name"] for volume in patch["volumes"]}
-        assert {mount["name"] for mount in find_container(patch)["volumeMounts"]} <= volumes, row
+        assert {mount["name"] for mount in patch["containers"][0]["volumeMounts"]} <= volumes, row
         extra = {volume["name"] for volume in values.get("pods", {}).get("extraVolumes", ())}
         assert all(name.startswith("inference-store-") for name in volumes - extra), row
-        is_native = values["proxy"]["sidecar"].get("native", False)
-        assert (find_container(patch).get("restartPolicy") == "Always") == is_native, row
 
 
-def test_fetches_its_image_with_the_secrets_and_is_a_component_of_kustomize() -> None:
+def test_has_pull_secrets_and_is_a_native_sidecar_and_a_component_of_kustomize() -> None:
     values = MATRIX["only sidecars"] | {"imagePullSecrets": [{"name": "mine"}]}
+    (container,) = render_patch(values)["spec"]["containers"]
+    sidecar = values["proxy"]["sidecar"] | {"native": True}
+    values |= {"proxy": values["proxy"] | {"sidecar": sidecar}}
     template = render_patch(values)
+    assert template["spec"]["initContainers"] == [container | {"restartPolicy": "Always"}]
     assert template["spec"]["imagePullSecrets"] == [{"name": "mine"}]
+    check_fields([make_pod(template["spec"] | {"containers": [{"name": "model"}]})])
     data = select_kind(render_objects(values), "ConfigMap")[f"{FULL}-proxy-sidecar-patch"]["data"]
     component = yaml.safe_load(data["kustomization.yaml"])
     assert component["kind"] == "Component"
@@ -76,7 +73,7 @@ def test_fetches_its_image_with_the_secrets_and_is_a_component_of_kustomize() ->
 
 def test_is_restricted_by_its_own_settings_and_has_no_secrets() -> None:
     for row, values in SIDECARS.items():
-        container = find_container(render_patch(values)["spec"])
+        (container,) = render_patch(values)["spec"]["containers"]
         closed = container["securityContext"]
         assert closed["runAsNonRoot"] is True, row
         assert closed["runAsUser"] > 0, row
@@ -94,7 +91,7 @@ def test_is_restricted_by_its_own_settings_and_has_no_secrets() -> None:
 
 def test_ports_probes_and_settings_agree() -> None:
     for row, values in SIDECARS.items():
-        container = find_container(render_patch(values)["spec"])
+        (container,) = render_patch(values)["spec"]["containers"]
         environment = read_settings(values, f"{FULL}-proxy-sidecar")
         assert [str(port["containerPort"]) for port in container["ports"]] == [
             environment[name] for name in ("PROXY_PORT", "PROXY_GRPC_PORT", "PROXY_ADMIN_PORT")
@@ -125,7 +122,7 @@ def test_pod_monitor_selects_it_by_its_label() -> None:
     (monitor,) = select_kind(render_objects(values), "PodMonitor").values()
     assert monitor["spec"]["selector"]["matchLabels"] == render_patch(values)["metadata"]["labels"]
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
-    container = find_container(render_patch(values)["spec"])
+    (container,) = render_patch(values)["spec"]["containers"]
     assert endpoint["port"] in {port["name"] for port in container["ports"]}
     assert endpoint["scheme"] == "https"
 

@@ -194,6 +194,26 @@ securityContext:
 {{ $name }}: {{- toYaml (merge $said $ours) | nindent 2 }}
 {{- end -}}
 
+{{- /* The resources of a service's container. A limit of memory that is not given follows from what the
+       settings allow, beside a fixed part; tests/chart/test_objects.py adds both up. */ -}}
+{{- define "inference-store.resources" -}}
+{{- $resources := deepCopy (default (index .root.Values .component).resources .resources) -}}
+{{- $settings := .root.Values.settings -}}
+{{- $bytes := 0 -}}
+{{- if eq .component "api" -}}
+{{- $bytes = add (mul 512 1048576) (mul 384 1048576 (dig "THUMBNAIL_PROCESSES" 2 $settings)) -}}
+{{- else if eq .component "proxy" -}}
+{{- $bytes = mul 640 1048576 -}}
+{{- range $name, $default := dict "CAPTURE" 67108864 "STRIP" 67108864 "GRPC_MESSAGE" 268435456 -}}
+{{- $bytes = add $bytes (dig (printf "PROXY_%s_BYTES" $name) $default $settings) -}}
+{{- end -}}
+{{- end -}}
+{{- if and $bytes (not (dig "limits" "memory" "" $resources)) -}}
+{{- $_ := set $resources "limits" (merge (dict "memory" (printf "%dMi" (div $bytes 1048576))) (default dict $resources.limits)) -}}
+{{- end -}}
+{{- toYaml $resources -}}
+{{- end -}}
+
 {{- /* The container of a service; takes {root, component, adminPort, ports}, and where they are not
        the component's own: name, configMap, resources, sidecar. */ -}}
 {{- define "inference-store.container" -}}
@@ -214,7 +234,7 @@ securityContext:
   {{- /* The Service takes 5 s to forget a pod: it answers until then. */}}
   lifecycle: {preStop: {exec: {command: [sleep, "5"]}}}
   {{- end }}
-  resources: {{- toYaml (default (index .root.Values .component).resources .resources) | nindent 4 }}
+  resources: {{- include "inference-store.resources" . | nindent 4 }}
   securityContext: {{- include "inference-store.containerSecurity" . | indent 4 }}
   volumeMounts: {{- include "inference-store.mounts" . | nindent 4 }}
 {{- end -}}
