@@ -93,7 +93,7 @@ def test_every_pod_passes_the_restricted_standard() -> None:
 def test_limits_of_memory_hold_what_the_settings_allow() -> None:
     many = {"THUMBNAIL_PROCESSES": 8, "PROXY_CAPTURE_BYTES": 2**30}
     for settings in ({}, many, {"THUMBNAIL_PROCESSES": 0}):
-        said = {name.lower(): value for name, value in settings.items()}
+        said: Object = {name.lower(): value for name, value in settings.items()}
         api, proxy = ApiSettings.model_construct(**said), ProxySettings.model_construct(**said)
         buffers = proxy.proxy_capture_bytes + proxy.proxy_strip_bytes
         allowed = {
