@@ -4,7 +4,7 @@
 
 The comment above a value is its line in the README. Its type follows from its default; a comment
 line `@schema {…}` adds to that. Nothing that is not named is allowed. `"properties": "settings"`
-stands for the services' own settings.
+stands for the services' own settings. Each component also has the values of `pods`, for it alone.
 """
 
 import json
@@ -22,6 +22,10 @@ CHART = Path(__file__).parent / "inference-store"
 _MARK = "<!-- values -->\n"
 _TYPES = {"bool": "boolean", "int": "integer", "str": "string", "seq": "array", "map": "object"}
 Schema = dict[str, Any]
+COMPONENTS = ("api", "ingester", "retention", "proxy", "migration")
+# What only a service has, not a Job.
+_SERVICES_ONLY = {"startupProbe", "livenessProbe", "readinessProbe", "podDisruptionBudget"}
+_SERVICES_ONLY |= {"spread", "extraContainers", "extraInitContainers"}
 
 
 @dataclass
@@ -45,8 +49,15 @@ class Value:
         if self.is_group:
             inner = {one.path[-1]: one.schema() for one in self.inner}
             return {"type": "object", "additionalProperties": False, "properties": inner}
-        least = {"minimum": 0} if self.kind == "integer" else {}
-        return {"type": self.kind, "description": self.text, **least, **self.extra}
+        return {"type": self.kind, "description": self.text, **self._bounds(), **self.extra}
+
+    def _bounds(self) -> Schema:
+        name = self.path[-1]
+        if name.lower().endswith("port"):  # of a node's 0 says: any
+            return {"minimum": int(not name.lower().endswith("nodeport")), "maximum": 65535}
+        if name.endswith("Seconds"):
+            return {"minimum": 1}
+        return {"minimum": 0} if self.kind == "integer" else {}
 
     def leaves(self) -> Iterator["Value"]:
         """The values themselves."""
@@ -110,6 +121,10 @@ def _settings() -> dict[str, Schema]:
 def schema(values: list[Value]) -> str:
     """values.schema.json. `global` is Helm's own."""
     inner: Schema = {one.path[0]: one.schema() for one in values}
+    for name in COMPONENTS:
+        without = _SERVICES_ONLY if name == "migration" else set()
+        pods = inner["pods"]["properties"].items()
+        inner[name]["properties"] |= {key: of for key, of in pods if key not in without}
     whole = {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Values of the chart inference-store",
@@ -134,6 +149,8 @@ def readme(values: list[Value], before: str) -> str:
 
 def _table(title: str, leaves: list[Value]) -> str:
     rows = "".join(f"| `{'.'.join(one.path)}` | {_shown(one)} | {one.text} |\n" for one in leaves)
+    if title in COMPONENTS:
+        rows += f"| `{title}.…` |  | Every value of [`pods`](#pods), for it alone. |\n"
     return f"\n### {title}\n\n| value | default | what it does |\n|---|---|---|\n{rows}"
 
 

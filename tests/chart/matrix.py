@@ -8,6 +8,7 @@ SERVERS: Values = {
     "s3": {"endpoint": "https://s3.example.com:9443", "existingSecret": "store-s3"},
 }
 
+ROUTE: Values = {"enabled": True, "parentRefs": [{"name": "gateway"}]}
 # The model servers behind a proxy.
 UPSTREAMS: list[Values] = [
     {"name": "mlserver", "url": "http://mlserver:8080", "grpc": "mlserver:8081"},
@@ -28,10 +29,7 @@ MATRIX: dict[str, Values] = {
             "sasl": {"mechanism": "SCRAM-SHA-512", "username": "us", "existingSecret": "kafka"},
             "ca": {"secret": "kafka-ca"},
         },
-        "extraEnv": [
-            {"name": "INFERENCE_STORE_POSTGRES_POOL_SIZE", "value": "5"},
-            {"name": "HTTPS_PROXY", "value": "http://proxy.example.com:3128"},
-        ],
+        "pods": {"extraEnv": [{"name": "INFERENCE_STORE_POSTGRES_POOL_SIZE", "value": "5"}]},
         "proxy": {
             "enabled": True,
             "upstreams": UPSTREAMS,
@@ -56,7 +54,11 @@ MATRIX: dict[str, Values] = {
             "autoscaling": {"enabled": True},
             "s3ExistingSecret": "put-only-s3",
             "serviceAccount": {"annotations": {"role": "may-put"}},
-            "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
+            "service": {"type": "LoadBalancer", "loadBalancerSourceRanges": ["10.0.0.0/8"]},
+            "ingress": {"enabled": True, "hosts": ["models.example.com"]},
+            "httpRoute": ROUTE,
+            "grpcRoute": ROUTE,
+            "podDisruptionBudget": {"minAvailable": "50%"},
             "test": {
                 "path": "/v2/models/yolo/infer",
                 "request": {"inputs": []},
@@ -124,11 +126,6 @@ MATRIX: dict[str, Values] = {
         },
         "admin": {"tlsSecret": "admin-tls"},
         "api": {"tlsSecret": "api-tls", "corsOrigins": ["https://a.example.com"]},
-        "ingress": {
-            "enabled": True,
-            "hosts": ["a.example.com", {"host": "b.example.com"}],
-            "tlsSecret": "one",
-        },
     },
     "tokens instead of passwords": {
         "postgres": {"host": "db", "existingSecret": "cnpg-app", "dsnKey": "uri"},
@@ -159,11 +156,7 @@ MATRIX: dict[str, Values] = {
     "everything that may be left out": {
         **SERVERS,
         "nameOverride": "inferences",
-        "image": {
-            "registry": "registry.example.com",
-            "digest": "sha256:" + "0" * 64,
-            "pullSecrets": ["registry"],
-        },
+        "image": {"registry": "registry.example.com", "digest": "sha256:" + "0" * 64},
         "imagePullSecrets": [{"name": "mine"}],
         "extraManifests": [
             {
@@ -175,9 +168,6 @@ MATRIX: dict[str, Values] = {
         ],
         "settings": {"MAX_METADATA_BYTES": 2097152, "INGESTER_DEAD_LETTER_SHARE": 0.5},
         "traces": {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"},
-        "extraEnv": [{"name": "PROXY", "value": "none"}],
-        "extraVolumes": [{"name": "company-ca", "configMap": {"name": "company-ca"}}],
-        "extraVolumeMounts": [{"name": "company-ca", "mountPath": "/etc/company-ca"}],
         "migration": {"existingSecret": "owner"},
         "api": {
             "autoscaling": {"enabled": True},
@@ -185,16 +175,12 @@ MATRIX: dict[str, Values] = {
             "s3ExistingSecret": "api-s3",
             "rateLimitPerMinute": 1000000,
             "podLabels": {"one": "of mine"},
+            "ingress": {"enabled": True, "hosts": [{"host": "b.com", "paths": [{"path": "/v1"}]}]},
+            "httpRoute": ROUTE | {"hostnames": ["a.b"]},
         },
         "ingester": {"autoscaling": {"enabled": True}, "replicas": 0},
         "proxy": {"enabled": True, "existingConfigMap": "my-proxy"},
         "console": {"enabled": False},
-        "ingress": {
-            "enabled": True,
-            "hosts": ["store.example.com", {"host": "b.example.com", "paths": [{"path": "/v1"}]}],
-            "tls": [{"secretName": "tls", "hosts": ["store.example.com"]}],
-        },
-        "httpRoute": {"enabled": True, "parentRefs": [{"name": "gateway"}], "hostnames": ["a.b"]},
         "networkPolicy": {
             "apiFrom": [{"namespaceSelector": {"matchLabels": {"team": "vision"}}}],
             "metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}],
@@ -208,14 +194,27 @@ MATRIX: dict[str, Values] = {
             "dashboard": {"enabled": True},
         },
         "pods": {
-            "labels": {"team": "vision"},
-            "annotations": {"note": "this"},
+            "podLabels": {"tier": "backend"},
+            "podAnnotations": {"note": "this"},
+            "extraEnv": [{"name": "PROXY", "value": "none"}],
+            "extraVolumes": [{"name": "company-ca", "configMap": {"name": "company-ca"}}],
+            "extraVolumeMounts": [{"name": "company-ca", "mountPath": "/etc/company-ca"}],
             "nodeSelector": {"disk": "fast"},
             "tolerations": [{"operator": "Exists"}],
             "affinity": {"nodeAffinity": {}},
             "podSecurityContext": {"fsGroupChangePolicy": "OnRootMismatch"},
             "priorityClassName": "high",
             "spread": "DoNotSchedule",
+        },
+    },
+    "the proxy alone": {
+        "kafka": SERVERS["kafka"],
+        "s3": SERVERS["s3"],
+        **{name: {"enabled": False} for name in ("api", "ingester", "retention", "migration")},
+        "proxy": {
+            "enabled": True,
+            "upstreams": UPSTREAMS,
+            "registry": {"url": "http://other-api:8080", "existingSecret": "registry"},
         },
     },
     "without policies and keys": {

@@ -7,31 +7,27 @@ from .rendering import FULL, Values, list_containers, render_objects, select_kin
 
 pytestmark = pytest.mark.usefixtures("require_helm")
 PLAIN = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "plain"}}
+PATHS = [{"path": "/v1"}, {"path": "/docs", "pathType": "Exact"}]
 # One installation with what is said once and reaches many objects.
 COMMON: Values = {
     "dev": {"enabled": True},
-    "imagePullSecrets": [{"name": "mine"}, "named"],
+    "imagePullSecrets": [{"name": "mine"}, {"name": "registry"}],
     "image": {
         "registry": "registry.example.com/",
         "repository": "vision/store",
         "tag": "1",
-        "pullSecrets": ["registry", "mine"],
     },
     "extraManifests": [
         PLAIN,
         "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: '{{ .Release.Name }}-filled'\n",
         PLAIN | {"metadata": {"name": "{{ .Release.Name }}-named"}},
     ],
-    "ingress": {
-        "enabled": True,
-        "hosts": [
-            "all.example.com",
-            {
-                "host": "some.example.com",
-                "paths": [{"path": "/v1"}, {"path": "/docs", "pathType": "Exact"}],
-            },
-        ],
-        "tls": [{"secretName": "one", "hosts": ["all.example.com"]}, {"secretName": "other"}],
+    "api": {
+        "ingress": {
+            "enabled": True,
+            "hosts": ["all.example.com", {"host": "some.example.com", "paths": PATHS}],
+            "tls": [{"secretName": "one", "hosts": ["all.example.com"]}, {"secretName": "other"}],
+        }
     },
     "admin": {"tlsSecret": "admin-tls", "serverName": "admin.example.com"},
     "metrics": {"serviceMonitor": {"enabled": True}},
@@ -54,8 +50,7 @@ def test_images_come_from_the_given_registry_with_the_given_secrets() -> None:
     pods = select_pods(render_objects(COMMON))
     assert any(name.startswith("StatefulSet") for name in pods)
     for name, pod in pods.items():
-        secrets = [{"name": "mine"}, {"name": "named"}, {"name": "registry"}]
-        assert pod["spec"]["imagePullSecrets"] == secrets, name
+        assert pod["spec"]["imagePullSecrets"] == COMMON["imagePullSecrets"], name
         if not name.startswith("StatefulSet"):
             images = {container["image"] for container in list_containers(pod)}
             assert images == {"registry.example.com/vision/store:1"}, name
@@ -73,21 +68,41 @@ def test_ingress_has_the_paths_and_certificates_of_each_host() -> None:
         ("some.example.com", "/v1", "Prefix", True),
         ("some.example.com", "/docs", "Exact", True),
     ]
-    assert rendered["spec"]["tls"] == COMMON["ingress"]["tls"]
-    (rendered,) = select_kind(render_objects(CERTIFICATES), "Ingress").values()
-    hosts = ["a.example.com", "b.example.com"]
-    assert rendered["spec"]["tls"] == [{"hosts": hosts, "secretName": "one"}]
+    assert rendered["spec"]["tls"] == COMMON["api"]["ingress"]["tls"]
+
+
+def test_each_port_of_the_gateway_has_its_route() -> None:
+    """Rules without a match take every call."""
+    objects = render_objects(MATRIX["a gateway with rights of its own"])
+    for kind, port in (("HTTPRoute", 8090), ("GRPCRoute", 8091)):
+        ((rule,),) = (route["spec"]["rules"] for route in select_kind(objects, kind).values())
+        assert rule == {"backendRefs": [{"name": f"{FULL}-proxy", "port": port}]}
+
+
+def list_owners(values: Values) -> set[str]:
+    labels = (entry["metadata"]["labels"] for entry in render_objects(values))
+    return {str(own["app.kubernetes.io/component"]) for own in labels}
+
+
+def test_what_is_disabled_is_not_installed() -> None:
+    assert list_owners(MATRIX["the proxy alone"]) == {"proxy"}
+    assert "proxy" not in list_owners(SERVERS)
+    for name in ("api", "ingester", "retention", "migration"):
+        gone = list_owners(SERVERS) - list_owners(SERVERS | {name: {"enabled": False}})
+        assert gone - {"doctor"} == {"migrate" if name == "migration" else name}
+
+
+def test_common_labels_and_annotations_are_on_every_object() -> None:
+    common = {"commonLabels": {"l": "1"}, "commonAnnotations": {"c": "1"}}
+    for row, values in MATRIX.items():
+        for entry in render_objects({**values, **common, "extraManifests": []}):
+            found = entry["metadata"]
+            assert (found["labels"]["l"], found["annotations"]["c"]) == ("1", "1"), (row, entry)
 
 
 def test_extra_manifests_are_rendered() -> None:
     config_maps = select_kind(render_objects(COMMON), "ConfigMap")
     assert {"plain", "store-filled", "store-named"} <= set(config_maps)
-
-
-def test_service_names_the_protocol_of_the_api() -> None:
-    for values, protocol in ((CERTIFICATES, "https"), (SERVERS, None)):
-        service = select_kind(render_objects(values), "Service")[f"{FULL}-api"]
-        assert service["spec"]["ports"][0].get("appProtocol") == protocol
 
 
 def test_off_in_a_values_file_means_off() -> None:

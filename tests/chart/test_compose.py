@@ -1,15 +1,22 @@
 """The contents of compose.yaml: its settings exist, and its images can be replaced."""
 
 import base64
+import os
 import re
+import subprocess
+from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from inference_store.cli.main import COMMANDS
+from inference_store.erasure.log.keys import read_keys
 from inference_store.platform.settings import PREFIX, names
 from inference_store.proxy.configuration import read_configuration_file
 from inference_store.proxy.protocols import PROTOCOLS
+from tests.servers.fixtures import unique
+from tests.servers.minio import S3
 
 from .rendering import CHART, ROOT
 
@@ -41,7 +48,8 @@ def test_every_setting_exists() -> None:
             variable for variable in SERVICES[name]["environment"] if variable.startswith(PREFIX)
         }
         assert variables
-        assert variables <= names()
+        # a secret may come as a file
+        assert {name for name in variables if name.removesuffix("_FILE") not in names()} <= names()
 
 
 def test_every_variable_is_in_the_example() -> None:
@@ -92,7 +100,7 @@ def test_dependencies_have_health_checks() -> None:
             if how["condition"] == "service_healthy":
                 assert SERVICES[other]["healthcheck"]["test"]
             else:
-                assert other == "migrate"
+                assert other in {"migrate", "first-start"}
 
 
 def test_data_is_in_volumes_and_ports_are_local() -> None:
@@ -101,3 +109,25 @@ def test_data_is_in_volumes_and_ports_are_local() -> None:
         assert volume.split(":")[0] in COMPOSE["volumes"]
     for service in SERVICES.values():
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
+
+
+@pytest.mark.real_minio
+def test_first_start_makes_a_locked_bucket_and_one_key(minio_server: S3, tmp_path: Path) -> None:
+    (script,) = SERVICES["first-start"]["command"]
+    server, bucket = minio_server, unique()
+    given = {"ENDPOINT": server.endpoint, "BUCKET": bucket}
+    given |= {"ACCESS_KEY": server.access_key, "SECRET_KEY": server.secret_key}
+    told = os.environ | {f"{PREFIX}S3_{name}": value for name, value in given.items()}
+    told["PATH"] = f"{ROOT}/.venv/bin:{told['PATH']}"
+    files = []
+    for _ in range(2):
+        command = ["sh", "-euc", script.replace("/keys", str(tmp_path))]
+        subprocess.run(command, env=told, check=True, timeout=600)
+        files.append((tmp_path / "certificate-key.pem").read_text())
+    assert len(read_keys(files[0])) == 1
+    assert files[0] == files[1]
+    assert server.client().get_bucket_versioning(bucket).status == "Enabled"
+    assert server.client().get_object_lock_config(bucket).mode is None  # one by one
+    for name in ("retention", "doctor"):
+        assert SERVICES[name]["environment"][f"{PREFIX}CERTIFICATE_KEY_FILE"] in script
+        assert SERVICES[name]["volumes"] == ["keys:/keys:ro"]

@@ -45,12 +45,6 @@ def read_configuration(
     return read_configuration_file(file, protocols=PROTOCOLS)
 
 
-def test_is_not_rendered_by_default() -> None:
-    for values in (SERVERS, MATRIX["trying out"]):
-        names = [document["metadata"]["name"] for document in render_objects(values)]
-        assert not [name for name in names if "proxy" in name]
-
-
 def test_product_accepts_the_configuration(tmp_path: Path) -> None:
     for row, values in GATEWAYS.items():
         configuration = read_configuration(values, tmp_path)

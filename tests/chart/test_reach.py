@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helm import describe
 
 from tests.unit.golden.golden import WRITE
 
@@ -24,7 +25,10 @@ Chosen = dict[str, Any]
 _CHOSEN: Chosen = {
     "nameOverride": "",
     "fullnameOverride": "",
-    "ingress.tls": [{"secretName": "v.ingress.tls.v"}],
+    "api.ingress.tls": [{"secretName": "v.api.ingress.tls.v"}],
+    "proxy.ingress.tls": [{"secretName": "v.proxy.ingress.tls.v"}],
+    "kafka.bootstrapServers": "v.kafka.bootstrapServers.v:1",
+    "metrics.serviceMonitor.interval": "7s",
     "postgres.tls": "verify-full",
     "kafka.securityProtocol": "SASL_SSL",
     "settings": {"MAX_METADATA_BYTES": 99},
@@ -38,7 +42,6 @@ _CHOSEN: Chosen = {
 # Each component has its own keys, node and account.
 _OWN: Chosen = _CHOSEN | {
     "kafka.sasl.mechanism": "OAUTHBEARER",
-    "ingress.tlsSecret": "",
     "proxy.existingConfigMap": "",
     **{f"{server}.ca.secret": "" for server in ("postgres", "kafka", "s3")},
 }
@@ -51,7 +54,6 @@ _SHARED: Chosen = _CHOSEN | {
     "migration.existingSecret": "",
     "auth.existingSecret": "",
     "s3.webIdentity.roleArn": "",
-    "ingress.tls": [],
     "proxy.upstreams": [],
     "proxy.models": [],
     "proxy.kafka.username": "",
@@ -61,6 +63,8 @@ _SHARED: Chosen = _CHOSEN | {
     **{f"{server}.ca.configMap": "" for server in ("postgres", "kafka", "s3")},
 }
 _NOT_OWN: Chosen = {
+    "priorityClassName": "",
+    **{f"podDisruptionBudget.{of}": None for of in ("enabled", "minAvailable", "maxUnavailable")},
     "autoscaling.enabled": False,
     "serviceAccount.create": False,
     "s3ExistingSecret": "",
@@ -68,7 +72,7 @@ _NOT_OWN: Chosen = {
     "tolerations": [],
     "affinity": {},
 }
-for _component in ("api", "ingester", "retention", "proxy", "migration"):
+for _component in describe.COMPONENTS:
     _SHARED |= {f"{_component}.{name}": value for name, value in _NOT_OWN.items()}
 _PASSWORDS = ("postgres.password", "kafka.sasl.password", "s3.accessKey", "s3.secretKey")
 
@@ -108,7 +112,7 @@ def fill_values(chosen: Chosen, numbers: dict[str, int]) -> Values:
         group = values
         for part in groups:
             group = group.setdefault(part, {})
-        group[name] = value
+        group |= {} if value is None else {name: value}
     return values
 
 
@@ -123,6 +127,7 @@ def list_leaves(document: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tup
             named = item.get("name", "") if isinstance(item, dict) else ""
             yield from list_leaves(item, (*path, str(named)) if named else path)
     else:
+        assert not isinstance(document, float), f"{path} has lost its digits: {document}"
         yield path, str(document)
 
 
@@ -140,8 +145,9 @@ def find_places(objects: list[Object]) -> Iterator[tuple[str, str, str]]:
 
 @pytest.mark.usefixtures("require_helm")
 def test_every_value_arrives_where_it_should() -> None:
+    # a million and more would lose its digits in a template that is not careful
     numbers = {
-        path: 20_011 + 37 * index + int(schema.get("minimum", 0))
+        path: 37 * index + (20_011 if "maximum" in str(schema) else 1_000_003 + 2**20)
         for index, (path, schema) in enumerate(list_values())
     }
     assert len(set(numbers.values())) == len(numbers)

@@ -51,8 +51,24 @@ def test_pod_with_it_is_valid_and_has_every_volume() -> None:
         check_fields([make_pod({**patch, "containers": [model, *patch["containers"]]})])
         volumes = {volume["name"] for volume in patch["volumes"]}
         assert {mount["name"] for mount in patch["containers"][0]["volumeMounts"]} <= volumes, row
-        extra = {volume["name"] for volume in values.get("extraVolumes", ())}
+        extra = {volume["name"] for volume in values.get("pods", {}).get("extraVolumes", ())}
         assert all(name.startswith("inference-store-") for name in volumes - extra), row
+
+
+def test_has_pull_secrets_and_is_a_native_sidecar_and_a_component_of_kustomize() -> None:
+    values = MATRIX["only sidecars"] | {"imagePullSecrets": [{"name": "mine"}]}
+    (container,) = render_patch(values)["spec"]["containers"]
+    sidecar = values["proxy"]["sidecar"] | {"native": True}
+    values |= {"proxy": values["proxy"] | {"sidecar": sidecar}}
+    template = render_patch(values)
+    assert template["spec"]["initContainers"] == [container | {"restartPolicy": "Always"}]
+    assert template["spec"]["imagePullSecrets"] == [{"name": "mine"}]
+    check_fields([make_pod(template["spec"] | {"containers": [{"name": "model"}]})])
+    data = select_kind(render_objects(values), "ConfigMap")[f"{FULL}-proxy-sidecar-patch"]["data"]
+    component = yaml.safe_load(data["kustomization.yaml"])
+    assert component["kind"] == "Component"
+    (patch,) = component["patches"]
+    assert yaml.safe_load(patch["patch"])["spec"]["template"] == template
 
 
 def test_is_restricted_by_its_own_settings_and_has_no_secrets() -> None:

@@ -108,7 +108,7 @@ def test_an_alert_is_whole_and_has_a_runbook_entry() -> None:
         assert re.fullmatch(r"\d+[mh]", rule["for"]), name
         assert rule["annotations"]["summary"], name
         assert rule["annotations"]["description"], name
-        assert rule["annotations"]["runbook"] == f"docs/how-to/runbook.md#{name.lower()}"
+        assert rule["annotations"]["runbook_url"].endswith(f"/docs/runbook#{name.lower()}")
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")

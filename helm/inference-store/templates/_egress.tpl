@@ -16,8 +16,23 @@
   {{- end }}
 {{- end -}}
 
+{{- define "inference-store.to.dns" -}}
+{{- /* OpenShift's pods of DNS have 5353. */ -}}
+- ports: [{port: 53, protocol: UDP}, {port: 53, protocol: TCP}, {port: 5353, protocol: UDP}, {port: 5353, protocol: TCP}]
+{{- end -}}
+
 {{- define "inference-store.to.api" -}}
 {{- include "inference-store.toOurs" (dict "root" . "component" "api" "port" "http") -}}
+{{- end -}}
+
+{{- /* Where registrations are: this release's api, or another. */ -}}
+{{- define "inference-store.to.registry" -}}
+{{- $url := .Values.proxy.registry.url -}}
+{{- if and .Values.api.enabled (contains (printf "//%s-api" (include "inference-store.fullname" .)) $url) -}}
+{{- include "inference-store.to.api" . -}}
+{{- else -}}
+{{- include "inference-store.toPeers" (dict "ports" (list (include "inference-store.urlPort" $url))) -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "inference-store.to.proxy" -}}
@@ -27,7 +42,7 @@
 {{- /* The model servers: what a policy looks at is the port of the pod, not of the Service. */ -}}
 {{- define "inference-store.to.upstreams" -}}
 {{- $ports := list -}}
-{{- range .Values.networkPolicy.upstreamPorts -}}{{- $ports = append $ports (toString (int64 .)) -}}{{- end -}}
+{{- range .Values.networkPolicy.upstreamPorts -}}{{- $ports = append $ports (toJson .) -}}{{- end -}}
 {{- if not $ports -}}
 {{- range .Values.proxy.upstreams -}}
 {{- with .url -}}{{- $ports = append $ports (include "inference-store.urlPort" .) -}}{{- end -}}

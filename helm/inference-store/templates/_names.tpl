@@ -21,12 +21,35 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
-{{- /* All labels of an object; takes {root, component}. */ -}}
+{{- /* All labels of an object; takes {root, component}, and labels: those of the object alone. */ -}}
 {{- define "inference-store.labels" -}}
-{{ include "inference-store.selector" . }}
-app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .root.Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+{{- $ours := include "inference-store.selector" . | fromYaml -}}
+{{- $_ := set $ours "app.kubernetes.io/version" .root.Chart.AppVersion -}}
+{{- $_ := set $ours "app.kubernetes.io/managed-by" .root.Release.Service -}}
+{{- $_ := set $ours "helm.sh/chart" (printf "%s-%s" .root.Chart.Name .root.Chart.Version) -}}
+{{- toYaml (merge $ours (default dict .labels) .root.Values.commonLabels) -}}
+{{- end -}}
+
+{{- /* The metadata of an object; takes {root, component}, and name, labels and annotations where the
+       object has others than its component. */ -}}
+{{- define "inference-store.metadata" -}}
+metadata:
+  name: {{ default (printf "%s-%s" (include "inference-store.fullname" .root) .component) .name }}
+  labels: {{- include "inference-store.labels" . | nindent 4 }}
+  {{- with merge (dict) (default dict .annotations) .root.Values.commonAnnotations }}
+  annotations: {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end -}}
+
+{{- /* The metadata of a pod of ours; takes {root, component}, and checksum. */ -}}
+{{- define "inference-store.podMetadata" -}}
+metadata:
+  labels: {{- include "inference-store.labels" (merge (dict "labels" (include "inference-store.ofPods" (merge (dict "name" "podLabels") .) | fromJson)) .) | nindent 4 }}
+  annotations:
+    checksum/settings: {{ default (include "inference-store.checksum" .root) .checksum }}
+    {{- with include "inference-store.ofPods" (merge (dict "name" "podAnnotations") .) | fromJson }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
 {{- end -}}
 
 {{- /* What tells this installation's metrics from another's. */ -}}
@@ -54,6 +77,13 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- default (printf "%s-%s" $full .component) $own.name -}}
 {{- else -}}
 {{- default "default" $own.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Whether something here uses Postgres: without it this is the proxy alone. */ -}}
+{{- define "inference-store.usesPostgres" -}}
+{{- range list "api" "ingester" "retention" "migration" -}}
+{{- if (index $.Values .).enabled -}}yes{{- end -}}
 {{- end -}}
 {{- end -}}
 

@@ -4,6 +4,20 @@
 {{- index .root.Values (default .component (get $name .component)) | toJson -}}
 {{- end -}}
 
+{{- /* A value of `pods`, with what the component says of it, as JSON: of a map each name, of a list both;
+       another value in its place. A list is {items}. Takes {root, component, name}. */ -}}
+{{- define "inference-store.ofPods" -}}
+{{- $all := index .root.Values.pods .name -}}
+{{- $own := get (include "inference-store.own" . | fromJson) .name -}}
+{{- if kindIs "map" $all -}}
+{{- mergeOverwrite (deepCopy $all) (default dict $own) | toJson -}}
+{{- else if kindIs "slice" $all -}}
+{{- dict "items" (concat $all (default list $own)) | toJson -}}
+{{- else -}}
+{{- default $all $own -}}
+{{- end -}}
+{{- end -}}
+
 {{- /* A security context: of several the last says; what is null or empty is left out. Takes a list. */ -}}
 {{- define "inference-store.security" -}}
 {{- $said := dict -}}
@@ -87,7 +101,7 @@
 - {name: {{ $prefix }}spool, mountPath: /var/spool/inference-store}
 {{- end }}
 {{- end }}
-{{- with $v.extraVolumeMounts }}
+{{- with (include "inference-store.ofPods" (merge (dict "name" "extraVolumeMounts") .) | fromJson).items }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
@@ -119,7 +133,7 @@
       - serviceAccountToken:
           path: token
           audience: {{ $v.s3.webIdentity.audience | quote }}
-          expirationSeconds: {{ $v.s3.webIdentity.expirationSeconds }}
+          expirationSeconds: {{ toJson $v.s3.webIdentity.expirationSeconds }}
 {{- end }}
 {{- if eq .component "proxy" }}
 - name: {{ $prefix }}configuration
@@ -134,21 +148,14 @@
   {{- end }}
 {{- end }}
 {{- end }}
-{{- with $v.extraVolumes }}
+{{- with (include "inference-store.ofPods" (merge (dict "name" "extraVolumes") .) | fromJson).items }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
 
 {{- define "inference-store.pullSecrets" -}}
-{{- $names := list -}}
-{{- range concat .Values.imagePullSecrets .Values.image.pullSecrets -}}
-{{- $names = append $names (kindIs "map" . | ternary (get (kindIs "map" . | ternary . dict) "name") .) -}}
-{{- end -}}
-{{- with uniq $names }}
-imagePullSecrets:
-  {{- range . }}
-  - name: {{ . }}
-  {{- end }}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
 
@@ -163,13 +170,9 @@ enableServiceLinks: false
 {{- include "inference-store.pullSecrets" .root }}
 securityContext:
   {{- include "inference-store.security" (list $ids (dict "fsGroup" $ids.runAsUser) $v.pods.podSecurityContext $own.podSecurityContext) | indent 2 }}
-{{- with $v.pods.priorityClassName }}
-priorityClassName: {{ . }}
-{{- end }}
-{{- range $name := list "nodeSelector" "tolerations" "affinity" }}
+{{- range $name := list "priorityClassName" "nodeSelector" "tolerations" "affinity" }}
 {{- with default (index $v.pods $name) (index $own $name) }}
-{{ $name }}:
-  {{- toYaml . | nindent 2 }}
+{{ $name }}: {{- kindIs "string" . | ternary (printf " %v" .) (toYaml . | nindent 2) }}
 {{- end }}
 {{- end }}
 {{- end -}}
@@ -182,14 +185,33 @@ priorityClassName: {{ . }}
 {{- if .sidecar -}}inference-store-{{- end -}}
 {{- end -}}
 
+{{- /* Takes a container's context, and kind, path, period and failures. */ -}}
 {{- define "inference-store.probe" -}}
-httpGet:
-  path: {{ .path }}
-  port: {{ include "inference-store.adminPort" . }}
-  scheme: {{ include "inference-store.adminScheme" .root | upper }}
-periodSeconds: {{ .period }}
-timeoutSeconds: 10
-failureThreshold: {{ .failures }}
+{{- $name := printf "%sProbe" .kind -}}
+{{- $get := dict "path" (printf "/health/%s" .path) "port" (include "inference-store.adminPort" .) "scheme" (include "inference-store.adminScheme" .root | upper) -}}
+{{- $ours := dict "httpGet" $get "periodSeconds" .period "timeoutSeconds" 10 "failureThreshold" .failures -}}
+{{- $said := include "inference-store.ofPods" (merge (dict "name" $name) .) | fromJson -}}
+{{ $name }}: {{- toYaml (merge $said $ours) | nindent 2 }}
+{{- end -}}
+
+{{- /* The resources of a service's container. A limit of memory that is not given follows from what the
+       settings allow, beside a fixed part; tests/chart/test_objects.py adds both up. */ -}}
+{{- define "inference-store.resources" -}}
+{{- $resources := deepCopy (default (index .root.Values .component).resources .resources) -}}
+{{- $settings := .root.Values.settings -}}
+{{- $bytes := 0 -}}
+{{- if eq .component "api" -}}
+{{- $bytes = add (mul 512 1048576) (mul 384 1048576 (dig "THUMBNAIL_PROCESSES" 2 $settings)) -}}
+{{- else if eq .component "proxy" -}}
+{{- $bytes = mul 640 1048576 -}}
+{{- range $name, $default := dict "CAPTURE" 67108864 "STRIP" 67108864 "GRPC_MESSAGE" 268435456 -}}
+{{- $bytes = add $bytes (dig (printf "PROXY_%s_BYTES" $name) $default $settings) -}}
+{{- end -}}
+{{- end -}}
+{{- if and $bytes (not (dig "limits" "memory" "" $resources)) -}}
+{{- $_ := set $resources "limits" (merge (dict "memory" (printf "%dMi" (div $bytes 1048576))) (default dict $resources.limits)) -}}
+{{- end -}}
+{{- toYaml $resources -}}
 {{- end -}}
 
 {{- /* The container of a service; takes {root, component, adminPort, ports}, and where they are not
@@ -205,13 +227,14 @@ failureThreshold: {{ .failures }}
     - {name: {{ .name }}, containerPort: {{ .port }}}
     {{- end }}
     - {name: {{ include "inference-store.adminPort" . }}, containerPort: {{ .adminPort }}}
-  startupProbe: {{- include "inference-store.probe" (dict "root" .root "sidecar" .sidecar "path" "/health/live" "period" 1 "failures" 180) | nindent 4 }}
-  livenessProbe: {{- include "inference-store.probe" (dict "root" .root "sidecar" .sidecar "path" "/health/live" "period" 10 "failures" 3) | nindent 4 }}
-  readinessProbe: {{- include "inference-store.probe" (dict "root" .root "sidecar" .sidecar "path" "/health/ready" "period" 5 "failures" 2) | nindent 4 }}
-  {{- with .lifecycle }}
-  lifecycle: {{- toYaml . | nindent 4 }}
+  {{- include "inference-store.probe" (merge (dict "kind" "startup" "path" "live" "period" 1 "failures" 180) .) | nindent 2 }}
+  {{- include "inference-store.probe" (merge (dict "kind" "liveness" "path" "live" "period" 10 "failures" 3) .) | nindent 2 }}
+  {{- include "inference-store.probe" (merge (dict "kind" "readiness" "path" "ready" "period" 5 "failures" 2) .) | nindent 2 }}
+  {{- if .ports }}
+  {{- /* The Service takes 5 s to forget a pod: it answers until then. */}}
+  lifecycle: {preStop: {exec: {command: [sleep, "5"]}}}
   {{- end }}
-  resources: {{- toYaml (default (index .root.Values .component).resources .resources) | nindent 4 }}
+  resources: {{- include "inference-store.resources" . | nindent 4 }}
   securityContext: {{- include "inference-store.containerSecurity" . | indent 4 }}
   volumeMounts: {{- include "inference-store.mounts" . | nindent 4 }}
 {{- end -}}
@@ -221,14 +244,13 @@ failureThreshold: {{ .failures }}
 {{- define "inference-store.deployment" -}}
 {{- $v := .root.Values -}}
 {{- $own := index $v .component -}}
+{{- $before := (include "inference-store.ofPods" (merge (dict "name" "extraInitContainers") .) | fromJson).items -}}
 apiVersion: apps/v1
 kind: Deployment
-metadata:
-  name: {{ include "inference-store.fullname" .root }}-{{ .component }}
-  labels: {{- include "inference-store.labels" . | nindent 4 }}
+{{ include "inference-store.metadata" (dict "root" .root "component" .component) }}
 spec:
   {{- if not (dig "autoscaling" "enabled" false $own) }}
-  replicas: {{ $own.replicas }}
+  replicas: {{ toJson $own.replicas }}
   {{- end }}
   revisionHistoryLimit: 3
   # A new pod is ready before an old one goes: a migration that fails stops nothing that runs.
@@ -236,45 +258,48 @@ spec:
   selector:
     matchLabels: {{- include "inference-store.selector" . | nindent 6 }}
   template:
-    metadata:
-      labels:
-        {{- include "inference-store.labels" . | nindent 8 }}
-        {{- with merge (dict) $own.podLabels $v.pods.labels }}
-        {{- toYaml . | nindent 8 }}
-        {{- end }}
-      annotations:
-        checksum/settings: {{ default (include "inference-store.checksum" .root) .checksum }}
-        {{- with $v.pods.annotations }}
-        {{- toYaml . | nindent 8 }}
-        {{- end }}
+    {{- include "inference-store.podMetadata" . | nindent 4 }}
     spec:
       {{- include "inference-store.podBasics" . | nindent 6 }}
-      terminationGracePeriodSeconds: {{ $own.terminationGracePeriodSeconds }}
+      terminationGracePeriodSeconds: {{ toJson $own.terminationGracePeriodSeconds }}
       topologySpreadConstraints:
         {{- range $key := list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
         - maxSkew: 1
           topologyKey: {{ $key }}
-          whenUnsatisfiable: {{ $v.pods.spread }}
+          whenUnsatisfiable: {{ include "inference-store.ofPods" (merge (dict "name" "spread") $) }}
           labelSelector:
             matchLabels: {{- include "inference-store.selector" $ | nindent 14 }}
         {{- end }}
-      {{- if ne .component "proxy" }}
+      {{- if or $before (ne .component "proxy") }}
       initContainers:
+        {{- with $before }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+        {{- if ne .component "proxy" }}
         - name: migrated
           image: {{ include "inference-store.image" .root }}
           imagePullPolicy: {{ $v.image.pullPolicy }}
-          args: [migrate, --check, --wait-seconds, {{ $v.migration.waitSeconds | quote }}]
+          args: [migrate, --check, --wait-seconds, {{ toJson $v.migration.waitSeconds | quote }}]
           {{- include "inference-store.environment" (dict "root" .root "component" "check") | nindent 10 }}
           resources: {{- toYaml $v.migration.resources | nindent 12 }}
           securityContext: {{- include "inference-store.containerSecurity" . | indent 12 }}
           volumeMounts: {{- include "inference-store.mounts" . | nindent 12 }}
+        {{- end }}
       {{- end }}
-      containers: {{- include "inference-store.container" . | nindent 8 }}
+      containers:
+        {{- include "inference-store.container" . | nindent 8 }}
+        {{- with (include "inference-store.ofPods" (merge (dict "name" "extraContainers") .) | fromJson).items }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
       volumes: {{- include "inference-store.volumes" . | nindent 8 }}
+{{- end -}}
+
+{{- /* The secrets that were given as values. */ -}}
+{{- define "inference-store.givenSecrets" -}}
+{{- list .Values.postgres.password .Values.kafka.sasl.password .Values.s3.accessKey .Values.s3.secretKey | toJson -}}
 {{- end -}}
 
 {{- /* Changes when settings or the secrets given as values do: the pods are made anew then. */ -}}
 {{- define "inference-store.checksum" -}}
-{{- $v := .Values -}}
-{{- list (include "inference-store.settings" .) $v.postgres.password $v.kafka.sasl.password $v.s3.accessKey $v.s3.secretKey | toJson | sha256sum -}}
+{{- list (include "inference-store.settings" .) (include "inference-store.givenSecrets" .) | toJson | sha256sum -}}
 {{- end -}}

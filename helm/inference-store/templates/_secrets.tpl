@@ -1,14 +1,21 @@
-{{- /* A value that is made once and kept: from the Secret that is there, else random. Base64.
-       Takes {root, secret, key, length}. */ -}}
+{{- /* A value that is made once and kept: from the Secret that is there, else the new one. Base64.
+       Takes {root, secret, key, new}. */ -}}
 {{- define "inference-store.kept" -}}
 {{- $found := lookup "v1" "Secret" .root.Release.Namespace .secret -}}
 {{- $kept := "" -}}
 {{- if $found -}}{{- $kept = dig "data" .key "" $found -}}{{- end -}}
-{{- default (randAlphaNum (int .length) | b64enc) $kept -}}
+{{- default (b64enc .new) $kept -}}
 {{- end -}}
 
 {{- define "inference-store.tokenSecret" -}}
 {{- default (printf "%s-api-token" (include "inference-store.fullname" .)) .Values.auth.existingSecret -}}
+{{- end -}}
+
+{{- /* Which Secret has the key that signs certificates; empty: a file of `settings` has it. */ -}}
+{{- define "inference-store.certificateSecret" -}}
+{{- if .Values.retention.certificates.existingSecret -}}{{- .Values.retention.certificates.existingSecret -}}
+{{- else if and .Values.retention.enabled (not .Values.settings.CERTIFICATE_KEY_FILE) -}}{{- include "inference-store.fullname" . -}}-certificate-key
+{{- end -}}
 {{- end -}}
 
 {{- /* Which Secret has the password of Postgres; empty: there is none. */ -}}

@@ -1,6 +1,6 @@
-{{- /* A value as the environment has it: a whole number without an exponent. */ -}}
+{{- /* A value as the environment has it: a number without an exponent. */ -}}
 {{- define "inference-store.text" -}}
-{{- if and (kindIs "float64" .) (eq (floor .) .) -}}{{- int64 . -}}{{- else -}}{{- . -}}{{- end -}}
+{{- kindIs "string" . | ternary . (toJson .) -}}
 {{- end -}}
 
 {{- /* The settings that come of the chart's own values, or that it fixes, as JSON: none is a secret.
@@ -119,10 +119,10 @@ INFERENCE_STORE_{{ $name }}: {{ $value | quote }}
 {{- if or $reconciles (has .component (list "ingester" "proxy" "doctor")) -}}yes{{- end -}}
 {{- end -}}
 
-{{- /* One variable from a Secret; takes {name, secret, key}. */ -}}
+{{- /* One variable from a Secret; takes {name, secret, key}, and optional. */ -}}
 {{- define "inference-store.fromSecret" -}}
 - name: {{ .name }}
-  valueFrom: {secretKeyRef: {name: {{ .secret }}, key: {{ .key }}}}
+  valueFrom: {secretKeyRef: {name: {{ .secret }}, key: {{ .key }}{{ if .optional }}, optional: true{{ end }}}}
 {{- end -}}
 
 {{- /* The environment of a container: settings, then what is secret; takes {root, component}, and
@@ -170,8 +170,11 @@ env:
 {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_OIDC_CLIENT_SECRET" "secret" .existingSecret "key" .existingSecretKey) | nindent 0 }}
 {{- end }}
 {{- end }}
-{{- if and (eq .component "retention") $v.retention.certificates.existingSecret }}
-{{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_CERTIFICATE_KEY" "secret" $v.retention.certificates.existingSecret "key" $v.retention.certificates.existingSecretKey) | nindent 0 }}
+{{- $signs := include "inference-store.certificateSecret" .root }}
+{{- if and $signs (has .component (list "retention" "doctor")) }}
+{{- /* The doctor has the public half alone, where there is one. */}}
+{{- $key := eq .component "doctor" | ternary $v.retention.certificates.publicKeyKey $v.retention.certificates.existingSecretKey }}
+{{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_CERTIFICATE_KEY" "secret" $signs "key" $key "optional" (eq .component "doctor")) | nindent 0 }}
 {{- end }}
 {{- if and (eq .component "proxy") $v.proxy.redactionKey.existingSecret }}
 {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_PROXY_REDACTION_KEY" "secret" $v.proxy.redactionKey.existingSecret "key" $v.proxy.redactionKey.existingSecretKey) | nindent 0 }}
@@ -181,11 +184,11 @@ env:
 {{- end }}
 {{- $own := list -}}
 {{- if not (has .component (list "check" "doctor")) -}}
-{{- $own = (include "inference-store.own" . | fromJson).extraEnv -}}
+{{- $own = default list (include "inference-store.own" . | fromJson).extraEnv -}}
 {{- end -}}
 {{- $named := list -}}
 {{- range $own -}}{{- $named = append $named .name -}}{{- end -}}
-{{- range $v.extraEnv }}
+{{- range $v.pods.extraEnv }}
 {{- if not (or (has .name $named) (and (eq $.component "proxy") (regexMatch "^INFERENCE_STORE_(POSTGRES|API)_" .name))) }}
 {{- toYaml (list .) | nindent 0 }}
 {{- end }}

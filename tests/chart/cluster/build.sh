@@ -66,7 +66,7 @@ tool kubeconform "github.com/yannh/kubeconform/cmd/kubeconform@$KUBECONFORM_VERS
 buildah inspect localhost/debian-python:1 >/dev/null 2>&1 || "$here/base-image.sh"
 "$here/mlserver-image.sh"
 [ "${1:-}" = node ] && exit
-if [ ! -e "$BIN/images/servers.tar" ]; then
+if [ ! -e "$BIN/images/servers-2.tar" ]; then
     cache=${INFERENCE_STORE_SERVERS_CACHE:-$HOME/.cache/inference-store/servers}
     "$here/servers-image.sh" "$(echo "$cache"/kafka-*/libs)" "$(echo "$cache"/minio-*/minio)"
 fi

@@ -21,7 +21,7 @@ from .images import (
 )
 
 PROGRAM = str(ROOT / "tests" / "chart" / "cluster" / "cluster.sh")
-SERVERS = "localhost/servers:1"
+SERVERS = "localhost/servers:2"
 # `own`: start one; `kubeconfig`: use that of KUBECONFIG.
 TEST_CLUSTER = "INFERENCE_STORE_TEST_CLUSTER"
 # On another cluster: an image that it can pull.

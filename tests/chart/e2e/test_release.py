@@ -17,8 +17,8 @@ def test_cluster_accepts_every_object(release: Release) -> None:
     everything = {
         "api__autoscaling__enabled": "true",
         "ingester__autoscaling__enabled": "true",
-        "ingress__enabled": "true",
-        "ingress__hosts[0]": "store.example.com",
+        "api__ingress__enabled": "true",
+        "api__ingress__hosts[0]": "store.example.com",
         "metrics__dashboard__enabled": "true",
     }
     # A helm built from its module assumes that the cluster is old.

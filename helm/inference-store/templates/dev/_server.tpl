@@ -4,9 +4,7 @@
 {{- define "inference-store.devService" -}}
 apiVersion: v1
 kind: Service
-metadata:
-  name: {{ include "inference-store.fullname" .root }}-{{ .component }}
-  labels: {{- include "inference-store.labels" . | nindent 4 }}
+{{ include "inference-store.metadata" (dict "root" .root "component" .component) }}
 spec:
   selector: {{- include "inference-store.selector" . | nindent 4 }}
   ports:
@@ -19,9 +17,7 @@ spec:
 {{- $ids := include "inference-store.ids" (dict "root" .root "uid" $own.uid) | fromJson -}}
 apiVersion: apps/v1
 kind: StatefulSet
-metadata:
-  name: {{ include "inference-store.fullname" .root }}-{{ .component }}
-  labels: {{- include "inference-store.labels" . | nindent 4 }}
+{{ include "inference-store.metadata" (dict "root" .root "component" .component) }}
 spec:
   replicas: 1
   serviceName: {{ include "inference-store.fullname" .root }}-{{ .component }}

@@ -9,7 +9,6 @@
 {{- $_ := set $context "configMap" (printf "%s-proxy-sidecar" $full) -}}
 {{- $_ := set $context "configuration" (include "inference-store.proxyConfigMap" $context) -}}
 {{- $_ := set $context "resources" $own.resources -}}
-{{- $_ := set $context "lifecycle" (include "inference-store.proxyLifecycle" . | fromYaml) -}}
 metadata:
   labels: {inference-store/proxy: sidecar}
 spec:
@@ -17,11 +16,10 @@ spec:
   # Else Kubernetes sets variables of our Services that read as settings, such as INFERENCE_STORE_API_PORT.
   enableServiceLinks: false
   {{- end }}
-  containers: {{- include "inference-store.container" $context | nindent 4 }}
+  {{- include "inference-store.pullSecrets" .root | indent 2 }}
+  {{ $own.native | ternary "initContainers" "containers" }}: {{- include "inference-store.container" $context | nindent 4 }}
+    {{- if $own.native }}
+      restartPolicy: Always
+    {{- end }}
   volumes: {{- include "inference-store.volumes" $context | nindent 4 }}
-{{- end -}}
-
-{{- /* The Service takes 5 s to forget a pod: it answers until then. */ -}}
-{{- define "inference-store.proxyLifecycle" -}}
-preStop: {exec: {command: [sleep, "5"]}}
 {{- end -}}

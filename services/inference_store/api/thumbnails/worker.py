@@ -12,6 +12,7 @@ from io import BytesIO
 from typing import BinaryIO, Final, NamedTuple
 
 from PIL import Image, UnidentifiedImageError
+from PIL.JpegImagePlugin import JpegImageFile
 
 from .wire import ANSWER, DAMAGED, MADE, NOT_A_PICTURE, REQUEST, TOO_MANY_PIXELS, TOO_MUCH_MEMORY
 
@@ -20,7 +21,9 @@ MOST_PIXELS: Final = 100_000_000
 """The most pixels of a picture."""
 MOST_DECODED_PIXELS: Final = 16_777_216
 """The most pixels that are decoded: a JPEG is decoded at a fraction of its size."""
-MEMORY_BYTES: Final = 240 * 1024 * 1024
+MEMORY_BYTES: Final = 384 * 1024 * 1024
+MOST_COEFFICIENT_BYTES: Final = MEMORY_BYTES - 96 * 1024 * 1024
+"""The most that the library may keep of a progressive JPEG until its last scan."""
 _QUALITY: Final = 80
 _PAPER: Final = (255, 255, 255)
 """The colour behind a transparent picture."""
@@ -66,6 +69,8 @@ def _shrink(image: Image.Image, edge: int) -> MadeThumbnail:
     picture = image.size
     if picture[0] * picture[1] > MOST_PIXELS:
         raise Refused(TOO_MANY_PIXELS)
+    if _count_coefficient_bytes(image) > MOST_COEFFICIENT_BYTES:
+        raise Refused(TOO_MUCH_MEMORY)
     image.draft("RGB", (2 * edge, 2 * edge))
     if image.size[0] * image.size[1] > MOST_DECODED_PIXELS:
         raise Refused(TOO_MANY_PIXELS)
@@ -75,6 +80,16 @@ def _shrink(image: Image.Image, edge: int) -> MadeThumbnail:
     bare.info = {}  # a comment would be copied
     bare.save(out, "JPEG", quality=_QUALITY)
     return MadeThumbnail(picture, small.size, out.getvalue())
+
+
+def _count_coefficient_bytes(image: Image.Image) -> int:
+    """Return what a progressive JPEG takes at any scale; with less the library calls it damaged."""
+    if not (isinstance(image, JpegImageFile) and image.info.get("progressive")):
+        return 0
+    samplings = [(across, down) for _, across, down, _ in image.layer]
+    samples = sum(across * down for across, down in samplings)
+    whole = max(across for across, _ in samplings) * max(down for _, down in samplings)
+    return 2 * image.width * image.height * samples // whole
 
 
 def _interpolable(image: Image.Image) -> Image.Image:

@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
     load_pem_private_key,
+    load_pem_public_key,
 )
 
 from inference_store.platform.settings import CertificateSettings, WrongSetting
@@ -128,6 +129,19 @@ def signing_keys(settings: CertificateSettings) -> Sequence[SigningKey]:
         return read_keys(settings.certificate_key.get_secret_value())
     except NoKey as exc:
         raise WrongSetting(f"INFERENCE_STORE_CERTIFICATE_KEY: {exc}.") from exc
+
+
+def known_key_ids(settings: CertificateSettings) -> Sequence[str]:
+    """Return the ids of the keys of the settings, which may be public halves alone.
+
+    Raises WrongSetting, which never quotes them.
+    """
+    text = settings.certificate_key.get_secret_value() if settings.certificate_key else ""
+    try:
+        public = load_pem_public_key(text.encode()).public_bytes(Encoding.Raw, PublicFormat.Raw)
+    except ValueError:
+        return [key.id for key in signing_keys(settings)]
+    return [PublicKey(public).id]
 
 
 def _read_block(block: str) -> SigningKey:

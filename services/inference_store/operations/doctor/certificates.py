@@ -1,11 +1,11 @@
-"""Checks that erasures end with a certificate, if there is a key to sign them."""
+"""Checks that erasures end with a certificate."""
 
 from collections.abc import AsyncIterator, Sequence
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure.certify import chain
-from inference_store.erasure.log.keys import signing_keys
+from inference_store.erasure.log.keys import known_key_ids
 from inference_store.erasure.progress.erasure import list_uncertified
 from inference_store.inference.plural import counted
 from inference_store.platform.settings import WrongSetting
@@ -16,19 +16,24 @@ _GIVE = (
     "Give it to the retention service (INFERENCE_STORE_CERTIFICATE_KEY), behind the one that is to"
     " sign from now on; if it is lost: `inference-store certificates restart-chain`."
 )
+_MAKE = (
+    "Make one with `inference-store certificates keys new`, and give it to the retention service"
+    " (INFERENCE_STORE_CERTIFICATE_KEY); here its public half is enough."
+)
 
 
 async def check_certificates(subject: Subject) -> list[Finding]:
     """Check that the key can be read, that it is the chain's, and that nothing waits for it."""
     try:
-        keys = [key.id for key in signing_keys(subject.settings)]
+        keys = known_key_ids(subject.settings)
     except WrongSetting as error:
         return [failed(str(error), "Until then no retention service starts.")]
     async with subject.engine.connect() as connection:
         problems = [problem async for problem in _find_problems(connection, keys)]
         signed = await chain.count_certificates(connection)
-    none = "no key: erasures end without a certificate"
-    return problems or [ok(counted(signed, "certificate") if keys or signed else none)]
+    if not (problems or keys or signed):
+        return [warning("no key: erasures end without a certificate", _MAKE)]
+    return problems or [ok(counted(signed, "certificate"))]
 
 
 async def _find_problems(

@@ -30,7 +30,7 @@ CHECKS: Sequence[Check] = (
     Check("lag", "Ingesters keep up.", kafka.check_lag, ("topic", "migrations")),
     Check(
         "certificates",
-        "Erasures end with one, where a key signs them.",
+        "Erasures end with one.",
         certificates.check_certificates,
         ("migrations",),
     ),

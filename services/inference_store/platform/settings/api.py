@@ -59,7 +59,7 @@ class ApiSettings(
     console: Literal["on", "off"] = "on"
     """`off`: the api serves no console, and `/` leads nowhere."""
     thumbnail_processes: Annotated[int, Field(ge=0, le=64)] = 2
-    """Most processes that make thumbnails at once, with up to 240 MiB each; 0: none are made."""
+    """Most processes that make thumbnails at once, with up to 384 MiB each; 0: none are made."""
     presigned_urls: Literal["on", "off"] = "on"
     """`off`: `urls` name the api's own routes, and blobs are read only through the api."""
     presigned_url_seconds: Annotated[int, Field(gt=0, le=7 * 24 * 3600)] = 900

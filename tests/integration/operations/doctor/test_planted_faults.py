@@ -24,6 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.cli import doctor
 from inference_store.erasure import policies
 from inference_store.erasure.ledger.entry import Content, Entry
+from inference_store.erasure.log.keys import new_key
 from inference_store.erasure.policies import RetentionPolicy
 from inference_store.index import partitions, registrations
 from inference_store.index.partitions import TimePartition, lock_catalogue
@@ -114,7 +115,7 @@ def patient(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> Patient:
-    environment = service_environment(API_TOKEN=SECRETS[2])
+    environment = service_environment(API_TOKEN=SECRETS[2], CERTIFICATE_KEY=new_key().public.pem)
     sound = Patient(environment, kafka_server, minio_server, postgres_server, tmp_path, capsys)
     sound.environment["INFERENCE_STORE_KAFKA_TOPIC"] = sound.create_topic()
     return sound
@@ -245,6 +246,8 @@ FAULTS: dict[str, tuple[Plant, str, str, str]] = {
     "topic compacted": (compacted, "topic", "failed", "compacted"),
     "too few replicas": (few_replicas, "topic", "failed", "nothing can be published"),
     "nobody ingests": (nobody_ingests, "lag", "warning", "1 event waits, and 1 partition has not"),
+    "no key": (changed(CERTIFICATE_KEY=""), "certificates", "warning", "without a certificate"),
+    "no PEM": (changed(CERTIFICATE_KEY="a"), "certificates", "failed", "no private key in PEM"),
     "bucket missing": (bucket_missing, "bucket", "failed", "NoSuchBucket"),
     "secret": (changed(S3_SECRET_KEY=SECRETS[1]), "bucket", "failed", "SignatureDoesNotMatch"),
     "wrong key": (changed(S3_ACCESS_KEY="nobody"), "bucket", "failed", "InvalidAccessKeyId"),

@@ -30,4 +30,11 @@ def make_png(width: int, height: int, *, rows: int = 1) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunks
 
 
+def make_progressive(width: int, height: int) -> bytes:
+    """A progressive JPEG without subsampling that says a size."""
+    picture = make_picture(progressive=True, subsampling=0)
+    size = picture.index(b"\xff\xc2") + 5
+    return picture[:size] + struct.pack(">HH", height, width) + picture[size + 4 :]
+
+
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'

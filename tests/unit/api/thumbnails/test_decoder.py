@@ -48,6 +48,15 @@ async def test_its_memory_is_bounded() -> None:
     assert (limits["Max core file size"], limits["Max file size"]) == ("0", "0")
 
 
+async def test_what_a_camera_makes_fits() -> None:
+    large = make_picture("JPEG", (8_000, 6_000), progressive=True)
+    for form, mode in (("WEBP", "RGB"), ("WEBP", "RGBA"), ("PNG", "RGBA"), ("PNG", "I;16")):
+        async with Decoder() as thumbnails:
+            picture = make_picture(form, (4_096, 4_096), mode)
+            assert (await thumbnails.make(picture, 240)).size == (240, 240), (form, mode)
+            assert (await thumbnails.make(large, 240)).size == (240, 180)
+
+
 async def test_a_bomb_is_refused_before_it_is_decoded() -> None:
     bomb = make_png(60_000, 60_000, rows=300)
     assert len(bomb) < 20_000_000

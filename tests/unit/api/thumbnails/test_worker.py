@@ -6,13 +6,13 @@ from uuid import UUID
 import pytest
 from PIL import Image
 
-from inference_store.api.thumbnails import worker
+from inference_store.api.thumbnails import wire, worker
 from inference_store.api.thumbnails.cache import KEEP_SECONDS, Key, ThumbnailCache
 from inference_store.api.thumbnails.decoder import Thumbnail
 from inference_store.api.thumbnails.wire import DAMAGED, NOT_A_PICTURE, TOO_MANY_PIXELS
 from inference_store.api.thumbnails.worker import Refused, make_thumbnail
 
-from .pictures import SVG, make_picture, make_png
+from .pictures import SVG, make_picture, make_png, make_progressive
 
 
 def test_each_format_and_kind_of_pixel() -> None:
@@ -56,6 +56,7 @@ def test_what_is_refused() -> None:
         (make_picture("TIFF"), NOT_A_PICTURE),
         (make_picture("ICO", (32, 32)), NOT_A_PICTURE),
         (make_picture("JPEG", (640, 480))[:-400], DAMAGED),
+        (make_progressive(9_000, 9_000), wire.TOO_MUCH_MEMORY),
         (make_png(5_000, 4_000), TOO_MANY_PIXELS),
         (make_png(20_000, 20_000), TOO_MANY_PIXELS),
     ):
