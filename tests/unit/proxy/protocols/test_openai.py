@@ -1,6 +1,7 @@
 """OpenAI's chat and completions: text in, text out, at once and streamed."""
 
 from base64 import b64encode
+from datetime import timedelta
 from typing import Any
 
 import orjson
@@ -207,6 +208,61 @@ def test_a_streamed_call_of_a_tool_is_joined() -> None:
     function = {"name": "weather", "arguments": '{"city":"Bern"}'}
     calls = [{"id": "c1", "type": "function", "function": function}]
     assert document["outputs"][0]["data"][0]["tool_calls"] == calls
+
+
+def test_pieces_of_calls_without_an_index_are_joined() -> None:
+    """Pieces are the same two calls, however a server says which call each belongs to."""
+
+    def make_piece(name: str | None = None, arguments: str = "", **keys: Any) -> dict[str, Any]:
+        function = {"name": name, "arguments": arguments}
+        return {"delta": {"tool_calls": [{**keys, "function": function}]}}
+
+    for first, again, second in (
+        ({"id": "a"}, {}, {"id": "b"}),
+        ({"id": "a"}, {"id": "a"}, {"id": "b"}),
+        ({"id": "a", "index": 0}, {"index": 0}, {"id": "b", "index": 0}),
+        ({"id": "a", "index": 7}, {"id": "a"}, {"id": "b", "index": 3}),
+        ({}, {}, {}),
+    ):
+        reading = read_stream(
+            make_chunk(0, **make_piece("w", '{"a"', **first)),
+            make_chunk(0, **make_piece(None, ":1}", **again)),
+            make_chunk(0, **make_piece("v", "{}", **second), finish_reason="tool_calls"),
+        )
+        document = orjson.loads(reading.inferences[0].response or b"")
+        calls = document["outputs"][0]["data"][0]["tool_calls"]
+        functions = [call["function"] for call in calls]
+        assert functions == [
+            {"name": "w", "arguments": '{"a":1}'},
+            {"name": "v", "arguments": "{}"},
+        ]
+
+
+def test_a_streamed_call_of_a_function_is_joined() -> None:
+    parts = [{"name": "w", "arguments": ""}, {"arguments": '{"a":'}, {"arguments": "1}"}]
+    chunks = [make_chunk(0, delta={"content": None, "function_call": part}) for part in parts]
+    document = orjson.loads(read_stream(*chunks).inferences[0].response or b"")
+    call = {"name": "w", "arguments": '{"a":1}'}
+    assert document["outputs"][0]["data"][0]["function_call"] == call
+    again = make_chat(USER, {"role": "assistant", "content": None, "function_call": call})
+    datum = b'user: How many cats?\n\nassistant: w({"a":1})'
+    assert list_data(read_call(CHAT, again, make_answer("Sun."))) == [datum]
+
+
+def test_details_of_tokens_and_the_time_to_the_first_are_metadata() -> None:
+    cached, reasoned = {"cached_tokens": 4}, {"reasoning_tokens": 2}
+    usage = {**USAGE, "prompt_tokens_details": cached, "completion_tokens_details": reasoned}
+    chunk = {**make_chunk(0, delta={"content": "Hi"}, finish_reason="stop"), "usage": usage}
+    answered = [("content-type", "text/event-stream")]
+    sample = make_exchange(
+        CHAT, make_chat(USER), b"data: " + orjson.dumps(chunk), answered=answered
+    )
+    sample.forwarded_at = sample.received_at
+    sample.first_part_at = sample.received_at + timedelta(milliseconds=21.5)
+    standard = read(sample).standard
+    assert standard.items() >= (USAGE | cached | reasoned).items()
+    assert standard["time_to_first_token_ms"] == 21.5
+    assert read_chat(USER, make_answer("3", usage=usage)).standard.items() >= reasoned.items()
 
 
 def test_streamed_completions_are_joined() -> None:

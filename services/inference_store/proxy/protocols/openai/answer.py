@@ -2,18 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from inference_store.inference.json_text import Json
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols.documents import Document, parsed, read_bytes
 from inference_store.proxy.protocols.event_stream import is_event_stream
 from inference_store.proxy.protocols.problems import Problem, join_problems
+from inference_store.proxy.protocols.usage import read_usage
 
 from .chunks import join_chunks
 from .messages import text_of_parts
-
-_TOKENS: Final = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +38,7 @@ class ParsedAnswer:
     def read_standard(self) -> dict[str, Any]:
         """Return the tokens, and why the answer ended: one reason if all choices have the same,
         else a list."""
-        value = self.document.value
-        usage = value.get("usage") if isinstance(value, dict) else None
-        tokens = usage if isinstance(usage, dict) else {}
-        standard = {name: tokens[name] for name in _TOKENS if type(tokens.get(name)) is int}
+        standard = read_usage(self.document.value)
         reasons = [choice.get("finish_reason") for choice in self.choices]
         if any(reasons):
             standard["finish_reason"] = reasons[0] if _are_equal(reasons) else reasons

@@ -9,12 +9,38 @@ from inference_store.proxy.protocols.event_stream import events
 from inference_store.proxy.protocols.problems import Problem
 
 _DONE: Final = b"[DONE]"
-_JOINED: Final = ("content", "refusal", "reasoning_content", "reasoning")
-_MOST_TOOL_CALLS: Final = 1024
+_ONCE: Final = ("id", "role", "type")
+"""Texts that come whole, and may come again."""
+_MOST_LEVELS: Final = 8
+"""The most nested objects of a delta that are joined; deeper ones stay in the chunks."""
 
 
 class _Pieces(list[str]):
     """A text that comes in pieces: joined once, as there can be very many."""
+
+
+class _Calls(list[dict[str, Any]]):
+    """The calls of tools, in the order in which they began."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._by_key: dict[Any, dict[str, Any]] = {}
+
+    def find(self, part: dict[str, Json]) -> dict[str, Any]:
+        """Return the call that a piece belongs to: the one of its `index`, else of its `id`. A
+        piece without both goes on with the last call, unless both name a function."""
+        keys = [key for key in (part.get("index"), part.get("id")) if type(key) in (int, str)]
+        keys = [key for key in keys if key != ""]
+        call = self._by_key.get(keys[0]) if keys else self[-1] if self else None
+        is_another = call is not None and (
+            "id" in call and part.get("id", call["id"]) not in (call["id"], "", None)
+            if keys
+            else _name_of(call) and _name_of(part)
+        )
+        if call is None or is_another:
+            self.append(call := {})
+        self._by_key |= dict.fromkeys(keys, call)
+        return call
 
 
 @dataclass(slots=True)
@@ -75,42 +101,45 @@ def _join_choice(part: dict[str, Json], choices: dict[int, dict[str, Any]]) -> N
         _join_message(delta, choice.setdefault("message", {"role": None, "content": None}))
 
 
-def _join_message(delta: dict[str, Json], message: dict[str, Any]) -> None:
-    if type(delta.get("role")) is str:
-        message["role"] = delta["role"]
-    for name in _JOINED:
-        if type(delta.get(name)) is str:
-            if message.get(name) is None:
-                message[name] = _Pieces()
-            message[name].append(delta[name])
-    calls = delta.get("tool_calls")
-    for call in calls if isinstance(calls, list) else []:
-        if isinstance(call, dict):
-            _join_call(call, message.setdefault("tool_calls", []))
+def _join_message(
+    delta: dict[str, Json], message: dict[str, Any], levels: int = _MOST_LEVELS
+) -> None:
+    """Join a delta as OpenAI's own clients do: texts are put together, lists are extended."""
+    for name, part in delta.items():
+        known = message.get(name)
+        if isinstance(part, dict) and levels:
+            message[name] = known if isinstance(known, dict) else {}
+            _join_message(part, message[name], levels - 1)
+        elif name == "tool_calls" and isinstance(part, list):
+            message[name] = known if isinstance(known, _Calls) else _Calls()
+            for piece in part if levels else ():
+                if isinstance(piece, dict):
+                    unnumbered = {key: piece[key] for key in piece if key != "index"}
+                    _join_message(unnumbered, message[name].find(piece), levels - 1)
+        elif isinstance(part, list):
+            message[name] = known if type(known) is list else []
+            message[name].extend(part)
+        elif type(part) is str and name not in _ONCE:
+            message[name] = known if isinstance(known, _Pieces) else _Pieces()
+            message[name].append(part)
+        elif part not in (None, "") and not isinstance(part, dict):
+            message[name] = part
 
 
-def _join_call(part: dict[str, Json], calls: list[dict[str, Any]]) -> None:
-    """Join a piece of a call's name and arguments; its index says which call it belongs to."""
-    index = part.get("index")
-    index = index if type(index) is int and 0 <= index < _MOST_TOOL_CALLS else len(calls)
-    while len(calls) <= index:
-        calls.append({"function": {"name": _Pieces(), "arguments": _Pieces()}})
-    call = calls[index]
-    call.update({name: part[name] for name in ("id", "type") if type(part.get(name)) is str})
-    function = part.get("function")
-    for name in ("name", "arguments"):
-        piece = function.get(name) if isinstance(function, dict) else None
-        if type(piece) is str:
-            call["function"][name].append(piece)
+def _name_of(call: dict[str, Any]) -> Any:
+    function = call.get("function")
+    return function.get("name") if isinstance(function, dict) else None
 
 
-def _join_pieces(value: Any) -> Any:
+def _join_pieces(value: Any, levels: int = 2 * _MOST_LEVELS) -> Any:
     """Return a value with its pieces joined."""
     if isinstance(value, _Pieces):
         return "".join(value)
-    if isinstance(value, dict):
-        return {name: _join_pieces(member) for name, member in value.items()}
-    return [_join_pieces(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, dict) and levels:
+        return {name: _join_pieces(member, levels - 1) for name, member in value.items()}
+    if isinstance(value, _Calls):
+        return [_join_pieces(call, levels - 1) for call in value]
+    return value
 
 
 def _are_finished(choices: dict[int, dict[str, Any]]) -> bool:

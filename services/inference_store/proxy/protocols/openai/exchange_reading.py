@@ -13,6 +13,7 @@ from inference_store.proxy.protocols.answers import (
 from inference_store.proxy.protocols.documents import read_document
 from inference_store.proxy.protocols.problems import join_problems
 from inference_store.proxy.protocols.protocol import Call, Inference, Model, Reading
+from inference_store.proxy.protocols.usage import read_first_token
 from inference_store.proxy.protocols.v2.splitting import MOST_INFERENCES
 
 from .answer import ParsedAnswer, parse_answer
@@ -40,13 +41,17 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
         task_type=task_type,
         ok=ok,
         error=error,
-        standard=_read_standard(request, answer),
+        standard=_read_standard(exchange, request, answer),
         problem=join_problems([request.problem, answer.problem]),
     )
 
 
-def _read_standard(request: ParsedRequest, answer: ParsedAnswer) -> dict[str, Any]:
+def _read_standard(
+    exchange: Exchange, request: ParsedRequest, answer: ParsedAnswer
+) -> dict[str, Any]:
     standard: dict[str, Any] = {"stream": request.stream, **answer.read_standard()}
+    if "chunks" in answer.original:
+        standard |= read_first_token(exchange)
     if request.attached and request.prompt:
         standard["prompts"] = [request.prompt]
     return standard

@@ -71,13 +71,14 @@ def text_of_parts(content: Json) -> str | None:
 
 
 def format_tool_calls(message: dict[str, Json]) -> list[str]:
-    """Return the tool calls in a message, as `name(arguments)`."""
+    """Return the calls of tools and of the older `function_call`, as `name(arguments)`."""
     calls = message.get("tool_calls")
     functions = [
         call.get("function")
         for call in (calls if isinstance(calls, list) else [])
         if isinstance(call, dict)
     ]
+    functions.append(message.get("function_call"))
     return [
         f"{_as_text(function.get('name'))}({_as_text(function.get('arguments') or '')})"
         for function in functions
