@@ -74,7 +74,7 @@ def read_call(
 
 def read_by(name: str, sample: Exchange, **model: Any) -> Reading:
     protocol = PROTOCOLS[name]
-    call = protocol.recognise(protocol, sample.method, sample.path) or Call(protocol, "infer")
+    call = protocol.recognise(sample.method, sample.path) or Call(protocol, "infer")
     return protocol.read(sample, call, Model(**model))
 
 

@@ -1,6 +1,5 @@
 """Reads an answer: its choices as elements that the task types read, and its tokens."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +10,7 @@ from inference_store.proxy.protocols.event_stream import is_event_stream
 from inference_store.proxy.protocols.problems import Problem, join_problems
 from inference_store.proxy.protocols.usage import read_usage
 
+from .choices import list_choices
 from .chunks import join_chunks
 from .messages import text_of_parts
 
@@ -61,7 +61,7 @@ def parse_answer(exchange: Exchange) -> ParsedAnswer:
 def _build_answer(
     document: Document, original: dict[str, Json], problem: Problem | None
 ) -> ParsedAnswer:
-    choices = list(_list_choices(document.value))
+    choices = list_choices(document.value)
     return ParsedAnswer(
         document=document,
         original=original,
@@ -69,15 +69,6 @@ def _build_answer(
         texts=[_read_text(choice) for choice in choices],
         problem=problem,
     )
-
-
-def _list_choices(document: Json) -> Iterator[dict[str, Json]]:
-    """Yield the choices in the order of their indexes, if they have any."""
-    items = document.get("choices") if isinstance(document, dict) else None
-    choices = [item for item in (items if isinstance(items, list) else []) if type(item) is dict]
-    if all(type(choice.get("index")) is int for choice in choices):
-        choices.sort(key=lambda choice: int(choice["index"]))
-    yield from choices
 
 
 def _find_message(choice: dict[str, Json]) -> dict[str, Json]:
@@ -93,6 +84,8 @@ def _describe_choice(choice: dict[str, Json]) -> dict[str, Any]:
     """Return a choice without the text, and without the log-probabilities of its tokens, which stay
     in the answer."""
     rest = {name: choice.get(name) for name in ("index", "finish_reason")}
+    if "embedding" in choice:
+        return {**rest, "embedding": choice["embedding"]}
     message = {name: value for name, value in _find_message(choice).items() if name != "content"}
     return {**rest, **{name: value for name, value in message.items() if value is not None}}
 
