@@ -11,7 +11,7 @@ from inference_store.api.problems import list_kinds
 from inference_store.erasure.housekeeping.record_kinds import RECORD_KINDS
 from inference_store.erasure.ledger import KINDS
 from inference_store.erasure.verify.failure_reasons import FAILURES
-from inference_store.inference.events import DEAD_LETTER_REASONS
+from inference_store.inference.events import CAPTURE_PROBLEMS, DEAD_LETTER_REASONS
 from inference_store.inference.field_docs import field_docs
 from inference_store.inference.producer_reports import DROP_REASONS
 from inference_store.inference.task_types import TASK_TYPES
@@ -146,6 +146,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "rights": _pairs(("right", "what it allows"), [(r.value, RIGHTS[r]) for r in Right]),
     "actions": _pairs(("action", "what was done"), [(a.value, ACTIONS[a]) for a in Action]),
     "reasons": _pairs(_REASON, DEAD_LETTER_REASONS.items()),
+    "capture": _pairs(_REASON, CAPTURE_PROBLEMS.items()),
     "drops": _pairs(_REASON, DROP_REASONS.items()),
     "failures": _pairs(_REASON, FAILURES.items()),
     "ledger": _pairs(("kind", "what it says"), [(k.name, k.sentence) for k in KINDS]),

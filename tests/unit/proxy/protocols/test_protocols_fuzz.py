@@ -30,7 +30,7 @@ _WORDS = (
     "binary_data_size model_name text_input"
 )
 _NAMES = st.sampled_from(_WORDS.split()) | st.text(max_size=3)
-_DATATYPES = st.sampled_from([*CODES, "BYTES", "BF16", ""])
+_DATATYPES = st.sampled_from([*CODES, "BYTES", "FP8", ""])
 _SCALARS = (
     st.none()
     | st.booleans()

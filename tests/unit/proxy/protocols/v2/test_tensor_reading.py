@@ -263,7 +263,7 @@ def test_a_binary_answer_becomes_json() -> None:
 
 
 def test_an_answer_that_is_not_json_is_reported() -> None:
-    head = b'{"outputs": [{"name": "y", "datatype": "BF16", "shape": [1], "parameters": '
+    head = b'{"outputs": [{"name": "y", "datatype": "FP8", "shape": [1], "parameters": '
     head += b'{"binary_data_size": 2}}]}'
     result = read(GREETING, head + b"\x80\x3f", response_headers=make_lengths(head))
     assert "'y'" in (result.problem or "")
@@ -357,3 +357,34 @@ def test_bodies_that_were_not_kept() -> None:
 def test_a_document_reads_the_last_of_names_that_come_twice() -> None:
     text = b'{"id": "1", "inputs": [1], "\\u0069d": "2", "inputs": []}'
     assert request_of(Document(text)).id == "2"
+
+
+def test_a_shape_that_is_not_that_of_the_values_is_flagged() -> None:
+    def make(shape: list[int], data: Any, datatype: str = "FP32") -> dict[str, Any]:
+        return {"name": "x", "shape": shape, "datatype": datatype, "data": data}
+
+    right = make([2, 2], [[1, 2], [3, 4]])
+    for tensor, is_misshapen in (
+        (right, False),
+        (make([4], [[1, 2], [3, 4]]), False),
+        (make([-1, 2], [1, 2, 3, 4]), False),
+        (make([0], []), False),
+        (make([480, 640], ["a picture"], "BYTES"), False),
+        (make([2, 3], [[1, 2], [3, 4]]), True),
+        (make([1], []), True),
+        (make([3], [1.5, 2, 3, 4], "BF16"), True),
+    ):
+        asked, answered = {"inputs": [tensor]}, {"outputs": [tensor]}
+        for reading, side in (
+            (read(asked, {"outputs": [right]}), "request"),
+            (read({"inputs": [right]}, answered), "response"),
+        ):
+            reasons = [] if reading.problem is None else list(reading.problem.reasons)
+            assert ((side, "misshapen") in reasons) is is_misshapen, tensor
+    raw = make([3], None) | {"parameters": {"binary_data_size": 4}}
+    head = encode_body({"outputs": [raw | {"datatype": "BF16"}]})
+    sized = [("inference-header-content-length", str(len(head)))]
+    reading = read({"inputs": [right]}, head + b"\x80\x3f\0\0", response_headers=sized)
+    assert "does not have the values of its shape" in (reading.problem or "")
+    (output,) = json.loads(reading.inferences[0].response or b"")["outputs"]
+    assert output["data"] == [1.0, 0.0]
