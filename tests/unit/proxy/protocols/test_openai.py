@@ -197,54 +197,35 @@ def test_a_stream_is_joined_and_its_chunks_kept_in_order() -> None:
     assert (reading.response_id, reading.problem) == ("c-1", None)
 
 
-def test_a_streamed_call_of_a_tool_is_joined() -> None:
-    parts: list[dict[str, Any]] = [
-        {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": ""}},
-        {"function": {"arguments": '{"city":'}},
-        {"function": {"arguments": '"Bern"}'}},
-    ]
-    chunks = [make_chunk(0, delta={"tool_calls": [{"index": 0, **part}]}) for part in parts]
+def read_element(*chunks: Any) -> dict[str, Any]:
     document = orjson.loads(read_stream(*chunks).inferences[0].response or b"")
-    function = {"name": "weather", "arguments": '{"city":"Bern"}'}
-    calls = [{"id": "c1", "type": "function", "function": function}]
-    assert document["outputs"][0]["data"][0]["tool_calls"] == calls
+    element: dict[str, Any] = document["outputs"][0]["data"][0]
+    return element
 
 
-def test_pieces_of_calls_without_an_index_are_joined() -> None:
-    """Pieces are the same two calls, however a server says which call each belongs to."""
-
-    def make_piece(name: str | None = None, arguments: str = "", **keys: Any) -> dict[str, Any]:
-        function = {"name": name, "arguments": arguments}
-        return {"delta": {"tool_calls": [{**keys, "function": function}]}}
-
-    for first, again, second in (
+def test_pieces_are_the_same_two_calls_however_a_server_says_whose_they_are() -> None:
+    pieces = [{"name": "w", "arguments": '{"a"'}, {"arguments": ":1}"}, {"name": "v"}]
+    expected = [{"name": "w", "arguments": '{"a":1}'}, {"name": "v"}]
+    for keys in (
         ({"id": "a"}, {}, {"id": "b"}),
-        ({"id": "a"}, {"id": "a"}, {"id": "b"}),
+        ({"id": "a", "type": "function"}, {"id": "a"}, {"id": "b"}),
+        ({"id": "a", "index": 0}, {"index": 0}, {"id": "b", "index": 1}),
         ({"id": "a", "index": 0}, {"index": 0}, {"id": "b", "index": 0}),
         ({"id": "a", "index": 7}, {"id": "a"}, {"id": "b", "index": 3}),
         ({}, {}, {}),
     ):
-        reading = read_stream(
-            make_chunk(0, **make_piece("w", '{"a"', **first)),
-            make_chunk(0, **make_piece(None, ":1}", **again)),
-            make_chunk(0, **make_piece("v", "{}", **second), finish_reason="tool_calls"),
-        )
-        document = orjson.loads(reading.inferences[0].response or b"")
-        calls = document["outputs"][0]["data"][0]["tool_calls"]
-        functions = [call["function"] for call in calls]
-        assert functions == [
-            {"name": "w", "arguments": '{"a":1}'},
-            {"name": "v", "arguments": "{}"},
-        ]
+        parts = [{**key, "function": piece} for key, piece in zip(keys, pieces, strict=True)]
+        element = read_element(*(make_chunk(0, delta={"tool_calls": [part]}) for part in parts))
+        assert [call.pop("function") for call in element["tool_calls"]] == expected
+        kept = [{name: key[name] for name in key if name != "index"} for key in keys[::2]]
+        assert element["tool_calls"] == kept
 
 
 def test_a_streamed_call_of_a_function_is_joined() -> None:
     parts = [{"name": "w", "arguments": ""}, {"arguments": '{"a":'}, {"arguments": "1}"}]
-    chunks = [make_chunk(0, delta={"content": None, "function_call": part}) for part in parts]
-    document = orjson.loads(read_stream(*chunks).inferences[0].response or b"")
-    call = {"name": "w", "arguments": '{"a":1}'}
-    assert document["outputs"][0]["data"][0]["function_call"] == call
-    again = make_chat(USER, {"role": "assistant", "content": None, "function_call": call})
+    element = read_element(*(make_chunk(0, delta={"function_call": part}) for part in parts))
+    assert element["function_call"] == {"name": "w", "arguments": '{"a":1}'}
+    again = make_chat(USER, {"role": "assistant", **element})
     datum = b'user: How many cats?\n\nassistant: w({"a":1})'
     assert list_data(read_call(CHAT, again, make_answer("Sun."))) == [datum]
 
@@ -306,11 +287,3 @@ def test_openais_own_metadata_is_an_envelope() -> None:
     metadata = {"camera": "hallway", "frame": "7"}
     reading = read_call(CHAT, make_chat(USER, metadata=metadata), make_answer("3"))
     assert read_envelope(reading.inferences[0].metadata) == metadata
-
-
-def test_a_request_in_part_is_kept_as_far_as_it_is_there() -> None:
-    sample = make_exchange(CHAT, b'{"messages": [', make_answer("3"))
-    sample.request.whole, sample.request.size = False, 9000
-    reading = read(sample)
-    assert list_data(reading) == [b'{"messages": [']
-    assert reading.problem == "of the request's 9000 bytes only the first 14 are there"
