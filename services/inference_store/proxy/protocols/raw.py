@@ -8,12 +8,11 @@ element per message.
 import re
 from typing import Any, Final
 
-from inference_store.inference.events import CaptureSide
 from inference_store.proxy.exchange import Body, Exchange, Headers, header
 
 from .answers import answer_json, find_failure, output, v2_answer_json
 from .documents import media_type, parsed, read_bytes, text_or_base64
-from .problems import NAMES, Problem, describe_missing, join_problems
+from .problems import describe_missing, join_problems
 from .protocol import Call, Inference, Model, Protocol, Reading
 
 
@@ -48,21 +47,14 @@ def read_grpc(exchange: Exchange, _call: Call, _model: Model) -> Reading:
     response = v2_answer_json([output("messages", messages)]) if messages else None
     datum = exchange.request.bytes
     problems = [
-        _describe_cut("request", exchange.request),
-        _describe_cut("response", exchange.response),
+        describe_missing(exchange.request, "request"),
+        describe_missing(exchange.response, "response"),
     ]
     return Reading(
         inferences=[Inference(data=datum, data_content_type="application/grpc", response=response)],
         action=exchange.method,
         error=header(exchange.response_trailers, "grpc-message"),
         problem=join_problems(problems),
-    )
-
-
-def _describe_cut(side: CaptureSide, body: Body) -> Problem | None:
-    size = sum(map(len, body.parts))
-    return describe_missing(
-        body, side, f"of {NAMES[side]}'s {body.size} bytes only {size} are there"
     )
 
 

@@ -3,9 +3,8 @@
 import re
 from typing import Final
 
-from inference_store.inference.events import CaptureSide
-from inference_store.proxy.exchange import Body, Exchange
-from inference_store.proxy.protocols.problems import NAMES, Problem, describe_missing
+from inference_store.proxy.exchange import Exchange
+from inference_store.proxy.protocols.problems import describe_missing
 from inference_store.proxy.protocols.protocol import Call, Model, Protocol, Reading
 from inference_store.proxy.protocols.v2.items import read_run
 from inference_store.proxy.protocols.v2.tensor_reading import read_inferences
@@ -30,17 +29,13 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
         request_bytes=exchange.request.bytes or None,
         response_bytes=exchange.response.bytes or None,
         problems=[
-            _describe_missing(exchange.request, "request"),
+            describe_missing(exchange.request, "request"),
             request.problem,
-            _describe_missing(exchange.response, "response"),
+            describe_missing(exchange.response, "response"),
             answer.problem,
         ],
         run=read_run(exchange.response_trailers),
     )
-
-
-def _describe_missing(body: Body, side: CaptureSide) -> Problem | None:
-    return describe_missing(body, side, f"{NAMES[side]} was not kept: {body.size} bytes")
 
 
 V2_GRPC: Final = Protocol(

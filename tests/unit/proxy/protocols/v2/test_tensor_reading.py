@@ -343,8 +343,7 @@ def test_bodies_that_were_not_kept() -> None:
     result = read_exchange(sample)
     (inference,) = result.inferences
     assert (inference.data, inference.response) == (None, b'{"outp')
-    expected = "the request was not kept: 9000000 bytes; the answer breaks off after 6 bytes"
-    assert result.problem == expected
+    assert "request's 9000000 bytes only 0 are there; of the answer's" in (result.problem or "")
 
 
 def test_a_document_reads_the_last_of_names_that_come_twice() -> None:
