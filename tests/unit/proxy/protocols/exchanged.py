@@ -1,7 +1,7 @@
 """Exchanges as tests write them, and what the ingester would read of the answers."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
@@ -40,6 +40,8 @@ def make_exchange(
         response=make_body(_encode(response)),
         http_status=status,
         received_at=RECEIVED_AT,
+        forwarded_at=RECEIVED_AT,
+        first_part_at=RECEIVED_AT + timedelta(milliseconds=21.5),
     )
 
 

@@ -1,7 +1,6 @@
 """OpenAI's chat and completions: text in, text out, at once and streamed."""
 
 from base64 import b64encode
-from datetime import timedelta
 from typing import Any
 
 import orjson
@@ -13,15 +12,16 @@ from .exchanged import (
     list_data,
     list_predictions,
     list_texts,
-    make_exchange,
-    read,
     read_call,
     read_envelope,
 )
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
-USAGE = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
+TOKENS = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
+CACHED, REASONED = {"cached_tokens": 4}, {"reasoning_tokens": 2}
+USAGE = TOKENS | {"prompt_tokens_details": CACHED, "completion_tokens_details": REASONED}
+COUNTED = TOKENS | CACHED | REASONED
 URL = f"data:image/png;base64,{b64encode(PIXEL).decode()}"
 IMAGE = {"type": "image_url", "image_url": {"url": URL}}
 USER = {"role": "user", "content": "How many cats?"}
@@ -73,14 +73,8 @@ def test_a_single_message_is_the_datum_and_the_answer_a_generated_text() -> None
     assert list_texts(reading) == [["Three."]]
     assert reading.task_type == "text_generation"
     assert (reading.model, reading.response_id, reading.action) == ("llama", "chatcmpl-1", "chat")
-    assert reading.standard == {"stream": False, "finish_reason": "stop", **USAGE}
+    assert reading.standard == {"stream": False, "finish_reason": "stop"} | COUNTED
     assert (reading.ok, reading.error, reading.problem) == (None, None, None)
-
-
-def test_labels_messages_with_their_roles() -> None:
-    system = {"role": "system", "content": [{"type": "text", "text": "Be short."}]}
-    reading = read_call(CHAT, make_chat(system, USER), make_answer("3"))
-    assert list_data(reading) == [b"system: Be short.\n\nuser: How many cats?"]
 
 
 def test_the_only_image_is_the_datum_and_the_answer_is_to_the_prompt() -> None:
@@ -193,7 +187,8 @@ def test_a_stream_is_joined_and_its_chunks_kept_in_order() -> None:
     reading = read_stream(*chunks)
     assert list_texts(reading) == [["Three", "Four"]]
     assert orjson.loads(reading.inferences[0].response or b"")["chunks"] == chunks
-    assert reading.standard == {"stream": True, "finish_reason": "stop", **USAGE}
+    expected = {"stream": True, "finish_reason": "stop", "time_to_first_token_ms": 21.5}
+    assert reading.standard == expected | COUNTED
     assert (reading.response_id, reading.problem) == ("c-1", None)
 
 
@@ -228,22 +223,6 @@ def test_a_streamed_call_of_a_function_is_joined() -> None:
     again = make_chat(USER, {"role": "assistant", **element})
     datum = b'user: How many cats?\n\nassistant: w({"a":1})'
     assert list_data(read_call(CHAT, again, make_answer("Sun."))) == [datum]
-
-
-def test_details_of_tokens_and_the_time_to_the_first_are_metadata() -> None:
-    cached, reasoned = {"cached_tokens": 4}, {"reasoning_tokens": 2}
-    usage = {**USAGE, "prompt_tokens_details": cached, "completion_tokens_details": reasoned}
-    chunk = {**make_chunk(0, delta={"content": "Hi"}, finish_reason="stop"), "usage": usage}
-    answered = [("content-type", "text/event-stream")]
-    sample = make_exchange(
-        CHAT, make_chat(USER), b"data: " + orjson.dumps(chunk), answered=answered
-    )
-    sample.forwarded_at = sample.received_at
-    sample.first_part_at = sample.received_at + timedelta(milliseconds=21.5)
-    standard = read(sample).standard
-    assert standard.items() >= (USAGE | cached | reasoned).items()
-    assert standard["time_to_first_token_ms"] == 21.5
-    assert read_chat(USER, make_answer("3", usage=usage)).standard.items() >= reasoned.items()
 
 
 def test_streamed_completions_are_joined() -> None:
