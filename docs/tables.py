@@ -11,13 +11,14 @@ from inference_store.api.problems import list_kinds
 from inference_store.erasure.housekeeping.record_kinds import RECORD_KINDS
 from inference_store.erasure.ledger import KINDS
 from inference_store.erasure.verify.failure_reasons import FAILURES
-from inference_store.inference.events import DEAD_LETTER_REASONS
+from inference_store.inference.events import CAPTURE_PROBLEMS, DEAD_LETTER_REASONS
 from inference_store.inference.field_docs import field_docs
 from inference_store.inference.producer_reports import DROP_REASONS
 from inference_store.inference.task_types import TASK_TYPES
 from inference_store.operations.doctor import CHECKS
 from inference_store.platform.metrics import METRICS
 from inference_store.platform.settings import GROUPS, PREFIX, SettingsGroup, secrets_of
+from inference_store.proxy.protocols import PROTOCOLS
 from inference_store.query.aggregates import AGGREGATES
 from inference_store.query.operators import OPERATORS
 
@@ -145,12 +146,17 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "rights": _pairs(("right", "what it allows"), [(r.value, RIGHTS[r]) for r in Right]),
     "actions": _pairs(("action", "what was done"), [(a.value, ACTIONS[a]) for a in Action]),
     "reasons": _pairs(_REASON, DEAD_LETTER_REASONS.items()),
+    "capture": _pairs(_REASON, CAPTURE_PROBLEMS.items()),
     "drops": _pairs(_REASON, DROP_REASONS.items()),
     "failures": _pairs(_REASON, FAILURES.items()),
     "ledger": _pairs(("kind", "what it says"), [(k.name, k.sentence) for k in KINDS]),
     "task types": _pairs(
         ("name", "what an element of `data` looks like"),
         [(name, entry.element) for name, entry in TASK_TYPES.items()],
+    ),
+    "protocols": lambda: _table(
+        ("name", "calls", "the datum", "the answer"),
+        [(_code(p.name), p.calls, p.datum, p.answer) for p in PROTOCOLS.values()],
     ),
     "checks": lambda: _table(
         ("check", "what should be"), [(check.name, check.sentence) for check in CHECKS]

@@ -11,9 +11,10 @@ import orjson
 
 from inference_store.inference.json_text import UnreadableJson, read_exactly, write_json
 from inference_store.proxy.exchange import Body, Exchange
+from inference_store.proxy.protocols import PROTOCOLS
 from inference_store.proxy.protocols.content_encoding import decoded
 from inference_store.proxy.protocols.problems import Problem
-from inference_store.proxy.protocols.protocol import Call, Inference, Model, Protocol, Reading
+from inference_store.proxy.protocols.protocol import Call, Inference, Model, Reading
 
 
 def png(width: int = 4, height: int = 3) -> bytes:
@@ -59,13 +60,7 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
     )
 
 
-PROTOCOL = Protocol(
-    name="images",
-    title="Images in base64",
-    transport="rest",
-    recognise=lambda protocol, *_: Call(protocol, "infer"),
-    read=read,
-)
+PROTOCOL = replace(PROTOCOLS["raw"], name="images", read=read)
 CALL = Call(PROTOCOL, "infer", model="detector", version="3")
 RECEIVED_AT = datetime.now(UTC).replace(microsecond=123456) - timedelta(minutes=1)
 

@@ -58,7 +58,7 @@ def test_every_variable_is_in_the_example() -> None:
 
 
 def test_no_password_has_a_default() -> None:
-    for variable in re.findall(r"\$\{(\w*(?:PASSWORD|SECRET_KEY|TOKEN))([^}]*)\}", TEXT):
+    for variable in re.findall(r"\$\{(\w*(?:PASSWORD|SECRET_KEY|TOKEN|PROXY_KEY))([^}]*)\}", TEXT):
         assert variable[1].startswith(":?"), variable
 
 
@@ -74,6 +74,12 @@ def test_our_services_run_existing_commands_and_write_nowhere() -> None:
 def test_proxy_has_no_settings_of_postgres() -> None:
     environment = SERVICES["proxy"]["environment"]
     assert not [name for name in environment if "POSTGRES" in name or "API_TOKEN" in name]
+
+
+def test_proxy_reads_registrations_by_a_key_that_the_migration_makes() -> None:
+    environments = [SERVICES[name]["environment"] for name in ("proxy", "migrate")]
+    assert environments[0][f"{PREFIX}PROXY_REGISTRY_URL"] == "http://api:8080"
+    assert len({environment[f"{PREFIX}PROXY_REGISTRY_KEY"] for environment in environments}) == 1
 
 
 def test_proxy_forwards_to_the_model_server() -> None:

@@ -1,11 +1,13 @@
 """The gateway: the product accepts its configuration, and it has its own credentials."""
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from inference_store.access.secrets import id_of
 from inference_store.platform.settings import PREFIX
 from inference_store.proxy.configuration import (
     Configuration,
@@ -79,6 +81,25 @@ def test_it_never_learns_where_postgres_is_nor_the_apis_key() -> None:
         for word in ("POSTGRES", "API_TOKEN", "API-TOKEN", "DSN"):
             assert word not in text, (row, word)
         assert container["envFrom"] == [{"configMapRef": {"name": f"{FULL}-proxy"}}], row
+
+
+def test_reads_registrations_by_a_key_that_the_migration_lets_read() -> None:
+    for changes, secret in (
+        ({}, f"{FULL}-registry-key"),
+        ({"registry": {"existingSecret": "mine"}}, "mine"),
+        ({"registry": {"enabled": False}}, None),
+    ):
+        values = SERVERS | {"proxy": {"enabled": True, "upstreams": UPSTREAMS, **changes}}
+        made = select_kind(render_objects(values), "Secret").get(f"{FULL}-registry-key")
+        text = json.dumps(render_pod_template(values))
+        own = "http://store-inference-store-api:8080" if secret else None
+        assert read_settings(values).get("PROXY_REGISTRY_URL") == own
+        assert (f'"{secret}"' in text) is (secret is not None)
+        assert (made is not None) is (secret == f"{FULL}-registry-key")
+        jobs = json.dumps(select_kind(render_objects(values), "Job"))
+        assert ("PROXY_REGISTRY_KEY" in jobs) is (made is not None)
+        if made is not None:
+            assert id_of(base64.b64decode(made["data"]["registry-key"]).decode()) == "registryread"
 
 
 def test_common_settings_reach_it_without_those_of_others() -> None:

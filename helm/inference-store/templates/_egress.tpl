@@ -27,7 +27,7 @@
 
 {{- /* Where registrations are: this release's api, or another. */ -}}
 {{- define "inference-store.to.registry" -}}
-{{- $url := .Values.proxy.registry.url -}}
+{{- $url := include "inference-store.registryUrl" (dict "root" .) -}}
 {{- if and .Values.api.enabled (contains (printf "//%s-api" (include "inference-store.fullname" .)) $url) -}}
 {{- include "inference-store.to.api" . -}}
 {{- else -}}

@@ -7,6 +7,31 @@
 {{- default (b64enc .new) $kept -}}
 {{- end -}}
 
+{{- /* Where a proxy reads registrations; empty: nowhere. A sidecar has no Secret of this release.
+       Takes {root}, and `sidecar`. */ -}}
+{{- define "inference-store.registryUrl" -}}
+{{- $r := .root.Values.proxy.registry -}}
+{{- if not $r.enabled -}}
+{{- else if $r.url -}}{{- $r.url -}}
+{{- else if and .root.Values.api.enabled (not .root.Values.api.tlsSecret) (or $r.existingSecret (not .sidecar)) -}}
+http://{{ include "inference-store.fullname" .root }}-api:{{ .root.Values.api.service.port }}
+{{- end -}}
+{{- end -}}
+
+{{- /* Not empty: the chart makes the key by which its proxy reads registrations. */ -}}
+{{- define "inference-store.makesRegistryKey" -}}
+{{- $p := .Values.proxy -}}
+{{- if and $p.enabled (not $p.registry.url) (not $p.registry.existingSecret) (include "inference-store.registryUrl" (dict "root" .)) -}}yes{{- end -}}
+{{- end -}}
+
+{{- define "inference-store.registryKey" -}}
+{{- $r := .Values.proxy.registry -}}
+{{- $own := printf "%s-registry-key" (include "inference-store.fullname" .) -}}
+{{- $made := ne (include "inference-store.makesRegistryKey" .) "" -}}
+{{- $secret := $made | ternary $own $r.existingSecret | required "proxy.registry.url needs proxy.registry.existingSecret: the Secret with a key that may read models." -}}
+{{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_PROXY_REGISTRY_KEY" "secret" $secret "key" ($made | ternary "registry-key" $r.existingSecretKey)) -}}
+{{- end -}}
+
 {{- define "inference-store.tokenSecret" -}}
 {{- default (printf "%s-api-token" (include "inference-store.fullname" .)) .Values.auth.existingSecret -}}
 {{- end -}}

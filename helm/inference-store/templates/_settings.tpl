@@ -179,8 +179,8 @@ env:
 {{- if and (eq .component "proxy") $v.proxy.redactionKey.existingSecret }}
 {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_PROXY_REDACTION_KEY" "secret" $v.proxy.redactionKey.existingSecret "key" $v.proxy.redactionKey.existingSecretKey) | nindent 0 }}
 {{- end }}
-{{- if and (eq .component "proxy") $v.proxy.registry.url }}
-{{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_PROXY_REGISTRY_KEY" "secret" (required "proxy.registry.url needs proxy.registry.existingSecret: the Secret with a key that may read models." $v.proxy.registry.existingSecret) "key" $v.proxy.registry.existingSecretKey) | nindent 0 }}
+{{- if or (and (eq .component "proxy") (include "inference-store.registryUrl" .)) (and (eq .component "migrate") (include "inference-store.makesRegistryKey" .root)) }}
+{{- include "inference-store.registryKey" .root | nindent 0 }}
 {{- end }}
 {{- $own := list -}}
 {{- if not (has .component (list "check" "doctor")) -}}

@@ -4,10 +4,16 @@ import argparse
 import asyncio
 import sys
 
-from inference_store.index.database import DatabaseMissing
+from inference_store.access import Action, Who
+from inference_store.access.rights import Grant
+from inference_store.access.secrets import Secret, id_of
+from inference_store.index import api_keys
+from inference_store.index.audit import note
+from inference_store.index.database import DatabaseMissing, engine_of
 from inference_store.index.migration import MigrationBusy, upgrade
 from inference_store.index.schema import DatabaseUnavailable, wait_for_schema
-from inference_store.platform.settings import LogSettings, PostgresSettings
+from inference_store.inference.errors import Invalid
+from inference_store.platform.settings import LogSettings, PostgresSettings, RegistryKeySettings
 
 from .seconds import parse_seconds
 from .start import start_service
@@ -16,7 +22,7 @@ _BEHIND = 1
 _UNAVAILABLE = 3
 
 
-class _Settings(LogSettings, PostgresSettings):
+class _Settings(LogSettings, PostgresSettings, RegistryKeySettings):
     """The settings of a migration."""
 
 
@@ -51,7 +57,25 @@ def run(arguments: argparse.Namespace) -> int:
     except (DatabaseMissing, MigrationBusy) as why:
         print(why, file=sys.stderr)
         return _UNAVAILABLE
+    if text := settings.proxy_registry_key.get_secret_value():
+        try:
+            asyncio.run(_keep_registry_key(settings, Secret(text)))
+        except Invalid as wrong:
+            sys.exit(f"INFERENCE_STORE_PROXY_REGISTRY_KEY: {wrong.detail}")
     return 0
+
+
+async def _keep_registry_key(settings: _Settings, secret: Secret) -> None:
+    """Let the proxy read which models there are by its key."""
+    engine = engine_of(settings, application="inference-store-migrate", pool_size=1)
+    try:
+        async with engine.begin() as connection:
+            who, grants = Who("cli:migrate", None), [Grant(role="reader")]
+            is_new = await api_keys.keep(connection, "proxy", secret, grants, by=who.actor)
+            if is_new:
+                await note(connection, who, Action.KEY_CREATED, key=id_of(secret.text))
+    finally:
+        await engine.dispose()
 
 
 def _say(sentence: str) -> None:

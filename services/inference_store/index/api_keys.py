@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import func, select, update
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import secrets
@@ -35,12 +36,34 @@ async def create(
         "id": id,
         "name": name,
         "hash": secret.hash,
-        "grants": [grant.expanded.model_dump(mode="json", exclude_none=True) for grant in grants],
+        "grants": _written(grants),
         "created_by": by,
         "expires_at": expires_at,
     }
     inserted = api_key.insert().values(values).returning(api_key)
     return _key((await connection.execute(inserted)).one()), secret
+
+
+async def keep(
+    connection: AsyncConnection, name: str, secret: Secret, grants: Sequence[Grant], *, by: str
+) -> bool:
+    """Create the key of a text that is made elsewhere, and return whether it is new. A key of its
+    id that is there gets its text; a revoked one stays revoked. Raises Invalid."""
+    id = secrets.id_of(secret.text)
+    if id is None:
+        raise Invalid("the text of a key is `isk_`, an id of 12 letters, `_` and 43 letters")
+    known = await held(connection, id)
+    values = {"id": id, "name": name, "hash": secret.hash, "created_by": by}
+    values["grants"] = _written(grants)
+    inserted = insert(api_key).values(values)
+    await connection.execute(
+        inserted.on_conflict_do_update(index_elements=["id"], set_={"hash": inserted.excluded.hash})
+    )
+    return known is None
+
+
+def _written(grants: Sequence[Grant]) -> list[dict[str, Any]]:
+    return [grant.expanded.model_dump(mode="json", exclude_none=True) for grant in grants]
 
 
 async def listed(

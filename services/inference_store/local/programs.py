@@ -63,6 +63,11 @@ def settings(
         "PROXY_GRACE_SECONDS": "10",
         "PROXY_UPSTREAM": model_server.rest,
         "PROXY_UPSTREAM_GRPC": model_server.grpc,
+        # A model's registration divides its batches; this api asks for no key.
+        "PROXY_REGISTRY_URL": f"http://{HOST}:{ports.api}",
+        "PROXY_REGISTRY_KEY": "unused",
+        "PROXY_REGISTRY_FILE": str(folder.path / "registrations.json"),
+        "PROXY_REGISTRY_SECONDS": "2",
         **{f"{name.upper()}_ADMIN_PORT": str(port) for name, port in ports.admin.items()},
     }
 

@@ -81,5 +81,7 @@ class Exchange:
     forwarded_at: datetime | None = None
     responded_at: datetime | None = None
     """When the answer's first byte arrived."""
+    first_part_at: datetime | None = None
+    """When the first part of the answer's body arrived, over REST: a stream's head comes before."""
     finished_at: datetime | None = None
     """When its last byte arrived."""

@@ -51,6 +51,18 @@ def test_check_exits_with_1_unless_the_schema_is_current(empty_database: str) ->
     assert run_migrate(empty_database, "--check").returncode == 0
 
 
+def test_makes_the_key_of_the_proxy_that_it_is_given(empty_database: str) -> None:
+    environment = {"INFERENCE_STORE_POSTGRES_DSN": empty_database, "PATH": ""}
+    for text, code in (("isk_registryread_" + "a" * 43, 0), ("short", 1)) * 2:
+        given = {"INFERENCE_STORE_PROXY_REGISTRY_KEY": text}
+        done = run_command("migrate", environment=environment | given)
+        assert done.returncode == code, done.stderr
+    assert "12 letters" in done.stderr
+    listed = run_command("keys", "list", environment=environment).stdout
+    assert listed.count("registryread") == 1
+    assert "reader" in listed or "read" in listed
+
+
 def test_check_waits_for_the_migration(empty_database: str) -> None:
     with ThreadPoolExecutor(1) as thread:
         waiting = thread.submit(run_migrate, empty_database, "--check", "--wait-seconds", "300")

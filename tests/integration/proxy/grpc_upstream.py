@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -12,7 +12,8 @@ import grpc
 from inference_store.proxy.capture import ID_HEADER
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.grpc import CallTarget, channel, server
-from inference_store.proxy.protocols.protocol import Call, Protocol
+from inference_store.proxy.protocols import Call
+from inference_store.proxy.protocols.v2_grpc import V2_GRPC
 from inference_store.proxy.rules import Rules
 from tests.servers.ports import free_port
 
@@ -173,10 +174,7 @@ class Captures:
 
 def recognise(path: str) -> Call | None:
     """Recognise infer calls and streams, which are captured here."""
-    protocol = Protocol(
-        name="v2-grpc", title="", transport="grpc", recognise=lambda *_: None, read=_no_reading
-    )
-    return {INFER: Call(protocol, "infer"), STREAM: Call(protocol, "stream")}.get(path)
+    return replace(V2_GRPC, read=_no_reading).recognise(path, path)
 
 
 def _no_reading(*_: Any) -> Any:

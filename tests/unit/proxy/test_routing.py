@@ -59,6 +59,7 @@ def test_marks_calls_that_may_be_inferences() -> None:
         ("rest", "POST", "/v2/models/yolo-quiet/infer", False),
         ("rest", "POST", "/v2/%72epository/models/yolo/load", False),
         ("rest", "POST", "/v2/models/yolo/versions/1/trace/setting", False),
+        ("rest", "POST", "/v1/messages/count_tokens", False),
         ("grpc", "POST", "/inference.GRPCInferenceService/ModelReady", False),
         ("grpc", "POST", "/grpc.health.v1.Health/Check", False),
         ("grpc", "POST", "/inference.GRPCInferenceService/ModelInferAll", True),

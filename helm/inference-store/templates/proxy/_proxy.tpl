@@ -38,7 +38,7 @@
 {{- $_ := set $own "PROXY_TLS_CERTIFICATE_FILE" "/etc/inference-store/proxy-tls/tls.crt" -}}
 {{- $_ := set $own "PROXY_TLS_KEY_FILE" "/etc/inference-store/proxy-tls/tls.key" -}}
 {{- end -}}
-{{- with $p.registry.url -}}
+{{- with include "inference-store.registryUrl" . -}}
 {{- $_ := set $own "PROXY_REGISTRY_URL" . -}}
 {{- /* Outlives the container, not the pod. */ -}}
 {{- $_ := set $own "PROXY_REGISTRY_FILE" "/tmp/registrations.json" -}}

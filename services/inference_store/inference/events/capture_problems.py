@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeAlias
 
 CaptureSide: TypeAlias = Literal["request", "response"]
 CaptureKind: TypeAlias = Literal[
-    "over_cap", "broken_off", "not_json", "unreadable", "no_input", "not_divided"
+    "over_cap", "broken_off", "not_json", "unreadable", "no_input", "not_divided", "misshapen"
 ]
 SIDES: Final[tuple[CaptureSide, ...]] = ("request", "response")
 # The gravest first: only the first one of each side is reported.
@@ -24,6 +24,7 @@ _KINDS: Final[Mapping[CaptureSide, Mapping[CaptureKind, str]]] = MappingProxyTyp
             "unreadable": "The request, or a part of it, cannot be read.",
             "no_input": "The request holds no input.",
             "not_divided": "The request holds too many inputs: it is one inference.",
+            "misshapen": "An input has another number of values than its shape says.",
         },
         "response": {
             "over_cap": "The response is over a cap, or there was no memory for it: it is lost.",
@@ -34,6 +35,7 @@ _KINDS: Final[Mapping[CaptureSide, Mapping[CaptureKind, str]]] = MappingProxyTyp
                 "The response does not match the inputs: they are one inference. Or it may be the"
                 " answer to another request of a stream."
             ),
+            "misshapen": "An output has another number of values than its shape says.",
         },
     }
 )

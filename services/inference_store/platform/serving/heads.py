@@ -23,6 +23,8 @@ class BoundedHeads(HttpToolsProtocol):
     _bytes_of_head = 0
     """Bytes since a body's last bytes, or a request's end: of a head, trailers, extensions of
     chunks."""
+    _bytes_of_fields = 0
+    """Bytes of the head or the trailers that were read: a piece may end them and go on."""
     _in_head = True
     _plain_head: bytes | None = None
     """The head of a request for another protocol, without that request."""
@@ -46,6 +48,8 @@ class BoundedHeads(HttpToolsProtocol):
 
     def _refuse(self) -> None:
         self.logger.warning(_INVALID)
+        if self.transport.is_closing():
+            return
         if self.cycle and self.cycle.response_started and not self.cycle.response_complete:
             self.transport.close()  # within an answer, the caller would read it as a part of it
         else:
@@ -68,15 +72,27 @@ class BoundedHeads(HttpToolsProtocol):
         self.parser.feed_data(head or b"")
 
     def on_message_begin(self) -> None:
-        self._in_head = True
+        self._in_head, self._bytes_of_fields = True, 0
         super().on_message_begin()
 
+    def on_url(self, url: bytes) -> None:
+        self._count_field(url)
+        super().on_url(url)
+
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._count_field(name, value)
         if self._in_head:  # a trailer is not a header: it was not checked as one
             super().on_header(name, value)
 
+    def _count_field(self, *parts: bytes) -> None:
+        """Raise ValueError, and close the connection, if the head or the trailers are too large."""
+        self._bytes_of_fields += sum(map(len, parts))
+        if self._bytes_of_fields > self._most_head_bytes:
+            self.transport.close()
+            raise ValueError("the head or the trailers are too large")
+
     def on_headers_complete(self) -> None:
-        self._in_head, self._bytes_of_head = False, 0
+        self._in_head, self._bytes_of_head, self._bytes_of_fields = False, 0, 0
         self._check_host()
         self._check_coding()
         if self.parser.should_upgrade():

@@ -19,7 +19,7 @@ from .kafka import KafkaSettings
 from .logs import LogSettings
 from .names import GROUPS, UnknownSetting, names, refuse_unknown
 from .postgres import PostgresSettings
-from .proxy import CaptureSettings, ProxySettings, UpstreamSettings
+from .proxy import CaptureSettings, ProxySettings, RegistryKeySettings, UpstreamSettings
 from .reconcile import ReconcileSettings
 from .retention import RetentionSettings
 from .secret_files import WrongSetting, secrets_of
@@ -45,6 +45,7 @@ __all__ = [
     "PostgresSettings",
     "ProxySettings",
     "ReconcileSettings",
+    "RegistryKeySettings",
     "RetentionSettings",
     "RoleSettings",
     "SettingsGroup",

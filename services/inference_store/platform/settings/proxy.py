@@ -22,7 +22,14 @@ class RedactionSettings(SettingsGroup):
     """Key of the hash that a redaction puts in the place of a value."""
 
 
-class CaptureSettings(RedactionSettings):
+class RegistryKeySettings(SettingsGroup):
+    """The key by which a proxy reads registrations."""
+
+    proxy_registry_key: SecretStr = SecretStr("")
+    """Key that may read the models there (role `reader`); `migrate` makes the one it is given."""
+
+
+class CaptureSettings(RedactionSettings, RegistryKeySettings):
     """What is done with an exchange after its answer went back."""
 
     proxy_capture_bytes: Count = 64 * 1024 * 1024
@@ -45,8 +52,6 @@ class CaptureSettings(RedactionSettings):
     """Time between two reports of the proxy's books."""
     proxy_registry_url: Annotated[str, Field(pattern=r"^(https?://[^ ]+)?$")] = ""
     """Address of the api, to read there which models are registered; unset: the file alone says."""
-    proxy_registry_key: SecretStr = SecretStr("")
-    """Key that may read the models there; one with the role `reader` is enough."""
     proxy_registry_file: Path | None = None
     """File that keeps what was read, for a start while the api is unavailable."""
     proxy_registry_seconds: Seconds = 60.0

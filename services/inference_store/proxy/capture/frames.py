@@ -77,6 +77,7 @@ class Writer:
                 "received_at": exchange.received_at,
                 "forwarded_at": exchange.forwarded_at,
                 "responded_at": exchange.responded_at,
+                "first_part_at": exchange.first_part_at,
                 "finished_at": exchange.finished_at,
             }
         )
@@ -139,19 +140,12 @@ class SentExchange:
             received_at=datetime.fromisoformat(head["received_at"]),
             forwarded_at=_time(head["forwarded_at"]),
             responded_at=_time(head["responded_at"]),
+            first_part_at=_time(head["first_part_at"]),
             finished_at=_time(head["finished_at"]),
         )
-        operation = _operation(head, protocol)
-        call = Call(protocol, head["kind"], head["named"], head["version"], operation)
+        named = (head["named"], head["version"], head["operation"])
+        call = Call(protocol, head["kind"], *named)
         return Work(exchange, call, self.rules, head["model"])
-
-
-def _operation(head: Mapping[str, Any], protocol: Protocol) -> str:
-    """Return the call's operation; frames of an earlier version may lack it."""
-    if "operation" in head:
-        return str(head["operation"])
-    call = protocol.recognise(protocol, head["method"], head["path"])
-    return "" if call is None else call.operation
 
 
 class Source(Shape):

@@ -5,7 +5,7 @@ from typing import Any
 from inference_store.proxy.protocols.v2.items import MODEL_VERSION, STATUS_CODE, Run
 from inference_store.proxy.protocols.v2.tensors import InferRequest, InferResponse
 
-from .container import Container, ContainerFailed
+from .container import LEAST_FAILED, Container, ContainerFailed
 from .container_status import PLATFORM, ContainerStatus
 from .tensors import InputsNotFiles, build_answer, has_true_parameter, read_items
 
@@ -27,7 +27,8 @@ async def infer(
     )
     answer = build_answer(request, outputs, status, model=model)
     if answer.error is not None:
-        raise ContainerFailed(422, answer.error, run=run)
+        failed = run.status_code >= LEAST_FAILED
+        raise ContainerFailed(run.status_code if failed else 422, answer.error, run=run)
     return answer, run
 
 

@@ -6,6 +6,8 @@ from typing import Final, Self
 import grpc
 from aiohttp import web
 
+from inference_store.platform.serving.heads import MOST_HEAD_BYTES
+
 from .container import Container
 from .grpc_methods import handlers
 from .rest import application
@@ -29,7 +31,10 @@ class Bridge:
 
     async def __aenter__(self) -> Self:
         self._runner = web.AppRunner(
-            application(self._container, most_bytes=self._message_bytes), access_log=None
+            application(self._container, most_bytes=self._message_bytes),
+            access_log=None,
+            max_line_size=MOST_HEAD_BYTES,  # the proxy passes on no larger heads
+            max_field_size=MOST_HEAD_BYTES,
         )
         await self._runner.setup()
         await web.TCPSite(self._runner, _HERE, 0).start()

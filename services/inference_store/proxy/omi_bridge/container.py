@@ -20,7 +20,7 @@ _STATUSES: Final = {
     StatusCode.INVALID_ARGUMENT: 422,
     StatusCode.UNIMPLEMENTED: 501,
 }
-_LEAST_FAILED: Final = 400
+LEAST_FAILED: Final = 400
 
 
 class ContainerFailed(Exception):
@@ -144,7 +144,7 @@ def _check_outputs(answer: Any, count: int, status: ContainerStatus) -> Sequence
 
 
 def _expect_good(answer: Any, status: ContainerStatus) -> None:
-    if answer.status_code >= _LEAST_FAILED:
+    if answer.status_code >= LEAST_FAILED:
         sentence = answer.message or answer.status or f"status_code {answer.status_code}"
         run = Run(answer.status_code, status.version or None)
         raise ContainerFailed(answer.status_code, sentence, run=run)

@@ -1,7 +1,9 @@
 """V2 over REST in front of a container."""
 
 import re
+from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -11,6 +13,7 @@ from aiohttp import web
 from inference_store.proxy.exchange import Body, Headers
 from inference_store.proxy.protocols.v2.bodies import request_in
 from inference_store.proxy.protocols.v2.tensor_json import envelope_json
+from inference_store.proxy.protocols.v2.tensors import Tensor
 
 from . import answers
 from .container import Container, ContainerFailed
@@ -75,9 +78,21 @@ async def _infer(container: Container, request: web.Request, name: str) -> web.R
         raise ContainerFailed(400, read.problem or "the request is no V2")
     answer, run = await answers.infer(container, read.request, name)
     members = {"model_name": answer.model, "model_version": answer.version, "id": answer.id}
-    written = envelope_json(members, answer.parameters, "outputs", answer.outputs)
+    outputs = [_write_as_texts(output) for output in answer.outputs]
+    written = envelope_json(members, answer.parameters, "outputs", outputs)
     added = answers.headers_of(run)
     return web.Response(body=written.text, content_type=_JSON, headers=added)
+
+
+def _write_as_texts(output: Tensor) -> Tensor:
+    """Return files that are not all UTF-8 as base64, which the output's `content_type` says."""
+    files = [file for file in output.values or () if isinstance(file, bytes)]
+    try:
+        b"".join(files).decode()
+    except UnicodeDecodeError:
+        coded = list(map(b64encode, files))
+        return replace(output, values=coded, parameters={"content_type": b'"base64"'})
+    return output
 
 
 def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:

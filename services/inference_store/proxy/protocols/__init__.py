@@ -9,8 +9,9 @@ from inference_store.proxy.exchange import Transport
 from .chariot_v2 import CHARIOT_V2
 from .control import may_infer
 from .kserve_v1 import KSERVE_V1
+from .model_paths import MLFLOW, TORCHSERVE
 from .omi import OMI
-from .openai import OPENAI
+from .openai import ANTHROPIC, EMBEDDINGS, OPENAI, RESPONSES
 from .protocol import Call, Inference, Model, Protocol, Reading
 from .raw import RAW, RAW_GRPC
 from .v2 import V2_REST
@@ -21,7 +22,10 @@ def _table(*entries: Protocol) -> Mapping[str, Protocol]:
     return MappingProxyType({entry.name: entry for entry in entries})
 
 
-PROTOCOLS: Final = _table(V2_REST, V2_GRPC, CHARIOT_V2, KSERVE_V1, OPENAI, OMI, RAW, RAW_GRPC)
+PROTOCOLS: Final = _table(
+    *(V2_REST, V2_GRPC, CHARIOT_V2, KSERVE_V1, OPENAI, RESPONSES, EMBEDDINGS, ANTHROPIC),
+    *(MLFLOW, TORCHSERVE, OMI, RAW, RAW_GRPC),
+)
 """The protocols by name. Those that recognise every call come last."""
 
 
@@ -33,7 +37,7 @@ def recognise_call(
     for name, protocol in PROTOCOLS.items():
         if name in names and protocol.transport == transport:
             for path in paths:
-                if (call := protocol.recognise(protocol, method, path)) is not None:
+                if (call := protocol.recognise(method, path)) is not None:
                     return call
     return None
 

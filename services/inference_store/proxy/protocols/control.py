@@ -6,12 +6,14 @@ from typing import Final
 
 from inference_store.proxy.exchange import Transport
 
-# The Open Inference Protocol's repository, and Triton's extensions of it; OMI's own.
+# The Open Inference Protocol's repository, and Triton's extensions of it; OMI's own; what language
+# models do besides answering.
 _REST: Final = re.compile(
     r"/v2/(?:repository/.+"
     r"|(?:models/[^/]+/(?:versions/[^/]+/)?)?trace/setting"
     r"|logging"
     r"|(?:system|cuda)sharedmemory/.+)/?"
+    r"|/v1/(?:messages/(?:count_tokens|batches.*)|responses/.+|files|batches.*)/?"
 )
 _GRPC: Final = re.compile(
     r"/grpc\..+"  # health and reflection

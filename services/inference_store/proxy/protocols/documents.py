@@ -41,9 +41,7 @@ class Document:
 def read_bytes(body: Body, headers: Headers, side: CaptureSide) -> Document:
     """Read a body's bytes without content coding."""
     if not body.whole:
-        size = sum(map(len, body.parts))
-        sentence = f"of {NAMES[side]}'s {body.size} bytes only the first {size} are there"
-        return Document(raw=body.bytes, problem=describe_missing(body, side, sentence))
+        return Document(raw=body.bytes, problem=describe_missing(body, side))
     try:
         return Document(raw=decode(body.bytes, headers))
     except NotDecoded as exc:

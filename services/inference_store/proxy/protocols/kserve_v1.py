@@ -7,7 +7,6 @@ string that is base64), its text, or its JSON as it was written.
 
 import re
 from typing import Final
-from urllib.parse import unquote
 
 from inference_store.inference.json_text import Json
 from inference_store.inference.task_types import task_type_of
@@ -20,19 +19,7 @@ from .problems import Problem, join_problems
 from .protocol import Call, Inference, Model, Protocol, Reading
 from .v2.splitting import MOST_INFERENCES
 
-_PATH: Final = re.compile(
-    r"/v1/models/([^/]+?)(?:/versions/([^/:]+?))?(?::|%3A)(predict|explain)/?"
-)
 _ANSWERS: Final = ("predictions", "explanations")
-
-
-def recognise(protocol: Protocol, method: str, path: str) -> Call | None:
-    """Recognise `:predict` and `:explain` of a model, with or without a version."""
-    match = _PATH.fullmatch(path) if method == "POST" else None
-    if match is None:
-        return None
-    version = None if match[2] is None else unquote(match[2])
-    return Call(protocol, "infer", unquote(match[1]), version, operation=match[3])
 
 
 def read(exchange: Exchange, call: Call, model: Model) -> Reading:
@@ -134,8 +121,13 @@ def _from_text(text: str) -> tuple[bytes, str | None] | None:
 
 KSERVE_V1: Final = Protocol(
     name="kserve-v1",
-    title="KServe V1",
     transport="rest",
-    recognise=recognise,
+    calls="`:predict` and `:explain` of `/v1/models/…`",
+    datum="each instance that has a prediction of its own: bytes of its base64, text, or JSON",
+    answer="to one instance: as it came; to several: each prediction as V2's JSON",
+    path=re.compile(
+        r"/v1/models/(?P<model>[^/]+?)(?:/versions/(?P<version>[^/:]+?))?"
+        r"(?::|%3A)(?P<operation>predict|explain)/?"
+    ),
     read=read,
 )

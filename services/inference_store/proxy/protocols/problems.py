@@ -38,8 +38,10 @@ def join_problems(
     return Problem("; ".join(distinct[:most]), *reasons)
 
 
-def describe_missing(body: Body, side: CaptureSide, sentence: str) -> Problem | None:
+def describe_missing(body: Body, side: CaptureSide) -> Problem | None:
     """Return the problem of a body with missing parts; None if it is whole."""
+    size = sum(map(len, body.parts))
+    sentence = f"of {NAMES[side]}'s {body.size} bytes only {size} are there"
     return None if body.whole else Problem(sentence, *list_gaps(body, side))
 
 

@@ -4,9 +4,11 @@ All of it is pure: bytes in, values out. Nothing here raises on untrusted input:
 describes what cannot be read, and it is kept whole.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
+from urllib.parse import unquote
 
 from inference_store.proxy.exchange import Exchange, Headers, Transport
 
@@ -109,14 +111,35 @@ MOST_STRIPPED: Final = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
-    """One protocol."""
+    """One protocol. `calls`, `datum` and `answer` are its line in the docs."""
 
     name: str
-    title: str
     transport: Transport
-    recognise: Callable[["Protocol", str, str], Call | None]
-    """Returns the call to capture for a method and a path (percent-escaped, in its normal form, no
-    query); None if it passes through."""
+    calls: str
+    datum: str
+    answer: str
+    path: re.Pattern[str]
+    """Matches the paths of its calls (percent-escaped, in their normal form, no query); may have
+    the groups `model`, `version` and `operation`."""
+    methods: Collection[str] = ("POST",)
+    """Over REST; empty: any."""
+    streams: Collection[str] = ()
+    """The operations whose answers come in parts."""
     read: Read
     strip: Strip | None = None
     """None if its requests contain no metadata to remove."""
+
+    def recognise(self, method: str, path: str) -> Call | None:
+        """Return the call to capture; None if it passes through."""
+        is_method = self.transport == "grpc" or not self.methods or method in self.methods
+        match = self.path.fullmatch(path) if is_method else None
+        if match is None:
+            return None
+        named = match.groupdict()
+        operation = named.get("operation") or ""
+        model, version = (unquote(named[name]) if named.get(name) else None for name in _NAMES)
+        kind: Kind = "stream" if operation in self.streams else "infer"
+        return Call(self, kind, model, version, operation)
+
+
+_NAMES: Final = ("model", "version")

@@ -5,23 +5,18 @@ unchanged if it is JSON, else it becomes one output `body`: a text, or `{"b64": 
 element per message.
 """
 
+import re
 from typing import Any, Final
 
-from inference_store.inference.events import CaptureSide
-from inference_store.proxy.exchange import Body, Exchange, Headers, Transport, header
+from inference_store.proxy.exchange import Body, Exchange, Headers, header
 
 from .answers import answer_json, find_failure, output, v2_answer_json
 from .documents import media_type, parsed, read_bytes, text_or_base64
-from .problems import NAMES, Problem, describe_missing, join_problems
+from .problems import describe_missing, join_problems
 from .protocol import Call, Inference, Model, Protocol, Reading
 
 
-def recognise(protocol: Protocol, _method: str, _path: str) -> Call | None:
-    """Recognise every call."""
-    return Call(protocol, "infer")
-
-
-def read(exchange: Exchange, _call: Call, _model: Model) -> Reading:
+def read(exchange: Exchange, call: Call, _model: Model) -> Reading:
     """Read one inference: the body and the answer."""
     request = read_bytes(exchange.request, exchange.request_headers, "request")
     answer = read_bytes(exchange.response, exchange.response_headers, "response")
@@ -38,7 +33,7 @@ def read(exchange: Exchange, _call: Call, _model: Model) -> Reading:
     )
     return Reading(
         inferences=[inference],
-        action=f"{exchange.method} {exchange.path}",
+        action=call.operation or f"{exchange.method} {exchange.path}",
         standard=_read_standard(exchange),
         ok=ok,
         error=error,
@@ -52,21 +47,14 @@ def read_grpc(exchange: Exchange, _call: Call, _model: Model) -> Reading:
     response = v2_answer_json([output("messages", messages)]) if messages else None
     datum = exchange.request.bytes
     problems = [
-        _describe_cut("request", exchange.request),
-        _describe_cut("response", exchange.response),
+        describe_missing(exchange.request, "request"),
+        describe_missing(exchange.response, "response"),
     ]
     return Reading(
         inferences=[Inference(data=datum, data_content_type="application/grpc", response=response)],
         action=exchange.method,
         error=header(exchange.response_trailers, "grpc-message"),
         problem=join_problems(problems),
-    )
-
-
-def _describe_cut(side: CaptureSide, body: Body) -> Problem | None:
-    size = sum(map(len, body.parts))
-    return describe_missing(
-        body, side, f"of {NAMES[side]}'s {body.size} bytes only {size} are there"
     )
 
 
@@ -84,9 +72,22 @@ def _read_standard(exchange: Exchange) -> dict[str, Any]:
     return {"response_content_type": kind} if kind else {}
 
 
-def _entry(name: str, title: str, transport: Transport, read: Any) -> Protocol:
-    return Protocol(name=name, title=title, transport=transport, recognise=recognise, read=read)
-
-
-RAW: Final = _entry("raw", "Any REST call, as it is", "rest", read)
-RAW_GRPC: Final = _entry("raw-grpc", "Any gRPC call, as it is", "grpc", read_grpc)
+RAW: Final = Protocol(
+    name="raw",
+    transport="rest",
+    calls="every other REST call",
+    datum="the body",
+    answer="as it came, or one output `body`",
+    path=re.compile(".*", re.DOTALL),
+    methods=(),
+    read=read,
+)
+RAW_GRPC: Final = Protocol(
+    name="raw-grpc",
+    transport="grpc",
+    calls="every other gRPC call",
+    datum="the messages",
+    answer="one output `messages`, an element each",
+    path=re.compile(".*", re.DOTALL),
+    read=read_grpc,
+)

@@ -203,6 +203,7 @@ class ForwardedCall:
         await self._send(start)
         bytes_left = read_length(headers)
         async for part in answer.content.iter_any():
+            self._exchange.first_part_at = self._exchange.first_part_at or datetime.now(UTC)
             self._captured_answer.add(part)
             bytes_left = None if bytes_left is None else bytes_left - len(part)
             if bytes_left == 0:

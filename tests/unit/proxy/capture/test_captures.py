@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from inference_store.proxy.capture import process, shutdown_deadline
 from inference_store.proxy.capture.captures import Captures
 from inference_store.proxy.capture.reservation import OVERHEAD, PART
 from inference_store.proxy.exchange import Body
-from inference_store.proxy.protocols.protocol import Call, Protocol
+from inference_store.proxy.protocols.protocol import Call
 from inference_store.proxy.rules import Rules, Sampling
 from tests.exchanges import CALL, PROTOCOL, exchange, request_body
 from tests.polling import until
@@ -34,9 +35,7 @@ def broken(*_: Any) -> Any:
     raise RuntimeError("a defect")
 
 
-DEFECT = Protocol(
-    name="broken", title="", transport="rest", recognise=PROTOCOL.recognise, read=broken
-)
+DEFECT = replace(PROTOCOL, name="broken", read=broken)
 
 
 @asynccontextmanager

@@ -52,6 +52,7 @@ EXCHANGES = st.builds(
     received_at=TIMES,
     forwarded_at=st.none() | TIMES,
     responded_at=st.none() | TIMES,
+    first_part_at=st.none() | TIMES,
     finished_at=st.none() | TIMES,
 )
 

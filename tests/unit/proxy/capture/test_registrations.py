@@ -4,6 +4,7 @@ import asyncio
 import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from inference_store.proxy.capture.prepare import Preparation
 from inference_store.proxy.capture.registered_model import NO_REGISTRY, RegisteredModel, Registry
 from inference_store.proxy.capture.registrations import Registrations
 from inference_store.proxy.capture.work import Work
-from inference_store.proxy.protocols import PROTOCOLS, Call
+from inference_store.proxy.protocols import PROTOCOLS, Call, Model
+from inference_store.proxy.protocols.v2.splitting import split
+from inference_store.proxy.protocols.v2.tensors import InferRequest, InferResponse, Tensor
 from inference_store.proxy.rules import Rules
 from tests.exchanges import exchange, png
 from tests.settings import make_settings
@@ -74,6 +77,9 @@ def test_flags_an_undivided_batch() -> None:
     for inputs, outputs, flags in (
         (IMAGES, ANSWERS, ["batch_not_split"]),
         (PIXELS, SCORES, ["batch_not_split"]),
+        (IMAGES[:1] * 2, ANSWERS, ["batch_not_split"]),
+        ([make_tensor("FP32", [1], shape=[1, 1, 1])] * 2, ANSWERS, ["batch_not_split"]),
+        ([make_tensor("BYTES", [CODED]), make_tensor("FP32", [1])], ANSWERS, None),
         ([make_tensor("BYTES", ["a", "b"])], ANSWERS, None),
         ([make_tensor("BYTES", [CODED])], [make_tensor("BYTES", ["[]"])], None),
         ([make_tensor("FP32", [1, 2])], [make_tensor("FP32", [0.1, 0.9])], None),
@@ -81,6 +87,30 @@ def test_flags_an_undivided_batch() -> None:
     ):
         (event,) = make_events(inputs, outputs)
         assert event.get("flags") == flags, (inputs, outputs)
+
+
+FILES = {
+    "NITF": b"NITF02.10" + bytes(100),
+    "DICOM": bytes(128) + b"DICM" + bytes(100),
+    "BigTIFF": b"II+\0\x08\0\0\0" + bytes(100),
+    "raw bytes": bytes(range(256)),
+    "JPEG": b"\xff\xd8\xff\xe0" + bytes(100),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_flags_files_of_every_kind(name: str) -> None:
+    """In one input or an input each, to one answer, as base64, as a URL, or as bytes."""
+    coded = base64.b64encode(FILES[name]).decode()
+    for text in (coded, f"data:application/octet-stream;base64,{coded}"):
+        element = make_tensor("BYTES", [text])
+        for inputs in ([make_tensor("BYTES", [text] * 2)], [element, element]):
+            (event,) = make_events(inputs, [make_tensor("FP32", [0.1])])
+            assert event["flags"] == ["batch_not_split"]
+    raw = Tensor(datatype="BYTES", values=[FILES[name]])
+    two = replace(raw, values=[FILES[name]] * 2)
+    for request in (InferRequest(inputs=[raw, raw]), InferRequest(inputs=[two])):
+        assert split(request, InferResponse(outputs=[raw]), Model()).not_split
 
 
 class Api:

@@ -172,10 +172,22 @@ def _make_lines_request(lines: list[Any], write: Callable[[Any], bytes]) -> Samp
     )
 
 
-def _make_prompts_request(prompts: list[Any], write: Callable[[Any], bytes]) -> SampleRequest:
+def _make_prompts_request(
+    prompts: list[Any], write: Callable[[Any], bytes], name: str, path: str, key: str
+) -> SampleRequest:
     answer = {"choices": [{"index": at, "text": "x"} for at in range(len(prompts))]}
-    return SampleRequest(
-        "openai", "/v1/completions", [write({"prompt": prompts})], orjson.dumps(answer)
+    return SampleRequest(name, path, [write({key: prompts})], orjson.dumps(answer))
+
+
+def _prompts(*where: str) -> st.SearchStrategy[SampleRequest]:
+    texts = st.lists(_TEXT, max_size=3)
+    return st.builds(_make_prompts_request, texts, _WRITE, *map(st.just, where))
+
+
+def _chats(name: str, path: str, key: str) -> st.SearchStrategy[SampleRequest]:
+    turns = st.lists(_TURN, max_size=3)
+    return st.builds(
+        lambda turns, write: SampleRequest(name, path, [write({key: turns})]), turns, _WRITE
     )
 
 
@@ -191,13 +203,14 @@ REQUESTS: dict[str, st.SearchStrategy[SampleRequest]] = {
         lambda value, write: SampleRequest("chariot-v2", "/infer", [write(value)]), _JSON, _WRITE
     ),
     "kserve-v1": st.builds(_make_instances_request, st.lists(_JSON | _BASE64, max_size=3), _WRITE),
-    "openai": st.builds(_make_prompts_request, st.lists(_TEXT, max_size=3), _WRITE)
-    | st.builds(
-        lambda turns, write: SampleRequest(
-            "openai", "/v1/chat/completions", [write({"messages": turns})]
-        ),
-        st.lists(_TURN, max_size=3),
-        _WRITE,
+    "openai": _prompts("openai", "/v1/completions", "prompt")
+    | _chats("openai", "/v1/chat/completions", "messages"),
+    "openai-responses": _chats("openai-responses", "/v1/responses", "input"),
+    "openai-embeddings": _prompts("openai-embeddings", "/v1/embeddings", "input"),
+    "anthropic": _chats("anthropic", "/v1/messages", "messages"),
+    "mlflow": _chats("mlflow", "/invocations", "messages"),
+    "torchserve": st.binary(max_size=60).map(
+        lambda body: SampleRequest("torchserve", "/predictions/m", [body])
     ),
     "omi": st.lists(_FILES, max_size=3).map(
         lambda items: SampleRequest("omi", "/ModzyModel/Run", [encode_run(*items)], b"")

@@ -26,6 +26,8 @@ class Omi:
     """So many calls of Status fail."""
     result: dict[str, Any] | None = None
     """What results.json holds; left out: the size."""
+    code: int | None = None
+    """The status of a Run with items; left out: 422 if all failed."""
     refuses: str | None = None
     """A Run is a 422 that says this."""
     called: list[str] = field(default_factory=list)
@@ -58,13 +60,15 @@ class Omi:
         if b"late" in contents:
             await asyncio.sleep(600)
         outputs = [_make_item(content, request.explain, self.result) for content in contents]
-        code = 200 if any(output["success"] for output in outputs) else 422
+        code = self.code or (200 if any(output["success"] for output in outputs) else 422)
         return message("RunResponse")(status_code=code, outputs=outputs, message="no item is good")
 
 
 def _make_item(content: bytes, explain: bool, result: dict[str, Any] | None) -> dict[str, Any]:
     if content == b"bad":
         return {"success": False, "output": {"error": b"bad is bad"}}
+    if content == b"binary":
+        return {"success": True, "output": {"results.json": b"\xff"}}
     output = result or {"size": len(content)} | ({"why": "it is so long"} if explain else {})
     return {"success": True, "output": {"results.json": orjson.dumps(output)}}
 

@@ -152,6 +152,17 @@ async def test_reports_each_item_that_failed() -> None:
         assert status == 200
         assert outputs == {"results.json": ['{"size":1}', ""], "error": ["", "bad is bad"]}
         assert await post(bridge, make_request("bad")) == (422, {"error": "bad is bad"})
+    async with open_bridge(Omi(code=500)) as bridge:
+        assert await post(bridge, make_request("bad")) == (500, {"error": "bad is bad"})
+
+
+async def test_binary_files_are_base64_and_heads_as_large_as_the_proxys() -> None:
+    async with open_bridge(Omi()) as bridge, ClientSession() as client:
+        body, headers = make_request("binary", "abc"), {"X-Long": "x" * 500_000}
+        async with client.post(bridge.url + INFER, json=body, headers=headers) as answer:
+            (output,) = (await answer.json())["outputs"]
+    assert output["parameters"] == {"content_type": "base64"}
+    assert output["data"] == ["/w==", b64encode(b'{"size":3}').decode()]
 
 
 async def test_reports_a_refused_run() -> None:

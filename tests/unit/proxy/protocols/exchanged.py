@@ -1,7 +1,7 @@
 """Exchanges as tests write them, and what the ingester would read of the answers."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
@@ -40,6 +40,8 @@ def make_exchange(
         response=make_body(_encode(response)),
         http_status=status,
         received_at=RECEIVED_AT,
+        forwarded_at=RECEIVED_AT,
+        first_part_at=RECEIVED_AT + timedelta(milliseconds=21.5),
     )
 
 
@@ -74,7 +76,7 @@ def read_call(
 
 def read_by(name: str, sample: Exchange, **model: Any) -> Reading:
     protocol = PROTOCOLS[name]
-    call = protocol.recognise(protocol, sample.method, sample.path) or Call(protocol, "infer")
+    call = protocol.recognise(sample.method, sample.path) or Call(protocol, "infer")
     return protocol.read(sample, call, Model(**model))
 
 

@@ -12,15 +12,16 @@ from .exchanged import (
     list_data,
     list_predictions,
     list_texts,
-    make_exchange,
-    read,
     read_call,
     read_envelope,
 )
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
-USAGE = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
+TOKENS = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
+CACHED, REASONED = {"cached_tokens": 4}, {"reasoning_tokens": 2}
+USAGE = TOKENS | {"prompt_tokens_details": CACHED, "completion_tokens_details": REASONED}
+COUNTED = TOKENS | CACHED | REASONED
 URL = f"data:image/png;base64,{b64encode(PIXEL).decode()}"
 IMAGE = {"type": "image_url", "image_url": {"url": URL}}
 USER = {"role": "user", "content": "How many cats?"}
@@ -72,14 +73,8 @@ def test_a_single_message_is_the_datum_and_the_answer_a_generated_text() -> None
     assert list_texts(reading) == [["Three."]]
     assert reading.task_type == "text_generation"
     assert (reading.model, reading.response_id, reading.action) == ("llama", "chatcmpl-1", "chat")
-    assert reading.standard == {"stream": False, "finish_reason": "stop", **USAGE}
+    assert reading.standard == {"stream": False, "finish_reason": "stop"} | COUNTED
     assert (reading.ok, reading.error, reading.problem) == (None, None, None)
-
-
-def test_labels_messages_with_their_roles() -> None:
-    system = {"role": "system", "content": [{"type": "text", "text": "Be short."}]}
-    reading = read_call(CHAT, make_chat(system, USER), make_answer("3"))
-    assert list_data(reading) == [b"system: Be short.\n\nuser: How many cats?"]
 
 
 def test_the_only_image_is_the_datum_and_the_answer_is_to_the_prompt() -> None:
@@ -192,21 +187,43 @@ def test_a_stream_is_joined_and_its_chunks_kept_in_order() -> None:
     reading = read_stream(*chunks)
     assert list_texts(reading) == [["Three", "Four"]]
     assert orjson.loads(reading.inferences[0].response or b"")["chunks"] == chunks
-    assert reading.standard == {"stream": True, "finish_reason": "stop", **USAGE}
+    expected = {"stream": True, "finish_reason": "stop", "time_to_first_token_ms": 21.5}
+    assert reading.standard == expected | COUNTED
     assert (reading.response_id, reading.problem) == ("c-1", None)
 
 
-def test_a_streamed_call_of_a_tool_is_joined() -> None:
-    parts: list[dict[str, Any]] = [
-        {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": ""}},
-        {"function": {"arguments": '{"city":'}},
-        {"function": {"arguments": '"Bern"}'}},
-    ]
-    chunks = [make_chunk(0, delta={"tool_calls": [{"index": 0, **part}]}) for part in parts]
+def read_element(*chunks: Any) -> dict[str, Any]:
     document = orjson.loads(read_stream(*chunks).inferences[0].response or b"")
-    function = {"name": "weather", "arguments": '{"city":"Bern"}'}
-    calls = [{"id": "c1", "type": "function", "function": function}]
-    assert document["outputs"][0]["data"][0]["tool_calls"] == calls
+    element: dict[str, Any] = document["outputs"][0]["data"][0]
+    return element
+
+
+def test_pieces_are_the_same_two_calls_however_a_server_says_whose_they_are() -> None:
+    pieces = [{"name": "w", "arguments": '{"a"'}, {"arguments": ":1}"}, {"name": "v"}]
+    expected = [{"name": "w", "arguments": '{"a":1}'}, {"name": "v"}]
+    cases: list[tuple[dict[str, Any], ...]] = [
+        ({"id": "a"}, {}, {"id": "b"}),
+        ({"id": "a", "type": "function"}, {"id": "a"}, {"id": "b"}),
+        ({"id": "a", "index": 0}, {"index": 0}, {"id": "b", "index": 1}),
+        ({"id": "a", "index": 0}, {"index": 0}, {"id": "b", "index": 0}),
+        ({"id": "a", "index": 7}, {"id": "a"}, {"id": "b", "index": 3}),
+        ({}, {}, {}),
+    ]
+    for keys in cases:
+        parts = [{**key, "function": piece} for key, piece in zip(keys, pieces, strict=True)]
+        element = read_element(*(make_chunk(0, delta={"tool_calls": [part]}) for part in parts))
+        assert [call.pop("function") for call in element["tool_calls"]] == expected
+        kept = [{name: key[name] for name in key if name != "index"} for key in keys[::2]]
+        assert element["tool_calls"] == kept
+
+
+def test_a_streamed_call_of_a_function_is_joined() -> None:
+    parts = [{"name": "w", "arguments": ""}, {"arguments": '{"a":'}, {"arguments": "1}"}]
+    element = read_element(*(make_chunk(0, delta={"function_call": part}) for part in parts))
+    assert element["function_call"] == {"name": "w", "arguments": '{"a":1}'}
+    again = make_chat(USER, {"role": "assistant", **element})
+    datum = b'user: How many cats?\n\nassistant: w({"a":1})'
+    assert list_data(read_call(CHAT, again, make_answer("Sun."))) == [datum]
 
 
 def test_streamed_completions_are_joined() -> None:
@@ -250,11 +267,3 @@ def test_openais_own_metadata_is_an_envelope() -> None:
     metadata = {"camera": "hallway", "frame": "7"}
     reading = read_call(CHAT, make_chat(USER, metadata=metadata), make_answer("3"))
     assert read_envelope(reading.inferences[0].metadata) == metadata
-
-
-def test_a_request_in_part_is_kept_as_far_as_it_is_there() -> None:
-    sample = make_exchange(CHAT, b'{"messages": [', make_answer("3"))
-    sample.request.whole, sample.request.size = False, 9000
-    reading = read(sample)
-    assert list_data(reading) == [b'{"messages": [']
-    assert reading.problem == "of the request's 9000 bytes only the first 14 are there"

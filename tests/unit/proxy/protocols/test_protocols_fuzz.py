@@ -30,7 +30,7 @@ _WORDS = (
     "binary_data_size model_name text_input"
 )
 _NAMES = st.sampled_from(_WORDS.split()) | st.text(max_size=3)
-_DATATYPES = st.sampled_from([*CODES, "BYTES", "BF16", ""])
+_DATATYPES = st.sampled_from([*CODES, "BYTES", "FP8", ""])
 _SCALARS = (
     st.none()
     | st.booleans()
@@ -71,6 +71,14 @@ _CHOICE = st.dictionaries(
     st.sampled_from(["index", "text", "delta", "message", "finish_reason"]), _JSON, max_size=5
 )
 _LISTED = st.sampled_from(["instances", "predictions", "prompt", "input", "output"])
+_EVENT_NAMES = st.sampled_from(
+    ["type", "index", "delta", "content_block", "message", "response", "content", "output", "usage"]
+)
+_KINDS = (
+    "message_start content_block_start content_block_delta message_delta message_stop tool_use "
+    "response.output_text.delta response.completed function_call error"
+)
+_EVENT = st.sampled_from(_KINDS.split()) | st.dictionaries(_EVENT_NAMES, _JSON, max_size=4)
 DOCUMENTS: dict[str, st.SearchStrategy[Any]] = {
     "v2": st.fixed_dictionaries(
         {},
@@ -85,6 +93,8 @@ DOCUMENTS: dict[str, st.SearchStrategy[Any]] = {
     ),
     "openai": st.fixed_dictionaries({"messages": st.lists(_TURN | _JSON)})
     | st.fixed_dictionaries({"choices": st.lists(_CHOICE, max_size=3)}),
+    "openai-responses": st.dictionaries(_EVENT_NAMES, _JSON | _EVENT, max_size=5),
+    "anthropic": st.dictionaries(_EVENT_NAMES, _JSON | _EVENT, max_size=5),
 }
 _ANY_DOCUMENT = _JSON | st.dictionaries(_LISTED, st.lists(_JSON, max_size=4))
 _ODD_TEXTS = st.sampled_from(
@@ -114,6 +124,7 @@ CODERS: dict[str, Callable[[bytes], bytes]] = {
 }
 _PATH = st.sampled_from(
     ["/v1/chat/completions", "/v1/completions", "/v1/models/m:predict", "/infer", "/x:explain"]
+    + ["/v1/embeddings", "/v1/responses", "/v1/messages", "/invocations", "/predictions/m"]
     + [f"/v2/models/m/{call}" for call in ("infer", "infer_stream", "generate", "generate_stream")]
 )
 _MODELS = st.builds(
@@ -190,7 +201,7 @@ def test_every_request_is_stripped_or_left(name: str, data: st.DataObject) -> No
 def test_every_path_is_recognised_or_not(path: str, method: str) -> None:
     for prefix in ("", "/v1/models/", "/v1/", "/v2/"):
         for protocol in PROTOCOLS.values():
-            protocol.recognise(protocol, method, prefix + path)
+            protocol.recognise(method, prefix + path)
 
 
 def test_a_large_request_of_v2_is_read() -> None:

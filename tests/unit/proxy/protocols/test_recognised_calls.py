@@ -27,6 +27,15 @@ CALLS = [
     ("openai", "/v1/chat/completions", "infer", None, None),
     ("openai", "/openai/v1/chat/completions", "infer", None, None),
     ("openai", "/openai/v1/completions/", "infer", None, None),
+    ("openai", "/openai/deployments/gpt%204/chat/completions", "infer", "gpt 4", None),
+    ("openai-responses", "/v1/responses", "infer", None, None),
+    ("openai-responses", "/openai/responses", "infer", None, None),
+    ("openai-embeddings", "/v1/embeddings", "infer", None, None),
+    ("openai-embeddings", "/openai/deployments/ada/embeddings", "infer", "ada", None),
+    ("anthropic", "/v1/messages", "infer", None, None),
+    ("mlflow", "/invocations", "infer", None, None),
+    ("torchserve", "/predictions/resnet-18", "infer", "resnet-18", None),
+    ("torchserve", "/explanations/resnet-18/2.0", "infer", "resnet-18", "2.0"),
     ("omi", "/ModzyModel/Run", "infer", None, None),
 ]
 OTHERS = {
@@ -42,7 +51,12 @@ OTHERS = {
     "v2-grpc": [f"{SERVICE}/ModelReady", "/ModelInfer", ""],
     "kserve-v1": ["/v1/models/flowers", "/v1/models/flowers:classify", "/v1/models"],
     "chariot-v2": ["/ready", "/v2/models/m/infer"],
-    "openai": ["/v1/embeddings", "/v1/models"],
+    "openai": ["/v1/embeddings", "/v1/models", "/openai/deployments/a/b/completions"],
+    "openai-responses": ["/v1/responses/resp_1/cancel", "/responses"],
+    "openai-embeddings": ["/v1/completions"],
+    "anthropic": ["/v1/messages/count_tokens", "/v1/messages/batches"],
+    "mlflow": ["/ping", "/invocations/x"],
+    "torchserve": ["/predictions", "/models/resnet-18", "/predictions/a/b/c"],
     "omi": ["/ModzyModel/Status", "/ModzyModel/Shutdown", "/x.ModzyModel/Run"],
 }
 
@@ -66,7 +80,7 @@ def test_no_call() -> None:
             assert recognise_call([name], transport, method, path) is None, path
     for name, path, *_ in CALLS:
         if PROTOCOLS[name].transport == "rest":
-            for method in ("GET", "PUT", "OPTIONS", "HEAD", "post"):
+            for method in ("GET", "OPTIONS", "HEAD", "post"):
                 assert recognise_call([name], "rest", method, path) is None, (method, path)
 
 

@@ -142,6 +142,23 @@ async def test_trailers_are_no_headers_of_this_request_or_the_next() -> None:
         assert b"100 Continue" not in connection.transport.written
 
 
+async def test_a_large_head_or_trailer_is_cut_off_although_it_ends() -> None:
+    long = b"X-Long: %s\r\n" % (b"x" * MOST_HEAD_BYTES)
+    head = b"POST /v2 HTTP/1.1\r\nHost: x\r\n"
+    chunked = head + b"Transfer-Encoding: chunked\r\n\r\n"
+    for request, is_kept in (
+        (head + long.replace(b"xxx" * 100, b"", 1) + b"\r\n", True),
+        (head + long + b"\r\n", False),
+        (b"GET /%s HTTP/1.1\r\nHost: x\r\n\r\n" % (b"x" * MOST_HEAD_BYTES), False),
+        (chunked + b"1\r\nx\r\n0\r\n" + long + b"\r\n", False),
+    ):
+        connection = Connection()
+        await connection.send(request + NEXT)
+        assert connection.transport.closed is not is_kept
+        if not is_kept:
+            assert (connection.transport.written, connection.bodies) in ((b"", []), (b"", [b""]))
+
+
 @pytest.mark.parametrize(
     "endless", [b"X: %s\r\n" % (b"x" * 1000), b"x" * 1000], ids=["fields", "a field"]
 )

@@ -5,24 +5,21 @@
 - any other content type: the body is the datum, its parameters the JSON of a header
 """
 
+import re
 from typing import Final
 
-from inference_store.proxy.protocols.protocol import Call, Protocol
+from inference_store.proxy.protocols.protocol import Protocol
 
 from .exchange_reading import read
 from .stripping import strip
 
-
-def recognise(protocol: Protocol, method: str, path: str) -> Call | None:
-    """Recognise `POST /infer`; `GET /ready` passes through."""
-    return Call(protocol, "infer") if method == "POST" and path in {"/infer", "/infer/"} else None
-
-
 CHARIOT_V2: Final = Protocol(
     name="chariot-v2",
-    title="chariot-v2",
     transport="rest",
-    recognise=recognise,
+    calls="`POST /infer`",
+    datum="the decoded `input`, a line each of JSON Lines, or the body",
+    answer="as it came",
+    path=re.compile("/infer/?"),
     read=read,
     strip=strip,
 )

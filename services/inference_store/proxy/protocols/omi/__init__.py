@@ -5,24 +5,20 @@ answer is V2's JSON: one output with the predictions of the result file, and all
 `files`, including explanations and drift.
 """
 
+import re
 from typing import Final
 
-from inference_store.proxy.protocols.protocol import Call, Protocol
+from inference_store.proxy.protocols.protocol import Protocol
 
 from .exchange_reading import read
 
 RUN: Final = "/ModzyModel/Run"
-
-
-def recognise(protocol: Protocol, _method: str, path: str) -> Call | None:
-    """Recognise `Run` only; the configuration names the model."""
-    return Call(protocol, "infer") if path == RUN else None
-
-
 OMI: Final = Protocol(
     name="omi",
-    title="OMI containers",
     transport="grpc",
-    recognise=recognise,
+    calls="`Run` of `ModzyModel`",
+    datum="an item's only file, or its files as JSON by name",
+    answer="`classPredictions` as `{label, score}`, and all `files`",
+    path=re.compile(RUN),
     read=read,
 )

@@ -54,9 +54,7 @@ def _parse_message(name: str, body: Body, side: CaptureSide) -> tuple[Any, Probl
         no_message = Problem(f"{name_of_side} has no message", ("request", "no_input"))
         return None, None if side == "response" else no_message
     if not body.whole:
-        size = sum(map(len, body.parts))
-        sentence = f"of {name_of_side}'s {body.size} bytes only the first {size} are there"
-        return None, describe_missing(body, side, sentence)
+        return None, describe_missing(body, side)
     parsed_message = parsed(name, body.bytes)
     return parsed_message, None if parsed_message is not None else Problem(
         f"{name_of_side} is no {name}", (side, "unreadable")

@@ -1,19 +1,18 @@
 """Reads an answer: its choices as elements that the task types read, and its tokens."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from inference_store.inference.json_text import Json
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols.documents import Document, parsed, read_bytes
 from inference_store.proxy.protocols.event_stream import is_event_stream
 from inference_store.proxy.protocols.problems import Problem, join_problems
+from inference_store.proxy.protocols.usage import read_usage
 
+from .choices import list_choices
 from .chunks import join_chunks
 from .messages import text_of_parts
-
-_TOKENS: Final = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +38,7 @@ class ParsedAnswer:
     def read_standard(self) -> dict[str, Any]:
         """Return the tokens, and why the answer ended: one reason if all choices have the same,
         else a list."""
-        value = self.document.value
-        usage = value.get("usage") if isinstance(value, dict) else None
-        tokens = usage if isinstance(usage, dict) else {}
-        standard = {name: tokens[name] for name in _TOKENS if type(tokens.get(name)) is int}
+        standard = read_usage(self.document.value)
         reasons = [choice.get("finish_reason") for choice in self.choices]
         if any(reasons):
             standard["finish_reason"] = reasons[0] if _are_equal(reasons) else reasons
@@ -65,7 +61,7 @@ def parse_answer(exchange: Exchange) -> ParsedAnswer:
 def _build_answer(
     document: Document, original: dict[str, Json], problem: Problem | None
 ) -> ParsedAnswer:
-    choices = list(_list_choices(document.value))
+    choices = list_choices(document.value)
     return ParsedAnswer(
         document=document,
         original=original,
@@ -73,15 +69,6 @@ def _build_answer(
         texts=[_read_text(choice) for choice in choices],
         problem=problem,
     )
-
-
-def _list_choices(document: Json) -> Iterator[dict[str, Json]]:
-    """Yield the choices in the order of their indexes, if they have any."""
-    items = document.get("choices") if isinstance(document, dict) else None
-    choices = [item for item in (items if isinstance(items, list) else []) if type(item) is dict]
-    if all(type(choice.get("index")) is int for choice in choices):
-        choices.sort(key=lambda choice: int(choice["index"]))
-    yield from choices
 
 
 def _find_message(choice: dict[str, Json]) -> dict[str, Json]:
@@ -97,6 +84,8 @@ def _describe_choice(choice: dict[str, Json]) -> dict[str, Any]:
     """Return a choice without the text, and without the log-probabilities of its tokens, which stay
     in the answer."""
     rest = {name: choice.get(name) for name in ("index", "finish_reason")}
+    if "embedding" in choice:
+        return {**rest, "embedding": choice["embedding"]}
     message = {name: value for name, value in _find_message(choice).items() if name != "content"}
     return {**rest, **{name: value for name, value in message.items() if value is not None}}
 

@@ -1,4 +1,5 @@
-"""Joins the chunks of a streamed answer: each choice becomes that of an unstreamed answer."""
+"""Joins the chunks of a streamed answer: each choice becomes that of an unstreamed answer, and
+typed events (of OpenAI's responses, of Anthropic's messages) the answer that they describe."""
 
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -8,13 +9,11 @@ from inference_store.proxy.protocols.documents import Document, parsed
 from inference_store.proxy.protocols.event_stream import events
 from inference_store.proxy.protocols.problems import Problem
 
+from .deltas import Pieces, join_delta, join_pieces
+
 _DONE: Final = b"[DONE]"
-_JOINED: Final = ("content", "refusal", "reasoning_content", "reasoning")
-_MOST_TOOL_CALLS: Final = 1024
-
-
-class _Pieces(list[str]):
-    """A text that comes in pieces: joined once, as there can be very many."""
+_LAST: Final = ("message_stop", "response.completed", "response.failed", "response.incomplete")
+"""The types of the last event."""
 
 
 @dataclass(slots=True)
@@ -27,25 +26,38 @@ class JoinedStream:
     """The unchanged chunks, in order; one that is not JSON as `{"unread": text}`."""
     done: bool = False
     problems: list[Problem] = field(default_factory=list)
+    choices: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """By their index, in pieces."""
+    blocks: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """The blocks of a message's content, in pieces."""
+    text: Pieces = field(default_factory=Pieces)
+    """The text of a response, which its last event has as a whole."""
 
 
 def join_chunks(stream: Document) -> JoinedStream:
     """Join the chunks of a stream."""
     result = JoinedStream()
-    choices: dict[int, dict[str, Any]] = {}
     for position, data in enumerate(events(stream.raw)):
         if data.strip() == _DONE:
             result.done = True
         else:
-            _add_chunk(parsed(data, "response", f"chunk {position}"), result, choices)
-    result.document["choices"] = [_join_pieces(choices[index]) for index in sorted(choices)]
-    if not result.done and not _are_finished(choices) and "error" not in result.document:
+            _add_chunk(parsed(data, "response", f"chunk {position}"), result)
+    document = result.document
+    if result.blocks:
+        document["content"] = [join_pieces(result.blocks[index]) for index in sorted(result.blocks)]
+    elif result.text and not document.get("output"):
+        text = {"type": "output_text", "text": join_pieces(result.text)}
+        document["output"] = [{"content": [text]}]
+    else:
+        indexes = sorted(result.choices)
+        document["choices"] = [join_pieces(result.choices[index]) for index in indexes]
+    if not result.done and not _are_finished(result.choices) and not document.get("error"):
         sentence = f"the stream broke off after {len(result.chunks)} chunks"
         result.problems.append(Problem(sentence, ("response", "broken_off")))
     return result
 
 
-def _add_chunk(chunk: Document, result: JoinedStream, choices: dict[int, dict[str, Any]]) -> None:
+def _add_chunk(chunk: Document, result: JoinedStream) -> None:
     if chunk.problem:
         result.problems.append(chunk.problem)
         result.chunks.append({"unread": chunk.raw.decode("utf-8", "replace")})
@@ -55,11 +67,37 @@ def _add_chunk(chunk: Document, result: JoinedStream, choices: dict[int, dict[st
         return
     for name in ("id", "model", "usage", "error"):
         if chunk.value.get(name) is not None:
-            result.document[name] = chunk.value[name]
+            known, part = result.document.get(name), chunk.value[name]
+            if name == "usage" and isinstance(known, dict) and isinstance(part, dict):
+                part = known | part
+            result.document[name] = part
     choice_parts = chunk.value.get("choices")
+    if type(chunk.value.get("type")) is str:
+        _add_event(chunk.value["type"], chunk.value, result)
     for choice in choice_parts if isinstance(choice_parts, list) else []:
         if isinstance(choice, dict):
-            _join_choice(choice, choices)
+            _join_choice(choice, result.choices)
+
+
+def _add_event(kind: str, event: dict[str, Json], result: JoinedStream) -> None:
+    """Add a typed event: an answer as it is by now, or what a block or a text gains."""
+    delta, document = event.get("delta"), result.document
+    if kind == "error":
+        document.setdefault("error", event)
+    elif kind == "message_delta" and isinstance(delta, dict):
+        document |= delta
+    elif kind == "response.output_text.delta" and type(delta) is str:
+        result.text.append(delta)
+    elif kind.startswith("content_block_"):
+        part = event.get("content_block", delta)
+        if isinstance(part, dict):
+            index = event["index"] if type(event.get("index")) is int else 0
+            is_start = "content_block" in event
+            gain = {name: part[name] for name in part if is_start or name != "type"}
+            join_delta(gain, result.blocks.setdefault(index, {}))
+    for answer in (event.get("response"), event.get("message")):
+        document |= answer if isinstance(answer, dict) else {}
+    result.done |= kind in _LAST
 
 
 def _join_choice(part: dict[str, Json], choices: dict[int, dict[str, Any]]) -> None:
@@ -69,48 +107,10 @@ def _join_choice(part: dict[str, Json], choices: dict[int, dict[str, Any]]) -> N
     if part.get("finish_reason") is not None:
         choice["finish_reason"] = part["finish_reason"]
     if type(part.get("text")) is str:
-        choice.setdefault("text", _Pieces()).append(part["text"])
+        choice.setdefault("text", Pieces()).append(part["text"])
     delta = part.get("delta")
     if isinstance(delta, dict):
-        _join_message(delta, choice.setdefault("message", {"role": None, "content": None}))
-
-
-def _join_message(delta: dict[str, Json], message: dict[str, Any]) -> None:
-    if type(delta.get("role")) is str:
-        message["role"] = delta["role"]
-    for name in _JOINED:
-        if type(delta.get(name)) is str:
-            if message.get(name) is None:
-                message[name] = _Pieces()
-            message[name].append(delta[name])
-    calls = delta.get("tool_calls")
-    for call in calls if isinstance(calls, list) else []:
-        if isinstance(call, dict):
-            _join_call(call, message.setdefault("tool_calls", []))
-
-
-def _join_call(part: dict[str, Json], calls: list[dict[str, Any]]) -> None:
-    """Join a piece of a call's name and arguments; its index says which call it belongs to."""
-    index = part.get("index")
-    index = index if type(index) is int and 0 <= index < _MOST_TOOL_CALLS else len(calls)
-    while len(calls) <= index:
-        calls.append({"function": {"name": _Pieces(), "arguments": _Pieces()}})
-    call = calls[index]
-    call.update({name: part[name] for name in ("id", "type") if type(part.get(name)) is str})
-    function = part.get("function")
-    for name in ("name", "arguments"):
-        piece = function.get(name) if isinstance(function, dict) else None
-        if type(piece) is str:
-            call["function"][name].append(piece)
-
-
-def _join_pieces(value: Any) -> Any:
-    """Return a value with its pieces joined."""
-    if isinstance(value, _Pieces):
-        return "".join(value)
-    if isinstance(value, dict):
-        return {name: _join_pieces(member) for name, member in value.items()}
-    return [_join_pieces(item) for item in value] if isinstance(value, list) else value
+        join_delta(delta, choice.setdefault("message", {"role": None, "content": None}))
 
 
 def _are_finished(choices: dict[int, dict[str, Any]]) -> bool:

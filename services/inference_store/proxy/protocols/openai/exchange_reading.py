@@ -1,4 +1,4 @@
-"""Reads an exchange of chat or completions."""
+"""Reads an exchange of a language model."""
 
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from inference_store.proxy.protocols.answers import (
 from inference_store.proxy.protocols.documents import read_document
 from inference_store.proxy.protocols.problems import join_problems
 from inference_store.proxy.protocols.protocol import Call, Inference, Model, Reading
+from inference_store.proxy.protocols.usage import read_first_token
 from inference_store.proxy.protocols.v2.splitting import MOST_INFERENCES
 
 from .answer import ParsedAnswer, parse_answer
@@ -21,6 +22,7 @@ from .request import ParsedRequest, parse_request
 _IMAGES: Final = "image_text_to_text"
 _TEXTS: Final = "text_generation"
 # The name of a choice's text. The prompt is not part of an answer: it belongs to the input.
+_VECTOR: Final = "embedding"
 _ANSWER: Final = "answer"
 _TEXT: Final = "generated_text"
 
@@ -29,7 +31,7 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
     """Read one inference; one per prompt if there is a list of prompts with answers for each."""
     request = parse_request(read_document(exchange.request, exchange.request_headers, "request"))
     answer = parse_answer(exchange)
-    task_type = _IMAGES if request.is_image else _TEXTS
+    task_type = _IMAGES if request.is_image else None if call.operation == _VECTOR else _TEXTS
     ok, error = find_failure(exchange, answer.document)
     name = _ANSWER if task_type_of(model.task_type or task_type).name == _IMAGES else _TEXT
     return Reading(
@@ -40,13 +42,17 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
         task_type=task_type,
         ok=ok,
         error=error,
-        standard=_read_standard(request, answer),
+        standard=_read_standard(exchange, request, answer),
         problem=join_problems([request.problem, answer.problem]),
     )
 
 
-def _read_standard(request: ParsedRequest, answer: ParsedAnswer) -> dict[str, Any]:
+def _read_standard(
+    exchange: Exchange, request: ParsedRequest, answer: ParsedAnswer
+) -> dict[str, Any]:
     standard: dict[str, Any] = {"stream": request.stream, **answer.read_standard()}
+    if "chunks" in answer.original:
+        standard |= read_first_token(exchange)
     if request.attached and request.prompt:
         standard["prompts"] = [request.prompt]
     return standard
@@ -79,10 +85,13 @@ def _build_response(
 ) -> bytes | None:
     """Return the choices about one datum; with the whole answer, if it is about this datum
     alone."""
-    if not answer.choices and not answer.original.get("chunks"):
+    whole = answer.original if which == slice(None) else {}
+    vectors = [choice[_VECTOR] for choice in answer.choices[which] if _VECTOR in choice]
+    if (whole and vectors) or not (answer.choices or answer.original.get("chunks")):
         return answer_json(answer.document)
+    names = {"model_name": request.model or answer.root_text("model"), "id": answer.root_text("id")}
+    if vectors:
+        return v2_answer_json([output(_VECTOR, vectors)], **names)
     choices = zip(answer.texts[which], answer.choices[which], strict=True)
     elements = [{name: text, **rest} for text, rest in choices]
-    whole = answer.original if which == slice(None) else {}
-    names = {"model_name": request.model or answer.root_text("model"), "id": answer.root_text("id")}
     return v2_answer_json([output("choices", elements)], **names, **whole)

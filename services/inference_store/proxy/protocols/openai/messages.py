@@ -44,16 +44,20 @@ class Conversation:
         return next((text for role, text in reversed(self.turns) if role == "user"), None)
 
 
-def read_conversation(messages: Json) -> Conversation:
-    """Read the conversation in `messages`."""
+def read_conversation(name: str, messages: Json, system: Json = None) -> Conversation:
+    """Read the conversation in the request's member `name`, after what the `system` is told."""
     conversation = Conversation()
     if not isinstance(messages, list):
-        conversation.add_problem("`messages` is not a list of {role, content}")
+        conversation.add_problem(f"`{name}` is not a list of {{role, content}}")
         return conversation
+    if system:
+        texts = _read_content(system, "system", conversation)
+        conversation.turns.append(("system", "\n".join(texts)))
     for index, message in enumerate(messages):
-        location = f"messages[{index}]"
+        location = f"{name}[{index}]"
         if isinstance(message, dict):
-            texts = _read_content(message.get("content"), f"{location}.content", conversation)
+            content = message.get("content", message.get("output"))
+            texts = _read_content(content, f"{location}.content", conversation)
             conversation.turns.append(
                 (_read_role(message), "\n".join([*texts, *format_tool_calls(message)]))
             )
@@ -71,13 +75,15 @@ def text_of_parts(content: Json) -> str | None:
 
 
 def format_tool_calls(message: dict[str, Json]) -> list[str]:
-    """Return the tool calls in a message, as `name(arguments)`."""
+    """Return the calls of tools and of the older `function_call`, as `name(arguments)`."""
     calls = message.get("tool_calls")
     functions = [
         call.get("function")
         for call in (calls if isinstance(calls, list) else [])
         if isinstance(call, dict)
     ]
+    is_call = message.get("type") == "function_call"
+    functions.append(message if is_call else message.get("function_call"))
     return [
         f"{_as_text(function.get('name'))}({_as_text(function.get('arguments') or '')})"
         for function in functions
@@ -113,8 +119,13 @@ def _read_part(part: Json, location: str, conversation: Conversation) -> str:
     if not isinstance(part, dict):
         conversation.add_problem(f"{location} is no part with a type")
         return write_json(part)
-    if type(part.get("text")) is str:
-        return str(part["text"])
+    for name in ("text", "thinking"):
+        if type(part.get(name)) is str:
+            return str(part[name])
+    if part.get("type") == "tool_use":
+        return f"{_as_text(part.get('name'))}({_as_text(part.get('input'))})"
+    if part.get("type") == "tool_result":
+        return text_of_parts(part.get("content")) or ""
     return _read_attachment(part, location, conversation)
 
 
@@ -122,8 +133,7 @@ def _read_attachment(part: dict[str, Json], location: str, conversation: Convers
     """Add an attachment, and return the text that replaces it; its bytes stay in the request."""
     kind = part.get("type")
     name = kind if type(kind) is str else "part"
-    inside = part.get(name)
-    attachment, address = _find_bytes(name, inside)
+    attachment, address = _find_bytes(name, part.get(name), part)
     if attachment is not None:
         conversation.attachments.append(attachment)
     elif address is not None and address[:5].lower() == "data:":
@@ -133,20 +143,24 @@ def _read_attachment(part: dict[str, Json], location: str, conversation: Convers
     return f"[{name.removesuffix('_url').removeprefix('input_')}]"
 
 
-def _find_bytes(name: str, inside: Json) -> tuple[Attachment | None, str | None]:
-    """Return the bytes in a part, or their address."""
-    if name in _URLS:
-        address = inside.get("url") if isinstance(inside, dict) else inside
-        return _read_address(address)
-    if not isinstance(inside, dict):
-        return None, None
-    if name == "file":
-        return _read_address(inside.get("file_data"))
-    data, kind = inside.get("data"), inside.get("format")
+def _find_bytes(
+    name: str, inside: Json, part: dict[str, Json]
+) -> tuple[Attachment | None, str | None]:
+    """Return the bytes in a part, or their address: in the member of the part's type, in the part
+    itself (OpenAI's responses), or in its `source` (Anthropic)."""
+    if name in _URLS or name == "input_image":
+        address = part.get("image_url") if name == "input_image" else inside
+        return _read_address(address.get("url") if isinstance(address, dict) else address)
+    holder = next((it for it in (inside, part.get("source"), part) if isinstance(it, dict)), part)
+    if name in ("file", "input_file"):
+        return _read_address(holder.get("file_data"))
+    if type(holder.get("url")) is str:
+        return _read_address(holder["url"])
+    data, kind = holder.get("data"), holder.get("media_type")
+    if kind is None and type(holder.get("format")) is str:
+        kind = f"audio/{holder['format']}"
     raw = from_base64(data) if type(data) is str else None
-    if raw is None:
-        return None, None
-    return Attachment(raw, f"audio/{kind}" if type(kind) is str else None), None
+    return (None if raw is None else Attachment(raw, kind if type(kind) is str else None)), None
 
 
 def _read_address(address: Json) -> tuple[Attachment | None, str | None]:

@@ -20,6 +20,8 @@ from .messages import read_conversation
 
 Datum: TypeAlias = tuple[bytes, str | None]
 """The bytes of a datum and its content type."""
+_INPUTS: Final = ("messages", "prompt", "input")
+_NO_INPUT: Final = "the request has neither `messages` nor a `prompt` nor an `input`"
 _NOT_AN_OBJECT: Final = "the request is not a JSON object with messages or a prompt"
 
 
@@ -55,17 +57,24 @@ def parse_request(request: Document) -> ParsedRequest:
         return _build_single(
             request.raw, None, request.problem or _describe_no_input(_NOT_AN_OBJECT)
         )
-    read = _parse_chat if "messages" in document else _parse_completion
+    name = next((name for name in _INPUTS if document.get(name) is not None), None)
+    is_chat = name == "messages" or (name == "input" and _has_objects(document[name]))
+    parse = _parse_chat if is_chat else _parse_completion
     return replace(
-        read(document, request.raw),
+        parse(document, request.raw, name or ""),
         model=_text(document.get("model")),
         stream=document.get("stream") is True,
         metadata=_build_envelope(document.get("metadata")),
     )
 
 
-def _parse_chat(document: dict[str, Json], raw: bytes) -> ParsedRequest:
-    conversation = read_conversation(document["messages"])
+def _has_objects(value: Json) -> bool:
+    return isinstance(value, list) and any(isinstance(item, dict) for item in value)
+
+
+def _parse_chat(document: dict[str, Json], raw: bytes, name: str) -> ParsedRequest:
+    system = document.get("system", document.get("instructions"))
+    conversation = read_conversation(name, document[name], system)
     problem = join_problems(conversation.problems, most=3)
     if len(conversation.attachments) == 1:
         datum = (conversation.attachments[0].data, conversation.attachments[0].content_type)
@@ -73,24 +82,22 @@ def _parse_chat(document: dict[str, Json], raw: bytes) -> ParsedRequest:
             data=[datum], together=datum, attached=True, prompt=conversation.prompt, problem=problem
         )
     if conversation.attachments:
-        datum = data_at(raw, member(raw, "messages"), document["messages"])
+        datum = data_at(raw, member(raw, name), document[name])
         return ParsedRequest(
             data=[datum], together=datum, prompt=conversation.prompt, problem=problem
         )
     if not conversation.turns:
-        return _build_single(raw, JSON, problem or _describe_no_input("`messages` is empty"))
+        return _build_single(raw, JSON, problem or _describe_no_input(f"`{name}` is empty"))
     datum = data_of(conversation.text)
     return ParsedRequest(data=[datum], together=datum, prompt=conversation.prompt, problem=problem)
 
 
-def _parse_completion(document: dict[str, Json], raw: bytes) -> ParsedRequest:
+def _parse_completion(document: dict[str, Json], raw: bytes, name: str) -> ParsedRequest:
     """Parse a prompt: a text, a list of texts, a text's tokens, or a list of those."""
-    prompt = document.get("prompt")
+    prompt = document.get(name)
     if prompt is None:
-        return _build_single(
-            raw, JSON, _describe_no_input("the request has neither `messages` nor a `prompt`")
-        )
-    span = member(raw, "prompt")
+        return _build_single(raw, JSON, _describe_no_input(_NO_INPUT))
+    span = member(raw, name)
     if isinstance(prompt, list) and len(prompt) == 1 and type(prompt[0]) in (str, list):
         (span,), (prompt,) = elements(raw, span, 1), prompt
     together = data_at(raw, span, prompt)

@@ -1,5 +1,6 @@
 """The Open Inference Protocol (V2) over REST, and the tensors that both transports share."""
 
+import re
 from typing import Final
 
 from inference_store.proxy.exchange import Exchange
@@ -7,14 +8,14 @@ from inference_store.proxy.protocols.protocol import Call, Model, Protocol, Read
 
 from .bodies import request_in, response_in
 from .items import read_run
-from .paths import is_flat, recognise
 from .stripping import strip
 from .tensor_reading import read_inferences
 
 
 def read(exchange: Exchange, call: Call, model: Model) -> Reading:
     """Read the inferences of a call, also by the reference platform's conventions on top of V2."""
-    flat = is_flat(call)
+    # the bodies of `generate` and its stream may be `{"text_input": …}`
+    flat = call.operation.startswith("generate")
     request = request_in(exchange.request, exchange.request_headers, flat=flat)
     answer = response_in(
         exchange.response,
@@ -36,9 +37,15 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
 
 V2_REST: Final = Protocol(
     name="v2",
-    title="Open Inference Protocol (V2) over REST",
     transport="rest",
-    recognise=recognise,
+    calls="`POST /v2/models/…/infer`, `generate`, and their streams; JSON and the binary extension",
+    datum="an image or text, or the tensors",
+    answer="V2's JSON",
+    path=re.compile(
+        r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?"
+        r"/(?P<operation>(?:infer|generate)(?:_stream)?)/?"
+    ),
+    streams=("infer_stream", "generate_stream"),
     read=read,
     strip=strip,
 )

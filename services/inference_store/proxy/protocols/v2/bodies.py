@@ -95,9 +95,7 @@ def _decode(body: Body, headers: Headers, side: CaptureSide) -> ParsedBody:
     """Return the bytes of a body without their coding."""
     what = NAMES[side]
     if not body.whole and not body.parts:
-        return ParsedBody(
-            problem=describe_missing(body, side, f"{what} was not kept: {body.size} bytes")
-        )
+        return ParsedBody(problem=describe_missing(body, side))
     raw = body.bytes
     try:
         raw = content_encoding.decode(raw, headers)
@@ -105,8 +103,7 @@ def _decode(body: Body, headers: Headers, side: CaptureSide) -> ParsedBody:
         kind = body.gap or "unreadable"
         return ParsedBody(whole=raw, problem=Problem(f"{what}: {exc}", (side, kind)))
     if not body.whole and not event_stream.is_event_stream(headers, raw):
-        sentence = f"{what} breaks off after {len(raw)} bytes"
-        return ParsedBody(whole=raw, problem=describe_missing(body, side, sentence))
+        return ParsedBody(whole=raw, problem=describe_missing(body, side))
     return ParsedBody(whole=raw)
 
 

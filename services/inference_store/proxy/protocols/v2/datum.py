@@ -29,11 +29,13 @@ _DATA_URL: Final = re.compile(rb"data:([\w.+-]{1,60}/[\w.+-]{1,60})?(?:;[^,]{0,2
 _LINE_ENDS: Final = b"\r\n"
 _IMAGES: Final = (
     *(b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"BM", b"II*\0", b"MM\0*"),
-    b"\0\0\0\x0cjP  ",
+    *(b"\0\0\0\x0cjP  ", b"II+\0", b"MM\0+", b"NITF0", b"NSIF0"),
 )
-_WEBP: Final = re.compile(rb"RIFF.{4}WEBP|.{4}ftyp(?:avif|heic|mif1)", re.DOTALL)
-_FIRST: Final = 20
+_MORE_IMAGES: Final = re.compile(rb"RIFF.{4}WEBP|.{4}ftyp(?:avif|heic|mif1)|.{128}DICM", re.DOTALL)
+_FIRST: Final = 176
 """Characters of base64 that identify an image."""
+_LONG: Final = 64
+"""Characters of base64 that are hardly a word."""
 _TEXT: Final = "text/plain; charset=utf-8"
 _JSON: Final = "application/json"
 _MOST_ARGUMENT: Final = 4096
@@ -84,7 +86,32 @@ def has_image(tensor: Tensor) -> bool:
     if elements is None or len(elements) != 1:
         return False
     data = _read_single(tensor, True).data or b""
-    return data.startswith(_IMAGES) or _WEBP.match(data) is not None
+    return _is_image(data)
+
+
+def may_be_file(tensor: Tensor, element: Any) -> bool:
+    """Return whether an element may be a file of any kind: base64, or bytes that are no text."""
+    content, is_text = element_bytes(tensor, element)
+    if not is_text and (_is_image(content) or _is_binary(content)):
+        return True
+    if _DATA_URL.match(content) or _is_declared_base64(tensor) or _starts_with_image(content):
+        return True
+    try:
+        beginning = content[:_LONG].translate(None, _LINE_ENDS)[: _LONG - 4]
+        return len(content) > _LONG and bool(a2b_base64(beginning, strict_mode=True))
+    except (Error, ValueError):
+        return False
+
+
+def _is_image(data: bytes) -> bool:
+    return data.startswith(_IMAGES) or _MORE_IMAGES.match(data) is not None
+
+
+def _is_binary(data: bytes) -> bool:
+    try:
+        return "\0" in data.decode()
+    except UnicodeDecodeError:
+        return True
 
 
 def select_element(tensor: Tensor, element: Any) -> Tensor:
@@ -166,11 +193,12 @@ def _decode(element: bytes, is_text: bool, may_be_base64: bool) -> Datum:
 
 def _starts_with_image(element: bytes) -> bool:
     """Return whether an element is base64 whose first bytes are an image's."""
-    try:
-        first = a2b_base64(element[:_FIRST], strict_mode=True)
-    except (Error, ValueError):
-        return False
-    return first.startswith(_IMAGES) or _WEBP.match(first) is not None
+    for length in (_FIRST, 20):  # a small one, or in lines, by fewer
+        try:
+            return _is_image(a2b_base64(element[:length], strict_mode=True))
+        except (Error, ValueError):
+            continue
+    return False
 
 
 def _is_declared_base64(tensor: Tensor) -> bool:

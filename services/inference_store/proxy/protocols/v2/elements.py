@@ -12,10 +12,11 @@ from typing import Final, TypeVar
 
 from inference_store.inference import json_spans
 
-from .tensors import BYTES, MOST_ELEMENTS, Tensor, Value, bytes_elements, size_of
+from .tensors import BYTES, CODES, MOST_ELEMENTS, Tensor, Value, bytes_elements, size_of
 
 Piece = TypeVar("Piece")
 _NESTED: Final = re.compile(rb'["\[{]')
+_OTHER: Final = re.compile(rb'["{]|\[\s*\]')
 _LAYERS: Final = 8
 """The most nested lists of one item that are opened to reach BYTES elements."""
 
@@ -60,6 +61,21 @@ def first_dimension(tensor: Tensor) -> int | None:
         return len(elements) if nested else _find_first_dimension(tensor, len(elements))
     count = _count_elements(tensor)
     return None if count is None else _find_first_dimension(tensor, count)
+
+
+def contradicts_shape(tensor: Tensor) -> bool:
+    """Return whether a tensor of numbers has another number of values than its shape says. The
+    shape of BYTES may be that of the decoded bytes."""
+    if tensor.datatype not in CODES or not tensor.shape or min(tensor.shape) < 0:
+        return False
+    data = tensor.data
+    if data is None:
+        count = _count_elements(tensor)
+    elif not data.strip(b"[] \t\r\n"):
+        count = 0
+    else:  # each list has one comma less than items
+        count = None if _OTHER.search(data) else data.count(b",") + 1
+    return count is not None and count != prod(tensor.shape)
 
 
 def divide(tensor: Tensor, count: int) -> list[Tensor] | None:

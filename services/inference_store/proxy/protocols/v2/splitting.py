@@ -16,18 +16,24 @@ that could not be read), the request is split anyway.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Final
 
 from inference_store.inference.task_types import task_type_of
 from inference_store.proxy.protocols.problems import Problem
 from inference_store.proxy.protocols.protocol import Division, Model
 
-from .datum import has_image, select_element
+from .datum import has_image, may_be_file, select_element
 from .elements import bytes_values, divide, first_dimension
 from .tensors import BYTES, InferRequest, InferResponse, Tensor
 
 MOST_INFERENCES: Final = 1024
 """The most inferences of one request; a request with more is kept as one inference."""
+
+_MOST_OPENED: Final = 16
+"""How many elements are opened to see whether they may be files."""
+_PIXELS: Final = 3
+"""The dimensions of a picture's pixels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,24 +110,33 @@ def _by_input(
 
 
 def _may_be_batch(inputs: Sequence[Tensor], outputs: Sequence[Tensor] | None, model: Model) -> bool:
-    """Return whether a request that was not divided looks like a batch: images in one tensor, or,
-    for a model that may be a vision model, inputs and outputs with the same first dimension."""
+    """Return whether a request that was not divided looks like a batch, if the model may be a
+    vision model: several files or arrays of pixels, or inputs and outputs with the same first
+    dimension."""
     task_type = task_type_of(model.task_type)
     if task_type.read is not None and not task_type.vision:
         return False
-    if any(_holds_images(tensor) for tensor in inputs):
+    if _may_hold_files(inputs) or _are_arrays_alike(inputs):
         return True
     counts = {_count_rows(tensor) for tensor in (*inputs, *(outputs or ()))}
     return bool(inputs and outputs) and len(counts) == 1 and (counts.pop() or 0) > 1
 
 
-def _holds_images(tensor: Tensor) -> bool:
-    elements = bytes_values(tensor, 1) if tensor.datatype == BYTES else None
-    return (
-        elements is not None
-        and len(elements) > 1
-        and has_image(select_element(tensor, elements[0]))
-    )
+def _may_hold_files(inputs: Sequence[Tensor]) -> bool:
+    """Return whether more than one element may be a file; only the first ones are opened."""
+    elements = [
+        (tensor, element)
+        for tensor in inputs
+        if tensor.datatype == BYTES
+        for element in islice(bytes_values(tensor, _MOST_OPENED) or (), _MOST_OPENED)
+    ][:_MOST_OPENED]
+    return len(elements) > 1 and sum(may_be_file(*element) for element in elements) > 1
+
+
+def _are_arrays_alike(inputs: Sequence[Tensor]) -> bool:
+    """Return whether several inputs have the shape of one picture's pixels."""
+    shapes = [(tensor.datatype, tensor.shape) for tensor in inputs if len(tensor.shape) >= _PIXELS]
+    return len(shapes) > len(set(shapes))
 
 
 def _count_rows(tensor: Tensor) -> int | None:

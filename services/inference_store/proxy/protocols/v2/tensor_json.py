@@ -7,6 +7,8 @@ from typing import Final, NamedTuple
 
 import orjson
 
+from inference_store.proxy.protocols.documents import text_or_base64
+
 from .tensors import MOST_ELEMENTS, Tensor, Value, decoded, elements_at_most, encoded
 
 _BINARY: Final = ("binary_data_size", "binary_data")
@@ -24,13 +26,11 @@ def tensor_json(tensor: Tensor) -> WrittenJson:
     """Write `{"name", "shape", "datatype", "parameters", "data"}`; without `parameters` if empty.
 
     Data that cannot be JSON (unknown datatype, bytes that do not fit it, too many elements) are
-    `data_base64`; BYTES elements that are not all UTF-8 are each base64, and
-    `parameters.content_type` says so. NaN and infinities are written as Python does.
+    `data_base64`; a BYTES element that is not UTF-8 is `{"b64": …}`. NaN and infinities are
+    written as Python does.
     """
     data = _write_data(tensor)
     parameters = {k: v for k, v in tensor.parameters.items() if k not in _BINARY}
-    if data.content_type is not None:
-        parameters["content_type"] = _write_value(data.content_type)
     members = {"name": _write_value(tensor.name), "shape": _write_value(list(tensor.shape))}
     members["datatype"] = _write_value(tensor.datatype)
     if parameters:
@@ -76,7 +76,6 @@ _MOST_PROBLEMS: Final = 8
 
 class _Data(NamedTuple):
     text: bytes | None = None
-    content_type: str | None = None
     member: str = "data"
     problem: str | None = None
 
@@ -110,21 +109,13 @@ def _write_base64(tensor: Tensor) -> _Data:
 
 def _write_elements(values: Sequence[Value]) -> _Data:
     if any(isinstance(value, bytes) for value in values):
-        return _write_texts(
-            [value if isinstance(value, bytes) else _write_value(value) for value in values]
-        )
+        elements = [value if isinstance(value, bytes) else _write_value(value) for value in values]
+        return _Data(orjson.dumps(list(map(text_or_base64, elements))))
     try:
         text = orjson.dumps(list(values))
     except orjson.JSONEncodeError:  # an integer beyond 64 bits
         return _Data(_write_value(list(values)))
     return _Data(_write_value(list(values)) if b"null" in text else text)  # NaN is null to orjson
-
-
-def _write_texts(elements: Sequence[bytes]) -> _Data:
-    try:
-        return _Data(orjson.dumps([element.decode() for element in elements]))
-    except UnicodeDecodeError:
-        return _Data(orjson.dumps([b64encode(element).decode() for element in elements]), "base64")
 
 
 def _write_value(value: object) -> bytes:

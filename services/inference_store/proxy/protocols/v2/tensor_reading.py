@@ -1,18 +1,20 @@
 """Reads the inferences of an exchange from its tensors: the same for REST and gRPC."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from inference_store.inference.events import CaptureSide
 from inference_store.inference.json_text import UnreadableJson, read_json
 from inference_store.inference.task_types import task_type_of
 from inference_store.proxy.protocols.problems import Problem, join_problems
 from inference_store.proxy.protocols.protocol import Inference, Model, Reading
 
 from .datum import Datum, arguments_of, datum_of
+from .elements import contradicts_shape
 from .items import Run, split_items
 from .splitting import Share, keep_whole, split
 from .tensor_json import WrittenJson, envelope_json
-from .tensors import InferRequest, InferResponse, Parameters
+from .tensors import InferRequest, InferResponse, Parameters, Tensor
 
 _MOST_PROMPTS: Final = 64 * 1024
 """The most bytes of `prompts` that are kept as standard metadata."""
@@ -72,8 +74,20 @@ def read_inferences(
         standard=_find_standard(parsed_request, run, alone=len(inferences) == 1),
         division=split_request.division,
         not_split=split_request.not_split,
-        problem=join_problems(all_problems),
+        problem=join_problems([*all_problems, *_list_misshapen(parsed_request, response)]),
     )
+
+
+def _list_misshapen(request: InferRequest, response: InferResponse | None) -> Iterator[Problem]:
+    sides: tuple[tuple[CaptureSide, str, Sequence[Tensor]], ...] = (
+        ("request", "input", request.inputs),
+        ("response", "output", () if response is None else response.outputs),
+    )
+    for side, name, tensors in sides:
+        tensor = next(filter(contradicts_shape, tensors), None)
+        if tensor is not None:
+            sentence = f"{name} {tensor.name[:80]!r} does not have the values of its shape"
+            yield Problem(sentence, (side, "misshapen"))
 
 
 def _build_inference(

@@ -24,10 +24,12 @@ CODES: Final[Mapping[str, str]] = {
     "INT32": "i",
     "INT64": "q",
     "FP16": "e",
+    "BF16": "H",
     "FP32": "f",
     "FP64": "d",
 }
-"""The struct code of each datatype of a fixed size. BYTES is the only other one."""
+"""The struct code of each datatype of a fixed size; of BF16, the upper half of an FP32, that of its
+bits. BYTES is the only other one."""
 BYTES: Final = "BYTES"
 MOST_ELEMENTS: Final = 1 << 20
 """The most elements of a tensor that is read, or written as JSON; a larger one stays raw bytes."""
@@ -139,6 +141,10 @@ def decoded(datatype: str, raw: bytes) -> Sequence[Value] | None:
     size = size_of(datatype)
     if size is None or len(raw) % size:
         return None
+    if datatype == "BF16":
+        wide = bytearray(2 * len(raw))
+        wide[2::4], wide[3::4] = raw[::2], raw[1::2]
+        datatype, size, raw = "FP32", 4, bytes(wide)
     return struct.unpack(f"<{len(raw) // size}{CODES[datatype]}", raw)
 
 
@@ -149,6 +155,11 @@ def encoded(datatype: str, values: Sequence[Value]) -> bytes | None:
             elements = [value for value in values if isinstance(value, bytes)]
             packed = b"".join(_LENGTH.pack(len(element)) + element for element in elements)
             return packed if len(elements) == len(values) else None
+        if datatype == "BF16":
+            wide = struct.pack(f"<{len(values)}f", *values)
+            narrow = bytearray(2 * len(values))
+            narrow[::2], narrow[1::2] = wide[2::4], wide[3::4]
+            return bytes(narrow)
         return struct.pack(f"<{len(values)}{CODES[datatype]}", *values)
     except (KeyError, struct.error, OverflowError):
         return None

@@ -1,28 +1,16 @@
 """The Open Inference Protocol (V2) over gRPC: messages, read as the tensors of V2 over REST."""
 
-from collections.abc import Mapping
+import re
 from typing import Final
 
-from inference_store.inference.events import CaptureSide
-from inference_store.proxy.exchange import Body, Exchange
-from inference_store.proxy.protocols.problems import NAMES, Problem, describe_missing
-from inference_store.proxy.protocols.protocol import Call, Kind, Model, Protocol, Reading
+from inference_store.proxy.exchange import Exchange
+from inference_store.proxy.protocols.problems import describe_missing
+from inference_store.proxy.protocols.protocol import Call, Model, Protocol, Reading
 from inference_store.proxy.protocols.v2.items import read_run
 from inference_store.proxy.protocols.v2.tensor_reading import read_inferences
 
 from .decoding import DecodedMessage, request_in, response_in
 from .streams import read_stream
-
-_CALLS: Final[Mapping[str, Kind]] = {
-    "/inference.GRPCInferenceService/ModelInfer": "infer",
-    "/inference.GRPCInferenceService/ModelStreamInfer": "stream",
-}
-
-
-def recognise(protocol: Protocol, _: str, path: str) -> Call | None:
-    """Recognise infer, and its stream; the message names the model."""
-    kind = _CALLS.get(path)
-    return None if kind is None else Call(protocol, kind)
 
 
 def read(exchange: Exchange, call: Call, model: Model) -> Reading:
@@ -41,24 +29,23 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
         request_bytes=exchange.request.bytes or None,
         response_bytes=exchange.response.bytes or None,
         problems=[
-            _describe_missing(exchange.request, "request"),
+            describe_missing(exchange.request, "request"),
             request.problem,
-            _describe_missing(exchange.response, "response"),
+            describe_missing(exchange.response, "response"),
             answer.problem,
         ],
         run=read_run(exchange.response_trailers),
     )
 
 
-def _describe_missing(body: Body, side: CaptureSide) -> Problem | None:
-    return describe_missing(body, side, f"{NAMES[side]} was not kept: {body.size} bytes")
-
-
 V2_GRPC: Final = Protocol(
     name="v2-grpc",
-    title="Open Inference Protocol (V2) over gRPC",
     transport="grpc",
-    recognise=recognise,
+    calls="`ModelInfer`, `ModelStreamInfer` of `inference.GRPCInferenceService`",
+    datum="the same",
+    answer="the same, in JSON",
+    path=re.compile(r"/inference\.GRPCInferenceService/(?P<operation>ModelInfer|ModelStreamInfer)"),
+    streams=("ModelStreamInfer",),
     read=read,
 )
 

@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from inference_store.inference.events import CaptureSide
-from inference_store.proxy.exchange import Body, Exchange
+from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols.problems import Problem, describe_missing
 from inference_store.proxy.protocols.protocol import Model, Reading
 from inference_store.proxy.protocols.v2.tensor_reading import read_inferences
@@ -38,16 +37,10 @@ def read_stream(exchange: Exchange, model: Model) -> Reading:
         problems=[
             request.problem,
             *(message.problem for message in decoded),
-            _describe_missing(exchange.request, "request", "the request was not kept"),
-            _describe_missing(
-                exchange.response, "response", f"the answers break off after {len(decoded)}"
-            ),
+            describe_missing(exchange.request, "request"),
+            describe_missing(exchange.response, "response"),
             _IN_DOUBT if exchange.is_matched_in_doubt else None,
         ],
     )
     # the id may be another request's
     return replace(reading, response_id=None) if exchange.is_matched_in_doubt else reading
-
-
-def _describe_missing(body: Body, side: CaptureSide, sentence: str) -> Problem | None:
-    return describe_missing(body, side, f"{sentence}: {body.size} bytes")

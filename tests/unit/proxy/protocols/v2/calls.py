@@ -41,7 +41,7 @@ def make_exchange(
 
 
 def read_exchange(sample: Exchange, model: Model | None = None) -> Reading:
-    call = V2_REST.recognise(V2_REST, sample.method, sample.path)
+    call = V2_REST.recognise(sample.method, sample.path)
     assert isinstance(call, Call)
     return V2_REST.read(sample, call, model or Model())
 

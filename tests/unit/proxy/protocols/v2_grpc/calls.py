@@ -54,6 +54,6 @@ def read_exchange(
     exchange.request = make_body(requests, whole=whole)
     exchange.response = make_body(responses, whole=whole)
     exchange.is_matched_in_doubt = in_doubt
-    call = V2_GRPC.recognise(V2_GRPC, path, path)
+    call = V2_GRPC.recognise(path, path)
     assert isinstance(call, Call)
     return V2_GRPC.read(exchange, call, model or Model())
