@@ -10,7 +10,7 @@ from .merge import merge
 from .removal import drop
 from .statistics import analyse
 from .time_partition import TimePartition, TimePartitions, list_partitions, lock_catalogue
-from .vacuum import tune_vacuum
+from .vacuum import tune_vacuum, vacuum
 
 __all__ = [
     "AHEAD",
@@ -25,4 +25,5 @@ __all__ = [
     "make_missing",
     "merge",
     "tune_vacuum",
+    "vacuum",
 ]
