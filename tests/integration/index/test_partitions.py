@@ -1,5 +1,6 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import pairwise
 
 from sqlalchemy import select, text
@@ -109,8 +110,8 @@ async def test_merges_whatever_order_readers_lock_tables_in(engine: AsyncEngine)
     await partitions.make_missing(engine, days, target=5_000_000)
     async with engine.begin() as reader:
         await reader.execute(select(PARTITIONED[-1]))
-        patient = {"older_than": timedelta(days=2), "lock_timeout": "60s"}
-        merging = asyncio.create_task(partitions.merge(engine, target=1000, **patient))
+        merge = partial(partitions.merge, older_than=timedelta(days=2), lock_timeout="60s")
+        merging = asyncio.create_task(merge(engine, target=1000))
         await wait_for_waiters(engine, 1)
         for table in PARTITIONED:
             await reader.execute(select(table))

@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import httpx
 import pytest
@@ -79,11 +80,11 @@ async def test_events_of_old_days_wait_for_the_merge_of_their_partitions(
     days = [datetime.now(UTC) - timedelta(days=70 + 28 * n) for n in range(2)]
     found = (await partitions.make_missing(engine, days, target=5_000_000)).find(days[0])
     assert found is not None
-    patient = {"older_than": timedelta(days=2), "lock_timeout": "60s"}
+    merge = partial(partitions.merge, older_than=timedelta(days=2), lock_timeout="60s")
     async with engine.begin() as holder:
         # the last table of which the merge takes a lock before it copies
         await holder.execute(text(f"LOCK TABLE {found.tables[0]} IN ROW EXCLUSIVE MODE"))
-        merging = asyncio.create_task(partitions.merge(engine, target=1000, **patient))
+        merging = asyncio.create_task(merge(engine, target=1000))
         await until(lambda: count_lock_waiters(engine), lambda waiters: waiters == 1)
         await producer.produce(*(capture(n, received_at=day) for n, day in enumerate(days)))
         await until(lambda: count_lock_waiters(engine), lambda waiters: waiters == 2)
