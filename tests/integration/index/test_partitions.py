@@ -3,7 +3,9 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import pairwise
 
+import pytest
 from sqlalchemy import select, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import partitions
@@ -118,17 +120,21 @@ async def test_merges_whatever_order_readers_lock_tables_in(engine: AsyncEngine)
     assert await merging == 1
 
 
-async def test_makes_a_partition_while_another_is_dropped(engine: AsyncEngine) -> None:
+async def test_makes_a_partition_while_an_interrupted_drop_goes_on(engine: AsyncEngine) -> None:
     old = await make(engine, NOW - timedelta(days=100))
+    async with engine.begin() as reader:
+        await reader.execute(select(PARTITIONED[-1]))
+        with pytest.raises(DBAPIError, match="lock timeout"):
+            await partitions.drop(engine, old, lock_timeout="100ms")
     async with engine.begin() as holder:
         await holder.execute(text("LOCK TABLE ONLY inference IN SHARE UPDATE EXCLUSIVE MODE"))
-        dropping = asyncio.create_task(partitions.drop(engine, old, lock_timeout="60s"))
-        await wait_for_waiters(engine, 1)
         making = asyncio.create_task(make(engine, NOW))
+        await wait_for_waiters(engine, 1)
+        dropping = asyncio.create_task(partitions.drop(engine, old, lock_timeout="60s"))
         await wait_for_waiters(engine, 2)
-    await asyncio.gather(dropping, making)
+    made, _ = await asyncio.gather(making, dropping)
     async with engine.connect() as connection:
-        assert await partitions.list_partitions(connection) == [making.result()]
+        assert await partitions.list_partitions(connection) == [made]
 
 
 async def test_new_span_has_every_index_of_its_parents(engine: AsyncEngine) -> None:

@@ -2,9 +2,9 @@
 
 1. The offsets of a consumer (`accounting.lock_at`).
 2. Registrations (`registrations.keep`), then the names of keys and labels.
-3. The catalogue of partitions, of whoever creates, merges or drops one (`lock_catalogue`). It also
-   orders what they lock of the parents: one who has read a parent to copy it and one who waits for
-   all its readers would wait for each other.
+3. The catalogue of partitions, of whoever creates, merges or drops one (`lock_catalogue`): to end
+   an interrupted detachment, Postgres locks the parent and waits for all older transactions, one
+   of which may be about to attach a partition to that parent.
 4. The rows of the catalogue: `share` of whoever writes inferences, `claim` of whoever merges.
 5. The fence, the tables and their rows.
 
