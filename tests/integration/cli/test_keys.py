@@ -6,12 +6,12 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.access.sessions import Identity
 from inference_store.index import web_sessions
-from inference_store.index.tables import api_key, audit, ledger_outbox, web_session
+from inference_store.index.tables import audit, ledger_outbox, web_session
 from tests.integration.backups import Backup, Restore, backup, restore
 from tests.polling import until
 from tests.servers.fixtures import MakeEnvironment
@@ -49,9 +49,9 @@ def keys(environment: dict[str, str], tmp_path: Path) -> Keys:
     return run
 
 
-def wait_for_401(api: RunningApi, key: str) -> None:
+def wait_for(status: int, api: RunningApi, key: str) -> None:
     wait_until(
-        lambda: api.get("/v1/models", key).status_code == 401, seconds=300, what="the key's end"
+        lambda: api.get("/v1/models", key).status_code == status, seconds=300, what=str(status)
     )
 
 
@@ -69,7 +69,7 @@ async def test_keys_from_the_command_line(
         assert [api.get("/v1/models", key).status_code for key in (first, _TOKEN)] == [200, 200]
         second = keys("rotate", id, "--old-works", "PT1H").stdout.strip()
         third = keys("rotate", id).stdout.strip()
-        wait_for_401(api, second)
+        wait_for(401, api, second)
         assert [api.get("/v1/models", key).status_code for key in (first, third)] == [401, 200]
         assert api.get("/v1/models", _JWT).status_code == 503
         assert api.get("/v1/audit?actor=cli:x", third).status_code == 200
@@ -77,7 +77,7 @@ async def test_keys_from_the_command_line(
         assert f"{id}  works" in listed
         assert "over everything" in listed
         assert keys("revoke", id).returncode == 0
-        wait_for_401(api, third)
+        wait_for(401, api, third)
         assert f"{id}  revoked" in keys("list").stdout
     log = api.log.read_text()
     assert "issuer_away" in log
@@ -119,8 +119,7 @@ async def test_a_restored_backup_has_the_keys_of_the_ledger(
 ) -> None:
     async def count_waiting() -> int:
         async with engine.connect() as connection:
-            waiting = select(func.count()).select_from(ledger_outbox)
-            return int(await connection.scalar(waiting) or 0)
+            return len((await connection.execute(select(ledger_outbox))).all())
 
     async def tell_ledger() -> None:
         service = Service("retention", environment, tmp_path)
@@ -152,19 +151,13 @@ async def test_a_restored_backup_has_the_keys_of_the_ledger(
     assert "inference-store keys confirm" in replayed.stderr, replayed.stderr
     async with older.connect() as connection:
         assert not (await connection.execute(select(web_session))).all()
-        names = select(api_key.c.name).where(api_key.c.unconfirmed)
-        assert list((await connection.execute(names)).scalars()) == ["unknown"]
-    assert f"{unknown.split('_')[1]}  unconfirmed" in keys("list").stdout
+    listed = keys("list").stdout
+    assert f"{unknown.split('_')[1]}  unconfirmed" in listed
+    assert listed.count("  works") == 2
     with run_api(environment, tmp_path) as api:
         api.wait_ready()
-        answers = [
-            api.get("/v1/models", key).status_code
-            for key in (revoked, rotated, again, made, unknown)
-        ]
+        texts = (revoked, rotated, again, made, unknown)
+        answers = [api.get("/v1/models", key).status_code for key in texts]
         assert answers == [401, 401, 200, 200, 401]
         assert keys("confirm", unknown.split("_")[1]).returncode == 0
-        wait_until(
-            lambda: api.get("/v1/models", unknown).status_code == 200,
-            seconds=300,
-            what="the key",
-        )
+        wait_for(200, api, unknown)

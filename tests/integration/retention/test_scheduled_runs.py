@@ -521,8 +521,8 @@ async def test_shows_a_stalled_chain(
 
     async with engine.begin() as holding:
         await holding.execute(text("SELECT FROM audit_head FOR UPDATE"))
-        ledger = Ledger(engine, blobs, prefix="ledger/")
-        async with link(engine, ledger), set_gauges(engine, settings):
+        outbox = Ledger(engine, blobs, prefix="ledger/")
+        async with link(engine, outbox), set_gauges(engine, settings):
             await until(read_gauge, lambda seconds: seconds > 0, seconds=180)
             await holding.rollback()
             await until(read_gauge, lambda seconds: seconds == 0, seconds=180)
