@@ -32,6 +32,7 @@ export const ACTIONS = [
   "key_created",
   "key_rotated",
   "key_revoked",
+  "key_confirmed",
   "view_saved",
   "view_changed",
   "view_deleted",

@@ -20,6 +20,8 @@ export interface ApiKey {
   old_works_until: string | null;
   revoked_at: string | null;
   last_used_at: string | null;
+  /** A restored backup has it and the ledger does not: it does not work yet. */
+  unconfirmed: boolean;
 }
 
 /** A key with its text, which no other answer has. */
@@ -78,10 +80,11 @@ function writeOver(project: string | null, model: string | null): string {
   return project === null ? "of everything" : `of project ${project}`;
 }
 
-export type KeyState = "works" | "expired" | "revoked";
+export type KeyState = "works" | "expired" | "revoked" | "unconfirmed";
 
-export function readState({ revoked_at, expires_at }: ApiKey, now = Date.now()): KeyState {
+export function readState({ revoked_at, expires_at, unconfirmed }: ApiKey, now = Date.now()): KeyState {
   if (revoked_at !== null) return "revoked";
+  if (unconfirmed) return "unconfirmed";
   return expires_at !== null && Date.parse(expires_at) <= now ? "expired" : "works";
 }
 

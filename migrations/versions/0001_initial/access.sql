@@ -11,6 +11,9 @@ CREATE TABLE api_key (
     rotated_at TIMESTAMP WITH TIME ZONE,
     revoked_at TIMESTAMP WITH TIME ZONE,
     last_used_at TIMESTAMP WITH TIME ZONE,
+    revision INTEGER DEFAULT 1 NOT NULL,
+    in_ledger BOOLEAN DEFAULT false NOT NULL,
+    unconfirmed BOOLEAN DEFAULT false NOT NULL,
     CONSTRAINT api_key_pkey PRIMARY KEY (id)
 );
 

@@ -14,3 +14,13 @@ CREATE TABLE ledger_intent (
     intended_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
     CONSTRAINT ledger_intent_pkey PRIMARY KEY (number, hash)
 );
+
+CREATE TABLE ledger_outbox (
+    number BIGINT GENERATED ALWAYS AS IDENTITY,
+    id UUID NOT NULL,
+    kind TEXT COLLATE "C" NOT NULL,
+    body JSONB NOT NULL,
+    actor TEXT COLLATE "C" NOT NULL,
+    CONSTRAINT ledger_outbox_pkey PRIMARY KEY (number),
+    CONSTRAINT ledger_outbox_id_key UNIQUE (id)
+);

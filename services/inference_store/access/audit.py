@@ -39,6 +39,7 @@ class Action(StrEnum):
     KEY_CREATED = "key_created"
     KEY_ROTATED = "key_rotated"
     KEY_REVOKED = "key_revoked"
+    KEY_CONFIRMED = "key_confirmed"
     VIEW_SAVED = "view_saved"
     VIEW_CHANGED = "view_changed"
     VIEW_DELETED = "view_deleted"
@@ -81,6 +82,7 @@ ACTIONS: Final[dict[Action, str]] = {
     Action.KEY_CREATED: "An API key was made.",
     Action.KEY_ROTATED: "An API key got a new text.",
     Action.KEY_REVOKED: "An API key was revoked.",
+    Action.KEY_CONFIRMED: "A key that only a restored backup had was confirmed.",
     Action.VIEW_SAVED: "A view of a model was saved; `detail` has its id.",
     Action.VIEW_CHANGED: "A saved view was changed.",
     Action.VIEW_DELETED: "A saved view was deleted.",

@@ -23,6 +23,8 @@ class ApiKey:
     revoked_at: datetime | None
     last_used_at: datetime | None
     """Exact to a minute."""
+    unconfirmed: bool
+    """A restored backup has it, and the ledger does not: it works once it is confirmed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,4 +42,4 @@ class HashedApiKey:
         if self.old_hash is not None and key.old_works_until is not None:
             is_right |= hmac.compare_digest(hash, self.old_hash) and now < key.old_works_until
         expired = key.expires_at is not None and now >= key.expires_at
-        return is_right and not expired and key.revoked_at is None
+        return is_right and not (expired or key.unconfirmed or key.revoked_at is not None)

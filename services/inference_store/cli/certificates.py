@@ -83,7 +83,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     match.add_argument("--type", help="the subject's type, as it was asked for; else any")
     restart = commands.add_parser(
         "restart-chain",
-        aliases=["begin-anew"],
         help="go on with a new key, because that of the newest certificates is lost",
     )
     restart.add_argument(
@@ -125,7 +124,7 @@ async def _run(settings: _Settings, arguments: argparse.Namespace) -> int:
             return await _prove(settings, engine, arguments.uid)
         if arguments.what == "match":
             return await _match(settings, engine, arguments)
-        if arguments.what in {"restart-chain", "begin-anew"}:
+        if arguments.what == "restart-chain":
             return await _restart_chain(settings, engine, arguments.reason)
         return await _verify(settings, engine, arguments)
     finally:

@@ -1,5 +1,5 @@
-"""`inference-store keys create|list|rotate|revoke`: works directly on the database, so that it can
-make the first key.
+"""`inference-store keys create|list|rotate|revoke|confirm`: works directly on the database, so that
+it can make the first key.
 
 Only the text of a key goes to standard output; everything else goes to standard error.
 """
@@ -60,6 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rotate.add_argument("--expires", help="when the key expires from now on")
     revoke = commands.add_parser("revoke", help="let a key work no more")
     revoke.add_argument("id")
+    confirm = commands.add_parser("confirm", help="let keys work that only a restored backup has")
+    confirm.add_argument("id", nargs="+")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -92,6 +94,8 @@ def _choose_work(arguments: argparse.Namespace) -> Work:
             return _rotate(arguments)
         case "revoke":
             return _revoke(arguments)
+        case "confirm":
+            return _confirm(arguments)
         case _:
             return _list
 
@@ -118,7 +122,11 @@ def _rotate(arguments: argparse.Namespace) -> Work:
 
     async def work(connection: AsyncConnection, who: Who) -> tuple[str, str]:
         key, secret = await api_keys.rotate(
-            connection, arguments.id, old_works_until=old_works_until, expires_at=expires_at
+            connection,
+            arguments.id,
+            by=who.actor,
+            old_works_until=old_works_until,
+            expires_at=expires_at,
         )
         until = None if old_works_until is None else old_works_until.isoformat()
         await note(connection, who, Action.KEY_ROTATED, key=key.id, old_works_until=until)
@@ -129,9 +137,19 @@ def _rotate(arguments: argparse.Namespace) -> Work:
 
 def _revoke(arguments: argparse.Namespace) -> Work:
     async def work(connection: AsyncConnection, who: Who) -> tuple[str, str]:
-        key = await api_keys.revoke(connection, arguments.id)
+        key = await api_keys.revoke(connection, arguments.id, by=who.actor)
         await note(connection, who, Action.KEY_REVOKED, key=key.id)
         return f"The key {key.id} ({key.name}) is revoked.", ""
+
+    return work
+
+
+def _confirm(arguments: argparse.Namespace) -> Work:
+    async def work(connection: AsyncConnection, who: Who) -> tuple[str, str]:
+        for id in arguments.id:
+            key = await api_keys.confirm(connection, id, by=who.actor)
+            await note(connection, who, Action.KEY_CONFIRMED, key=key.id)
+        return f"{counted(len(arguments.id), 'key')} confirmed.", ""
 
     return work
 
@@ -139,7 +157,7 @@ def _revoke(arguments: argparse.Namespace) -> Work:
 async def _list(connection: AsyncConnection, _: Who) -> tuple[str, str]:
     keys = await api_keys.listed(connection, limit=_MOST_LISTED)
     lines = (
-        f"{key.id}  {_describe_state(key):<8}  {_format_day(key.last_used_at):<16}"
+        f"{key.id}  {_describe_state(key):<11}  {_format_day(key.last_used_at):<16}"
         f"  {key.name}: {_describe_rights(key)}"
         for key in keys
     )
@@ -185,6 +203,8 @@ def _parse_instant(text: str | None) -> datetime | None:
 def _describe_state(key: ApiKey) -> str:
     if key.revoked_at is not None:
         return "revoked"
+    if key.unconfirmed:
+        return "unconfirmed"
     expired = key.expires_at is not None and key.expires_at <= datetime.now(UTC)
     return "expired" if expired else "works"
 

@@ -26,10 +26,10 @@ from .user import find_cli_user
 
 _DIVERGED = 1
 _UNAVAILABLE = 3
-_NOT_IN_THE_LEDGER = """If Postgres was restored from a backup, the ledger does not have:
-- API keys: one that was revoked or rotated since the backup works again, as it did then. Look at
-  `inference-store keys list`, and revoke or rotate it again before you start the api;
-- the audit: its entries since the backup are lost."""
+_AFTER_A_RESTORE = """If Postgres was restored from a backup:
+- all sessions have ended, and API keys are as they were last. A key that the ledger does not know
+  works once you confirm it: `inference-store keys list`, `inference-store keys confirm ID`;
+- the audit lacks its entries since the backup."""
 Work = Callable[[Ledger], Awaitable[int]]
 
 
@@ -54,7 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     commands.add_parser(
         "restart-chain",
-        aliases=["begin-anew"],
         help="go on in a bucket, or under a prefix, that is empty",
     )
 
@@ -118,7 +117,7 @@ def _replay(skip_forgotten: bool) -> Work:
         count = await ledger.replay(skip_forgotten=skip_forgotten, report=say)
         _say(f"{counted(count, 'entry', 'entries')} replayed: bucket and Postgres agree.")
         if count:
-            _say(_NOT_IN_THE_LEDGER)
+            _say(_AFTER_A_RESTORE)
         return 0
 
     return work

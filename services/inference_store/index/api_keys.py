@@ -1,11 +1,16 @@
-"""Creates, lists, rotates and revokes API keys. Only a hash of a key's text is stored."""
+"""Creates, lists, rotates and revokes API keys. Only a hash of a key's text is stored.
+
+A change takes effect at once, and goes to the ledger by its outbox: each entry has all of the key,
+so that a replay gives a restored backup the newest, in whatever order they come.
+"""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
+from uuid import UUID, uuid4
 
-from sqlalchemy import func, select, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import DateTime, false, func, select, true, update
+from sqlalchemy.dialects.postgresql import BYTEA, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import secrets
@@ -14,10 +19,16 @@ from inference_store.access.rights import Grant
 from inference_store.access.secrets import Secret
 from inference_store.inference.errors import Conflict, Invalid, NotFound
 
-from .tables import api_key, saved_view
+from .tables import api_key, ledger_outbox, saved_view
 
 # The accuracy of `last_used_at`: if every request wrote the row, all would wait for it.
 TOUCH_SECONDS = 60
+# What an entry of the ledger says: not what each database knows for itself.
+_TOLD: Final = [
+    column
+    for column in api_key.c
+    if column.name not in {"last_used_at", "in_ledger", "unconfirmed"}
+]
 
 
 async def create(
@@ -40,8 +51,9 @@ async def create(
         "created_by": by,
         "expires_at": expires_at,
     }
-    inserted = api_key.insert().values(values).returning(api_key)
-    return _key((await connection.execute(inserted)).one()), secret
+    row = (await connection.execute(api_key.insert().values(values).returning(api_key))).one()
+    await _tell(connection, "key_made", row, by)
+    return _key(row), secret
 
 
 async def keep(
@@ -52,14 +64,17 @@ async def keep(
     id = secrets.id_of(secret.text)
     if id is None:
         raise Invalid("the text of a key is `isk_`, an id of 12 letters, `_` and 43 letters")
-    known = await held(connection, id)
     values = {"id": id, "name": name, "hash": secret.hash, "created_by": by}
     values["grants"] = _written(grants)
-    inserted = insert(api_key).values(values)
-    await connection.execute(
-        inserted.on_conflict_do_update(index_elements=["id"], set_={"hash": inserted.excluded.hash})
-    )
-    return known is None
+    new = insert(api_key).values(values).on_conflict_do_nothing().returning(api_key)
+    if (row := (await connection.execute(new)).first()) is not None:
+        await _tell(connection, "key_made", row, by)
+        return True
+    known = await held(connection, id)
+    if known is not None and (known.hash != secret.hash or known.key.unconfirmed):
+        changed = {"hash": secret.hash, "unconfirmed": false()}
+        await _change(connection, "key_rotated", id, changed, by)
+    return False
 
 
 def _written(grants: Sequence[Grant]) -> list[dict[str, Any]]:
@@ -100,6 +115,7 @@ async def rotate(
     connection: AsyncConnection,
     id: str,
     *,
+    by: str,
     old_works_until: datetime | None = None,
     expires_at: datetime | None = None,
 ) -> tuple[ApiKey, Secret]:
@@ -119,27 +135,99 @@ async def rotate(
         "old_hash": None if old_works_until is None else api_key.c.hash,
         "old_works_until": old_works_until,
         "rotated_at": func.now(),
+        "unconfirmed": false(),
     }
     if expires_at is not None:
         values["expires_at"] = expires_at
-    changed = update(api_key).where(api_key.c.id == id).values(values).returning(api_key)
-    return _key((await connection.execute(changed)).one()), secret
+    return await _change(connection, "key_rotated", id, values, by), secret
 
 
-async def revoke(connection: AsyncConnection, id: str) -> ApiKey:
+async def revoke(connection: AsyncConnection, id: str, *, by: str) -> ApiKey:
     """Revoke a key; it stays listed, and its private views, which nobody can see, are deleted.
 
     Revoking it again changes nothing. Raises NotFound.
     """
-    values = {"revoked_at": func.coalesce(api_key.c.revoked_at, func.now())}
+    key = await get(connection, id, lock=True)
+    if key.revoked_at is not None:
+        return key
+    await _delete_views(connection, id)
+    return await _change(connection, "key_revoked", id, {"revoked_at": func.now()}, by)
+
+
+async def confirm(connection: AsyncConnection, id: str, *, by: str) -> ApiKey:
+    """Let a key work that a restored backup has and the ledger does not. Raises NotFound."""
+    return await _change(connection, "key_made", id, {"unconfirmed": false()}, by)
+
+
+async def _change(
+    connection: AsyncConnection, kind: str, id: str, values: dict[str, Any], by: str
+) -> ApiKey:
+    values |= {"revision": api_key.c.revision + 1}
     changed = update(api_key).where(api_key.c.id == id).values(values).returning(api_key)
     row = (await connection.execute(changed)).first()
     if row is None:
         raise NotFound(f"There is no key {id!r}.")
+    await _tell(connection, kind, row, by)
+    return _key(row)
+
+
+async def _delete_views(connection: AsyncConnection, id: str) -> None:
     here = saved_view.c
     own = (here.shared == "private", here.created_by == f"key:{id}")
     await connection.execute(saved_view.delete().where(*own))
-    return _key(row)
+
+
+async def _tell(connection: AsyncConnection, kind: str, row: Any, by: str) -> None:
+    """Put what a key is now into the outbox of the ledger."""
+    change, told = uuid4(), {}
+    for column in _TOLD:
+        value = row._mapping[column]
+        if isinstance(value, bytes):
+            value = value.hex()
+        told[column.name] = value.isoformat() if isinstance(value, datetime) else value
+    body = {"change": str(change), "key": told}
+    values = {"id": change, "kind": kind, "body": body, "actor": by}
+    await connection.execute(ledger_outbox.insert().values(values))
+
+
+async def apply_told(
+    connection: AsyncConnection,
+    body: dict[str, Any],
+    at: datetime,  # noqa: ARG001  (the ledger's signature)
+    actor: str,  # noqa: ARG001  (the ledger's signature)
+) -> None:
+    """Make a key what an entry of the ledger says, unless a later one has. Repeatable."""
+    values = {column.name: _read(column, body["key"][column.name]) for column in _TOLD}
+    new = insert(api_key).values(values)
+    newer = api_key.c.revision < new.excluded.revision
+    changed = new.on_conflict_do_update(index_elements=["id"], set_=values, where=newer)
+    await connection.execute(changed)
+    known = update(api_key).where(api_key.c.id == values["id"])
+    await connection.execute(known.values(in_ledger=true(), unconfirmed=false()))
+    if values["revoked_at"] is not None:
+        await _delete_views(connection, values["id"])
+    change = UUID(body["change"])
+    await connection.execute(ledger_outbox.delete().where(ledger_outbox.c.id == change))
+
+
+def _read(column: Any, value: Any) -> Any:
+    if value is None:
+        return None
+    if isinstance(column.type, BYTEA):
+        return bytes.fromhex(value)
+    return datetime.fromisoformat(value) if isinstance(column.type, DateTime) else value
+
+
+async def doubt(connection: AsyncConnection, *, known: bool = False) -> None:
+    """Let no key work until it is confirmed that a restored backup has and the ledger does not;
+    `known`: nor one that the ledger has. What the outbox says of them is not written."""
+    here = api_key.c
+    doubted = update(api_key).values(unconfirmed=true()).returning(here.id)
+    if not known:
+        doubted = doubted.where(~here.in_ledger)
+    ids = list((await connection.execute(doubted)).scalars())
+    of_key = ledger_outbox.c.body["key"]["id"].astext
+    await connection.execute(ledger_outbox.delete().where(of_key.in_(ids)))
 
 
 async def touch(connection: AsyncConnection, id: str) -> None:
@@ -172,4 +260,5 @@ def _key(row: Any) -> ApiKey:
         old_works_until=row.old_works_until,
         revoked_at=row.revoked_at,
         last_used_at=row.last_used_at,
+        unconfirmed=row.unconfirmed,
     )

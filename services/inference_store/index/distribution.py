@@ -60,6 +60,7 @@ LOCAL = (
     "kafka_partition",
     "ledger_head",
     "ledger_intent",
+    "ledger_outbox",
     "lost_offsets",
     "metadata_key_delta",
     "metadata_key_seen",

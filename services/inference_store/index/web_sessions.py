@@ -74,6 +74,11 @@ async def end(connection: AsyncConnection, id_hash: bytes) -> Session | None:
     return None if row is None else _session(row)
 
 
+async def end_all(connection: AsyncConnection) -> None:
+    """End every session: a restored backup has those that have ended since."""
+    await connection.execute(delete(web_session))
+
+
 async def delete_ended(connection: AsyncConnection) -> int:
     """Delete some of the sessions that have ended by themselves; return how many."""
     here = web_session.c

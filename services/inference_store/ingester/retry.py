@@ -30,7 +30,7 @@ from inference_store.platform.settings import IngesterSettings
 from .backoff import Backoff, Stopped
 from .batch import MissingBlob, ReadRecord
 from .reader import Reader
-from .write import RegistrationGone, Writer
+from .write import RegistrationGone, Writer, keep
 
 _EVERY_SECONDS = 1.0
 # In one transaction.
@@ -117,6 +117,10 @@ class Retries:
             # The accounting first, in the pipeline's order, so that the two cannot deadlock.
             await accounting.lock_partitions(
                 connection, {event.record.partition_id for event in events}
+            )
+            # and what all of them need, before the first is written
+            await keep(
+                connection, [results[e.record.partition_id, e.record.offset] for e in events]
             )
             ours = await parked.lock(connection, [event.id for event in waiting])
             for event in waiting:

@@ -1,14 +1,17 @@
 """Removes the residual data of an erasure: the data outside of its rows, after those are gone."""
 
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.housekeeping import mention_redaction
 from inference_store.erasure.housekeeping.reach import find_reach
-from inference_store.erasure.progress.erasure import Erasure, list_models
+from inference_store.erasure.progress.erasure import Erasure, find_erasure, list_models
 from inference_store.erasure.progress.state_changes import add_erased, begin_deleting
 from inference_store.erasure.request.criteria import find_subject
+from inference_store.index.partitions import TimePartition, list_partitions, vacuum
+from inference_store.index.tables import METADATA, PARTITIONED
 
 from .dropping import delete_orphans
 from .labels import remove_unused_labels
@@ -37,7 +40,8 @@ async def remove_residual(
 ) -> None:
     """Remove quarantined events, values of a subject, rows without an inference, and unused labels.
 
-    Labels come last: those rows may be predictions. Repeatable.
+    Labels come late: those rows may be predictions. After all of a subject's rows, the tables are
+    vacuumed. Repeatable.
     """
     takes_all = erasure.scope == "inference" and erasure.cause in {"policy", "request"}
     if takes_all:
@@ -49,6 +53,22 @@ async def remove_residual(
         async with engine.connect() as connection:
             models = await list_models(connection, erasure)
         await remove_unused_labels(engine, models, check)
+    if find_subject(erasure.asked) is not None:
+        await _vacuum(engine, erasure, check)
+
+
+async def _vacuum(engine: AsyncEngine, erasure: Erasure, check: LeadershipCheck) -> None:
+    """Vacuum every table, and of the partitions those of the time of what was erased."""
+    async with engine.connect() as connection:
+        now = await find_erasure(connection, erasure.id)
+        spans: list[TimePartition] = []
+        if now is not None and now.oldest is not None and now.newest is not None:
+            end = now.newest + timedelta(microseconds=1)
+            spans = await list_partitions(connection, lo=now.oldest, hi=end)
+    whole = [table.name for table in METADATA.sorted_tables if table not in PARTITIONED]
+    for name in (*whole, *(leaf for span in spans for leaf in span.tables)):
+        await check.confirm_step()
+        await vacuum(engine, name)
 
 
 async def remove_mentions(

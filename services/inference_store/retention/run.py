@@ -21,7 +21,7 @@ from inference_store.platform.metrics import LAST_RUN, RUN_INTERVAL, UNCERTIFIED
 from inference_store.platform.settings import KafkaSettings, RetentionSettings
 
 from .leadership_check import LeadershipCheck, Stopped
-from .linking import link_audit
+from .linking import link
 from .scheduler import Schedule
 from .uncertified import UNCERTIFIED_REASONS
 from .watch import set_gauges
@@ -50,8 +50,9 @@ async def run(
     engine = engine_of(
         settings,
         application="inference-store-retention",
-        # one each for leadership, health, gauges and the audit's chain, three for the work
-        pool_size=max(settings.postgres_pool_size, 7),
+        # one each for leadership, health, gauges, the audit's chain and the ledger's outbox, three
+        # for the work
+        pool_size=max(settings.postgres_pool_size, 8),
     )
     blobs = Blobs(settings)
     try:
@@ -83,7 +84,8 @@ class _Retention:
         self._heartbeat = heartbeat
         # by server, why the service waits; the server may still answer a mere health check
         self._unavailable: dict[str, str] = {}
-        self._watch = LedgerWatch(Ledger(engine, blobs, prefix=settings.ledger_prefix))
+        self._ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
+        self._watch = LedgerWatch(self._ledger)
         self._schedule = Schedule(settings.retention_interval_seconds)
         self._wait_seconds = settings.retention_poll_seconds
         self._admin = AdminApp(
@@ -145,7 +147,7 @@ class _Retention:
         due, kafka = self._schedule.due, self._kafka_settings
         worker = RetentionWorker(self._settings, self._engine, self._blobs, check, due, kafka=kafka)
         _log.info("retention leads", action="leading")
-        async with set_gauges(self._engine, self._settings), link_audit(self._engine):
+        async with set_gauges(self._engine, self._settings), link(self._engine, self._ledger):
             await worker.begin()
             try:
                 await self._run_turns(worker)

@@ -6,16 +6,22 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index.tables import audit
+from inference_store.access.sessions import Identity
+from inference_store.index import web_sessions
+from inference_store.index.tables import audit, ledger_outbox, web_session
+from tests.integration.backups import Backup, Restore, backup, restore
+from tests.polling import until
 from tests.servers.fixtures import MakeEnvironment
 from tests.servers.waiting import wait_until
+from tests.service_process import Service
 from tests.warm.process import run_command
 
 from .running_api import RunningApi, run_api
 
+__all__ = ["backup", "restore"]
 _TOKEN = "a-token-that-must-not-be-logged"
 _JWT = "eyJhbGciOiJSUzI1NiIsImtpZCI6IngifQ.eyJzdWIiOiJhZGEifQ.c2lnbmF0dXJl"
 Keys = Callable[..., CompletedProcess[str]]
@@ -43,9 +49,9 @@ def keys(environment: dict[str, str], tmp_path: Path) -> Keys:
     return run
 
 
-def wait_for_401(api: RunningApi, key: str) -> None:
+def wait_for(status: int, api: RunningApi, key: str) -> None:
     wait_until(
-        lambda: api.get("/v1/models", key).status_code == 401, seconds=300, what="the key's end"
+        lambda: api.get("/v1/models", key).status_code == status, seconds=300, what=str(status)
     )
 
 
@@ -63,7 +69,7 @@ async def test_keys_from_the_command_line(
         assert [api.get("/v1/models", key).status_code for key in (first, _TOKEN)] == [200, 200]
         second = keys("rotate", id, "--old-works", "PT1H").stdout.strip()
         third = keys("rotate", id).stdout.strip()
-        wait_for_401(api, second)
+        wait_for(401, api, second)
         assert [api.get("/v1/models", key).status_code for key in (first, third)] == [401, 200]
         assert api.get("/v1/models", _JWT).status_code == 503
         assert api.get("/v1/audit?actor=cli:x", third).status_code == 200
@@ -71,7 +77,7 @@ async def test_keys_from_the_command_line(
         assert f"{id}  works" in listed
         assert "over everything" in listed
         assert keys("revoke", id).returncode == 0
-        wait_for_401(api, third)
+        wait_for(401, api, third)
         assert f"{id}  revoked" in keys("list").stdout
     log = api.log.read_text()
     assert "issuer_away" in log
@@ -101,3 +107,57 @@ def test_rejects_invalid_arguments(keys: Keys) -> None:
         assert done.returncode != 0
         assert words in done.stderr, arguments
         assert not done.stdout
+
+
+async def test_a_restored_backup_has_the_keys_of_the_ledger(
+    environment: dict[str, str],
+    keys: Keys,
+    engine: AsyncEngine,
+    backup: Backup,
+    restore: Restore,
+    tmp_path: Path,
+) -> None:
+    async def count_waiting() -> int:
+        async with engine.connect() as connection:
+            return len((await connection.execute(select(ledger_outbox))).all())
+
+    async def tell_ledger() -> None:
+        service = Service("retention", environment, tmp_path)
+        try:
+            await until(count_waiting, lambda count: count == 0)
+        finally:
+            service.stop()
+
+    def make(name: str) -> str:
+        return keys("create", "--name", name, "--role", "owner", "--everything").stdout.strip()
+
+    revoked, rotated = make("revoked"), make("rotated")
+    await tell_ledger()
+    unknown = make("unknown")
+    async with engine.begin() as connection:
+        identity = Identity("key:x")
+        await web_sessions.start(connection, identity, "host", seconds=9e5, idle_seconds=9e5)
+    dump = backup()
+    async with engine.begin() as connection:
+        await connection.execute(delete(ledger_outbox))
+    assert keys("revoke", revoked.split("_")[1]).returncode == 0
+    again = keys("rotate", rotated.split("_")[1]).stdout.strip()
+    made = make("made since")
+    await tell_ledger()
+    older = await restore(dump)
+    dsn = older.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    environment["INFERENCE_STORE_POSTGRES_DSN"] = dsn
+    replayed = run_command("ledger", "replay", environment=environment, folder=tmp_path)
+    assert "inference-store keys confirm" in replayed.stderr, replayed.stderr
+    async with older.connect() as connection:
+        assert not (await connection.execute(select(web_session))).all()
+    listed = keys("list").stdout
+    assert f"{unknown.split('_')[1]}  unconfirmed" in listed
+    assert listed.count("  works") == 2
+    with run_api(environment, tmp_path) as api:
+        api.wait_ready()
+        texts = (revoked, rotated, again, made, unknown)
+        answers = [api.get("/v1/models", key).status_code for key in texts]
+        assert answers == [401, 401, 200, 200, 401]
+        assert keys("confirm", unknown.split("_")[1]).returncode == 0
+        wait_for(200, api, unknown)

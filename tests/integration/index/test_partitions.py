@@ -1,14 +1,19 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import pairwise
 
+import pytest
 from sqlalchemy import select, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import partitions
 from inference_store.index.partitions import TimePartition
 from inference_store.index.tables import PARTITIONED, inference, partition_span
 from inference_store.inference.events import uid_of
+from tests.integration.waiting import count_lock_waiters
+from tests.polling import until
 from tests.servers.marks import merged_partitions
 
 NOW = datetime.now(UTC)
@@ -95,6 +100,40 @@ async def test_merges_small_old_spans_with_rows_and_indexes(engine: AsyncEngine)
     # There is still a partition for late events.
     known_partitions = await partitions.make_missing(engine, instants, target=5_000_000)
     assert len({known_partitions.find(at) for at in instants}) == 1
+
+
+async def wait_for_waiters(engine: AsyncEngine, number: int) -> None:
+    await until(lambda: count_lock_waiters(engine), lambda waiters: waiters == number)
+
+
+@merged_partitions
+async def test_merges_whatever_order_readers_lock_tables_in(engine: AsyncEngine) -> None:
+    days = [NOW - timedelta(days=70 + 28 * n) for n in range(2)]
+    await partitions.make_missing(engine, days, target=5_000_000)
+    async with engine.begin() as reader:
+        await reader.execute(select(PARTITIONED[-1]))
+        merge = partial(partitions.merge, older_than=timedelta(days=2), lock_timeout="60s")
+        merging = asyncio.create_task(merge(engine, target=1000))
+        await wait_for_waiters(engine, 1)
+        for table in PARTITIONED:
+            await reader.execute(select(table))
+    assert await merging == 1
+
+
+async def test_makes_a_partition_while_an_interrupted_drop_goes_on(engine: AsyncEngine) -> None:
+    old = await make(engine, NOW - timedelta(days=100))
+    async with engine.begin() as reader:
+        await reader.execute(select(PARTITIONED[-1]))
+        with pytest.raises(DBAPIError, match="lock timeout"):
+            await partitions.drop(engine, old, lock_timeout="100ms")
+    async with engine.begin() as holder:
+        await holder.execute(text("LOCK TABLE ONLY inference IN SHARE UPDATE EXCLUSIVE MODE"))
+        making = asyncio.create_task(make(engine, NOW))
+        await wait_for_waiters(engine, 1)
+        dropping = asyncio.create_task(partitions.drop(engine, old, lock_timeout="60s"))
+        await wait_for_waiters(engine, 2)
+    await asyncio.gather(making, dropping)
+    assert await count_leaves(engine) == len(PARTITIONED)
 
 
 async def test_new_span_has_every_index_of_its_parents(engine: AsyncEngine) -> None:

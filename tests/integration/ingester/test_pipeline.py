@@ -1,19 +1,25 @@
 """One ingester process and real servers: each published event is stored once."""
 
 import asyncio
+from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import httpx
 import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.index import partitions
 from inference_store.index.accounting import Outcome
 from inference_store.index.tables import inference, label, metadata_number, prediction
 from inference_store.inference.events import DEAD_LETTER_REASONS
 from inference_store.ingester.batch_builder import FIRST_EVENTS
 from tests.e2e.faults.traffic import counted
 from tests.integration.ingester.conftest import RunningIngester, StartIngester, wait_for_counts
+from tests.integration.waiting import count_lock_waiters
+from tests.polling import until
 from tests.producer import capture
+from tests.servers.marks import merged_partitions
 
 
 @pytest.fixture
@@ -59,6 +65,27 @@ async def test_unreadable_events_become_dead_letters_and_late_blobs_are_awaited(
     await wait_for_counts(engine, stored=1, dead=3, parked=1)
     await producer.put(late, "response")
     await wait_for_counts(engine, stored=2, dead=3)
+
+
+@merged_partitions
+async def test_events_of_old_days_wait_for_the_merge_of_their_partitions(
+    ingester: RunningIngester, engine: AsyncEngine
+) -> None:
+    service, producer = ingester
+    days = [datetime.now(UTC) - timedelta(days=70 + 28 * n) for n in range(2)]
+    found = (await partitions.make_missing(engine, days, target=5_000_000)).find(days[0])
+    assert found is not None
+    merge = partial(partitions.merge, older_than=timedelta(days=2), lock_timeout="60s")
+    async with engine.begin() as holder:
+        # the last table of which the merge takes a lock before it copies
+        await holder.execute(text(f"LOCK TABLE {found.tables[0]} IN ROW EXCLUSIVE MODE"))
+        merging = asyncio.create_task(merge(engine, target=1000))
+        await until(lambda: count_lock_waiters(engine), lambda waiters: waiters == 1)
+        await producer.produce(*(capture(n, received_at=day) for n, day in enumerate(days)))
+        await until(lambda: count_lock_waiters(engine), lambda waiters: waiters == 2)
+    assert await merging == 1
+    await wait_for_counts(engine, stored=2)
+    assert "deadlock" not in service.text
 
 
 async def test_unexpected_error_ends_the_process(

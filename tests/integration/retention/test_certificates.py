@@ -285,6 +285,8 @@ async def test_it_names_what_remains_and_until_when(storing: Storing) -> None:
         "legal holds": None,
         "exports": None,
         "backups of Postgres and of the bucket": None,
+        "Postgres' files": None,
+        "the object store's own trash": None,
     }
 
 

@@ -47,7 +47,7 @@ from inference_store.query.cql2 import parse_text
 from inference_store.query.deadline import Deadline
 from inference_store.query.preparation import QueryRequest, prepare
 from inference_store.retention.eraser import Eraser
-from inference_store.retention.linking import link_audit
+from inference_store.retention.linking import link
 from inference_store.retention.record_deletion import delete_old_records
 from inference_store.retention.watch import set_gauges
 from tests.integration.query.counting.test_counts import count_usable_partitions
@@ -510,7 +510,9 @@ async def test_an_entry_that_commits_late_gets_a_later_place(engine: AsyncEngine
         assert (await audit_chain.verify(connection)).failures == []
 
 
-async def test_shows_a_stalled_chain(engine: AsyncEngine, settings: RetentionSettings) -> None:
+async def test_shows_a_stalled_chain(
+    engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings
+) -> None:
     async with engine.begin() as connection:
         await _write(connection)
 
@@ -519,7 +521,8 @@ async def test_shows_a_stalled_chain(engine: AsyncEngine, settings: RetentionSet
 
     async with engine.begin() as holding:
         await holding.execute(text("SELECT FROM audit_head FOR UPDATE"))
-        async with link_audit(engine), set_gauges(engine, settings):
+        outbox = Ledger(engine, blobs, prefix="ledger/")
+        async with link(engine, outbox), set_gauges(engine, settings):
             await until(read_gauge, lambda seconds: seconds > 0, seconds=180)
             await holding.rollback()
             await until(read_gauge, lambda seconds: seconds == 0, seconds=180)

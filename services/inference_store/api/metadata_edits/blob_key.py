@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure.fence import fence_shared
 from inference_store.erasure.mark.pending_deletions import find_claimed, find_scopes
+from inference_store.index import partitions
 from inference_store.index.registrations import Registration
 from inference_store.index.tables import blob_reference, erasing, inference
 from inference_store.inference import layout
@@ -26,6 +27,7 @@ async def lock_row(connection: AsyncConnection, model: int, uid: UUID, revision:
 
     Raises NotFound; Conflict while something of it is being erased; PreconditionFailed.
     """
+    await partitions.share(connection, [received_at_of(uid)])
     here = inference.c
     query = select(inference).where(here.model == model, here.uid == uid).with_for_update()
     row = (await connection.execute(query)).first()

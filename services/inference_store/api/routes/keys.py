@@ -88,7 +88,11 @@ async def rotate_api_key(
     _refuse_more(access, old_key.grants)
     _refuse_longer(access, body.expires_at or old_key.expires_at)
     key, secret = await api_keys.rotate(
-        connection, key_id, old_works_until=body.old_works_until, expires_at=body.expires_at
+        connection,
+        key_id,
+        by=access.caller.name,
+        old_works_until=body.old_works_until,
+        expires_at=body.expires_at,
     )
     until = format_instant(key.old_works_until)
     await access.note(connection, Action.KEY_ROTATED, key=key_id, old_works_until=until)
@@ -107,7 +111,7 @@ async def revoke_api_key(
     key_id: KeyId, request: Request, connection: Writing, access: Asking
 ) -> Answer:
     """Let a key work no more, on every replica within two seconds; it stays listed."""
-    key = await api_keys.revoke(connection, key_id)
+    key = await api_keys.revoke(connection, key_id, by=access.caller.name)
     await access.note(connection, Action.KEY_REVOKED, key=key_id)
     request.app.state.authenticator.keys.forget(key_id)
     return Answer(ShownApiKey.show(key))

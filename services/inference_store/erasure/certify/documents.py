@@ -64,6 +64,8 @@ class Remaining:
             "legal holds: what they keep, and what they and policies in force say": None,
             "exports, and copies that readers made": None,
             "backups of Postgres and of the bucket": None,
+            "Postgres' files: pages until they are vacuumed and used again, write-ahead log": None,
+            "the object store's own trash: what it removes from its disks later": None,
         }
         if "subject" in (asked or {}) and not has_searched_all(asked or {}):
             until["dead letters and parked events of no registered model"] = None

@@ -15,6 +15,7 @@ from inference_store.erasure.mark.ended_erasures import apply_ended
 from inference_store.erasure.mark.held_deletions import apply_spared
 from inference_store.erasure.mark.orphan_objects import apply_orphans_batch, apply_orphans_requested
 from inference_store.erasure.request import waiver
+from inference_store.index import api_keys
 
 from .entry import Body
 
@@ -94,4 +95,7 @@ KINDS: Sequence[Kind] = (
         waiver.apply_waiver,
         rehearsed=False,
     ),
+    Kind("key_made", "An API key was made, or confirmed after a restore.", api_keys.apply_told),
+    Kind("key_rotated", "An API key got a new text; its hash.", api_keys.apply_told),
+    Kind("key_revoked", "An API key was revoked.", api_keys.apply_told),
 )

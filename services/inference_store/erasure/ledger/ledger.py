@@ -18,11 +18,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import structlog
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import Action, Who
 from inference_store.erasure.log.hash_chain import Link
-from inference_store.index import audit, model_numbers
+from inference_store.index import api_keys, audit, model_numbers, web_sessions
+from inference_store.index.tables import ledger_outbox
 from inference_store.inference.errors import LedgerDiverged, Unavailable
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
@@ -115,7 +117,8 @@ class Ledger:
         """Give this database the effect of every entry that it lacks, in order; return how many.
 
         Each takes effect in a transaction of its own, so that an interrupted replay goes on where
-        it was. Raises LedgerDiverged if the chain does not hold, or if an entry is redacted.
+        it was. All sessions end, and API keys that the ledger does not know wait to be confirmed.
+        Raises LedgerDiverged if the chain does not hold, or if an entry is redacted.
         """
         count = 0
         async with self._turn() as connection:
@@ -128,7 +131,7 @@ class Ledger:
                 entry = await self._read_following(comparison)
                 if entry.content is None and not skip_forgotten:
                     raise LedgerDiverged(divergence.describe_redacted(entry))
-                await self._take_effect(connection, entry)
+                await self._take_effect(connection, entry, replayed=True)
                 report(entry)
                 count += 1
 
@@ -159,6 +162,21 @@ class Ledger:
         return await redact_entries(
             self._engine, self.entries, older_than_seconds=older_than_seconds, limit=limit
         )
+
+    async def write_outbox(self) -> int:
+        """Write what took effect at once, in its order; return how many entries. Raises as `write`.
+
+        A crash writes one twice; the effect of each is that of the newest.
+        """
+        count, here = 0, ledger_outbox
+        while True:
+            async with self._engine.connect() as connection:
+                query = select(here.c.kind, here.c.body, here.c.actor).order_by(here.c.number)
+                row = (await connection.execute(query.limit(1))).first()
+            if row is None:
+                return count
+            await self.write(row.kind, row.body, actor=row.actor)
+            count += 1
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[AsyncConnection]:
@@ -242,13 +260,20 @@ class Ledger:
         existing = self.entries.get(entry.number)
         return existing is not None and existing.hash == entry.hash
 
-    async def _take_effect(self, connection: AsyncConnection, entry: Entry) -> Any:
+    async def _take_effect(
+        self, connection: AsyncConnection, entry: Entry, *, replayed: bool = False
+    ) -> Any:
         failpoint("ledger.effect.before")
         async with connection.begin():
             current = await head.read_head(connection, lock=True)
             if any(current.find_faults(entry)):
                 raise Unavailable("The ledger went on meanwhile: try again.")
             answer = None
+            if replayed:
+                # before the effect, which may know a key
+                passed_over = entry.content is None and entry.kind.startswith("key_")
+                await api_keys.doubt(connection, known=passed_over)
+                await web_sessions.end_all(connection)
             if (content := entry.content) is not None:
                 apply = self._kinds[entry.kind].apply
                 answer = await apply(connection, content.body, entry.at, entry.actor)

@@ -6,11 +6,12 @@ partitions, so that one holds about `target` inferences; old times get wide part
 """
 
 from .creation import AHEAD, create, make_ahead, make_missing
+from .locks import lock_catalogue, share
 from .merge import merge
 from .removal import drop
 from .statistics import analyse
-from .time_partition import TimePartition, TimePartitions, list_partitions, lock_catalogue
-from .vacuum import tune_vacuum
+from .time_partition import TimePartition, TimePartitions, list_partitions
+from .vacuum import tune_vacuum, vacuum
 
 __all__ = [
     "AHEAD",
@@ -24,5 +25,7 @@ __all__ = [
     "make_ahead",
     "make_missing",
     "merge",
+    "share",
     "tune_vacuum",
+    "vacuum",
 ]

@@ -10,7 +10,8 @@ from inference_store.index.tables import PARTITIONED, partition_span
 from inference_store.inference.events import uid_floor
 from inference_store.platform.failpoints import failpoint
 
-from .time_partition import TimePartition, TimePartitions, list_partitions, lock_catalogue
+from .locks import lock_catalogue
+from .time_partition import TimePartition, TimePartitions, list_partitions
 from .vacuum import format_parameters
 
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)

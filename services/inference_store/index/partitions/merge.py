@@ -1,9 +1,9 @@
 """Merges many small old partitions into few: planning costs 0.1 ms for each that a query visits.
 
-Order: copy into new tables that nobody sees, then detach, attach and move the catalogue, all in
-one transaction. Writers to the two partitions wait for it (their late events are rare), readers
-only for its last step. If we wait longer than `lock_timeout` for a lock, the merge is given up and
-tried again another day.
+Order: claim both in the catalogue, copy into new tables that nobody sees, then take the old ones
+away, attach and move the catalogue, all in one transaction. Writers to the two partitions wait for
+it (their late events are rare), readers only for its last step. If we wait longer than
+`lock_timeout` for a lock, the merge is given up and tried again another day. See locks.py.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,8 @@ from inference_store.index.distribution import is_distributed
 from inference_store.index.tables import PARTITIONED, partition_span
 
 from .creation import bounds_of, like, settings
-from .time_partition import TimePartition, lock_catalogue
+from .locks import claim, lock_catalogue, seize
+from .time_partition import TimePartition
 
 _MOST_DAYS = timedelta(days=366)
 
@@ -36,6 +37,8 @@ async def merge(
             async with engine.begin() as connection:
                 await connection.execute(text(f"SET LOCAL lock_timeout = '{lock_timeout}'"))
                 await lock_catalogue(connection)
+                if not await claim(connection, [part.name for part in pair]):
+                    break
                 await _merge(connection, *pair)
         except Exception as error:  # only transient errors are handled
             if not is_transient(error):
@@ -70,6 +73,8 @@ async def _merge(connection: AsyncConnection, older: TimePartition, newer: TimeP
     tables = sorted(PARTITIONED, key=lambda table: table.name)
     for statement in _copies(tables, whole, (older, newer)):
         await connection.execute(text(statement))
+    names = [table.name for table in tables]
+    await seize(connection, [*names, *older.tables, *newer.tables])
     for statement in _swaps(tables, whole, (older, newer)):
         await connection.execute(text(statement))
     rows = await connection.execute(

@@ -6,6 +6,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from inference_store.index.distribution import is_distributed
 from inference_store.index.tables import partition_span
 
+from .locks import lock_catalogue, unlock_catalogue
 from .time_partition import TimePartition
 
 
@@ -20,6 +21,7 @@ async def drop(engine: AsyncEngine, partition: TimePartition, *, lock_timeout: s
     async with autocommit.connect() as connection:
         await connection.execute(text(f"SET lock_timeout = '{lock_timeout}'"))
         try:
+            await lock_catalogue(connection, session=True)
             how = "" if await is_distributed(connection) else "CONCURRENTLY"
             for table in partition.tables:
                 await _drop_one(connection, table, how)
@@ -27,6 +29,7 @@ async def drop(engine: AsyncEngine, partition: TimePartition, *, lock_timeout: s
                 partition_span.delete().where(partition_span.c.name == partition.name)
             )
         finally:
+            await unlock_catalogue(connection)
             await connection.execute(text("RESET lock_timeout"))
 
 

@@ -45,8 +45,9 @@ async def _analyse(engine: AsyncEngine, partition: TimePartition, growth: float)
     here = and_(partition_span.c.name == partition.name, partition_span.c.state == "open")
     async with engine.begin() as connection:
         # One process at a time: a second one has nothing to do.
+        locked = select(partition_span.c.analysed_rows).where(here)
         analysed_rows = await connection.scalar(
-            select(partition_span.c.analysed_rows).where(here).with_for_update(skip_locked=True)
+            locked.with_for_update(skip_locked=True, key_share=True)
         )
         rows = await _rows(connection, partition)
         if analysed_rows is None or rows < max(analysed_rows * growth, 1000):

@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 
-from sqlalchemy import bindparam, func, select
+from sqlalchemy import bindparam, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.prepared_statement import PreparedStatement
 from inference_store.index.tables import PARTITIONED, partition_span
-
-_LOCK = 7_302_002
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -81,8 +79,3 @@ def _touching(closed: bool) -> PreparedStatement:
     )
     query = query if closed else query.where(here.state == "open")
     return PreparedStatement(query.order_by(here.lo.desc()))
-
-
-async def lock_catalogue(connection: AsyncConnection) -> None:
-    """Let nobody else create, merge or drop a partition until this transaction ends."""
-    await connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))

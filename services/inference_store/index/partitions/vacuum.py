@@ -1,4 +1,5 @@
-"""The settings of autovacuum for every partition: it runs sooner than by default."""
+"""The settings of autovacuum for every partition: it runs sooner than by default. And a vacuum of
+what an erasure has left."""
 
 from typing import Final
 
@@ -54,6 +55,18 @@ async def tune_vacuum(engine: AsyncEngine) -> int:
             if not isinstance(cause_of(error), BUSY):
                 raise
     return done
+
+
+async def vacuum(engine: AsyncEngine, table: str) -> None:
+    """Remove a table's dead rows from its pages and its indexes; skip one that is busy or gone."""
+    autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
+    async with autocommit.connect() as connection:
+        try:
+            # by default it leaves few dead rows in the indexes, which have their values
+            await connection.execute(text(f"VACUUM (SKIP_LOCKED, INDEX_CLEANUP ON) {table}"))
+        except DBAPIError as error:
+            if not isinstance(cause_of(error), BUSY):
+                raise
 
 
 async def _tell(connection: AsyncConnection, name: str) -> None:

@@ -63,7 +63,7 @@ from .inference import (
     metadata_timestamp,
     prediction,
 )
-from .ledger import ledger_head, ledger_intent
+from .ledger import ledger_head, ledger_intent, ledger_outbox
 from .metadata import METADATA
 from .reconciling import reconciliation, reconciliation_finding, reconciliation_named
 from .views import saved_view
@@ -107,6 +107,7 @@ __all__ = [
     "label",
     "ledger_head",
     "ledger_intent",
+    "ledger_outbox",
     "lost_offsets",
     "metadata_bool",
     "metadata_key",

@@ -1,6 +1,17 @@
 """Access: the keys, the sessions of browsers, and the audit of what was done."""
 
-from sqlalchemy import BigInteger, Column, DateTime, Identity, Index, Integer, Table, func, text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    Identity,
+    Index,
+    Integer,
+    Table,
+    func,
+    text,
+)
 from sqlalchemy.dialects.postgresql import BYTEA, JSONB, UUID
 
 from .metadata import CODE_POINTS, METADATA
@@ -22,6 +33,11 @@ api_key = Table(
     Column("rotated_at", DateTime(timezone=True)),
     Column("revoked_at", DateTime(timezone=True)),
     Column("last_used_at", DateTime(timezone=True)),
+    # raised by every change but the last use; whether the ledger has one; whether a restored
+    # backup has the key and the ledger does not
+    Column("revision", Integer, nullable=False, server_default=text("1")),
+    Column("in_ledger", Boolean, nullable=False, server_default=text("false")),
+    Column("unconfirmed", Boolean, nullable=False, server_default=text("false")),
 )
 
 web_session = Table(

@@ -1,6 +1,7 @@
-"""The progress of this database in the ledger that lies in the bucket."""
+"""The progress of this database in the ledger that lies in the bucket, and what waits for it."""
 
-from sqlalchemy import BigInteger, Column, DateTime, Integer, Table, func, text
+from sqlalchemy import BigInteger, Column, DateTime, Identity, Integer, Table, func, text
+from sqlalchemy.dialects.postgresql import JSONB, UUID
 
 from .metadata import CODE_POINTS, METADATA
 
@@ -23,4 +24,16 @@ ledger_intent = Table(
     Column("number", BigInteger, primary_key=True, autoincrement=False),
     Column("hash", CODE_POINTS, primary_key=True),
     Column("intended_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+)
+
+# What took effect at once and is written to the bucket within seconds, in this order.
+ledger_outbox = Table(
+    "ledger_outbox",
+    METADATA,
+    Column("number", BigInteger, Identity(always=True), primary_key=True),
+    # the body names it: the effect of the entry deletes it
+    Column("id", UUID(as_uuid=True), nullable=False, unique=True),
+    Column("kind", CODE_POINTS, nullable=False),
+    Column("body", JSONB, nullable=False),
+    Column("actor", CODE_POINTS, nullable=False),
 )

@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure.mark import tombstones
 from inference_store.erasure.mark.arrivals import enqueue_arrivals
-from inference_store.index import inferences, registrations
+from inference_store.index import inferences, partitions, registrations
 from inference_store.index.accounting import Outcome
 from inference_store.index.dictionary import Dictionary
 from inference_store.index.inferences import Part
@@ -30,11 +30,16 @@ class ErasedMeanwhile(Exception):
     """An erasure ended between our look at the tombstones and our insert: look again."""
 
 
-async def keep_registrations(connection: AsyncConnection, reads: Sequence[ReadRecord]) -> None:
-    """Keep the batch's registrations from being removed. Raises RegistrationGone if one is gone."""
-    models = {r.result.registration.model for r in reads if isinstance(r.result, Indexable)}
+async def keep(connection: AsyncConnection, reads: Sequence[ReadRecord]) -> None:
+    """Keep the batch's registrations from being removed, and its partitions from being merged.
+
+    Raises RegistrationGone if one is gone.
+    """
+    items = [read.result for read in reads if isinstance(read.result, Indexable)]
+    models = {item.registration.model for item in items}
     if models and not await registrations.keep(connection, models):
         raise RegistrationGone
+    await partitions.share(connection, [item.event.received_at for item in items])
 
 
 async def keep_labels(
@@ -42,7 +47,7 @@ async def keep_labels(
 ) -> None:
     """Check that the batch's labels exist. Raises LabelsGone.
 
-    Call it after `keep_registrations`, whose lock keeps labels from being removed.
+    Call it after `keep`, whose lock keeps labels from being removed.
     """
     used = {
         (item.registration.model, number)

@@ -3,7 +3,7 @@
 Order of the effects: names for new keys and labels, and missing spans, in transactions of their
 own (a crash leaves a name or a span that nothing uses yet); then one transaction:
 1. lock the partitions' rows in the accounting (ConsumerFenced, if another moved them);
-2. keep the registrations and the labels from being removed;
+2. keep the registrations and the labels from being removed, and the partitions from being merged;
 3. sort out events that may not be stored; write parents, children, references;
 4. write dead letters and parked events;
 5. move the accounting from lo to hi;
@@ -44,8 +44,8 @@ from .guards import (
     ErasedMeanwhile,
     erase_parts_again,
     expire_parts,
+    keep,
     keep_labels,
-    keep_registrations,
     refuse_erased,
 )
 from .results import item_of, labels_of, settled_of, sidecars_of, unindexable, waits
@@ -206,7 +206,7 @@ class Writer:
         self, connection: AsyncConnection, reads: Sequence[ReadRecord], *, one_by_one: bool = False
     ) -> tuple[Arrivals, list[tuple[ReadRecord, Outcome]]]:
         """Write the events that may be stored, in the caller's transaction; return the others."""
-        await keep_registrations(connection, reads)
+        await keep(connection, reads)
         await keep_labels(connection, self._dictionary, reads)
         with stage(STAGE_SECONDS, "sort_out"):
             arrivals = await sort_out(connection, reads)

@@ -142,7 +142,7 @@ class CaptureBuilder:
         blob = metadata_blob(
             self._standard,
             inference.metadata,
-            event=event_bytes(event),
+            event=event,
             request=request,
             capture=self._describe_capture(),
         )

@@ -22,16 +22,19 @@ def metadata_blob(
     standard: Mapping[str, Any],
     envelopes: Sequence[bytes],
     *,
-    event: bytes,
+    event: Mapping[str, Any],
     request: Mapping[str, Any],
     capture: Mapping[str, Any],
 ) -> bytes:
     """Return the metadata, and what else indexing and replaying need: the event (without inlined
-    blobs), the rest of the request, and how it was captured."""
+    blobs), the rest of the request, and how it was captured.
+
+    It is written before the event is published, so it has no time of that.
+    """
     return orjson.dumps(
         {
             **_metadata(standard, envelopes),
-            "event": orjson.Fragment(event),
+            "event": orjson.Fragment(event_bytes({**event, "published_at": None})),
             "request": request,
             "capture": capture,
         }

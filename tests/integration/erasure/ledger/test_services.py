@@ -110,7 +110,7 @@ async def test_services_wait_until_a_restored_backup_was_given_what_came_since(
             replayed = await asyncio.to_thread(run_ledger, environment, "replay")
             assert replayed.returncode == 0, replayed.stderr
             assert "1 entry replayed" in replayed.stderr
-            assert "revoke or rotate it again" in replayed.stderr
+            assert "keys confirm" in replayed.stderr
             for service in services:
                 await asyncio.to_thread(service.wait_ready)
                 assert service.metrics("ledger_apart") == 0
