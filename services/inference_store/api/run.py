@@ -46,6 +46,8 @@ _READ_AHEAD_BYTES = 64 * 1024
 # How long a thread that computes (`reading`) may hold up the event loop. Python's default of five
 # milliseconds would be waited for at each step of a request.
 _SWITCH_SECONDS = 0.0005
+# A caller waits, who gets a 503 within five seconds.
+_S3_SECONDS = 4.0
 _log = structlog.get_logger()
 
 
@@ -68,7 +70,8 @@ async def serve(settings: ApiSettings) -> None:
     engine = _make_engine(settings, watch=watch)
     read_dsn = settings.postgres_read_dsn
     reading = None if read_dsn is None else _make_engine(settings, read_dsn.get_secret_value())
-    blobs = Blobs(settings)
+    silence = min(settings.s3_timeout_seconds, _S3_SECONDS)
+    blobs = Blobs(settings.model_copy(update={"s3_timeout_seconds": silence}))
     from_zero(QUERY_TIMEOUTS, ("page", "count", "aggregate"))
     from_zero(STREAMS, ENDS)
     app = create_app(settings, engine, blobs, reading)
