@@ -1,6 +1,7 @@
 """The api as a process: it logs its ports, answers, and ends cleanly on SIGTERM."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -25,6 +26,13 @@ def test_start_and_stop(service_environment: MakeEnvironment, tmp_path: Path) ->
     environment = service_environment(API_PORT="0", API_ADMIN_PORT="0", TEST_COLD="1")
     with run_api(environment, tmp_path) as api:
         assert api.get("/v1/models").json() == {"items": [], "next": None}
+        assert api.get("/v1/models/secret/inferences?filter=ok").status_code == 404
+        lines = [json.loads(line) for line in api.text.splitlines() if '"request"' in line]
+        assert [(line["route"], line["status"]) for line in lines] == [
+            ("/v1/models", 200),
+            ("/v1/models/{model_id}/inferences", 404),
+        ]
+        assert "secret" not in api.text
         assert api.get_health().json()["ready"] is True
         metrics = httpx.get(f"{api.admin}/metrics", timeout=300).text
         for kind in ("page", "count"):
