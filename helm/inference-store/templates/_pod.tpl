@@ -50,6 +50,7 @@
 {{- define "inference-store.secretFiles" -}}
 {{- $v := .root.Values -}}
 {{- $found := dict "kafka-certificate" $v.kafka.clientCertificateSecret "admin-tls" $v.admin.tlsSecret -}}
+{{- if ne .component "proxy" -}}{{- $_ := set $found "postgres-certificate" $v.postgres.clientCertificateSecret -}}{{- end -}}
 {{- if eq .component "proxy" -}}
 {{- $_ := set $found "kafka-certificate" (default $v.kafka.clientCertificateSecret $v.proxy.kafka.clientCertificateSecret) -}}
 {{- if not .sidecar -}}
@@ -273,8 +274,18 @@ spec:
       volumes: {{- include "inference-store.volumes" . | nindent 8 }}
 {{- end -}}
 
-{{- /* Changes when settings or the secrets given as values do: the pods are made anew then. */ -}}
+{{- /* Changes when settings, secrets given as values or, seen by `helm upgrade`, those in Secrets
+       do: the pods are made anew then. Files are read again without that. */ -}}
 {{- define "inference-store.checksum" -}}
 {{- $v := .Values -}}
-{{- list (include "inference-store.settings" .) $v.postgres.password $v.kafka.sasl.password $v.s3.accessKey $v.s3.secretKey | toJson | sha256sum -}}
+{{- list (include "inference-store.settings" .) $v.postgres.password $v.kafka.sasl.password $v.s3.accessKey $v.s3.secretKey (include "inference-store.secretData" .) | toJson | sha256sum -}}
+{{- end -}}
+
+{{- define "inference-store.secretData" -}}
+{{- $v := .Values -}}
+{{- $found := dict -}}
+{{- range $name := list $v.postgres.existingSecret $v.kafka.sasl.existingSecret $v.s3.existingSecret $v.auth.existingSecret $v.api.s3ExistingSecret $v.ingester.s3ExistingSecret $v.retention.s3ExistingSecret $v.retention.certificates.existingSecret $v.proxy.s3ExistingSecret $v.proxy.kafka.existingSecret $v.proxy.registry.existingSecret $v.proxy.redactionKey.existingSecret -}}
+{{- if $name -}}{{- $_ := set $found $name (lookup "v1" "Secret" $.Release.Namespace $name).data -}}{{- end -}}
+{{- end -}}
+{{- toJson $found | sha256sum -}}
 {{- end -}}

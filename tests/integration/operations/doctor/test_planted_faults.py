@@ -19,13 +19,15 @@ from confluent_kafka import Producer
 from minio.commonconfig import COMPLIANCE
 from minio.objectlockconfig import DAYS, ObjectLockConfig
 from minio.versioningconfig import SUSPENDED, VersioningConfig
+from pydantic import SecretStr
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.access.rights import Grant, Right
 from inference_store.cli import doctor
 from inference_store.erasure import policies
 from inference_store.erasure.ledger.entry import Content, Entry
 from inference_store.erasure.policies import RetentionPolicy
-from inference_store.index import partitions, registrations
+from inference_store.index import api_keys, partitions, registrations
 from inference_store.index.partitions import TimePartition, lock_catalogue
 from inference_store.operations.doctor import CHECKS, DoctorSettings, Subject, store
 from tests.servers.fixtures import MakeEnvironment, unique
@@ -323,3 +325,16 @@ async def test_finds_a_link_that_outlives_its_input(engine: AsyncEngine) -> None
     (finding,) = await store.check_links(subject)
     assert (finding.state, "keeps inputs for 300 s" in finding.seen) == ("warning", True)
     assert "a run has ended well never" in (await store.check_retention(subject))[0].seen
+
+
+async def test_finds_a_token_that_keys_have_replaced(engine: AsyncEngine) -> None:
+    subject = Subject(DoctorSettings(api_token=SecretStr("a-token-of-this-test")), engine)
+    assert [finding.state for finding in await store.check_token(subject)] == ["ok"]
+    async with engine.begin() as connection:
+        grant = Grant(rights=(Right.READ,), model_id=None)
+        key, _ = await api_keys.create(connection, "first", [grant], by="test")
+    (finding,) = await store.check_token(subject)
+    assert (finding.state, "Unset it" in finding.remedy) == ("warning", True)
+    async with engine.begin() as connection:
+        await api_keys.revoke(connection, key.id)
+    assert [finding.state for finding in await store.check_token(subject)] == ["ok"]
