@@ -91,10 +91,10 @@ async def test_the_documented_rights_are_enough(
         await until(count, lambda number: number == _STORED)
         path = "/models/model/inferences"
         assert (await client.get(f"/v1{path}/inference-3/data")).content == b"datum 3"
-        item = {"key": "reviewed", "type": "bool", "value": "true"}
+        item = {"metadata": [{"key": "reviewed", "type": "bool", "value": "true"}]}
         await caller.call("POST", f"{path}/inference-3/metadata", item)
-        rules = [{"name": "all", "keep_inference": "P9Y"}]
-        await caller.call("PUT", "/retention-policy", {"rules": rules})
+        policy = {"level": "default", "id": None, "rules": [{"keep_inference": "P9Y"}]}
+        await caller.call("PUT", "/retention-policy", policy)
         await caller.wait_until_done(await caller.request_all())
         erasure = await caller.erase(["inference-3"])
         await caller.wait_until_certified(erasure)

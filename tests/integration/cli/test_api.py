@@ -94,7 +94,7 @@ def test_is_ready_and_answers_without_the_object_store(
 
 
 def _set_policy(api: RunningApi, _: int = 0) -> httpx.Response:
-    policy = {"rules": [{"name": "all", "keep_inference": "P2Y"}]}
+    policy = {"level": "default", "id": None, "rules": [{"name": "all", "keep_inference": "P2Y"}]}
     return httpx.put(f"{api.address}/v1/retention-policy", json=policy, timeout=300)
 
 
