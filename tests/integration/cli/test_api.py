@@ -30,6 +30,8 @@ def test_start_and_stop(service_environment: MakeEnvironment, tmp_path: Path) ->
     with run_api(environment, tmp_path) as api:
         assert api.get("/v1/models").json() == {"items": [], "next": None}
         assert api.get("/v1/models/secret/inferences?filter=ok").status_code == 404
+        # the line follows the answer
+        wait_until(lambda: api.text.count('"request"') >= 2, seconds=300, what="both lines")
         lines = [json.loads(line) for line in api.text.splitlines() if '"request"' in line]
         assert [(line["route"], line["status"]) for line in lines] == [
             ("/v1/models", 200),
