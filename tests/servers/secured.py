@@ -22,6 +22,7 @@ from .postgres import PostgresServer
 from .waiting import wait_until
 
 USER, PASSWORD = "alice", "correct-horse"
+CERTIFIED_USER = "carol"
 _MODULES = "org.apache.kafka.common.security"
 _OAUTH = f"{_MODULES}.oauthbearer"
 
@@ -111,20 +112,25 @@ class SecuredKafka(KafkaServer):
 
 
 class SecuredPostgres(PostgresServer):
-    """Postgres with TLS, which `alice` needs, with a password; `postgres` is trusted for set-up."""
+    """Postgres with TLS, which `alice` needs with a password, and `carol` with a certificate;
+    `postgres` is trusted for set-up."""
 
     def __init__(self, authority: Authority) -> None:
-        super().__init__({"ssl": "on", "ssl_cert_file": "server.crt", "ssl_key_file": "server.key"})
-        self._pair = authority.issue("postgres")
+        files = {"ssl_cert_file": "server.crt", "ssl_key_file": "server.key"}
+        super().__init__({"ssl": "on", "ssl_ca_file": "ca.crt", **files})
+        self._pair, self._ca_file = authority.issue("postgres"), authority.ca_file
         # for set-up: if TLS fails while the server starts, asyncpg leaves a socket open
         self.dsn += "?sslmode=disable"
 
     def _initialise(self, data: Path) -> None:
         super()._initialise(data)
+        shutil.copyfile(self._ca_file, data / "ca.crt")
+        self._give_files(data / "ca.crt")
         self.present(self._pair)
         access = data / "pg_hba.conf"
         access.write_text(
             f"hostssl all {USER} 127.0.0.1/32 scram-sha-256\n"
+            f"hostssl all {CERTIFIED_USER} 127.0.0.1/32 cert\n"
             "host all postgres 127.0.0.1/32 trust\n"
             "host replication postgres 127.0.0.1/32 trust\n"
         )

@@ -29,6 +29,8 @@ export const ACTIONS = [
   "dead_letter_redriven",
   "dead_letters_redriven",
   "dead_letter_discarded",
+  "parked_retried",
+  "parked_discarded",
   "key_created",
   "key_rotated",
   "key_revoked",

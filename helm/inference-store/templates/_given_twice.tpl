@@ -40,6 +40,8 @@ OIDC_SCOPES: auth.oidc.signIn.scopes
 POLICY_GRACE_SECONDS: retention.policies.graceSeconds
 POLICY_PREVIEW_SECONDS: retention.policies.previewSeconds
 POSTGRES_CA_FILE: postgres.ca
+POSTGRES_CERTIFICATE_FILE: postgres.clientCertificateSecret
+POSTGRES_KEY_FILE: postgres.clientCertificateSecret
 POSTGRES_TLS: postgres.tls
 PRESIGNED_URLS: s3.presignedUrls
 PRESIGNED_URL_SECONDS: s3.presignedUrlSeconds

@@ -64,6 +64,7 @@
 {{- define "inference-store.secretFiles" -}}
 {{- $v := .root.Values -}}
 {{- $found := dict "kafka-certificate" $v.kafka.clientCertificateSecret "admin-tls" $v.admin.tlsSecret -}}
+{{- if ne .component "proxy" -}}{{- $_ := set $found "postgres-certificate" $v.postgres.clientCertificateSecret -}}{{- end -}}
 {{- if eq .component "proxy" -}}
 {{- $_ := set $found "kafka-certificate" (default $v.kafka.clientCertificateSecret $v.proxy.kafka.clientCertificateSecret) -}}
 {{- if not .sidecar -}}
@@ -294,12 +295,18 @@ spec:
       volumes: {{- include "inference-store.volumes" . | nindent 8 }}
 {{- end -}}
 
-{{- /* The secrets that were given as values. */ -}}
+{{- /* The secrets that were given as values, and, seen by `helm upgrade`, what is in Secrets that
+       were named. Files are read again without a restart. */ -}}
 {{- define "inference-store.givenSecrets" -}}
-{{- list .Values.postgres.password .Values.kafka.sasl.password .Values.s3.accessKey .Values.s3.secretKey | toJson -}}
+{{- $v := .Values -}}
+{{- $found := dict -}}
+{{- range $name := list $v.postgres.existingSecret $v.kafka.sasl.existingSecret $v.s3.existingSecret $v.auth.existingSecret $v.api.s3ExistingSecret $v.ingester.s3ExistingSecret $v.retention.s3ExistingSecret $v.retention.certificates.existingSecret $v.proxy.s3ExistingSecret $v.proxy.kafka.existingSecret $v.proxy.registry.existingSecret $v.proxy.redactionKey.existingSecret -}}
+{{- if $name -}}{{- $_ := set $found $name (lookup "v1" "Secret" $.Release.Namespace $name).data -}}{{- end -}}
+{{- end -}}
+{{- list $v.postgres.password $v.kafka.sasl.password $v.s3.accessKey $v.s3.secretKey $found | toJson | sha256sum -}}
 {{- end -}}
 
-{{- /* Changes when settings or the secrets given as values do: the pods are made anew then. */ -}}
+{{- /* Changes when settings or secrets do: the pods are made anew then. */ -}}
 {{- define "inference-store.checksum" -}}
 {{- list (include "inference-store.settings" .) (include "inference-store.givenSecrets" .) | toJson | sha256sum -}}
 {{- end -}}

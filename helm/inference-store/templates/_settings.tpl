@@ -73,6 +73,10 @@
 {{- if or $v.postgres.ca.configMap $v.postgres.ca.secret -}}{{- $_ := set $s "POSTGRES_CA_FILE" "/etc/inference-store/postgres-ca/ca.crt" -}}{{- end -}}
 {{- if or $v.kafka.ca.configMap $v.kafka.ca.secret -}}{{- $_ := set $s "KAFKA_CA_FILE" "/etc/inference-store/kafka-ca/ca.crt" -}}{{- end -}}
 {{- if or $v.s3.ca.configMap $v.s3.ca.secret -}}{{- $_ := set $s "S3_CA_FILE" "/etc/inference-store/s3-ca/ca.crt" -}}{{- end -}}
+{{- if $v.postgres.clientCertificateSecret -}}
+{{- $_ := set $s "POSTGRES_CERTIFICATE_FILE" "/etc/inference-store/postgres-certificate/tls.crt" -}}
+{{- $_ := set $s "POSTGRES_KEY_FILE" "/etc/inference-store/postgres-certificate/tls.key" -}}
+{{- end -}}
 {{- if $v.kafka.clientCertificateSecret -}}
 {{- $_ := set $s "KAFKA_CERTIFICATE_FILE" "/etc/inference-store/kafka-certificate/tls.crt" -}}
 {{- $_ := set $s "KAFKA_KEY_FILE" "/etc/inference-store/kafka-certificate/tls.key" -}}

@@ -36,6 +36,8 @@ class Action(StrEnum):
     DEAD_LETTER_REDRIVEN = "dead_letter_redriven"
     DEAD_LETTERS_REDRIVEN = "dead_letters_redriven"
     DEAD_LETTER_DISCARDED = "dead_letter_discarded"
+    PARKED_RETRIED = "parked_retried"
+    PARKED_DISCARDED = "parked_discarded"
     KEY_CREATED = "key_created"
     KEY_ROTATED = "key_rotated"
     KEY_REVOKED = "key_revoked"
@@ -79,6 +81,8 @@ ACTIONS: Final[dict[Action, str]] = {
     Action.DEAD_LETTER_REDRIVEN: "A dead letter was given to the ingesters again.",
     Action.DEAD_LETTERS_REDRIVEN: "Several were; `detail` says which were chosen, and how many.",
     Action.DEAD_LETTER_DISCARDED: "A dead letter was discarded, with the reason.",
+    Action.PARKED_RETRIED: "Parked events were made due; `detail` says which, and how many.",
+    Action.PARKED_DISCARDED: "A parked event became a discarded dead letter, with the reason.",
     Action.KEY_CREATED: "An API key was made.",
     Action.KEY_ROTATED: "An API key got a new text.",
     Action.KEY_REVOKED: "An API key was revoked.",

@@ -32,8 +32,8 @@ RIGHTS: Final[dict[Right, str]] = {
     " files; see, download and cancel the exports of others.",
     Right.DELETE: "Erase inferences.",
     Right.HOLD: "Place and lift legal holds.",
-    Right.ADMIN: "Register models, set retention policies, redrive and discard dead letters, see"
-    " the audit; over everything: make and revoke keys.",
+    Right.ADMIN: "Register models, set retention policies, decide on dead letters and parked"
+    " events, see the audit; over everything: make and revoke keys.",
     Right.OVERRIDE: "Go against a safeguard, where a route offers it.",
 }
 Role = Literal["reader", "analyst", "owner"]

@@ -1,10 +1,11 @@
-"""Surrounds every request: its id, its span, and its metrics."""
+"""Surrounds every request: its id, its span, its metrics, and its line in the log."""
 
 import re
 import time
 from collections.abc import Awaitable, Callable
 from uuid import uuid4
 
+import structlog
 from opentelemetry.trace import Span, SpanKind
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
@@ -21,12 +22,13 @@ _REQUEST_ID = "x-request-id"
 _CLIENT_LEFT = 499  # nginx's number: HTTP has no status for it
 # What callers send is written to logs and into their answer.
 _VALID_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+_log = structlog.get_logger()
 Failed = Callable[[Request, Exception], Awaitable[Response]]
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 
 
 class RequestObserver:
-    """ASGI: counts, times and traces requests by their route, not by their path, which has ids."""
+    """ASGI: counts, times, logs and traces requests by their route: their path has ids."""
 
     def __init__(self, app: ASGIApp, templates: Templates, failed: Failed) -> None:
         self._app = app
@@ -69,7 +71,10 @@ class RequestObserver:
                 # Only now: the path is the one that routes were matched by.
                 route = self._templates.of(scope["path"])
                 REQUESTS.labels(method, route, str(status or 500)).inc()
-                REQUEST_SECONDS.labels(route).observe(time.monotonic() - began)
+                seconds = time.monotonic() - began
+                REQUEST_SECONDS.labels(route).observe(seconds)
+                about = {"method": method, "route": route, "status": status or 500}
+                _log.info("request", action="request", **about, seconds=round(seconds, 4))
                 _describe_span(span, method, route, status or 500)
 
 

@@ -13,12 +13,14 @@ from typing import Any
 import structlog
 import uvicorn
 from fastapi import FastAPI
+from pydantic import SecretStr
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from inference_store.erasure.ledger import Ledger, LedgerWatch
+from inference_store.index import api_keys
 from inference_store.index.database import engine_of
 from inference_store.index.schema import require_schema, schema_of
 from inference_store.index.server_watch import ServerWatch
@@ -46,6 +48,8 @@ _READ_AHEAD_BYTES = 64 * 1024
 # How long a thread that computes (`reading`) may hold up the event loop. Python's default of five
 # milliseconds would be waited for at each step of a request.
 _SWITCH_SECONDS = 0.0005
+# A caller waits, who gets a 503 within five seconds.
+_S3_SECONDS = 4.0
 _log = structlog.get_logger()
 
 
@@ -68,7 +72,8 @@ async def serve(settings: ApiSettings) -> None:
     engine = _make_engine(settings, watch=watch)
     read_dsn = settings.postgres_read_dsn
     reading = None if read_dsn is None else _make_engine(settings, read_dsn.get_secret_value())
-    blobs = Blobs(settings)
+    silence = min(settings.s3_timeout_seconds, _S3_SECONDS)
+    blobs = Blobs(settings.model_copy(update={"s3_timeout_seconds": silence}))
     from_zero(QUERY_TIMEOUTS, ("page", "count", "aggregate"))
     from_zero(STREAMS, ENDS)
     app = create_app(settings, engine, blobs, reading)
@@ -82,7 +87,7 @@ async def serve(settings: ApiSettings) -> None:
     admin = _make_admin(app, check_engine, blobs, heartbeat, connections)
     sockets = listen(settings.api_host, settings.api_port, setting="API")
     try:
-        await _refuse_old_schema(engine)
+        await _refuse_old_schema(engine, settings.api_token)
         await admin.start(settings.api_admin_host, settings.api_admin_port, settings)
         server = Server(_make_config(settings, app), sockets, connections, build_limits(settings))
         # Objects that exist at the start stay: the garbage collector skips them. Checking them
@@ -192,14 +197,16 @@ def _make_config(settings: ApiSettings, app: FastAPI) -> uvicorn.Config:
     )
 
 
-async def _refuse_old_schema(engine: AsyncEngine) -> None:
-    """Raise SchemaBehind.
+async def _refuse_old_schema(engine: AsyncEngine, token: SecretStr | None) -> None:
+    """Raise SchemaBehind. Warn of a token that keys have replaced.
 
     While Postgres is unavailable nothing is known: readiness checks again.
     """
     try:
         async with engine.connect() as connection:
             await require_schema(connection)
+            if token is not None and await api_keys.are_in_use(connection):
+                _log.warning("API_TOKEN is set, and there are keys: unset it", action="api_token")
     except (DBAPIError, PoolTimeout, OSError) as exc:
         _log.warning("Postgres does not answer", action="waiting", error=str(exc)[:500])
 

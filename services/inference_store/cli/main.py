@@ -17,6 +17,7 @@ COMMANDS = {
     "distribute": "Spread the tables over the nodes of a Citus cluster.",
     "ingester": "Index what arrives on Kafka.",
     "resume": "Let ingesters go on that halted because of too many dead letters.",
+    "parked": "List events that wait for an object; retry them now, or discard one.",
     "api": "Answer questions over HTTP.",
     "proxy": "Stand before a model server, and capture what goes through.",
     "retention": "Delete by policy, on a schedule.",

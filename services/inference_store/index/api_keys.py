@@ -96,6 +96,14 @@ async def listed(
     return [_key(row) for row in await connection.execute(query)]
 
 
+async def are_in_use(connection: AsyncConnection) -> bool:
+    """Check whether there is a key that works."""
+    here = api_key.c
+    works = here.expires_at.is_(None) | (here.expires_at > func.now())
+    query = select(here.id).where(here.revoked_at.is_(None), works).limit(1)
+    return (await connection.execute(query)).first() is not None
+
+
 async def get(connection: AsyncConnection, id: str, *, lock: bool = False) -> ApiKey:
     """Return a key. Raises NotFound."""
     query = select(api_key).where(api_key.c.id == id)

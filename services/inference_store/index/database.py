@@ -71,9 +71,7 @@ def engine_of(
     """
     tls: str | ssl.SSLContext | None = None
     if "postgres_tls" in settings.model_fields_set:
-        tls = settings.postgres_tls
-        if tls == "verify-full":
-            tls = trusting(settings.postgres_ca_file)
+        tls = _tls(settings)
     return create_engine(
         dsn or settings.postgres_dsn.get_secret_value(),
         application=application,
@@ -84,6 +82,19 @@ def engine_of(
         tls=tls,
         watch=watch or ServerWatch(),
     )
+
+
+def _tls(settings: PostgresSettings) -> str | ssl.SSLContext:
+    """Return the mode, or the context that checks the server and has our certificate."""
+    mode, certificate = settings.postgres_tls, settings.postgres_certificate_file
+    if mode != "verify-full" and certificate is None:
+        return mode
+    context = trusting(settings.postgres_ca_file)
+    if mode != "verify-full":
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if certificate is not None:
+        context.present(certificate, settings.postgres_key_file)
+    return context
 
 
 def create_engine(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, select, update
+from sqlalchemy import ColumnElement, Select, Table, and_, func, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -49,7 +49,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Conditions on dead letters; None: any."""
+    """Conditions on dead letters, or on parked events, which have no state; None: any."""
 
     state: str | None = None
     reason: str | None = None
@@ -59,9 +59,9 @@ class Selection:
     within: AccessScope = EVERYTHING
     """The scope of their models; a letter without a model is only in the scope of everything."""
 
-    def where(self) -> ColumnElement[bool]:
+    def where(self, of: Table = dead_letter) -> ColumnElement[bool]:
         """Return the conditions in SQL."""
-        table = dead_letter.c
+        table = of.c
         clause = match_model_ids(self.within, table.model_id)
         for name in ("state", "reason", "model_id"):
             value = getattr(self, name)
@@ -201,12 +201,24 @@ async def settle(connection: AsyncConnection, id: int, state: str) -> None:
 
 async def settle_parked(connection: AsyncConnection, record: Record, state: str) -> None:
     """Store the state of an event that is no longer parked in its dead letter, if it has one."""
-    here = (dead_letter.c[name] == value for name, value in record.values.items() if name in _PLACE)
     await connection.execute(
         update(dead_letter)
-        .where(*here, dead_letter.c.state == "parked")
+        .where(_is_of(record), dead_letter.c.state == "parked")
         .values(state=state, updated_at=func.now())
     )
+
+
+async def discard_parked(
+    connection: AsyncConnection, record: Record, rejection: Rejection, reason: str
+) -> DeadLetter:
+    """Make a discarded letter of an event that is no longer parked."""
+    await add(connection, [(record, rejection)])
+    id = (await connection.execute(select(dead_letter.c.id).where(_is_of(record)))).scalar_one()
+    return await discard(connection, id, reason)
+
+
+def _is_of(record: Record) -> ColumnElement[bool]:
+    return and_(*(dead_letter.c[name] == record.values[name] for name in _PLACE))
 
 
 async def reopen(connection: AsyncConnection, id: int, rejection: Rejection) -> None:

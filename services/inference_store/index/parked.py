@@ -1,5 +1,6 @@
-"""Parked events: their blob does not exist yet; they are retried on a schedule."""
+"""Parked events: their blob does not exist yet; they are retried on a schedule, or when asked."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -9,7 +10,14 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.access import EVERYTHING, AccessScope
+from inference_store.inference.errors import NotFound
+
+from . import accounting, dead_letters
+from .accounting import Outcome
+from .dead_letters import DeadLetter, Selection
 from .records import Record, Rejection, record_of
+from .scope_filters import match_model_ids
 from .tables import parked_event
 
 
@@ -107,3 +115,63 @@ async def remove(connection: AsyncConnection, id: int) -> None:
 async def waiting(connection: AsyncConnection) -> int:
     """Return the number of parked events."""
     return int(await connection.scalar(select(func.count()).select_from(parked_event)) or 0)
+
+
+async def find(
+    connection: AsyncConnection, selection: Selection, *, limit: int, before: int | None = None
+) -> list[ParkedEvent]:
+    """Return parked events, the newest first; `before`: the id of the last one of the page
+    before."""
+    query = select(parked_event).where(selection.where(parked_event))
+    if before is not None:
+        query = query.where(parked_event.c.id < before)
+    rows = await connection.execute(query.order_by(parked_event.c.id.desc()).limit(limit))
+    return [_parked(row) for row in rows]
+
+
+async def get(
+    connection: AsyncConnection, id: int, *, within: AccessScope = EVERYTHING
+) -> ParkedEvent:
+    """Return a parked event. Raises NotFound, also if its model is not within the scope."""
+    here = parked_event.c
+    query = select(parked_event).where(here.id == id, match_model_ids(within, here.model_id))
+    row = (await connection.execute(query)).first()
+    if row is None:
+        raise NotFound(f"there is no parked event {id}: it may be stored, or a dead letter")
+    return _parked(row)
+
+
+async def retry_now(connection: AsyncConnection, selection: Selection) -> int:
+    """Make every selected event due; return the number."""
+    result = await connection.execute(
+        update(parked_event)
+        .where(selection.where(parked_event))
+        .values(next_attempt_at=func.now(), updated_at=func.now())
+    )
+    return result.rowcount
+
+
+async def retry_one(connection: AsyncConnection, id: int) -> ParkedEvent:
+    """Make one event due. Raises NotFound."""
+    here = parked_event.c
+    await connection.execute(
+        update(parked_event)
+        .where(here.id == id)
+        .values(next_attempt_at=func.now(), updated_at=func.now())
+    )
+    return await get(connection, id)
+
+
+async def discard(connection: AsyncConnection, id: int, reason: str) -> DeadLetter:
+    """Decide that an event will never be indexed: it becomes a discarded dead letter.
+
+    Raises NotFound, also if it is being stored meanwhile.
+    """
+    partition_id = (await get(connection, id)).record.partition_id
+    # the accounting first, as in the ingester: the two cannot deadlock
+    await accounting.lock_partitions(connection, {partition_id})
+    event = await get(connection, id)
+    await remove(connection, id)
+    moved = Counter({Outcome.PARKED: -1, Outcome.DEAD: 1})
+    await accounting.change_outcomes(connection, {partition_id: moved})
+    return await dead_letters.discard_parked(connection, event.record, event.rejection, reason)

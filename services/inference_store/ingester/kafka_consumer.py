@@ -10,7 +10,7 @@ from uuid import UUID
 
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
-from aiokafka.errors import IllegalStateError, KafkaConnectionError, KafkaError
+from aiokafka.errors import IllegalStateError, KafkaConnectionError, KafkaError, KafkaTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.platform.kafka import client_arguments, find_connection_error
@@ -27,7 +27,8 @@ from .record_batches import accept_unreadable_records
 from .topic_ids import find_topic_ids
 
 _FETCH_BYTES = 4 * 1024 * 1024
-# How often a broker is asked for a sign of life while no records arrive.
+# How often a broker is asked for a sign of life while no records arrive, and for how long:
+# aiokafka itself would wait for 40, and say nothing.
 _ASK_SECONDS = 5.0
 # How often partitions are counted: a new or larger topic is noticed within this time.
 _METADATA_SECONDS = 5
@@ -260,7 +261,11 @@ class KafkaConsumer:
         if not has_records:
             if now - self._heard_at < _ASK_SECONDS:
                 return
-            await self._kafka.topics()
+            try:
+                async with asyncio.timeout(_ASK_SECONDS):
+                    await self._kafka.topics()
+            except TimeoutError as error:
+                raise KafkaTimeoutError(f"no broker answers within {_ASK_SECONDS:g} s") from error
         self._heard_at = now
 
     async def find_ends(self) -> dict[AssignedPartition, int]:

@@ -11,9 +11,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.ledger import Ledger, LedgerWatch
 from inference_store.index import parked, partitions
-from inference_store.index.database import engine_of
+from inference_store.index.database import PostgresUnavailable, engine_of
 from inference_store.index.dictionary import Dictionary
+from inference_store.index.replaced import is_replaced, refuse_another_database
 from inference_store.index.schema import require_schema
+from inference_store.inference.errors import SchemaBehind
 from inference_store.inference.events import DEAD_LETTER_REASONS
 from inference_store.objects import Blobs
 from inference_store.platform import metrics
@@ -51,6 +53,7 @@ async def run(
         application="inference-store-ingester",
         idle_transaction_seconds=STALLED_SECONDS,
     )
+    refuse_another_database(engine)
     blobs = Blobs(settings, threads=settings.ingester_fetch_threads)
     try:
         heartbeat = Heartbeat(limit_seconds=live_seconds)
@@ -115,9 +118,9 @@ class _Ingester:
             settings.ingester_admin_host, settings.ingester_admin_port, settings
         )
         try:
-            await self._backoff.retry(self._reach)
-            self._joined = True
-            await self._work()
+            while not await self._work_until_replaced():
+                await self._consumer.stop()
+                await self._engine.dispose()
         except Stopped:
             pass
         finally:
@@ -125,10 +128,30 @@ class _Ingester:
             await self._admin.stop()
             _log.info("ingester stopped", action="stopped")
 
+    async def _work_until_replaced(self) -> bool:
+        """Return True when stopped; False if the database is another one, of which nothing that we
+        remember holds."""
+        try:
+            await self._backoff.retry(self._reach)
+            self._joined = True
+            await self._work()
+        except Exception as error:
+            if not is_replaced(error):
+                raise
+            _log.warning("the database was made anew: begin again", action="database_replaced")
+            return False
+        return True
+
     async def _reach(self) -> None:
         """Check that every server answers, then join the group."""
         async with self._engine.connect() as connection:
-            await require_schema(connection)
+            try:
+                await require_schema(connection)
+            except SchemaBehind as behind:
+                if not self._joined:
+                    raise
+                # it had its tables: somebody makes it anew
+                raise PostgresUnavailable(str(behind)) from behind
         await asyncio.to_thread(self._blobs.check)
         await self._ledger_watch.compare()
         await self._consumer.start()

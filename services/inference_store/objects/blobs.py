@@ -33,6 +33,7 @@ from .locks import locked_until
 from .many_reads import Fetched, get_many, get_odd, get_plain, refuse_size
 from .many_writes import put_many, put_odd, put_plain, put_whole_file
 from .pages import Found, page
+from .silence import Silence, asked
 from .streaming import BlobStream, stream_plain, stream_whole
 
 _NO_LIMIT = 1 << 62
@@ -56,6 +57,7 @@ class Blobs:
         # by bucket, the objects read last
         self._read_last: dict[str, tuple[StorageKey, ...]] = {}
         self._lock = Lock()
+        self.silence = Silence(settings.s3_timeout_seconds)
         self._minio: Minio = minio_client(settings, settings.s3_endpoint)
         self._public = minio_client(settings, settings.s3_public_endpoint or settings.s3_endpoint)
         self._encryption = minio_encryption(settings)
@@ -73,6 +75,7 @@ class Blobs:
         """
         return self.buckets.resolve(text)
 
+    @asked
     def get(self, key: StorageKey, *, limit: int) -> bytes:
         """Return an object of at most `limit` bytes. Raises BlobMissing, BlobTooLarge."""
         if is_plain(key.key):
@@ -107,10 +110,12 @@ class Blobs:
         Raises BlobMissing, ObjectStoreUnavailable before the first piece.
         """
         if is_plain(key.key):
-            return await stream_plain(self._store(key.bucket), key, span)
+            with self.silence.limited():
+                return await stream_plain(self._store(key.bucket), key, span)
         data, content_type = await asyncio.to_thread(self._get_odd, key, _NO_LIMIT)
         return stream_whole(data if span is None else data[slice(*span)], content_type)
 
+    @asked
     def head(self, key: StorageKey) -> int:
         """Return an object's size in bytes. Raises BlobMissing."""
         self._refuse_unaddressable(key)
@@ -125,6 +130,7 @@ class Blobs:
                     raise BlobMissing(f"{key} is not there") from exc
                 raise
 
+    @asked
     def put(self, key: StorageKey, data: bytes, *, content_type: str) -> None:
         """Write an object, replacing any that exists. Raises AccessDenied for a 403."""
         if not is_plain(key.key):
@@ -134,6 +140,7 @@ class Blobs:
             return
         put_plain(self._store(key.bucket), key, data, content_type=content_type)
 
+    @asked
     def put_new(self, key: StorageKey, data: bytes, *, content_type: str) -> bool:
         """Write an object if none exists; return False if one does.
 
@@ -142,6 +149,7 @@ class Blobs:
         store = self._store(key.bucket)
         return put_plain(store, key, data, content_type=content_type, only_new=True)
 
+    @asked
     def first_after(self, bucket: str, prefix: str, after: str) -> str | None:
         """Return the first name under a prefix that is greater than `after`, or None."""
         self._refuse_unallowed(bucket)
@@ -201,6 +209,7 @@ class Blobs:
         ours, strange = self._split_allowed(keys)
         return strange + self._deletion.still_there(ours)
 
+    @asked
     def page(self, bucket: str, prefix: str, *, after: str, limit: int) -> list[Found]:
         """Return the first objects under a prefix after the key `after`, in key order.
 
@@ -214,6 +223,7 @@ class Blobs:
         """Call `locks.locked_until`; return None for a bucket that is not allowed."""
         return None if key.bucket not in self.buckets.allowed else locked_until(self._minio, key)
 
+    @asked
     def check(self) -> None:
         """Raise ObjectStoreUnavailable with the reason, unless the default bucket answers."""
         bucket = self._settings.s3_bucket

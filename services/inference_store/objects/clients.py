@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
 
 import certifi
@@ -31,8 +31,12 @@ if TYPE_CHECKING:  # typed dictionaries that obstore has only for type checkers
     from obstore.store import ClientConfig, S3Config
 
 RETRIES = 2
+# What fails in this time is tried again; what has timed out is not: callers have their own retries.
+_RETRIED_SECONDS: Final = 1.0
 _SLOWEST: Final = 2 * 1024 * 1024
 """Bytes a second that a large object is sent with at least."""
+_LONGEST: Final = timedelta(hours=1)
+"""How long an object may take to arrive, as long as some of it does."""
 _AWS = "https://s3.amazonaws.com"
 _REFUSED = 300
 _ERRORS = (b"<?xml", b"<Error")
@@ -47,16 +51,24 @@ def obstore_client(settings: BlobSettings, bucket: str, *, bytes: int = 0) -> S3
     """Return a client for the objects of one bucket; safe to share between threads. `bytes`: that
     one request sends, which may take longer than others."""
     connecting = timedelta(seconds=settings.s3_timeout_seconds)
-    timeout = connecting + timedelta(seconds=bytes / _SLOWEST)
-    options: ClientConfig = {"allow_http": True, "timeout": timeout, "connect_timeout": connecting}
+    silence = connecting + timedelta(seconds=bytes / _SLOWEST)
+    options: ClientConfig = {
+        "allow_http": True,
+        "connect_timeout": connecting,
+        "read_timeout": silence,
+        "timeout": _LONGEST,
+    }
     if settings.s3_ca_file is not None:
         options["root_certificate"] = settings.s3_ca_file.read_bytes()
     return S3Store(
         bucket,
         config=_config(settings),
         client_options=options,
-        # obstore retries for three minutes by default; our callers have retries of their own
-        retry_config={"max_retries": RETRIES, "retry_timeout": 2 * timeout},
+        # obstore retries for three minutes by default
+        retry_config={
+            "max_retries": RETRIES,
+            "retry_timeout": min(connecting / 2, timedelta(seconds=_RETRIED_SECONDS)),
+        },
     )
 
 
@@ -98,6 +110,24 @@ def minio_client(settings: BlobSettings, endpoint: str | None) -> Minio:
     )
 
 
+class _Retry(urllib3.Retry):
+    """Raises what has timed out, and tries everything else again."""
+
+    def increment(
+        self,
+        method: str | None = None,
+        url: str | None = None,
+        response: urllib3.BaseHTTPResponse | None = None,
+        error: Exception | None = None,
+        *more: Any,
+        **named: Any,
+    ) -> Self:
+        """Return the retries that are left."""
+        if isinstance(error, urllib3.exceptions.TimeoutError):
+            raise error
+        return super().increment(method, url, response, error, *more, **named)
+
+
 class _Pool(urllib3.PoolManager):
     """Corrects the content type of errors: minio-py only reads errors of `application/xml`.
 
@@ -121,12 +151,10 @@ def http_pool(settings: BlobSettings) -> urllib3.PoolManager:
     timeout = settings.s3_timeout_seconds
     trusted = _trust(os.environ.get("SSL_CERT_FILE") or certifi.where(), settings.s3_ca_file)
     return _Pool(
-        timeout=urllib3.Timeout(connect=timeout, read=timeout),
+        timeout=urllib3.Timeout(total=timeout),
         maxsize=16,
         ssl_context=trusted,
-        retries=urllib3.Retry(
-            total=RETRIES, backoff_factor=0.2, status_forcelist=[500, 502, 503, 504]
-        ),
+        retries=_Retry(total=RETRIES, backoff_factor=0.2, status_forcelist=[500, 502, 503, 504]),
     )
 
 

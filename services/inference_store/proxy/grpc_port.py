@@ -1,6 +1,8 @@
 """The gRPC port, which is open if an upstream answers gRPC."""
 
 import asyncio
+from contextlib import suppress
+from pathlib import Path
 
 import grpc
 import structlog
@@ -77,8 +79,8 @@ class GrpcPort:
         key = self._settings.proxy_tls_key_file
         if certificate is None or key is None:
             return self._server.add_insecure_port(address)
-        pair = (key.read_bytes(), certificate.read_bytes())
-        return self._server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+
+        return self._server.add_secure_port(address, read_server_credentials(certificate, key))
 
     async def stop(self, grace_seconds: float) -> None:
         """Take no new calls; give those in progress `grace_seconds` to end."""
@@ -107,6 +109,23 @@ class GrpcPort:
             timeout_seconds=route.upstream.read_seconds if is_single else None,
             allow_shutdown=route.upstream.allow_shutdown,
         )
+
+
+def read_server_credentials(certificate: Path, key: Path) -> grpc.ServerCredentials:
+    """Return what the port presents to callers; renewed files are read for the next connection."""
+    used = [(key.read_bytes(), certificate.read_bytes())]
+
+    def renew() -> grpc.ServerCertificateConfiguration | None:
+        with suppress(OSError):  # they are being renewed
+            pair = (key.read_bytes(), certificate.read_bytes())
+            if pair != used[0]:
+                used[0] = pair
+                return grpc.ssl_server_certificate_configuration([pair])
+        return None
+
+    first = grpc.ssl_server_certificate_configuration(used)
+    # None leaves the pair as it is, which its types do not say
+    return grpc.dynamic_ssl_server_credentials(first, renew)  # type: ignore[arg-type]
 
 
 def limit_calls(settings: ProxySettings) -> Calls:

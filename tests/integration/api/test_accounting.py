@@ -2,11 +2,11 @@
 
 import base64
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from inference_store.api.schemas.accounting import Accounting, ProducerAccount
-from inference_store.index import accounting, dead_letters
+from inference_store.index import accounting, dead_letters, parked
 from inference_store.index.accounting import LogEnd, Outcome, PartitionId, ReceivedReport
 from inference_store.index.records import Record, Rejection
 from inference_store.inference.producer_reports import ProducerReport
@@ -139,3 +139,35 @@ async def test_dead_letters(api: Api) -> None:
     assert (await api.ask(f"{other}/redrive", None, status=202))["state"] == "redrive"
     redriven = await api.ask(f"{path}/redrive", {"reason": "not_json"}, status=202)
     assert redriven == {"redriven": 1}
+
+
+async def test_parked_events(api: Api) -> None:
+    """Listed, made due, and discarded: then the books have a dead letter that is not open."""
+    blob_missing = Rejection("blob_missing", "why", "m", "i")
+    waiting = [(Record(EVENTS, n, at(n), None, b"{}"), blob_missing, f"s3://b/{n}") for n in (0, 1)]
+    hour = timedelta(hours=1)
+    async with api.engine.begin() as connection:
+        await accounting.open_partition(connection, EVENTS, first=0, began="first")
+        await parked.add(connection, waiting, parked.Schedule(hour, hour, hour))
+        outcomes = {Outcome.PARKED: 2}
+        await accounting.move_offsets(connection, EVENTS, lo=0, hi=2, outcomes=outcomes, last=None)
+        assert await parked.due(connection, limit=2) == []
+
+    path = "/v1/parked-events"
+    page = await api.read(path, limit=1)
+    [second] = page["items"]
+    [first] = (await api.read(path, limit=1, cursor=page["next"]))["items"]
+    assert [event["missing"] for event in (first, second)] == ["s3://b/0", "s3://b/1"]
+    assert (await api.read(path, reason="blob_forbidden"))["items"] == []
+    assert (await api.ask(f"{path}/{first['id']}/retry", None, status=202))["offset"] == 0
+    async with api.engine.connect() as connection:
+        assert [event.id for event in await parked.due(connection, limit=2)] == [first["id"]]
+    assert await api.ask(f"{path}/retry", {"model_id": "m"}, status=202) == {"retried": 2}
+    await api.ask(f"{path}/{first['id']}/discard", {"reason": ""}, status=422)
+    letter = await api.ask(f"{path}/{first['id']}/discard", {"reason": "it never came"})
+    assert (letter["state"], letter["discard_reason"]) == ("discarded", "it never came")
+    await api.ask(f"{path}/{first['id']}/retry", None, status=404)
+    assert [item["id"] for item in (await api.read("/v1/dead-letters"))["items"]] == [letter["id"]]
+    [account] = (answer := await _read_accounts(api))["partitions"]
+    assert [account[name] for name in ("parked", "dead", "dead_open")] == [1, 1, 0]
+    assert answer["closes"] is True

@@ -81,6 +81,7 @@ async def test_keys_from_the_command_line(
         assert f"{id}  revoked" in keys("list").stdout
     log = api.log.read_text()
     assert "issuer_away" in log
+    assert "API_TOKEN is set, and there are keys" in log
     for secret in (first, second, third, _TOKEN, _JWT, _JWT.split(".")[1]):
         assert secret not in log
     for key in (first, second, third):

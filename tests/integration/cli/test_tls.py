@@ -4,6 +4,7 @@ import json
 import ssl
 from pathlib import Path
 from urllib.error import URLError
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import pytest
@@ -44,6 +45,10 @@ def test_the_ports_speak_tls(
                 urlopen(url, timeout=300)
             with pytest.raises((URLError, ConnectionError)):
                 urlopen(url.replace("https", "http"), timeout=300)
+        renewed = authority.issue("service").certificate.read_text()
+        for url in urls:  # with the renewed files, which they read again by themselves
+            shown = ssl.get_server_certificate(("127.0.0.1", urlsplit(url).port or 0), timeout=300)
+            assert shown.strip() == renewed.strip()
     finally:
         for service in services:
             service.stop()

@@ -1,17 +1,20 @@
 """Postgres over TLS, with a separate password; errors are named, and are transient."""
 
 import asyncio
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 
 from inference_store.index.database import PostgresUnavailable, engine_of, is_transient
 from inference_store.index.migration import MigrationBusy, upgrade
 from inference_store.platform.settings import PostgresSettings
-from tests.servers.certificates import Authority
+from tests.servers.certificates import Authority, Pair
 from tests.servers.fixtures import migrate, unique
-from tests.servers.secured import PASSWORD, USER, SecuredPostgres
+from tests.servers.secured import CERTIFIED_USER, PASSWORD, USER, SecuredPostgres
 
 _ENCRYPTED = text("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
 
@@ -66,6 +69,34 @@ async def test_connection_is_encrypted_and_a_checked_certificate_accepted(
     settings = make_postgres_settings(secured_postgres, database, **checked)
     assert await is_encrypted(settings)
     migrate(settings)
+
+
+async def test_presents_a_certificate_and_reads_a_renewed_one(
+    secured_postgres: SecuredPostgres, authority: Authority, stranger: Authority, tmp_path: Path
+) -> None:
+    secured_postgres.execute(f"DROP ROLE IF EXISTS {CERTIFIED_USER}")
+    secured_postgres.execute(f"CREATE ROLE {CERTIFIED_USER} LOGIN")
+    ours = Pair(tmp_path / "tls.crt", tmp_path / "tls.key")
+
+    def write(authority: Authority) -> None:
+        pair = authority.issue(CERTIFIED_USER)
+        shutil.copyfile(pair.certificate, ours.certificate)
+        shutil.copyfile(pair.key, ours.key)
+
+    write(stranger)
+    dsn = f"postgresql://{CERTIFIED_USER}@localhost:{secured_postgres.port}/postgres"
+    files = {"postgres_certificate_file": ours.certificate, "postgres_key_file": ours.key}
+    checked = {"postgres_tls": "verify-full", "postgres_ca_file": authority.ca_file}
+    for how in (checked, {"postgres_tls": "require"}):
+        settings = PostgresSettings.model_validate({"postgres_dsn": dsn, **how, **files})
+        engine = engine_of(settings, application="test")
+        with pytest.raises((PostgresUnavailable, DBAPIError)):
+            await engine.connect()
+        write(authority)
+        async with engine.connect() as connection:
+            assert await connection.scalar(text("SELECT current_user")) == CERTIFIED_USER
+        await engine.dispose()
+        write(stranger)
 
 
 async def test_a_strange_certificate_is_named(

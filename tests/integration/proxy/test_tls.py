@@ -10,7 +10,7 @@ from aiohttp import ClientSession, web
 
 from inference_store.proxy.configuration import UpstreamEntry
 from inference_store.proxy.exchange import Exchange
-from inference_store.proxy.grpc_port import open_channel
+from inference_store.proxy.grpc_port import open_channel, read_server_credentials
 from tests.servers.certificates import Authority, Pair
 
 from .grpc_upstream import INFER, SECONDS, Upstream, call_unary, echo
@@ -86,14 +86,20 @@ async def test_serves_callers_over_tls(authority: Authority) -> None:
 
 @asynccontextmanager
 async def _grpc_upstream(pair: Pair, clients: Authority | None = None) -> AsyncIterator[int]:
-    upstream_handler = Upstream()
-    upstream_handler.behaviours[INFER] = echo
-    server = grpc.aio.server(handlers=(upstream_handler,))
     credentials = grpc.ssl_server_credentials(
         [(pair.key.read_bytes(), pair.certificate.read_bytes())],
         None if clients is None else clients.ca_file.read_bytes(),
         require_client_auth=clients is not None,
     )
+    async with _grpc_server(credentials) as port:
+        yield port
+
+
+@asynccontextmanager
+async def _grpc_server(credentials: grpc.ServerCredentials) -> AsyncIterator[int]:
+    upstream_handler = Upstream()
+    upstream_handler.behaviours[INFER] = echo
+    server = grpc.aio.server(handlers=(upstream_handler,))
     port = server.add_secure_port("127.0.0.1:0", credentials)
     await server.start()
     try:
@@ -123,3 +129,15 @@ async def test_presents_its_certificate_to_grpc_servers(authority: Authority) ->
     async with _grpc_upstream(authority.issue("model-server"), clients=authority) as port:
         assert await _call_grpc(port, ca_file=authority.ca_file, **pair) is grpc.StatusCode.OK
         assert await _call_grpc(port, ca_file=authority.ca_file) is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_grpc_callers_see_a_renewed_certificate(
+    authority: Authority, stranger: Authority
+) -> None:
+    pair = stranger.issue("proxy")
+    async with _grpc_server(read_server_credentials(pair.certificate, pair.key)) as port:
+        assert await _call_grpc(port, ca_file=authority.ca_file) is grpc.StatusCode.UNAVAILABLE
+        renewed = authority.issue("proxy")
+        pair.key.write_bytes(renewed.key.read_bytes())
+        pair.certificate.write_bytes(renewed.certificate.read_bytes())
+        assert await _call_grpc(port, ca_file=authority.ca_file) is grpc.StatusCode.OK

@@ -10,6 +10,7 @@ import structlog
 from inference_store.platform import logs
 from inference_store.platform.log_throttle import throttle_logs
 from inference_store.platform.settings import IngesterSettings, LogSettings
+from inference_store.retention.scheduler import Schedule
 from tests.settings import make_settings
 
 # A new line, an escape sequence, its eight-bit form, a line separator, a carriage return.
@@ -123,3 +124,16 @@ def test_logs_each_kind_of_message_of_a_library_once() -> None:
         logger.warning("no connection to %d", port)
         logger.warning("no coordinator")
     assert logged == ["no connection to 1", "no coordinator"]
+
+
+async def test_the_schedule_of_retention_is_no_part_of_its_log() -> None:
+    """A run has a line of its own; one that is late is still reported."""
+    stream = io.StringIO()
+    logs.configure(make_settings(LogSettings), service="retention", stream=stream)
+    schedule = Schedule(3600)
+    schedule.start()
+    await schedule.due.wait()
+    schedule.stop()
+    assert stream.getvalue() == ""
+    logging.getLogger("apscheduler.executors.default").warning("late")
+    assert "late" in stream.getvalue()

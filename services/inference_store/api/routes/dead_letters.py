@@ -1,4 +1,4 @@
-"""Dead letters."""
+"""Dead letters and parked events."""
 
 import base64
 from dataclasses import replace
@@ -21,11 +21,16 @@ from inference_store.api.schemas.dead_letters import (
     DeadLetterParameters,
     Discard,
     OneDeadLetter,
+    ParkedEventPage,
+    ParkedParameters,
     Redriven,
+    Retried,
     ShownDeadLetter,
+    ShownParkedEvent,
 )
-from inference_store.index import dead_letters, registrations
+from inference_store.index import dead_letters, parked, registrations
 from inference_store.index.dead_letters import DeadLetter
+from inference_store.index.parked import ParkedEvent
 from inference_store.index.registrations import Registration
 
 router = make_router("dead letters and books")
@@ -118,7 +123,79 @@ async def discard_dead_letter(
     return Answer(await _show_whole(connection, access, letter))
 
 
-def _read_record(letter: DeadLetter) -> dict[str, Any]:
+@router.get(
+    "/parked-events",
+    response_model=ParkedEventPage,
+    responses=document_refusals(),
+    openapi_extra=needs(Right.ADMIN, Over.SOME),
+    summary="List parked events",
+)
+async def list_parked_events(
+    page: Annotated[ParkedParameters, Query()], connection: Reading, access: Asking
+) -> Answer:
+    """Events that wait for an object, the newest first, each with the key that is `missing`."""
+    before = cursors.decode_one(page.cursor, int)
+    chosen = replace(page.selection(), within=access.scope)
+    events = await parked.find(connection, chosen, limit=page.limit + 1, before=before)
+    items, following = cursors.cut_page(events, page.limit, lambda event: event.id)
+    shown = [ShownParkedEvent.show(event, **_read_record(event)) for event in items]
+    return Answer(ParkedEventPage(items=shown, next=following))
+
+
+@router.post(
+    "/parked-events/retry",
+    status_code=202,
+    response_model=Retried,
+    responses=document_refusals(400, 413),
+    openapi_extra=needs(Right.ADMIN, Over.SOME),
+    summary="Retry parked events",
+)
+async def retry_parked_events(body: Chosen, connection: Writing, access: Asking) -> Answer:
+    """Let the ingesters try every one that is chosen now, and not when its turn comes."""
+    chosen = replace(body.selection(), within=access.scope)
+    retried = await parked.retry_now(connection, chosen)
+    selection = body.model_dump(mode="json", exclude_none=True)
+    await access.note(connection, Action.PARKED_RETRIED, retried=retried, chosen=selection)
+    return Answer(Retried(retried=retried), status_code=202)
+
+
+@router.post(
+    "/parked-events/{event_id}/retry",
+    status_code=202,
+    response_model=ShownParkedEvent,
+    responses=document_refusals(404),
+    openapi_extra=needs(Right.ADMIN, Over.SOME),
+    summary="Retry a parked event",
+)
+async def retry_parked_event(event_id: LetterId, connection: Writing, access: Asking) -> Answer:
+    """Let the ingesters try it now."""
+    await parked.get(connection, event_id, within=access.scope)
+    event = await parked.retry_one(connection, event_id)
+    model = await _find_model(connection, event)
+    await access.note(connection, Action.PARKED_RETRIED, model, parked_event=event_id, retried=1)
+    return Answer(ShownParkedEvent.show(event, **_read_record(event)), status_code=202)
+
+
+@router.post(
+    "/parked-events/{event_id}/discard",
+    response_model=ShownDeadLetter,
+    responses=document_refusals(400, 404, 413),
+    openapi_extra=needs(Right.ADMIN, Over.SOME),
+    summary="Discard a parked event",
+)
+async def discard_parked_event(
+    event_id: LetterId, body: Discard, connection: Writing, access: Asking
+) -> Answer:
+    """Decide that it will never be indexed: it becomes a discarded dead letter."""
+    await parked.get(connection, event_id, within=access.scope)
+    letter = await parked.discard(connection, event_id, body.reason)
+    model = await _find_model(connection, letter)
+    noted: dict[str, Any] = {"dead_letter": letter.id, "reason": body.reason}
+    await access.note(connection, Action.PARKED_DISCARDED, model, parked_event=event_id, **noted)
+    return Answer(ShownDeadLetter.show(letter, **_read_record(letter)))
+
+
+def _read_record(letter: DeadLetter | ParkedEvent) -> dict[str, Any]:
     """Return the fields of its record, without the bytes."""
     record = letter.record
     position = {"offset": record.offset, "record_time": record.time}
@@ -147,7 +224,9 @@ async def _show_whole(
     )
 
 
-async def _find_model(connection: AsyncConnection, letter: DeadLetter) -> Registration | None:
+async def _find_model(
+    connection: AsyncConnection, letter: DeadLetter | ParkedEvent
+) -> Registration | None:
     """Return the model that the event names, if there is one."""
     model_id = letter.rejection.model_id
     by_id = await registrations.find_by_ids(connection, [] if model_id is None else [model_id])

@@ -1,13 +1,15 @@
 """Dead letters."""
 
+from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
 from inference_store.api.shown import AnyText, Shown
 from inference_store.index.accounting import PartitionId
 from inference_store.index.dead_letters import DeadLetter, Selection
+from inference_store.index.parked import ParkedEvent
 
 from .fields import Body, Instant, ShortText, Text
 from .links import PageParameters
@@ -18,7 +20,7 @@ State = Literal[
 
 
 class Chosen(Body):
-    """Which dead letters; what is left out does not narrow."""
+    """Which dead letters or parked events; what is left out does not narrow."""
 
     reason: ShortText | None = None
     """The code of the reason."""
@@ -36,20 +38,29 @@ class Chosen(Body):
         )
 
 
-class DeadLetterParameters(PageParameters):
-    """Which page of which dead letters."""
+class ParkedParameters(PageParameters):
+    """Which page of which parked events."""
 
-    state: State | None = None
     reason: ShortText | None = None
     model_id: ShortText | None = None
 
     def selection(self) -> Selection:
         """Return it as the store takes it."""
-        return Selection(state=self.state, reason=self.reason, model_id=self.model_id)
+        return Selection(reason=self.reason, model_id=self.model_id)
+
+
+class DeadLetterParameters(ParkedParameters):
+    """Which page of which dead letters."""
+
+    state: State | None = None
+
+    def selection(self) -> Selection:
+        """Return it as the store takes it."""
+        return replace(super().selection(), state=self.state)
 
 
 class Discard(Body):
-    """Why a dead letter will never be indexed."""
+    """Why an event will never be indexed."""
 
     reason: Annotated[Text, Field(min_length=1, max_length=2000, examples=["a test message"])]
 
@@ -58,14 +69,13 @@ class ShownPlace(Shown, of=PartitionId):
     """A partition of a topic; a topic made anew is a new epoch."""
 
 
-class ShownDeadLetter(
-    ShownPlace,
-    of=DeadLetter,
-    instead={
-        "record": ("offset", "record_time"),
-        "rejection": ("reason", "detail", "model_id", "inference_id"),
-    },
-):
+_INSTEAD: Final = {
+    "record": ("offset", "record_time"),
+    "rejection": ("reason", "detail", "model_id", "inference_id"),
+}
+
+
+class ShownDeadLetter(ShownPlace, of=DeadLetter, instead=_INSTEAD):
     """An event that could not be indexed."""
 
     offset: int
@@ -98,3 +108,27 @@ class Redriven(Shown):
     """How many dead letters the ingesters were asked to try again."""
 
     redriven: int
+
+
+class ShownParkedEvent(ShownPlace, of=ParkedEvent, instead=_INSTEAD):
+    """An event that waits for an object."""
+
+    offset: int
+    record_time: datetime
+    reason: str
+    detail: str
+    model_id: str | None
+    inference_id: str | None
+
+
+class ParkedEventPage(Shown):
+    """Parked events, the newest first."""
+
+    items: list[ShownParkedEvent]
+    next: str | None
+
+
+class Retried(Shown):
+    """How many parked events are due now."""
+
+    retried: int

@@ -22,6 +22,7 @@ CHECKS: Sequence[Check] = (
         ("migrations",),
     ),
     Check("retention", "Policies are carried out.", store.check_retention, ("migrations",)),
+    Check("token", "API_TOKEN is unset once there are keys.", store.check_token, ("migrations",)),
     Check(
         "links", "A presigned link does not outlive its input.", store.check_links, ("migrations",)
     ),

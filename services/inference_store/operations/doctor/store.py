@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import policies
+from inference_store.index import api_keys
 from inference_store.index.accounting import Outcome
 from inference_store.index.partitions import AHEAD, TimePartition, TimePartitions, list_partitions
 from inference_store.inference.plural import counted
@@ -105,6 +106,23 @@ async def check_retention(subject: Subject) -> list[Finding]:
         remedy = "Is `inference-store retention` running? Its /health/ready says what it lacks."
         problems.append(warning(f"a run has ended well {when}", remedy))
     return problems or [ok(f"{retention_figures.marked} marked, nothing left over")]
+
+
+async def check_token(subject: Subject) -> list[Finding]:
+    """Check that the token with every right is gone, once keys do its work."""
+    if subject.settings.api_token is None:
+        return [ok("INFERENCE_STORE_API_TOKEN is unset")]
+    async with subject.engine.connect() as connection:
+        has_keys = await api_keys.are_in_use(connection)
+    if not has_keys:
+        return [ok("INFERENCE_STORE_API_TOKEN makes the first keys: there are none yet")]
+    return [
+        warning(
+            "INFERENCE_STORE_API_TOKEN is set, and there are keys",
+            "Unset it: it never expires, cannot be revoked, and may do everything. Keys can do its"
+            " work (inference-store keys create --role owner --everything).",
+        )
+    ]
 
 
 def _judge_erasures(retention_figures: figures.RetentionFigures) -> Iterator[Finding]:

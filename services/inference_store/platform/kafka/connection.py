@@ -39,9 +39,7 @@ def _tls(settings: KafkaSettings) -> ssl.SSLContext:
     context = trusting(settings.kafka_ca_file)
     if settings.kafka_certificate_file is not None:
         password = settings.kafka_key_password.get_secret_value()
-        context.load_cert_chain(
-            settings.kafka_certificate_file, settings.kafka_key_file, password=lambda: password
-        )
+        context.present(settings.kafka_certificate_file, settings.kafka_key_file, password)
     return context
 
 

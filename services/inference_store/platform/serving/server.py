@@ -2,11 +2,14 @@
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from socket import socket
 from typing import Any
 
 import structlog
 import uvicorn
+
+from inference_store.platform.settings import presenting
 
 from .connections import Connections
 from .guarded_connection import Limits
@@ -34,7 +37,10 @@ class GuardedServer(uvicorn.Server):
     async def startup(self, sockets: list[socket] | None = None) -> None:
         """Start serving; uvicorn itself does not listen."""
         await super().startup(sockets or [])
-        tls, loop = self.config.ssl, asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        # uvicorn's own would never read renewed files
+        certificate, key = self.config.ssl_certfile, self.config.ssl_keyfile
+        tls = presenting(Path(certificate), Path(key)) if certificate and key else None
         make: Any = self.config.http_protocol_class
 
         def protocol() -> asyncio.Protocol:

@@ -41,7 +41,7 @@ class BlobSettings(SettingsGroup):
     s3_kms_key_id: str | None = None
     """Key of SSE-KMS."""
     s3_timeout_seconds: Seconds = 10.0
-    """How long one request to the object store may take."""
+    """How long the object store may say nothing to a request; the api waits for at most 4."""
     s3_public_endpoint: str | None = None
     """URL of the S3 server as clients reach it, for presigned links; unset: `S3_ENDPOINT`."""
 

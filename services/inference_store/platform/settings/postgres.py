@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from typing import Literal
 from urllib.parse import parse_qsl, urlsplit
 
-from pydantic import SecretStr
+from pydantic import FilePath, SecretStr
 
 from .dsn import TLS_PARAMETERS, Dsn
 from .group import Count, SettingsGroup
-from .tls_files import CaFile
+from .tls_files import CaFile, pair_faults
 
 
 class PostgresSettings(SettingsGroup):
@@ -22,6 +22,10 @@ class PostgresSettings(SettingsGroup):
     """`require`: encrypted, whoever answers; `verify-full`: by certificate and name, checked."""
     postgres_ca_file: CaFile | None = None
     """Certificates (PEM) of who may sign Postgres' own; unset: the system's. For `verify-full`."""
+    postgres_certificate_file: FilePath | None = None
+    """Our own certificate (PEM), where Postgres asks for one."""
+    postgres_key_file: FilePath | None = None
+    """Private key (PEM) of our own certificate."""
     postgres_pool_size: Count = 10
     """Most connections one process opens."""
     partition_inferences: Count = 2_000_000
@@ -44,5 +48,9 @@ class PostgresSettings(SettingsGroup):
             yield "$POSTGRES_DSN has a password and $POSTGRES_PASSWORD is set: keep one"
         if "postgres_tls" in self.model_fields_set and self._mode_of_dsn():
             yield "$POSTGRES_DSN names sslmode and $POSTGRES_TLS is set: keep one"
+        names = ("POSTGRES_CERTIFICATE_FILE", "POSTGRES_KEY_FILE")
+        yield from pair_faults(names, self.postgres_certificate_file, self.postgres_key_file)
+        if self.postgres_certificate_file and self.postgres_tls not in {"require", "verify-full"}:
+            yield "$POSTGRES_CERTIFICATE_FILE needs $POSTGRES_TLS=verify-full, or require"
         if self.postgres_ca_file is not None and self.postgres_tls != "verify-full":
             yield "$POSTGRES_CA_FILE is set, but only $POSTGRES_TLS=verify-full checks certificates"

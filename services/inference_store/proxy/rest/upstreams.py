@@ -62,5 +62,5 @@ def _build_tls_context(entry: UpstreamEntry) -> ssl.SSLContext | None:
         return None
     context = trusting(entry.ca_file, beside_system=True)
     if entry.certificate_file is not None:
-        context.load_cert_chain(entry.certificate_file, entry.key_file)
+        context.present(entry.certificate_file, entry.key_file)
     return context

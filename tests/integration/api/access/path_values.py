@@ -1,5 +1,6 @@
 """Everything that the path of a route may name, stored in a real database."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -15,7 +16,7 @@ from inference_store.erasure.log.signed_document import sign_document
 from inference_store.erasure.policies import DEFAULT, PolicyOwner
 from inference_store.export.jobs.question import describe_question
 from inference_store.export.jobs.state_changes import request_export
-from inference_store.index import api_keys, dead_letters, registrations, saved_views
+from inference_store.index import api_keys, dead_letters, parked, registrations, saved_views
 from inference_store.index.accounting import PartitionId, open_partition
 from inference_store.index.audit import note
 from inference_store.index.records import Record, Rejection
@@ -54,6 +55,9 @@ async def add_path_values(connection: Any, model_id: str, model: int, offset: in
     )
     await dead_letters.add(connection, [letter])
     [dead, *_] = await dead_letters.find(connection, dead_letters.Selection(), limit=1)
+    waiting = replace(letter[0], offset=100 + offset), letter[1], "s3://b/missing"
+    await parked.add(connection, [waiting], parked.Schedule(*3 * [timedelta(days=1)]))
+    [event] = await parked.find(connection, dead_letters.Selection(), limit=1)
     policy = policies.RetentionPolicy.model_validate(_RULES)
     await policies.set_policy(connection, model, policy)
     for owner in (
@@ -83,6 +87,7 @@ async def add_path_values(connection: Any, model_id: str, model: int, offset: in
         "reconciliation_id": str(reconciliation.id),
         "view_id": str(await add_view(connection, model_id, offset)),
         "id": str(dead.id),
+        "event_id": str(event.id),
         "key_id": key.id,
     }
 

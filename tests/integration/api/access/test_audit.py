@@ -41,6 +41,7 @@ REQUESTS: list[tuple[str, str, Any, list[Action]]] = [
     ("DELETE", f"{_MODEL}/retention-policy", None, []),  # there is none: no change
     ("DELETE", "/v1/models/new", None, [Action.MODEL_REMOVED]),
     ("POST", "/v1/dead-letters/redrive", {}, [Action.DEAD_LETTERS_REDRIVEN]),
+    ("POST", "/v1/parked-events/retry", {}, [Action.PARKED_RETRIED]),
     ("POST", "/v1/keys", {"name": "x", "grants": [{"role": "reader"}]}, [Action.KEY_CREATED]),
     ("POST", "/v1/keys/nobody/revoke", None, []),  # refused
 ]

@@ -170,6 +170,15 @@ def objects_locked(patient: Patient) -> Iterator[dict[str, str]]:
 
 
 @contextmanager
+def key_beside_token(patient: Patient) -> Iterator[dict[str, str]]:
+    patient.execute(
+        "INSERT INTO api_key (id, name, hash, grants, created_by) VALUES ('a', 'a', '', '[]', 'a')"
+    )
+    yield {}
+    patient.execute("UPDATE api_key SET revoked_at = now()")
+
+
+@contextmanager
 def older_backup(patient: Patient) -> Iterator[dict[str, str]]:
     content = Content.make({}, None, None)
     entry = Entry(1, "begun_anew", datetime.now(UTC), "a", "", content.hash, content).encode()
@@ -253,6 +262,7 @@ FAULTS: dict[str, tuple[Plant, str, str, str]] = {
     "wrong key": (changed(S3_ACCESS_KEY="nobody"), "bucket", "failed", "InvalidAccessKeyId"),
     "versioning suspended": (versioning_suspended, "bucket", "warning", "suspended"),
     "objects locked": (objects_locked, "bucket", "warning", "for 30 days"),
+    "key beside a token": (key_beside_token, "token", "warning", "and there are keys"),
     "older backup": (older_backup, "ledger", "failed", "ledger replay`, which gives it"),
     "wrong clock": (clock_wrong, "object store clock", "failed", "s behind ours"),
     "settings fight": (settings_fight, "settings", "warning", "could bring the inference back"),

@@ -1,4 +1,4 @@
-"""A Postgres that is frozen, and keeps its connections: waits end, and go on when it does."""
+"""Servers that are frozen, and keep their connections: waits end, and go on when they do."""
 
 import asyncio
 import os
@@ -18,14 +18,17 @@ from inference_store.index.database import engine_of, is_transient
 from inference_store.platform.settings import PostgresSettings
 from tests.polling import until
 from tests.servers.fixtures import MakeEnvironment, migrate, unique
+from tests.servers.kafka import KafkaServer
 from tests.servers.postgres import PostgresServer
+from tests.servers.server import Server
 from tests.servers.waiting import wait_until
+from tests.service_process import Service
 
 from .running_api import run_api
 
 
 @contextmanager
-def _frozen(server: PostgresServer) -> Iterator[None]:
+def _frozen(server: Server) -> Iterator[None]:
     """Stop every process of the server, beginning with the one that starts others."""
     stopped: list[int] = []
     while started := [pid for pid in server.pids() if pid not in stopped]:
@@ -100,3 +103,29 @@ def test_the_api_refuses_until_it_answers(
         assert live.status_code == 200
         wait_until(lambda: api.get("/v1/models").status_code == 200, seconds=300, what="an answer")
         api.wait_ready()
+
+
+@pytest.mark.real_kafka
+def test_an_ingester_waits_for_a_frozen_kafka(
+    service_environment: MakeEnvironment, own_kafka: KafkaServer, tmp_path: Path
+) -> None:
+    """Live, not ready, and it goes on; or it ends when it is told to."""
+    environment = service_environment(
+        KAFKA_BOOTSTRAP_SERVERS=own_kafka.bootstrap_servers,
+        KAFKA_TOPIC=own_kafka.create_topic(unique()),
+        INGESTER_ADMIN_PORT="0",
+        INGESTER_RETRY_SECONDS="0.2",
+    )
+    ingester = Service("ingester", environment, tmp_path)
+    try:
+        ingester.wait_ready()
+        with _frozen(own_kafka):
+            wait_until(lambda: not ingester.health()["ready"], seconds=300, what="not ready")
+            assert "no broker answers within 5 s" in ingester.health()["parts"]["kafka"]
+            assert httpx.get(f"{ingester.admin}/health/live", timeout=300).status_code == 200
+        ingester.wait_ready(300)
+        with _frozen(own_kafka):
+            assert ingester.process.stop(seconds=300) == 0
+            assert "left_silently" in ingester.text
+    finally:
+        ingester.stop()
