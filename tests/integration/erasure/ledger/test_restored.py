@@ -203,10 +203,12 @@ class Overtaken(Ledger):
 
         await self.write("model_removed", describe, actor="a")
 
-    async def _take_effect(self, connection: AsyncConnection, entry: Entry) -> Any:
+    async def _take_effect(
+        self, connection: AsyncConnection, entry: Entry, *, replayed: bool = False
+    ) -> Any:
         if entry.kind == "model_removed":
             await self.meanwhile()
-        return await super()._take_effect(connection, entry)
+        return await super()._take_effect(connection, entry, replayed=replayed)
 
 
 @pytest.mark.parametrize("put", [False, True])
