@@ -11,6 +11,7 @@ from inference_store.index.accounting import PartitionId, open_partition
 from inference_store.index.records import Record, Rejection
 from inference_store.index.tables import dead_letter, erasure_held
 from inference_store.inference.layout import key_of
+from inference_store.operations.reconcile import judgement
 from inference_store.platform.settings import KafkaSettings
 from inference_store.query.explain import Explain
 from inference_store.query.plan import summarize_plan
