@@ -5,6 +5,7 @@ import asyncio
 import grpc
 import structlog
 
+from inference_store.platform.freed_memory import keep_releasing
 from inference_store.platform.serving import Connections, PortTaken
 from inference_store.platform.settings import ProxySettings
 
@@ -37,7 +38,7 @@ class GrpcPort:
         self._upstreams = [entry for entry in configuration.upstreams if entry.grpc is not None]
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._server: grpc.aio.Server | None = None
-        self._limiting: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Open the port. Raises PortTaken."""
@@ -57,7 +58,8 @@ class GrpcPort:
         )
         port = self._listen(f"{settings.proxy_host}:{settings.proxy_grpc_port}")
         await self._server.start()
-        self._limiting = asyncio.create_task(limit_connections(port, self._connections))
+        work = (limit_connections(port, self._connections), keep_releasing())
+        self._tasks = [asyncio.create_task(task) for task in work]
         _log.info("proxy open to gRPC", action="proxy_grpc_listening", port=port)
 
     def _listen(self, address: str) -> int:
@@ -80,8 +82,8 @@ class GrpcPort:
 
     async def stop(self, grace_seconds: float) -> None:
         """Take no new calls; give those in progress `grace_seconds` to end."""
-        if self._limiting is not None:
-            self._limiting.cancel()
+        for task in self._tasks:
+            task.cancel()
         if self._server is not None:
             await self._server.stop(grace_seconds)
         await asyncio.gather(*(channel.close() for channel in self._channels.values()))

@@ -201,14 +201,15 @@ def read_element(*chunks: Any) -> dict[str, Any]:
 def test_pieces_are_the_same_two_calls_however_a_server_says_whose_they_are() -> None:
     pieces = [{"name": "w", "arguments": '{"a"'}, {"arguments": ":1}"}, {"name": "v"}]
     expected = [{"name": "w", "arguments": '{"a":1}'}, {"name": "v"}]
-    for keys in (
+    cases: list[tuple[dict[str, Any], ...]] = [
         ({"id": "a"}, {}, {"id": "b"}),
         ({"id": "a", "type": "function"}, {"id": "a"}, {"id": "b"}),
         ({"id": "a", "index": 0}, {"index": 0}, {"id": "b", "index": 1}),
         ({"id": "a", "index": 0}, {"index": 0}, {"id": "b", "index": 0}),
         ({"id": "a", "index": 7}, {"id": "a"}, {"id": "b", "index": 3}),
         ({}, {}, {}),
-    ):
+    ]
+    for keys in cases:
         parts = [{**key, "function": piece} for key, piece in zip(keys, pieces, strict=True)]
         element = read_element(*(make_chunk(0, delta={"tool_calls": [part]}) for part in parts))
         assert [call.pop("function") for call in element["tool_calls"]] == expected

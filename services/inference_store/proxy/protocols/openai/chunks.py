@@ -67,10 +67,10 @@ def _add_chunk(chunk: Document, result: JoinedStream) -> None:
         return
     for name in ("id", "model", "usage", "error"):
         if chunk.value.get(name) is not None:
-            known = result.document.get(name) if name == "usage" else None
-            part = chunk.value[name]
-            are_objects = isinstance(known, dict) and isinstance(part, dict)
-            result.document[name] = {**known, **part} if are_objects else part
+            known, part = result.document.get(name), chunk.value[name]
+            if name == "usage" and isinstance(known, dict) and isinstance(part, dict):
+                part = known | part
+            result.document[name] = part
     choice_parts = chunk.value.get("choices")
     if type(chunk.value.get("type")) is str:
         _add_event(chunk.value["type"], chunk.value, result)
