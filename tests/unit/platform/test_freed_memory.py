@@ -16,6 +16,7 @@ async def test_what_a_flood_took_goes_back() -> None:
     """One block that stays at the end keeps all before it, unless it is released."""
     before = read_resident_bytes()
     releasing = asyncio.create_task(keep_releasing(0.05))
+    await asyncio.sleep(0)  # it begins
     blocks = [b"x" * 100_000 + str(at).encode() for at in range(FLOOD // 100_000)]
     assert read_resident_bytes() > before + FLOOD // 2
     last = blocks.pop()
