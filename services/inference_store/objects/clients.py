@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
 
 import certifi
@@ -121,7 +121,7 @@ class _Retry(urllib3.Retry):
         error: Exception | None = None,
         *more: Any,
         **named: Any,
-    ) -> urllib3.Retry:
+    ) -> Self:
         """Return the retries that are left."""
         if isinstance(error, urllib3.exceptions.TimeoutError):
             raise error

@@ -53,7 +53,7 @@ def asked(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P],
     """Wrap a method that calls S3."""
 
     @wraps(method)
-    def ask(self: S, *arguments: P.args, **named: P.kwargs) -> T:
+    def ask(self: S, /, *arguments: P.args, **named: P.kwargs) -> T:
         with self.silence.limited():
             return method(self, *arguments, **named)
 

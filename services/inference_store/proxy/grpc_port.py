@@ -122,7 +122,8 @@ def read_server_credentials(certificate: Path, key: Path) -> grpc.ServerCredenti
         return None
 
     first = grpc.ssl_server_certificate_configuration(used)
-    return grpc.dynamic_ssl_server_credentials(first, renew)
+    # None leaves the pair as it is, which its types do not say
+    return grpc.dynamic_ssl_server_credentials(first, renew)  # type: ignore[arg-type]
 
 
 def limit_calls(settings: ProxySettings) -> Calls:

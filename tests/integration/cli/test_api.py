@@ -5,6 +5,8 @@ import json
 import os
 import signal
 import socket
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -16,10 +18,11 @@ from tests.polling import until
 from tests.servers.fixtures import MakeEnvironment, unique
 from tests.servers.minio import MinioServer
 from tests.servers.ports import free_port
+from tests.servers.waiting import wait_until
 from tests.settings import TOKEN
 from tests.warm.process import run_command
 
-from .running_api import run_api
+from .running_api import RunningApi, run_api
 
 
 def test_start_and_stop(service_environment: MakeEnvironment, tmp_path: Path) -> None:
@@ -27,6 +30,8 @@ def test_start_and_stop(service_environment: MakeEnvironment, tmp_path: Path) ->
     with run_api(environment, tmp_path) as api:
         assert api.get("/v1/models").json() == {"items": [], "next": None}
         assert api.get("/v1/models/secret/inferences?filter=ok").status_code == 404
+        # the line follows the answer
+        wait_until(lambda: api.text.count('"request"') >= 2, seconds=300, what="both lines")
         lines = [json.loads(line) for line in api.text.splitlines() if '"request"' in line]
         assert [(line["route"], line["status"]) for line in lines] == [
             ("/v1/models", 200),
@@ -72,9 +77,15 @@ def test_is_ready_and_answers_without_the_object_store(
             os.kill(pid, signal.SIGSTOP)
         try:
             answers = [(api.get_health(), api.get("/v1/models"))]
+            with ThreadPoolExecutor(20) as callers:  # each needs the ledger, one after the other
+                refused = list(callers.map(partial(_set_policy, api), range(60)))
+            assert httpx.get(f"{api.admin}/health/live", timeout=300).status_code == 200
         finally:
             for pid in stopped:
                 os.kill(pid, signal.SIGCONT)
+        assert {answer.status_code for answer in refused} == {503}
+        assert refused[0].json()["type"] == "/docs/errors#unavailable"
+        wait_until(lambda: _set_policy(api).status_code == 200, seconds=300, what="an answer")
         own_minio.kill()
         answers.append((api.get_health(), api.get("/v1/models")))
     for health, answer in answers:
@@ -82,6 +93,11 @@ def test_is_ready_and_answers_without_the_object_store(
         assert health.json()["parts"]["postgres"] == "ready"
         assert health.json()["parts"]["object store"] != "ready"
         assert answer.status_code == 200
+
+
+def _set_policy(api: RunningApi, _: int = 0) -> httpx.Response:
+    policy = {"level": "default", "id": None, "rules": [{"name": "all", "keep_inference": "P2Y"}]}
+    return httpx.put(f"{api.address}/v1/retention-policy", json=policy, timeout=300)
 
 
 def test_is_not_ready_before_the_ledger_was_compared(

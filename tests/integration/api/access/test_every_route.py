@@ -158,6 +158,7 @@ async def _check_same_as_absent(
         **nothing,
         **{"project_id": "nobody", "id": "999999", "key_id": "nobody", "hold_id": uuid},
         **{"view_id": uuid, "export_id": uuid, "number": "1", "certificate": "999999"},
+        "event_id": "999999",
     }
     answer = await request.send(await request.find_key("owner", **over), **absent)
     parameter = next(name for name in absent if f"{{{name}}}" in request.route)

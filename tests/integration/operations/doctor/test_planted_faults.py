@@ -19,15 +19,13 @@ from confluent_kafka import Producer
 from minio.commonconfig import COMPLIANCE
 from minio.objectlockconfig import DAYS, ObjectLockConfig
 from minio.versioningconfig import SUSPENDED, VersioningConfig
-from pydantic import SecretStr
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.access.rights import Grant, Right
 from inference_store.cli import doctor
 from inference_store.erasure import policies
 from inference_store.erasure.ledger.entry import Content, Entry
 from inference_store.erasure.policies import RetentionPolicy
-from inference_store.index import api_keys, partitions, registrations
+from inference_store.index import partitions, registrations
 from inference_store.index.partitions import TimePartition, lock_catalogue
 from inference_store.operations.doctor import CHECKS, DoctorSettings, Subject, store
 from tests.servers.fixtures import MakeEnvironment, unique
@@ -171,6 +169,15 @@ def objects_locked(patient: Patient) -> Iterator[dict[str, str]]:
 
 
 @contextmanager
+def key_beside_token(patient: Patient) -> Iterator[dict[str, str]]:
+    patient.execute(
+        "INSERT INTO api_key (id, name, hash, grants, created_by) VALUES ('a', 'a', '', '[]', 'a')"
+    )
+    yield {}
+    patient.execute("UPDATE api_key SET revoked_at = now()")
+
+
+@contextmanager
 def older_backup(patient: Patient) -> Iterator[dict[str, str]]:
     content = Content.make({}, None, None)
     entry = Entry(1, "begun_anew", datetime.now(UTC), "a", "", content.hash, content).encode()
@@ -252,6 +259,7 @@ FAULTS: dict[str, tuple[Plant, str, str, str]] = {
     "wrong key": (changed(S3_ACCESS_KEY="nobody"), "bucket", "failed", "InvalidAccessKeyId"),
     "versioning suspended": (versioning_suspended, "bucket", "warning", "suspended"),
     "objects locked": (objects_locked, "bucket", "warning", "for 30 days"),
+    "key beside a token": (key_beside_token, "token", "warning", "and there are keys"),
     "older backup": (older_backup, "ledger", "failed", "ledger replay`, which gives it"),
     "wrong clock": (clock_wrong, "object store clock", "failed", "s behind ours"),
     "settings fight": (settings_fight, "settings", "warning", "could bring the inference back"),
@@ -325,16 +333,3 @@ async def test_finds_a_link_that_outlives_its_input(engine: AsyncEngine) -> None
     (finding,) = await store.check_links(subject)
     assert (finding.state, "keeps inputs for 300 s" in finding.seen) == ("warning", True)
     assert "a run has ended well never" in (await store.check_retention(subject))[0].seen
-
-
-async def test_finds_a_token_that_keys_have_replaced(engine: AsyncEngine) -> None:
-    subject = Subject(DoctorSettings(api_token=SecretStr("a-token-of-this-test")), engine)
-    assert [finding.state for finding in await store.check_token(subject)] == ["ok"]
-    async with engine.begin() as connection:
-        grant = Grant(rights=(Right.READ,), model_id=None)
-        key, _ = await api_keys.create(connection, "first", [grant], by="test")
-    (finding,) = await store.check_token(subject)
-    assert (finding.state, "Unset it" in finding.remedy) == ("warning", True)
-    async with engine.begin() as connection:
-        await api_keys.revoke(connection, key.id)
-    assert [finding.state for finding in await store.check_token(subject)] == ["ok"]
