@@ -69,9 +69,9 @@ async def _work(connection: AsyncConnection, arguments: argparse.Namespace) -> s
     who = Who(f"cli:{find_cli_user()}", None)
     if arguments.what == "discard":
         letter = await parked.discard(connection, arguments.id, arguments.because)
-        detail = {"parked_event": arguments.id, "dead_letter": letter.id}
+        noted = {"parked_event": arguments.id, "dead_letter": letter.id}
         because = {"reason": arguments.because}
-        await note(connection, who, Action.PARKED_DISCARDED, **detail, **because)
+        await note(connection, who, Action.PARKED_DISCARDED, **noted, **because)
         return f"It is the dead letter {letter.id} now, discarded."
     chosen = Selection(model_id=arguments.model, reason=arguments.reason)
     if arguments.what == "list":

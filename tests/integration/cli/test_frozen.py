@@ -121,7 +121,7 @@ def test_an_ingester_waits_for_a_frozen_kafka(
         ingester.wait_ready()
         with _frozen(own_kafka):
             wait_until(lambda: not ingester.health()["ready"], seconds=300, what="not ready")
-            assert "no broker answers within 5 s" in ingester.health()["parts"]["kafka"]
+            assert "within 5 s" in ingester.health()["parts"]["kafka"]
             assert httpx.get(f"{ingester.admin}/health/live", timeout=300).status_code == 200
         ingester.wait_ready(300)
         with _frozen(own_kafka):
