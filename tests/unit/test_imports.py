@@ -32,6 +32,7 @@ HOMES = {
             "cli/reconcile.py",
             "cli/audit.py",
             "cli/ledger.py",
+            "cli/parked.py",
             "cli/certificates.py",
         ),
     },

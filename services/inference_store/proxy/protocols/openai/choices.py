@@ -49,8 +49,8 @@ def _build_choice(
     role: Json, reason: Json, content: list[dict[str, Json]], calls: list[dict[str, Any]]
 ) -> dict[str, Any]:
     texts = [part for part in content if type(part.get("text")) is str]
-    message = {"role": role, "content": texts or None, "tool_calls": calls or None}
-    return {"index": 0, "finish_reason": reason, "message": message}
+    said = {"role": role, "content": texts or None, "tool_calls": calls or None}
+    return {"index": 0, "finish_reason": reason, "message": said}
 
 
 def _describe_call(id_: Json, named: dict[str, Json], arguments: Json) -> dict[str, Any]:
