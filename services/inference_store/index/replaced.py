@@ -41,7 +41,15 @@ def refuse_another_database(engine: AsyncEngine) -> None:
 
 def is_replaced(error: BaseException) -> bool:
     """Check whether an error, or one of a group, says that the database or its tables are gone."""
+    return _is_any(error, (DatabaseReplaced, UndefinedTableError, InvalidCachedStatementError))
+
+
+def lacks_table(error: BaseException) -> bool:
+    """Check whether an error, or one of a group, is that of a table that is not there."""
+    return _is_any(error, (UndefinedTableError,))
+
+
+def _is_any(error: BaseException, kinds: tuple[type[Exception], ...]) -> bool:
     if isinstance(error, BaseExceptionGroup):
-        return any(map(is_replaced, error.exceptions))
-    gone = DatabaseReplaced, UndefinedTableError, InvalidCachedStatementError
-    return isinstance(error, DatabaseReplaced) or isinstance(cause_of(error), gone)
+        return any(_is_any(inner, kinds) for inner in error.exceptions)
+    return isinstance(error, kinds) or isinstance(cause_of(error), kinds)

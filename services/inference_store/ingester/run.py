@@ -13,7 +13,7 @@ from inference_store.erasure.ledger import Ledger, LedgerWatch
 from inference_store.index import parked, partitions
 from inference_store.index.database import PostgresUnavailable, engine_of
 from inference_store.index.dictionary import Dictionary
-from inference_store.index.replaced import is_replaced, refuse_another_database
+from inference_store.index.replaced import is_replaced, lacks_table, refuse_another_database
 from inference_store.index.schema import require_schema
 from inference_store.inference.errors import SchemaBehind
 from inference_store.inference.events import DEAD_LETTER_REASONS
@@ -136,9 +136,18 @@ class _Ingester:
             self._joined = True
             await self._work()
         except Exception as error:
-            if not is_replaced(error):
+            if not is_replaced(error) or (lacks_table(error) and await self._has_schema()):
                 raise
             _log.warning("the database was made anew: begin again", action="database_replaced")
+            return False
+        return True
+
+    async def _has_schema(self) -> bool:
+        """Check whether all migrations are there, so that no wait brings a table that is not."""
+        try:
+            async with self._engine.connect() as connection:
+                await require_schema(connection)
+        except Exception:
             return False
         return True
 
