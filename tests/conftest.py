@@ -15,7 +15,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 pytest_plugins = [
     "tests.runs.collection",
-    "tests.runs.durations",
     "tests.runs.groups",
     "tests.runs.failures",
     "tests.servers.plugin",
