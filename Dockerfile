@@ -1,6 +1,6 @@
 # Inference Store: one image, every service. `make image` builds it with docker, podman or buildah.
-# BASE has Python 3.11 to 3.14 as `python3`, with venv; `docker buildx imagetools inspect NAME:TAG` says its digest.
-ARG BASE=docker.io/library/python:3.11.16-slim-bookworm
+# BASE has Python 3.11 to 3.14 as `python3`, with venv; `docker buildx imagetools inspect NAME:TAG` says a newer digest.
+ARG BASE=docker.io/library/python:3.11.13-slim-bookworm@sha256:86adf8dbadc3d6e82ee5dd2c74bec2e1c2467cdad47886280501df722372d2e1
 
 FROM ${BASE} AS build
 WORKDIR /build
