@@ -162,9 +162,8 @@ def test_uninstall_leaves_the_documented_objects(release: Release) -> None:
     kinds = "deployments,statefulsets,services,configmaps,secrets,serviceaccounts,jobs,pvc"
     remaining = set(release.kubectl("get", f"{kinds},networkpolicies,pdb", *mine).split())
     volumes = {f"data-{FULL}-{name}-0" for name in ("postgres", "kafka", "s3")}
-    assert remaining == {f"secret/{FULL}-api-token", f"secret/{FULL}-dev"} | {
-        f"persistentvolumeclaim/{name}" for name in volumes
-    }
+    secrets = {f"secret/{FULL}-{name}" for name in ("api-token", "certificate-key", "dev")}
+    assert remaining == secrets | {f"persistentvolumeclaim/{name}" for name in volumes}
 
 
 def test_finds_its_data_when_installed_again(release: Release, figures: list[str]) -> None:
