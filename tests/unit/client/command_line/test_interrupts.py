@@ -133,14 +133,12 @@ async def list_files(folder: Path) -> list[str]:
 
 
 def answer(connection: socket.socket, content: Any) -> None:
-    """Answer with JSON."""
     body = json.dumps(content).encode()
     head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
     connection.sendall(f"{head}\r\n\r\n".encode() + body)
 
 
 def read_request(connection: socket.socket) -> bytes:
-    """Read a request with its body."""
     connection.settimeout(_SECONDS)
     received = b""
     while b"\r\n\r\n" not in received:

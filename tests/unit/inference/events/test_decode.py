@@ -107,9 +107,10 @@ def test_a_refused_event_keeps_both_ids() -> None:
     assert (caught.value.model_id, caught.value.inference_id) == ("people-detector", "1")
 
 
-def test_accepts_unknown_fields_and_lone_surrogates_in_them() -> None:
-    payload = make_payload(novelty=1).replace(b'"novelty":1', rb'"novelty":"\ud800"')
-    assert decode(payload, record_time=NOW, buckets=BUCKETS).inference_id == "1"
+def test_accepts_unknown_fields_whatever_their_values() -> None:
+    for value in (rb'"\ud800"', b"9" * 10_000):
+        payload = make_payload(novelty=1).replace(b'"novelty":1', b'"novelty":' + value)
+        assert decode(payload, record_time=NOW, buckets=BUCKETS).inference_id == "1"
 
 
 def test_extras_are_read_and_unreadable_ones_flagged() -> None:
@@ -146,23 +147,12 @@ def test_aliases_are_kept_without_the_id_itself() -> None:
 
 
 def test_keeps_inline_values_unchanged() -> None:
-    for text in ('{"a": 12345678901234567890123, "b":0.10}', "[ 1.0 ,1e400]", r'["\ud800"]', "[]"):
-        payload = make_payload(metadata=0).replace(b'"metadata":0', b'"metadata": ' + text.encode())
-        event = decode(payload, record_time=NOW, buckets=BUCKETS)
-        assert event.inline_metadata == text.encode()
-
-
-def test_keeps_an_inline_blob_unchanged_at_any_depth() -> None:
+    exact = b'{"a": 12345678901234567890123, "b":0.10}'
     deep = b"[" * 1010 + b"1 " + b"]" * 1010
-    payload = make_payload(metadata=0).replace(b'"metadata":0', b'"metadata":' + deep)
-    event = decode(payload, record_time=NOW, buckets=BUCKETS)
-    assert event.inline_metadata == deep
-    assert event.flags == ()
-
-
-def test_accepts_a_number_of_ten_thousand_digits() -> None:
-    payload = make_payload(novelty=0).replace(b'"novelty":0', b'"novelty":' + b"9" * 10_000)
-    assert decode(payload, record_time=NOW, buckets=BUCKETS).inference_id == "1"
+    for text in (exact, b"[ 1.0 ,1e400]", rb'["\ud800"]', b"[]", deep):
+        payload = make_payload(metadata=0).replace(b'"metadata":0', b'"metadata": ' + text)
+        event = decode(payload, record_time=NOW, buckets=BUCKETS)
+        assert (event.inline_metadata, event.flags) == (text, ())
 
 
 def test_an_inline_string_is_the_blob_itself() -> None:

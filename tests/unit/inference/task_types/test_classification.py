@@ -14,7 +14,6 @@ LABELLED: list[tuple[str, float | None]] = [("ant", 0.1), ("bee", 0.7), ("cat", 
 
 
 def classify(response: bytes, **more: Any) -> Predictions:
-    """Read an image classification."""
     return read("image_classification", response, **more)
 
 

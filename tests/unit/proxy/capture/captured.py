@@ -61,14 +61,12 @@ class Captured(NamedTuple):
 
     @property
     def documents(self) -> list[dict[str, Any]]:
-        """The events as JSON."""
         return [orjson.loads(sent.value) for sent in self.prepared.messages]
 
     def list_blobs(self, kind: str) -> list[bytes]:
         return [blob.data for blob in self.prepared.blobs if blob.key.endswith(f"/{kind}")]
 
     def find_metadata(self, index: int = 0) -> dict[str, Any]:
-        """The JSON of the metadata object."""
         result: dict[str, Any] = orjson.loads(self.list_blobs("metadata")[index])
         return result
 
@@ -171,7 +169,6 @@ class SampleRequest(NamedTuple):
 
 
 def capture_request(request: SampleRequest) -> Captured:
-    """Capture a request."""
     body = Body(parts=request.messages, size=sum(map(len, request.messages)))
     changes: dict[str, Any] = {
         "request_headers": request.headers,

@@ -11,14 +11,12 @@ import pytest
 from inference_store.proxy.exchange import Body, Headers
 from inference_store.proxy.rules import NamedRules, Redaction, Rules
 from tests.exchanges import detection, exchange, png
+from tests.unit.inference.metadata.samples import make_item
 
 from .captured import JSON, Captured, capture
 
 SECRET = "4711-secret"
-METADATA = [
-    {"key": "user", "type": "string", "value": SECRET},
-    {"key": "camera", "type": "string", "value": "hall"},
-]
+METADATA = [make_item("user", "string", SECRET), make_item("camera", "string", "hall")]
 TEXT = orjson.dumps(METADATA).decode()
 IMAGE = png(5, 4)
 BASE64 = base64.b64encode(IMAGE).decode()
@@ -51,6 +49,7 @@ HEAD = orjson.dumps(
 )
 MESSAGES = {"model": "m", "messages": [{"role": "user", "content": "how many cars, please?"}]}
 REPLY = {"id": "c-1", "model": "m", "choices": [{"message": {"role": "assistant", "content": "3"}}]}
+INSTANCES = orjson.dumps({"instances": [{"image": {"b64": BASE64}}]})
 OUTPUT = orjson.dumps({"output": [detection(0.9)]})
 BY_HEADER: Headers = [*JSON, ("inference-store-metadata", TEXT)]
 GZIP: Headers = [*JSON, ("content-encoding", "gzip")]
@@ -68,12 +67,7 @@ CASES = {
     "v2 gzipped": Case(V2, gzip.compress(make_v2_body()), GZIP, make_answer()),
     "v2 binary": Case(V2, HEAD + RAW, SIZED, make_answer()),
     "openai": Case(CHAT, orjson.dumps(MESSAGES), BY_HEADER, orjson.dumps(REPLY)),
-    "kserve": Case(
-        PREDICT,
-        orjson.dumps({"instances": [{"image": {"b64": BASE64}}]}),
-        BY_HEADER,
-        orjson.dumps({"predictions": [detection(0.9)]}),
-    ),
+    "kserve": Case(PREDICT, INSTANCES, BY_HEADER, orjson.dumps({"predictions": [detection(0.9)]})),
     "chariot": Case(
         "/infer", orjson.dumps({"input": BASE64, "parameters": {"metadata": TEXT}}), JSON, OUTPUT
     ),

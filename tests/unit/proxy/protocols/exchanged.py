@@ -93,7 +93,6 @@ def list_predictions(response: bytes | None, task_type: str | None) -> list[Pred
 
 
 def list_texts(reading: Reading) -> list[list[str | None]]:
-    """Return the predicted texts of each inference."""
     return [
         [row.text for row in list_predictions(inference.response, reading.task_type)]
         for inference in reading.inferences
