@@ -18,16 +18,15 @@ _JSON = st.recursive(
 )
 
 
-def rebuild(text: bytes, span: Span) -> Any:
-    """The value, put together from its spans."""
+def rebuild(text: bytes, span: Span, scalar: Any = json.loads, pairs: Any = dict) -> Any:
+    """The value, put together from its spans: of scalars, of the pairs of an object, of lists."""
     first = text[span.start : span.start + 1]
     if first == b"{":
-        return {
-            member.name: rebuild(text, member.value) for member in json_spans.members(text, span)
-        }
+        members = json_spans.members(text, span)
+        return pairs((each.name, rebuild(text, each.value, scalar, pairs)) for each in members)
     if first == b"[":
-        return [rebuild(text, item) for item in json_spans.items(text, span)]
-    return json.loads(text[span.start : span.end])
+        return [rebuild(text, item, scalar, pairs) for item in json_spans.items(text, span)]
+    return scalar(text[span.start : span.end])
 
 
 @given(
@@ -84,24 +83,13 @@ _WRITTEN = st.recursive(
 )
 
 
-def read_raw(text: bytes, span: Span) -> Any:
-    """The value as pairs, lists and the bytes of scalars."""
-    first = text[span.start : span.start + 1]
-    if first == b"{":
-        members = json_spans.members(text, span)
-        return tuple((member.name, read_raw(text, member.value)) for member in members)
-    if first == b"[":
-        return [read_raw(text, item) for item in json_spans.items(text, span)]
-    return text[span.start : span.end]
-
-
 @given(written=_WRITTEN, before=st.sampled_from([b"", b"\xef\xbb\xbf", b" \n"]))
 def test_spans_are_of_what_was_written(written: tuple[bytes, Any], before: bytes) -> None:
     text, expected = before + written[0] + b" ", written[1]
     read_json(text)
     root = json_spans.root(text)
     assert text[root.start : root.end] == written[0]
-    assert read_raw(text, root) == expected
+    assert rebuild(text, root, bytes, tuple) == expected
 
 
 LONG = {

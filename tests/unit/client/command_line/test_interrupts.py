@@ -90,26 +90,19 @@ def test_in_the_background_of_a_script_it_goes_on(tmp_path: Path, server: socket
 
 
 async def test_amid_a_file(tmp_path: Path, server: socket.socket) -> None:
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        await check_that_nothing_stays(tmp_path, server, number)
-
-
-async def check_that_nothing_stays(
-    tmp_path: Path, server: socket.socket, number: signal.Signals
-) -> None:
-    """Send a signal to an export amid its file."""
     folder = tmp_path / "files"
-    folder.mkdir(exist_ok=True)
+    folder.mkdir()
     words = ("-o", str(folder / "frames.csv"), "--url", get_url(server))
-    with start(tmp_path, "export", "m", *words) as process, server.accept()[0] as connection:
-        read_request(connection)
-        head = "HTTP/1.1 200 OK\r\nContent-Type: text/csv\r\nContent-Length: 1000\r\n\r\n"
-        connection.sendall(f'{head}"inference_id","cursor"\r\n"frame-1","1"\r\n'.encode())
-        await until(lambda: list_files(folder), bool)
-        process.send_signal(number)
-        output, errors = process.communicate(timeout=_SECONDS)
-    assert (process.returncode, output, errors) == (128 + number, "", "")
-    assert os.listdir(folder) == []
+    head = "HTTP/1.1 200 OK\r\nContent-Type: text/csv\r\nContent-Length: 1000\r\n\r\n"
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        with start(tmp_path, "export", "m", *words) as process, server.accept()[0] as connection:
+            read_request(connection)
+            connection.sendall(f'{head}"inference_id","cursor"\r\n"frame-1","1"\r\n'.encode())
+            await until(lambda: list_files(folder), bool)
+            process.send_signal(number)
+            output, errors = process.communicate(timeout=_SECONDS)
+        assert (process.returncode, output, errors) == (128 + number, "", "")
+        assert os.listdir(folder) == []
 
 
 def test_while_the_store_writes(tmp_path: Path, server: socket.socket) -> None:

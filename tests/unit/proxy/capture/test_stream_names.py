@@ -4,12 +4,11 @@ from collections.abc import Sequence
 
 from inference_store.grpc_messages import message
 from inference_store.proxy.capture import ID_HEADER
-from inference_store.proxy.exchange import Body, Headers
-from tests.exchanges import exchange
+from inference_store.proxy.exchange import Headers
+from tests.unit.proxy.protocols.exchanged import make_grpc_exchange
 
-from .captured import capture
+from .captured import STREAM, capture
 
-STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 MADE: Headers = [(ID_HEADER, "made")]
 GIVEN: Headers = [("x-request-id", "given")]
 
@@ -18,18 +17,8 @@ def capture_names(position: int, name: str, answer: str, headers: Headers) -> Se
     """Return the id and the aliases of the request at a position of a stream."""
     request = message("inference.ModelInferRequest")(id=name, model_name="m").SerializeToString()
     response = message("inference.ModelInferResponse")(id=answer).SerializeToString()
-    sample = exchange(
-        transport="grpc",
-        method=STREAM,
-        path=STREAM,
-        position=position,
-        request=Body(parts=[request], size=len(request)),
-        response=Body(parts=[response], size=len(response)),
-        request_headers=headers,
-        response_headers=MADE,
-        http_status=None,
-        grpc_code=0,
-    )
+    about = {"position": position, "request_headers": headers, "response_headers": MADE}
+    sample = make_grpc_exchange(STREAM, [request], [response], **about)
     (event,) = capture(sample, protocol="v2-grpc").documents
     return [event["inference_id"], *event.get("aliases", ())]
 

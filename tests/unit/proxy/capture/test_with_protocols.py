@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import orjson
 import pytest
 
-from inference_store.proxy.exchange import Body, Headers
+from inference_store.proxy.exchange import Headers
 from inference_store.proxy.rules import NamedRules, Redaction, Rules
 from tests.exchanges import detection, exchange, png
 from tests.unit.inference.metadata.samples import make_item
+from tests.unit.proxy.protocols.exchanged import make_grpc_exchange
 
-from .captured import JSON, Captured, capture
+from .captured import INFER, JSON, Captured, capture
 
 SECRET = "4711-secret"
 METADATA = [make_item("user", "string", SECRET), make_item("camera", "string", "hall")]
@@ -131,16 +132,8 @@ def test_a_redacted_key_and_a_dropped_input_are_nowhere(name: str) -> None:
 
 def test_grpc_is_redacted_in_what_is_read_of_it() -> None:
     header = base64.b64encode(TEXT.encode()).decode()
-    sample = exchange(
-        transport="grpc",
-        method="/inference.GRPCInferenceService/ModelInfer",
-        path="/inference.GRPCInferenceService/ModelInfer",
-        request_headers=[("inference-store-metadata-bin", header)],
-        request=Body(parts=(b"\x0a\x01m",), size=3),
-        response=Body(parts=(b"\x0a\x01m",), size=3),
-        http_status=None,
-        grpc_code=0,
-    )
+    headers = [("inference-store-metadata-bin", header)]
+    sample = make_grpc_exchange(INFER, [b"\x0a\x01m"], [b"\x0a\x01m"], request_headers=headers)
     captured = capture(sample, Rules(redactions=(BY_USER,)))
     assert not captured.holds(SECRET.encode())
     assert not captured.holds(header.encode())

@@ -46,7 +46,11 @@ def make_exchange(
 
 
 def make_grpc_exchange(
-    path: str, requests: Sequence[bytes], responses: Sequence[bytes], code: int = 0
+    path: str,
+    requests: Sequence[bytes],
+    responses: Sequence[bytes],
+    code: int = 0,
+    **more: Any,
 ) -> Exchange:
     return Exchange(
         transport="grpc",
@@ -56,6 +60,7 @@ def make_grpc_exchange(
         response=Body(parts=responses, size=sum(map(len, responses))),
         grpc_code=code,
         received_at=RECEIVED_AT,
+        **more,
     )
 
 
