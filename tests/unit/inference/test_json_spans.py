@@ -9,13 +9,7 @@ from hypothesis import strategies as st
 from inference_store.inference import json_spans
 from inference_store.inference.json_spans import Span
 from inference_store.inference.json_text import read_json
-
-_SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
-_JSON = st.recursive(
-    _SCALARS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=30,
-)
+from tests.properties import draw_json
 
 
 def rebuild(text: bytes, span: Span, scalar: Any = json.loads, pairs: Any = dict) -> Any:
@@ -30,7 +24,7 @@ def rebuild(text: bytes, span: Span, scalar: Any = json.loads, pairs: Any = dict
 
 
 @given(
-    value=_JSON,
+    value=draw_json(leaves=30),
     indent=st.sampled_from([None, 1, "\r\n\t "]),
     separators=st.sampled_from([None, (",", ":"), (" ,\n", "\t: ")]),
     ascii_only=st.booleans(),

@@ -48,14 +48,6 @@ def start(folder: Path, *words: str, before: Sequence[str] = ()) -> Iterator[sub
             process.kill()
 
 
-def interrupt(process: subprocess.Popen[str]) -> str:
-    """Send Ctrl-C; return what was still printed, and check that nothing was said."""
-    process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=_SECONDS)
-    assert (process.returncode, errors) == (130, "")
-    return output
-
-
 @pytest.fixture
 def server() -> Iterator[socket.socket]:
     """A server that answers only what a test sends."""
@@ -73,7 +65,9 @@ def test_while_it_imports(tmp_path: Path) -> None:
     with start(tmp_path, "count", "m") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "here\n"
-        interrupt(process)
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=_SECONDS)[1] == ""
+    assert process.returncode == 130
 
 
 def test_in_the_background_of_a_script_it_goes_on(tmp_path: Path, server: socket.socket) -> None:

@@ -21,6 +21,7 @@ from inference_store.proxy.exchange import Body
 from inference_store.proxy.protocols import PROTOCOLS
 from inference_store.proxy.rules import Rules
 from tests.exchanges import exchange, png
+from tests.properties import draw_json
 
 from .captured import (
     BATCHED,
@@ -68,11 +69,8 @@ _TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_
 _BYTES = st.binary(min_size=1, max_size=60)
 _BASE64 = _BYTES.map(lambda raw: base64.b64encode(raw).decode())
 _SINGLES = st.floats(width=32, allow_nan=False, allow_infinity=False)
-_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | _SINGLES | _TEXT,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_TEXT, inner, max_size=4),
-    max_leaves=10,
-)
+_SCALARS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | _SINGLES | _TEXT
+_JSON = draw_json(_SCALARS, _TEXT, leaves=10)
 
 
 def make_json_tensor(name: str, datatype: str, data: Any) -> dict[str, Any]:
