@@ -78,6 +78,7 @@ def test_labels_and_indexes_of_classes() -> None:
 
 def test_the_mapping_names_the_tensors_and_wins_over_common_names() -> None:
     mapping = OutputMapping(class_probabilities="p")
+    others: dict[str, Any]
     for others in ({"embedding": [1, 2, 3, 4]}, {"label": ["x"], "score": [0.5]}):
         response = make_tensors(**others, p=[[0.1, 0.7, 0.2]])
         predictions = classify(response, labels=LABELS, mapping=mapping)

@@ -1,5 +1,7 @@
 """The names of a stream's inferences, each captured as an exchange of its own."""
 
+from typing import Any
+
 from inference_store.proxy.capture import ID_HEADER
 from inference_store.proxy.exchange import Headers
 from tests.unit.proxy.protocols.exchanged import make_grpc_exchange
@@ -21,7 +23,7 @@ def test_only_the_first_request_is_named_as_if_it_were_alone() -> None:
     ):
         request = make_request(id=name, name="m").SerializeToString()
         response = make_response(id=answer, name="").SerializeToString()
-        about = {"position": position, "request_headers": headers, "response_headers": MADE}
-        sample = make_grpc_exchange(STREAM, [request], [response], **about)
+        both: dict[str, Any] = {"request_headers": headers, "response_headers": MADE}
+        sample = make_grpc_exchange(STREAM, [request], [response], position=position, **both)
         (event,) = capture(sample, protocol="v2-grpc").documents
         assert [event["inference_id"], *event.get("aliases", ())] == expected, case
