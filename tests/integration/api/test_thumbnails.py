@@ -12,8 +12,9 @@ from inference_store.api.thumbnails import decoder, maker
 from inference_store.erasure import audit_chain
 from inference_store.index.tables import inference
 from inference_store.inference.events.event import Extras
+from tests.exchanges import png as make_png
 from tests.integration.stored_inferences import NewInference, at
-from tests.unit.api.thumbnails.pictures import SVG, make_picture, make_png
+from tests.unit.api.thumbnails.pictures import SVG, make_picture
 
 from .conftest import Api, MakeApp, make_client
 
@@ -24,7 +25,7 @@ _PICTURES = {
     "png": make_picture("PNG", (32, 64)),
     "svg": SVG,
     "cut": make_picture("JPEG", (640, 480))[:-400],
-    "bomb": make_png(20_000, 20_000),
+    "bomb": make_png(20_000, 20_000, rows=1),
 }
 
 

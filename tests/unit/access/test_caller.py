@@ -55,6 +55,7 @@ def test_only_everything_includes_data_of_no_model() -> None:
 
 
 def test_refuses_to_grant_rights_that_the_caller_lacks() -> None:
+    others = sorted(ROLES["analyst"] - {Right.READ}, key=list(Right).index)
     for mine, theirs, lacking in (
         (OWNER, (READ_A, READ_P, DELETE_A), []),
         ((READ_A,), (READ_A,), []),
@@ -62,11 +63,7 @@ def test_refuses_to_grant_rights_that_the_caller_lacks() -> None:
         ((READ_P,), (READ_A,), [Right.READ]),
         ((READ_A,), (READ_P,), [Right.READ]),
         ((READ_A,), (Grant(rights=(Right.READ,)),), [Right.READ]),
-        (
-            (READ_A, DELETE_A),
-            (Grant(role="analyst", model_id="a"),),
-            sorted(ROLES["analyst"] - {Right.READ}, key=list(Right).index),
-        ),
+        ((READ_A, DELETE_A), (Grant(role="analyst", model_id="a"),), others),
     ):
         assert Caller("x", mine).lacks(theirs) == lacking, mine
 

@@ -18,21 +18,13 @@ from inference_store.index.database import create_engine
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
 from tests.settings import make_settings
-
-_SETTINGS = {
-    "postgres_dsn": "postgresql://nobody@127.0.0.1:1/nothing",
-    "s3_endpoint": "http://127.0.0.1:1",
-    "s3_access_key": "none",
-    "s3_secret_key": "none",
-    "s3_bucket": "none",
-    "auth": "off",
-}
+from tests.unit.golden.test_openapi import NOWHERE
 
 
 @pytest.fixture(scope="module")
 def apps() -> Iterator[list[FastAPI]]:
     """Two apps with the same settings."""
-    settings = make_settings(ApiSettings, **_SETTINGS)
+    settings = make_settings(ApiSettings, **NOWHERE)
     engine = create_engine(settings.postgres_dsn.get_secret_value())
     with Blobs(settings) as blobs:
         yield [create_app(settings, engine, blobs) for _ in range(2)]

@@ -136,14 +136,10 @@ printf '%s\\n' "${COMPREPLY[@]}"
 """
 
 
-def print_script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
-    assert main(["completion", shell]) == 0
-    return capsys.readouterr().out
-
-
 def test_bash_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bash_script = tmp_path / "completion"
-    bash_script.write_text(print_script("bash", capsys))
+    assert main(["completion", "bash"]) == 0
+    bash_script.write_text(capsys.readouterr().out)
     for typed, completed in (
         (["pro"], {"proxy"}),
         (["re"], {"resume", "retention", "reconcile"}),

@@ -15,7 +15,6 @@ _COUNTS: Final = ("members", "parts", "parts_written", "rows", "bytes", "gone", 
 
 
 def make_export(state: str, **changes: Any) -> httpx.Response:
-    """Make an export as the API shows it."""
     known = {
         "id": EXPORT,
         "model_id": "hallway/detector",
@@ -44,5 +43,4 @@ def make_part(number: int, content: bytes | None, state: str = "removed") -> dic
 
 
 def make_page(parts: Sequence[dict[str, Any]], following: str | None = None) -> httpx.Response:
-    """Make a page of parts."""
     return httpx.Response(200, json={"items": list(parts), "next": following})

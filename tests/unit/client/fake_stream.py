@@ -127,6 +127,5 @@ class FakeStore:
 
 
 def cut_up(content: bytes, size: int) -> Iterator[bytes]:
-    """Yield the content in pieces."""
     for begin in range(0, len(content), size):
         yield content[begin : begin + size]

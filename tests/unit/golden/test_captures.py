@@ -19,6 +19,7 @@ from inference_store.proxy.protocols import PROTOCOLS, recognise_call
 from inference_store.proxy.rules import Redaction, Rules
 from tests.exchanges import exchange
 from tests.settings import make_settings
+from tests.unit.inference.metadata.samples import make_item
 from tests.unit.proxy.protocols.v2_grpc import calls
 
 from .golden import check, format_bytes
@@ -29,10 +30,7 @@ PRODUCER, REPORTER = "01900000-0000-7000-8000-0000000000aa", "01900000-0000-7000
 # A JPEG's first bytes: no library packs them.
 IMAGE = b"\xff\xd8\xff\xe0 a photograph \xff\xd9"
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-METADATA = [
-    {"key": "camera", "type": "string", "value": "hall"},
-    {"key": "n", "type": "int", "value": "7"},
-]
+METADATA = [make_item("camera", "string", "hall"), make_item("n", "int", "7")]
 RULES = Rules(
     project_id="yard",
     task_type="Object Detection",
@@ -59,7 +57,6 @@ def make_v2() -> Exchange:
 
 
 def make_v2_batch() -> Exchange:
-    """Return a call with two inferences in one tensor."""
     tensor = {"name": "x", "datatype": "FP32", "shape": [2, 2], "data": [1, 2.5, 3, 4]}
     out = {"name": "y", "datatype": "FP32", "shape": [2, 1], "data": [0.25, 0.75]}
     body, answer = ({"inputs": [tensor], "id": "batch"}, {"outputs": [out], "model_version": "3"})
@@ -67,7 +64,6 @@ def make_v2_batch() -> Exchange:
 
 
 def make_v2_grpc() -> Exchange:
-    """Return a call over gRPC with an image."""
     request_bytes = calls.make_request(IMAGE, id="g-1").SerializeToString(deterministic=True)
     response_bytes = calls.make_response("cat", id="g-1").SerializeToString(deterministic=True)
     changes = {"transport": "grpc", "path": calls.INFER, "method": calls.INFER, "grpc_code": 0}
@@ -82,7 +78,6 @@ def make_v2_grpc() -> Exchange:
 
 
 def make_chat() -> Exchange:
-    """Return a chat."""
     messages = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Hi"}]
     body = {"model": "gpt", "messages": messages, "metadata": {"user": "u-1"}}
     choice = {"index": 0, "message": {"role": "assistant", "content": "Hello"}}

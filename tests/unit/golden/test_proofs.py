@@ -37,7 +37,6 @@ UIDS = [UUID("01900000-0000-7000-8000-000000000001"), UUID("01900000-0000-7000-8
 
 
 def make_ledger_entries() -> list[Entry]:
-    """Return a chain of two entries."""
     note = Note("policy_set", "a/b", {"rules": [1, ODD]})
     body = {"model_id": "a/b", "n": 10**400, "share": 0.25, "text": f"\ud800{ODD}", "none": None}
     contents = [Content(body, note, "10.0.0.1", "00" * 16), Content({}, None, None, "11" * 16)]

@@ -9,29 +9,22 @@ from hypothesis import strategies as st
 from inference_store.inference import json_spans
 from inference_store.inference.json_spans import Span
 from inference_store.inference.json_text import read_json
-
-_SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
-_JSON = st.recursive(
-    _SCALARS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=30,
-)
+from tests.properties import draw_json
 
 
-def rebuild(text: bytes, span: Span) -> Any:
-    """The value, put together from its spans."""
+def rebuild(text: bytes, span: Span, scalar: Any = json.loads, pairs: Any = dict) -> Any:
+    """The value, put together from its spans: of scalars, of the pairs of an object, of lists."""
     first = text[span.start : span.start + 1]
     if first == b"{":
-        return {
-            member.name: rebuild(text, member.value) for member in json_spans.members(text, span)
-        }
+        members = json_spans.members(text, span)
+        return pairs((each.name, rebuild(text, each.value, scalar, pairs)) for each in members)
     if first == b"[":
-        return [rebuild(text, item) for item in json_spans.items(text, span)]
-    return json.loads(text[span.start : span.end])
+        return [rebuild(text, item, scalar, pairs) for item in json_spans.items(text, span)]
+    return scalar(text[span.start : span.end])
 
 
 @given(
-    value=_JSON,
+    value=draw_json(leaves=30),
     indent=st.sampled_from([None, 1, "\r\n\t "]),
     separators=st.sampled_from([None, (",", ":"), (" ,\n", "\t: ")]),
     ascii_only=st.booleans(),
@@ -84,24 +77,13 @@ _WRITTEN = st.recursive(
 )
 
 
-def read_raw(text: bytes, span: Span) -> Any:
-    """The value as pairs, lists and the bytes of scalars."""
-    first = text[span.start : span.start + 1]
-    if first == b"{":
-        members = json_spans.members(text, span)
-        return tuple((member.name, read_raw(text, member.value)) for member in members)
-    if first == b"[":
-        return [read_raw(text, item) for item in json_spans.items(text, span)]
-    return text[span.start : span.end]
-
-
 @given(written=_WRITTEN, before=st.sampled_from([b"", b"\xef\xbb\xbf", b" \n"]))
 def test_spans_are_of_what_was_written(written: tuple[bytes, Any], before: bytes) -> None:
     text, expected = before + written[0] + b" ", written[1]
     read_json(text)
     root = json_spans.root(text)
     assert text[root.start : root.end] == written[0]
-    assert read_raw(text, root) == expected
+    assert rebuild(text, root, bytes, tuple) == expected
 
 
 LONG = {

@@ -22,6 +22,7 @@ from inference_store.inference.json_text import (
     storable,
     write_json,
 )
+from tests.properties import draw_json
 
 CAPS = {"digits": 1000, "exponent": 400}
 
@@ -127,14 +128,7 @@ def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
             assert storable(str(exc))
 
 
-_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=20,
-)
-
-
-@given(_JSON)
+@given(draw_json())
 def test_reads_back_what_it_writes(value: object) -> None:
     first = read_exactly(json.dumps(value))
     assert read_exactly(write_json(first)) == first

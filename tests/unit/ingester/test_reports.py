@@ -13,14 +13,11 @@ from hypothesis import strategies as st
 from inference_store.index.accounting import PartitionId, ReceivedReport
 from inference_store.inference.producer_reports import ProducerReport, encode
 from inference_store.ingester.reports import _read, _time_of
+from tests.properties import draw_json
 
 AT = datetime(2026, 11, 1, tzinfo=UTC)
 SOUND = ProducerReport(producer="p", reporter="p", number=1, booted_at=AT, reported_at=AT)
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=10,
-)
+JSON = draw_json(leaves=10)
 
 
 @dataclass

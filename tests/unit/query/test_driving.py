@@ -57,11 +57,7 @@ def test_counts_very_short_lists_first() -> None:
         assert choose_next_driver(indexes) == expected, sizes
 
 
-def _make_pieces(*bounds: tuple[int, int]) -> list[ScanRange]:
-    return [ScanRange(1, UUID(int=lo), UUID(int=hi)) for lo, hi in bounds]
-
-
-_HOLED = _make_pieces((1, 2), (2, 3), (4, 5), (5, 6), (6, 7), (9, 10))
+_HOLED = [ScanRange(1, UUID(int=lo), UUID(int=lo + 1)) for lo in (1, 2, 4, 5, 6, 9)]
 
 
 def test_a_group_never_crosses_a_hole() -> None:

@@ -81,11 +81,6 @@ class Leader:
     async def confirm(self) -> None: ...
 
 
-def make_pace(stop: asyncio.Event) -> LeadershipCheck:
-    leader: Any = Leader()
-    return LeadershipCheck(leader, Heartbeat(300), stop)
-
-
 async def test_at_the_end_of_the_service_it_is_given_up() -> None:
     stop, begun, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -96,7 +91,9 @@ async def test_at_the_end_of_the_service_it_is_given_up() -> None:
         finally:
             ended.set()
 
-    doing = asyncio.create_task(make_pace(stop).unless_stopped(work()))
+    leader: Any = Leader()
+    pace = LeadershipCheck(leader, Heartbeat(300), stop)
+    doing = asyncio.create_task(pace.unless_stopped(work()))
     await begun.wait()
     stop.set()
     with pytest.raises(Stopped):

@@ -1,7 +1,6 @@
 """Pictures of friends and strangers, made in memory."""
 
 import struct
-import zlib
 from io import BytesIO
 from typing import Any
 
@@ -15,19 +14,6 @@ def make_picture(
     out = BytesIO()
     Image.new(mode, size, 1).save(out, form, **more)
     return out.getvalue()
-
-
-def make_png(width: int, height: int, *, rows: int = 1) -> bytes:
-    """A grey PNG that says a size, and has so many rows of it."""
-
-    def chunk(name: bytes, data: bytes) -> bytes:
-        body = name + data
-        return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
-
-    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    data = zlib.compress(b"\0" * (width + 1) * rows)
-    chunks = chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + chunks
 
 
 def make_progressive(width: int, height: int) -> bytes:

@@ -9,8 +9,9 @@ import pytest
 from inference_store.api.thumbnails import decoder, worker
 from inference_store.api.thumbnails.decoder import Decoder
 from inference_store.inference.errors import NoThumbnail
+from tests.exchanges import png
 
-from .pictures import SVG, make_picture, make_png
+from .pictures import SVG, make_picture
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +59,7 @@ async def test_what_a_camera_makes_fits() -> None:
 
 
 async def test_a_bomb_is_refused_before_it_is_decoded() -> None:
-    bomb = make_png(60_000, 60_000, rows=300)
+    bomb = png(60_000, 60_000, rows=300)
     assert len(bomb) < 20_000_000
     async with Decoder() as thumbnails:
         with pytest.raises(NoThumbnail, match="too many pixels"):

@@ -11,8 +11,9 @@ from inference_store.api.thumbnails.cache import KEEP_SECONDS, Key, ThumbnailCac
 from inference_store.api.thumbnails.decoder import Thumbnail
 from inference_store.api.thumbnails.wire import DAMAGED, NOT_A_PICTURE, TOO_MANY_PIXELS
 from inference_store.api.thumbnails.worker import Refused, make_thumbnail
+from tests.exchanges import png
 
-from .pictures import SVG, make_picture, make_png, make_progressive
+from .pictures import SVG, make_picture, make_progressive
 
 
 def test_each_format_and_kind_of_pixel() -> None:
@@ -57,8 +58,8 @@ def test_what_is_refused() -> None:
         (make_picture("ICO", (32, 32)), NOT_A_PICTURE),
         (make_picture("JPEG", (640, 480))[:-400], DAMAGED),
         (make_progressive(9_000, 9_000), wire.TOO_MUCH_MEMORY),
-        (make_png(5_000, 4_000), TOO_MANY_PIXELS),
-        (make_png(20_000, 20_000), TOO_MANY_PIXELS),
+        (png(5_000, 4_000, rows=1), TOO_MANY_PIXELS),
+        (png(20_000, 20_000, rows=1), TOO_MANY_PIXELS),
     ):
         with pytest.raises(Refused) as refused:
             make_thumbnail(data, 240)

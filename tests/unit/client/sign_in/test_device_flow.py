@@ -62,7 +62,6 @@ class FakeIssuer:
         return httpx.Response(200, json=reply)
 
     def sign_in(self) -> Tokens:
-        """Run the whole flow."""
         with httpx.Client(transport=httpx.MockTransport(self)) as http:
             issuer = discover(_URL, http)
             code = request_code(issuer, "istore", "openid")

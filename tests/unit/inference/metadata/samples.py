@@ -7,7 +7,6 @@ from inference_store.inference.metadata import Metadata, MetadataCaps, read_meta
 
 
 def make_item(key: str, kind: str, value: Any) -> dict[str, Any]:
-    """Make an element of the list envelope."""
     return {"key": key, "type": kind, "value": value}
 
 
@@ -17,20 +16,16 @@ def read(document: Any, **caps: int) -> Metadata:
 
 
 def read_item(kind: str, value: Any, key: str = "k") -> Metadata:
-    """The metadata of a single item."""
     return read([make_item(key, kind, value)])
 
 
 def list_leaves(metadata: Metadata) -> list[tuple[str, str, Any]]:
-    """Return (name, family, value) of each leaf."""
     return [(leaf.name, leaf.family, leaf.value) for leaf in metadata.leaves]
 
 
 def list_presences(metadata: Metadata) -> dict[str, bool]:
-    """Return is_null by name."""
     return {presence.name: presence.is_null for presence in metadata.presences}
 
 
 def list_flags(metadata: Metadata) -> dict[str, tuple[str, ...]]:
-    """Return the flags of each entry by key."""
     return {entry.key: entry.flags for entry in metadata.entries}

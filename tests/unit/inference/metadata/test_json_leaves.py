@@ -23,6 +23,7 @@ class Case(NamedTuple):
 IS_THERE, IS_NULL = {"k": False}, {"k": True}
 ITS_LEAF = {"k": False, "k[]": False}
 ARRAYS = {"tags": ["a", "b", "a"], "grid": [[1, 2], [3]], "o": [{"x": 1}]}
+TWICE = '{"a": 1, "a": 2}'
 NESTED = {"null": None, "empty": [], "inner": {"x": 1}, "list": [None]}
 TABLE = {
     "a text": Case("str", "x", [("k", "string", "x")], {}),
@@ -74,11 +75,7 @@ TABLE = {
         {"k": False, "k.a": False, "k.a.b": False},
     ),
     "a name given twice": Case(
-        "json",
-        '{"a": 1, "a": 2}',
-        [("k.a", "number", 1), ("k.a", "number", 2)],
-        IS_THERE,
-        ("duplicate_key",),
+        "json", TWICE, [("k.a", "number", 1), ("k.a", "number", 2)], IS_THERE, ("duplicate_key",)
     ),
     "equal numbers and true": Case(
         "json", "[1,1.0,1e0,true]", [("k[]", "number", 1), ("k[]", "bool", True)], IS_THERE

@@ -19,17 +19,15 @@ from inference_store.inference.metadata import (
     encode_entries,
     read_metadata,
 )
+from tests.properties import draw_json
 
 CAPS = MetadataCaps()
 _NAMES = [name for entry in METADATA_TYPES.values() for name in entry.accepted]
 _TEXT = st.text(st.characters(), max_size=12) | st.sampled_from(
     ["987", "1e999", "1e200000", "NaN", "true", "2026-11-01T00:00:00Z", '{"a": [1]}', "\0"]
 )
-_VALUE = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | _TEXT,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_TEXT, inner, max_size=4),
-    max_leaves=12,
-)
+_SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | _TEXT
+_VALUE = draw_json(_SCALARS, _TEXT, leaves=12)
 _KEY = st.sampled_from(["a", "a.b", "a[]", "latitude", "dataset_split"]) | _TEXT
 _ITEM = st.fixed_dictionaries(
     {"key": _KEY, "type": st.sampled_from(_NAMES) | _TEXT, "value": _VALUE | _VALUE.map(json.dumps)}

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Any
 
 from inference_store.inference.metadata import METADATA_TYPES, MetadataType, type_named
 
@@ -67,17 +68,14 @@ def test_numbers_are_as_exact_as_they_were_written() -> None:
 
 
 def test_timestamps() -> None:
+    at = datetime(2026, 11, 1, 12, 30, tzinfo=UTC)
     for text, expected, flags in (
         ("2026-11-01T12:30:00Z", datetime(2026, 11, 1, 12, 30, tzinfo=UTC), ()),
         ("2026-11-01t12:30:00z", datetime(2026, 11, 1, 12, 30, tzinfo=UTC), ()),
         ("2026-11-01 12:30:00+02:00", datetime(2026, 11, 1, 10, 30, tzinfo=UTC), ()),
         ("2026-11-01", datetime(2026, 11, 1, tzinfo=UTC), ()),
         ("2026-11-01T12:30:00", datetime(2026, 11, 1, 12, 30, tzinfo=UTC), ("no_offset",)),
-        (
-            "2026-11-01T12:30:00.123456999Z",
-            datetime(2026, 11, 1, 12, 30, 0, 123456, tzinfo=UTC),
-            (),
-        ),
+        ("2026-11-01T12:30:00.123456999Z", at.replace(microsecond=123456), ()),
         ("2026-11-01T12:30:00.5Z", datetime(2026, 11, 1, 12, 30, 0, 500000, tzinfo=UTC), ()),
     ):
         metadata = read_item("timestamp", text)
@@ -85,30 +83,20 @@ def test_timestamps() -> None:
         assert metadata.leaves[0].flags == metadata.entries[0].flags == flags, text
 
 
+NO_TIMES = ("yesterday", "20261101", "2026-13-01", "2026-02-30T00:00:00Z", "2016-12-31T23:59:60Z")
+OF_ANOTHER_TYPE: dict[str, tuple[Any, ...]] = {
+    "int": ("9.5", "abc", "", "1_000", True, {"a": 1}),
+    "float": ("1,5", "0x10"),
+    "bool": ("yes", "2"),
+    "timestamp": (*NO_TIMES, "0001-01-01T00:00:00+01:00", "2026-11-01T24:00:00Z", 1700000000),
+    "json": ("{'a': 1}", ""),
+    "string": (["a"],),
+}
+
+
 def test_a_value_of_another_type_is_flagged_and_found_as_text() -> None:
-    for kind, value in (
-        ("int", "9.5"),
-        ("int", "abc"),
-        ("int", ""),
-        ("int", "1_000"),
-        ("int", True),
-        ("int", {"a": 1}),
-        ("float", "1,5"),
-        ("float", "0x10"),
-        ("bool", "yes"),
-        ("bool", "2"),
-        ("timestamp", "yesterday"),
-        ("timestamp", "20261101"),
-        ("timestamp", "2026-13-01"),
-        ("timestamp", "2026-02-30T00:00:00Z"),
-        ("timestamp", "2016-12-31T23:59:60Z"),
-        ("timestamp", "0001-01-01T00:00:00+01:00"),
-        ("timestamp", "2026-11-01T24:00:00Z"),
-        ("timestamp", 1700000000),
-        ("json", "{'a': 1}"),
-        ("json", ""),
-        ("string", ["a"]),
-    ):
+    cases = [(kind, value) for kind, values in OF_ANOTHER_TYPE.items() for value in values]
+    for kind, value in cases:
         metadata = read_item(kind, value)
         [leaf] = metadata.leaves
         flag = f"not_{kind}"

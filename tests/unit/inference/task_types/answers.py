@@ -38,7 +38,6 @@ def read(
     ok: bool | None = None,
     caps: PredictionCaps | None = None,
 ) -> Predictions:
-    """The predictions of an answer."""
     width, height = size or (None, None)
     return read_predictions(
         response,
@@ -59,5 +58,4 @@ def find_items(predictions: Predictions) -> tuple[Prediction, ...]:
 
 
 def list_columns(predictions: Predictions, *names: str) -> list[tuple[Any, ...]]:
-    """Return some columns of each prediction."""
     return [tuple(getattr(item, name) for name in names) for item in find_items(predictions)]

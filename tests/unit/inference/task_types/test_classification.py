@@ -14,7 +14,6 @@ LABELLED: list[tuple[str, float | None]] = [("ant", 0.1), ("bee", 0.7), ("cat", 
 
 
 def classify(response: bytes, **more: Any) -> Predictions:
-    """Read an image classification."""
     return read("image_classification", response, **more)
 
 
@@ -77,24 +76,17 @@ def test_labels_and_indexes_of_classes() -> None:
         assert list_classes(classify(response, labels=LABELS)) == expected, response
 
 
-def test_the_mapping_names_the_tensor_of_class_scores() -> None:
+def test_the_mapping_names_the_tensors_and_wins_over_common_names() -> None:
     mapping = OutputMapping(class_probabilities="p")
-    response = make_tensors(embedding=[1, 2, 3, 4], p=[[0.1, 0.7, 0.2]])
-    predictions = classify(response, labels=LABELS, mapping=mapping)
-    assert list_classes(predictions) == LABELLED
-    assert list_columns(predictions, "output", "output_name")[0] == (1, "p")
-
-
-def test_the_mapping_names_labels_and_scores() -> None:
+    others: dict[str, Any]
+    for others in ({"embedding": [1, 2, 3, 4]}, {"label": ["x"], "score": [0.5]}):
+        response = make_tensors(**others, p=[[0.1, 0.7, 0.2]])
+        predictions = classify(response, labels=LABELS, mapping=mapping)
+        assert list_classes(predictions) == LABELLED
+        assert list_columns(predictions, "output", "output_name")[0] == (len(others), "p")
     mapping = OutputMapping(labels="classes", scores="confidence")
     response = make_tensors(classes=["bee", "cat"], confidence=[0.6, 0.4])
     assert list_classes(classify(response, mapping=mapping)) == [("bee", 0.6), ("cat", 0.4)]
-
-
-def test_the_mapping_wins_over_common_names() -> None:
-    mapping = OutputMapping(class_probabilities="p")
-    response = make_tensors(label=["x"], score=[0.5], p=[0.1, 0.7, 0.2])
-    assert list_classes(classify(response, labels=LABELS, mapping=mapping)) == LABELLED
 
 
 def test_softmax_and_sigmoid() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from inference_store.inference.json_text import storable
 from inference_store.inference.task_types import TASK_TYPES, OutputMapping, Predictions
+from tests.properties import draw_json
 
 from .answers import read
 
@@ -27,11 +28,7 @@ _SCALAR = (
     | st.text(st.characters(), max_size=6)
     | st.sampled_from(["1e999", "NaN", "[{}]", '{"label": "x"}', "\0", 10**400, 1e308, -1e308])
 )
-_VALUE = st.recursive(
-    _SCALAR,
-    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(_NAMES, inner, max_size=5),
-    max_leaves=25,
-)
+_VALUE = draw_json(_SCALAR, _NAMES, leaves=25)
 _OUTPUT = st.fixed_dictionaries(
     {"name": _NAMES, "data": _VALUE}, optional={"datatype": st.sampled_from(["INT64", "FP32", 5])}
 )

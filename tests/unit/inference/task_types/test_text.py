@@ -44,7 +44,20 @@ UNSTORABLE = tuple(make_v2([{"answer": text, "score": 0.5}]) for text in ("a\0b"
 NO_POSITION = tuple(
     make_v2([{"answer": "x", "start": start, "end": 3}]) for start in (-1, 1.5, 2**31, "1e300")
 )
+LONG = make_v2(["x" * 70_000])
+GENERATION, QUESTION = "text_generation", "question_answering"
 DEEP = '{"answer": ' + "[" * 900 + "]" * 900 + "}"
+NESTED, CUT = f"[{DEEP}]".encode(), "[" * 128 + '"…"' + "]" * 128
+OBJECT = make_v2([{"answer": {"a": [1, None]}}])
+CAT: tuple[str, list[tuple[Any, ...]]] = ("label score", [("cat", 0.75)])
+# the last is of a conversation's last turn
+GENERATED = tuple(
+    _make_hg({name: text})
+    for name, text in (
+        *(("generated_text", "hello"), ("summary_text", "hello"), ("translation_text", "hello")),
+        ("generated_text", TURNS),
+    )
+)
 CASES = {
     "the published prompts and answers": Case(
         "IMAGE_TEXT_TO_TEXT",
@@ -59,54 +72,23 @@ CASES = {
         [("B-LOC", 0.9, "Berlin", 10, 16), ("PER", 0.8, "Ada", 0, 3)],
     ),
     "an answer to a question": Case(
-        "question_answering",
+        QUESTION,
         (_make_hg({"score": 0.7, "start": 3, "end": 7, "answer": "blue"}),),
         "answer score start end",
         [("blue", 0.7, 3, 7)],
     ),
-    "a generated text": Case(
-        "text_generation",
-        tuple(
-            _make_hg({name: "hello"})
-            for name in ("generated_text", "summary_text", "translation_text")
-        ),
-        "text",
-        [("hello",)],
-    ),
-    "the last turn of a conversation": Case(
-        "text_generation", (_make_hg({"generated_text": TURNS}),), "text", [("hello",)]
-    ),
-    "a long text": Case(
-        "text_generation",
-        (make_v2(["x" * 70_000]),),
-        "text",
-        [("x" * 65_536,)],
-        ("text_truncated",),
-    ),
+    "a generated text": Case(GENERATION, GENERATED, "text", [("hello",)]),
+    "a long text": Case(GENERATION, (LONG,), "text", [("x" * 65_536,)], ("text_truncated",)),
     "a text that Postgres cannot hold": Case(
-        "question_answering", UNSTORABLE, "answer score", [(None, 0.5)], ("text_unstorable",)
+        QUESTION, UNSTORABLE, "answer score", [(None, 0.5)], ("text_unstorable",)
     ),
     "a position that is none": Case(
-        "question_answering", NO_POSITION, "start end", [(None, 3)], ("not_a_position",)
+        QUESTION, NO_POSITION, "start end", [(None, 3)], ("not_a_position",)
     ),
-    "an answer that is no text": Case(
-        "question_answering",
-        (make_v2([{"answer": {"a": [1, None]}}]),),
-        "answer",
-        [('{"a": [1, null]}',)],
-    ),
-    "an answer that is nested": Case(
-        "question_answering",
-        (f"[{DEEP}]".encode(),),
-        "answer",
-        [("[" * 128 + '"…"' + "]" * 128,)],
-    ),
-    "Modzy's classes of images": Case(
-        "image_classification", IN_MODZYS_FORM, "label score", [("cat", 0.75)]
-    ),
-    "Modzy's classes of texts": Case(
-        "text_classification", IN_MODZYS_FORM, "label score", [("cat", 0.75)]
-    ),
+    "an answer that is no text": Case(QUESTION, (OBJECT,), "answer", [('{"a": [1, null]}',)]),
+    "an answer that is nested": Case(QUESTION, (NESTED,), "answer", [(CUT,)]),
+    "Modzy's classes of images": Case("image_classification", IN_MODZYS_FORM, *CAT),
+    "Modzy's classes of texts": Case("text_classification", IN_MODZYS_FORM, *CAT),
     "Modzy's boxes": Case(
         "object_detection",
         (make_v2([json.dumps({"result": {"detections": [BOX]}})]),),
@@ -114,7 +96,7 @@ CASES = {
         [("cat", 1.0, 5.0)],
     ),
     "a generated text in Modzy's form": Case(
-        "text_generation", IN_MODZYS_FORM[2:3], "text", [(json.dumps(CLASSES),)]
+        GENERATION, IN_MODZYS_FORM[2:3], "text", [(json.dumps(CLASSES),)]
     ),
 }
 

@@ -85,6 +85,10 @@ CERTIFICATE = {"kafka_certificate_file": "{certificate}"}
 KEYS = {"s3_access_key": "a", "s3_secret_key": "s"}
 DSN = "postgresql://h/d"
 NO_TLS = LOGIN | USER | {"kafka_security_protocol": "SASL_PLAINTEXT"}
+OTHER_KEY = SSL | CERTIFICATE | {"kafka_key_file": "{other_key}"}
+TWO_PASSWORDS = {"postgres_dsn": "postgresql://u:p@h/d", "postgres_password": "p"}
+TWO_MODES = {"postgres_dsn": f"{DSN}?sslmode=require", "postgres_tls": "disable"}
+ADMIN = {"admin_tls_certificate_file": "{certificate}"}
 
 FIGHTS: list[tuple[dict[str, Any], str]] = [
     ({"kafka_sasl_mechanism": "PLAIN", **USER}, "$KAFKA_SASL_MECHANISM=PLAIN needs SASL_SSL"),
@@ -100,31 +104,19 @@ FIGHTS: list[tuple[dict[str, Any], str]] = [
     (NO_TLS | {"kafka_ca_file": "{ca}"}, "$KAFKA_CA_FILE is set, but .*SASL_PLAINTEXT does not en"),
     (SSL | CERTIFICATE, "$KAFKA_CERTIFICATE_FILE is set and $KAFKA_KEY_FILE is not"),
     (SSL | {"kafka_key_password": "p"}, "$KAFKA_KEY_PASSWORD is set and $KAFKA_KEY_FILE is not"),
-    (
-        SSL | CERTIFICATE | {"kafka_key_file": "{other_key}"},
-        "$KAFKA_CERTIFICATE_FILE and $KAFKA_KEY_FILE are no pair",
-    ),
+    (OTHER_KEY, "$KAFKA_CERTIFICATE_FILE and $KAFKA_KEY_FILE are no pair"),
     (SSL | {"kafka_ca_file": "{key}"}, "holds no certificates"),
     (SSL | {"kafka_ca_file": "/nowhere"}, "not point to a file"),
     ({"postgres_ca_file": "{ca}"}, "$POSTGRES_CA_FILE is set, but only $POSTGRES_TLS=verify-full"),
-    (
-        {"postgres_dsn": "postgresql://u:p@h/d", "postgres_password": "p"},
-        "$POSTGRES_DSN has a password and $POSTGRES_PASSWORD is set",
-    ),
-    (
-        {"postgres_dsn": f"{DSN}?sslmode=require", "postgres_tls": "disable"},
-        "$POSTGRES_DSN names sslmode and $POSTGRES_TLS is set",
-    ),
+    (TWO_PASSWORDS, "$POSTGRES_DSN has a password and $POSTGRES_PASSWORD is set"),
+    (TWO_MODES, "$POSTGRES_DSN names sslmode and $POSTGRES_TLS is set"),
     ({"s3_encryption": "SSE-KMS"}, "$S3_ENCRYPTION=SSE-KMS needs $S3_KMS_KEY_ID"),
     ({"s3_sts_endpoint": "http://h"}, "$S3_STS_ENDPOINT must begin with https"),
     ({"s3_kms_key_id": "k"}, "$S3_KMS_KEY_ID is set, but only $S3_ENCRYPTION=SSE-KMS"),
     ({"s3_access_key": "a"}, "$S3_ACCESS_KEY is set and $S3_SECRET_KEY is not"),
     (KEYS | {"s3_role_arn": "r"}, "$S3_ACCESS_KEY and $S3_ROLE_ARN are set"),
     ({"s3_endpoint": "http://h", "s3_ca_file": "{ca}"}, "$S3_CA_FILE is set, but .* is not https"),
-    (
-        {"admin_tls_certificate_file": "{certificate}"},
-        "$ADMIN_TLS_CERTIFICATE_FILE is set and $ADMIN_TLS_KEY_FILE is not",
-    ),
+    (ADMIN, "$ADMIN_TLS_CERTIFICATE_FILE is set and $ADMIN_TLS_KEY_FILE is not"),
 ]
 
 

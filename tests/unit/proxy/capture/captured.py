@@ -1,11 +1,13 @@
 """Exchanges and requests that are captured as a capture process does it, and what is written."""
 
 import base64
-from collections.abc import Sequence
+import json
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
 
@@ -32,6 +34,19 @@ STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 INFER_REST = "/v2/models/m/infer"
 
 
+Tensors: TypeAlias = Sequence[tuple[str, Sequence[int], Sequence[Any]]]
+"""The datatype, shape and values of each."""
+CONTENTS: Final[Mapping[str, str]] = {
+    "INT8": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+CODES: Final = {"INT8": "b", "INT32": "i", "INT64": "q", "FP32": "f", "FP64": "d"}
+
+
 class Captured(NamedTuple):
     """What is written of an exchange."""
 
@@ -46,14 +61,12 @@ class Captured(NamedTuple):
 
     @property
     def documents(self) -> list[dict[str, Any]]:
-        """The events as JSON."""
         return [orjson.loads(sent.value) for sent in self.prepared.messages]
 
     def list_blobs(self, kind: str) -> list[bytes]:
         return [blob.data for blob in self.prepared.blobs if blob.key.endswith(f"/{kind}")]
 
     def find_metadata(self, index: int = 0) -> dict[str, Any]:
-        """The JSON of the metadata object."""
         result: dict[str, Any] = orjson.loads(self.list_blobs("metadata")[index])
         return result
 
@@ -156,7 +169,6 @@ class SampleRequest(NamedTuple):
 
 
 def capture_request(request: SampleRequest) -> Captured:
-    """Capture a request."""
     body = Body(parts=request.messages, size=sum(map(len, request.messages)))
     changes: dict[str, Any] = {
         "request_headers": request.headers,
@@ -172,6 +184,51 @@ def make_sized_request(head: bytes, tail: bytes, rules: Rules = UNKNOWN) -> Samp
     """Make a V2 request of this JSON and the bytes of the tensors behind it."""
     headers = [("inference-header-content-length", str(len(head)))]
     return SampleRequest("v2", INFER_REST, [head + tail], b"", headers, rules)
+
+
+def pack(datatype: str, values: Sequence[Any]) -> bytes:
+    """Return the raw contents of a tensor; bytes are such contents."""
+    if isinstance(values, bytes):
+        return values
+    if datatype == "BYTES":
+        return b"".join(len(value).to_bytes(4, "little") + value for value in values)
+    return struct.pack(f"<{len(values)}{CODES[datatype]}", *values)
+
+
+def write_message(tensors: Tensors, rules: Rules = UNKNOWN, *, raw: bool) -> SampleRequest:
+    """Make a request over gRPC with raw or typed contents."""
+    built = message("inference.ModelInferRequest")(model_name="m")
+    for at, (datatype, shape, values) in enumerate(tensors):
+        added = built.inputs.add(name=f"t{at}", datatype=datatype, shape=shape)
+        if raw:
+            built.raw_input_contents.append(pack(datatype, values))
+        else:
+            getattr(added.contents, CONTENTS[datatype]).extend(values)
+    return SampleRequest("v2-grpc", INFER, [bytes(built.SerializeToString())], b"", rules=rules)
+
+
+def write_binary(
+    tensors: Tensors,
+    rules: Rules = UNKNOWN,
+    *,
+    as_json: Sequence[int] = (),
+    write: Callable[[Any], bytes] = lambda value: json.dumps(value).encode(),
+) -> SampleRequest:
+    """Make a request over REST with the tensors behind the JSON; `as_json`: those inside it."""
+    inputs: list[dict[str, Any]] = []
+    tail = b""
+    for at, (datatype, shape, values) in enumerate(tensors):
+        tensor: dict[str, Any] = {"name": f"t{at}", "datatype": datatype, "shape": shape}
+        if at in as_json:
+            data = [
+                value.decode("latin-1") if isinstance(value, bytes) else value for value in values
+            ]
+            inputs.append(tensor | {"data": data})
+        else:
+            raw = pack(datatype, values)
+            inputs.append(tensor | {"parameters": {"binary_data_size": len(raw)}})
+            tail += raw
+    return make_sized_request(write({"inputs": inputs}), tail, rules)
 
 
 def encode_run(*items: dict[str, bytes]) -> bytes:

@@ -29,6 +29,7 @@ from .recording import Bucket, Log, hand_over, hand_over_one, make_start, wait_u
 
 PATIENT = 300.0
 """Seconds in which a slow machine ends its work, too."""
+SMALL = {"proxy_capture_bytes": 200_000, "proxy_body_bytes": 100_000}
 
 
 def broken(*_: Any) -> Any:
@@ -115,8 +116,7 @@ async def test_while_a_server_is_away_the_budget_holds_and_the_rest_is_dropped_b
 ) -> None:
     log = Log()
     log.is_away, log.bucket.is_away = away == "kafka", away == "s3"
-    small = {"proxy_capture_bytes": 200_000, "proxy_body_bytes": 100_000}
-    async with run_captures(log, **small) as captures:
+    async with run_captures(log, **SMALL) as captures:
         accepted = 0
         for _ in range(40):
             accepted += hand_over(captures, 10)
@@ -139,8 +139,7 @@ async def test_while_a_server_is_away_the_budget_holds_and_the_rest_is_dropped_b
 async def test_an_exchange_that_grows_waits_in_its_original_form() -> None:
     log = Log()
     log.bucket.is_away = True
-    small = {"proxy_capture_bytes": 200_000, "proxy_body_bytes": 100_000}
-    async with run_captures(log, **small) as captures:
+    async with run_captures(log, **SMALL) as captures:
         # both an object and a part of the event
         answer = orjson.dumps({"outputs": [{"data": "x" * 14_000}]})
         accepted = hand_over(captures, 100, answer=answer)
@@ -264,9 +263,8 @@ async def wait_until_alone(root: Path, producer: str) -> None:
 
 async def test_an_overflow_goes_to_disk_and_none_is_dropped(tmp_path: Path) -> None:
     log = Log(bucket=Bucket(is_away=True))
-    small = {"proxy_capture_bytes": 200_000, "proxy_body_bytes": 100_000}
     spool = {"proxy_spool": "overflow", "proxy_spool_directory": tmp_path}
-    async with run_captures(log, **small, **spool) as captures:
+    async with run_captures(log, **SMALL, **spool) as captures:
         for accepted in range(5, 201, 5):
             assert hand_over(captures, 5) == 5, accepted
             # Memory has room for 25, and half of them are to stay there.
@@ -313,8 +311,7 @@ async def test_heads_and_parts_count_against_the_budget() -> None:
 
 async def test_an_answer_whose_head_has_no_room_is_dropped_and_counted() -> None:
     log = Log()
-    small = {"proxy_capture_bytes": 200_000, "proxy_body_bytes": 100_000}
-    async with run_captures(log, **small) as captures:
+    async with run_captures(log, **SMALL) as captures:
         large = exchange(response_headers=[("x", "y" * 200_000)])
         assert hand_over_one(captures, large)
         report = await wait_for_report(log, lambda report: bool(report.dropped))

@@ -1,7 +1,6 @@
 """The values of one inference of a batch are stored with it, and with no other."""
 
 import json
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -21,60 +20,16 @@ from .captured import (
     INFER_REST,
     VISION,
     SampleRequest,
+    Tensors,
     capture_request,
     encode_run,
     make_sized_request,
+    pack,
+    write_binary,
+    write_message,
 )
 
-Tensors: TypeAlias = Sequence[tuple[str, Sequence[int], Sequence[Any]]]
-"""The datatype, shape and values of each."""
-CONTENTS: Final[Mapping[str, str]] = {
-    "INT8": "int_contents",
-    "INT32": "int_contents",
-    "INT64": "int64_contents",
-    "FP32": "fp32_contents",
-    "FP64": "fp64_contents",
-    "BYTES": "bytes_contents",
-}
-CODES: Final = {"INT8": "b", "INT32": "i", "INT64": "q", "FP32": "f", "FP64": "d"}
 NAMES = ("Ann", "Bob", "Eve")
-
-
-def pack(datatype: str, values: Sequence[Any]) -> bytes:
-    """Return the raw contents of a tensor."""
-    if datatype == "BYTES":
-        return b"".join(len(value).to_bytes(4, "little") + value for value in values)
-    return struct.pack(f"<{len(values)}{CODES[datatype]}", *values)
-
-
-def write_message(tensors: Tensors, rules: Rules, *, raw: bool) -> SampleRequest:
-    """Make a request over gRPC with raw or typed contents."""
-    built = message("inference.ModelInferRequest")(model_name="m")
-    for at, (datatype, shape, values) in enumerate(tensors):
-        added = built.inputs.add(name=f"t{at}", datatype=datatype, shape=shape)
-        if raw:
-            built.raw_input_contents.append(pack(datatype, values))
-        else:
-            getattr(added.contents, CONTENTS[datatype]).extend(values)
-    return SampleRequest("v2-grpc", INFER, [bytes(built.SerializeToString())], b"", rules=rules)
-
-
-def write_binary(tensors: Tensors, rules: Rules, *, as_json: Sequence[int] = ()) -> SampleRequest:
-    """Make a request over REST with the tensors behind the JSON; `as_json`: those inside it."""
-    inputs: list[dict[str, Any]] = []
-    tail = b""
-    for at, (datatype, shape, values) in enumerate(tensors):
-        tensor: dict[str, Any] = {"name": f"t{at}", "datatype": datatype, "shape": shape}
-        if at in as_json:
-            data = [
-                value.decode("latin-1") if isinstance(value, bytes) else value for value in values
-            ]
-            inputs.append(tensor | {"data": data})
-        else:
-            raw = pack(datatype, values)
-            inputs.append(tensor | {"parameters": {"binary_data_size": len(raw)}})
-            tail += raw
-    return make_sized_request(json.dumps({"inputs": inputs}).encode(), tail, rules)
 
 
 def write_first_as_json(tensors: Tensors, rules: Rules) -> SampleRequest:
@@ -139,7 +94,6 @@ def list_stored(call: SampleRequest) -> list[bytes]:
 
 
 def join_texts(parts: Sequence[Any]) -> bytes:
-    """Join the texts among the parts."""
     texts = [part for part in parts if isinstance(part, str) or "base64" in part]
     return b"".join(bytes_of(part, {}, {}) for part in texts)
 
@@ -284,29 +238,22 @@ def make_mixed_contents(raw_count: int) -> SampleRequest:
 
 
 UNKNOWN_OWNERS = {
-    "bytes of no tensor": (
-        make_sized_request(HEAD, TEXTS + b"Eve", BATCHED),
-        "where the binary data end",
-    ),
-    "bytes that are not there": (
-        make_sized_request(HEAD.replace(b"10", b"11"), TEXTS, BATCHED),
-        "where the binary data end",
-    ),
-    "another encoding": (
-        make_sized_request(HEAD.decode().encode("utf-16"), TEXTS, BATCHED),
-        "not in UTF-8",
-    ),
-    "a list that was not read": (
-        make_sized_request(b'{"inputs":["Eve"],"inputs":[%s]}' % TENSOR, TEXTS, BATCHED),
-        "repeated",
-    ),
-    "a raw content beside typed ones": (make_mixed_contents(1), "raw contents and typed ones"),
-    "two raw contents beside typed ones": (make_mixed_contents(2), "raw contents and typed ones"),
+    "bytes of no tensor": (HEAD, TEXTS + b"Eve", "where the binary data end"),
+    "bytes that are not there": (HEAD.replace(b"10", b"11"), TEXTS, "where the binary data end"),
+    "another encoding": (HEAD.decode().encode("utf-16"), TEXTS, "not in UTF-8"),
+    "a list that was not read": (b'{"inputs":["Eve"],"inputs":[%s]}' % TENSOR, TEXTS, "repeated"),
 }
 
 
 def test_does_not_keep_values_without_a_known_owner() -> None:
-    for name, (request, why) in UNKNOWN_OWNERS.items():
+    requests = {
+        name: (make_sized_request(head, tail, BATCHED), why)
+        for name, (head, tail, why) in UNKNOWN_OWNERS.items()
+    }
+    for count in (1, 2):
+        mixed = make_mixed_contents(count), "raw contents and typed ones"
+        requests[f"{count} raw contents beside typed ones"] = mixed
+    for name, (request, why) in requests.items():
         first, _ = capture_request(request).requests
         assert first["messages"] is None, name
         assert why in first["why"], name

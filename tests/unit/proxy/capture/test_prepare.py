@@ -20,13 +20,11 @@ from inference_store.proxy.capture.prepared_capture import decode, encode
 from inference_store.proxy.exchange import Body, Exchange
 from inference_store.proxy.rules import Redaction, Rules
 from tests.exchanges import CALL, exchange, png, request_body, response_body
+from tests.unit.inference.metadata.samples import make_item
 
 from .captured import JSON, Captured, capture
 
-LIST = [
-    {"key": "camera", "type": "string", "value": "hall"},
-    {"key": "n", "type": "int", "value": "7"},
-]
+LIST = [make_item("camera", "string", "hall"), make_item("n", "int", "7")]
 
 
 def prepare(
@@ -177,17 +175,12 @@ def test_a_body_over_the_cap_is_recorded_without_its_bytes() -> None:
     assert document["capture"]["request_whole"] is False
 
 
-def test_a_model_is_its_own_name_and_an_odd_one_is_made_storable() -> None:
+def test_a_model_is_its_own_name_and_an_odd_one_is_made_storable_in_keys_too() -> None:
     odd = {"m": "m", "": "unknown", "..": "unknown", "a\0b": "a\ufffdb", "\ud800": "?"}
+    odd |= {model: model[:256] for model in ("...", "ü" * 256, "a/b c%2f" * 30)}
     for model, expected in odd.items():
         (event,) = prepare(exchange(), model=model).events
         assert event.model_id == expected
-
-
-def test_the_keys_of_an_oddly_named_model_can_be_read() -> None:
-    for model in ("...", "ü" * 256, "a/b c%2f" * 30):
-        (event,) = prepare(exchange(), model=model).events
-        assert event.model_id == model[:256]
         assert event.data is not None
         assert max(len(part) for part in event.data.key.split("/")) <= 255
 
@@ -279,14 +272,8 @@ def test_it_is_counted_once_although_it_was_spooled() -> None:
 
 
 MAGIC = [b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"RIFF0000WEBPVP", b"BM0000\0\0\0\0"]
-MAGIC += [
-    b"II*\0",
-    b"MM\0*",
-    b"0000ftypavif",
-    b"0000ftypheic",
-    b"\0\0\0\x0cjP  \r\n\x87\n",
-    b"P6\n",
-]
+MAGIC += [b"II*\0", b"MM\0*", b"0000ftypavif", b"0000ftypheic", b"P6\n"]
+MAGIC += [b"\0\0\0\x0cjP  \r\n\x87\n"]
 
 
 def test_content_types() -> None:
@@ -309,9 +296,7 @@ def test_the_size_of_an_image() -> None:
     assert size_of(b"GIF89a\x01\x00\x02\x00\x00\x00\x00;", "image/gif") == (1, 2)
     assert size_of(b"text", "text/plain") == (None, None)
     assert size_of(png()[:12], "image/png") == (None, None)
-
-
-def test_the_size_is_that_of_the_stored_pixels_however_they_are_turned_for_people() -> None:
+    # that of the stored pixels, however they are turned for people
     exif, file = Image.Exif(), BytesIO()
     exif[0x0112] = 6  # the orientation: a quarter turn
     Image.new("RGB", (40, 20)).save(file, "JPEG", exif=exif)

@@ -38,7 +38,6 @@ def make_events(
     registered: Registry = NO_REGISTRY,
     rules: Rules | None = None,
 ) -> list[dict[str, Any]]:
-    """The events of a call."""
     preparation = Preparation(make_settings(ProxySettings, proxy_upstream="http://up"), registered)
     call = Call(PROTOCOLS["v2"], "infer", model="yolo")
     sample = exchange(orjson.dumps({"inputs": inputs}), orjson.dumps({"outputs": outputs}))

@@ -16,6 +16,7 @@ from inference_store.proxy.capture.removed_values import GAP, RemovedValues
 from inference_store.proxy.exchange import Body, Exchange, Headers
 from inference_store.proxy.rules import Redaction, Rules
 from tests.exchanges import exchange
+from tests.unit.proxy.protocols.exchanged import make_grpc_exchange
 from tests.unit.proxy.protocols.v2_grpc.calls import INFER
 from tests.unit.proxy.protocols.v2_grpc.calls import make_request as grpc_request
 
@@ -123,16 +124,7 @@ def test_does_not_use_the_id_of_a_dropped_header(name: str) -> None:
 
 def test_over_grpc_the_id_and_the_input_are_not_repeated() -> None:
     message = grpc_request(SECRET.encode(), id=SECRET).SerializeToString()
-    sample = exchange(
-        transport="grpc",
-        path=INFER,
-        method=INFER,
-        request=Body(parts=(message,), size=len(message)),
-        response=Body(),
-        http_status=None,
-        grpc_code=3,
-        error=f"no {SECRET}",
-    )
+    sample = make_grpc_exchange(INFER, [message], [], code=3, error=f"no {SECRET}")
     assert not prepare(sample, Redaction(what="path", name="id")).holds(SECRET.encode())
 
 

@@ -4,6 +4,7 @@ import base64
 import json
 import struct
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -11,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_store.grpc_messages import message
 from inference_store.proxy.capture.request_remainder import (
     MOST_BYTES,
     build_remainders,
@@ -21,10 +21,10 @@ from inference_store.proxy.exchange import Body
 from inference_store.proxy.protocols import PROTOCOLS
 from inference_store.proxy.rules import Rules
 from tests.exchanges import exchange, png
+from tests.properties import draw_json
 
 from .captured import (
     BATCHED,
-    INFER,
     INFER_REST,
     STREAM,
     UNKNOWN,
@@ -33,6 +33,8 @@ from .captured import (
     check_rebuilt,
     encode_run,
     make_sized_request,
+    write_binary,
+    write_message,
 )
 
 IMAGE = png(5, 4)
@@ -67,11 +69,8 @@ _TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_
 _BYTES = st.binary(min_size=1, max_size=60)
 _BASE64 = _BYTES.map(lambda raw: base64.b64encode(raw).decode())
 _SINGLES = st.floats(width=32, allow_nan=False, allow_infinity=False)
-_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | _SINGLES | _TEXT,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_TEXT, inner, max_size=4),
-    max_leaves=10,
-)
+_SCALARS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | _SINGLES | _TEXT
+_JSON = draw_json(_SCALARS, _TEXT, leaves=10)
 
 
 def make_json_tensor(name: str, datatype: str, data: Any) -> dict[str, Any]:
@@ -82,31 +81,6 @@ def make_outputs(count: int) -> bytes:
     return orjson.dumps(
         {"outputs": [make_json_tensor(f"o{at}", "BYTES", ["x"]) for at in range(count)]}
     )
-
-
-def make_tensors_request(
-    tensors: Sequence[tuple[str, bytes]], write: Callable[[Any], bytes] = orjson.dumps
-) -> SampleRequest:
-    """Make a V2 request with the tensors behind the JSON."""
-    sizes = [
-        {"name": f"t{at}", "datatype": datatype, "shape": [-1]}
-        | {"parameters": {"binary_data_size": len(raw)}}
-        for at, (datatype, raw) in enumerate(tensors)
-    ]
-    return make_sized_request(write({"inputs": sizes}), b"".join(raw for _, raw in tensors))
-
-
-def make_grpc_request(tensors: Sequence[tuple[str, Any]], *, raw: bool) -> bytes:
-    """Make a gRPC request. `raw`: contents are bytes; otherwise lists of values of the datatype."""
-    names = {"BYTES": "bytes", "FP32": "fp32", "INT64": "int64", "INT32": "int", "BOOL": "bool"}
-    built = message("inference.ModelInferRequest")(model_name="m")
-    for at, (datatype, content) in enumerate(tensors):
-        tensor = built.inputs.add(name=f"t{at}", datatype=datatype, shape=[-1])
-        if raw:
-            built.raw_input_contents.append(content)
-        else:
-            getattr(tensor.contents, f"{names[datatype]}_contents").extend(content)
-    return bytes(built.SerializeToString())
 
 
 def _make_v2_request(
@@ -139,15 +113,17 @@ _FLAT = st.lists(st.integers(0, 99) | _SINGLES, min_size=1, max_size=3).map(
         make_json_tensor("column", "FP64", [row[-1], 7]),
     ]
 )
+_SHAPE = st.just([-1])
 _TYPED = st.lists(
-    st.tuples(st.just("FP32"), st.lists(_SINGLES, max_size=20))
-    | st.tuples(st.just("INT64"), st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20))
-    | st.tuples(st.just("BYTES"), st.lists(_BYTES, max_size=3)),
+    st.tuples(st.just("FP32"), _SHAPE, st.lists(_SINGLES, max_size=20))
+    | st.tuples(st.just("INT64"), _SHAPE, st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20))
+    | st.tuples(st.just("BYTES"), _SHAPE, st.lists(_BYTES, max_size=3)),
     max_size=3,
 )
-_RAW = st.lists(st.tuples(st.sampled_from(["FP32", "BF16", "BYTES", "INT8"]), _BYTES), max_size=3)
-_GRPC = _TYPED.map(lambda tensors: make_grpc_request(tensors, raw=False)) | _RAW.map(
-    lambda tensors: make_grpc_request(tensors, raw=True)
+_DATATYPES = st.sampled_from(["FP32", "BF16", "BYTES", "INT8"])
+_RAW = st.lists(st.tuples(_DATATYPES, _SHAPE, _BYTES), max_size=3)
+_GRPC = st.builds(write_message, _TYPED, raw=st.just(False)) | st.builds(
+    write_message, _RAW, raw=st.just(True)
 )
 _FILES = st.dictionaries(_TEXT, _BYTES | _TEXT.map(str.encode), min_size=1, max_size=3)
 _PART = st.fixed_dictionaries({"type": st.just("text"), "text": _TEXT}) | _BASE64.map(
@@ -195,9 +171,8 @@ REQUESTS: dict[str, st.SearchStrategy[SampleRequest]] = {
     "v2": st.builds(_make_v2_request, _TENSORS, _WRITE, st.just(Rules()))
     | st.builds(_make_v2_request, _IMAGES, _WRITE, st.just(VISION))
     | st.builds(_make_v2_request, _ROWS | _FLAT, _WRITE, st.just(Rules(batched=True)))
-    | st.builds(make_tensors_request, _RAW, _WRITE),
-    "v2-grpc": _GRPC.map(lambda body: SampleRequest("v2-grpc", INFER, [body], b""))
-    | _GRPC.map(lambda body: SampleRequest("v2-grpc", STREAM, [body], b"")),
+    | st.builds(write_binary, _RAW, write=_WRITE),
+    "v2-grpc": _GRPC | _GRPC.map(lambda request: request._replace(path=STREAM)),
     "chariot-v2": st.builds(_make_lines_request, _LINES, _WRITE)
     | st.builds(
         lambda value, write: SampleRequest("chariot-v2", "/infer", [write(value)]), _JSON, _WRITE
@@ -248,17 +223,13 @@ def _make_chat_request(messages: Any, write: Callable[[Any], bytes]) -> SampleRe
     return SampleRequest("openai", "/v1/chat/completions", [write({"messages": messages})])
 
 
-def _make_grpc(body: bytes, rules: Rules = UNKNOWN) -> SampleRequest:
-    return SampleRequest("v2-grpc", INFER, [body], b"", rules=rules)
-
-
 def _make_image_request(text: str, write: Callable[[Any], bytes]) -> SampleRequest:
     return _make_v2_request([make_json_tensor("a", "BYTES", [text])], write, VISION)
 
 
 LARGE_REQUESTS = {
     "two tensors": _make_v2_request(TENSORS, _write_as_python, Rules()),
-    "two binary tensors": make_tensors_request([("FP32", PACKED), ("INT64", bytes(LARGE))]),
+    "two binary tensors": write_binary([("FP32", [-1], PACKED), ("INT64", [-1], bytes(LARGE))]),
     "an instance of numbers": _make_instances_request(
         [{"a": NUMBERS, "b": [1.50]}], _write_as_python
     ),
@@ -266,11 +237,11 @@ LARGE_REQUESTS = {
     "an item of two files": SampleRequest(
         "omi", "/ModzyModel/Run", [encode_run({"a.png": bytes(LARGE), "b.txt": TEXT.encode()})], b""
     ),
-    "typed tensors": _make_grpc(
-        make_grpc_request([("FP32", NUMBERS), ("INT64", list(range(LARGE // 8)))], raw=False)
+    "typed tensors": write_message(
+        [("FP32", [-1], NUMBERS), ("INT64", [-1], range(LARGE // 8))], raw=False
     ),
-    "raw tensors": _make_grpc(
-        make_grpc_request([("FP32", PACKED), ("INT8", bytes(LARGE // 4))], raw=True)
+    "raw tensors": write_message(
+        [("FP32", [-1], PACKED), ("INT8", [-1], bytes(LARGE // 4))], raw=True
     ),
     "a chat with two images": _make_chat_request(
         [{"role": "user", "content": [PICTURE, PICTURE]}], _write_indented
@@ -287,19 +258,13 @@ ROWS = [[at / 4, at / 8, at / 16, -at / 32] for at in range(400)]
 """So many that looking for each in the whole request would take too long."""
 
 
-def _make_grpc_batch() -> SampleRequest:
-    built = message("inference.ModelInferRequest")(model_name="m")
-    for name in "ab":
-        tensor = built.inputs.add(name=name, datatype="FP32", shape=[len(ROWS), 4])
-        tensor.contents.fp32_contents.extend(value for row in ROWS for value in row)
-    return _make_grpc(bytes(built.SerializeToString()), BATCHED)
-
-
 TWO_TENSORS = [make_json_tensor("a", "FP64", ROWS), make_json_tensor("b", "FP64", ROWS[::-1])]
 LARGE_BATCHES = {
     "rows": _make_v2_request(TWO_TENSORS[:1], _write_as_python, BATCHED),
     "rows of two tensors": _make_v2_request(TWO_TENSORS, _write_as_python, BATCHED),
-    "typed rows of two tensors": _make_grpc_batch(),
+    "typed rows of two tensors": write_message(
+        [("FP32", [len(ROWS), 4], [*chain.from_iterable(ROWS)])] * 2, BATCHED, raw=False
+    ),
     "instances": _make_instances_request(ROWS, _write_as_python),
 }
 
@@ -321,80 +286,64 @@ IMAGE_TEXT = base64.b64encode(IMAGE).decode()
 PARAMETERS = json.dumps({"metadata": json.dumps([{"key": "k", "type": "int", "value": "1"}])})
 
 
-def make_written_tensor(data: str, shape: str = "[ 1 ]", datatype: str = "BYTES") -> str:
-    """Make an input as documents write it."""
-    about = f'"shape" : {shape},\n  "datatype" : "{datatype}",\n  "parameters" : {PARAMETERS}'
-    return f'{{\n  "name" : "in",\n  {about},\n  "data" : {data}\n}}'
-
-
-def make_written_request(*inputs: str, rules: Rules = BATCHED) -> SampleRequest:
+def write_inputs(rules: Rules, *inputs: tuple[str, ...]) -> SampleRequest:
+    """Make a request as documents write it, of the data, shape and datatype of inputs."""
+    written = []
+    for data, shape, datatype in inputs:
+        about = f'"shape" : {shape},\n  "datatype" : "{datatype}",\n  "parameters" : {PARAMETERS}'
+        written.append(f'{{\n  "name" : "in",\n  {about},\n  "data" : {data}\n}}')
     body = '{ "id" : "42",\n "inputs" : [%s],\n "outputs" : [{"name" : "out"}] }'
-    return SampleRequest("v2", INFER_REST, [(body % ", ".join(inputs)).encode()], rules=rules)
+    return SampleRequest("v2", INFER_REST, [(body % ", ".join(written)).encode()], rules=rules)
 
 
 # each with the number of its data
-WRITTEN = {
-    "an image": (
-        1,
-        make_written_request(make_written_tensor(f'["{IMAGE_TEXT}"]', "[4, 3, 1]"), rules=VISION),
-    ),
+WRITTEN: dict[str, tuple[int, Rules, list[tuple[str, str, str]]]] = {
+    "an image": (1, VISION, [(f'["{IMAGE_TEXT}"]', "[4, 3, 1]", "BYTES")]),
     "two images": (
         2,
-        make_written_request(
-            make_written_tensor(f'["{IMAGE_TEXT}"]'),
-            make_written_tensor(f'["{IMAGE_TEXT[:-8]}"]'),
-            rules=VISION,
-        ),
+        VISION,
+        [(f'["{text}"]', "[ 1 ]", "BYTES") for text in (IMAGE_TEXT, IMAGE_TEXT[:-8])],
     ),
-    "metadata that break the JSON": (
-        1,
-        SampleRequest("v2", INFER_REST, [b'{"inputs": [{"data": [1], "metadata": "{"a": 1}"}]}']),
-    ),
-    "BYTES that are no list": (
-        1,
-        make_written_request(make_written_tensor('"caf\\u00e9 \\ud83d\\ude01"'), rules=UNKNOWN),
-    ),
-    "generate": (
-        1,
-        SampleRequest(
-            "v2", "/v2/models/m/generate", [b'{"text_input" :  "a", "parameters" : {"top_k": 0}}']
-        ),
-    ),
-    "a binary tensor alone": (1, make_sized_request(b"", bytes(range(16)), BATCHED)),
+    "BYTES that are no list": (1, UNKNOWN, [('"caf\\u00e9 \\ud83d\\ude01"', "[ 1 ]", "BYTES")]),
     "tensors of several shapes": (
         1,
-        make_written_request(
-            make_written_tensor("[1, 2, 3, 4]", "[2, 2]", "UINT32"),
-            make_written_tensor("[true]", datatype="BOOL"),
-        ),
+        BATCHED,
+        [("[1, 2, 3, 4]", "[2, 2]", "UINT32"), ("[true]", "[ 1 ]", "BOOL")],
     ),
     "rows of two flat tensors": (
         3,
-        make_written_request(
-            make_written_tensor("[1, 2, 3, 4, 5, 6]", "[3, 2]", "FP32"),
-            make_written_tensor("[7, 8, 9]", "[3]", "INT64"),
-        ),
+        BATCHED,
+        [("[1, 2, 3, 4, 5, 6]", "[3, 2]", "FP32"), ("[7, 8, 9]", "[3]", "INT64")],
     ),
 }
 WRITTEN_ROWS = [
-    make_written_tensor("[ [1, 2], [3, 4] ]", "[ 2, 2 ]", "UINT32"),
-    make_written_tensor("[ 1, 2, 3, 4 ]", "[ 2, 2 ]", "UINT32"),
-    make_written_tensor("[1,2,3,4]", "[2,2]", "INT8"),
-    make_written_tensor("[\n 1.0,\n -2,\n null,\n 4e0\n]", "[2, 2]", "FP64"),
-    make_written_tensor('["a", "b", "b","c"]', "[2, 2]"),
-    make_written_tensor('["a", "b"]', "[2]"),
+    ("[ [1, 2], [3, 4] ]", "[ 2, 2 ]", "UINT32"),
+    ("[ 1, 2, 3, 4 ]", "[ 2, 2 ]", "UINT32"),
+    ("[1,2,3,4]", "[2,2]", "INT8"),
+    ("[\n 1.0,\n -2,\n null,\n 4e0\n]", "[2, 2]", "FP64"),
+    ('["a", "b", "b","c"]', "[2, 2]", "BYTES"),
+    ('["a", "b"]', "[2]", "BYTES"),
 ]
+BROKEN = b'{"inputs": [{"data": [1], "metadata": "{"a": 1}"}]}'
+GENERATE = b'{"text_input" :  "a", "parameters" : {"top_k": 0}}'
+OTHERS_WRITTEN = {
+    "metadata that break the JSON": SampleRequest("v2", INFER_REST, [BROKEN]),
+    "generate": SampleRequest("v2", "/v2/models/m/generate", [GENERATE]),
+    "a binary tensor alone": make_sized_request(b"", bytes(range(16)), BATCHED),
+}
 
 
 def test_requests_as_documents_write_them_are_rebuilt(subtests: pytest.Subtests) -> None:
-    rows = {tensor: (2, make_written_request(tensor)) for tensor in WRITTEN_ROWS}
-    for name, (count, request) in (WRITTEN | rows).items():
+    rows = {row[0]: (2, BATCHED, [row]) for row in WRITTEN_ROWS}
+    for name, (count, rules, inputs) in (WRITTEN | rows).items():
         with subtests.test(name):
-            check_rebuilt(request, count=count)
+            check_rebuilt(write_inputs(rules, *inputs), count=count)
+    for name, request in OTHERS_WRITTEN.items():
+        with subtests.test(name):
+            check_rebuilt(request, count=1)
 
 
 def build_all_remainders(body: bytes, *data: bytes | None, **changes: Any) -> list[dict[str, Any]]:
-    """Build the remainder for each inference."""
     sample = exchange(body, **changes)
     requests = build_remainders(sample, data, [()] * len(data), (), limit=1 << 24)
     # as they are read back from blobs
@@ -403,7 +352,6 @@ def build_all_remainders(body: bytes, *data: bytes | None, **changes: Any) -> li
 
 
 def build_remainder(body: bytes, *data: bytes | None, **changes: Any) -> dict[str, Any]:
-    """Build the remainder for the first inference."""
     return build_all_remainders(body, *data, **changes)[0]
 
 

@@ -245,10 +245,6 @@ def open_spools(root: Path, producer: str, captures: int) -> Spools:
     return opened
 
 
-def count_bytes(root: Path) -> int:
-    return sum(path.stat().st_size for path in root.glob("*/*"))
-
-
 def fill(into: Spools, producer: str) -> int:
     """Write captures until the spool is full. Return how many fit."""
     number = 0
@@ -274,7 +270,7 @@ def test_the_limit_is_of_all_folders(tmp_path: Path, is_dead: bool) -> None:
     assert fill(second, PRODUCERS[1]) == 0
     third = open_spools(tmp_path, PRODUCERS[2], 5)
     assert fill(third, PRODUCERS[2]) == 0
-    assert count_bytes(tmp_path) == 5 * SIZE
+    assert sum(path.stat().st_size for path in tmp_path.glob("*/*")) == 5 * SIZE
     spooled = second.take()
     assert spooled is not None
     spooled.folder.remove(spooled.path)

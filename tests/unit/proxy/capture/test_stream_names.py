@@ -1,37 +1,16 @@
 """The names of a stream's inferences, each captured as an exchange of its own."""
 
-from collections.abc import Sequence
+from typing import Any
 
-from inference_store.grpc_messages import message
 from inference_store.proxy.capture import ID_HEADER
-from inference_store.proxy.exchange import Body, Headers
-from tests.exchanges import exchange
+from inference_store.proxy.exchange import Headers
+from tests.unit.proxy.protocols.exchanged import make_grpc_exchange
+from tests.unit.proxy.protocols.v2_grpc.calls import make_request, make_response
 
-from .captured import capture
+from .captured import STREAM, capture
 
-STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 MADE: Headers = [(ID_HEADER, "made")]
 GIVEN: Headers = [("x-request-id", "given")]
-
-
-def capture_names(position: int, name: str, answer: str, headers: Headers) -> Sequence[str]:
-    """Return the id and the aliases of the request at a position of a stream."""
-    request = message("inference.ModelInferRequest")(id=name, model_name="m").SerializeToString()
-    response = message("inference.ModelInferResponse")(id=answer).SerializeToString()
-    sample = exchange(
-        transport="grpc",
-        method=STREAM,
-        path=STREAM,
-        position=position,
-        request=Body(parts=[request], size=len(request)),
-        response=Body(parts=[response], size=len(response)),
-        request_headers=headers,
-        response_headers=MADE,
-        http_status=None,
-        grpc_code=0,
-    )
-    (event,) = capture(sample, protocol="v2-grpc").documents
-    return [event["inference_id"], *event.get("aliases", ())]
 
 
 def test_only_the_first_request_is_named_as_if_it_were_alone() -> None:
@@ -42,4 +21,9 @@ def test_only_the_first_request_is_named_as_if_it_were_alone() -> None:
         ("with an id", 3, "mine", "mine", GIVEN, ["mine", "given", "made"]),
         ("with the server's id", 3, "", "theirs", [], ["theirs", "made"]),
     ):
-        assert capture_names(position, name, answer, headers) == expected, case
+        request = make_request(id=name, name="m").SerializeToString()
+        response = make_response(id=answer, name="").SerializeToString()
+        both: dict[str, Any] = {"request_headers": headers, "response_headers": MADE}
+        sample = make_grpc_exchange(STREAM, [request], [response], position=position, **both)
+        (event,) = capture(sample, protocol="v2-grpc").documents
+        assert [event["inference_id"], *event.get("aliases", ())] == expected, case

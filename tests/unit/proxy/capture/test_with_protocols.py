@@ -8,17 +8,16 @@ from typing import Any, NamedTuple
 import orjson
 import pytest
 
-from inference_store.proxy.exchange import Body, Headers
+from inference_store.proxy.exchange import Headers
 from inference_store.proxy.rules import NamedRules, Redaction, Rules
 from tests.exchanges import detection, exchange, png
+from tests.unit.inference.metadata.samples import make_item
+from tests.unit.proxy.protocols.exchanged import make_grpc_exchange
 
-from .captured import JSON, Captured, capture
+from .captured import INFER, JSON, Captured, capture
 
 SECRET = "4711-secret"
-METADATA = [
-    {"key": "user", "type": "string", "value": SECRET},
-    {"key": "camera", "type": "string", "value": "hall"},
-]
+METADATA = [make_item("user", "string", SECRET), make_item("camera", "string", "hall")]
 TEXT = orjson.dumps(METADATA).decode()
 IMAGE = png(5, 4)
 BASE64 = base64.b64encode(IMAGE).decode()
@@ -51,6 +50,7 @@ HEAD = orjson.dumps(
 )
 MESSAGES = {"model": "m", "messages": [{"role": "user", "content": "how many cars, please?"}]}
 REPLY = {"id": "c-1", "model": "m", "choices": [{"message": {"role": "assistant", "content": "3"}}]}
+INSTANCES = orjson.dumps({"instances": [{"image": {"b64": BASE64}}]})
 OUTPUT = orjson.dumps({"output": [detection(0.9)]})
 BY_HEADER: Headers = [*JSON, ("inference-store-metadata", TEXT)]
 GZIP: Headers = [*JSON, ("content-encoding", "gzip")]
@@ -68,12 +68,7 @@ CASES = {
     "v2 gzipped": Case(V2, gzip.compress(make_v2_body()), GZIP, make_answer()),
     "v2 binary": Case(V2, HEAD + RAW, SIZED, make_answer()),
     "openai": Case(CHAT, orjson.dumps(MESSAGES), BY_HEADER, orjson.dumps(REPLY)),
-    "kserve": Case(
-        PREDICT,
-        orjson.dumps({"instances": [{"image": {"b64": BASE64}}]}),
-        BY_HEADER,
-        orjson.dumps({"predictions": [detection(0.9)]}),
-    ),
+    "kserve": Case(PREDICT, INSTANCES, BY_HEADER, orjson.dumps({"predictions": [detection(0.9)]})),
     "chariot": Case(
         "/infer", orjson.dumps({"input": BASE64, "parameters": {"metadata": TEXT}}), JSON, OUTPUT
     ),
@@ -137,16 +132,8 @@ def test_a_redacted_key_and_a_dropped_input_are_nowhere(name: str) -> None:
 
 def test_grpc_is_redacted_in_what_is_read_of_it() -> None:
     header = base64.b64encode(TEXT.encode()).decode()
-    sample = exchange(
-        transport="grpc",
-        method="/inference.GRPCInferenceService/ModelInfer",
-        path="/inference.GRPCInferenceService/ModelInfer",
-        request_headers=[("inference-store-metadata-bin", header)],
-        request=Body(parts=(b"\x0a\x01m",), size=3),
-        response=Body(parts=(b"\x0a\x01m",), size=3),
-        http_status=None,
-        grpc_code=0,
-    )
+    headers = [("inference-store-metadata-bin", header)]
+    sample = make_grpc_exchange(INFER, [b"\x0a\x01m"], [b"\x0a\x01m"], request_headers=headers)
     captured = capture(sample, Rules(redactions=(BY_USER,)))
     assert not captured.holds(SECRET.encode())
     assert not captured.holds(header.encode())

@@ -71,17 +71,15 @@ def test_the_first_entry_that_matches_counts(tmp_path: Path) -> None:
     assert not result.rules("detectors", "m-aBc", None).capture
 
 
+MISSPELT = "upstreams:\n  - name: a\n    uri: http://x"
 MISTAKES = [
     ("upstreams: [", "line 1: expected the node content"),
     ("", "upstreams"),
     ("- 1", "line 1"),
     ("upstreams: []", "line 1: upstreams: Tuple should have at least 1 item"),
     ("upstreams:\n  - name: a\n    url: ftp://x", "line 3: upstreams[0].url: expected http"),
-    (
-        "upstreams:\n  - name: a\n    uri: http://x",
-        "line 3: upstreams[0].uri: there is no such",
-    ),
-    ("upstreams:\n  - name: a\n    uri: http://x", "the nearest are url"),
+    (MISSPELT, "line 3: upstreams[0].uri: there is no such"),
+    (MISSPELT, "the nearest are url"),
     ("upstreams:\n  - name: a", "line 2: upstreams[0]: it has neither url nor grpc"),
     ("upstreams:\n  - {name: a, grpc: x}", "expected host:port"),
     ("upstreams:\n  - {name: a, url: 'http://me:pw@x'}", "a name or password in it"),

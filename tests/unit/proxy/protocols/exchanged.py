@@ -46,7 +46,11 @@ def make_exchange(
 
 
 def make_grpc_exchange(
-    path: str, requests: Sequence[bytes], responses: Sequence[bytes], code: int = 0
+    path: str,
+    requests: Sequence[bytes],
+    responses: Sequence[bytes],
+    code: int = 0,
+    **more: Any,
 ) -> Exchange:
     return Exchange(
         transport="grpc",
@@ -56,6 +60,7 @@ def make_grpc_exchange(
         response=Body(parts=responses, size=sum(map(len, responses))),
         grpc_code=code,
         received_at=RECEIVED_AT,
+        **more,
     )
 
 
@@ -93,7 +98,6 @@ def list_predictions(response: bytes | None, task_type: str | None) -> list[Pred
 
 
 def list_texts(reading: Reading) -> list[list[str | None]]:
-    """Return the predicted texts of each inference."""
     return [
         [row.text for row in list_predictions(inference.response, reading.task_type)]
         for inference in reading.inferences

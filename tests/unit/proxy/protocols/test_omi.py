@@ -45,7 +45,6 @@ def read_run(*items: dict[str, bytes], response: bytes | None, **flags: bool) ->
 
 
 def read_response(reading: Reading) -> dict[str, Any]:
-    """The only response."""
     (inference,) = reading.inferences
     document: dict[str, Any] = orjson.loads(inference.response or b"")
     return document

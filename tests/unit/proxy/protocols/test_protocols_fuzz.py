@@ -17,7 +17,7 @@ from inference_store.proxy.exchange import Headers
 from inference_store.proxy.protocols import PROTOCOLS, Reading
 from inference_store.proxy.protocols.protocol import Model
 from inference_store.proxy.protocols.v2.tensors import CODES
-from tests.properties import examples
+from tests.properties import draw_json, examples
 
 from .exchanged import make_body, make_exchange, read_by
 from .v2.calls import JPEG, make_text_tensor, prefix_lengths, read
@@ -40,11 +40,7 @@ _SCALARS = (
     | _DATATYPES
     | st.sampled_from(["image_url", "text", "input_audio", "data:image/png;base64,aGk=", "aGk="])
 )
-_JSON = st.recursive(
-    _SCALARS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_NAMES, inner, max_size=5),
-    max_leaves=25,
-)
+_JSON = draw_json(_SCALARS, _NAMES, leaves=25)
 _HUGE = st.sampled_from([-(2**63), 2**31, 2**63 - 1, 2**64, 10**30])
 _SIZES = st.integers(-1, 20) | _HUGE
 _TENSORS = st.lists(

@@ -26,7 +26,6 @@ _ALL = [
 
 
 def parse_instant(text: str) -> datetime:
-    """Parse an instant of UTC."""
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 

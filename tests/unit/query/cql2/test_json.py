@@ -42,6 +42,8 @@ def test_prints_numbers_as_python_numbers_if_exact() -> None:
 
 
 def test_names_the_path_of_a_mistake() -> None:
+    like = {"op": "like", "args": ["a", {"property": "b"}]}
+    point = {"type": "Point", "coordinates": [[1]]}
     cases: list[tuple[object, str, str]] = [
         (None, "filter", "null is no value here"),
         (5, "filter", "a filter is a condition, and this is a number"),
@@ -66,21 +68,13 @@ def test_names_the_path_of_a_mistake() -> None:
         (make_equality("\ud800"), "filter.args[1]", "neither NUL"),
         ({"op": "in", "args": [1, []]}, "filter.args[1]", "IN takes a list here"),
         ({"op": "in", "args": [1, 2]}, "filter.args[1]", "IN takes a list here"),
-        (
-            {"op": "like", "args": ["a", {"property": "b"}]},
-            "filter.args[1]",
-            "LIKE takes a pattern",
-        ),
+        (like, "filter.args[1]", "LIKE takes a pattern"),
         ({"op": "t_after", "args": [{"interval": ["x"]}, 1]}, "filter.args[0]", "two bounds"),
         ({"op": "sent", "args": ["a"]}, "filter.args[0]", "sent takes a name here"),
         ({"op": "prediction", "args": [True, True]}, "filter", "no arguments or one, not 2"),
         (make_equality({"type": "Circle"}), "filter.args[1]", "there is no geometry 'Circle'"),
         (make_equality({"type": "Point"}), "filter.args[1]", "a Point has `coordinates`"),
-        (
-            make_equality({"type": "Point", "coordinates": [[1]]}),
-            "filter.args[1]",
-            "no coordinates",
-        ),
+        (make_equality(point), "filter.args[1]", "no coordinates"),
         (make_equality({"type": "Point", "coordinates": 1}), "filter.args[1]", "lists of numbers"),
         (make_equality({"bbox": [1, 2, True, 4]}), "filter.args[1]", "lists of numbers"),
         ({"op": "avg", "args": []}, "filter", "there is no function avg"),

@@ -30,7 +30,6 @@ def _parse(text: str) -> Node:
 
 
 def _resolve(text: str) -> Any:
-    """Return the instant of a relative time."""
     tree = _parse(f"seen > {text}")
     assert isinstance(tree, Operation)
     argument = tree.args[1]

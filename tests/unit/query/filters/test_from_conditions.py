@@ -178,6 +178,7 @@ def _make_known_keys(*types: tuple[str, str]) -> KnownKeys:
 
 
 def test_stray_texts_make_no_text_of_a_value() -> None:
+    stamps = [("timestamp", ""), ("timestamp", "not_timestamp")]
     cases: list[tuple[list[tuple[str, str]], str, Any, str]] = [
         ([("float", ""), ("float", "not_finite")], "eq", "1.5", "k = 1.5"),
         ([("float", ""), ("float", "not_finite")], "gt", "9000", "k > 9000"),
@@ -190,12 +191,7 @@ def test_stray_texts_make_no_text_of_a_value() -> None:
         ([("int", ""), ("string", ""), ("int", "not_int")], "eq", "1", "k = '1'"),
         ([("int", "from_text"), ("string", "")], "eq", "1", "k = '1'"),
         ([("int", "not_int")], "eq", "1", "k = '1'"),
-        (
-            [("timestamp", ""), ("timestamp", "not_timestamp")],
-            "lt",
-            "2026-11-01",
-            "k < TIMESTAMP('2026-11-01T00:00:00Z')",
-        ),
+        (stamps, "lt", "2026-11-01", "k < TIMESTAMP('2026-11-01T00:00:00Z')"),
     ]
     for types, operator, value, text in cases:
         node = metadata_node(_make_entry("k", operator, value), _make_known_keys(*types))

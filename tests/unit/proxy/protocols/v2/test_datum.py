@@ -55,30 +55,17 @@ def test_an_element() -> None:
 
 EXACT = b"[ [0.10, 1e400, 12345678901234567890] ]"
 INT16 = Tensor(datatype="INT16", shape=(2,))
+RAW, TYPED = replace(INT16, raw=b"\1\0\2\0"), replace(INT16, values=[1, 2])
+FP32 = Tensor(datatype="FP32", shape=(1, 2), data=EXACT)
+BROKEN = Tensor(datatype="BYTES", raw=b"\1")
 TENSORS: dict[str, tuple[Tensor, bytes | None, str | None]] = {
     "raw": (Tensor(datatype="BYTES", raw=prefix_lengths(JPEG)), JPEG, None),
     "a value": (Tensor(datatype="BYTES", values=[JPEG]), JPEG, None),
     "coded": (Tensor(datatype="BYTES", values=[b64encode(JPEG)]), JPEG, None),
-    "numbers": (
-        Tensor(datatype="FP32", shape=(1, 2), data=EXACT),
-        EXACT,
-        "application/json; datatype=FP32; shape=1x2",
-    ),
-    "raw numbers": (
-        replace(INT16, raw=b"\1\0\2\0"),
-        b"\1\0\2\0",
-        "application/octet-stream; datatype=INT16; shape=2",
-    ),
-    "typed": (
-        replace(INT16, values=[1, 2]),
-        b"[1,2]",
-        "application/json; datatype=INT16; shape=2",
-    ),
-    "no elements": (
-        Tensor(datatype="BYTES", raw=b"\1"),
-        b"\1",
-        "application/octet-stream; datatype=BYTES",
-    ),
+    "numbers": (FP32, EXACT, "application/json; datatype=FP32; shape=1x2"),
+    "raw numbers": (RAW, b"\1\0\2\0", "application/octet-stream; datatype=INT16; shape=2"),
+    "typed": (TYPED, b"[1,2]", "application/json; datatype=INT16; shape=2"),
+    "no elements": (BROKEN, b"\1", "application/octet-stream; datatype=BYTES"),
     "no datatype": (Tensor(raw=b"anything"), b"anything", None),
 }
 

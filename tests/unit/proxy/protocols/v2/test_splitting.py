@@ -34,6 +34,14 @@ def texts(*data: Any, **more: Any) -> dict[str, Any]:
     return make_text_tensor(*data, **more)
 
 
+AB, ANSWERS = [texts("a"), texts("b")], [texts("A"), texts("B")]
+NAMED = [texts("a", name="one"), texts("b", name="two")]
+EACH = [(['["a"]'], ['["A"]']), (['["b"]'], ['["B"]'])]
+TOGETHER = [(['["a"]', '["b"]'], ['["A"]', '["B"]'])]
+ROWS = numbers([5, 6], 2)
+BY_ROW = [(["[1, 2]"], ["[5]"]), (["[3, 4]"], ["[6]"])]
+
+
 class Case(NamedTuple):
     """`expected`: of each inference the texts of its inputs' and outputs' data."""
 
@@ -53,21 +61,13 @@ TABLE_OF_CASES = {
         [numbers([[1, 2, 3, 4]], 1, 4, name="boxes"), numbers([1], 1, name="scores")],
         [(['["a"]'], ["[[1, 2, 3, 4]]", "[1]"])],
     ),
-    "vision: many inputs, one output each": Case(
-        VISION,
-        [texts("a"), texts("b")],
-        [texts("A"), texts("B")],
-        [(['["a"]'], ['["A"]']), (['["b"]'], ['["B"]'])],
-    ),
+    "vision: many inputs, one output each": Case(VISION, AB, ANSWERS, EACH),
     "vision: outputs in another order, by name": Case(
-        VISION,
-        [texts("a", name="one"), texts("b", name="two")],
-        [texts("B", name="two"), texts("A", name="one")],
-        [(['["a"]'], ['["A"]']), (['["b"]'], ['["B"]'])],
+        VISION, NAMED, [texts("B", name="two"), texts("A", name="one")], EACH
     ),
     "vision: many inputs, tensors along the first dimension": Case(
         VISION,
-        [texts("a", name="one"), texts("b", name="two")],
+        NAMED,
         [numbers([1, 2, 3, 4], 2, 2)],
         [(['["a"]'], ["[1, 2]"]), (['["b"]'], ["[3, 4]"])],
     ),
@@ -86,12 +86,7 @@ TABLE_OF_CASES = {
         [numbers([[1], [2]], 2, 1, name="boxes"), numbers([5, 6], 2, name="scores")],
         [(['["a"]'], ["[[1]]", "[5]"]), (['["b"]'], ["[[2]]", "[6]"])],
     ),
-    "vision: nested elements": Case(
-        VISION,
-        [texts(["a", "b"])],
-        [texts("A", "B")],
-        [(['["a"]'], ['["A"]']), (['["b"]'], ['["B"]'])],
-    ),
+    "vision: nested elements": Case(VISION, [texts(["a", "b"])], [texts("A", "B")], EACH),
     "vision: an image and a threshold are one": Case(
         VISION,
         [texts("a"), numbers([0.5], 1, name="threshold")],
@@ -104,17 +99,9 @@ TABLE_OF_CASES = {
         [numbers([[5], [6]], 2, 1)],
         [(["[[1, 2]]"], ["[[5]]"]), (["[[3, 4]]"], ["[[6]]"])],
     ),
-    "batched: flat, by the shape": Case(
-        TABLE,
-        [numbers([1, 2, 3, 4], 2, 2)],
-        [numbers([5, 6], 2)],
-        [(["[1, 2]"], ["[5]"]), (["[3, 4]"], ["[6]"])],
-    ),
+    "batched: flat, by the shape": Case(TABLE, [numbers([1, 2, 3, 4], 2, 2)], [ROWS], BY_ROW),
     "batched: flat, a dimension that varies": Case(
-        TABLE,
-        [numbers([1, 2, 3, 4], -1, 2)],
-        [numbers([5, 6], 2)],
-        [(["[1, 2]"], ["[5]"]), (["[3, 4]"], ["[6]"])],
+        TABLE, [numbers([1, 2, 3, 4], -1, 2)], [ROWS], BY_ROW
     ),
     "batched: several columns": Case(
         TABLE,
@@ -122,36 +109,29 @@ TABLE_OF_CASES = {
         [numbers([5, 6], 2, name="price"), numbers([[7], [8]], 2, 1, name="risk")],
         [(["[1]", "[3]"], ["[5]", "[[7]]"]), (["[2]", "[4]"], ["[6]", "[[8]]"])],
     ),
-    "batched: one": Case(
-        BATCHED, [numbers([[1, 2]], 1, 2)], [numbers([5, 6], 2)], [(["[[1, 2]]"], ["[5, 6]"])]
-    ),
+    "batched: one": Case(BATCHED, [numbers([[1, 2]], 1, 2)], [ROWS], [(["[[1, 2]]"], ["[5, 6]"])]),
     "batched: columns of unlike lengths are one": Case(
         TABLE,
         [numbers([1, 2], 2, name="age"), numbers([3], 1, name="size")],
-        [numbers([5, 6], 2)],
+        [ROWS],
         [(["[1, 2]", "[3]"], ["[5, 6]"])],
     ),
     "batched: a shape that lies is one": Case(
-        TABLE, [numbers([1, 2, 3], 2, 2)], [numbers([5, 6], 2)], [(["[1, 2, 3]"], ["[5, 6]"])]
+        TABLE, [numbers([1, 2, 3], 2, 2)], [ROWS], [(["[1, 2, 3]"], ["[5, 6]"])]
     ),
     "text: named arguments are one": Case(
         TEXT,
         [texts("a", name="args"), texts("b", name="prefix")],
-        [texts("A"), texts("B")],
-        [(['["a"]', '["b"]'], ['["A"]', '["B"]'])],
+        ANSWERS,
+        TOGETHER,
     ),
     "unknown: images, one output each": Case(
         UNKNOWN,
         [texts(IMAGE), texts(DRAWING)],
-        [texts("A"), texts("B")],
+        ANSWERS,
         [([f'["{IMAGE}"]'], ['["A"]']), ([f'["{DRAWING}"]'], ['["B"]'])],
     ),
-    "unknown: texts are one": Case(
-        UNKNOWN,
-        [texts("a"), texts("b")],
-        [texts("A"), texts("B")],
-        [(['["a"]', '["b"]'], ['["A"]', '["B"]'])],
-    ),
+    "unknown: texts are one": Case(UNKNOWN, AB, ANSWERS, TOGETHER),
     "unknown: images and another number of outputs are one": Case(
         UNKNOWN,
         [texts(IMAGE), texts(IMAGE)],
@@ -186,7 +166,7 @@ def test_the_table() -> None:
 
 
 def test_outputs_that_do_not_match_keep_the_request_whole() -> None:
-    request = parse_request({"inputs": [texts("a"), texts("b")]})
+    request = parse_request({"inputs": AB})
     for outputs in ([], [texts("A", "B", "C")], [texts("A")] * 3):
         divided = split(request, parse_response({"outputs": outputs}), VISION)
         assert [list(share.inputs) for share in divided.shares] == [request.inputs]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from inference_store.proxy.exchange import header
 from inference_store.proxy.protocols.v2 import strip
 from inference_store.proxy.protocols.v2.stripping import remove_metadata
+from tests.properties import draw_json
 
 EXACT = [
     ('{"parameters":{"metadata":"x"}}', '{"parameters":{}}'),
@@ -120,11 +121,7 @@ def test_leaves_unreadable_requests_alone() -> None:
 
 _SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 _NAMES = st.sampled_from(["metadata", "parameters", "inputs", "a", "é", '"', "\\"])
-_JSON = st.recursive(
-    _SCALARS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_NAMES, inner, max_size=4),
-    max_leaves=12,
-)
+_JSON = draw_json(_SCALARS, _NAMES, leaves=12)
 _PARAMETERS = st.dictionaries(_NAMES, _JSON, max_size=4)
 _INPUT = st.fixed_dictionaries({"name": st.text()}, optional={"parameters": _PARAMETERS | _JSON})
 _REQUEST = st.fixed_dictionaries(

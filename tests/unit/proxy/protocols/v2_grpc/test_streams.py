@@ -40,7 +40,6 @@ def read_stream(requests: list[Any], responses: list[Any], **more: Any) -> Readi
 
 
 def list_answers(reading: Reading) -> list[str]:
-    """Return the data of the outputs."""
     (inference,) = reading.inferences
     outputs = json.loads(inference.response or b"{}").get("outputs", [])
     return [datum for output in outputs for datum in output["data"]]
