@@ -22,6 +22,7 @@ from tests.servers.fixtures import unique
 from tests.servers.minio import S3
 from tests.servers.plugin import faults
 from tests.service_process import Service
+from tests.transactions import fetch, transact
 
 _FIRST_OR_LATER = ("1", faults("2"))
 # The first ones need a database in which partitions are missing.
@@ -58,8 +59,7 @@ async def check_everything(engine: AsyncEngine, published: Published, s3: S3, bu
     """Check that every event is stored once, and has its sidecar, and that there is no other."""
     records = published.records
     await check_ingested(engine, published.captures, bucket, records=records, sidecars=True)
-    async with engine.connect() as connection:
-        keys = set((await connection.execute(select(inference.c.sidecar_storage_key))).scalars())
+    keys = set(await fetch(engine, select(inference.c.sidecar_storage_key)))
     listed = s3.client().list_objects(bucket, prefix="sidecars/", recursive=True)
     assert {f"s3://{bucket}/{listed_object.object_name}" for listed_object in listed} == keys
 
@@ -81,8 +81,7 @@ async def test_killed_at(
     rest = list(many)
 
     async def count_parked() -> int:
-        async with engine.connect() as connection:
-            return await parked.waiting(connection)
+        return await transact(engine, parked.waiting)
 
     async def publish_more(some: list[Capture]) -> bool:
         await published.publish(some)

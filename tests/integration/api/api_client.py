@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 from fastapi import FastAPI
-from sqlalchemy import Executable, text
+from sqlalchemy import Executable
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.inference.events import StorageKey
@@ -17,6 +17,7 @@ from tests.integration.retention.stored import NoPace
 from tests.integration.stored_inferences import NewInference, store
 from tests.policy_owners import name_owner
 from tests.settings import TOKEN
+from tests.transactions import execute, fetch
 
 MakeApp = Callable[..., FastAPI]
 LINES = {"Accept": "application/x-ndjson"}
@@ -69,15 +70,11 @@ class Api(httpx.AsyncClient):
 
     async def execute(self, *statements: str | Executable) -> None:
         """Execute statements in one transaction."""
-        async with self.engine.begin() as connection:
-            for statement in statements:
-                await connection.execute(_parse(statement))
+        await execute(self.engine, *statements)
 
     async def fetch(self, query: str | Executable) -> list[Any]:
         """Return the rows that a query finds; of a single column, its values."""
-        async with self.engine.connect() as connection:
-            rows = (await connection.execute(_parse(query))).all()
-        return [row[0] if len(row) == 1 else row for row in rows]
+        return await fetch(self.engine, query)
 
     async def run_retention(self, *, is_due: bool = False, **more: Any) -> None:
         """Run one turn of the retention service; if it is due, with what its schedule begins."""
@@ -85,10 +82,6 @@ class Api(httpx.AsyncClient):
         changes = self.retention | more
         worker = make_worker(self.engine, self.blobs, settings, is_due=is_due, **changes)
         await worker.run_turn()
-
-
-def _parse(statement: str | Executable) -> Executable:
-    return text(statement) if isinstance(statement, str) else statement
 
 
 def make_client(app: FastAPI) -> Api:

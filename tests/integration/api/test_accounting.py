@@ -12,6 +12,7 @@ from inference_store.index.records import Record, Rejection
 from inference_store.inference.producer_reports import ProducerReport
 from tests.answer_models import check_answer
 from tests.integration.stored_inferences import at
+from tests.transactions import transact
 
 from .conftest import Api
 
@@ -61,8 +62,7 @@ async def test_shows_producer_with_its_reports(api: Api) -> None:
 async def test_answers_with_very_large_sums(api: Api) -> None:
     huge = {"seen": MOST, "queued": MOST, "published": MOST, "highest_sequence": MOST}
     reports = [_make_report("p", who, dropped={"left": MOST}, **huge) for who in ("p", "q")]
-    async with api.engine.begin() as connection:
-        await accounting.store_reports(connection, reports)
+    await transact(api.engine, accounting.store_reports, reports)
     [producer] = (await _read_accounts(api))["producers"]
     assert (producer["published"], producer["closes"]) == (MOST, False)
     assert producer["dropped"] == {"left": MOST}
@@ -70,11 +70,9 @@ async def test_answers_with_very_large_sums(api: Api) -> None:
 
 async def test_shows_former_producers_as_sums(api: Api) -> None:
     report = _make_report("p", "p", seen=3, published=3, highest_sequence=3)
-    async with api.engine.begin() as connection:
-        await accounting.store_reports(connection, [report])
+    await transact(api.engine, accounting.store_reports, [report])
     await api.execute("UPDATE producer_report SET heard_at = '2026-01-01Z'")
-    async with api.engine.begin() as connection:
-        assert await accounting.fold_producers(connection, limit=10) == 1
+    assert await transact(api.engine, accounting.fold_producers, limit=10) == 1
     answer = await _read_accounts(api)
     assert answer["producers"] == []
     former = answer["former_producers"]

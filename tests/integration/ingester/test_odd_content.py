@@ -21,6 +21,7 @@ from inference_store.index.tables import (
 from inference_store.inference.layout import Kind
 from tests.integration.ingester.conftest import RunningIngester, wait_for_counts
 from tests.producer import Capture, capture
+from tests.transactions import execute, fetch
 
 GOOD = json.dumps(
     {"outputs": [{"name": "p", "datatype": "BYTES", "shape": [1], "data": ['[{"label":"a"}]']}]}
@@ -134,8 +135,7 @@ async def test_indexes_copied_metadata_and_long_and_repeated_values(
     captures = [make_odd_capture(n, metadata=blob, response=answer) for n, blob in enumerate(blobs)]
     await producer.produce(*captures)
     await wait_for_counts(engine, stored=len(blobs))
-    async with engine.connect() as connection:
-        values = Counter((await connection.execute(select(metadata_number.c.value))).scalars())
+    values = Counter(await fetch(engine, select(metadata_number.c.value)))
     assert values == {Decimal(987): 3, Decimal(1): 1}
     # 10 kB that do not fit into an index row even compressed
     long = "".join(chr(0x4E00 + (n * 7919) % 20_000) for n in range(3500))
@@ -190,8 +190,7 @@ async def test_redelivery_does_not_undo_an_edit(
     first = [capture(number) for number in range(3)]
     await producer.produce(*first)
     await wait_for_counts(engine, stored=3)
-    async with engine.begin() as connection:
-        await connection.execute(inference.update().values(revision=2, metadata=b"[]"))
+    await execute(engine, inference.update().values(revision=2, metadata=b"[]"))
     edited = [
         capture(number, metadata=[{"key": "new", "type": "int", "value": "1"}])
         for number in range(3)

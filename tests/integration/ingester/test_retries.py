@@ -31,6 +31,7 @@ from inference_store.ingester.retry import Retries
 from inference_store.ingester.write import Writer
 from inference_store.objects import Blobs
 from inference_store.platform.settings import IngesterSettings
+from tests.transactions import transact
 
 NOW = datetime.now(UTC)
 PARTITION = PartitionId("default", "events", 0, 0)
@@ -128,16 +129,13 @@ class Trial:
             await connection.execute(update(parked_event).values(created_at=long_ago))
 
     async def waiting(self) -> list[ParkedEvent]:
-        async with self.engine.connect() as connection:
-            return await parked.due(connection, limit=1000)
+        return await transact(self.engine, parked.due, limit=1000)
 
     async def letters(self) -> list[DeadLetter]:
-        async with self.engine.connect() as connection:
-            return await dead_letters.find(connection, Selection(), limit=10)
+        return await transact(self.engine, dead_letters.find, Selection(), limit=10)
 
     async def outcomes(self) -> Counter[Outcome]:
-        async with self.engine.connect() as connection:
-            (account,) = await accounting.list_accounts(connection)
+        (account,) = await transact(self.engine, accounting.list_accounts)
         assert account.closes
         return +Counter(account.counts)
 
@@ -191,5 +189,4 @@ async def test_parked_redriven_letter_is_open_again_after_giving_up(trial: Trial
     assert await trial.waiting() == []
     assert [letter.state for letter in await trial.letters()] == ["open"]
     assert await trial.outcomes() == {Outcome.DEAD: 1}
-    async with trial.engine.begin() as connection:
-        assert await dead_letters.redrive(connection, Selection()) == 1
+    assert await transact(trial.engine, dead_letters.redrive, Selection()) == 1

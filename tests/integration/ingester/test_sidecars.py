@@ -31,6 +31,7 @@ from tests.servers.fixtures import unique
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3, MinioServer
 from tests.service_process import Service
+from tests.transactions import fetch, transact
 
 MANY = [capture(number) for number in range(5)]
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -121,8 +122,7 @@ async def erase(engine: AsyncEngine, model: int, scope: ErasureScope) -> None:
 
 async def wait_for_erasures(engine: AsyncEngine, least: int = 1) -> None:
     async def read_states() -> list[str]:
-        async with engine.connect() as connection:
-            return list((await connection.execute(select(erasure.c.state))).scalars())
+        return await fetch(engine, select(erasure.c.state))
 
     def have_ended(states: list[str]) -> bool:
         return len(states) >= least and set(states) == {"deleted"}
@@ -199,8 +199,7 @@ async def test_policies_delete_the_sidecar_and_expired_events_get_none(
         [key] = list_keys(minio_server, bucket, "sidecars/")
         assert b"secret" not in blobs.get(StorageKey(bucket, key), limit=10**6)
         await set_policy(engine, old.model_id, keep_input="P1D", keep_inference="P4D")
-        async with engine.begin() as connection:
-            await runs.request_run(connection, model)
+        await transact(engine, runs.request_run, model)
         await until(
             lambda: asyncio.to_thread(list_keys, minio_server, bucket),
             lambda keys: all(key.startswith("ledger/") for key in keys),

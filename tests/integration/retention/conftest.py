@@ -16,6 +16,7 @@ from inference_store.retention.marker import Marker
 from inference_store.retention.quarantine import QuarantineEraser
 from tests.integration.backups import backup, restore
 from tests.servers.minio import S3
+from tests.transactions import transact
 
 from .stored import NoPace, Storing, environment_of, lead
 from .stranger import Stranger
@@ -88,11 +89,9 @@ def retain(engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings) -> Re
         cause: runs.Cause = "request",
         project_id: str | None = None,
     ) -> RetentionRun:
-        async with engine.begin() as connection:
-            run = await runs.request_run(connection, model, project_id=project_id, cause=cause)
+        run = await transact(engine, runs.request_run, model, project_id=project_id, cause=cause)
         await lead(engine, using, settings, turns=1, scheduled=False)
-        async with engine.connect() as connection:
-            done = await runs.find_run(connection, run.id)
+        done = await transact(engine, runs.find_run, run.id)
         assert done is not None
         return done
 

@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from uuid import UUID, uuid4
 
 from obstore.exceptions import PermissionDeniedError
-from sqlalchemy import Executable, func, insert, select, text
+from sqlalchemy import Executable, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure import holds, policies, runs
@@ -52,6 +52,7 @@ from inference_store.retention.leadership_check import LeadershipCheck, Stopped
 from inference_store.retention.worker import RetentionWorker
 from tests.integration.erasure_requests import request_erasure
 from tests.polling import until
+from tests.transactions import execute, fetch, scalar, transact
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -177,12 +178,16 @@ class Storing:
         **more: P.kwargs,
     ) -> T:
         """Call a function of a connection in a transaction of its own."""
-        async with self.engine.begin() as connection:
-            return await function(connection, *arguments, **more)
+        return await transact(self.engine, function, *arguments, **more)
 
-    async def execute(self, statement: Executable | str) -> None:
-        async with self.engine.begin() as connection:
-            await connection.execute(text(statement) if isinstance(statement, str) else statement)
+    async def execute(self, *statements: Executable | str) -> None:
+        await execute(self.engine, *statements)
+
+    async def fetch(self, query: Executable | str) -> list[Any]:
+        return await fetch(self.engine, query)
+
+    async def scalar(self, query: Executable | str) -> Any:
+        return await scalar(self.engine, query)
 
     async def request(self, *those: Stored, scope: ErasureScope = "inference") -> Erasure:
         """Request an erasure by ids: they are marked at once."""
@@ -329,10 +334,6 @@ class Storing:
     async def stored(self) -> set[UUID]:
         async with self.engine.connect() as connection:
             return set((await connection.execute(select(inference.c.uid))).scalars())
-
-    async def scalar(self, query: Executable | str) -> Any:
-        async with self.engine.connect() as connection:
-            return await connection.scalar(text(query) if isinstance(query, str) else query)
 
     async def until_done(self, seconds: float = 180) -> list[RetentionRun]:
         """Every run is done and every erasure has ended well."""

@@ -23,6 +23,7 @@ from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.export_worker import ExportWorker
 from inference_store.retention.marker import Marker
 from tests.integration.backups import Backup, Restore
+from tests.transactions import fetch, transact
 
 from .conftest import NoPace, Retain
 from .exported import PLANTED, export_all, plant, read_bucket, read_job
@@ -193,8 +194,7 @@ async def test_an_export_that_postgres_lost_is_found_by_an_erasure(
     before, parts_before = await exported.job(), await exported.parts()
     await exported.download("key:reader")
     older = await restore(dump)
-    async with older.connect() as connection:
-        assert (await connection.execute(select(export_job))).all() == []
+    assert await fetch(older, select(export_job)) == []
     exported = replace(exported, engine=older)
     await lead(older, storing.blobs, settings)
     job, parts = await exported.job(), await exported.parts()
@@ -223,8 +223,7 @@ async def test_an_export_that_postgres_lost_is_found_by_an_erasure(
 
 async def bring_back(older: AsyncEngine, newer: AsyncEngine, members: Sequence[Stored]) -> int:
     """Register the model, and store its inferences, as the ingester does; return its integer."""
-    async with older.begin() as connection:
-        model = await registrations.ensure(connection, "model")
+    model = await transact(older, registrations.ensure, "model")
     times = [received_at_of(stored.uid) for stored in members]
     await partitions.make_missing(older, times, target=5_000_000)
     async with newer.connect() as connection:

@@ -35,6 +35,7 @@ from inference_store.objects import Blobs, Deleted, Listed
 from inference_store.platform.settings import RetentionSettings
 from tests.integration.backups import Backup, Restore
 from tests.integration.statements import record_statements
+from tests.transactions import fetch, transact
 
 from .conftest import Retain
 from .stored import NOW, Stored, Storing, ago, change_hold, lead, place_hold, release_hold
@@ -42,8 +43,7 @@ from .test_restored import add_signing_key, find_failures, list_chain
 
 
 async def _find_marked(engine: AsyncEngine) -> set[UUID]:
-    async with engine.connect() as connection:
-        return set((await connection.execute(select(erasure_held.c.uid))).scalars())
+    return set(await fetch(engine, select(erasure_held.c.uid)))
 
 
 async def _resume_marked(connection: AsyncConnection) -> None:
@@ -113,8 +113,7 @@ async def test_works_on_what_holds_keep_only_when_one_lets_go(
     assert [sent.text for sent in idle if any(part in sent.text for part in worked)] == []
     await storing.release(placed[1])
     await lead(storing.engine, storing.blobs, settings, turns=1, scheduled=False)
-    async with storing.engine.connect() as connection:
-        ended = await find_erasures(connection)
+    ended = await storing.transact(find_erasures)
     assert sorted(erasure.state for erasure in ended) == ["deleted", "partly_held", "partly_held"]
     assert len(await storing.stored()) == 2
 
@@ -124,8 +123,7 @@ async def test_does_not_mark_inferences_that_are_already_held(storing: Storing) 
     doomed = await storing.inferences(model, 4, ago(days=1))
     await storing.hold(model, None, doomed[2].uid)
     erasure = await storing.request(*doomed)
-    async with storing.engine.connect() as connection:
-        marked = set((await connection.execute(select(erasing.c.uid))).scalars())
+    marked = set(await storing.fetch(select(erasing.c.uid)))
     assert marked == {inference.uid for inference in doomed} - {doomed[2].uid}
     assert await storing.eraser.finish(erasure) == "partly_held"
     assert await storing.stored() == await _find_marked(storing.engine) == {doomed[2].uid}
@@ -407,8 +405,7 @@ async def request_partly_held(
 
 
 async def give_up(engine: AsyncEngine, erasure: Erasure) -> Erasure:
-    async with engine.begin() as connection:
-        return await request_waiver(connection, erasure.id, by="bob")
+    return await transact(engine, request_waiver, erasure.id, by="bob")
 
 
 async def count_marks(engine: AsyncEngine) -> int:

@@ -53,6 +53,7 @@ from inference_store.retention.watch import set_gauges
 from tests.integration.query.counting.test_counts import count_usable_partitions
 from tests.polling import until
 from tests.servers.marks import stored_counts
+from tests.transactions import execute, scalar, transact
 
 from .conftest import NoPace, Retain
 from .stored import Storing, ago, lead
@@ -174,18 +175,15 @@ async def test_reports_of_reconciliations_go_but_what_is_gone_by_stays(engine: A
 async def test_a_scheduled_run_prunes_the_audit(
     engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings
 ) -> None:
-    async with engine.begin() as connection:
-        await connection.execute(
-            text(
-                "INSERT INTO audit (at, actor, action)"
-                " SELECT now() - n * interval '1 minute', 'x', 'y'"
-                " FROM generate_series(25000, 1, -1) AS n"
-            )
-        )
+    await execute(
+        engine,
+        "INSERT INTO audit (at, actor, action)"
+        " SELECT now() - n * interval '1 minute', 'x', 'y'"
+        " FROM generate_series(25000, 1, -1) AS n",
+    )
     keep = settings.model_copy(update={"audit_keep_seconds": 60_000.0})
     await lead(engine, blobs, keep, turns=1)
-    async with engine.connect() as connection:
-        count = await connection.scalar(select(func.count()).select_from(audit))
+    count = await scalar(engine, select(func.count()).select_from(audit))
     assert count is not None
     assert 900 <= count <= 1000
 
@@ -298,8 +296,7 @@ async def test_rows_that_go_one_by_one_outdate(
         await count_usable_partitions(storing.engine, first),
         await count_usable_partitions(storing.engine, second),
     ) == (0, 1)
-    async with storing.engine.connect() as connection:
-        assert len((await connection.execute(select(outdated_count))).all()) == 1
+    assert len(await storing.fetch(select(outdated_count))) == 1
 
 
 _HOLDS = (
@@ -352,15 +349,13 @@ def _read_figures() -> dict[str, float]:
 async def _insert_comparison(engine: AsyncEngine, hours: float, **values: Any) -> None:
     columns = {"id": uuid4(), "cause": "command", "repair": "none", "state": "done"}
     columns |= {"finished_at": ago(hours=hours), **values}
-    async with engine.begin() as connection:
-        await connection.execute(reconciliation.insert().values(**columns))
+    await execute(engine, reconciliation.insert().values(**columns))
 
 
 async def test_a_leader_shows_what_another_found(
     engine: AsyncEngine, settings: RetentionSettings
 ) -> None:
-    async with engine.connect() as connection:
-        assert await figures.read_reconciliation(connection) is None
+    assert await transact(engine, figures.read_reconciliation) is None
     await _insert_comparison(
         engine, 9, counts={"orphans": 7, "missing": 2}, books={"difference": 3}
     )
@@ -389,15 +384,11 @@ def _make_overdue(settings: RetentionSettings) -> Overdue:
 
 
 async def _find_overdue_seconds(engine: AsyncEngine, looking: Overdue) -> float:
-    async with engine.connect() as connection:
-        return await looking.measure_seconds(connection)
+    return await transact(engine, looking.measure_seconds)
 
 
 async def _backdate(engine: AsyncEngine, interval: str) -> None:
-    async with engine.begin() as connection:
-        await connection.execute(
-            text(f"UPDATE policy_version SET effective_at = now() - interval '{interval}'")
-        )
+    await execute(engine, f"UPDATE policy_version SET effective_at = now() - interval '{interval}'")
 
 
 async def test_expired_inferences_are_late_until_a_run_takes_them(
@@ -477,16 +468,14 @@ async def test_counts_erased_inferences_once_and_for_all(storing: Storing) -> No
 
 
 async def _finish_erasure(engine: AsyncEngine, eraser: Eraser, number: UUID) -> None:
-    async with engine.connect() as connection:
-        erasure = await find_erasure(connection, number)
+    erasure = await transact(engine, find_erasure, number)
     assert erasure is not None
     assert await eraser.finish(erasure) == "deleted"
 
 
 async def _find_difference(engine: AsyncEngine) -> int:
     counts = await count_against_accounting(engine)
-    async with engine.connect() as connection:
-        rows = await connection.scalar(text("SELECT count(*) FROM inference"))
+    rows = await scalar(engine, "SELECT count(*) FROM inference")
     assert counts["indexed"] == rows
     return counts["difference"]
 
@@ -506,15 +495,13 @@ async def test_an_entry_that_commits_late_gets_a_later_place(engine: AsyncEngine
         assert await audit_chain.link_entries(connection, limit=10) == 1
         places = await connection.execute(text("SELECT number FROM audit ORDER BY id"))
         assert list(places.scalars()) == [2, 1]
-    async with engine.connect() as connection:
-        assert (await audit_chain.verify(connection)).failures == []
+    assert (await transact(engine, audit_chain.verify)).failures == []
 
 
 async def test_shows_a_stalled_chain(
     engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings
 ) -> None:
-    async with engine.begin() as connection:
-        await _write(connection)
+    await transact(engine, _write)
 
     async def read_gauge() -> float:
         return float(AUDIT_UNLINKED._value.get())

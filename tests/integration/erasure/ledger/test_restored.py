@@ -22,6 +22,7 @@ from inference_store.objects import Blobs
 from inference_store.query.cql2 import parse
 from tests.integration.backups import Backup, Restore
 from tests.integration.retention.stored import Storing, ago
+from tests.transactions import fetch, transact
 
 from .conftest import PREFIX, list_words, make_ledger, read_head
 
@@ -52,8 +53,7 @@ async def test_a_restored_backup_refuses_until_it_was_replayed(
     assert await same.replay() == 0
     await same.write("word", {"word": "after"}, actor="a")
     # the audit has each once, as of when it was
-    async with older.connect() as connection:
-        audited = (await connection.execute(text("SELECT at, detail FROM audit ORDER BY id"))).all()
+    audited = await fetch(older, "SELECT at, detail FROM audit ORDER BY id")
     assert [row.detail["number"] for row in audited] == [0, 1, 2]
     assert [row.at for row in audited] == [entry.at for entry in replayed]
     # and the one that was left behind must not go on as if nothing were
@@ -105,10 +105,9 @@ async def test_an_entry_of_an_unknown_kind_or_that_was_changed_is_not_replayed(
 
 
 async def _make_body(engine: AsyncEngine, **changes: Any) -> dict[str, Any]:
-    async with engine.connect() as connection:
-        hold_filter = await holds.build_filter(
-            connection, None, holds.HoldCriteria(filter=parse("ok"))
-        )
+    hold_filter = await transact(
+        engine, holds.build_filter, None, holds.HoldCriteria(filter=parse("ok"))
+    )
     body = {"id": str(uuid4()), "name": "one", "reason": "a file", "model_id": "new-model"}
     values = {"filter": hold_filter.text, "inference_ids": None, "until": None, "revision": 1}
     return body | values | changes
@@ -130,8 +129,7 @@ async def test_a_replay_places_changes_and_releases_them_again(
     for body in (before, over):
         gone = {"id": body["id"], "reason": "closed", "revision": 2}
         await ledger.write("hold_released", gone, actor="c")
-    async with engine.connect() as connection:
-        there = await holds.list_holds(connection)
+    there = await transact(engine, holds.list_holds)
     same = make_ledger(older, blobs)
     assert await same.replay() == 5
     async with older.connect() as connection:
@@ -217,17 +215,15 @@ async def test_data_arriving_before_the_effect_belongs_to_a_new_registration(
 ) -> None:
     storing = Storing(engine, blobs, bucket)
     ledger = Overtaken(engine, blobs, prefix="ledger/")
-    async with engine.begin() as connection:
-        registered, _ = await registrations.put(
-            connection, "m", Details(class_labels=("cat", "dog"))
-        )
+    registered, _ = await transact(
+        engine, registrations.put, "m", Details(class_labels=("cat", "dog"))
+    )
     await set_policy(ledger, "m")
 
     async def come() -> None:
         await storing.inferences(registered.model, 1, ago(days=1), objects=False)
         if put:
-            async with engine.begin() as connection:
-                await registrations.put(connection, "m", Details(class_labels=("cow",)))
+            await transact(engine, registrations.put, "m", Details(class_labels=("cow",)))
 
     ledger.meanwhile = come
     await ledger.remove("m")

@@ -24,6 +24,7 @@ from tests.integration.retention.stored import NoPace, Storing
 from tests.servers.fixtures import MakeEnvironment
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3
+from tests.transactions import transact
 from tests.warm.process import run_command
 
 __all__ = ["backup", "blobs", "restore", "storing"]
@@ -74,16 +75,14 @@ def reconcile(
         worker = Reconciler(
             changed_settings, engine, blobs, kafka=kafka, window=4, patience=patience
         )
-        async with engine.begin() as connection:
-            reconciliation = await reconciliations.request_reconciliation(
-                connection, model_id=model_id, cause="request", repair=repair
-            )
+        request = reconciliations.request_reconciliation
+        asked = {"model_id": model_id, "cause": "request", "repair": repair}
+        reconciliation = await transact(engine, request, **asked)
         while reconciliation.state not in FINAL:
             reconciliation = await worker.step(reconciliation)
-        async with engine.connect() as connection:
-            return reconciliation, await reconciliations.list_findings(
-                connection, reconciliation.id, limit=1000
-            )
+        return reconciliation, await transact(
+            engine, reconciliations.list_findings, reconciliation.id, limit=1000
+        )
 
     return run_to_end
 

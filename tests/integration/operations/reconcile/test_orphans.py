@@ -43,6 +43,7 @@ from tests.polling import until
 from tests.servers.fixtures import unique
 from tests.servers.minio import S3
 from tests.service_process import Service
+from tests.transactions import transact
 
 from .conftest import KEY, WHO, Command, Reconcile, put
 
@@ -68,8 +69,7 @@ def erase(storing: Storing, ledger: Ledger, orphan_eraser: OrphanEraser) -> Eras
 
 
 async def _states(engine: AsyncEngine, report: UUID) -> dict[str, str]:
-    async with engine.connect() as connection:
-        findings = await reconciliations.list_findings(connection, report, limit=1000)
+    findings = await transact(engine, reconciliations.list_findings, report, limit=1000)
     return {finding.storage_key.split("/", 3)[3]: finding.state for finding in findings}
 
 
@@ -81,8 +81,7 @@ async def test_erases_orphans_and_keeps_stored_objects(
     put(storing, "p/a", "p/b/c", "p/model/2020/01/01/00/x", "sidecars/model/y", "elsewhere/z")
     report, findings = await reconcile()
     assert len(findings) == 4
-    async with engine.connect() as connection:
-        estimate = await orphans.estimate_orphans(connection, report.id)
+    estimate = await transact(engine, orphans.estimate_orphans, report.id)
     assert (estimate.objects, estimate.bytes, estimate.held, estimate.kept) == (4, 36, 0, 0)
     erasure = await erase(report.id)
     assert (erasure.state, erasure.inferences) == ("certified", 0)
@@ -90,8 +89,7 @@ async def test_erases_orphans_and_keeps_stored_objects(
     stored_keys = {key.key for inference in stored for key in inference.objects}
     assert _list_objects(storing) == stored_keys | {"elsewhere/z"}
     assert set((await _states(engine, report.id)).values()) == {"erased"}
-    async with engine.connect() as connection:
-        (row,) = await chain.list_certificates(connection, erasure_id=erasure.id)
+    (row,) = await transact(engine, chain.list_certificates, erasure_id=erasure.id)
     document = read_document(row.signed).document
     assert (document["erased"]["objects"], document["erasure"]["cause"]) == (4, "orphans")
     assert document["erasure"]["asked"] == {"report": str(report.id)}
@@ -137,8 +135,7 @@ async def test_keeps_held_orphans_until_the_hold_is_released(
     put(storing, of_held, of_free, "sidecars/held%2Fmodel/x", "sidecars/free/x", "p/whose")
     hold = await storing.hold(held, "ok")
     report, _ = await reconcile()
-    async with engine.connect() as connection:
-        estimate = await orphans.estimate_orphans(connection, report.id)
+    estimate = await transact(engine, orphans.estimate_orphans, report.id)
     assert (estimate.objects, estimate.held) == (2, 3)
     erasure = await erase(report.id)
     assert (erasure.state, erasure.objects, erasure.held) == ("certified", 2, 3)
@@ -199,8 +196,7 @@ async def test_cancelled_erasure_deletes_nothing(
     put(storing, "p/x", "p/y")
     report, _ = await reconcile()
     erasure = await orphans.request_erasure(ledger, report.id, WHO)
-    async with engine.begin() as connection:
-        await request_cancellation(connection, erasure.id)
+    await transact(engine, request_cancellation, erasure.id)
     assert await orphan_eraser.work(erasure, seconds=300)
     assert (await storing.reload(erasure)).state == "cancelled"
     assert _list_objects(storing) == {"p/x", "p/y"}
@@ -243,8 +239,7 @@ async def test_killed_erasure_ends_with_one_certificate(
     assert _list_objects(storing) == set()
     for erasure in erasures:
         assert (await storing.reload(erasure)).objects == 5
-        async with engine.connect() as connection:
-            (row,) = await chain.list_certificates(connection, erasure_id=erasure.id)
+        (row,) = await transact(engine, chain.list_certificates, erasure_id=erasure.id)
         assert read_document(row.signed).document["erased"]["objects"] == 5
     assert await storing.scalar("SELECT count(*) FROM erasing_object") == 0
 

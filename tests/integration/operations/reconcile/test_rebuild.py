@@ -9,7 +9,7 @@ from typing import Any, Final
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api.metadata_edits import Editor, Item, check_change, edit, reserve
@@ -39,6 +39,7 @@ from tests.kill_chain import KillChain, chain_kills
 from tests.producer import START, capture
 from tests.servers.fixtures import unique
 from tests.servers.postgres import Postgres
+from tests.transactions import scalar, transact
 
 from .conftest import Command
 
@@ -194,10 +195,8 @@ async def edit_metadata(engine: AsyncEngine, blobs: Blobs, key: str) -> None:
     async with engine.connect() as connection:
         (name,) = (await registrations.names(connection, [model])).values()
         registration = (await registrations.find_by_ids(connection, [name]))[name]
-    async with engine.begin() as connection:
-        await reserve(connection, blobs.buckets.default, registration, uid, revision=None)
-    async with engine.begin() as connection:
-        await edit(connection, editor, registration, uid, change, revision=None)
+    await transact(engine, reserve, blobs.buckets.default, registration, uid, revision=None)
+    await transact(engine, edit, editor, registration, uid, change, revision=None)
 
 
 async def erase_inference(engine: AsyncEngine, blobs: Blobs, key: str, scope: Any) -> None:
@@ -259,8 +258,7 @@ async def test_killed_rebuild_continues(
     assert report["books"]["difference"] == 0
     again = create_engine(empty)
     assert await read_everything(again) == before
-    async with again.connect() as connection:
-        assert await connection.scalar(text("SELECT count(*) FROM reconciliation")) == 1
+    assert await scalar(again, "SELECT count(*) FROM reconciliation") == 1
     await again.dispose()
 
 

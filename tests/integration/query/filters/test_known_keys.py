@@ -17,12 +17,12 @@ from inference_store.query.filters.saved import load, save
 from inference_store.query.operators import OPERATORS
 from inference_store.query.preparation import QueryRequest, prepare
 from tests.integration.stored_inferences import NewInference, at, store
+from tests.transactions import transact
 
 
 async def _check_filter(engine: AsyncEngine, models: list[int], text: str) -> Checked:
     node = parse_text(text)
-    async with engine.connect() as connection:
-        return check(node, await find_known_keys(connection, models, names_in(node)), source=text)
+    return check(node, await transact(engine, find_known_keys, models, names_in(node)), source=text)
 
 
 async def test_a_key_is_unknown_only_if_it_is_unknown_to_all(engine: AsyncEngine) -> None:
@@ -99,8 +99,7 @@ async def test_loads_saved_filter_from_the_dictionary(engine: AsyncEngine) -> No
     await store(
         engine, NewInference("2", metadata=[("a", "string", "y"), ("later", "string", "x")])
     )
-    async with engine.connect() as connection:
-        loaded = await load(connection, saved.text)
+    loaded = await transact(engine, load, saved.text)
     assert loaded != saved.checked.predicate
     number = (await _check_filter(engine, [model], "a = 1")).keys["a"].key
     assert f"key={number}, kind='number'" in repr(loaded)
