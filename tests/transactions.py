@@ -41,5 +41,28 @@ async def scalar(engine: AsyncEngine, query: str | Executable) -> Any:
         return await connection.scalar(_parse(query))
 
 
+class Database:
+    """What has an engine, with the functions above as methods."""
+
+    engine: AsyncEngine
+
+    async def transact(
+        self,
+        function: Callable[Concatenate[AsyncConnection, P], Awaitable[T]],
+        *arguments: P.args,
+        **more: P.kwargs,
+    ) -> T:
+        return await transact(self.engine, function, *arguments, **more)
+
+    async def execute(self, *statements: str | Executable, **values: Any) -> None:
+        await execute(self.engine, *statements, **values)
+
+    async def fetch(self, query: str | Executable) -> list[Any]:
+        return await fetch(self.engine, query)
+
+    async def scalar(self, query: str | Executable) -> Any:
+        return await scalar(self.engine, query)
+
+
 def _parse(statement: str | Executable) -> Executable:
     return text(statement) if isinstance(statement, str) else statement

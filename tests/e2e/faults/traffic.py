@@ -27,6 +27,7 @@ from inference_store.inference.events import Buckets, decode
 from tests.polling import until
 from tests.producer import START, Capture, Producer, capture
 from tests.service_process import Service
+from tests.transactions import transact
 
 
 def make_captures(numbers: range, *, days: int = 3, **changes: object) -> list[Capture]:
@@ -87,8 +88,7 @@ def uid_of(capture: Capture, bucket: str) -> UUID:
 
 async def counted(engine: AsyncEngine) -> Counter[Outcome]:
     """The books over all partitions, which must close at any time."""
-    async with engine.connect() as connection:
-        accounts = await accounting.list_accounts(connection)
+    accounts = await transact(engine, accounting.list_accounts)
     assert all(account.closes for account in accounts), accounts
     return sum((Counter(account.counts) for account in accounts), Counter())
 
@@ -140,11 +140,10 @@ async def check_ingested(
     distinct = {uid_of(capture, bucket) for capture in captures}
     expected = {Outcome.STORED: len(distinct), Outcome.DUPLICATE: records - len(distinct)}
     assert {k: v for k, v in result.items() if v} == {k: v for k, v in expected.items() if v}
-    async with engine.connect() as connection:
-        await check_rows(connection, distinct, referenced=4 if sidecars else 3)
-        await check_nothing_waits(connection)
-        await check_registry(connection, len(distinct))
-        await check_partitions(connection)
+    await transact(engine, check_rows, distinct, referenced=4 if sidecars else 3)
+    await transact(engine, check_nothing_waits)
+    await transact(engine, check_registry, len(distinct))
+    await transact(engine, check_partitions)
 
 
 async def check_rows(

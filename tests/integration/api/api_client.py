@@ -6,7 +6,6 @@ from typing import Any
 
 import httpx
 from fastapi import FastAPI
-from sqlalchemy import Executable
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.inference.events import StorageKey
@@ -17,14 +16,14 @@ from tests.integration.retention.stored import NoPace
 from tests.integration.stored_inferences import NewInference, store
 from tests.policy_owners import name_owner
 from tests.settings import TOKEN
-from tests.transactions import execute, fetch
+from tests.transactions import Database
 
 MakeApp = Callable[..., FastAPI]
 LINES = {"Accept": "application/x-ndjson"}
 OWNER = {"Authorization": f"Bearer {TOKEN}"}
 
 
-class Api(httpx.AsyncClient):
+class Api(httpx.AsyncClient, Database):
     """A client of an app in this process, and the database and the bucket behind it."""
 
     def __init__(self, app: FastAPI) -> None:
@@ -67,14 +66,6 @@ class Api(httpx.AsyncClient):
         """Put an object into the bucket; return its place, as an inference refers to it."""
         self.blobs.put(StorageKey(self.bucket, name), content, content_type=content_type)
         return f"{self.bucket}/{name}"
-
-    async def execute(self, *statements: str | Executable) -> None:
-        """Execute statements in one transaction."""
-        await execute(self.engine, *statements)
-
-    async def fetch(self, query: str | Executable) -> list[Any]:
-        """Return the rows that a query finds; of a single column, its values."""
-        return await fetch(self.engine, query)
 
     async def run_retention(self, *, is_due: bool = False, **more: Any) -> None:
         """Run one turn of the retention service; if it is due, with what its schedule begins."""

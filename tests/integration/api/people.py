@@ -67,8 +67,7 @@ async def erase(api: Api, body: Any, path: str = ERASURES) -> dict[str, Any]:
 
 async def find_only_erasure(api: Api) -> Erasure:
     """Return the only erasure as retention reads it."""
-    async with api.engine.connect() as connection:
-        [erasure] = await find_erasures(connection)
+    [erasure] = await api.transact(find_erasures)
     return erasure
 
 

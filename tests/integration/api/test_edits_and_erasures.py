@@ -67,10 +67,9 @@ class Trial:
     async def request_erasure(
         self, target: NewInference, scope: ErasureScope = "inference"
     ) -> Erasure:
-        async with self.api.engine.begin() as connection:
-            return await erasure_requests.request_erasure(
-                connection, model=self.model, uids=[target.uid], scope=scope
-            )
+        return await self.api.transact(
+            erasure_requests.request_erasure, model=self.model, uids=[target.uid], scope=scope
+        )
 
     async def finish_erasure(self, erasure: Erasure) -> None:
         assert await self._eraser.finish(erasure) == "deleted"

@@ -48,7 +48,7 @@ async def mark_inferences(
 
 
 async def fold_registry(api: Api) -> None:
-    assert await transact(api.engine, key_registry.fold)
+    assert await api.transact(key_registry.fold)
 
 
 async def read_examples(api: Api, model_id: str = "model") -> list[str]:
@@ -94,7 +94,7 @@ async def test_next_run_removes_examples_after_a_crash(api: Api, eraser: Eraser)
     first = make_inference("one", 1, _PERSONAL)
     erasure = await mark_inferences(api, await api.store(first), first)
     await eraser.step(erasure, None)
-    (unfinished,) = await transact(api.engine, list_unfinished, failed=False)
+    (unfinished,) = await api.transact(list_unfinished, failed=False)
     assert unfinished.id == erasure.id
     assert await eraser.finish(unfinished) == "deleted"
     assert await count_rows(api, _PERSONAL) == 0
@@ -161,12 +161,12 @@ async def test_dictionary_recreates_a_removed_label(api: Api) -> None:
     assert old is not None
     await remove_unused_labels(api.engine, [model], NoPace())
     for dictionary in (ours, others):
-        assert not await transact(api.engine, dictionary.has_labels, {(model, old)})
+        assert not await api.transact(dictionary.has_labels, {(model, old)})
         await dictionary.resolve({}, {model: [_FACE]})
     new = ours.labels.number(model, _FACE)
     assert new not in (None, old)
     assert others.labels.number(model, _FACE) == new
-    assert await transact(api.engine, ours.has_labels, {(model, new or 0)})
+    assert await api.transact(ours.has_labels, {(model, new or 0)})
 
 
 async def test_keeps_label_of_a_batch_in_progress(api: Api) -> None:

@@ -13,7 +13,6 @@ from tests.integration import erasure_requests
 from tests.integration.stored_inferences import NewInference, at
 from tests.integration.waiting import count_lock_waiters
 from tests.polling import until
-from tests.transactions import transact
 
 from .conftest import Api
 
@@ -144,7 +143,7 @@ async def test_lists_inferences_already_claimed(api: Api, model: int) -> None:
     ]
     await api.store(*inferences)
     doomed = [inference.uid for inference in inferences]
-    erasure = await transact(api.engine, erasure_requests.request_erasure, model=model, uids=doomed)
+    erasure = await api.transact(erasure_requests.request_erasure, model=model, uids=doomed)
     other = _make_two("model")[1]
     values = {"model": model, "uid": other.uid, "scope": "inference", "erasure": erasure.id}
     is_claimed = erasing.c.uid.in_([inferences[0].uid, inferences[1].uid, other.uid])
@@ -201,7 +200,7 @@ async def test_concurrent_registration_uses_the_reserved_number(api: Api) -> Non
         await until(lambda: count_lock_waiters(api.engine), lambda count: count == 1)
 
     async def reserve() -> int:
-        return await transact(api.engine, model_numbers.reserve, "second")
+        return await api.transact(model_numbers.reserve, "second")
 
     async with api.engine.begin() as reserving:
         number = await model_numbers.reserve(reserving, "first")

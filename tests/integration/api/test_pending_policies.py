@@ -13,7 +13,6 @@ from inference_store.platform.settings import ApiSettings, RetentionSettings
 from tests.integration.retention.stored import lead
 from tests.integration.stored_inferences import NewInference
 from tests.settings import make_settings
-from tests.transactions import scalar, transact
 
 from .conftest import Api
 
@@ -32,7 +31,7 @@ async def _begin(api: Api, level: str) -> None:
 
 
 async def _count(api: Api) -> int:
-    return int(await scalar(api.engine, select(func.count()).select_from(inference)) or 0)
+    return int(await api.scalar(select(func.count()).select_from(inference)) or 0)
 
 
 async def test_a_pending_policy_keeps_what_a_wider_one_would_take(
@@ -49,7 +48,7 @@ async def test_a_pending_policy_keeps_what_a_wider_one_would_take(
     retention = make_settings(RetentionSettings, **{name: getattr(to, name) for name in names})
 
     async def run() -> int:
-        await transact(api.engine, runs.request_run, None)
+        await api.transact(runs.request_run, None)
         await lead(api.engine, blobs, retention, turns=1, scheduled=False)
         return await _count(api)
 

@@ -151,8 +151,7 @@ async def test_removing_a_policy_applies_the_wider_one_after_grace(api: Api) -> 
     await api.call("DELETE", _PATHS["model"])
     current = await api.read(_PATHS["model"])
     assert (current["state"], current["pending"]["removed"]) == ("in_force", True)
-    async with api.engine.connect() as connection:
-        [chain] = (await policies.find_effective_policies(connection)).values()
+    [chain] = (await api.transact(policies.find_effective_policies)).values()
     assert [str(rule.of) for rule in chain.rules] == ["model 'hall'"]
 
 

@@ -18,7 +18,7 @@ from tests.integration.citus.stand_in import install_stand_in
 from tests.integration.stored_inferences import START, NewInference, store
 from tests.servers.marks import plain_postgres
 from tests.servers.postgres import Postgres
-from tests.transactions import transact
+from tests.transactions import fetch, transact
 from tests.warm.process import run_command
 
 
@@ -58,9 +58,8 @@ async def test_distributes_every_table_once(engine: AsyncEngine) -> None:
     await spread(engine, shards=32, say=messages.append)
     assert messages[-1].startswith("The tables are distributed already.")
     second = await store(engine, NewInference("a", model_id="two", metadata=[("l", "int", "1")]))
-    async with engine.connect() as connection:
-        models = (await connection.execute(select(registration.c.model))).scalars().all()
-        keys = (await connection.execute(select(metadata_key.c.key))).scalars().all()
+    models = await fetch(engine, select(registration.c.model))
+    keys = await fetch(engine, select(metadata_key.c.key))
     assert sorted(models) == [first, second] == [1, 2]
     assert sorted(keys) == [1, 2]
     dictionary = Dictionary(engine)

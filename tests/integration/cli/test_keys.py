@@ -17,7 +17,7 @@ from tests.polling import until
 from tests.servers.fixtures import MakeEnvironment
 from tests.servers.waiting import wait_until
 from tests.service_process import Service
-from tests.transactions import execute, fetch
+from tests.transactions import execute, fetch, transact
 from tests.warm.process import run_command
 
 from .running_api import RunningApi, run_api
@@ -134,9 +134,8 @@ async def test_a_restored_backup_has_the_keys_of_the_ledger(
     revoked, rotated = make("revoked"), make("rotated")
     await tell_ledger()
     unknown = make("unknown")
-    async with engine.begin() as connection:
-        identity = Identity("key:x")
-        await web_sessions.start(connection, identity, "host", seconds=9e5, idle_seconds=9e5)
+    identity = Identity("key:x")
+    await transact(engine, web_sessions.start, identity, "host", seconds=9e5, idle_seconds=9e5)
     dump = backup()
     await execute(engine, delete(ledger_outbox))
     assert keys("revoke", revoked.split("_")[1]).returncode == 0

@@ -87,11 +87,10 @@ async def test_merges_small_old_spans_with_rows_and_indexes(engine: AsyncEngine)
     merged = await partitions.merge(engine, target=1000, older_than=timedelta(days=2))
     assert merged == 2
     assert await count_leaves(engine) == 2 * len(PARTITIONED)
-    async with engine.connect() as connection:
-        assert len(await partitions.list_partitions(connection)) == 2
-        assert len((await connection.execute(select(inference.c.uid))).all()) == 3
-        attached = "SELECT count(*) FROM pg_index WHERE NOT indisvalid"
-        assert await connection.scalar(text(attached)) == 0
+    assert len(await transact(engine, partitions.list_partitions)) == 2
+    assert len(await fetch(engine, select(inference.c.uid))) == 3
+    attached = "SELECT count(*) FROM pg_index WHERE NOT indisvalid"
+    assert await scalar(engine, attached) == 0
     assert await partitions.merge(engine, target=1000, older_than=timedelta(days=2)) == 0
     # There is still a partition for late events.
     known_partitions = await partitions.make_missing(engine, instants, target=5_000_000)

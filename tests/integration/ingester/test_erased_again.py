@@ -76,9 +76,8 @@ async def test_deleted_label_is_created_again(
     second = await _read_labels(engine)
     assert second.keys() == {"face", "cat"}
     assert set(second.values()).isdisjoint(first.values())
-    async with engine.connect() as connection:
-        query = select(func.count()).join(label, label.c.label == prediction.c.label)
-        assert await connection.scalar(query.select_from(prediction)) == 2
+    query = select(func.count()).join(label, label.c.label == prediction.c.label)
+    assert await scalar(engine, query.select_from(prediction)) == 2
 
 
 NONE = (None, None, None)

@@ -21,7 +21,7 @@ from inference_store.index.tables import (
 from inference_store.inference.layout import Kind
 from tests.integration.ingester.conftest import RunningIngester, wait_for_counts
 from tests.producer import Capture, capture
-from tests.transactions import execute, fetch
+from tests.transactions import execute, fetch, scalar
 
 GOOD = json.dumps(
     {"outputs": [{"name": "p", "datatype": "BYTES", "shape": [1], "data": ['[{"label":"a"}]']}]}
@@ -197,10 +197,9 @@ async def test_redelivery_does_not_undo_an_edit(
     ]
     await producer.produce(*edited, *(capture(number) for number in range(3, 6)))
     await wait_for_counts(engine, stored=6, duplicate=3)
-    async with engine.connect() as connection:
-        edited_rows = select(func.count()).where(
-            inference.c.revision == 2, inference.c.metadata == b"[]"
-        )
-        assert await connection.scalar(edited_rows) == 3
-        assert await connection.scalar(select(func.count()).select_from(prediction)) == 12
-        assert await connection.scalar(select(func.count()).select_from(metadata_number)) == 24
+    edited_rows = select(func.count()).where(
+        inference.c.revision == 2, inference.c.metadata == b"[]"
+    )
+    assert await scalar(engine, edited_rows) == 3
+    assert await scalar(engine, select(func.count()).select_from(prediction)) == 12
+    assert await scalar(engine, select(func.count()).select_from(metadata_number)) == 24

@@ -31,7 +31,7 @@ from inference_store.ingester.retry import Retries
 from inference_store.ingester.write import Writer
 from inference_store.objects import Blobs
 from inference_store.platform.settings import IngesterSettings
-from tests.transactions import transact
+from tests.transactions import Database
 
 NOW = datetime.now(UTC)
 PARTITION = PartitionId("default", "events", 0, 0)
@@ -64,7 +64,7 @@ class PreparedReader(Reader):
         return MissingBlob(str(RESPONSE), "model", id, item=item) if self.missing else item
 
 
-class Trial:
+class Trial(Database):
     """Events of one partition in the books, and the retries of them."""
 
     def __init__(self, engine: AsyncEngine, database: str) -> None:
@@ -117,25 +117,23 @@ class Trial:
     async def claim(self) -> UUID:
         """Claim the response of the events, as an eraser that deletes it."""
         erasure = uuid4()
-        async with self.engine.begin() as connection:
-            arrival = (1, uid_of(NOW, "model", "x"), "inference", None, str(RESPONSE), None, None)
-            await add_pending(connection, erasure, [arrival])
+        arrival = (1, uid_of(NOW, "model", "x"), "inference", None, str(RESPONSE), None, None)
+        await self.transact(add_pending, erasure, [arrival])
         return erasure
 
     async def age(self) -> None:
         """Set the age of all parked events to a day."""
-        async with self.engine.begin() as connection:
-            long_ago = func.now() - timedelta(days=1)
-            await connection.execute(update(parked_event).values(created_at=long_ago))
+        long_ago = func.now() - timedelta(days=1)
+        await self.execute(update(parked_event).values(created_at=long_ago))
 
     async def waiting(self) -> list[ParkedEvent]:
-        return await transact(self.engine, parked.due, limit=1000)
+        return await self.transact(parked.due, limit=1000)
 
     async def letters(self) -> list[DeadLetter]:
-        return await transact(self.engine, dead_letters.find, Selection(), limit=10)
+        return await self.transact(dead_letters.find, Selection(), limit=10)
 
     async def outcomes(self) -> Counter[Outcome]:
-        (account,) = await transact(self.engine, accounting.list_accounts)
+        (account,) = await self.transact(accounting.list_accounts)
         assert account.closes
         return +Counter(account.counts)
 
@@ -189,4 +187,4 @@ async def test_parked_redriven_letter_is_open_again_after_giving_up(trial: Trial
     assert await trial.waiting() == []
     assert [letter.state for letter in await trial.letters()] == ["open"]
     assert await trial.outcomes() == {Outcome.DEAD: 1}
-    assert await transact(trial.engine, dead_letters.redrive, Selection()) == 1
+    assert await trial.transact(dead_letters.redrive, Selection()) == 1

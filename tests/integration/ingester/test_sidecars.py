@@ -61,9 +61,8 @@ async def test_each_stored_inference_has_one_sidecar_with_its_event(
     await wait_for_counts(engine, stored=7, duplicate=10, dead=1)
     keys = list_keys(minio_server, bucket, "sidecars/", versions=True)
     assert len(keys) == 7
-    async with engine.connect() as connection:
-        stored_keys = (await connection.execute(select(inference.c.sidecar_storage_key))).scalars()
-        assert set(stored_keys) == {f"s3://{bucket}/{key}" for key in keys}
+    stored_keys = await fetch(engine, select(inference.c.sidecar_storage_key))
+    assert set(stored_keys) == {f"s3://{bucket}/{key}" for key in keys}
     contents = [sidecars.decode(blobs.get(StorageKey(bucket, key), limit=10**6)) for key in keys]
     buckets = Buckets(default=bucket, allowed=frozenset())
     for key, sidecar in zip(keys, contents, strict=True):

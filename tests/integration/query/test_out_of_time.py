@@ -111,9 +111,8 @@ async def test_raises_when_nothing_was_read_in_time(
     days_engine: AsyncEngine, twenty_days: Filled
 ) -> None:
     models = [twenty_days.models[name] for name in ("one", "other")]
-    async with days_engine.connect() as connection:
-        everything = await _build_queries(connection, models, QueryRequest())
-        unindexed = await _build_queries(connection, models[:1], QueryRequest(ok=True))
+    everything = await transact(days_engine, _build_queries, models, QueryRequest())
+    unindexed = await transact(days_engine, _build_queries, models[:1], QueryRequest(ok=True))
     async with hold_partition_until_late(days_engine, inference, at((DAYS - 1) * DAY)):
         for queries in (everything, unindexed):
             with pytest.raises(OutOfTime):

@@ -36,6 +36,7 @@ from tests.kill_chain import KillChain
 from tests.polling import until
 from tests.servers.minio_user import MinioUser
 from tests.service_process import Service
+from tests.transactions import Database
 
 from .stored import NOW, Stored, Storing
 
@@ -43,7 +44,7 @@ PLANTED = b"planted-"
 
 
 @dataclass(frozen=True)
-class Exported:
+class Exported(Database):
     """An export whose every part names each of its members and a planted value of it."""
 
     id: UUID
@@ -59,34 +60,28 @@ class Exported:
 
     async def download(self, actor: str) -> None:
         values = {"export": self.id, "actor": actor, "parts": 1}
-        async with self.engine.begin() as connection:
-            await connection.execute(insert(export_download).values(values))
+        await self.execute(insert(export_download).values(values))
 
     async def set_state(self, state: str) -> None:
-        async with self.engine.begin() as connection:
-            job = export_job.update().where(export_job.c.id == self.id)
-            await connection.execute(job.values(state=state))
+        job = export_job.update().where(export_job.c.id == self.id)
+        await self.execute(job.values(state=state))
 
     async def forget(self) -> None:
         """Postgres knows nothing of it any more."""
-        async with self.engine.begin() as connection:
-            for column in (export_part.c.export, export_download.c.export, export_job.c.id):
-                await connection.execute(column.table.delete().where(column == self.id))
+        columns = (export_part.c.export, export_download.c.export, export_job.c.id)
+        await self.execute(*(c.table.delete().where(c == self.id) for c in columns))
 
     async def job(self) -> Row[Any]:
-        async with self.engine.connect() as connection:
-            query = select(export_job).where(export_job.c.id == self.id)
-            return (await connection.execute(query)).one()
+        [job] = await self.fetch(select(export_job).where(export_job.c.id == self.id))
+        return job
 
     async def parts(self) -> list[Row[Any]]:
-        async with self.engine.connect() as connection:
-            query = select(export_part).where(export_part.c.export == self.id)
-            return list(await connection.execute(query.order_by(export_part.c.number)))
+        query = select(export_part).where(export_part.c.export == self.id)
+        return await self.fetch(query.order_by(export_part.c.number))
 
     async def erased(self) -> list[Row[Any]]:
-        async with self.engine.connect() as connection:
-            query = select(export_erased).where(export_erased.c.export == self.id)
-            return list(await connection.execute(query.order_by(export_erased.c.id)))
+        query = select(export_erased).where(export_erased.c.export == self.id)
+        return await self.fetch(query.order_by(export_erased.c.id))
 
     def objects(self) -> set[str]:
         """The names of its objects in any version, without its prefix; of a part the number."""

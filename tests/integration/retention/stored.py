@@ -2,15 +2,15 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 from uuid import UUID, uuid4
 
 from obstore.exceptions import PermissionDeniedError
-from sqlalchemy import Executable, func, insert, select
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy import func, insert, select
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure import holds, policies, runs
 from inference_store.erasure.holds.changes import Placement
@@ -52,10 +52,8 @@ from inference_store.retention.leadership_check import LeadershipCheck, Stopped
 from inference_store.retention.worker import RetentionWorker
 from tests.integration.erasure_requests import request_erasure
 from tests.polling import until
-from tests.transactions import execute, fetch, scalar, transact
+from tests.transactions import Database, transact
 
-P = ParamSpec("P")
-T = TypeVar("T")
 PREFIX = "INFERENCE_STORE_"
 
 
@@ -140,7 +138,7 @@ class Archived(Blobs):
         raise translate_error(key, PermissionDeniedError("403 <Code>InvalidObjectState</Code>"))
 
 
-class Storing:
+class Storing(Database):
     """Makes models, policies, inferences and holds, and erases."""
 
     def __init__(self, engine: AsyncEngine, blobs: Blobs, bucket: str) -> None:
@@ -170,24 +168,6 @@ class Storing:
         certifier = self.make_certifier(*keys, **more)
         self.eraser, self._end = self.make_eraser(certifier=certifier), "certified"
         return certifier
-
-    async def transact(
-        self,
-        function: Callable[Concatenate[AsyncConnection, P], Awaitable[T]],
-        *arguments: P.args,
-        **more: P.kwargs,
-    ) -> T:
-        """Call a function of a connection in a transaction of its own."""
-        return await transact(self.engine, function, *arguments, **more)
-
-    async def execute(self, *statements: Executable | str) -> None:
-        await execute(self.engine, *statements)
-
-    async def fetch(self, query: Executable | str) -> list[Any]:
-        return await fetch(self.engine, query)
-
-    async def scalar(self, query: Executable | str) -> Any:
-        return await scalar(self.engine, query)
 
     async def request(self, *those: Stored, scope: ErasureScope = "inference") -> Erasure:
         """Request an erasure by ids: they are marked at once."""
@@ -220,8 +200,7 @@ class Storing:
     async def keep(self, model: int, *, input: str = "", inference: str = "forever") -> None:
         rule = {"keep_input": input or inference, "keep_inference": inference}
         policy = RetentionPolicy.model_validate({"rules": [rule]})
-        async with self.engine.begin() as connection:
-            await policies.set_policy(connection, model, policy)
+        await self.transact(policies.set_policy, model, policy)
 
     async def inferences(
         self,
@@ -257,9 +236,7 @@ class Storing:
         blob = sidecars.encode(sidecars.Contents(event, None, {}))
         self.blobs.put(key, blob, content_type=sidecars.CONTENT_TYPE)
         here = (inference.c.model == stored.model, inference.c.uid == stored.uid)
-        async with self.engine.begin() as connection:
-            statement = inference.update().where(*here).values(sidecar_storage_key=str(key))
-            await connection.execute(statement)
+        await self.execute(inference.update().where(*here).values(sidecar_storage_key=str(key)))
         return key
 
     async def foreign(
@@ -332,8 +309,7 @@ class Storing:
         return counts
 
     async def stored(self) -> set[UUID]:
-        async with self.engine.connect() as connection:
-            return set((await connection.execute(select(inference.c.uid))).scalars())
+        return set(await self.fetch(select(inference.c.uid)))
 
     async def until_done(self, seconds: float = 180) -> list[RetentionRun]:
         """Every run is done and every erasure has ended well."""
@@ -401,8 +377,7 @@ async def change_hold(engine: AsyncEngine, placed: Placement, model: int, *uids:
 async def release_hold(engine: AsyncEngine, placed: Placement) -> None:
     """Release a hold."""
     body = {"id": str(placed.hold.id), "reason": "over", "revision": placed.hold.revision + 1}
-    async with engine.begin() as connection:
-        await holds.apply_released(connection, body, datetime.now(UTC), "test")
+    await transact(engine, holds.apply_released, body, datetime.now(UTC), "test")
 
 
 async def lead(

@@ -133,9 +133,8 @@ async def test_erases_late_arrivals_without_storing_them(storing: Storing) -> No
         await enqueue_arrivals(connection, [arrival], cause="expired_arrival")
         # the same once more: redelivered before it was worked off
         await enqueue_arrivals(connection, [arrival], cause="expired_arrival")
-    async with storing.engine.connect() as connection:
-        (queued,) = await list_unfinished(connection, failed=False)
-        assert await tombstones.find_erased(connection, [(model, late.uid, ago(days=9))])
+    (queued,) = await storing.transact(list_unfinished, failed=False)
+    assert await storing.transact(tombstones.find_erased, [(model, late.uid, ago(days=9))])
     assert await storing.eraser.finish(queued) == "deleted"
     assert storing.objects() == set()
     assert await storing.rows() == {}

@@ -198,9 +198,8 @@ async def test_says_that_there_may_be_more_claims(storing: Storing) -> None:
         await claims.record_claims(connection, erasure.id, page)
     placed = await storing.hold(model, None, *(inference.uid for inference in doomed))
     assert (len(placed.claimed), placed.has_more) == (3, False)
-    async with storing.engine.connect() as connection:
-        some, more = await claimed_before(connection, placed.hold, limit=2)
-        everything, no_more = await claimed_before(connection, placed.hold, limit=3)
+    some, more = await storing.transact(claimed_before, placed.hold, limit=2)
+    everything, no_more = await storing.transact(claimed_before, placed.hold, limit=3)
     assert (len(some), more, len(everything), no_more) == (2, True, 3, False)
 
 
@@ -289,13 +288,10 @@ async def test_a_hold_reopens_a_span_that_is_being_dropped(
     assert old[22].uid in await storing.stored()
     assert len(await storing.stored()) == 2
     assert {key.key for key in old[22].objects} <= storing.objects()
-    async with storing.engine.connect() as connection:
-        states = set((await connection.execute(select(partition_span.c.state))).scalars())
-        spans = (await connection.execute(select(erased_span.c.hi))).scalars().all()
-        events = [
-            (model, inference.uid, at + timedelta(seconds=n)) for n, inference in enumerate(old)
-        ]
-        erased = await tombstones.find_erased(connection, events)
+    states = set(await storing.fetch(select(partition_span.c.state)))
+    spans = await storing.fetch(select(erased_span.c.hi))
+    events = [(model, inference.uid, at + timedelta(seconds=n)) for n, inference in enumerate(old)]
+    erased = await storing.transact(tombstones.find_erased, events)
     assert states == {"open"}
     assert len(spans) == 1
     assert {uid for _, uid in erased} == {inference.uid for inference in old} - {old[22].uid}
@@ -309,11 +305,10 @@ async def test_a_hold_that_cannot_be_evaluated_stops_deletion(
     free = await storing.foreign(other, ago(days=40), "a", None, None)
     first_erasure, second_erasure = await storing.request(*doomed), await storing.request(free)
     placed = await storing.hold(model, "ok")
-    async with storing.engine.begin() as connection:
-        here = update(hold).where(hold.c.id == placed.hold.id)
-        broken = placed.hold.filter.replace('"version": 1', '"version": 9')
-        assert broken != placed.hold.filter
-        await connection.execute(here.values(filter=broken))
+    here = update(hold).where(hold.c.id == placed.hold.id)
+    broken = placed.hold.filter.replace('"version": 1', '"version": 9')
+    assert broken != placed.hold.filter
+    await storing.execute(here.values(filter=broken))
     assert await storing.eraser.finish(second_erasure) == "deleted"
     assert await storing.eraser.finish(first_erasure) == "failed"
     assert "a hold" in str((await storing.reload(first_erasure)).error)
@@ -394,9 +389,8 @@ async def request_partly_held(
     """An erasure of ten by their ids, of which a hold keeps three."""
     model = await storing.model("m")
     doomed = await storing.inferences(model, 10, ago(days=1))
-    async with engine.begin() as connection:
-        ids = {"inference_ids": [f"uid:{inference.uid}" for inference in doomed]}
-        erasure = await request_erasure(connection, models=[model], criteria=ids, by="ann")
+    ids = {"inference_ids": [f"uid:{inference.uid}" for inference in doomed]}
+    erasure = await transact(engine, request_erasure, models=[model], criteria=ids, by="ann")
     return (
         erasure,
         doomed[4:7],

@@ -23,13 +23,13 @@ from inference_store.objects.inventory import inventory
 from inference_store.platform.settings import ApiSettings, RetentionSettings
 from tests.integration.api.conftest import make_client
 from tests.integration.backups import Backup, Restore
+from tests.transactions import fetch
 
 from .stored import Storing, ago, lead
 
 
 async def list_tombstones(engine: AsyncEngine) -> set[UUID]:
-    async with engine.connect() as connection:
-        return set((await connection.execute(select(tombstone.c.uid))).scalars())
+    return set(await fetch(engine, select(tombstone.c.uid)))
 
 
 def make_api_settings(of: RetentionSettings) -> ApiSettings:
@@ -111,9 +111,8 @@ def add_signing_key(settings: RetentionSettings, *keys: SigningKey) -> Retention
 
 
 async def list_chain(engine: AsyncEngine) -> list[str]:
-    async with engine.connect() as connection:
-        query = select(certificate.c.signed).order_by(certificate.c.number)
-        return list((await connection.execute(query)).scalars())
+    query = select(certificate.c.signed).order_by(certificate.c.number)
+    return await fetch(engine, query)
 
 
 async def find_failures(
@@ -159,11 +158,10 @@ async def test_certifies_once_despite_a_restore(
     signed = await list_chain(storing.engine)
     # the newest checkpoint of the audit is locked in the bucket
     (version,) = ChainHead(service, lock_days=1, key=AUDIT_HEAD).versions()
-    async with storing.engine.connect() as connection:
-        assert await audit_chain.find_newest_signed(connection) == json.loads(version.text)
-        check = await CheckpointCheck.of(connection)
-        verdict = await audit_chain.verify(connection, check, copies=[json.loads(version.text)])
-        assert verdict.failures == []
+    assert await storing.transact(audit_chain.find_newest_signed) == json.loads(version.text)
+    check = await storing.transact(CheckpointCheck.of)
+    verdict = await storing.transact(audit_chain.verify, check, copies=[json.loads(version.text)])
+    assert verdict.failures == []
 
     older = await restore(dump)
     assert await list_chain(older) == signed[:2]

@@ -44,11 +44,9 @@ async def test_what_has_expired_goes_with_rows_and_objects(
     assert storing.objects() == {key.key for stored in new for key in stored.objects}
     rows = await storing.rows()
     assert set(rows.values()) == {3}
-    async with storing.engine.connect() as connection:
-        erased = await tombstones.find_erased(
-            connection, [(model, stored.uid, received_at_of(stored.uid)) for stored in (*old, *new)]
-        )
-        (erasure,) = await find_erasures(connection)
+    events = [(model, stored.uid, received_at_of(stored.uid)) for stored in (*old, *new)]
+    erased = await storing.transact(tombstones.find_erased, events)
+    (erasure,) = await storing.transact(find_erasures)
     assert erased == {(model, stored.uid) for stored in old}
     assert (erasure.state, erasure.inferences, erasure.objects) == ("deleted", 25, 75)
 
@@ -58,9 +56,8 @@ async def test_a_run_of_a_project_is_of_its_models_alone(storing: Storing, retai
     inferences = [await storing.inferences(model, 2, ago(days=10)) for model in models]
     for model in models[:3]:
         await storing.keep(model, inference="P9D")
-    async with storing.engine.begin() as connection:
-        moved = registration.update().where(registration.c.model.in_(models[:2]))
-        await connection.execute(moved.values(project_id="p"))
+    moved = registration.update().where(registration.c.model.in_(models[:2]))
+    await storing.execute(moved.values(project_id="p"))
     run = await retain(project_id="p")
     assert (run.state, run.inferences_deleted, run.project_id) == ("done", 4, "p")
     assert await storing.stored() == {stored.uid for stored in (*inferences[2], *inferences[3])}
@@ -104,15 +101,14 @@ async def test_a_whole_partition_is_dropped_and_remembered(
     assert await storing.scalar("SELECT count(*) FROM partition_span") == 1
     assert await storing.scalar("SELECT count(*) FROM tombstone") == 0
     late = storing.uid(at + timedelta(seconds=1))
-    async with storing.engine.connect() as connection:
-        candidates = [
-            (gone[0].model, gone[0].uid, at),
-            (models[0], late, at),
-            (models[0], kept_inference.uid, NOW),
-        ]
-        erased = await tombstones.find_erased(connection, candidates)
-        last = (gone[-1].model, gone[-1].uid, at + timedelta(seconds=14))
-        assert await tombstones.find_erased(connection, [last]) == {last[:2]}
+    candidates = [
+        (gone[0].model, gone[0].uid, at),
+        (models[0], late, at),
+        (models[0], kept_inference.uid, NOW),
+    ]
+    erased = await storing.transact(tombstones.find_erased, candidates)
+    last = (gone[-1].model, gone[-1].uid, at + timedelta(seconds=14))
+    assert await storing.transact(tombstones.find_erased, [last]) == {last[:2]}
     # today's policy decides about one that was never there
     assert erased == {(gone[0].model, gone[0].uid)}
 
@@ -126,9 +122,8 @@ async def test_a_run_drops_no_partition_that_has_another_models_inferences(
     mine, others = [await storing.inferences(model, 3, at) for model in (first, second)]
     for model in (first, second):
         await storing.keep(model, inference="P100D")
-    async with storing.engine.begin() as connection:
-        moved = registration.update().where(registration.c.model == first)
-        await connection.execute(moved.values(project_id="p"))
+    moved = registration.update().where(registration.c.model == first)
+    await storing.execute(moved.values(project_id="p"))
     run = await retain(project_id="p")
     assert (run.inferences_deleted, run.partitions_dropped) == (len(mine), 0)
     assert await storing.stored() == {stored.uid for stored in others}
@@ -191,12 +186,11 @@ async def test_a_closed_span_opens_again_when_the_policy_keeps_it(
     await retain()
     assert await storing.scalar("SELECT state FROM partition_span") == "open"
     assert set((await storing.rows()).values()) == {2}
-    async with storing.engine.connect() as connection:
-        candidates = [
-            (model, stored.uid, ago(days=200) + timedelta(seconds=n))
-            for n, stored in enumerate(inferences)
-        ]
-        erased = await tombstones.find_erased(connection, candidates)
+    candidates = [
+        (model, stored.uid, ago(days=200) + timedelta(seconds=n))
+        for n, stored in enumerate(inferences)
+    ]
+    erased = await storing.transact(tombstones.find_erased, candidates)
     assert erased == {(model, uid) for uid in gone}
 
 
@@ -273,10 +267,9 @@ async def test_deletes_a_response_at_its_own_age_and_keeps_predictions(
     objects = storing.objects()
     assert {data, metadata, "d1", "d2", "r"} <= objects
     assert response not in objects
-    async with storing.engine.connect() as connection:
-        gone = select(inference.c.uid).where(inference.c.response_deleted_at.is_not(None))
-        assert set((await connection.execute(gone)).scalars()) == list_uids(stored, shared)
-        assert await connection.scalar(select(func.count()).select_from(prediction)) == 3
+    gone = select(inference.c.uid).where(inference.c.response_deleted_at.is_not(None))
+    assert set(await storing.fetch(gone)) == list_uids(stored, shared)
+    assert await storing.scalar(select(func.count()).select_from(prediction)) == 3
     assert await storing.stored() == list_uids(stored, shared, young)
     assert (await retain()).responses_deleted == 0
 

@@ -130,9 +130,8 @@ async def test_prunes_old_settled_records(
              for kind in RECORD_KINDS}  # fmt: skip
     assert grown == {"dead_letters": 36, "runs": 14, "erasures": 7, "audit": 0,
                      "reconciliations": 0}  # fmt: skip
-    async with engine.connect() as connection:
-        assert await Overdue(_KEEP).measure_seconds(connection) == 0
-        [account] = await list_accounts(connection)
+    assert await transact(engine, Overdue(_KEEP).measure_seconds) == 0
+    [account] = await transact(engine, list_accounts)
     # a discarded letter stays discarded in the books
     assert (account.dead_open, account.dead_discarded) == (20, 40)
 
@@ -244,9 +243,8 @@ async def test_a_scheduled_run_folds_to_the_last(
         old = "UPDATE producer_sequence SET updated_at = now() - interval '91 days'"
         await connection.execute(text(f"{old} WHERE producer < '11'"))
     await lead(engine, blobs, settings, turns=1)
-    async with engine.connect() as connection:
-        assert len(await accounting.list_producers(connection)) == 100
-        former_producers = await accounting.find_former_producers(connection)
+    assert len(await transact(engine, accounting.list_producers)) == 100
+    former_producers = await transact(engine, accounting.find_former_producers)
     assert former_producers is not None
     assert (former_producers.producers, former_producers.arrived, former_producers.unexplained) == (
         1100,
@@ -276,9 +274,8 @@ async def test_counts_are_made_and_outdated(
     await storing.keep(model, inference="P1D")
     assert (await retain()).inferences_deleted == 25
     assert await count_usable_partitions(storing.engine, model) == 0
-    async with storing.engine.connect() as connection:
-        query = (await prepare(connection, model, QueryRequest())).query
-        assert await count(connection, query, deadline=Deadline.after(60)) == 1
+    query = (await storing.transact(prepare, model, QueryRequest())).query
+    assert await storing.transact(count, query, deadline=Deadline.after(60)) == 1
 
 
 @stored_counts

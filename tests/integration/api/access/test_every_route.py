@@ -189,9 +189,8 @@ async def test_the_right_is_enough_and_a_change_is_in_the_audit(
         with subtests.test(" ".join(route_key)):
             own = ids[SECRET]
             if _order_of(route_key) > 0:
-                async with guarded.engine.begin() as connection:
-                    number = two_models[SECRET]
-                    own = await add_path_values(connection, SECRET, number, offset)
+                number = two_models[SECRET]
+                own = await guarded.transact(add_path_values, SECRET, number, offset)
             answer = await _check_allowed(Request(keys, route_key, own), guarded)
             if models[route_key] is not None and answer.status_code < 300:
                 check_answer(models[route_key], answer.content)

@@ -244,8 +244,7 @@ async def test_deletes_ended_sessions(browser: Browser, guarded: Api) -> None:
     await browser.change_session(idle_until=datetime.now(UTC) - timedelta(seconds=1))
     other = Browser(guarded)
     await other.sign_in(TOKEN)
-    async with guarded.engine.begin() as connection:
-        assert await web_sessions.delete_ended(connection) == 1
+    assert await guarded.transact(web_sessions.delete_ended) == 1
     assert await other.status() == 200
 
 

@@ -24,7 +24,7 @@ from inference_store.erasure.log.keys import SigningKey, new_key
 from inference_store.erasure.log.signed_document import sign_document
 from inference_store.index.audit import note
 from inference_store.index.tables import audit, audit_link
-from tests.transactions import execute, transact
+from tests.transactions import execute, fetch, transact
 
 _ADA = Who("key:ada", "192.0.2.1")
 _UIDS = [UUID(int=number) for number in range(1, 21)]
@@ -242,9 +242,8 @@ async def test_redacts_a_subject_mentioned_with_key_and_value(engine: AsyncEngin
     assert await _forget_page(engine, erasure, after=4) == (1, 5)
     assert await _forget_page(engine, erasure, after=2) == (0, 4)
     assert await _forget_page(engine, erasure, after=5) == (0, None)
-    async with engine.connect() as connection:
-        query = select(audit.c.detail).where(audit.c.action == "policy_set").order_by(audit.c.id)
-        remaining = (await connection.execute(query)).scalars().all()
+    query = select(audit.c.detail).where(audit.c.action == "policy_set").order_by(audit.c.id)
+    remaining = await fetch(engine, query)
     assert remaining == [{}, {}, entries[2], entries[3], {}]
     await _write(engine)
     assert (await verify_chain(engine)).failures == []

@@ -22,7 +22,7 @@ from inference_store.objects import Blobs
 from inference_store.query.cql2 import parse
 from tests.integration.backups import Backup, Restore
 from tests.integration.retention.stored import Storing, ago
-from tests.transactions import fetch, transact
+from tests.transactions import execute, fetch, transact
 
 from .conftest import PREFIX, list_words, make_ledger, read_head
 
@@ -132,10 +132,9 @@ async def test_a_replay_places_changes_and_releases_them_again(
     there = await transact(engine, holds.list_holds)
     same = make_ledger(older, blobs)
     assert await same.replay() == 5
-    async with older.connect() as connection:
-        again = await holds.list_holds(connection)
-        in_force = await holds.list_in_force(connection)
-        changes = await holds.list_revisions(connection, again[0].id)
+    again = await transact(older, holds.list_holds)
+    in_force = await transact(older, holds.list_in_force)
+    changes = await transact(older, holds.list_revisions, again[0].id)
     names = [
         *("id", "name", "reason", "filter", "until", "placed_by", "placed_at", "released_by"),
         *("released_at", "release_reason", "revision"),
@@ -171,14 +170,12 @@ async def test_a_replay_removes_empty_models_and_policies_of_full_ones(
     for name in (*names, "later"):
         note = Note(Action.MODEL_REMOVED, name, {})
         await ledger.write("model_removed", {"model_id": name}, actor="a", note=note)
-    async with engine.connect() as connection:
-        assert (await connection.execute(select(registration.c.model_id))).all() == []
-        audited = (await connection.execute(select(audit.c.model, audit.c.model_id))).all()
-        assert [row.model_id for row in audited] == [*names, "later"]
-        assert all(row.model for row in audited[:2])
-    async with older.connect() as connection:
-        full = (await registrations.get(connection, "full")).model
-        former = (await registrations.get(connection, "empty")).model
+    assert await fetch(engine, select(registration.c.model_id)) == []
+    audited = await fetch(engine, select(audit.c.model, audit.c.model_id))
+    assert [row.model_id for row in audited] == [*names, "later"]
+    assert all(row.model for row in audited[:2])
+    full = (await transact(older, registrations.get, "full")).model
+    former = (await transact(older, registrations.get, "empty")).model
     (still,) = await Storing(older, blobs, bucket).inferences(full, 1, ago(days=1), objects=False)
 
     assert await make_ledger(older, blobs).replay() == 4
@@ -242,9 +239,8 @@ async def test_removes_a_model_with_its_last_inferences(
     storing = Storing(engine, blobs, bucket)
     for name in ("goes", "wanted"):
         await storing.inferences(await storing.model(name), 1, ago(days=1), objects=False)
-    async with engine.begin() as connection:
-        marks = "SELECT model, uid, 'inference', gen_random_uuid() FROM inference"
-        await connection.execute(text(f"INSERT INTO erasing (model, uid, scope, erasure) {marks}"))
+    marks = "SELECT model, uid, 'inference', gen_random_uuid() FROM inference"
+    await execute(engine, f"INSERT INTO erasing (model, uid, scope, erasure) {marks}")
     for name in ("goes", "wanted"):
         await ledger.write("model_removed", {"model_id": name}, actor="a")
     async with engine.begin() as connection:

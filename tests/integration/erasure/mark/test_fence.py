@@ -35,9 +35,8 @@ MARK = PendingDeletion(1, UID, "inference", KEY, None, None, None, None)
 
 
 async def mark(engine: AsyncEngine) -> None:
-    async with engine.begin() as connection:
-        arrival = (1, UID, "inference", KEY, None, None, None)
-        await enqueue_arrivals(connection, [arrival], cause="erased_again")
+    arrival = (1, UID, "inference", KEY, None, None, None)
+    await transact(engine, enqueue_arrivals, [arrival], cause="erased_again")
 
 
 async def claim(engine: AsyncEngine) -> frozenset[str]:

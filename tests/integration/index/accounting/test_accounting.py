@@ -113,11 +113,10 @@ async def engine_with_three(engine: AsyncEngine) -> AsyncEngine:
 
 async def are_unchanged(engine: AsyncEngine) -> bool:
     """Check whether the books are as the fixture left them."""
-    async with engine.connect() as connection:
-        [account] = await accounting.list_accounts(connection)
-        position = await accounting.find_position(
-            connection, cluster="default", topic="events", partition=0
-        )
+    [account] = await transact(engine, accounting.list_accounts)
+    position = await transact(
+        engine, accounting.find_position, cluster="default", topic="events", partition=0
+    )
     assert account.closes
     return (
         position is not None

@@ -75,9 +75,10 @@ def reconcile(
         worker = Reconciler(
             changed_settings, engine, blobs, kafka=kafka, window=4, patience=patience
         )
-        request = reconciliations.request_reconciliation
-        asked = {"model_id": model_id, "cause": "request", "repair": repair}
-        reconciliation = await transact(engine, request, **asked)
+        async with engine.begin() as connection:
+            reconciliation = await reconciliations.request_reconciliation(
+                connection, model_id=model_id, cause="request", repair=repair
+            )
         while reconciliation.state not in FINAL:
             reconciliation = await worker.step(reconciliation)
         return reconciliation, await transact(

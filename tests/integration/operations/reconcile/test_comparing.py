@@ -103,9 +103,8 @@ async def test_held_objects_of_a_late_event_are_no_orphans(
     keys = dict(
         zip((f"{kind}_storage_key" for kind in (*KINDS, "sidecar")), storage_keys, strict=True)
     )
-    async with engine.begin() as connection:
-        held = erasure_held.insert().values(**values, **keys, hold=uuid4(), hold_revision=1)
-        await connection.execute(held)
+    held = erasure_held.insert().values(**values, **keys, hold=uuid4(), hold_revision=1)
+    await execute(engine, held)
     _, findings = await reconcile()
     assert findings == []
 

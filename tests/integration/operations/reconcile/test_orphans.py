@@ -43,7 +43,7 @@ from tests.polling import until
 from tests.servers.fixtures import unique
 from tests.servers.minio import S3
 from tests.service_process import Service
-from tests.transactions import transact
+from tests.transactions import scalar, transact
 
 from .conftest import KEY, WHO, Command, Reconcile, put
 
@@ -366,10 +366,9 @@ async def test_orphans_erased_since_the_backup_keep_their_certificate(
     after = await restored.reload(erasure)
     assert (after.state, after.objects) == ("certified", 3)
     assert after.certificate == before.certificate
-    async with older.connect() as connection:
-        assert len(await chain.list_certificates(connection, erasure_id=erasure.id)) == 1
-        query = select(func.count()).select_from(erasing_object)
-        assert await connection.scalar(query) == 0
+    assert len(await transact(older, chain.list_certificates, erasure_id=erasure.id)) == 1
+    query = select(func.count()).select_from(erasing_object)
+    assert await scalar(older, query) == 0
     verification = Verification(older, Archive(blobs), trusted={KEY.id})
     assert [str(wrong) async for wrong in verification.find_failures()] == []
     assert list(blobs.still_there(keys)) == []

@@ -39,7 +39,7 @@ from tests.kill_chain import KillChain, chain_kills
 from tests.producer import START, capture
 from tests.servers.fixtures import unique
 from tests.servers.postgres import Postgres
-from tests.transactions import scalar, transact
+from tests.transactions import execute, scalar, transact
 
 from .conftest import Command
 
@@ -174,9 +174,8 @@ async def store_events(start: StartIngester, engine: AsyncEngine) -> None:
     await producer.produce(*captures)
     await wait_for_counts(engine, stored=11)
     service.stop()
-    async with engine.begin() as connection:
-        ours = inference.update().where(inference.c.sidecar_storage_key.is_(None))
-        await connection.execute(ours.values(published_at=None))
+    ours = inference.update().where(inference.c.sidecar_storage_key.is_(None))
+    await execute(engine, ours.values(published_at=None))
 
 
 async def find_inference(engine: AsyncEngine, key: str) -> Any:
@@ -192,9 +191,8 @@ async def edit_metadata(engine: AsyncEngine, blobs: Blobs, key: str) -> None:
     change = check_change([Item("frame_number", "int", "4711"), Item("new", "str", "x")], caps=caps)
     editor = Editor(blobs, Dictionary(engine), caps)
     await editor.dictionary.resolve({model: {"frame_number", "new"}}, {})
-    async with engine.connect() as connection:
-        (name,) = (await registrations.names(connection, [model])).values()
-        registration = (await registrations.find_by_ids(connection, [name]))[name]
+    (name,) = (await transact(engine, registrations.names, [model])).values()
+    registration = (await transact(engine, registrations.find_by_ids, [name]))[name]
     await transact(engine, reserve, blobs.buckets.default, registration, uid, revision=None)
     await transact(engine, edit, editor, registration, uid, change, revision=None)
 

@@ -112,10 +112,9 @@ async def check_counts(
 
 async def count_usable_partitions(engine: AsyncEngine, model: int) -> int:
     """Return the number of partitions whose stored counts can be used for a model."""
-    async with engine.connect() as connection:
-        query = (await prepare(connection, model, QueryRequest())).query
-        parts = await find_pieces_of(connection, query.scan_range, newest_first=True)
-        return len(await read_numbers(connection, [query], parts, Deadline.after(300)))
+    query = (await transact(engine, prepare, model, QueryRequest())).query
+    parts = await transact(engine, find_pieces_of, query.scan_range, newest_first=True)
+    return len(await transact(engine, read_numbers, [query], parts, Deadline.after(300)))
 
 
 async def count_partition_counts(engine: AsyncEngine) -> int:

@@ -91,10 +91,9 @@ async def test_combines_filter_with_other_conditions(engine: AsyncEngine) -> Non
 async def test_loads_saved_filter_from_the_dictionary(engine: AsyncEngine) -> None:
     model = await store(engine, NewInference(metadata=[("a", "int", "1")], model_id="one"))
     node = parse_text("a = 1 AND later = 'x'")
-    async with engine.connect() as connection:
-        keys = await find_known_keys(connection, [model], names_in(node))
-        saved = save(node, keys, declared={"later": "string"})
-        assert await load(connection, saved.text) == saved.checked.predicate
+    keys = await transact(engine, find_known_keys, [model], names_in(node))
+    saved = save(node, keys, declared={"later": "string"})
+    assert await transact(engine, load, saved.text) == saved.checked.predicate
     # Store `a` with another type, and `later` for the first time.
     await store(
         engine, NewInference("2", metadata=[("a", "string", "y"), ("later", "string", "x")])
@@ -136,9 +135,8 @@ STRAY = (
 
 
 async def _count(engine: AsyncEngine, model: int, question: QueryRequest) -> int:
-    async with engine.connect() as connection:
-        query = (await prepare(connection, model, question)).query
-        return await count(connection, query, deadline=Deadline.after(300))
+    query = (await transact(engine, prepare, model, question)).query
+    return await transact(engine, count, query, deadline=Deadline.after(300))
 
 
 async def test_finds_non_finite_numbers_as_text(engine: AsyncEngine) -> None:
