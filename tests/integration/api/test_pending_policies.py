@@ -10,7 +10,7 @@ from inference_store.erasure import runs
 from inference_store.index.tables import inference, policy_version
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings, RetentionSettings
-from tests.integration.retention.stored import lead
+from tests.integration.retention.stored import Storing
 from tests.integration.stored_inferences import NewInference
 from tests.settings import make_settings
 
@@ -49,7 +49,7 @@ async def test_a_pending_policy_keeps_what_a_wider_one_would_take(
 
     async def run() -> int:
         await api.transact(runs.request_run, None)
-        await lead(api.engine, blobs, retention, turns=1, scheduled=False)
+        await Storing(api.engine, blobs, retention).lead(turns=1, scheduled=False)
         return await _count(api)
 
     year = await api.call("PUT", _PROJECT, _YEAR)

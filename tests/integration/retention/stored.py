@@ -52,7 +52,7 @@ from inference_store.retention.leadership_check import LeadershipCheck, Stopped
 from inference_store.retention.worker import RetentionWorker
 from tests.integration.erasure_requests import request_erasure
 from tests.polling import until
-from tests.transactions import Database, transact
+from tests.transactions import Database
 
 PREFIX = "INFERENCE_STORE_"
 
@@ -141,10 +141,13 @@ class Archived(Blobs):
 class Storing(Database):
     """Makes models, policies, inferences and holds, and erases."""
 
-    def __init__(self, engine: AsyncEngine, blobs: Blobs, bucket: str) -> None:
+    def __init__(
+        self, engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings | None = None
+    ) -> None:
         self.engine = engine
         self.blobs = blobs
-        self.bucket = bucket
+        self.bucket = blobs.buckets.default
+        self._settings = settings
         self.ledger = Ledger(engine, blobs, prefix="ledger/")
         self.eraser, self._end = self.make_eraser(), "deleted"
 
@@ -185,11 +188,55 @@ class Storing(Database):
         assert again is not None
         return again
 
+    def on(self, engine: AsyncEngine) -> "Storing":
+        """The same of another database."""
+        return Storing(engine, self.blobs, self._settings)
+
+    async def lead(
+        self,
+        settings: RetentionSettings | None = None,
+        *,
+        using: Blobs | None = None,
+        turns: int = 3,
+        scheduled: bool = True,
+        resume: bool = True,
+    ) -> None:
+        """Resume what was begun, and work for some turns, with a run of the schedule or without."""
+        settings = settings or self._settings
+        assert settings is not None
+        due = asyncio.Event()
+        if scheduled:
+            due.set()
+        async with open_election(self.engine) as election:
+            assert await election.take()
+            check = LeadershipCheck(election, Heartbeat(), asyncio.Event())
+            leader = RetentionWorker(settings, self.engine, using or self.blobs, check, due)
+            if resume:
+                await leader.begin()
+            for _ in range(turns):
+                await leader.run_turn()
+
+    async def retain(
+        self,
+        model: int | None = None,
+        *,
+        using: Blobs | None = None,
+        cause: runs.Cause = "request",
+        project_id: str | None = None,
+    ) -> RetentionRun:
+        """Carry out a requested run as a leader in this process; it resumes what was begun."""
+        run = await self.transact(runs.request_run, model, project_id=project_id, cause=cause)
+        await self.lead(using=using, turns=1, scheduled=False)
+        done = await self.transact(runs.find_run, run.id)
+        assert done is not None
+        return done
+
     async def hold(self, model: int | None, filter: str | None = None, *uids: UUID) -> Placement:
         return await place_hold(self.engine, model, filter, *uids)
 
     async def release(self, placed: Placement) -> None:
-        await release_hold(self.engine, placed)
+        body = {"id": str(placed.hold.id), "reason": "over", "revision": placed.hold.revision + 1}
+        await self.transact(holds.apply_released, body, datetime.now(UTC), "test")
 
     async def model(self, name: str = "model") -> int:
         values = {"model_id": name, "registered_by": "event"}
@@ -372,32 +419,3 @@ async def change_hold(engine: AsyncEngine, placed: Placement, model: int, *uids:
         body |= {"model_id": await connection.scalar(name), "filter": hold_filter.text}
         more = {"inference_ids": ids, "revision": placed.hold.revision + 1}
         return await holds.apply_changed(connection, body | more, datetime.now(UTC), "test")
-
-
-async def release_hold(engine: AsyncEngine, placed: Placement) -> None:
-    """Release a hold."""
-    body = {"id": str(placed.hold.id), "reason": "over", "revision": placed.hold.revision + 1}
-    await transact(engine, holds.apply_released, body, datetime.now(UTC), "test")
-
-
-async def lead(
-    engine: AsyncEngine,
-    blobs: Blobs,
-    settings: RetentionSettings,
-    *,
-    turns: int = 3,
-    scheduled: bool = True,
-    resume: bool = True,
-) -> None:
-    """Resume what was begun, and work for some turns, with a run of the schedule or without."""
-    due = asyncio.Event()
-    if scheduled:
-        due.set()
-    async with open_election(engine) as election:
-        assert await election.take()
-        check = LeadershipCheck(election, Heartbeat(), asyncio.Event())
-        leader = RetentionWorker(settings, engine, blobs, check, due)
-        if resume:
-            await leader.begin()
-        for _ in range(turns):
-            await leader.run_turn()

@@ -32,7 +32,7 @@ from tests.servers.minio import S3
 from tests.warm.process import run_command
 
 from .exported import export_all
-from .stored import NOW, Stored, Storing, ago, lead
+from .stored import NOW, Stored, Storing, ago
 from .stranger import Stranger
 
 Certificates = Callable[[], Awaitable[list[SignedDocument]]]
@@ -190,7 +190,7 @@ async def test_a_head_that_the_bucket_locks_stays(
     locking = settings.model_copy(update={"s3_bucket": name})
     head = ChainHead(locking, lock_days=1)
     with Blobs(locking) as blobs:
-        storing = Storing(engine, blobs, name)
+        storing = Storing(engine, blobs)
         certifier = storing.certify(key, head=head, head_seconds=0)
         model = await storing.model()
         await storing.erase(*await storing.inferences(model, 2, NOW))
@@ -245,11 +245,7 @@ async def test_the_certificate_of_a_policy_names_its_version(
     limited = RetentionPolicy.model_validate({"rules": rules, "max_inferences": 1})
     await storing.transact(policies.set_policy, model, limited)
     values = settings.model_dump(exclude_unset=True)
-    await lead(
-        storing.engine,
-        storing.blobs,
-        RetentionSettings.model_validate(values | {"certificate_key": key.pem}),
-    )
+    await storing.lead(RetentionSettings.model_validate(values | {"certificate_key": key.pem}))
     assert len(await storing.stored()) == 1
     _, certificate = await certificates()
     of = {"level": "model", "subject": "m", "version": 2}

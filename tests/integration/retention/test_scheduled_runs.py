@@ -55,8 +55,8 @@ from tests.polling import until
 from tests.servers.marks import stored_counts
 from tests.transactions import execute, scalar, transact
 
-from .conftest import NoPace, Retain
-from .stored import Storing, ago, lead
+from .conftest import NoPace
+from .stored import Storing, ago
 
 _DAY = 86400.0
 _KEEP = {
@@ -109,7 +109,7 @@ async def _count_states(engine: AsyncEngine, table: Any) -> dict[str, int]:
 
 
 async def test_prunes_old_settled_records(
-    engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings
+    storing: Storing, engine: AsyncEngine, settings: RetentionSettings
 ) -> None:
     async with engine.begin() as connection:
         await _make(connection)
@@ -118,7 +118,7 @@ async def test_prunes_old_settled_records(
     assert (account.dead_open, account.dead_discarded) == (20, 40)
     assert 7.9 * _DAY < before < 8.1 * _DAY
     counted = {kind.name: PRUNED.labels(kind.name)._value.get() for kind in RECORD_KINDS}
-    await lead(engine, blobs, settings.model_copy(update=_KEEP), turns=1, resume=False)
+    await storing.lead(settings.model_copy(update=_KEEP), turns=1, resume=False)
     settled = dict.fromkeys(("discarded", "stored", "duplicate", "expired"), 1)
     waiting = dict.fromkeys(("open", "redrive", "parked"), 10)
     assert await _count_states(engine, dead_letter) == waiting | settled
@@ -172,7 +172,7 @@ async def test_reports_of_reconciliations_go_but_what_is_gone_by_stays(engine: A
 
 
 async def test_a_scheduled_run_prunes_the_audit(
-    engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings
+    storing: Storing, engine: AsyncEngine, settings: RetentionSettings
 ) -> None:
     await execute(
         engine,
@@ -181,7 +181,7 @@ async def test_a_scheduled_run_prunes_the_audit(
         " FROM generate_series(25000, 1, -1) AS n",
     )
     keep = settings.model_copy(update={"audit_keep_seconds": 60_000.0})
-    await lead(engine, blobs, keep, turns=1)
+    await storing.lead(keep, turns=1)
     count = await scalar(engine, select(func.count()).select_from(audit))
     assert count is not None
     assert 900 <= count <= 1000
@@ -232,9 +232,7 @@ async def test_only_one_of_two_services_notes_a_due_checkpoint(
 _PARTITION = PartitionId("default", "events", 0, 0)
 
 
-async def test_a_scheduled_run_folds_to_the_last(
-    engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings
-) -> None:
+async def test_a_scheduled_run_folds_to_the_last(storing: Storing, engine: AsyncEngine) -> None:
     async with engine.begin() as connection:
         await accounting.open_partition(connection, _PARTITION, first=0, began="first")
         for hundred in range(12):
@@ -242,7 +240,7 @@ async def test_a_scheduled_run_folds_to_the_last(
             await accounting.add_sequences(connection, _PARTITION, some)
         old = "UPDATE producer_sequence SET updated_at = now() - interval '91 days'"
         await connection.execute(text(f"{old} WHERE producer < '11'"))
-    await lead(engine, blobs, settings, turns=1)
+    await storing.lead(turns=1)
     assert len(await transact(engine, accounting.list_producers)) == 100
     former_producers = await transact(engine, accounting.find_former_producers)
     assert former_producers is not None
@@ -255,40 +253,36 @@ async def test_a_scheduled_run_folds_to_the_last(
 
 @stored_counts
 @pytest.mark.long
-async def test_counts_are_made_and_outdated(
-    storing: Storing, settings: RetentionSettings, retain: Retain
-) -> None:
+async def test_counts_are_made_and_outdated(storing: Storing) -> None:
     model = await storing.model()
     await storing.inferences(model, 5, ago(days=4))
     await storing.inferences(model, 25, ago(days=3))
     # in a partition that does not end while the test runs
     await storing.inferences(model, 1, ago(days=-1))
-    await lead(storing.engine, storing.blobs, settings, turns=1)
+    await storing.lead(turns=1)
     assert await count_usable_partitions(storing.engine, model) == 2
     async with storing.engine.connect() as connection:
         counts = await connection.execute(select(partition_count.c.inferences))
         assert sorted(counts.scalars()) == [5, 25]
     await storing.keep(model, inference="P3DT12H")
-    assert (await retain()).inferences_deleted == 5
+    assert (await storing.retain()).inferences_deleted == 5
     assert await count_usable_partitions(storing.engine, model) == 1
     await storing.keep(model, inference="P1D")
-    assert (await retain()).inferences_deleted == 25
+    assert (await storing.retain()).inferences_deleted == 25
     assert await count_usable_partitions(storing.engine, model) == 0
     query = (await storing.transact(prepare, model, QueryRequest())).query
     assert await storing.transact(count, query, deadline=Deadline.after(60)) == 1
 
 
 @stored_counts
-async def test_rows_that_go_one_by_one_outdate(
-    storing: Storing, settings: RetentionSettings, retain: Retain
-) -> None:
+async def test_rows_that_go_one_by_one_outdate(storing: Storing) -> None:
     """Rows go one by one if another model keeps the partition."""
     first, second = await storing.model("first"), await storing.model("second")
     for model in (first, second):
         await storing.inferences(model, 12, ago(days=3))
-    await lead(storing.engine, storing.blobs, settings, turns=1)
+    await storing.lead(turns=1)
     await storing.keep(first, inference="P1D")
-    assert (await retain()).inferences_deleted == 12
+    assert (await storing.retain()).inferences_deleted == 12
     assert (
         await count_usable_partitions(storing.engine, first),
         await count_usable_partitions(storing.engine, second),
@@ -389,7 +383,7 @@ async def _backdate(engine: AsyncEngine, interval: str) -> None:
 
 
 async def test_expired_inferences_are_late_until_a_run_takes_them(
-    storing: Storing, settings: RetentionSettings, retain: Retain
+    storing: Storing, settings: RetentionSettings
 ) -> None:
     model, other = await storing.model(), await storing.model("other")
     await storing.inferences(model, 3, ago(days=5))
@@ -403,20 +397,18 @@ async def test_expired_inferences_are_late_until_a_run_takes_them(
     assert _HOUR - 1 < await _find_overdue_seconds(storing.engine, looking) < 2 * _HOUR
     await _backdate(storing.engine, "30 days")
     assert 3 * _DAY - 60 < await _find_overdue_seconds(storing.engine, looking) < 3 * _DAY + _HOUR
-    await retain()
+    await storing.retain()
     assert await _find_overdue_seconds(storing.engine, looking) == 0
 
 
-async def test_inputs_go_before_inferences(
-    storing: Storing, settings: RetentionSettings, retain: Retain
-) -> None:
+async def test_inputs_go_before_inferences(storing: Storing, settings: RetentionSettings) -> None:
     model = await storing.model()
     await storing.inferences(model, 3, ago(days=5))
     await storing.keep(model, input="P1D", inference="P10D")
     await _backdate(storing.engine, "30 days")
     looking = _make_overdue(settings)
     assert 4 * _DAY - 60 < await _find_overdue_seconds(storing.engine, looking) < 4 * _DAY + _HOUR
-    await retain()
+    await storing.retain()
     assert await _find_overdue_seconds(storing.engine, looking) == 0
 
 

@@ -157,7 +157,7 @@ async def set_policy(ledger: Ledger, model_id: str) -> None:
 
 
 async def test_a_replay_removes_empty_models_and_policies_of_full_ones(
-    ledger: Ledger, engine: AsyncEngine, blobs: Blobs, bucket: str, backup: Backup, restore: Restore
+    ledger: Ledger, engine: AsyncEngine, blobs: Blobs, backup: Backup, restore: Restore
 ) -> None:
     names = ("empty", "full")
     async with engine.begin() as connection:
@@ -176,7 +176,7 @@ async def test_a_replay_removes_empty_models_and_policies_of_full_ones(
     assert all(row.model for row in audited[:2])
     full = (await transact(older, registrations.get, "full")).model
     former = (await transact(older, registrations.get, "empty")).model
-    (still,) = await Storing(older, blobs, bucket).inferences(full, 1, ago(days=1), objects=False)
+    (still,) = await Storing(older, blobs).inferences(full, 1, ago(days=1), objects=False)
 
     assert await make_ledger(older, blobs).replay() == 4
     async with older.begin() as connection:
@@ -184,7 +184,7 @@ async def test_a_replay_removes_empty_models_and_policies_of_full_ones(
         assert list(model_ids) == ["full"]
         assert await policies.find_effective_policies(connection) == {}
         assert await registrations.ensure(connection, "empty") == former
-    assert await Storing(older, blobs, bucket).stored() == {still.uid}
+    assert await Storing(older, blobs).stored() == {still.uid}
 
 
 class Overtaken(Ledger):
@@ -208,9 +208,9 @@ class Overtaken(Ledger):
 
 @pytest.mark.parametrize("put", [False, True])
 async def test_data_arriving_before_the_effect_belongs_to_a_new_registration(
-    engine: AsyncEngine, blobs: Blobs, bucket: str, put: bool
+    engine: AsyncEngine, blobs: Blobs, put: bool
 ) -> None:
-    storing = Storing(engine, blobs, bucket)
+    storing = Storing(engine, blobs)
     ledger = Overtaken(engine, blobs, prefix="ledger/")
     registered, _ = await transact(
         engine, registrations.put, "m", Details(class_labels=("cat", "dog"))
@@ -234,9 +234,9 @@ async def test_data_arriving_before_the_effect_belongs_to_a_new_registration(
 
 
 async def test_removes_a_model_with_its_last_inferences(
-    ledger: Ledger, engine: AsyncEngine, blobs: Blobs, bucket: str
+    ledger: Ledger, engine: AsyncEngine, blobs: Blobs
 ) -> None:
-    storing = Storing(engine, blobs, bucket)
+    storing = Storing(engine, blobs)
     for name in ("goes", "wanted"):
         await storing.inferences(await storing.model(name), 1, ago(days=1), objects=False)
     marks = "SELECT model, uid, 'inference', gen_random_uuid() FROM inference"

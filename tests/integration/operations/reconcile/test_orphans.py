@@ -319,11 +319,11 @@ MakeWorkers = Callable[[AsyncEngine], tuple[Storing, Ledger, Certifier, OrphanEr
 
 
 @pytest.fixture
-def make_workers(bucket: str, blobs: Blobs, settings: RetentionSettings) -> MakeWorkers:
+def make_workers(blobs: Blobs, settings: RetentionSettings) -> MakeWorkers:
     """Return a factory of the parts of a retention service on a database."""
 
     def make(engine: AsyncEngine) -> tuple[Storing, Ledger, Certifier, OrphanEraser]:
-        storing, ledger = Storing(engine, blobs, bucket), Ledger(engine, blobs, prefix="ledger/")
+        storing, ledger = Storing(engine, blobs), Ledger(engine, blobs, prefix="ledger/")
         certifier = storing.make_certifier(KEY)
         worker = OrphanEraser(settings, engine, blobs, ledger, NoPace(), certifier)
         return storing, ledger, certifier, worker

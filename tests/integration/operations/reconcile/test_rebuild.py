@@ -199,7 +199,7 @@ async def edit_metadata(engine: AsyncEngine, blobs: Blobs, key: str) -> None:
 
 async def erase_inference(engine: AsyncEngine, blobs: Blobs, key: str, scope: Any) -> None:
     model, uid = await find_inference(engine, key)
-    storing = Storing(engine, blobs, blobs.buckets.default)
+    storing = Storing(engine, blobs)
     erasure = await storing.transact(
         erasure_requests.request_erasure, model=model, uids=[uid], scope=scope
     )
