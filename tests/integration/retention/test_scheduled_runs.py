@@ -108,10 +108,8 @@ async def _count_states(engine: AsyncEngine, table: Any) -> dict[str, int]:
         return {row[0]: row[1] for row in rows}
 
 
-async def test_prunes_old_settled_records(
-    storing: Storing, engine: AsyncEngine, settings: RetentionSettings
-) -> None:
-    async with engine.begin() as connection:
+async def test_prunes_old_settled_records(storing: Storing, settings: RetentionSettings) -> None:
+    async with storing.engine.begin() as connection:
         await _make(connection)
         before = await Overdue(_KEEP).measure_seconds(connection)
         [account] = await list_accounts(connection)
@@ -121,17 +119,17 @@ async def test_prunes_old_settled_records(
     await storing.lead(settings.model_copy(update=_KEEP), turns=1, resume=False)
     settled = dict.fromkeys(("discarded", "stored", "duplicate", "expired"), 1)
     waiting = dict.fromkeys(("open", "redrive", "parked"), 10)
-    assert await _count_states(engine, dead_letter) == waiting | settled
+    assert await _count_states(storing.engine, dead_letter) == waiting | settled
     # the marks of the failed ones are gone, so that this turn ended them
-    assert await _count_states(engine, erasure) == {"deleted": 13}
-    runs = await _count_states(engine, retention_run)
+    assert await _count_states(storing.engine, erasure) == {"deleted": 13}
+    runs = await _count_states(storing.engine, retention_run)
     assert (runs["failed"], runs["running"]) == (3, 10)
     grown = {kind.name: PRUNED.labels(kind.name)._value.get() - counted[kind.name]
              for kind in RECORD_KINDS}  # fmt: skip
     assert grown == {"dead_letters": 36, "runs": 14, "erasures": 7, "audit": 0,
                      "reconciliations": 0}  # fmt: skip
-    assert await transact(engine, Overdue(_KEEP).measure_seconds) == 0
-    [account] = await transact(engine, list_accounts)
+    assert await storing.transact(Overdue(_KEEP).measure_seconds) == 0
+    [account] = await storing.transact(list_accounts)
     # a discarded letter stays discarded in the books
     assert (account.dead_open, account.dead_discarded) == (20, 40)
 

@@ -17,7 +17,7 @@ from inference_store.query.explain import Explain
 from inference_store.query.plan import summarize_plan
 from tests.integration import erasure_requests
 from tests.integration.retention.stored import KINDS, NOW, Storing, ago
-from tests.transactions import execute, transact
+from tests.transactions import execute
 
 from .conftest import Command, Reconcile, put
 
@@ -146,13 +146,11 @@ async def test_objects_of_dead_letters_and_parked_events_are_no_orphans(
     assert [finding.storage_key for finding in findings] == [dead]
 
 
-async def test_ignores_what_is_being_erased(
-    storing: Storing, reconcile: Reconcile, engine: AsyncEngine
-) -> None:
+async def test_ignores_what_is_being_erased(storing: Storing, reconcile: Reconcile) -> None:
     model = await storing.model()
     stored = await storing.inferences(model, 4, ago(hours=1))
     uids = [inference.uid for inference in stored]
-    await transact(engine, erasure_requests.request_erasure, model=model, uids=uids)
+    await storing.transact(erasure_requests.request_erasure, model=model, uids=uids)
     storing.blobs.delete_objects([key for inference in stored[:2] for key in inference.objects])
     reconciliation, findings = await reconcile()
     assert (reconciliation.state, findings) == ("done", [])

@@ -100,11 +100,7 @@ async def test_erases_orphans_and_keeps_stored_objects(
 
 
 async def test_keeps_objects_that_are_no_longer_orphans(
-    storing: Storing,
-    reconcile: Reconcile,
-    engine: AsyncEngine,
-    erase: Erase,
-    kafka: KafkaSettings,
+    storing: Storing, reconcile: Reconcile, erase: Erase, kafka: KafkaSettings
 ) -> None:
     model = await storing.model()
     put(storing, "p/gone", "p/stored", "p/dead", "p/written again")
@@ -112,7 +108,7 @@ async def test_keeps_objects_that_are_no_longer_orphans(
     at = PartitionId(kafka.kafka_cluster, kafka.kafka_topic, 0, 0)
     letter = Record(at, 1, NOW, None, b'{"data_storage_key": "p/dead"}', ())
     values = {"model": model, "uid": storing.uid(NOW), "storage_key": None}
-    async with engine.begin() as connection:
+    async with storing.engine.begin() as connection:
         key = f"s3://{storing.bucket}/p/stored"
         await connection.execute(insert(blob_reference).values(values | {"storage_key": key}))
         await open_partition(connection, at, first=0, began="first")
@@ -123,7 +119,7 @@ async def test_keeps_objects_that_are_no_longer_orphans(
     assert (erasure.state, erasure.objects) == ("certified", 1)
     assert _list_objects(storing) == {"p/stored", "p/dead", "p/written again"}
     kept_states = {"p/stored": "kept", "p/dead": "kept", "p/written again": "kept"}
-    assert await _states(engine, report.id) == kept_states | {"p/gone": "erased"}
+    assert await _states(storing.engine, report.id) == kept_states | {"p/gone": "erased"}
 
 
 async def test_keeps_held_orphans_until_the_hold_is_released(
@@ -155,18 +151,15 @@ async def test_keeps_held_orphans_until_the_hold_is_released(
 
 
 async def test_hold_before_the_claim_wins(
-    storing: Storing,
-    reconcile: Reconcile,
-    engine: AsyncEngine,
-    ledger: Ledger,
-    blobs: Blobs,
-    settings: RetentionSettings,
+    storing: Storing, reconcile: Reconcile, ledger: Ledger, settings: RetentionSettings
 ) -> None:
     await storing.model()
     put(storing, "p/1", "p/2", "p/3")
     report, _ = await reconcile()
     erasure = await orphans.request_erasure(ledger, report.id, WHO)
-    worker = OrphanEraser(settings, engine, blobs, ledger, _HoldingPace(engine), None)
+    worker = OrphanEraser(
+        settings, storing.engine, storing.blobs, ledger, _HoldingPace(storing.engine), None
+    )
     assert await worker.work(erasure, seconds=300)
     assert _list_objects(storing) == {"p/1", "p/2", "p/3"}
     ended = await storing.reload(erasure)
@@ -187,16 +180,12 @@ class _HoldingPace(NoPace):
 
 
 async def test_cancelled_erasure_deletes_nothing(
-    storing: Storing,
-    reconcile: Reconcile,
-    engine: AsyncEngine,
-    ledger: Ledger,
-    orphan_eraser: OrphanEraser,
+    storing: Storing, reconcile: Reconcile, ledger: Ledger, orphan_eraser: OrphanEraser
 ) -> None:
     put(storing, "p/x", "p/y")
     report, _ = await reconcile()
     erasure = await orphans.request_erasure(ledger, report.id, WHO)
-    await transact(engine, request_cancellation, erasure.id)
+    await storing.transact(request_cancellation, erasure.id)
     assert await orphan_eraser.work(erasure, seconds=300)
     assert (await storing.reload(erasure)).state == "cancelled"
     assert _list_objects(storing) == {"p/x", "p/y"}
@@ -209,7 +198,6 @@ async def test_killed_erasure_ends_with_one_certificate(
     kills: KillChain,
     storing: Storing,
     reconcile: Reconcile,
-    engine: AsyncEngine,
     ledger: Ledger,
     settings: RetentionSettings,
     tmp_path: Path,
@@ -228,7 +216,7 @@ async def test_killed_erasure_ends_with_one_certificate(
         await kills.wait_until_killed(failing)
     key_settings = settings.model_dump() | {"certificate_key": KEY.pem}
     again = RetentionSettings.model_validate(key_settings)
-    leader = RetentionWorker(again, engine, storing.blobs, _LeaderPace(), asyncio.Event())
+    leader = RetentionWorker(again, storing.engine, storing.blobs, _LeaderPace(), asyncio.Event())
     await leader.begin()
 
     async def run_turn() -> set[str]:
@@ -239,7 +227,7 @@ async def test_killed_erasure_ends_with_one_certificate(
     assert _list_objects(storing) == set()
     for erasure in erasures:
         assert (await storing.reload(erasure)).objects == 5
-        (row,) = await transact(engine, chain.list_certificates, erasure_id=erasure.id)
+        (row,) = await storing.transact(chain.list_certificates, erasure_id=erasure.id)
         assert read_document(row.signed).document["erased"]["objects"] == 5
     assert await storing.scalar("SELECT count(*) FROM erasing_object") == 0
 
