@@ -220,7 +220,6 @@ def make_later_capture(number: int) -> Capture:
 
 
 def count_objects(s3: S3, bucket: str, some: Iterable[Capture]) -> int:
-    """Return how many of their objects there are."""
     there = {item.object_name for item in s3.client().list_objects(bucket, recursive=True)}
     return len(there & {key for captured in some for key in captured.blobs})
 

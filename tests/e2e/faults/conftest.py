@@ -31,7 +31,6 @@ def shared_bucket(minio_server: S3) -> str:
 
 @pytest.fixture
 def many(shared_bucket: str) -> list[Capture]:  # noqa: ARG001  (their blobs are in it)
-    """Captures whose blobs are in the shared bucket."""
     return make_captures(NUMBERS)
 
 

@@ -23,7 +23,6 @@ pytestmark = pytest.mark.real_kafka
 
 
 def make_two_ingesters(environment: dict[str, str], folder: Path) -> list[Service]:
-    """Make two ingesters of one group."""
     folders = [folder / name for name in ("first", "second")]
     for own_folder in folders:
         own_folder.mkdir()

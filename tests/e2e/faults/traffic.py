@@ -81,7 +81,6 @@ _TABLES = (*PARTITIONED, blob_reference)
 
 
 def uid_of(capture: Capture, bucket: str) -> UUID:
-    """The uid that the store gives to an inference."""
     buckets = Buckets(default=bucket, allowed=frozenset({bucket}))
     return decode(capture.event, record_time=datetime.now(UTC), buckets=buckets).uid
 

@@ -76,7 +76,6 @@ class Api(httpx.AsyncClient, Database):
 
 
 def make_client(app: FastAPI) -> Api:
-    """A client of an app in this process."""
     return Api(app)
 
 

@@ -126,7 +126,6 @@ async def slow(settings: Callable[..., ApiSettings]) -> AsyncIterator[SlowBlobs]
 
 @pytest.fixture
 async def slow_client(make_app: MakeApp, slow: SlowBlobs) -> AsyncIterator[Api]:
-    """A client of an api whose object store is slow."""
     app = make_app()
     app.state.blobs = slow
     async with make_client(app) as http_client:

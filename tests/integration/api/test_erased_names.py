@@ -61,7 +61,6 @@ async def read_examples(api: Api, model_id: str = "model") -> list[str]:
 
 
 async def count_rows(api: Api, value: str) -> int:
-    """Return how many rows of the key registry contain a value."""
     number = 0
     for table in (metadata_key_seen, metadata_key_delta):
         contains_value = cast(table.c.examples, Text).contains(value)

@@ -23,7 +23,6 @@ REST = {"name": "rest", "keep_input": "P30D", "keep_response": "P60D", "keep_inf
 
 
 def make_inference(number: int, score: float, days: float) -> NewInference:
-    """Return an inference of the model `hall` that is `days` old."""
     return NewInference(
         f"id-{number}",
         _NOW - timedelta(days=days),
@@ -46,7 +45,6 @@ async def stored(api: Api) -> None:
 
 
 async def put(api: Api, level: str, body: Any) -> Any:
-    """Set the policy of a level."""
     return await api.call("PUT", _PATHS[level], body, status=200)
 
 

@@ -19,14 +19,13 @@ from inference_store.inference.layout import Kind, key_of
 from inference_store.objects import Blobs
 from tests.integration import erasure_requests
 from tests.integration.ingester.conftest import RunningIngester, erase, wait_for_counts
-from tests.producer import START, Capture, capture
+from tests.producer import START, Capture, Producer, capture
 from tests.transactions import fetch, scalar, transact
 
 
 async def test_a_redelivery_of_what_was_erased_brings_no_example_of_it_back(
-    running: RunningIngester, engine: AsyncEngine
+    producer: Producer, engine: AsyncEngine
 ) -> None:
-    _, producer = running
     telling = capture(1, metadata=[{"key": "who", "type": "string", "value": "patient-4711"}])
     await producer.produce(telling)
     await wait_for_counts(engine, stored=1)
@@ -84,9 +83,8 @@ NONE = (None, None, None)
 
 
 async def test_deletes_erased_parts_that_are_written_again(
-    running: RunningIngester, engine: AsyncEngine, blobs: Blobs, bucket: str
+    producer: Producer, engine: AsyncEngine, blobs: Blobs, bucket: str
 ) -> None:
-    _, producer = running
     without_input, without_response, whole = (capture(number) for number in (1, 2, 3))
     everything = (without_input, without_response, whole)
     await producer.produce(*everything)
@@ -132,10 +130,9 @@ def make_own_capture(number: int) -> OwnCapture:
 
 
 async def test_deletes_again_what_was_written_during_the_deletion(
-    running: RunningIngester, engine: AsyncEngine
+    producer: Producer, engine: AsyncEngine
 ) -> None:
     """Its row does not say yet that it is deleted. What is only marked is deleted afterwards."""
-    _, producer = running
     claimed, marked = make_own_capture(1), make_own_capture(2)
     await producer.produce(claimed, marked)
     await wait_for_counts(engine, stored=2)

@@ -25,10 +25,10 @@ from inference_store.ingester.batch import MissingBlob, ReadRecord
 from inference_store.query.cql2 import parse_text
 from inference_store.query.filters.known_keys import KnownKeys
 from inference_store.query.filters.saved import save
-from tests.integration.ingester.conftest import RunningIngester, wait_for_counts
+from tests.integration.ingester.conftest import wait_for_counts
 from tests.integration.retention.stored import place_hold
 from tests.integration.stored_inferences import NewInference, make_indexable, store
-from tests.producer import Capture, capture
+from tests.producer import Capture, Producer, capture
 from tests.transactions import transact
 
 NOW = datetime.now(UTC)
@@ -176,8 +176,7 @@ def make_rule(filter: str | None, **keep: str) -> dict[str, Any]:
     return {"saved": saved, **{f"keep_{name}": age for name, age in keep.items()}}
 
 
-async def test_first_matching_rule_decides(running: RunningIngester, engine: AsyncEngine) -> None:
-    _, producer = running
+async def test_first_matching_rule_decides(producer: Producer, engine: AsyncEngine) -> None:
     first = make_capture(1, "true")
     rules = [
         make_rule("metadata.reviewed = TRUE", input="P1Y", inference="P1Y"),

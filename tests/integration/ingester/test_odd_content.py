@@ -20,7 +20,7 @@ from inference_store.index.tables import (
 )
 from inference_store.inference.layout import Kind
 from tests.integration.ingester.conftest import RunningIngester, wait_for_counts
-from tests.producer import Capture, capture
+from tests.producer import Capture, Producer, capture
 from tests.transactions import execute, fetch, scalar
 
 GOOD = json.dumps(
@@ -124,10 +124,9 @@ async def test_stores_odd_blobs(running: RunningIngester, engine: AsyncEngine) -
 
 
 async def test_indexes_copied_metadata_and_long_and_repeated_values(
-    running: RunningIngester, engine: AsyncEngine
+    producer: Producer, engine: AsyncEngine
 ) -> None:
     """An engine copied them; our proxy wrote none, an empty list, or more than the cap."""
-    _, producer = running
     copied = {"metadata": make_metadata("987", type="int").decode()}
     answer = json.dumps({"outputs": [{"name": "p", "data": [], "parameters": copied}]}).encode()
     bare = b'{"standard_metadata": {}, "metadata": [], "event": {}, "request": {}, "capture": {}}'
@@ -156,9 +155,8 @@ async def test_indexes_copied_metadata_and_long_and_repeated_values(
 
 
 async def test_invalid_times_make_dead_letters_and_any_id_is_stored(
-    running: RunningIngester, engine: AsyncEngine
+    producer: Producer, engine: AsyncEngine
 ) -> None:
-    _, producer = running
     now = datetime.now(UTC)
     odd_times = [
         "0001-01-01T00:00:00Z",
@@ -182,11 +180,8 @@ async def test_invalid_times_make_dead_letters_and_any_id_is_stored(
     await wait_for_counts(engine, stored=41, dead=len(odd_times), duplicate=5)
 
 
-async def test_redelivery_does_not_undo_an_edit(
-    running: RunningIngester, engine: AsyncEngine
-) -> None:
+async def test_redelivery_does_not_undo_an_edit(producer: Producer, engine: AsyncEngine) -> None:
     """The redelivery comes in a batch with new events, after the blob was rewritten."""
-    _, producer = running
     first = [capture(number) for number in range(3)]
     await producer.produce(*first)
     await wait_for_counts(engine, stored=3)

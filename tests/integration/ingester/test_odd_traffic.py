@@ -24,7 +24,7 @@ from tests.integration.ingester.conftest import (
     wait_until_ready,
 )
 from tests.polling import until
-from tests.producer import Capture
+from tests.producer import Capture, Producer
 from tests.servers.fixtures import unique
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3
@@ -42,9 +42,8 @@ async def redrive_all(engine: AsyncEngine) -> None:
 
 
 async def test_a_poisonous_event_costs_itself_alone(
-    running: RunningIngester, engine: AsyncEngine
+    producer: Producer, engine: AsyncEngine
 ) -> None:
-    _, producer = running
     await execute(
         engine,
         "ALTER TABLE inference ADD CONSTRAINT poison"
@@ -60,9 +59,8 @@ async def test_a_poisonous_event_costs_itself_alone(
 
 @pytest.mark.real_kafka
 async def test_aborted_transactions_are_not_delivered(
-    running: RunningIngester, engine: AsyncEngine, kafka_server: Kafka
+    producer: Producer, engine: AsyncEngine, kafka_server: Kafka
 ) -> None:
-    _, producer = running
     await producer.put_all(MANY)
     async with start_transactional(kafka_server, producer.topic) as kafka:
         for some, commits in ((MANY[:3], True), (MANY[3:6], False), (MANY[6:8], True)):
@@ -182,9 +180,8 @@ async def test_redelivery_of_an_erased_inference_does_not_wait_for_blobs(
 
 
 async def test_redelivery_of_a_stored_inference_does_not_wait_for_blobs(
-    running: RunningIngester, engine: AsyncEngine, minio_server: S3, bucket: str
+    producer: Producer, engine: AsyncEngine, minio_server: S3, bucket: str
 ) -> None:
-    _, producer = running
     await producer.produce(MANY[0])
     await wait_for_counts(engine, stored=1)
     minio_server.client().remove_object(bucket, MANY[0].key("response"))

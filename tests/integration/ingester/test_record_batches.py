@@ -36,7 +36,6 @@ def make_batch(codec: str, *, transactional: bool = False) -> OddBatch:
 
 
 async def send_batch(kafka_server: Kafka, topic: str, batch: OddBatch) -> None:
-    """Send a batch to partition 1."""
     async with AIOKafkaProducer(bootstrap_servers=kafka_server.bootstrap_servers) as kafka:
         await (await kafka.send_batch(batch, topic, partition=1))
 
@@ -109,7 +108,6 @@ async def test_unreadable_record_of_an_aborted_transaction_is_not_delivered(
 
 
 def _read_peak_bytes(service: Service) -> int:
-    """Return the peak memory of the process."""
     status = Path(f"/proc/{service.process.pid}/status").read_text()
     match = re.search(r"VmHWM:\s+(\d+) kB", status)
     assert match is not None

@@ -27,14 +27,12 @@ MOST_LINES = 60
 
 
 async def publish(producer: Producer, some: Sequence[Capture], partitions: int) -> None:
-    """Publish events to the partitions in turn."""
     await producer.put_all(some)
     for number, item in enumerate(some):
         await producer.publish(item.event, partition=number % partitions)
 
 
 async def store_old_events(producer: Producer, engine: AsyncEngine) -> None:
-    """Publish the old events, and wait until all are stored."""
     await publish(producer, OLD, 3)
     await wait_for_counts(engine, stored=len(OLD))
 

@@ -104,7 +104,6 @@ class Trial(Database):
             )
 
     async def bury(self) -> None:
-        """Add a dead letter that is to be redriven."""
         record, why = Record(PARTITION, 0, NOW, None, b"{}"), Rejection("unknown_model", "why")
         async with self.engine.begin() as connection:
             await dead_letters.add(connection, [(record, why)])
@@ -122,7 +121,6 @@ class Trial(Database):
         return erasure
 
     async def age(self) -> None:
-        """Set the age of all parked events to a day."""
         long_ago = func.now() - timedelta(days=1)
         await self.execute(update(parked_event).values(created_at=long_ago))
 

@@ -100,7 +100,6 @@ async def test_no_sidecar_for_our_own_layout_or_what_waits_or_if_off(
 
 
 def make_capture(number: int, days: int, **extras: Any) -> Capture:
-    """Make a capture received so many days ago."""
     return capture(number, received_at=NOW - timedelta(days=days), extras=extras)
 
 

@@ -61,7 +61,6 @@ async def _fetch_page(
     scan: int = 1,
     goes_on: bool = False,
 ) -> tuple[Progress, list[UUID]]:
-    """Return a page of one model or several."""
     options: dict[str, Any] = {"limit": limit, "deadline": deadline, "scan": scan}
     options["goes_on"] = goes_on
     if len(queries) == 1:

@@ -94,7 +94,6 @@ class Exported(Database):
 
 
 def plant(uid: UUID) -> bytes:
-    """The value of an inference in a part."""
     return PLANTED + uid.hex.encode()
 
 
@@ -196,7 +195,6 @@ async def request_all(
     include: Sequence[Included] = ("metadata", "predictions"),
     blobs: BlobChoice = "none",
 ) -> UUID:
-    """Request an export of all inferences of a model."""
     id = uuid4()
     async with storing.engine.begin() as connection:
         document = await describe_question(
@@ -215,15 +213,12 @@ async def request_all(
 
 
 async def read_job(storing: Storing, id: UUID) -> ExportJob:
-    """Return the export as it is now."""
     job = await storing.transact(find_job, id)
     assert job is not None
     return job
 
 
 async def wait_for(storing: Storing, id: UUID, state: State) -> ExportJob:
-    """Wait until the export is in a state, and return it."""
-
     async def ask() -> ExportJob:
         return await read_job(storing, id)
 
@@ -231,14 +226,12 @@ async def wait_for(storing: Storing, id: UUID, state: State) -> ExportJob:
 
 
 def find_objects(storing: Storing, prefix: str) -> list[str]:
-    """Return the keys under a prefix."""
     return [
         item.place.key for item in storing.blobs.page(storing.bucket, prefix, after="", limit=99)
     ]
 
 
 def sign_in_as(user: MinioUser, settings: RetentionSettings) -> RetentionSettings:
-    """Return settings with the key of a user of the object store."""
     keys = {"s3_access_key": user.access_key, "s3_secret_key": user.secret_key}
     return RetentionSettings.model_validate(settings.model_dump() | keys)
 
@@ -254,7 +247,6 @@ async def run_until_killed(
 
 @asynccontextmanager
 async def run_service(environment: Mapping[str, str], folder: Path) -> AsyncIterator[Service]:
-    """Run a retention process."""
     service = Service("retention", dict(environment), folder)
     try:
         yield service
@@ -288,7 +280,6 @@ class Exporting:
         return exports
 
     async def follow(self, exports: Mapping[str, str]) -> list[Shown]:
-        """Return exports as they are now."""
         return [await self.call("GET", f"/exports/{export}") for export in exports.values()]
 
     async def wait_until_done(self, exports: Mapping[str, str], seconds: float = 180) -> None:
@@ -305,7 +296,6 @@ class Exporting:
         return [part for part in parts if part["state"] != "removed"]
 
     async def erase(self, inference_ids: list[str]) -> str:
-        """Request an erasure; return its id."""
         path, body = "/models/model/erasures", {"inference_ids": inference_ids}
         return str((await self.call("POST", path, body))["id"])
 
@@ -319,7 +309,6 @@ class Exporting:
         return dict((await self.call("GET", f"/certificates/{item['number']}"))["document"])
 
     async def list_erased(self, export: str) -> list[Shown]:
-        """Return what erasures took of an export."""
         page = await self.call("GET", f"/exports/{export}/erased?limit=1000")
         assert page["next"] is None
         return list(page["items"])

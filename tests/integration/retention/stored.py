@@ -72,7 +72,6 @@ KINDS: tuple[Kind, ...] = ("data", "response", "metadata")
 
 
 def ago(**units: float) -> datetime:
-    """An instant before now."""
     return NOW - timedelta(**units)
 
 
@@ -167,7 +166,6 @@ class Storing(Database):
         return Certifier(self.engine, self.blobs, keys, events_seconds=3600, **more)
 
     def certify(self, *keys: SigningKey, **more: Any) -> Certifier:
-        """Certify erasures from now on."""
         certifier = self.make_certifier(*keys, **more)
         self.eraser, self._end = self.make_eraser(certifier=certifier), "certified"
         return certifier
@@ -178,7 +176,6 @@ class Storing(Database):
         return await self.transact(request_erasure, model=those[0].model, uids=uids, scope=scope)
 
     async def erase(self, *those: Stored, scope: ErasureScope = "inference") -> Erasure:
-        """Request an erasure, and carry it out."""
         erasure = await self.request(*those, scope=scope)
         assert await self.eraser.finish(erasure) == self._end
         return erasure
@@ -390,7 +387,6 @@ async def place_hold(
     *uids: UUID,
     types: dict[str, str] | None = None,
 ) -> Placement:
-    """Place a hold in force, by a filter or by uids."""
     async with engine.begin() as connection:
         ids = [f"uid:{uid}" for uid in uids] if filter is None else None
         node = None if filter is None else parse(filter)
@@ -408,7 +404,6 @@ async def place_hold(
 
 
 async def change_hold(engine: AsyncEngine, placed: Placement, model: int, *uids: UUID) -> Placement:
-    """Replace a hold with one by uids."""
     async with engine.begin() as connection:
         ids = [f"uid:{uid}" for uid in uids]
         hold_filter = await holds.build_filter(

@@ -59,7 +59,6 @@ async def list_signed(engine: AsyncEngine) -> list[SignedDocument]:
 
 
 async def list_erasures(engine: AsyncEngine) -> list[Mapping[str, Any]]:
-    """The certificates of erasures, in order."""
     signed = await list_signed(engine)
     return [document.document for document in signed if document.kind == chain.CERTIFICATE]
 

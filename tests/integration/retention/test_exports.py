@@ -32,7 +32,6 @@ from .test_export_jobs import COPIES, check_written, store_and_request
 
 
 async def store_exported(storing: Storing, count: int) -> tuple[list[Stored], Exported]:
-    """Store inferences of a model, and export them."""
     members = await storing.inferences(await storing.model(), count, ago(days=1))
     return members, await export_all(storing.engine, storing.blobs, members)
 

@@ -86,7 +86,6 @@ async def read_signed(engine: AsyncEngine, number: int) -> str:
 
 
 def list_paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every leaf of a JSON document."""
     if isinstance(value, dict) and value:
         return [
             child_path

@@ -50,7 +50,6 @@ _OLD_TEXT = _OLD.isoformat().replace("+00:00", "Z")
 
 
 def make_policy(inference: str, input: str = "") -> dict[str, Any]:
-    """The body of a policy with one rule."""
     rule = {"name": "all", "keep_input": input or inference, "keep_inference": inference}
     return {"rules": [rule]}
 
@@ -103,8 +102,6 @@ class Asking:
     erasures: list[str] = field(default_factory=list)
 
     async def call_api(self, method: str, path: str, **more: Any) -> dict[str, Any]:
-        """The answer's body."""
-
         async def ask() -> httpx.Response:
             return await self.client.request(method, path, timeout=600, **more)
 
@@ -163,7 +160,6 @@ class Asking:
         ]
 
     async def act(self, *, pause: float) -> None:
-        """Carry the script out."""
         for step in self.script:
             await step()
             await asyncio.sleep(pause)

@@ -27,7 +27,6 @@ class Keys:
         self._shared: dict[str, str] = {}
 
     async def make(self, *grants: dict[str, Any], **more: Any) -> str:
-        """Create a key with these grants, and return its text."""
         parsed = [Grant.model_validate(grant) for grant in grants]
         _, secret = await transact(
             self._api.engine, api_keys.create, "a test's", parsed, by="test", **more

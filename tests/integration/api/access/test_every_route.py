@@ -99,7 +99,6 @@ class Request:
         return await self._keys.share({**grant, **over})
 
     async def send_with(self, rights: list[Right] | str, **over: str) -> httpx.Response:
-        """Send it with this key."""
         return await self.send(await self.find_key(rights, **over))
 
 
@@ -227,6 +226,5 @@ async def _check_allowed(request: Request, guarded: Api) -> httpx.Response:
 
 
 def _narrowest_scope(row: Row) -> dict[str, str]:
-    """Return the narrowest scope of a grant for this route."""
     project = {"project_id": f"{SECRET}-project"}
     return {Over.EVERYTHING: {}, Over.PROJECT: project}.get(row.over, {"model_id": SECRET})

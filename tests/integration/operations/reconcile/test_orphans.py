@@ -58,8 +58,6 @@ def _list_objects(storing: Storing) -> set[str]:
 
 @pytest.fixture
 def erase(storing: Storing, ledger: Ledger, orphan_eraser: OrphanEraser) -> Erase:
-    """Return a function that erases the orphans of a report."""
-
     async def erase_to_end(report: UUID) -> Erasure:
         erasure = await orphans.request_erasure(ledger, report, WHO)
         assert await orphan_eraser.work(erasure, seconds=300)

@@ -132,7 +132,6 @@ REBUILT = (*PARTITIONED, blob_reference, registration, model_key, model_label)
 
 @pytest.fixture
 def empty(postgres_server: Postgres, migrated_template: str) -> Iterator[str]:
-    """Create an empty database."""
     name = unique()
     yield postgres_server.create_database(name, template=migrated_template)
     postgres_server.drop_database(name)
