@@ -137,7 +137,7 @@ async def test_a_restored_store_reads_on_and_misses_nothing(
     await asyncio.to_thread(migrate, dsn)
     old = site(dsn, minio_server, "old")
     producer = await opened.enter_async_context(Producer(old.environment, changes["KAFKA_TOPIC"]))
-    published = Published(producer)
+    published = Published(producer, old.engine, bucket)
     backup = METHODS[method](tmp_path)
 
     async def take() -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tests.e2e.faults.traffic import Published, make_captures
 from tests.producer import Capture, Producer
@@ -59,7 +60,9 @@ def environment(
 
 
 @pytest.fixture
-async def published(environment: dict[str, str]) -> AsyncIterator[Published]:
+async def published(
+    environment: dict[str, str], engine: AsyncEngine, shared_bucket: str
+) -> AsyncIterator[Published]:
     """A producer on the test's topic, and what it has published."""
     async with Producer(environment, environment["INFERENCE_STORE_KAFKA_TOPIC"]) as producer:
-        yield Published(producer)
+        yield Published(producer, engine, shared_bucket)
