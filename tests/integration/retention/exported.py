@@ -36,7 +36,7 @@ from tests.kill_chain import KillChain
 from tests.polling import until
 from tests.servers.minio_user import MinioUser
 from tests.service_process import Service
-from tests.transactions import Database
+from tests.transactions import execute, fetch
 
 from .stored import NOW, Stored, Storing
 
@@ -44,7 +44,7 @@ PLANTED = b"planted-"
 
 
 @dataclass(frozen=True)
-class Exported(Database):
+class Exported:
     """An export whose every part names each of its members and a planted value of it."""
 
     id: UUID
@@ -60,28 +60,28 @@ class Exported(Database):
 
     async def download(self, actor: str) -> None:
         values = {"export": self.id, "actor": actor, "parts": 1}
-        await self.execute(insert(export_download).values(values))
+        await execute(self.engine, insert(export_download).values(values))
 
     async def set_state(self, state: str) -> None:
         job = export_job.update().where(export_job.c.id == self.id)
-        await self.execute(job.values(state=state))
+        await execute(self.engine, job.values(state=state))
 
     async def forget(self) -> None:
         """Postgres knows nothing of it any more."""
         columns = (export_part.c.export, export_download.c.export, export_job.c.id)
-        await self.execute(*(c.table.delete().where(c == self.id) for c in columns))
+        await execute(self.engine, *(c.table.delete().where(c == self.id) for c in columns))
 
     async def job(self) -> Row[Any]:
-        [job] = await self.fetch(select(export_job).where(export_job.c.id == self.id))
+        [job] = await fetch(self.engine, select(export_job).where(export_job.c.id == self.id))
         return job
 
     async def parts(self) -> list[Row[Any]]:
         query = select(export_part).where(export_part.c.export == self.id)
-        return await self.fetch(query.order_by(export_part.c.number))
+        return await fetch(self.engine, query.order_by(export_part.c.number))
 
     async def erased(self) -> list[Row[Any]]:
         query = select(export_erased).where(export_erased.c.export == self.id)
-        return await self.fetch(query.order_by(export_erased.c.id))
+        return await fetch(self.engine, query.order_by(export_erased.c.id))
 
     def objects(self) -> set[str]:
         """The names of its objects in any version, without its prefix; of a part the number."""
