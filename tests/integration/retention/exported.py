@@ -72,8 +72,9 @@ class Exported:
         await execute(self.engine, *(c.table.delete().where(c == self.id) for c in columns))
 
     async def job(self) -> Row[Any]:
-        [job] = await fetch(self.engine, select(export_job).where(export_job.c.id == self.id))
-        return job
+        async with self.engine.connect() as connection:
+            query = select(export_job).where(export_job.c.id == self.id)
+            return (await connection.execute(query)).one()
 
     async def parts(self) -> list[Row[Any]]:
         query = select(export_part).where(export_part.c.export == self.id)

@@ -319,9 +319,8 @@ async def test_a_younger_hold_keeps_inferences_that_were_never_stored(storing: S
     key = StorageKey(storing.bucket, "late")
     storing.blobs.put(key, b"x", content_type="application/json")
     arrival = (model, storing.uid(at), "inference", str(key), None, None, None)
-    async with storing.engine.begin() as connection:
-        await enqueue_arrivals(connection, [arrival], cause="expired_arrival")
-        (queued,) = await list_unfinished(connection, failed=False)
+    await storing.transact(enqueue_arrivals, [arrival], cause="expired_arrival")
+    (queued,) = await storing.transact(list_unfinished, failed=False)
     placed = await storing.hold(model, "ok")
     assert await storing.eraser.finish(queued) == "partly_held"
     assert storing.objects() == {"late"}
@@ -337,9 +336,8 @@ async def test_a_hold_evaluated_before_an_arrival_does_not_keep_it(storing: Stor
     await storing.hold(model, "ok")
     at = ago(days=40)
     arrival = (model, storing.uid(at), "inference", None, None, None, None)
-    async with storing.engine.begin() as connection:
-        await enqueue_arrivals(connection, [arrival], cause="expired_arrival")
-        (queued,) = await list_unfinished(connection, failed=False)
+    await storing.transact(enqueue_arrivals, [arrival], cause="expired_arrival")
+    (queued,) = await storing.transact(list_unfinished, failed=False)
     assert await storing.eraser.finish(await storing.reload(queued)) == "deleted"
 
 
@@ -401,10 +399,8 @@ async def test_a_waiver_and_a_release_exclude_each_other(storing: Storing) -> No
 async def test_a_replay_takes_the_marks_away_that_a_hold_had(storing: Storing) -> None:
     """The hold came after the mark, so that no batch of the ledger names it."""
     doomed = await storing.inferences(await storing.model("m"), 4, ago(days=1))
-    erasure, rest = (
-        await storing.request(*doomed),
-        [[str(inference.uid), "a-hold"] for inference in doomed[:2]],
-    )
+    erasure = await storing.request(*doomed)
+    rest = [[str(inference.uid), "a-hold"] for inference in doomed[:2]]
     body = {"erasure": str(erasure.id), "by": "bob", "model_id": "m", "rest": rest}
     for _ in range(2):
         await storing.ledger.write("erasure_given_up", body, actor="retention")

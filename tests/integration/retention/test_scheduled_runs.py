@@ -71,34 +71,26 @@ _LETTERS = ("open", "redrive", "parked", "discarded", "stored", "duplicate", "ex
 
 
 async def _make(connection: AsyncConnection) -> None:
-    await connection.execute(
-        text(
-            "INSERT INTO kafka_partition (cluster, topic, epoch, partition, first, next, dead)"
-            " VALUES ('c', 't', 1, 0, 0, 60, 60)"
-        )
+    await connection.exec_driver_sql(
+        "INSERT INTO kafka_partition (cluster, topic, epoch, partition, first, next, dead)"
+        " VALUES ('c', 't', 1, 0, 0, 60, 60)"
     )
     for offset, state in enumerate(_LETTERS):
         values = f"{100 * offset} + n, now(), 'not_json', 'x', '{state}', {_OLD}"
-        await connection.execute(
-            text(
-                'INSERT INTO dead_letter (cluster, topic, epoch, partition, "offset", record_time,'
-                f" reason, detail, state, updated_at) SELECT 'c', 't', 1, 0, {values}"
-            )
+        await connection.exec_driver_sql(
+            'INSERT INTO dead_letter (cluster, topic, epoch, partition, "offset", record_time,'
+            f" reason, detail, state, updated_at) SELECT 'c', 't', 1, 0, {values}"
         )
     for state in ("done", "failed", "running"):
         at = "NULL FROM generate_series(1, 10)" if state == "running" else _OLD
-        await connection.execute(
-            text(
-                "INSERT INTO retention_run (id, cause, state, inputs_deleted, finished_at)"
-                f" SELECT gen_random_uuid(), 'request', '{state}', 1, {at}"
-            )
+        await connection.exec_driver_sql(
+            "INSERT INTO retention_run (id, cause, state, inputs_deleted, finished_at)"
+            f" SELECT gen_random_uuid(), 'request', '{state}', 1, {at}"
         )
     for state, at in (("deleted", _OLD), ("failed", "NULL FROM generate_series(1, 10) AS n")):
-        await connection.execute(
-            text(
-                "INSERT INTO erasure (id, model, cause, scope, state, finished_at)"
-                f" SELECT gen_random_uuid(), 1, 'request', 'inference', '{state}', {at}"
-            )
+        await connection.exec_driver_sql(
+            "INSERT INTO erasure (id, model, cause, scope, state, finished_at)"
+            f" SELECT gen_random_uuid(), 1, 'request', 'inference', '{state}', {at}"
         )
 
 
@@ -299,26 +291,20 @@ _HOLDS = (
 async def test_counts_holds_in_force_and_held_inferences(engine: AsyncEngine) -> None:
     async with engine.begin() as connection:
         for until, released in _HOLDS:
-            await connection.execute(
-                text(
-                    "INSERT INTO hold (id, name, reason, filter, placed_by, placed_at, in_force_at,"
-                    " until, released_at) SELECT gen_random_uuid(), 'n', 'r', '{}', 'x', now(),"
-                    f" now(), {until}, {released}"
-                )
+            await connection.exec_driver_sql(
+                "INSERT INTO hold (id, name, reason, filter, placed_by, placed_at, in_force_at,"
+                " until, released_at) SELECT gen_random_uuid(), 'n', 'r', '{}', 'x', now(),"
+                f" now(), {until}, {released}"
             )
         erasure = "'00000000-0000-0000-0000-000000000001'::uuid"
-        await connection.execute(
-            text(
-                "INSERT INTO erasure (id, model, cause, scope, state, requested_at) SELECT"
-                f" {erasure}, 1, 'request', 'inference', 'partly_held', now() - interval '9 days'"
-            )
+        await connection.exec_driver_sql(
+            "INSERT INTO erasure (id, model, cause, scope, state, requested_at) SELECT"
+            f" {erasure}, 1, 'request', 'inference', 'partly_held', now() - interval '9 days'"
         )
         for _ in range(3):
-            await connection.execute(
-                text(
-                    "INSERT INTO erasure_held (erasure, model, uid, scope, hold, hold_revision)"
-                    f" SELECT {erasure}, 1, gen_random_uuid(), 'inference', gen_random_uuid(), 1"
-                )
+            await connection.exec_driver_sql(
+                "INSERT INTO erasure_held (erasure, model, uid, scope, hold, hold_revision)"
+                f" SELECT {erasure}, 1, gen_random_uuid(), 'inference', gen_random_uuid(), 1"
             )
         held_figures = await figures.read_retention(connection)
         assert (held_figures.holds, held_figures.held, held_figures.oldest_seconds) == (2, 3, 0)

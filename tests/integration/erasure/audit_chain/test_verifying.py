@@ -251,11 +251,9 @@ async def test_redacts_a_subject_mentioned_with_key_and_value(engine: AsyncEngin
 
 async def test_retention_leaves_a_checkpoint_where_it_cuts(engine: AsyncEngine) -> None:
     async with engine.begin() as connection:
-        await connection.execute(
-            text(
-                "INSERT INTO audit (at, actor, action) SELECT now() - n * interval '1 day',"
-                " 'x', 'y' FROM generate_series(9, 0, -1) AS n"
-            )
+        await connection.exec_driver_sql(
+            "INSERT INTO audit (at, actor, action) SELECT now() - n * interval '1 day',"
+            " 'x', 'y' FROM generate_series(9, 0, -1) AS n"
         )
         await audit_chain.link_entries(connection, limit=100)
         for expected in (3, 2, 0):
