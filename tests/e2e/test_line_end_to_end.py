@@ -179,7 +179,6 @@ class Read:
 
 
 def read(event: bytes, blobs: Mapping[str, bytes]) -> Read:
-    """Read an inference."""
     fields = json.loads(event)
     result = Read(
         inference_id=fields["inference_id"],

@@ -56,7 +56,6 @@ def _make_tree(moments: random.Random, depth: int) -> str:
 
 
 def make_body(question: str, filter: str) -> dict[str, object]:
-    """Return the body of a question."""
     if question == "aggregate":
         return {
             "filter": filter,

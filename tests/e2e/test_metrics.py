@@ -100,8 +100,6 @@ class Store:
             return answer.status
 
     async def until_moved(self, *names: str, seconds: float = 180) -> None:
-        """Scrape until these have moved."""
-
         async def still() -> set[str]:
             # All at once: some values are high for seconds alone.
             running = [each for each in self.services.values() if each.process.running]

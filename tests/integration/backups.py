@@ -18,8 +18,6 @@ Restore = Callable[[bytes], Awaitable[AsyncEngine]]
 
 @pytest.fixture
 def backup(database: str) -> Backup:
-    """Return a function that dumps the database of the test."""
-
     def dump() -> bytes:
         command = [str(find_postgres() / "pg_dump"), "-Fc", database]
         return subprocess.run(command, capture_output=True, check=True, timeout=600).stdout

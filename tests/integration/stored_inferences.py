@@ -57,12 +57,10 @@ class NewInference:
 
     @property
     def uid(self) -> UUID:
-        """Return its uid."""
         return uid_of(self.received_at, self.model_id, self.inference_id)
 
 
 def at(seconds: float) -> datetime:
-    """Return the time `seconds` after START."""
     return START + timedelta(seconds=seconds)
 
 

@@ -35,6 +35,7 @@ from tests.servers.kafka import Kafka
 from tests.servers.minio import S3, MinioServer
 from tests.servers.postgres import PostgresServer
 from tests.service_process import Service
+from tests.transactions import fetch, transact
 from tests.warm.process import run_command
 
 pytestmark = pytest.mark.real_minio
@@ -83,8 +84,7 @@ class Site:
             erasure = await erasure_requests.request_erasure(connection, model=model, uids=uids)
 
         async def state() -> str:
-            async with self.engine.connect() as connection:
-                result = await find_erasure(connection, erasure.id)
+            result = await transact(self.engine, find_erasure, erasure.id)
             assert result is not None
             return result.state
 
@@ -92,10 +92,11 @@ class Site:
 
     async def check(self, some: Iterable[Capture]) -> None:
         """Check that exactly these are stored, whole, in partitions that the catalogue knows."""
-        async with self.engine.connect() as connection:
-            await check_rows(connection, {uid_of(captured, self.bucket) for captured in some})
-            await check_nothing_waits(connection)
-            await check_partitions(connection)
+        await transact(
+            self.engine, check_rows, {uid_of(captured, self.bucket) for captured in some}
+        )
+        await transact(self.engine, check_nothing_waits)
+        await transact(self.engine, check_partitions)
 
 
 @pytest.fixture
@@ -136,7 +137,7 @@ async def test_a_restored_store_reads_on_and_misses_nothing(
     await asyncio.to_thread(migrate, dsn)
     old = site(dsn, minio_server, "old")
     producer = await opened.enter_async_context(Producer(old.environment, changes["KAFKA_TOPIC"]))
-    published = Published(producer)
+    published = Published(producer, old.engine, bucket)
     backup = METHODS[method](tmp_path)
 
     async def take() -> None:
@@ -219,16 +220,14 @@ def make_later_capture(number: int) -> Capture:
 
 
 def count_objects(s3: S3, bucket: str, some: Iterable[Capture]) -> int:
-    """Return how many of their objects there are."""
     there = {item.object_name for item in s3.client().list_objects(bucket, recursive=True)}
     return len(there & {key for captured in some for key in captured.blobs})
 
 
 async def list_names(engine: AsyncEngine) -> dict[str, Any]:
     """The models in order of their integers, and every key; each integer once."""
-    async with engine.connect() as connection:
-        models = (await connection.execute(select(registration).order_by("model"))).all()
-        keys = (await connection.execute(select(metadata_key))).all()
+    models = await fetch(engine, select(registration).order_by("model"))
+    keys = await fetch(engine, select(metadata_key))
     for rows in (models, keys):
         assert len({row[0] for row in rows}) == len(rows)
     return {"models": [row.model_id for row in models], "keys": {row.name for row in keys}}

@@ -111,7 +111,6 @@ class RealLine:
         return sorted(listed, key=lambda item: (item["received_at"], item["batch_index"]))
 
     def blob(self, item: Mapping[str, Any], which: str) -> bytes:
-        """An inference's `data`, `response` or `metadata`."""
         path = f"/models/{item['model_id']}/inferences/uid:{item['uid']}/{which}"
         answer = httpx.get(self.api + path, timeout=120)
         assert answer.status_code == 200, answer.text
@@ -122,7 +121,6 @@ class RealLine:
         return list_requests(self.s3, self.bucket, model)
 
     def accounting(self) -> Any:
-        """The books."""
         return httpx.get(f"{self.api}/accounting", timeout=120).json()
 
     def _items(self, model: str, query: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -143,12 +141,10 @@ def read_metadata(item: Mapping[str, Any]) -> dict[str, str]:
 
 
 def hash_content(content: bytes) -> str:
-    """Return the SHA-256 in hexadecimal, as the store has it."""
     return hashlib.sha256(content).hexdigest()
 
 
 def post(url: str, content: Any, **headers: str) -> httpx.Response:
-    """Send exactly these bytes, or this JSON."""
     body = content if isinstance(content, bytes) else json.dumps(content).encode()
     sent = {"Content-Type": "application/json", **headers}
     answer = httpx.post(url, content=body, headers=sent, timeout=120)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tests.e2e.faults.traffic import Published, make_captures
 from tests.producer import Capture, Producer
@@ -31,7 +32,6 @@ def shared_bucket(minio_server: S3) -> str:
 
 @pytest.fixture
 def many(shared_bucket: str) -> list[Capture]:  # noqa: ARG001  (their blobs are in it)
-    """Captures whose blobs are in the shared bucket."""
     return make_captures(NUMBERS)
 
 
@@ -60,7 +60,9 @@ def environment(
 
 
 @pytest.fixture
-async def published(environment: dict[str, str]) -> AsyncIterator[Published]:
+async def published(
+    environment: dict[str, str], engine: AsyncEngine, shared_bucket: str
+) -> AsyncIterator[Published]:
     """A producer on the test's topic, and what it has published."""
     async with Producer(environment, environment["INFERENCE_STORE_KAFKA_TOPIC"]) as producer:
-        yield Published(producer)
+        yield Published(producer, engine, shared_bucket)

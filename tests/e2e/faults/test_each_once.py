@@ -132,7 +132,6 @@ class CaptureLine:
         return await until(self.accounts, done, seconds=300)
 
     async def stored(self) -> Counter[str]:
-        """Count how often each id is stored."""
         stored = Counter[str]()
         cursor: str | None = None
         while True:

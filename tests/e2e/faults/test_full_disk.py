@@ -12,7 +12,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.index.database import create_engine
 from tests.e2e.faults.traffic import (
     Published,
-    check_ingested,
     check_it_did_not_spin,
     make_captures,
     wait_for_tries,
@@ -104,10 +103,10 @@ async def test_a_full_disk(
     published: Published,
     many: list[Capture],
     own_engine: AsyncEngine,
-    shared_bucket: str,
     tmp_path: Path,
 ) -> None:
     postgres, disk = server
+    published.engine = own_engine
     service = Service("ingester", full_environment, tmp_path)
     try:
         await asyncio.to_thread(service.wait_ready)
@@ -122,9 +121,7 @@ async def test_a_full_disk(
         disk.grow()
         await asyncio.to_thread(postgres.start_if_ended)
         await load
-        await check_ingested(
-            own_engine, published.captures, shared_bucket, records=published.records
-        )
+        await published.check_ingested()
         await asyncio.to_thread(service.wait_ready)
         check_it_did_not_spin(service)
     finally:

@@ -14,7 +14,7 @@ from inference_store.index.dead_letters import Selection
 from inference_store.index.registrations import Details
 from inference_store.index.tables import inference
 from inference_store.platform.failpoints import FAILPOINTS
-from tests.e2e.faults.traffic import Published, check_ingested, counted, make_captures
+from tests.e2e.faults.traffic import Published, counted, make_captures
 from tests.kill_chain import KillChain, chain_kills
 from tests.polling import until
 from tests.producer import Capture
@@ -22,6 +22,7 @@ from tests.servers.fixtures import unique
 from tests.servers.minio import S3
 from tests.servers.plugin import faults
 from tests.service_process import Service
+from tests.transactions import fetch, transact
 
 _FIRST_OR_LATER = ("1", faults("2"))
 # The first ones need a database in which partitions are missing.
@@ -54,12 +55,11 @@ def start_again(service: Service, failpoint: str | None) -> None:
     service.restart(FAILPOINT=failpoint, KAFKA_GROUP=unique("group"))
 
 
-async def check_everything(engine: AsyncEngine, published: Published, s3: S3, bucket: str) -> None:
+async def check_everything(published: Published, s3: S3) -> None:
     """Check that every event is stored once, and has its sidecar, and that there is no other."""
-    records = published.records
-    await check_ingested(engine, published.captures, bucket, records=records, sidecars=True)
-    async with engine.connect() as connection:
-        keys = set((await connection.execute(select(inference.c.sidecar_storage_key))).scalars())
+    await published.check_ingested(sidecars=True)
+    bucket = published.bucket
+    keys = set(await fetch(published.engine, select(inference.c.sidecar_storage_key)))
     listed = s3.client().list_objects(bucket, prefix="sidecars/", recursive=True)
     assert {f"s3://{bucket}/{listed_object.object_name}" for listed_object in listed} == keys
 
@@ -74,15 +74,13 @@ async def test_killed_at(
     published: Published,
     many: list[Capture],
     engine: AsyncEngine,
-    shared_bucket: str,
     minio_server: S3,
 ) -> None:
     service.kill()
     rest = list(many)
 
     async def count_parked() -> int:
-        async with engine.connect() as connection:
-            return await parked.waiting(connection)
+        return await transact(engine, parked.waiting)
 
     async def publish_more(some: list[Capture]) -> bool:
         await published.publish(some)
@@ -107,20 +105,14 @@ async def test_killed_at(
         await kills.wait_until_killed(service)
     await published.publish(rest, again=len(rest) // 5)
     start_again(service, None)
-    await check_everything(engine, published, minio_server, shared_bucket)
+    await check_everything(published, minio_server)
 
 
 @pytest.mark.kills
 @pytest.mark.parametrize("nth", _FIRST_OR_LATER)
 @chain_kills(REDRIVE_FAILPOINTS)
 async def test_killed_while_redriving_dead_letters(
-    kills: KillChain,
-    nth: str,
-    service: Service,
-    published: Published,
-    engine: AsyncEngine,
-    shared_bucket: str,
-    minio_server: S3,
+    kills: KillChain, nth: str, service: Service, published: Published, minio_server: S3
 ) -> None:
     """The events of a model for each kill, all of which are unknown at first."""
     service.kill()
@@ -130,15 +122,17 @@ async def test_killed_while_redriving_dead_letters(
         await published.producer.put_all(some)
         await published.publish(some, again=3)
     service.restart(INGESTER_UNKNOWN_MODELS="refuse")
-    await until(lambda: counted(engine), lambda result: result[Outcome.DEAD] == published.records)
+    await until(
+        lambda: counted(published.engine), lambda result: result[Outcome.DEAD] == published.records
+    )
     service.kill()
     for failpoint, model_id in zip(kills, models, strict=True):
-        async with engine.begin() as connection:
+        async with published.engine.begin() as connection:
             await registrations.put(connection, model_id, Details())
             selection = Selection(model_id=model_id)
             assert await dead_letters.redrive(connection, selection) == _FEW + 3
         start_again(service, f"{failpoint}:{nth}")
         await kills.wait_until_killed(service)
     start_again(service, None)
-    await until(lambda: counted(engine), lambda result: not result[Outcome.DEAD])
-    await check_everything(engine, published, minio_server, shared_bucket)
+    await until(lambda: counted(published.engine), lambda result: not result[Outcome.DEAD])
+    await check_everything(published, minio_server)

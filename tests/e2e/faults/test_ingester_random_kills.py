@@ -5,9 +5,8 @@ import random
 from pathlib import Path
 
 import pytest
-from sqlalchemy.ext.asyncio import AsyncEngine
 
-from tests.e2e.faults.traffic import Published, check_ingested, make_captures, wait_for_more
+from tests.e2e.faults.traffic import Published, make_captures
 from tests.servers.fixtures import unique
 from tests.service_process import Service
 from tests.warm.process import COLD
@@ -17,13 +16,7 @@ KILLS = 20
 
 @pytest.mark.parametrize(("seed", "cold"), [(1, "1"), (2, "0")])
 async def test_killed_at_random_moments(
-    seed: int,
-    cold: str,
-    environment: dict[str, str],
-    published: Published,
-    engine: AsyncEngine,
-    shared_bucket: str,
-    tmp_path: Path,
+    seed: int, cold: str, environment: dict[str, str], published: Published, tmp_path: Path
 ) -> None:
     moments = random.Random(seed)
     coming = make_captures(range(10_000 * seed, 10_000 * seed + 1500))
@@ -32,11 +25,11 @@ async def test_killed_at_random_moments(
         load = asyncio.create_task(published.under_load(coming, pause=0.6))
         for _ in range(KILLS // 2):
             await asyncio.to_thread(service.wait_ready)
-            await wait_for_more(engine, moments.randint(0, 150), load)
+            await published.wait_for_more(moments.randint(0, 150), load)
             await asyncio.to_thread(service.kill)
             # A new group: in the old one the dead member would be waited for.
             service.restart(KAFKA_GROUP=unique("group"))
         await load
-        await check_ingested(engine, published.captures, shared_bucket, records=published.records)
+        await published.check_ingested()
     finally:
         service.stop()

@@ -27,6 +27,7 @@ from inference_store.inference.events import Buckets, decode
 from tests.polling import until
 from tests.producer import START, Capture, Producer, capture
 from tests.service_process import Service
+from tests.transactions import transact
 
 
 def make_captures(numbers: range, *, days: int = 3, **changes: object) -> list[Capture]:
@@ -43,9 +44,12 @@ def make_captures(numbers: range, *, days: int = 3, **changes: object) -> list[C
 
 @dataclass
 class Published:
-    """The captures that a producer has published, and the number of their records."""
+    """The captures that a producer has published, the number of their records, and where an
+    ingester stores them."""
 
     producer: Producer
+    engine: AsyncEngine
+    bucket: str
     captures: list[Capture] = field(default_factory=list)
     records: int = 0
 
@@ -65,6 +69,28 @@ class Published:
             await self.publish(piece, again=chunk // 5)
             await asyncio.sleep(pause)
 
+    async def wait_for_more(self, number: int, load: "asyncio.Task[None]") -> None:
+        """Wait until so many more records are in the books, or the load is over."""
+        enough = (await counted(self.engine)).total() + number
+        await until(
+            lambda: counted(self.engine), lambda result: load.done() or result.total() >= enough
+        )
+
+    async def check_ingested(self, *, sidecars: bool = False) -> None:
+        """Wait until all is read; then every capture is there once, whole, and nothing else is.
+
+        With `sidecars` each points to a fourth object.
+        """
+        result = await wait_until_drained(self.engine, records=self.records)
+        distinct = {uid_of(capture, self.bucket) for capture in self.captures}
+        expected = {Outcome.STORED: len(distinct), Outcome.DUPLICATE: self.records - len(distinct)}
+        assert {k: v for k, v in result.items() if v} == {k: v for k, v in expected.items() if v}
+        referenced = 4 if sidecars else 3
+        await transact(self.engine, check_rows, distinct, referenced=referenced)
+        await transact(self.engine, check_nothing_waits)
+        await transact(self.engine, check_registry, len(distinct))
+        await transact(self.engine, check_partitions)
+
 
 # How many rows one `tests.producer.capture` is.
 ROWS = {
@@ -80,15 +106,13 @@ _TABLES = (*PARTITIONED, blob_reference)
 
 
 def uid_of(capture: Capture, bucket: str) -> UUID:
-    """The uid that the store gives to an inference."""
     buckets = Buckets(default=bucket, allowed=frozenset({bucket}))
     return decode(capture.event, record_time=datetime.now(UTC), buckets=buckets).uid
 
 
 async def counted(engine: AsyncEngine) -> Counter[Outcome]:
     """The books over all partitions, which must close at any time."""
-    async with engine.connect() as connection:
-        accounts = await accounting.list_accounts(connection)
+    accounts = await transact(engine, accounting.list_accounts)
     assert all(account.closes for account in accounts), accounts
     return sum((Counter(account.counts) for account in accounts), Counter())
 
@@ -108,43 +132,12 @@ async def wait_until_drained(
         raise
 
 
-async def wait_for_more(engine: AsyncEngine, number: int, load: "asyncio.Task[None]") -> None:
-    """Wait until so many more records are in the books, or the load is over."""
-    before = (await counted(engine)).total()
-    await until(
-        lambda: counted(engine), lambda result: load.done() or result.total() >= before + number
-    )
-
-
 async def describe_parked(engine: AsyncEngine) -> str:
     """Return why the first parked events wait, and until when, for the message of a failed test."""
     here = parked_event.c
     query = select(here.detail, here.attempts, here.next_attempt_at).order_by(here.id).limit(3)
     async with engine.connect() as connection:
         return f"parked: {[tuple(row) for row in await connection.execute(query)]}"
-
-
-async def check_ingested(
-    engine: AsyncEngine,
-    captures: Collection[Capture],
-    bucket: str,
-    *,
-    records: int,
-    sidecars: bool = False,
-) -> None:
-    """Wait until all is read; then every capture is there once, whole, and nothing else is.
-
-    With `sidecars` each points to a fourth object.
-    """
-    result = await wait_until_drained(engine, records=records)
-    distinct = {uid_of(capture, bucket) for capture in captures}
-    expected = {Outcome.STORED: len(distinct), Outcome.DUPLICATE: records - len(distinct)}
-    assert {k: v for k, v in result.items() if v} == {k: v for k, v in expected.items() if v}
-    async with engine.connect() as connection:
-        await check_rows(connection, distinct, referenced=4 if sidecars else 3)
-        await check_nothing_waits(connection)
-        await check_registry(connection, len(distinct))
-        await check_partitions(connection)
 
 
 async def check_rows(

@@ -19,7 +19,6 @@ JSON = ("Content-Type", "application/json")
 
 
 def get(path: str, *headers: tuple[str, str], method: str = "GET") -> Asked:
-    """A request without a body."""
     return Asked(method, path, headers)
 
 
@@ -39,7 +38,6 @@ def compress(path: str, body: Any, *headers: tuple[str, str]) -> Asked:
 def make_infer_request(
     name: str, datatype: str, shape: list[int], data: list[Any], **more: Any
 ) -> Any:
-    """A V2 request of one tensor."""
     tensor = {"name": name, "datatype": datatype, "shape": shape, "data": data}
     return {"id": "known", "inputs": [tensor], **more}
 

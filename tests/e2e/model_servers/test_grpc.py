@@ -165,7 +165,6 @@ def find_differences(
     calls: Mapping[str, Call],
     refused: Collection[str] = REFUSED,
 ) -> Any:
-    """Return the differences, by the name of the call."""
     collected = {}
     for name, call in calls.items():
         messages = [

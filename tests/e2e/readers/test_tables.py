@@ -79,7 +79,6 @@ def read_rest(text: str | None) -> list[tuple[str, str, str | None]]:
 
 
 def check_arrow(reader: str, rows: list[Any]) -> None:
-    """Check all rows against what was stored."""
     assert [row["inference_id"] for row in rows] == [f"frame-{n}" for n in range(len(ROWS))]
     columns = {f"metadata.{name}" for _, expected, _ in ROWS for name in expected}
     assert columns == {name for name in rows[0] if name.startswith("metadata.")}, reader

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.index.database import create_engine
 from inference_store.index.migration import upgrade
 from inference_store.index.schema import MIGRATIONS
-from tests.e2e.faults.traffic import Published, check_ingested, make_captures
+from tests.e2e.faults.traffic import Published, make_captures
 from tests.e2e.upgrade.version import ROOT, Version, find_version_before
 from tests.producer import Producer
 from tests.servers.environment import service_environment as environment_of
@@ -152,14 +152,14 @@ async def test_the_version_before_runs_on_the_new_schema(
         more = make_captures(range(number * EVENTS, (number + 1) * EVENTS))
         await producer.put_all(more)
         await published.publish(more, again=10)
-        await check_ingested(old_engine, published.captures, bucket, records=published.records)
+        await published.check_ingested()
         await line.check((number + 1) * EVENTS)
 
     async with AsyncExitStack() as opened:
         producer = await opened.enter_async_context(
             Producer(settings, settings["INFERENCE_STORE_KAFKA_TOPIC"])
         )
-        published = Published(producer)
+        published = Published(producer, old_engine, bucket)
         old = await Line.start(before, make_folder(tmp_path, "old"), opened)
         await send_and_check(0, old)
         await asyncio.to_thread(upgrade, old_database, migrations=step.migrations)

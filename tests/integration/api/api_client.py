@@ -6,7 +6,6 @@ from typing import Any
 
 import httpx
 from fastapi import FastAPI
-from sqlalchemy import Executable, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.inference.events import StorageKey
@@ -17,13 +16,14 @@ from tests.integration.retention.stored import NoPace
 from tests.integration.stored_inferences import NewInference, store
 from tests.policy_owners import name_owner
 from tests.settings import TOKEN
+from tests.transactions import Database
 
 MakeApp = Callable[..., FastAPI]
 LINES = {"Accept": "application/x-ndjson"}
 OWNER = {"Authorization": f"Bearer {TOKEN}"}
 
 
-class Api(httpx.AsyncClient):
+class Api(httpx.AsyncClient, Database):
     """A client of an app in this process, and the database and the bucket behind it."""
 
     def __init__(self, app: FastAPI) -> None:
@@ -67,18 +67,6 @@ class Api(httpx.AsyncClient):
         self.blobs.put(StorageKey(self.bucket, name), content, content_type=content_type)
         return f"{self.bucket}/{name}"
 
-    async def execute(self, *statements: str | Executable) -> None:
-        """Execute statements in one transaction."""
-        async with self.engine.begin() as connection:
-            for statement in statements:
-                await connection.execute(_parse(statement))
-
-    async def fetch(self, query: str | Executable) -> list[Any]:
-        """Return the rows that a query finds; of a single column, its values."""
-        async with self.engine.connect() as connection:
-            rows = (await connection.execute(_parse(query))).all()
-        return [row[0] if len(row) == 1 else row for row in rows]
-
     async def run_retention(self, *, is_due: bool = False, **more: Any) -> None:
         """Run one turn of the retention service; if it is due, with what its schedule begins."""
         settings = self.app.state.settings
@@ -87,12 +75,7 @@ class Api(httpx.AsyncClient):
         await worker.run_turn()
 
 
-def _parse(statement: str | Executable) -> Executable:
-    return text(statement) if isinstance(statement, str) else statement
-
-
 def make_client(app: FastAPI) -> Api:
-    """A client of an app in this process."""
     return Api(app)
 
 

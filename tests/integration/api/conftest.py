@@ -78,7 +78,6 @@ def settings(database: str, minio_server: S3, bucket: str) -> Callable[..., ApiS
 
 @pytest.fixture
 async def blobs(settings: Callable[..., ApiSettings]) -> AsyncIterator[Blobs]:
-    """The object store."""
     with Blobs(settings()) as blob_store:
         yield blob_store
 

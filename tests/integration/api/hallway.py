@@ -11,7 +11,6 @@ _OPERATORS = ("Zoë", "ZOË", "José", "jose", "Straße")
 
 
 def make_frames() -> list[NewInference]:
-    """Return all of them, the oldest first."""
     return [_make_frame(n) for n in range(100)]
 
 

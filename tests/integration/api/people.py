@@ -66,9 +66,7 @@ async def erase(api: Api, body: Any, path: str = ERASURES) -> dict[str, Any]:
 
 
 async def find_only_erasure(api: Api) -> Erasure:
-    """Return the only erasure as retention reads it."""
-    async with api.engine.connect() as connection:
-        [erasure] = await find_erasures(connection)
+    [erasure] = await api.transact(find_erasures)
     return erasure
 
 
@@ -160,28 +158,23 @@ async def request_export(api: Api, **body: Any) -> dict[str, Any]:
 
 
 async def read_export(api: Api, export: dict[str, Any]) -> dict[str, Any]:
-    """Return an export as it is now."""
     return dict(await api.read(f"/v1/exports/{export['id']}"))
 
 
 async def list_parts(api: Api, export: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the parts of an export, with links."""
     return list((await api.read(f"/v1/exports/{export['id']}/parts"))["items"])
 
 
 async def download(part: dict[str, Any]) -> bytes:
-    """Return what a part's presigned link leads to."""
     async with httpx.AsyncClient(timeout=120) as client:
         return (await client.get(part["url"])).content
 
 
 def read_object(api: Api, export: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return a JSON object of an export in the bucket."""
     key = StorageKey(api.bucket, f"exports/{export['id']}/{name}")
     return dict(json.loads(api.blobs.get(key, limit=1_000_000)))
 
 
 def list_keys(api: Api) -> list[str]:
-    """Return the keys of all exports in the bucket."""
     listed = api.blobs.page(api.bucket, "exports/", after="", limit=1000)
     return [item.place.key for item in listed]

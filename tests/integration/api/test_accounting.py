@@ -61,8 +61,7 @@ async def test_shows_producer_with_its_reports(api: Api) -> None:
 async def test_answers_with_very_large_sums(api: Api) -> None:
     huge = {"seen": MOST, "queued": MOST, "published": MOST, "highest_sequence": MOST}
     reports = [_make_report("p", who, dropped={"left": MOST}, **huge) for who in ("p", "q")]
-    async with api.engine.begin() as connection:
-        await accounting.store_reports(connection, reports)
+    await api.transact(accounting.store_reports, reports)
     [producer] = (await _read_accounts(api))["producers"]
     assert (producer["published"], producer["closes"]) == (MOST, False)
     assert producer["dropped"] == {"left": MOST}
@@ -70,11 +69,9 @@ async def test_answers_with_very_large_sums(api: Api) -> None:
 
 async def test_shows_former_producers_as_sums(api: Api) -> None:
     report = _make_report("p", "p", seen=3, published=3, highest_sequence=3)
-    async with api.engine.begin() as connection:
-        await accounting.store_reports(connection, [report])
+    await api.transact(accounting.store_reports, [report])
     await api.execute("UPDATE producer_report SET heard_at = '2026-01-01Z'")
-    async with api.engine.begin() as connection:
-        assert await accounting.fold_producers(connection, limit=10) == 1
+    assert await api.transact(accounting.fold_producers, limit=10) == 1
     answer = await _read_accounts(api)
     assert answer["producers"] == []
     former = answer["former_producers"]
@@ -96,9 +93,8 @@ async def test_shows_waiting_messages_of_each_partition(api: Api) -> None:
     assert [first[name] for name in names] == [None, None, None]
     assert [second[name] for name in names[:2]] == [7, "2026-11-01T12:00:00.000000Z"]
     assert datetime.fromisoformat(second["lag_measured_at"]).tzinfo is not None
-    async with api.engine.begin() as connection:
-        lost = {Outcome.LOST: 8}
-        await accounting.move_offsets(connection, new, lo=3, hi=11, outcomes=lost, last=None)
+    lost = {Outcome.LOST: 8}
+    await api.transact(accounting.move_offsets, new, lo=3, hi=11, outcomes=lost, last=None)
     [_, second] = (await _read_accounts(api))["partitions"]
     assert [second[name] for name in names[:2]] == [0, None]
 

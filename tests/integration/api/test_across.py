@@ -30,8 +30,7 @@ async def store_models(api: Api) -> None:
             for n in range(4)
         ]
         await api.store(*inferences)
-        async with api.engine.begin() as connection:
-            await registrations.put(connection, model_id, Details(project_id=project))
+        await api.transact(registrations.put, model_id, Details(project_id=project))
 
 
 async def _read_pages(

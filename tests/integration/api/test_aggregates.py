@@ -213,8 +213,7 @@ async def test_measures_share_the_row_budget(api: Api, monkeypatch: pytest.Monke
 
 async def test_a_moved_model_has_its_project(api: Api) -> None:
     await api.store(*_make_inferences())
-    async with api.engine.begin() as connection:
-        await registrations.put(connection, "model", Details(project_id="p"))
+    await api.transact(registrations.put, "model", Details(project_id="p"))
     answer = await _aggregate(api, {"project_id": "p", "group_by": ["project_id"]}, _ACROSS)
     assert answer["groups"] == [{"key": {"project_id": "p"}, "measures": {"count": 4}}]
 

@@ -67,10 +67,9 @@ class Trial:
     async def request_erasure(
         self, target: NewInference, scope: ErasureScope = "inference"
     ) -> Erasure:
-        async with self.api.engine.begin() as connection:
-            return await erasure_requests.request_erasure(
-                connection, model=self.model, uids=[target.uid], scope=scope
-            )
+        return await self.api.transact(
+            erasure_requests.request_erasure, model=self.model, uids=[target.uid], scope=scope
+        )
 
     async def finish_erasure(self, erasure: Erasure) -> None:
         assert await self._eraser.finish(erasure) == "deleted"
@@ -127,7 +126,6 @@ async def slow(settings: Callable[..., ApiSettings]) -> AsyncIterator[SlowBlobs]
 
 @pytest.fixture
 async def slow_client(make_app: MakeApp, slow: SlowBlobs) -> AsyncIterator[Api]:
-    """A client of an api whose object store is slow."""
     app = make_app()
     app.state.blobs = slow
     async with make_client(app) as http_client:

@@ -55,7 +55,6 @@ async def mentions(api: Api, people: None) -> None:  # noqa: ARG001
 
 
 async def find_mentions(api: Api) -> dict[str, set[str]]:
-    """Return the owners of the records that mention ann, by table."""
     return {table: set(await api.fetch(query)) for table, query in QUERIES.items()}
 
 
@@ -94,7 +93,6 @@ async def read_hold(api: Api, hold: str) -> dict[str, Any]:
 
 
 async def count_mentions_in_holds(api: Api) -> int:
-    """Return how many rows of both tables contain the name ann."""
     as_text = "SELECT {0}::text AS document FROM {0}"
     both = " UNION ALL ".join(as_text.format(table) for table in ("hold", "hold_change"))
     [number] = await api.fetch(rf"SELECT count(*) FROM ({both}) AS t WHERE document ~* '\mann\M'")

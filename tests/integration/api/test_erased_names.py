@@ -18,6 +18,7 @@ from tests.integration.retention.stored import NoPace
 from tests.integration.stored_inferences import NewInference, at
 from tests.integration.waiting import count_lock_waiters
 from tests.polling import until
+from tests.transactions import transact
 
 from .api_client import make_worker
 from .conftest import Api
@@ -41,15 +42,13 @@ async def mark_inferences(
     api: Api, model: int, *targets: NewInference, scope: ErasureScope = "inference"
 ) -> Erasure:
     uids = [target.uid for target in targets]
-    async with api.engine.begin() as connection:
-        return await erasure_requests.request_erasure(
-            connection, model=model, uids=uids, scope=scope
-        )
+    return await transact(
+        api.engine, erasure_requests.request_erasure, model=model, uids=uids, scope=scope
+    )
 
 
 async def fold_registry(api: Api) -> None:
-    async with api.engine.begin() as connection:
-        assert await key_registry.fold(connection)
+    assert await api.transact(key_registry.fold)
 
 
 async def read_examples(api: Api, model_id: str = "model") -> list[str]:
@@ -62,7 +61,6 @@ async def read_examples(api: Api, model_id: str = "model") -> list[str]:
 
 
 async def count_rows(api: Api, value: str) -> int:
-    """Return how many rows of the key registry contain a value."""
     number = 0
     for table in (metadata_key_seen, metadata_key_delta):
         contains_value = cast(table.c.examples, Text).contains(value)
@@ -95,8 +93,7 @@ async def test_next_run_removes_examples_after_a_crash(api: Api, eraser: Eraser)
     first = make_inference("one", 1, _PERSONAL)
     erasure = await mark_inferences(api, await api.store(first), first)
     await eraser.step(erasure, None)
-    async with api.engine.connect() as connection:
-        (unfinished,) = await list_unfinished(connection, failed=False)
+    (unfinished,) = await api.transact(list_unfinished, failed=False)
     assert unfinished.id == erasure.id
     assert await eraser.finish(unfinished) == "deleted"
     assert await count_rows(api, _PERSONAL) == 0
@@ -163,14 +160,12 @@ async def test_dictionary_recreates_a_removed_label(api: Api) -> None:
     assert old is not None
     await remove_unused_labels(api.engine, [model], NoPace())
     for dictionary in (ours, others):
-        async with api.engine.begin() as connection:
-            assert not await dictionary.has_labels(connection, {(model, old)})
+        assert not await api.transact(dictionary.has_labels, {(model, old)})
         await dictionary.resolve({}, {model: [_FACE]})
     new = ours.labels.number(model, _FACE)
     assert new not in (None, old)
     assert others.labels.number(model, _FACE) == new
-    async with api.engine.begin() as connection:
-        assert await ours.has_labels(connection, {(model, new or 0)})
+    assert await api.transact(ours.has_labels, {(model, new or 0)})
 
 
 async def test_keeps_label_of_a_batch_in_progress(api: Api) -> None:

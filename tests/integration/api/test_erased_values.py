@@ -172,7 +172,6 @@ def find_in_objects(minio_server: S3, bucket: str) -> list[str]:
 
 
 async def find_in_routes(api: Api, ids: dict[str, str]) -> list[str]:
-    """Return the routes whose answers contain the value."""
     contexts = iter_route_contexts(api.app.routes)
     routes = {context.path for context in contexts if "GET" in (context.methods or ())}
     paths = []

@@ -22,7 +22,6 @@ _COPYING = [format.name for format in PART_FORMATS.values() if format.copied]
 
 
 def make_data(number: int) -> bytes:
-    """Make an input of some kilobytes."""
     return JPEG + number.to_bytes(2) * (_KILOBYTES * 512)
 
 
@@ -43,7 +42,6 @@ async def stored(api: Api) -> list[NewInference]:
 
 
 def read_seconds(link: str) -> int:
-    """Return how long a link lasts."""
     [seconds] = parse_qs(urlsplit(link).query)["X-Amz-Expires"]
     return int(seconds)
 

@@ -31,7 +31,6 @@ async def stored(api: Api) -> None:
 
 
 async def list_erased(api: Api, export: dict[str, Any], limit: int = 10) -> list[dict[str, Any]]:
-    """Return what was erased of an export, page by page."""
     items: list[dict[str, Any]] = []
     following: str | None = ""
     while following is not None:

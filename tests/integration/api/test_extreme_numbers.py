@@ -38,7 +38,6 @@ _FILTERS = {None: Decimal("Infinity"), "n < 1e400 AND n > -1e400": Decimal("1e40
 
 @pytest.fixture(autouse=True)
 async def stored(api: Api) -> None:
-    """Store an inference of each number."""
     halves = [("half", "string", "ab"[n % 2]) for n in range(len(_SPELT))]
     items = [[("n", "float", text), half] for text, half in zip(_SPELT, halves, strict=True)]
     await api.store(*(NewInference(str(n), at(n), item) for n, item in enumerate(items)))

@@ -142,10 +142,8 @@ async def test_lists_inferences_already_claimed(api: Api, model: int) -> None:
         NewInference(name, at(n + 5), [("camera", "string", "a")]) for n, name in enumerate("xyz")
     ]
     await api.store(*inferences)
-    async with api.engine.begin() as connection:
-        erasure = await erasure_requests.request_erasure(
-            connection, model=model, uids=[inference.uid for inference in inferences]
-        )
+    doomed = [inference.uid for inference in inferences]
+    erasure = await api.transact(erasure_requests.request_erasure, model=model, uids=doomed)
     other = _make_two("model")[1]
     values = {"model": model, "uid": other.uid, "scope": "inference", "erasure": erasure.id}
     is_claimed = erasing.c.uid.in_([inferences[0].uid, inferences[1].uid, other.uid])
@@ -202,8 +200,7 @@ async def test_concurrent_registration_uses_the_reserved_number(api: Api) -> Non
         await until(lambda: count_lock_waiters(api.engine), lambda count: count == 1)
 
     async def reserve() -> int:
-        async with api.engine.begin() as connection:
-            return await model_numbers.reserve(connection, "second")
+        return await api.transact(model_numbers.reserve, "second")
 
     async with api.engine.begin() as reserving:
         number = await model_numbers.reserve(reserving, "first")

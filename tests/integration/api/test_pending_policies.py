@@ -10,7 +10,7 @@ from inference_store.erasure import runs
 from inference_store.index.tables import inference, policy_version
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings, RetentionSettings
-from tests.integration.retention.stored import lead
+from tests.integration.retention.stored import Storing
 from tests.integration.stored_inferences import NewInference
 from tests.settings import make_settings
 
@@ -31,8 +31,7 @@ async def _begin(api: Api, level: str) -> None:
 
 
 async def _count(api: Api) -> int:
-    async with api.engine.connect() as connection:
-        return int(await connection.scalar(select(func.count()).select_from(inference)) or 0)
+    return int(await api.scalar(select(func.count()).select_from(inference)) or 0)
 
 
 async def test_a_pending_policy_keeps_what_a_wider_one_would_take(
@@ -49,9 +48,8 @@ async def test_a_pending_policy_keeps_what_a_wider_one_would_take(
     retention = make_settings(RetentionSettings, **{name: getattr(to, name) for name in names})
 
     async def run() -> int:
-        async with api.engine.begin() as connection:
-            await runs.request_run(connection, None)
-        await lead(api.engine, blobs, retention, turns=1, scheduled=False)
+        await api.transact(runs.request_run, None)
+        await Storing(api.engine, blobs, retention).lead(turns=1, scheduled=False)
         return await _count(api)
 
     year = await api.call("PUT", _PROJECT, _YEAR)

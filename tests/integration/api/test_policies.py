@@ -23,7 +23,6 @@ REST = {"name": "rest", "keep_input": "P30D", "keep_response": "P60D", "keep_inf
 
 
 def make_inference(number: int, score: float, days: float) -> NewInference:
-    """Return an inference of the model `hall` that is `days` old."""
     return NewInference(
         f"id-{number}",
         _NOW - timedelta(days=days),
@@ -46,7 +45,6 @@ async def stored(api: Api) -> None:
 
 
 async def put(api: Api, level: str, body: Any) -> Any:
-    """Set the policy of a level."""
     return await api.call("PUT", _PATHS[level], body, status=200)
 
 
@@ -151,8 +149,7 @@ async def test_removing_a_policy_applies_the_wider_one_after_grace(api: Api) -> 
     await api.call("DELETE", _PATHS["model"])
     current = await api.read(_PATHS["model"])
     assert (current["state"], current["pending"]["removed"]) == ("in_force", True)
-    async with api.engine.connect() as connection:
-        [chain] = (await policies.find_effective_policies(connection)).values()
+    [chain] = (await api.transact(policies.find_effective_policies)).values()
     assert [str(rule.of) for rule in chain.rules] == ["model 'hall'"]
 
 

@@ -71,7 +71,6 @@ def _count_sent() -> float:
 
 
 def _count_connections(engine: AsyncEngine) -> int:
-    """Return how many connections are in use."""
     assert isinstance(engine.pool, QueuePool)
     return engine.pool.checkedout()
 
@@ -441,5 +440,4 @@ async def test_a_failed_stream_is_cut_off(api: Api, make_app: MakeApp) -> None:
 
 
 def find_page_ends(rows: list[dict[str, Any]]) -> list[int]:
-    """Return the numbers of the rows that end a page."""
     return [number for number, row in enumerate(rows) if row["cursor"] is not None]

@@ -143,8 +143,7 @@ async def test_hides_erased_inference_and_empties_the_cache(api: Api, uids: dict
 async def test_erasure_removes_uids_from_the_audit(api: Api, uids: dict[str, str]) -> None:
     await _request_thumbnails(api, uids["jpeg"], uids["png"])
     await _request_thumbnails(api, uids["png"])
-    async with api.engine.begin() as connection:
-        redacted = await audit_chain.redact_values(connection, uuid4(), uids=[UUID(uids["jpeg"])])
+    redacted = await api.transact(audit_chain.redact_values, uuid4(), uids=[UUID(uids["jpeg"])])
     assert redacted == 1
     left = [entry["detail"].get("inferences") for entry in await _read_audit(api)]
     assert left == [[uids["png"]], None]

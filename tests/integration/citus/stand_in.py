@@ -19,7 +19,6 @@ CREATE FUNCTION create_distributed_table(
 
 
 async def install_stand_in(engine: AsyncEngine) -> None:
-    """Install the stand-in in a database."""
     async with engine.begin() as connection:
         for statement in _STAND_IN.split(";\n"):
             await connection.execute(text(statement))

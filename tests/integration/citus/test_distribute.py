@@ -18,6 +18,7 @@ from tests.integration.citus.stand_in import install_stand_in
 from tests.integration.stored_inferences import START, NewInference, store
 from tests.servers.marks import plain_postgres
 from tests.servers.postgres import Postgres
+from tests.transactions import fetch, transact
 from tests.warm.process import run_command
 
 
@@ -53,14 +54,12 @@ async def test_distributes_every_table_once(engine: AsyncEngine) -> None:
     await spread(engine, shards=32, say=messages.append)
     assert len(messages) == len(steps(set(), shards=32)) + 1
     assert messages[-1].startswith("The tables are distributed.")
-    async with engine.connect() as connection:
-        assert await is_distributed(connection)
+    assert await transact(engine, is_distributed)
     await spread(engine, shards=32, say=messages.append)
     assert messages[-1].startswith("The tables are distributed already.")
     second = await store(engine, NewInference("a", model_id="two", metadata=[("l", "int", "1")]))
-    async with engine.connect() as connection:
-        models = (await connection.execute(select(registration.c.model))).scalars().all()
-        keys = (await connection.execute(select(metadata_key.c.key))).scalars().all()
+    models = await fetch(engine, select(registration.c.model))
+    keys = await fetch(engine, select(metadata_key.c.key))
     assert sorted(models) == [first, second] == [1, 2]
     assert sorted(keys) == [1, 2]
     dictionary = Dictionary(engine)
@@ -70,8 +69,7 @@ async def test_distributes_every_table_once(engine: AsyncEngine) -> None:
     span = (await partitions.make_missing(engine, [at], target=1000)).find(at)
     assert span is not None
     await partitions.drop(engine, span)
-    async with engine.connect() as connection:
-        assert span not in await partitions.list_partitions(connection)
+    assert span not in await transact(engine, partitions.list_partitions)
 
 
 @plain_postgres

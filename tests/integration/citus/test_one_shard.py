@@ -55,13 +55,11 @@ ROUTES: list[tuple[str, str, Any]] = [
 
 @pytest.fixture
 def sent_statements(engine: AsyncEngine) -> Iterator[list[SentStatement]]:
-    """Record the statements sent to Postgres."""
     with record_statements(engine) as sent:
         yield sent
 
 
 def select_distributed(sent: Sequence[SentStatement]) -> list[SentStatement]:
-    """Return the statements that name a distributed table."""
     kinds = ("SELECT", "WITH", "UPDATE", "DELETE")
     return [
         statement

@@ -16,13 +16,11 @@ class RunningApi(Service):
 
     @property
     def address(self) -> str:
-        """Wait until it listens; return its address."""
         wait_until(lambda: '"api_listening"' in self.text, seconds=300, what="the api")
         [line] = [line for line in self.text.splitlines() if '"api_listening"' in line]
         return f"http://127.0.0.1:{json.loads(line)['port']}"
 
     def get(self, path: str, key: str = "", **headers: str) -> httpx.Response:
-        """Get a path of the api."""
         if key:
             headers["Authorization"] = f"Bearer {key}"
         return httpx.get(self.address + path, headers=headers, timeout=300)
@@ -33,7 +31,6 @@ class RunningApi(Service):
 
 @contextmanager
 def run_api(environment: Mapping[str, str], folder: Path) -> Iterator[RunningApi]:
-    """Run an api; it is not waited for."""
     api = RunningApi("api", environment, folder)
     try:
         yield api

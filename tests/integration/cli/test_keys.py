@@ -17,6 +17,7 @@ from tests.polling import until
 from tests.servers.fixtures import MakeEnvironment
 from tests.servers.waiting import wait_until
 from tests.service_process import Service
+from tests.transactions import execute, fetch, transact
 from tests.warm.process import run_command
 
 from .running_api import RunningApi, run_api
@@ -86,8 +87,7 @@ async def test_keys_from_the_command_line(
         assert secret not in log
     for key in (first, second, third):
         assert key.split("_", 2)[2] not in log
-    async with engine.connect() as connection:
-        rows = (await connection.execute(select(audit).order_by(audit.c.id))).all()
+    rows = await fetch(engine, select(audit).order_by(audit.c.id))
     deeds = [row.action for row in rows]
     assert deeds == ["key_created", "key_rotated", "key_rotated", "key_revoked"]
     assert all(row.actor.startswith("cli:") and row.client is None for row in rows)
@@ -119,8 +119,7 @@ async def test_a_restored_backup_has_the_keys_of_the_ledger(
     tmp_path: Path,
 ) -> None:
     async def count_waiting() -> int:
-        async with engine.connect() as connection:
-            return len((await connection.execute(select(ledger_outbox))).all())
+        return len(await fetch(engine, select(ledger_outbox)))
 
     async def tell_ledger() -> None:
         service = Service("retention", environment, tmp_path)
@@ -135,12 +134,10 @@ async def test_a_restored_backup_has_the_keys_of_the_ledger(
     revoked, rotated = make("revoked"), make("rotated")
     await tell_ledger()
     unknown = make("unknown")
-    async with engine.begin() as connection:
-        identity = Identity("key:x")
-        await web_sessions.start(connection, identity, "host", seconds=9e5, idle_seconds=9e5)
+    identity = Identity("key:x")
+    await transact(engine, web_sessions.start, identity, "host", seconds=9e5, idle_seconds=9e5)
     dump = backup()
-    async with engine.begin() as connection:
-        await connection.execute(delete(ledger_outbox))
+    await execute(engine, delete(ledger_outbox))
     assert keys("revoke", revoked.split("_")[1]).returncode == 0
     again = keys("rotate", rotated.split("_")[1]).stdout.strip()
     made = make("made since")
@@ -150,8 +147,7 @@ async def test_a_restored_backup_has_the_keys_of_the_ledger(
     environment["INFERENCE_STORE_POSTGRES_DSN"] = dsn
     replayed = run_command("ledger", "replay", environment=environment, folder=tmp_path)
     assert "inference-store keys confirm" in replayed.stderr, replayed.stderr
-    async with older.connect() as connection:
-        assert not (await connection.execute(select(web_session))).all()
+    assert not await fetch(older, select(web_session))
     listed = keys("list").stdout
     assert f"{unknown.split('_')[1]}  unconfirmed" in listed
     assert listed.count("  works") == 2

@@ -14,6 +14,7 @@ from inference_store.query.cql2 import parse_text
 from inference_store.query.deadline import Deadline
 from inference_store.query.preparation import QueryRequest, prepare
 from tests.integration.stored_inferences import NewInference, at, store
+from tests.transactions import transact
 
 
 async def test_folding_does_not_change_the_entries(engine: AsyncEngine) -> None:
@@ -33,8 +34,7 @@ async def test_folding_does_not_change_the_entries(engine: AsyncEngine) -> None:
     assert [_facts(entry) for entry in after] == [_facts(entry) for entry in before]
     assert all(len(entry.types[0].examples) <= key_registry.MOST_EXAMPLES for entry in after)
     await store(engine, NewInference("late", at(9), [("k", "float", "0.5")]))
-    async with engine.connect() as connection:
-        k = (await key_registry.find(connection, model, {"k"}))["k"]
+    k = (await transact(engine, key_registry.find, model, {"k"}))["k"]
     assert {key_type.type: key_type.count for key_type in k.types} == {"int": 5, "float": 1}
 
 
@@ -52,8 +52,7 @@ def _facts(entry: key_registry.KeySeen) -> list[object]:
 
 async def test_compares_values_of_the_wrong_type_as_text(engine: AsyncEngine) -> None:
     model = await store(engine, NewInference(metadata=[("k", "int", "n/a")]))
-    async with engine.connect() as connection:
-        k = (await key_registry.find(connection, model, {"k"}))["k"]
+    k = (await transact(engine, key_registry.find, model, {"k"}))["k"]
     assert k.families == {"string"}
     assert key_registry.types_of(k) == ["int (not_int)"]
 

@@ -15,6 +15,7 @@ from inference_store.inference.events import uid_of
 from tests.integration.waiting import count_lock_waiters
 from tests.polling import until
 from tests.servers.marks import merged_partitions
+from tests.transactions import execute, fetch, scalar, transact
 
 NOW = datetime.now(UTC)
 
@@ -30,8 +31,7 @@ async def count_leaves(engine: AsyncEngine) -> int:
     query = text(
         "SELECT count(*) FROM pg_inherits JOIN pg_class ON oid = inhrelid WHERE relkind = 'r'"
     )
-    async with engine.connect() as connection:
-        return int(await connection.scalar(query) or 0)
+    return int(await scalar(engine, query) or 0)
 
 
 async def test_concurrent_calls_make_a_span_once(engine: AsyncEngine) -> None:
@@ -46,8 +46,7 @@ async def test_concurrent_calls_make_a_span_once(engine: AsyncEngine) -> None:
 async def test_spans_never_overlap(engine: AsyncEngine) -> None:
     for days in (0, 90, 3, 61, 62, 1, 60, 89):
         await make(engine, NOW - timedelta(days=days))
-    async with engine.connect() as connection:
-        spans = await partitions.list_partitions(connection)
+    spans = await transact(engine, partitions.list_partitions)
     assert spans == sorted(spans, reverse=True)
     assert all(older.hi <= newer.lo for newer, older in pairwise(spans))
 
@@ -67,17 +66,14 @@ async def test_makes_drops_and_tunes_a_partition_of_any_time(engine: AsyncEngine
             assert "autovacuum_vacuum_insert_scale_factor=0.05" in options, name
             assert "autovacuum_vacuum_scale_factor=0.05" in options, name
     reset = f"ALTER TABLE {span.tables[0]} RESET (autovacuum_vacuum_scale_factor)"
-    async with engine.begin() as connection:
-        await connection.execute(text(reset))
+    await execute(engine, reset)
     assert [await partitions.tune_vacuum(engine) for _ in range(2)] == [1, 0]
-    async with engine.connect() as connection:
-        known = await partitions.list_partitions(connection)
+    known = await transact(engine, partitions.list_partitions)
     assert len(known) == 3
     for known_span in (*known, *known):  # a second time is harmless
         await partitions.drop(engine, known_span)
     assert await count_leaves(engine) == 0
-    async with engine.connect() as connection:
-        assert await partitions.list_partitions(connection) == []
+    assert await transact(engine, partitions.list_partitions) == []
 
 
 @merged_partitions
@@ -91,11 +87,10 @@ async def test_merges_small_old_spans_with_rows_and_indexes(engine: AsyncEngine)
     merged = await partitions.merge(engine, target=1000, older_than=timedelta(days=2))
     assert merged == 2
     assert await count_leaves(engine) == 2 * len(PARTITIONED)
-    async with engine.connect() as connection:
-        assert len(await partitions.list_partitions(connection)) == 2
-        assert len((await connection.execute(select(inference.c.uid))).all()) == 3
-        attached = "SELECT count(*) FROM pg_index WHERE NOT indisvalid"
-        assert await connection.scalar(text(attached)) == 0
+    assert len(await transact(engine, partitions.list_partitions)) == 2
+    assert len(await fetch(engine, select(inference.c.uid))) == 3
+    attached = "SELECT count(*) FROM pg_index WHERE NOT indisvalid"
+    assert await scalar(engine, attached) == 0
     assert await partitions.merge(engine, target=1000, older_than=timedelta(days=2)) == 0
     # There is still a partition for late events.
     known_partitions = await partitions.make_missing(engine, instants, target=5_000_000)
@@ -197,6 +192,5 @@ async def test_analyses_no_spans_that_are_closed_dropped_or_busy(engine: AsyncEn
         assert await partitions.analyse(engine) == 1
         assert (await connection.execute(analysed)).scalars().all() == [sound.name]
     await partitions.analyse(engine)
-    async with engine.connect() as connection:
-        names = set((await connection.execute(analysed)).scalars())
+    names = set(await fetch(engine, analysed))
     assert names == {sound.name, busy.name}

@@ -15,6 +15,7 @@ from inference_store.platform.settings import PostgresSettings
 from tests.servers.certificates import Authority, Pair
 from tests.servers.fixtures import migrate, unique
 from tests.servers.secured import CERTIFIED_USER, PASSWORD, USER, SecuredPostgres
+from tests.transactions import scalar
 
 _ENCRYPTED = text("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
 
@@ -42,8 +43,7 @@ def make_postgres_settings(
 async def is_encrypted(settings: PostgresSettings) -> bool:
     engine = engine_of(settings, application="test")
     try:
-        async with engine.connect() as connection:
-            return bool(await connection.scalar(_ENCRYPTED))
+        return bool(await scalar(engine, _ENCRYPTED))
     finally:
         await engine.dispose()
 
@@ -93,8 +93,7 @@ async def test_presents_a_certificate_and_reads_a_renewed_one(
         with pytest.raises((PostgresUnavailable, DBAPIError)):
             await engine.connect()
         write(authority)
-        async with engine.connect() as connection:
-            assert await connection.scalar(text("SELECT current_user")) == CERTIFIED_USER
+        assert await scalar(engine, "SELECT current_user") == CERTIFIED_USER
         await engine.dispose()
         write(stranger)
 

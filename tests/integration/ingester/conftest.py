@@ -101,3 +101,9 @@ async def start_ingester(
 async def running(start_ingester: StartIngester) -> RunningIngester:
     """Start an ingester with the usual settings."""
     return await start_ingester()
+
+
+@pytest.fixture
+def producer(running: RunningIngester) -> Producer:
+    """The producer of an ingester with the usual settings."""
+    return running[1]

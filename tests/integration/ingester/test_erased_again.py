@@ -19,13 +19,13 @@ from inference_store.inference.layout import Kind, key_of
 from inference_store.objects import Blobs
 from tests.integration import erasure_requests
 from tests.integration.ingester.conftest import RunningIngester, erase, wait_for_counts
-from tests.producer import START, Capture, capture
+from tests.producer import START, Capture, Producer, capture
+from tests.transactions import fetch, scalar, transact
 
 
 async def test_a_redelivery_of_what_was_erased_brings_no_example_of_it_back(
-    running: RunningIngester, engine: AsyncEngine
+    producer: Producer, engine: AsyncEngine
 ) -> None:
-    _, producer = running
     telling = capture(1, metadata=[{"key": "who", "type": "string", "value": "patient-4711"}])
     await producer.produce(telling)
     await wait_for_counts(engine, stored=1)
@@ -41,8 +41,7 @@ async def test_a_redelivery_of_what_was_erased_brings_no_example_of_it_back(
     other = capture(2, metadata=[{"key": "who", "type": "string", "value": "ward-7"}])
     await producer.produce(telling, other)
     await wait_for_counts(engine, stored=2, erased_again=1)
-    async with engine.connect() as connection:
-        entry = (await key_registry.find(connection, row.model, ["who"]))["who"]
+    entry = (await transact(engine, key_registry.find, row.model, ["who"]))["who"]
     assert [key_type.examples for key_type in entry.types] == [("ward-7",)]
 
 
@@ -76,18 +75,16 @@ async def test_deleted_label_is_created_again(
     second = await _read_labels(engine)
     assert second.keys() == {"face", "cat"}
     assert set(second.values()).isdisjoint(first.values())
-    async with engine.connect() as connection:
-        query = select(func.count()).join(label, label.c.label == prediction.c.label)
-        assert await connection.scalar(query.select_from(prediction)) == 2
+    query = select(func.count()).join(label, label.c.label == prediction.c.label)
+    assert await scalar(engine, query.select_from(prediction)) == 2
 
 
 NONE = (None, None, None)
 
 
 async def test_deletes_erased_parts_that_are_written_again(
-    running: RunningIngester, engine: AsyncEngine, blobs: Blobs, bucket: str
+    producer: Producer, engine: AsyncEngine, blobs: Blobs, bucket: str
 ) -> None:
-    _, producer = running
     without_input, without_response, whole = (capture(number) for number in (1, 2, 3))
     everything = (without_input, without_response, whole)
     await producer.produce(*everything)
@@ -102,8 +99,7 @@ async def test_deletes_erased_parts_that_are_written_again(
     # All three objects are written again, and then the event.
     await producer.produce(*everything)
     await wait_for_counts(engine, stored=3, duplicate=3)
-    async with engine.connect() as connection:
-        queued = await list_unfinished(connection, failed=False)
+    queued = await transact(engine, list_unfinished, failed=False)
     assert sorted((erasure.cause, erasure.scope, erasure.marked) for erasure in queued) == [
         ("erased_again", "input", 1),
         ("erased_again", "response", 1),
@@ -114,8 +110,7 @@ async def test_deletes_erased_parts_that_are_written_again(
     remaining = blobs.still_there([StorageKey(bucket, key) for key in keys])
     gone = {without_input.key("data"), without_response.key("response")}
     assert {key.key for key in remaining} == keys - gone
-    async with engine.connect() as connection:
-        assert await connection.scalar(select(func.count()).select_from(inference)) == 3
+    assert await scalar(engine, select(func.count()).select_from(inference)) == 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +130,9 @@ def make_own_capture(number: int) -> OwnCapture:
 
 
 async def test_deletes_again_what_was_written_during_the_deletion(
-    running: RunningIngester, engine: AsyncEngine
+    producer: Producer, engine: AsyncEngine
 ) -> None:
     """Its row does not say yet that it is deleted. What is only marked is deleted afterwards."""
-    _, producer = running
     claimed, marked = make_own_capture(1), make_own_capture(2)
     await producer.produce(claimed, marked)
     await wait_for_counts(engine, stored=2)
@@ -152,8 +146,7 @@ async def test_deletes_again_what_was_written_during_the_deletion(
     await wait_for_counts(engine, stored=2, duplicate=2)
     query = select(erasing.c.scope, erasing.c.data_storage_key)
     query = query.join(erasure, erasure.c.id == erasing.c.erasure)
-    async with engine.connect() as connection:
-        again = (await connection.execute(query.where(erasure.c.cause == "erased_again"))).all()
+    again = await fetch(engine, query.where(erasure.c.cause == "erased_again"))
     assert [(row.scope, row.data_storage_key.endswith(claimed.key("data"))) for row in again] == [
         ("input", True)
     ]

@@ -25,6 +25,7 @@ from tests.servers.fixtures import unique
 from tests.servers.minio import S3
 from tests.servers.minio_user import MinioUser, statement
 from tests.service_process import Service
+from tests.transactions import execute, transact
 
 pytestmark = pytest.mark.real_minio
 REFUSED = [capture(number, prefix="refused") for number in range(100, 103)]
@@ -102,8 +103,7 @@ async def test_object_that_stays_refused_makes_a_dead_letter(
     # The refused object comes first and alone: no other shows that the bucket is readable.
     await producer.produce(REFUSED[0])
     await wait_for_counts(engine, dead=1)
-    async with engine.connect() as connection:
-        (letter,) = await dead_letters.find(connection, Selection(), limit=10)
+    (letter,) = await transact(engine, dead_letters.find, Selection(), limit=10)
     assert letter.rejection.reason == "blob_forbidden"
     assert "alone is refused" in letter.rejection.detail
     assert "AccessDenied" in letter.rejection.detail
@@ -126,11 +126,10 @@ async def test_waits_for_a_store_that_refuses_everything(
     )
     assert "AccessDenied" in health
     # It has been parked for longer than it may, and is due.
-    async with engine.begin() as connection:
-        long_ago = func.now() - timedelta(days=2)
-        await connection.execute(
-            parked_event.update().values(created_at=long_ago, next_attempt_at=long_ago)
-        )
+    long_ago = func.now() - timedelta(days=2)
+    await execute(
+        engine, parked_event.update().values(created_at=long_ago, next_attempt_at=long_ago)
+    )
     before = await count_troubles(service)
     await until(lambda: count_troubles(service), lambda count: count >= before + 4)
     await wait_for_counts(engine, stored=1, parked=1)

@@ -25,10 +25,11 @@ from inference_store.ingester.batch import MissingBlob, ReadRecord
 from inference_store.query.cql2 import parse_text
 from inference_store.query.filters.known_keys import KnownKeys
 from inference_store.query.filters.saved import save
-from tests.integration.ingester.conftest import RunningIngester, wait_for_counts
+from tests.integration.ingester.conftest import wait_for_counts
 from tests.integration.retention.stored import place_hold
 from tests.integration.stored_inferences import NewInference, make_indexable, store
-from tests.producer import Capture, capture
+from tests.producer import Capture, Producer, capture
+from tests.transactions import transact
 
 NOW = datetime.now(UTC)
 OLD = NOW - timedelta(days=40)
@@ -42,8 +43,7 @@ async def model(engine: AsyncEngine) -> int:
     policy = RetentionPolicy.model_validate(
         {"rules": [{"keep_input": "P10D", "keep_inference": "P30D"}]}
     )
-    async with engine.begin() as connection:
-        await policies.set_policy(connection, stored_model, policy)
+    await transact(engine, policies.set_policy, stored_model, policy)
     return stored_model
 
 
@@ -92,8 +92,7 @@ async def test_expired_event_waits_for_its_blob_if_a_hold_may_keep_it(
         assert (await _sort_out(connection, missing)).missing == []
         await connection.rollback()
     await place_hold(engine, model, "camera = 'held'")
-    async with engine.begin() as connection:
-        assert len((await _sort_out(connection, missing)).missing) == 1
+    assert len((await transact(engine, _sort_out, missing)).missing) == 1
 
 
 async def test_hold_keeps_the_objects_of_an_erased_inference(
@@ -177,8 +176,7 @@ def make_rule(filter: str | None, **keep: str) -> dict[str, Any]:
     return {"saved": saved, **{f"keep_{name}": age for name, age in keep.items()}}
 
 
-async def test_first_matching_rule_decides(running: RunningIngester, engine: AsyncEngine) -> None:
-    _, producer = running
+async def test_first_matching_rule_decides(producer: Producer, engine: AsyncEngine) -> None:
     first = make_capture(1, "true")
     rules = [
         make_rule("metadata.reviewed = TRUE", input="P1Y", inference="P1Y"),

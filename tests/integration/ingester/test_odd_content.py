@@ -20,7 +20,8 @@ from inference_store.index.tables import (
 )
 from inference_store.inference.layout import Kind
 from tests.integration.ingester.conftest import RunningIngester, wait_for_counts
-from tests.producer import Capture, capture
+from tests.producer import Capture, Producer, capture
+from tests.transactions import execute, fetch, scalar
 
 GOOD = json.dumps(
     {"outputs": [{"name": "p", "datatype": "BYTES", "shape": [1], "data": ['[{"label":"a"}]']}]}
@@ -123,10 +124,9 @@ async def test_stores_odd_blobs(running: RunningIngester, engine: AsyncEngine) -
 
 
 async def test_indexes_copied_metadata_and_long_and_repeated_values(
-    running: RunningIngester, engine: AsyncEngine
+    producer: Producer, engine: AsyncEngine
 ) -> None:
     """An engine copied them; our proxy wrote none, an empty list, or more than the cap."""
-    _, producer = running
     copied = {"metadata": make_metadata("987", type="int").decode()}
     answer = json.dumps({"outputs": [{"name": "p", "data": [], "parameters": copied}]}).encode()
     bare = b'{"standard_metadata": {}, "metadata": [], "event": {}, "request": {}, "capture": {}}'
@@ -134,8 +134,7 @@ async def test_indexes_copied_metadata_and_long_and_repeated_values(
     captures = [make_odd_capture(n, metadata=blob, response=answer) for n, blob in enumerate(blobs)]
     await producer.produce(*captures)
     await wait_for_counts(engine, stored=len(blobs))
-    async with engine.connect() as connection:
-        values = Counter((await connection.execute(select(metadata_number.c.value))).scalars())
+    values = Counter(await fetch(engine, select(metadata_number.c.value)))
     assert values == {Decimal(987): 3, Decimal(1): 1}
     # 10 kB that do not fit into an index row even compressed
     long = "".join(chr(0x4E00 + (n * 7919) % 20_000) for n in range(3500))
@@ -156,9 +155,8 @@ async def test_indexes_copied_metadata_and_long_and_repeated_values(
 
 
 async def test_invalid_times_make_dead_letters_and_any_id_is_stored(
-    running: RunningIngester, engine: AsyncEngine
+    producer: Producer, engine: AsyncEngine
 ) -> None:
-    _, producer = running
     now = datetime.now(UTC)
     odd_times = [
         "0001-01-01T00:00:00Z",
@@ -182,26 +180,21 @@ async def test_invalid_times_make_dead_letters_and_any_id_is_stored(
     await wait_for_counts(engine, stored=41, dead=len(odd_times), duplicate=5)
 
 
-async def test_redelivery_does_not_undo_an_edit(
-    running: RunningIngester, engine: AsyncEngine
-) -> None:
+async def test_redelivery_does_not_undo_an_edit(producer: Producer, engine: AsyncEngine) -> None:
     """The redelivery comes in a batch with new events, after the blob was rewritten."""
-    _, producer = running
     first = [capture(number) for number in range(3)]
     await producer.produce(*first)
     await wait_for_counts(engine, stored=3)
-    async with engine.begin() as connection:
-        await connection.execute(inference.update().values(revision=2, metadata=b"[]"))
+    await execute(engine, inference.update().values(revision=2, metadata=b"[]"))
     edited = [
         capture(number, metadata=[{"key": "new", "type": "int", "value": "1"}])
         for number in range(3)
     ]
     await producer.produce(*edited, *(capture(number) for number in range(3, 6)))
     await wait_for_counts(engine, stored=6, duplicate=3)
-    async with engine.connect() as connection:
-        edited_rows = select(func.count()).where(
-            inference.c.revision == 2, inference.c.metadata == b"[]"
-        )
-        assert await connection.scalar(edited_rows) == 3
-        assert await connection.scalar(select(func.count()).select_from(prediction)) == 12
-        assert await connection.scalar(select(func.count()).select_from(metadata_number)) == 24
+    edited_rows = select(func.count()).where(
+        inference.c.revision == 2, inference.c.metadata == b"[]"
+    )
+    assert await scalar(engine, edited_rows) == 3
+    assert await scalar(engine, select(func.count()).select_from(prediction)) == 12
+    assert await scalar(engine, select(func.count()).select_from(metadata_number)) == 24

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from sqlalchemy import insert, select, text
+from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import accounting, dead_letters, parked, registrations
@@ -24,49 +24,43 @@ from tests.integration.ingester.conftest import (
     wait_until_ready,
 )
 from tests.polling import until
-from tests.producer import Capture
+from tests.producer import Capture, Producer
 from tests.servers.fixtures import unique
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3
 from tests.servers.postgres import Postgres
+from tests.transactions import execute, transact
 
 
 async def count_reasons(engine: AsyncEngine) -> Counter[str]:
-    async with engine.connect() as connection:
-        letters = await dead_letters.find(connection, Selection(state="open"), limit=1000)
+    letters = await transact(engine, dead_letters.find, Selection(state="open"), limit=1000)
     return Counter(letter.rejection.reason for letter in letters)
 
 
 async def redrive_all(engine: AsyncEngine) -> None:
-    async with engine.begin() as connection:
-        await dead_letters.redrive(connection, Selection())
+    await transact(engine, dead_letters.redrive, Selection())
 
 
 async def test_a_poisonous_event_costs_itself_alone(
-    running: RunningIngester, engine: AsyncEngine
+    producer: Producer, engine: AsyncEngine
 ) -> None:
-    _, producer = running
-    async with engine.begin() as connection:
-        await connection.execute(
-            text(
-                "ALTER TABLE inference ADD CONSTRAINT poison"
-                " CHECK (inference_id NOT IN ('inference-7', 'inference-13'))"
-            )
-        )
+    await execute(
+        engine,
+        "ALTER TABLE inference ADD CONSTRAINT poison"
+        " CHECK (inference_id NOT IN ('inference-7', 'inference-13'))",
+    )
     await producer.produce(*MANY)
     await wait_for_counts(engine, stored=18, dead=2)
     assert await count_reasons(engine) == {"unindexable": 2}
-    async with engine.begin() as connection:
-        await connection.execute(text("ALTER TABLE inference DROP CONSTRAINT poison"))
+    await execute(engine, "ALTER TABLE inference DROP CONSTRAINT poison")
     await redrive_all(engine)
     await wait_for_counts(engine, stored=20)
 
 
 @pytest.mark.real_kafka
 async def test_aborted_transactions_are_not_delivered(
-    running: RunningIngester, engine: AsyncEngine, kafka_server: Kafka
+    producer: Producer, engine: AsyncEngine, kafka_server: Kafka
 ) -> None:
-    _, producer = running
     await producer.put_all(MANY)
     async with start_transactional(kafka_server, producer.topic) as kafka:
         for some, commits in ((MANY[:3], True), (MANY[3:6], False), (MANY[6:8], True)):
@@ -99,8 +93,7 @@ async def test_deleted_markers_at_the_end_of_the_log_are_not_lost(
     await producer.publish_all([MANY[7].event])
     service.restart(KAFKA_GROUP=unique("group"))
     await wait_for_counts(engine, stored=5, not_delivered=6)
-    async with engine.connect() as connection:
-        [account] = await accounting.list_accounts(connection)
+    [account] = await transact(engine, accounting.list_accounts)
     assert (account.partition_id.epoch, account.lost, account.closes) == (0, (), True)
 
 
@@ -130,8 +123,7 @@ async def test_rejects_unknown_models(start_ingester: StartIngester, engine: Asy
     await producer.produce(*MANY)
     await wait_for_counts(engine, dead=20)
     assert await count_reasons(engine) == {"unknown_model": 20}
-    async with engine.begin() as connection:
-        await registrations.put(connection, MANY[0].model_id, Details())
+    await transact(engine, registrations.put, MANY[0].model_id, Details())
     await redrive_all(engine)
     await wait_for_counts(engine, stored=20)
 
@@ -144,8 +136,7 @@ async def test_waits_for_a_missing_bucket(
     minio_server.client().remove_bucket(bucket)
     await producer.publish_all(item.event for item in MANY)
     await until(lambda: read_health(service, "object store"), lambda health: bucket in health)
-    async with engine.connect() as connection:
-        assert await parked.waiting(connection) == 0
+    assert await transact(engine, parked.waiting) == 0
     minio_server.create_bucket(bucket)
     await producer.put_all(MANY)
     # Events read between the two lines above are parked, and stored soon after.
@@ -189,9 +180,8 @@ async def test_redelivery_of_an_erased_inference_does_not_wait_for_blobs(
 
 
 async def test_redelivery_of_a_stored_inference_does_not_wait_for_blobs(
-    running: RunningIngester, engine: AsyncEngine, minio_server: S3, bucket: str
+    producer: Producer, engine: AsyncEngine, minio_server: S3, bucket: str
 ) -> None:
-    _, producer = running
     await producer.produce(MANY[0])
     await wait_for_counts(engine, stored=1)
     minio_server.client().remove_object(bucket, MANY[0].key("response"))

@@ -15,6 +15,7 @@ from tests.odd_batch import CODECS, OddBatch, make_odd_name
 from tests.producer import capture
 from tests.servers.kafka import Kafka
 from tests.service_process import Service
+from tests.transactions import transact
 
 pytestmark = pytest.mark.real_kafka
 SOME = [capture(number) for number in range(30)]
@@ -35,7 +36,6 @@ def make_batch(codec: str, *, transactional: bool = False) -> OddBatch:
 
 
 async def send_batch(kafka_server: Kafka, topic: str, batch: OddBatch) -> None:
-    """Send a batch to partition 1."""
     async with AIOKafkaProducer(bootstrap_servers=kafka_server.bootstrap_servers) as kafka:
         await (await kafka.send_batch(batch, topic, partition=1))
 
@@ -51,8 +51,7 @@ async def test_unreadable_record_is_a_dead_letter_and_others_are_stored(
         for event_capture in SOME[10 + 4 * turn : 14 + 4 * turn]:
             await producer.publish(event_capture.event, partition=event_capture.number % 3)
         await wait_for_counts(engine, stored=13 + 4 * turn, duplicate=9 * turn, dead=1 + turn)
-    async with engine.connect() as connection:
-        letters = await dead_letters.find(connection, Selection(), limit=10)
+    letters = await transact(engine, dead_letters.find, Selection(), limit=10)
     assert len(letters) == len(CODECS)
     for letter in letters:
         assert letter.rejection.reason == "invalid_header"
@@ -60,8 +59,7 @@ async def test_unreadable_record_is_a_dead_letter_and_others_are_stored(
         assert letter.record.payload == SOME[ODD].event
         assert ("caf\\xe9", "1") in [tuple(header) for header in letter.record.headers]
     assert list_troubles(service) == []
-    async with engine.begin() as connection:
-        await dead_letters.redrive(connection, Selection())
+    await transact(engine, dead_letters.redrive, Selection())
     await wait_for_counts(engine, stored=30, duplicate=9 * 4 + 4)
 
 
@@ -75,8 +73,7 @@ async def test_unreadable_batch_becomes_dead_letters(
         for event_capture in SOME[10 * turn : 10 * turn + 10]:
             await producer.publish(event_capture.event, partition=event_capture.number % 2 * 2)
         await wait_for_counts(engine, stored=10 * turn, dead=10 * turn)
-    async with engine.connect() as connection:
-        letters = await dead_letters.find(connection, Selection(), limit=30)
+    letters = await transact(engine, dead_letters.find, Selection(), limit=30)
     assert {letter.rejection.reason for letter in letters} == {"unreadable_record"}
     payloads = {letter.record.offset: letter.record.payload for letter in letters}
     assert all(payloads.pop(offset).endswith(b"junk") for offset in (0, 10))
@@ -111,7 +108,6 @@ async def test_unreadable_record_of_an_aborted_transaction_is_not_delivered(
 
 
 def _read_peak_bytes(service: Service) -> int:
-    """Return the peak memory of the process."""
     status = Path(f"/proc/{service.process.pid}/status").read_text()
     match = re.search(r"VmHWM:\s+(\d+) kB", status)
     assert match is not None
@@ -138,8 +134,7 @@ async def test_a_batch_that_would_fill_memory_is_a_dead_letter(
         await producer.publish(SOME[turn].event)
         await wait_for_counts(engine, stored=1 + turn, dead=turn)
         assert _read_peak_bytes(service) - before < BOMB_BYTES, codec
-    async with engine.connect() as connection:
-        letters = await dead_letters.find(connection, Selection(), limit=10)
+    letters = await transact(engine, dead_letters.find, Selection(), limit=10)
     for letter in letters:
         assert letter.rejection.reason == "unreadable_record"
         assert f"larger than {MOST_BYTES} bytes" in letter.rejection.detail

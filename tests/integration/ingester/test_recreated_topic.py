@@ -18,6 +18,7 @@ from tests.producer import Capture, Producer, capture
 from tests.servers.fixtures import unique
 from tests.servers.kafka import Kafka
 from tests.service_process import Service
+from tests.transactions import transact
 
 OLD = [capture(number) for number in range(12)]
 NEW = [capture(number) for number in range(100, 160)]
@@ -26,14 +27,12 @@ MOST_LINES = 60
 
 
 async def publish(producer: Producer, some: Sequence[Capture], partitions: int) -> None:
-    """Publish events to the partitions in turn."""
     await producer.put_all(some)
     for number, item in enumerate(some):
         await producer.publish(item.event, partition=number % partitions)
 
 
 async def store_old_events(producer: Producer, engine: AsyncEngine) -> None:
-    """Publish the old events, and wait until all are stored."""
     await publish(producer, OLD, 3)
     await wait_for_counts(engine, stored=len(OLD))
 
@@ -49,8 +48,7 @@ async def check_stored(
     """Check that old and new events are stored once, in two epochs, and nothing else."""
     stored = len(OLD) + events
     await wait_for_counts(engine, stored=stored)
-    async with engine.connect() as connection:
-        accounts = await accounting.list_accounts(connection)
+    accounts = await transact(engine, accounting.list_accounts)
     began = sorted(
         (account.partition_id.epoch, account.partition_id.partition, account.began)
         for account in accounts
@@ -116,8 +114,7 @@ async def test_what_lies_before_the_records_that_are_left_is_lost(
     await producer.produce(*EVENTS[5:])
     service.restart(KAFKA_GROUP=unique("group"))
     await wait_for_counts(engine, stored=5, lost=3)
-    async with engine.connect() as connection:
-        [account] = await accounting.list_accounts(connection)
+    [account] = await transact(engine, accounting.list_accounts)
     assert account.lost == [(2, 5)]
 
 
@@ -145,8 +142,7 @@ async def test_stores_the_lag_while_nothing_is_written(engine: AsyncEngine) -> N
 
 
 async def _list_accounts(engine: AsyncEngine) -> list[Account]:
-    async with engine.connect() as connection:
-        return await accounting.list_accounts(connection)
+    return await transact(engine, accounting.list_accounts)
 
 
 def _are_measured(accounts: list[Account]) -> bool:

@@ -31,6 +31,7 @@ from inference_store.ingester.retry import Retries
 from inference_store.ingester.write import Writer
 from inference_store.objects import Blobs
 from inference_store.platform.settings import IngesterSettings
+from tests.transactions import Database
 
 NOW = datetime.now(UTC)
 PARTITION = PartitionId("default", "events", 0, 0)
@@ -63,7 +64,7 @@ class PreparedReader(Reader):
         return MissingBlob(str(RESPONSE), "model", id, item=item) if self.missing else item
 
 
-class Trial:
+class Trial(Database):
     """Events of one partition in the books, and the retries of them."""
 
     def __init__(self, engine: AsyncEngine, database: str) -> None:
@@ -103,7 +104,6 @@ class Trial:
             )
 
     async def bury(self) -> None:
-        """Add a dead letter that is to be redriven."""
         record, why = Record(PARTITION, 0, NOW, None, b"{}"), Rejection("unknown_model", "why")
         async with self.engine.begin() as connection:
             await dead_letters.add(connection, [(record, why)])
@@ -116,28 +116,22 @@ class Trial:
     async def claim(self) -> UUID:
         """Claim the response of the events, as an eraser that deletes it."""
         erasure = uuid4()
-        async with self.engine.begin() as connection:
-            arrival = (1, uid_of(NOW, "model", "x"), "inference", None, str(RESPONSE), None, None)
-            await add_pending(connection, erasure, [arrival])
+        arrival = (1, uid_of(NOW, "model", "x"), "inference", None, str(RESPONSE), None, None)
+        await self.transact(add_pending, erasure, [arrival])
         return erasure
 
     async def age(self) -> None:
-        """Set the age of all parked events to a day."""
-        async with self.engine.begin() as connection:
-            long_ago = func.now() - timedelta(days=1)
-            await connection.execute(update(parked_event).values(created_at=long_ago))
+        long_ago = func.now() - timedelta(days=1)
+        await self.execute(update(parked_event).values(created_at=long_ago))
 
     async def waiting(self) -> list[ParkedEvent]:
-        async with self.engine.connect() as connection:
-            return await parked.due(connection, limit=1000)
+        return await self.transact(parked.due, limit=1000)
 
     async def letters(self) -> list[DeadLetter]:
-        async with self.engine.connect() as connection:
-            return await dead_letters.find(connection, Selection(), limit=10)
+        return await self.transact(dead_letters.find, Selection(), limit=10)
 
     async def outcomes(self) -> Counter[Outcome]:
-        async with self.engine.connect() as connection:
-            (account,) = await accounting.list_accounts(connection)
+        (account,) = await self.transact(accounting.list_accounts)
         assert account.closes
         return +Counter(account.counts)
 
@@ -191,5 +185,4 @@ async def test_parked_redriven_letter_is_open_again_after_giving_up(trial: Trial
     assert await trial.waiting() == []
     assert [letter.state for letter in await trial.letters()] == ["open"]
     assert await trial.outcomes() == {Outcome.DEAD: 1}
-    async with trial.engine.begin() as connection:
-        assert await dead_letters.redrive(connection, Selection()) == 1
+    assert await trial.transact(dead_letters.redrive, Selection()) == 1

@@ -31,6 +31,7 @@ from tests.servers.fixtures import unique
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3, MinioServer
 from tests.service_process import Service
+from tests.transactions import fetch, transact
 
 MANY = [capture(number) for number in range(5)]
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -60,9 +61,8 @@ async def test_each_stored_inference_has_one_sidecar_with_its_event(
     await wait_for_counts(engine, stored=7, duplicate=10, dead=1)
     keys = list_keys(minio_server, bucket, "sidecars/", versions=True)
     assert len(keys) == 7
-    async with engine.connect() as connection:
-        stored_keys = (await connection.execute(select(inference.c.sidecar_storage_key))).scalars()
-        assert set(stored_keys) == {f"s3://{bucket}/{key}" for key in keys}
+    stored_keys = await fetch(engine, select(inference.c.sidecar_storage_key))
+    assert set(stored_keys) == {f"s3://{bucket}/{key}" for key in keys}
     contents = [sidecars.decode(blobs.get(StorageKey(bucket, key), limit=10**6)) for key in keys]
     buckets = Buckets(default=bucket, allowed=frozenset())
     for key, sidecar in zip(keys, contents, strict=True):
@@ -100,7 +100,6 @@ async def test_no_sidecar_for_our_own_layout_or_what_waits_or_if_off(
 
 
 def make_capture(number: int, days: int, **extras: Any) -> Capture:
-    """Make a capture received so many days ago."""
     return capture(number, received_at=NOW - timedelta(days=days), extras=extras)
 
 
@@ -121,8 +120,7 @@ async def erase(engine: AsyncEngine, model: int, scope: ErasureScope) -> None:
 
 async def wait_for_erasures(engine: AsyncEngine, least: int = 1) -> None:
     async def read_states() -> list[str]:
-        async with engine.connect() as connection:
-            return list((await connection.execute(select(erasure.c.state))).scalars())
+        return await fetch(engine, select(erasure.c.state))
 
     def have_ended(states: list[str]) -> bool:
         return len(states) >= least and set(states) == {"deleted"}
@@ -199,8 +197,7 @@ async def test_policies_delete_the_sidecar_and_expired_events_get_none(
         [key] = list_keys(minio_server, bucket, "sidecars/")
         assert b"secret" not in blobs.get(StorageKey(bucket, key), limit=10**6)
         await set_policy(engine, old.model_id, keep_input="P1D", keep_inference="P4D")
-        async with engine.begin() as connection:
-            await runs.request_run(connection, model)
+        await transact(engine, runs.request_run, model)
         await until(
             lambda: asyncio.to_thread(list_keys, minio_server, bucket),
             lambda keys: all(key.startswith("ledger/") for key in keys),

@@ -35,7 +35,6 @@ def filled_bucket(minio_server: S3, bucket: str) -> str:
 
 @pytest.fixture
 def blobs(minio_server: S3, filled_bucket: str, user: MinioUser) -> Iterator[Blobs]:
-    """Open the bucket with the rights of the user."""
     keys = {"s3_access_key": user.access_key, "s3_secret_key": user.secret_key}
     with Blobs(make_blob_settings(minio_server, filled_bucket, **keys)) as opened:
         yield opened

@@ -33,13 +33,11 @@ def bucket_settings(secured_minio: SecuredMinio, authority: Authority) -> Values
 
 @pytest.fixture
 def key_settings(secured_minio: SecuredMinio) -> Values:
-    """Return credentials by keys."""
     return {"s3_access_key": secured_minio.access_key, "s3_secret_key": secured_minio.secret_key}
 
 
 @pytest.fixture
 def identity_settings(secured_minio: SecuredMinio, issuer: Issuer, tmp_path: Path) -> Values:
-    """Return credentials by a web identity."""
     token = tmp_path / "token"
     token.write_text(issuer.token())
     return {

@@ -71,7 +71,6 @@ async def run_in_background(work: Any, stop: asyncio.Event) -> AsyncIterator[Non
 
 @asynccontextmanager
 async def lock_table(engine: AsyncEngine, table: str) -> AsyncIterator[None]:
-    """Lock a table, so that everybody who needs it waits."""
     async with engine.begin() as connection:
         await connection.execute(text(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE"))
         yield
@@ -107,7 +106,6 @@ async def count_waits() -> float:
 
 
 async def wait_for_a_try() -> None:
-    """Wait until it has begun to wait for Postgres once more."""
     before = await count_waits()
     await until(count_waits, lambda count: count > before)
 

@@ -54,7 +54,6 @@ class Upstream(grpc.GenericRpcHandler):
 
 
 async def echo(context: Any) -> None:
-    """Answer each message with itself."""
     while (request := await context.read()) is not grpc.aio.EOF:
         await context.write(request)
 
@@ -75,7 +74,6 @@ class CallResult:
 def begin_call(
     on: grpc.aio.Channel, path: str, message: bytes, **options: Any
 ) -> "grpc.aio.UnaryUnaryCall[bytes, bytes]":
-    """Begin a call of one message."""
     method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = on.unary_unary(path)
     return method(message, **options)
 
@@ -83,7 +81,6 @@ def begin_call(
 def open_stream(
     on: grpc.aio.Channel, path: str, **options: Any
 ) -> "grpc.aio.StreamStreamCall[bytes, bytes]":
-    """Begin a call whose messages are written later."""
     method: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = on.stream_stream(path)
     return method(**options)
 
@@ -167,7 +164,6 @@ class Captures:
         return Ticket(self, size)
 
     async def exchange(self) -> Exchange:
-        """Wait for the next exchange."""
         async with asyncio.timeout(SECONDS):
             return await self.handed_over.get()
 

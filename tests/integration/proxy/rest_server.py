@@ -49,7 +49,6 @@ class FakeCaptures:
         self._has_exchange.set()
 
     async def wait_for_first(self) -> Exchange:
-        """Wait for the first exchange."""
         await asyncio.wait_for(self._has_exchange.wait(), DEADLINE)
         return self.exchanges[0][0]
 
@@ -143,7 +142,6 @@ async def start_line(
 
 
 async def hang(_: web.Request) -> web.StreamResponse:
-    """Answer nothing."""
     await asyncio.sleep(2 * DEADLINE)
     raise AssertionError("nobody waits for so long")
 
@@ -160,7 +158,6 @@ class Caller:
         return await asyncio.wait_for(self._reader.readuntil(end), DEADLINE)
 
     async def read_all(self) -> bytes:
-        """Read until the server closes the connection."""
         return await asyncio.wait_for(self._reader.read(), DEADLINE)
 
     async def read_body(self) -> bytes:
@@ -172,7 +169,6 @@ class Caller:
 
 @asynccontextmanager
 async def connect(port: int) -> AsyncIterator[Caller]:
-    """Connect to a server."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         yield Caller(reader, writer)

@@ -57,14 +57,12 @@ async def fail_midway(context: Any) -> None:
 
 
 async def remark(context: Any) -> None:
-    """Succeed with a status that has details."""
     await context.read()
     context.set_details("a remark")
     await context.write(b"")
 
 
 async def large(context: Any) -> None:
-    """Answer with a large message and large metadata."""
     await context.read()
     context.set_trailing_metadata((("x-long", "y" * 7_000),))
     await context.write(b"x" * (20 << 20))

@@ -60,13 +60,11 @@ class RawCaller:
         self._reader, self._writer = reader, writer
 
     def begin(self, path: str, data: bytes = b"") -> None:
-        """Begin a call whose request does not end."""
         self._writer.write(encode_frame(HEADERS, END_HEADERS, 1, encode_headers(path)))
         if data:
             self._writer.write(encode_frame(DATA, 0, 1, data))
 
     async def wait_closed(self) -> None:
-        """Wait for the other end to close the connection."""
         while await self._reader.read(1 << 16):
             pass
 

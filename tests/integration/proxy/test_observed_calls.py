@@ -47,7 +47,6 @@ OUTCOMES = ("ok", "refused", "failed", "gone")
 
 
 def count_calls(protocol: str, upstream: str) -> dict[str, int]:
-    """Return the number of calls so far by outcome."""
     name = "inference_store_proxy_call_seconds_count"
     labels = {"protocol": protocol, "upstream": upstream}
     values = {

@@ -29,7 +29,6 @@ class Filled:
 
     @property
     def one(self) -> int:
-        """Return the integer of the model `one`."""
         return self.models["one"]
 
 
@@ -84,7 +83,6 @@ def twenty_days(postgres_server: Postgres, migrated_template: str) -> Iterator[F
 
 @pytest.fixture
 async def days_engine(twenty_days: Filled) -> AsyncIterator[AsyncEngine]:
-    """Open `twenty_days`."""
     engine = create_engine(twenty_days.dsn)
     yield engine
     await engine.dispose()
@@ -116,7 +114,6 @@ def anything(postgres_server: Postgres, migrated_template: str) -> Iterator[Fill
 
 @pytest.fixture
 async def anything_engine(anything: Filled) -> AsyncIterator[AsyncEngine]:
-    """Open `anything`."""
     engine = create_engine(anything.dsn)
     yield engine
     await engine.dispose()

@@ -134,7 +134,6 @@ FILTERS: dict[str, Predicate] = {
 
 
 def _replace_keys(node: Any, keys: Mapping[str, int]) -> Any:
-    """Return the same filter with the integers of the keys."""
     if isinstance(node, tuple):
         return tuple(_replace_keys(part, keys) for part in node)
     if isinstance(node, Metadata):

@@ -28,6 +28,7 @@ from tests.integration.query.held_partition import (
     hold_partition_until_late,
 )
 from tests.integration.stored_inferences import at
+from tests.transactions import transact
 
 from .conftest import DAY, DAYS, Filled
 
@@ -60,7 +61,6 @@ async def _fetch_page(
     scan: int = 1,
     goes_on: bool = False,
 ) -> tuple[Progress, list[UUID]]:
-    """Return a page of one model or several."""
     options: dict[str, Any] = {"limit": limit, "deadline": deadline, "scan": scan}
     options["goes_on"] = goes_on
     if len(queries) == 1:
@@ -74,8 +74,7 @@ async def _find(
     engine: AsyncEngine, queries: Sequence[Query], seconds: float
 ) -> tuple[list[UUID], UUID | None]:
     """Return a page, and how far it searched if time ran out."""
-    async with engine.connect() as connection:
-        page, uids = await _fetch_page(connection, queries, Deadline.after(seconds))
+    page, uids = await transact(engine, _fetch_page, queries, Deadline.after(seconds))
     return uids, page.searched if page.out_of_time else None
 
 
@@ -89,8 +88,7 @@ async def test_next_page_continues_where_time_ran_out(
         for newest_first in (True, False):
             case = (name, newest_first)
             ordered = replace(question, newest_first=newest_first)
-            async with days_engine.connect() as connection:
-                queries = await _build_queries(connection, models, ordered)
+            queries = await transact(days_engine, _build_queries, models, ordered)
             everything, _ = await _find(days_engine, queries, 600)
             assert len(everything) >= 2 * DAYS, case
             held_at = at(_HELD_DAY * DAY)
@@ -112,9 +110,8 @@ async def test_raises_when_nothing_was_read_in_time(
     days_engine: AsyncEngine, twenty_days: Filled
 ) -> None:
     models = [twenty_days.models[name] for name in ("one", "other")]
-    async with days_engine.connect() as connection:
-        everything = await _build_queries(connection, models, QueryRequest())
-        unindexed = await _build_queries(connection, models[:1], QueryRequest(ok=True))
+    everything = await transact(days_engine, _build_queries, models, QueryRequest())
+    unindexed = await transact(days_engine, _build_queries, models[:1], QueryRequest(ok=True))
     async with hold_partition_until_late(days_engine, inference, at((DAYS - 1) * DAY)):
         for queries in (everything, unindexed):
             with pytest.raises(OutOfTime):
@@ -129,8 +126,7 @@ async def test_a_lock_ends_the_time_of_postgres_too(
     days_engine: AsyncEngine, twenty_days: Filled
 ) -> None:
     """Here the limit of the statement ends it, as it does in production."""
-    async with days_engine.connect() as connection:
-        queries = await _build_queries(connection, [twenty_days.one], QueryRequest())
+    queries = await transact(days_engine, _build_queries, [twenty_days.one], QueryRequest())
     async with hold_partition(days_engine, inference, at((DAYS - 1) * DAY)):
         with pytest.raises(OutOfTime):
             await _find(days_engine, queries, 0.5)

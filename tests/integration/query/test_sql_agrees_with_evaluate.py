@@ -89,7 +89,6 @@ class Relative:
     test: Callable[[datetime, datetime], bool]
 
     def holds(self, facts: Facts) -> bool:
-        """Check whether some value satisfies the filter."""
         values = facts.properties.get(self.name) or facts.metadata_values(self.name, "timestamp")
         return any(self.test(value, self.at) for value in values if isinstance(value, datetime))
 

@@ -110,7 +110,6 @@ class PredicateMaker:
     """The number of enclosing conditions that are values."""
 
     def predicate(self, depth: int) -> Predicate:
-        """Draw a predicate of at most `depth` levels."""
         shape = self.draw(st.integers(0, 9)) if depth else 0
         if shape <= 3:
             return self._leaf()
@@ -179,7 +178,6 @@ class PredicateMaker:
         return Among(self._value(kind), items)
 
     def _of_several_kinds(self) -> Predicate:
-        """Draw an IN with a list of several kinds."""
         name = self._name()
         kinds = self.draw(st.lists(st.sampled_from(KINDS), min_size=2, max_size=3, unique=True))
         lists = {kind: (self._constant(kind), self._constant(kind)) for kind in kinds}

@@ -70,7 +70,6 @@ class InferenceMaker:
         self._chance = random.Random(seed)
 
     def make_inferences(self, model_id: str, count: int) -> list[NewInference]:
-        """Make `count` inferences of a model."""
         return [self._make_inference(model_id, number) for number in range(count)]
 
     def _make_inference(self, model_id: str, number: int) -> NewInference:
@@ -198,7 +197,6 @@ def _other_extras(number: int) -> dict[str, Any]:
 
 
 def derive_facts(inference: NewInference) -> Facts:
-    """Return the facts of an inference."""
     forwarded, responded, published = inference.times
     items, extras = inference.predicted, inference.extras
     first = next((item for item in items or () if item.rank == 1), None)

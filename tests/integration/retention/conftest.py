@@ -1,12 +1,10 @@
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure import runs
 from inference_store.erasure.ledger import Ledger
-from inference_store.erasure.runs import RetentionRun
 from inference_store.erasure.select import overdue
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
@@ -17,7 +15,7 @@ from inference_store.retention.quarantine import QuarantineEraser
 from tests.integration.backups import backup, restore
 from tests.servers.minio import S3
 
-from .stored import NoPace, Storing, environment_of, lead
+from .stored import NoPace, Storing, environment_of
 from .stranger import Stranger
 
 __all__ = ["NoPace", "backup", "restore"]
@@ -65,38 +63,13 @@ def blobs(settings: RetentionSettings) -> Iterator[Blobs]:
 
 
 @pytest.fixture
-def storing(engine: AsyncEngine, blobs: Blobs, bucket: str) -> Storing:
-    return Storing(engine, blobs, bucket)
+def storing(engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings) -> Storing:
+    return Storing(engine, blobs, settings)
 
 
 @pytest.fixture
 def stranger(engine: AsyncEngine, settings: RetentionSettings, tmp_path: Path) -> Stranger:
     return Stranger(engine, settings, tmp_path)
-
-
-Retain = Callable[..., Awaitable[RetentionRun]]
-
-
-@pytest.fixture
-def retain(engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings) -> Retain:
-    """Carry out a requested run by a leader in this process; it resumes what was begun."""
-
-    async def carry_out(
-        model: int | None = None,
-        *,
-        using: Blobs = blobs,
-        cause: runs.Cause = "request",
-        project_id: str | None = None,
-    ) -> RetentionRun:
-        async with engine.begin() as connection:
-            run = await runs.request_run(connection, model, project_id=project_id, cause=cause)
-        await lead(engine, using, settings, turns=1, scheduled=False)
-        async with engine.connect() as connection:
-            done = await runs.find_run(connection, run.id)
-        assert done is not None
-        return done
-
-    return carry_out
 
 
 @pytest.fixture

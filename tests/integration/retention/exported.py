@@ -36,6 +36,7 @@ from tests.kill_chain import KillChain
 from tests.polling import until
 from tests.servers.minio_user import MinioUser
 from tests.service_process import Service
+from tests.transactions import execute, fetch
 
 from .stored import NOW, Stored, Storing
 
@@ -59,19 +60,16 @@ class Exported:
 
     async def download(self, actor: str) -> None:
         values = {"export": self.id, "actor": actor, "parts": 1}
-        async with self.engine.begin() as connection:
-            await connection.execute(insert(export_download).values(values))
+        await execute(self.engine, insert(export_download).values(values))
 
     async def set_state(self, state: str) -> None:
-        async with self.engine.begin() as connection:
-            job = export_job.update().where(export_job.c.id == self.id)
-            await connection.execute(job.values(state=state))
+        job = export_job.update().where(export_job.c.id == self.id)
+        await execute(self.engine, job.values(state=state))
 
     async def forget(self) -> None:
         """Postgres knows nothing of it any more."""
-        async with self.engine.begin() as connection:
-            for column in (export_part.c.export, export_download.c.export, export_job.c.id):
-                await connection.execute(column.table.delete().where(column == self.id))
+        columns = (export_part.c.export, export_download.c.export, export_job.c.id)
+        await execute(self.engine, *(c.table.delete().where(c == self.id) for c in columns))
 
     async def job(self) -> Row[Any]:
         async with self.engine.connect() as connection:
@@ -79,14 +77,12 @@ class Exported:
             return (await connection.execute(query)).one()
 
     async def parts(self) -> list[Row[Any]]:
-        async with self.engine.connect() as connection:
-            query = select(export_part).where(export_part.c.export == self.id)
-            return list(await connection.execute(query.order_by(export_part.c.number)))
+        query = select(export_part).where(export_part.c.export == self.id)
+        return await fetch(self.engine, query.order_by(export_part.c.number))
 
     async def erased(self) -> list[Row[Any]]:
-        async with self.engine.connect() as connection:
-            query = select(export_erased).where(export_erased.c.export == self.id)
-            return list(await connection.execute(query.order_by(export_erased.c.id)))
+        query = select(export_erased).where(export_erased.c.export == self.id)
+        return await fetch(self.engine, query.order_by(export_erased.c.id))
 
     def objects(self) -> set[str]:
         """The names of its objects in any version, without its prefix; of a part the number."""
@@ -99,7 +95,6 @@ class Exported:
 
 
 def plant(uid: UUID) -> bytes:
-    """The value of an inference in a part."""
     return PLANTED + uid.hex.encode()
 
 
@@ -201,7 +196,6 @@ async def request_all(
     include: Sequence[Included] = ("metadata", "predictions"),
     blobs: BlobChoice = "none",
 ) -> UUID:
-    """Request an export of all inferences of a model."""
     id = uuid4()
     async with storing.engine.begin() as connection:
         document = await describe_question(
@@ -220,15 +214,12 @@ async def request_all(
 
 
 async def read_job(storing: Storing, id: UUID) -> ExportJob:
-    """Return the export as it is now."""
     job = await storing.transact(find_job, id)
     assert job is not None
     return job
 
 
 async def wait_for(storing: Storing, id: UUID, state: State) -> ExportJob:
-    """Wait until the export is in a state, and return it."""
-
     async def ask() -> ExportJob:
         return await read_job(storing, id)
 
@@ -236,14 +227,12 @@ async def wait_for(storing: Storing, id: UUID, state: State) -> ExportJob:
 
 
 def find_objects(storing: Storing, prefix: str) -> list[str]:
-    """Return the keys under a prefix."""
     return [
         item.place.key for item in storing.blobs.page(storing.bucket, prefix, after="", limit=99)
     ]
 
 
 def sign_in_as(user: MinioUser, settings: RetentionSettings) -> RetentionSettings:
-    """Return settings with the key of a user of the object store."""
     keys = {"s3_access_key": user.access_key, "s3_secret_key": user.secret_key}
     return RetentionSettings.model_validate(settings.model_dump() | keys)
 
@@ -259,7 +248,6 @@ async def run_until_killed(
 
 @asynccontextmanager
 async def run_service(environment: Mapping[str, str], folder: Path) -> AsyncIterator[Service]:
-    """Run a retention process."""
     service = Service("retention", dict(environment), folder)
     try:
         yield service
@@ -293,7 +281,6 @@ class Exporting:
         return exports
 
     async def follow(self, exports: Mapping[str, str]) -> list[Shown]:
-        """Return exports as they are now."""
         return [await self.call("GET", f"/exports/{export}") for export in exports.values()]
 
     async def wait_until_done(self, exports: Mapping[str, str], seconds: float = 180) -> None:
@@ -310,7 +297,6 @@ class Exporting:
         return [part for part in parts if part["state"] != "removed"]
 
     async def erase(self, inference_ids: list[str]) -> str:
-        """Request an erasure; return its id."""
         path, body = "/models/model/erasures", {"inference_ids": inference_ids}
         return str((await self.call("POST", path, body))["id"])
 
@@ -324,7 +310,6 @@ class Exporting:
         return dict((await self.call("GET", f"/certificates/{item['number']}"))["document"])
 
     async def list_erased(self, export: str) -> list[Shown]:
-        """Return what erasures took of an export."""
         page = await self.call("GET", f"/exports/{export}/erased?limit=1000")
         assert page["next"] is None
         return list(page["items"])

@@ -22,7 +22,6 @@ from tests.integration.stored_inferences import NewInference
 
 
 def read_uids(format: str, content: bytes) -> list[UUID]:
-    """Return the uids of a part's rows, in order."""
     if format == "jsonl":
         return [UUID(json.loads(line)["uid"]) for line in content.splitlines()]
     if format == "chariot":
@@ -54,7 +53,6 @@ def read_tar(content: bytes) -> dict[str, bytes]:
 
 
 def read_parquet(content: bytes) -> dict[str, list[Any]]:
-    """Return the values of each column."""
     table = arro3.io.read_parquet(io.BytesIO(content)).read_all()
     return {name: list(table.column(name).to_pylist()) for name in table.column_names}
 
@@ -98,7 +96,6 @@ def list_versions(blobs: Blobs, prefix: str) -> list[str]:
 
 
 def get(blobs: Blobs, name: str) -> bytes:
-    """Return an object of the default bucket."""
     return blobs.get(StorageKey(blobs.buckets.default, name), limit=100_000_000)
 
 
@@ -131,7 +128,6 @@ def read_contents(format: str, content: bytes) -> Contents:
 
 
 def read_links(format: str, content: bytes) -> list[str]:
-    """Return the links to the inputs of a part, in order."""
     if format == "parquet":
         return list(read_parquet(content)["urls.data"])
     if format == "arrow":

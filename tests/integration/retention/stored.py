@@ -2,15 +2,15 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 from uuid import UUID, uuid4
 
 from obstore.exceptions import PermissionDeniedError
-from sqlalchemy import Executable, func, insert, select, text
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy import func, insert, select
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure import holds, policies, runs
 from inference_store.erasure.holds.changes import Placement
@@ -52,9 +52,8 @@ from inference_store.retention.leadership_check import LeadershipCheck, Stopped
 from inference_store.retention.worker import RetentionWorker
 from tests.integration.erasure_requests import request_erasure
 from tests.polling import until
+from tests.transactions import Database
 
-P = ParamSpec("P")
-T = TypeVar("T")
 PREFIX = "INFERENCE_STORE_"
 
 
@@ -73,7 +72,6 @@ KINDS: tuple[Kind, ...] = ("data", "response", "metadata")
 
 
 def ago(**units: float) -> datetime:
-    """An instant before now."""
     return NOW - timedelta(**units)
 
 
@@ -139,13 +137,16 @@ class Archived(Blobs):
         raise translate_error(key, PermissionDeniedError("403 <Code>InvalidObjectState</Code>"))
 
 
-class Storing:
+class Storing(Database):
     """Makes models, policies, inferences and holds, and erases."""
 
-    def __init__(self, engine: AsyncEngine, blobs: Blobs, bucket: str) -> None:
+    def __init__(
+        self, engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings | None = None
+    ) -> None:
         self.engine = engine
         self.blobs = blobs
-        self.bucket = bucket
+        self.bucket = blobs.buckets.default
+        self._settings = settings
         self.ledger = Ledger(engine, blobs, prefix="ledger/")
         self.eraser, self._end = self.make_eraser(), "deleted"
 
@@ -165,24 +166,9 @@ class Storing:
         return Certifier(self.engine, self.blobs, keys, events_seconds=3600, **more)
 
     def certify(self, *keys: SigningKey, **more: Any) -> Certifier:
-        """Certify erasures from now on."""
         certifier = self.make_certifier(*keys, **more)
         self.eraser, self._end = self.make_eraser(certifier=certifier), "certified"
         return certifier
-
-    async def transact(
-        self,
-        function: Callable[Concatenate[AsyncConnection, P], Awaitable[T]],
-        *arguments: P.args,
-        **more: P.kwargs,
-    ) -> T:
-        """Call a function of a connection in a transaction of its own."""
-        async with self.engine.begin() as connection:
-            return await function(connection, *arguments, **more)
-
-    async def execute(self, statement: Executable | str) -> None:
-        async with self.engine.begin() as connection:
-            await connection.execute(text(statement) if isinstance(statement, str) else statement)
 
     async def request(self, *those: Stored, scope: ErasureScope = "inference") -> Erasure:
         """Request an erasure by ids: they are marked at once."""
@@ -190,7 +176,6 @@ class Storing:
         return await self.transact(request_erasure, model=those[0].model, uids=uids, scope=scope)
 
     async def erase(self, *those: Stored, scope: ErasureScope = "inference") -> Erasure:
-        """Request an erasure, and carry it out."""
         erasure = await self.request(*those, scope=scope)
         assert await self.eraser.finish(erasure) == self._end
         return erasure
@@ -200,11 +185,55 @@ class Storing:
         assert again is not None
         return again
 
+    def on(self, engine: AsyncEngine) -> "Storing":
+        """The same of another database."""
+        return Storing(engine, self.blobs, self._settings)
+
+    async def lead(
+        self,
+        settings: RetentionSettings | None = None,
+        *,
+        using: Blobs | None = None,
+        turns: int = 3,
+        scheduled: bool = True,
+        resume: bool = True,
+    ) -> None:
+        """Resume what was begun, and work for some turns, with a run of the schedule or without."""
+        settings = settings or self._settings
+        assert settings is not None
+        due = asyncio.Event()
+        if scheduled:
+            due.set()
+        async with open_election(self.engine) as election:
+            assert await election.take()
+            check = LeadershipCheck(election, Heartbeat(), asyncio.Event())
+            leader = RetentionWorker(settings, self.engine, using or self.blobs, check, due)
+            if resume:
+                await leader.begin()
+            for _ in range(turns):
+                await leader.run_turn()
+
+    async def retain(
+        self,
+        model: int | None = None,
+        *,
+        using: Blobs | None = None,
+        cause: runs.Cause = "request",
+        project_id: str | None = None,
+    ) -> RetentionRun:
+        """Carry out a requested run as a leader in this process; it resumes what was begun."""
+        run = await self.transact(runs.request_run, model, project_id=project_id, cause=cause)
+        await self.lead(using=using, turns=1, scheduled=False)
+        done = await self.transact(runs.find_run, run.id)
+        assert done is not None
+        return done
+
     async def hold(self, model: int | None, filter: str | None = None, *uids: UUID) -> Placement:
         return await place_hold(self.engine, model, filter, *uids)
 
     async def release(self, placed: Placement) -> None:
-        await release_hold(self.engine, placed)
+        body = {"id": str(placed.hold.id), "reason": "over", "revision": placed.hold.revision + 1}
+        await self.transact(holds.apply_released, body, datetime.now(UTC), "test")
 
     async def model(self, name: str = "model") -> int:
         values = {"model_id": name, "registered_by": "event"}
@@ -215,8 +244,7 @@ class Storing:
     async def keep(self, model: int, *, input: str = "", inference: str = "forever") -> None:
         rule = {"keep_input": input or inference, "keep_inference": inference}
         policy = RetentionPolicy.model_validate({"rules": [rule]})
-        async with self.engine.begin() as connection:
-            await policies.set_policy(connection, model, policy)
+        await self.transact(policies.set_policy, model, policy)
 
     async def inferences(
         self,
@@ -252,9 +280,7 @@ class Storing:
         blob = sidecars.encode(sidecars.Contents(event, None, {}))
         self.blobs.put(key, blob, content_type=sidecars.CONTENT_TYPE)
         here = (inference.c.model == stored.model, inference.c.uid == stored.uid)
-        async with self.engine.begin() as connection:
-            statement = inference.update().where(*here).values(sidecar_storage_key=str(key))
-            await connection.execute(statement)
+        await self.execute(inference.update().where(*here).values(sidecar_storage_key=str(key)))
         return key
 
     async def foreign(
@@ -327,12 +353,7 @@ class Storing:
         return counts
 
     async def stored(self) -> set[UUID]:
-        async with self.engine.connect() as connection:
-            return set((await connection.execute(select(inference.c.uid))).scalars())
-
-    async def scalar(self, query: Executable | str) -> Any:
-        async with self.engine.connect() as connection:
-            return await connection.scalar(text(query) if isinstance(query, str) else query)
+        return set(await self.fetch(select(inference.c.uid)))
 
     async def until_done(self, seconds: float = 180) -> list[RetentionRun]:
         """Every run is done and every erasure has ended well."""
@@ -366,7 +387,6 @@ async def place_hold(
     *uids: UUID,
     types: dict[str, str] | None = None,
 ) -> Placement:
-    """Place a hold in force, by a filter or by uids."""
     async with engine.begin() as connection:
         ids = [f"uid:{uid}" for uid in uids] if filter is None else None
         node = None if filter is None else parse(filter)
@@ -384,7 +404,6 @@ async def place_hold(
 
 
 async def change_hold(engine: AsyncEngine, placed: Placement, model: int, *uids: UUID) -> Placement:
-    """Replace a hold with one by uids."""
     async with engine.begin() as connection:
         ids = [f"uid:{uid}" for uid in uids]
         hold_filter = await holds.build_filter(
@@ -395,33 +414,3 @@ async def change_hold(engine: AsyncEngine, placed: Placement, model: int, *uids:
         body |= {"model_id": await connection.scalar(name), "filter": hold_filter.text}
         more = {"inference_ids": ids, "revision": placed.hold.revision + 1}
         return await holds.apply_changed(connection, body | more, datetime.now(UTC), "test")
-
-
-async def release_hold(engine: AsyncEngine, placed: Placement) -> None:
-    """Release a hold."""
-    body = {"id": str(placed.hold.id), "reason": "over", "revision": placed.hold.revision + 1}
-    async with engine.begin() as connection:
-        await holds.apply_released(connection, body, datetime.now(UTC), "test")
-
-
-async def lead(
-    engine: AsyncEngine,
-    blobs: Blobs,
-    settings: RetentionSettings,
-    *,
-    turns: int = 3,
-    scheduled: bool = True,
-    resume: bool = True,
-) -> None:
-    """Resume what was begun, and work for some turns, with a run of the schedule or without."""
-    due = asyncio.Event()
-    if scheduled:
-        due.set()
-    async with open_election(engine) as election:
-        assert await election.take()
-        check = LeadershipCheck(election, Heartbeat(), asyncio.Event())
-        leader = RetentionWorker(settings, engine, blobs, check, due)
-        if resume:
-            await leader.begin()
-        for _ in range(turns):
-            await leader.run_turn()

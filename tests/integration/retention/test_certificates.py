@@ -1,7 +1,7 @@
 """An erasure ends with a certificate that says what went, and no more."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -32,10 +32,8 @@ from tests.servers.minio import S3
 from tests.warm.process import run_command
 
 from .exported import export_all
-from .stored import NOW, Stored, Storing, ago, lead
+from .stored import NOW, Stored, Storing, ago
 from .stranger import Stranger
-
-Certificates = Callable[[], Awaitable[list[SignedDocument]]]
 
 
 @pytest.fixture
@@ -48,26 +46,18 @@ def certifier(storing: Storing, key: SigningKey) -> Certifier:
     return storing.certify(key)
 
 
-@pytest.fixture
-def certificates(engine: AsyncEngine) -> Certificates:
-    return lambda: list_signed(engine)
-
-
 async def list_signed(engine: AsyncEngine) -> list[SignedDocument]:
     async with engine.connect() as connection:
         return [read_document(row.signed) async for row in chain.stream_rows(connection)]
 
 
 async def list_erasures(engine: AsyncEngine) -> list[Mapping[str, Any]]:
-    """The certificates of erasures, in order."""
     signed = await list_signed(engine)
     return [document.document for document in signed if document.kind == chain.CERTIFICATE]
 
 
 @pytest.mark.usefixtures("certifier")
-async def test_an_erasure_ends_with_a_certificate(
-    storing: Storing, certificates: Certificates
-) -> None:
+async def test_an_erasure_ends_with_a_certificate(storing: Storing) -> None:
     model = await storing.model()
     doomed = await storing.inferences(model, 25, ago(days=1))
     await storing.inferences(model, 1, NOW)
@@ -75,7 +65,7 @@ async def test_an_erasure_ends_with_a_certificate(
     assert await storing.eraser.finish(erasure) == "certified"
     done = await storing.reload(erasure)
     assert (done.state, done.certificate) == ("certified", 2)
-    introduced, certificate = await certificates()
+    introduced, certificate = await list_signed(storing.engine)
     assert certificate.document["erasure"]["id"] == str(erasure.id)
     assert certificate.document["erased"]["inferences"] == 25
     assert certificate.document["erased"]["objects"] == 75
@@ -94,9 +84,7 @@ async def test_signed_certificates_verify(storing: Storing, key: SigningKey) -> 
     assert (verification.counts.certificates, verification.counts.leaves) == (3, 3 * 12 * 4)
 
 
-async def test_a_key_is_followed_by_the_next_that_it_signs(
-    storing: Storing, certificates: Certificates
-) -> None:
+async def test_a_key_is_followed_by_the_next_that_it_signs(storing: Storing) -> None:
     first, second, stranger = new_key(), new_key(), new_key()
     model = await storing.model()
 
@@ -111,7 +99,7 @@ async def test_a_key_is_followed_by_the_next_that_it_signs(
     assert (await erase(stranger))[0] == "certifying"
     state, after = await erase(second, first)
     assert state == "certified"
-    assert [document.signed_by for document in await certificates()] == [
+    assert [document.signed_by for document in await list_signed(storing.engine)] == [
         *(first.id, first.id, first.id),
         second.id,
     ]
@@ -190,7 +178,7 @@ async def test_a_head_that_the_bucket_locks_stays(
     locking = settings.model_copy(update={"s3_bucket": name})
     head = ChainHead(locking, lock_days=1)
     with Blobs(locking) as blobs:
-        storing = Storing(engine, blobs, name)
+        storing = Storing(engine, blobs)
         certifier = storing.certify(key, head=head, head_seconds=0)
         model = await storing.model()
         await storing.erase(*await storing.inferences(model, 2, NOW))
@@ -235,7 +223,7 @@ async def test_without_a_key_an_erasure_is_only_deleted(storing: Storing, key: S
 
 
 async def test_the_certificate_of_a_policy_names_its_version(
-    storing: Storing, settings: RetentionSettings, key: SigningKey, certificates: Certificates
+    storing: Storing, settings: RetentionSettings, key: SigningKey
 ) -> None:
     model = await storing.model("m")
     for days in (20, 1):
@@ -245,13 +233,9 @@ async def test_the_certificate_of_a_policy_names_its_version(
     limited = RetentionPolicy.model_validate({"rules": rules, "max_inferences": 1})
     await storing.transact(policies.set_policy, model, limited)
     values = settings.model_dump(exclude_unset=True)
-    await lead(
-        storing.engine,
-        storing.blobs,
-        RetentionSettings.model_validate(values | {"certificate_key": key.pem}),
-    )
+    await storing.lead(RetentionSettings.model_validate(values | {"certificate_key": key.pem}))
     assert len(await storing.stored()) == 1
-    _, certificate = await certificates()
+    _, certificate = await list_signed(storing.engine)
     of = {"level": "model", "subject": "m", "version": 2}
     assert certificate.document["erasure"]["decided_by"] == [
         {**of, "rule": 0},

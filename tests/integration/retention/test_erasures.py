@@ -32,6 +32,7 @@ from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.marker import Marker
 from tests.polling import until
 from tests.servers.minio import S3
+from tests.transactions import scalar, transact
 
 from .stored import METADATA_BLOB, NOW, Stored, Storing, ago
 from .test_holds import Watched, _find_marked
@@ -132,9 +133,8 @@ async def test_erases_late_arrivals_without_storing_them(storing: Storing) -> No
         await enqueue_arrivals(connection, [arrival], cause="expired_arrival")
         # the same once more: redelivered before it was worked off
         await enqueue_arrivals(connection, [arrival], cause="expired_arrival")
-    async with storing.engine.connect() as connection:
-        (queued,) = await list_unfinished(connection, failed=False)
-        assert await tombstones.find_erased(connection, [(model, late.uid, ago(days=9))])
+    (queued,) = await storing.transact(list_unfinished, failed=False)
+    assert await storing.transact(tombstones.find_erased, [(model, late.uid, ago(days=9))])
     assert await storing.eraser.finish(queued) == "deleted"
     assert storing.objects() == set()
     assert await storing.rows() == {}
@@ -284,8 +284,7 @@ async def test_an_input_that_is_the_owners_answer_too_stays(storing: Storing) ->
 
 async def find_metadata_key(engine: AsyncEngine, stored: Stored) -> StorageKey:
     query = select(inference.c.metadata_storage_key).where(inference.c.uid == stored.uid)
-    async with engine.connect() as connection:
-        return parse_stored(await connection.scalar(query) or "")
+    return parse_stored(await scalar(engine, query) or "")
 
 
 async def store_shared(storing: Storing, model: int) -> tuple[Stored, Stored, StorageKey]:
@@ -346,16 +345,14 @@ async def test_nothing_of_the_request_is_left_if_the_owner_goes_first(storing: S
 
 async def request_by_ids(engine: AsyncEngine, *those: Stored) -> Erasure:
     ids = describe_ids([f"uid:{stored.uid}" for stored in those])
-    async with engine.begin() as connection:
-        return await request_erasure(
-            connection, models=[those[0].model], criteria=ids, by="someone"
-        )
+    return await transact(
+        engine, request_erasure, models=[those[0].model], criteria=ids, by="someone"
+    )
 
 
 async def count_marks(engine: AsyncEngine, erasure: Erasure) -> int:
     query = select(func.count()).select_from(erasing).where(erasing.c.erasure == erasure.id)
-    async with engine.connect() as connection:
-        return int(await connection.scalar(query) or 0)
+    return int(await scalar(engine, query) or 0)
 
 
 async def test_takes_inferences_marked_by_a_cancelled_erasure(

@@ -57,7 +57,6 @@ async def store_inferences(storing: Storing) -> tuple[int, list[Stored]]:
 
 
 async def store_and_request(storing: Storing) -> tuple[list[Stored], UUID]:
-    """Store inferences, and request an export of all."""
     model, stored = await store_inferences(storing)
     return stored, await request_all(storing, model)
 

@@ -10,7 +10,6 @@ from pydantic import SecretStr
 from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.log.keys import new_key
 from inference_store.erasure.request.cancellation import request_cancellation
 from inference_store.export.jobs.listing import begin_listing, list_some
@@ -24,20 +23,23 @@ from inference_store.retention.export_worker import ExportWorker
 from inference_store.retention.marker import Marker
 from tests.integration.backups import Backup, Restore
 
-from .conftest import NoPace, Retain
-from .exported import PLANTED, export_all, plant, read_bucket, read_job
-from .stored import NOW, Stored, Storing, ago, lead
+from .conftest import NoPace
+from .exported import PLANTED, Exported, export_all, plant, read_bucket, read_job
+from .stored import NOW, Stored, Storing, ago
 from .test_certificates import list_erasures
 from .test_erasures import request_by_ids
 from .test_export_jobs import COPIES, check_written, store_and_request
 
 
+async def store_exported(storing: Storing, count: int) -> tuple[list[Stored], Exported]:
+    members = await storing.inferences(await storing.model(), count, ago(days=1))
+    return members, await export_all(storing.engine, storing.blobs, members)
+
+
 async def test_the_parts_that_name_it_are_deleted_and_their_lists_are_without_it(
     storing: Storing,
 ) -> None:
-    model = await storing.model()
-    members = await storing.inferences(model, 25, ago(days=1))
-    exported = await export_all(storing.engine, storing.blobs, members)
+    members, exported = await store_exported(storing, 25)
     doomed = [members[3], members[4], members[21]]
     assert plant(members[3].uid) in read_bucket(storing)
     erasure = await storing.request(*doomed)
@@ -70,9 +72,7 @@ async def test_the_parts_that_name_it_are_deleted_and_their_lists_are_without_it
 async def test_a_part_with_what_was_erased_of_its_members_goes_and_they_stay_listed(
     storing: Storing,
 ) -> None:
-    model = await storing.model()
-    members = await storing.inferences(model, 30, ago(days=1))
-    exported = await export_all(storing.engine, storing.blobs, members)
+    members, exported = await store_exported(storing, 30)
     before = [part.uids for part in await exported.parts()]
     await storing.erase(members[0], scope="input")
     await storing.erase(members[10], scope="response")
@@ -87,9 +87,7 @@ async def test_a_part_with_what_was_erased_of_its_members_goes_and_they_stay_lis
 async def test_what_was_erased_does_not_come_back_into_an_export_that_is_over(
     storing: Storing,
 ) -> None:
-    model = await storing.model()
-    members = await storing.inferences(model, 3, ago(days=1))
-    exported = await export_all(storing.engine, storing.blobs, members)
+    members, exported = await store_exported(storing, 3)
     await exported.set_state("cancelled")
     await storing.erase(members[0])
     [part], job = await exported.parts(), await exported.job()
@@ -99,9 +97,7 @@ async def test_what_was_erased_does_not_come_back_into_an_export_that_is_over(
 async def test_the_list_of_a_downloaded_export_stays_when_its_objects_are_gone(
     storing: Storing,
 ) -> None:
-    model = await storing.model()
-    members = await storing.inferences(model, 3, ago(days=1))
-    exported = await export_all(storing.engine, storing.blobs, members)
+    members, exported = await store_exported(storing, 3)
     await exported.download("key:reader")
     await exported.set_state("expired")
     await storing.erase(members[0])
@@ -128,15 +124,13 @@ async def test_exports_of_another_model_and_those_that_do_not_name_it_are_left_a
         assert await exported.erased() == []
 
 
-async def test_what_a_policy_takes_with_whole_partitions_is_recorded(
-    storing: Storing, retain: Retain
-) -> None:
+async def test_what_a_policy_takes_with_whole_partitions_is_recorded(storing: Storing) -> None:
     model = await storing.model()
     old = await storing.inferences(model, 12, ago(days=200))
     young = await storing.inferences(model, 3, NOW)
     exported = await export_all(storing.engine, storing.blobs, [*old, *young], size=6)
     await storing.keep(model, inference="P50D")
-    assert (await retain()).partitions_dropped > 0
+    assert (await storing.retain()).partitions_dropped > 0
     parts = await exported.parts()
     # written again by the same turn: there is nothing to write
     assert [part.state for part in parts] == ["removed", "removed", "written"]
@@ -184,7 +178,7 @@ def settings(settings: RetentionSettings) -> RetentionSettings:
 
 @pytest.mark.long
 async def test_an_export_that_postgres_lost_is_found_by_an_erasure(
-    storing: Storing, settings: RetentionSettings, backup: Backup, restore: Restore
+    storing: Storing, backup: Backup, restore: Restore
 ) -> None:
     model = await storing.model()
     members = await storing.inferences(model, 25, ago(days=1))
@@ -192,11 +186,10 @@ async def test_an_export_that_postgres_lost_is_found_by_an_erasure(
     exported = await export_all(storing.engine, storing.blobs, members)
     before, parts_before = await exported.job(), await exported.parts()
     await exported.download("key:reader")
-    older = await restore(dump)
-    async with older.connect() as connection:
-        assert (await connection.execute(select(export_job))).all() == []
-    exported = replace(exported, engine=older)
-    await lead(older, storing.blobs, settings)
+    older = storing.on(await restore(dump))
+    assert await older.fetch(select(export_job)) == []
+    exported = replace(exported, engine=older.engine)
+    await older.lead()
     job, parts = await exported.job(), await exported.parts()
     assert (job.state, job.members, job.rows, job.lists) == ("done", 25, 25, 3)
     assert (job.bytes, job.expires_at, job.requested_by) == (
@@ -206,11 +199,11 @@ async def test_an_export_that_postgres_lost_is_found_by_an_erasure(
     same = ("number", "first", "last", "uids", "state", "storage_key", "rows", "bytes", "sha256")
     for name in same:
         assert [getattr(part, name) for part in parts] == [getattr(p, name) for p in parts_before]
-    await Storing(older, storing.blobs, storing.bucket).request(members[0])
-    await lead(older, storing.blobs, settings)
+    await older.request(members[0])
+    await older.lead()
     assert plant(members[0].uid) not in read_bucket(storing)
     assert members[0].uid.bytes not in read_bucket(storing)
-    [certificate] = await list_erasures(older)
+    [certificate] = await list_erasures(older.engine)
     assert certificate["exports"] == [
         {
             **{"export": str(exported.id), "inferences": 1, "parts_deleted": 1},
@@ -221,69 +214,61 @@ async def test_an_export_that_postgres_lost_is_found_by_an_erasure(
     assert {"where": unknown, "clear_at": None} in certificate["remains"]
 
 
-async def bring_back(older: AsyncEngine, newer: AsyncEngine, members: Sequence[Stored]) -> int:
+async def bring_back(older: Storing, newer: Storing, members: Sequence[Stored]) -> int:
     """Register the model, and store its inferences, as the ingester does; return its integer."""
-    async with older.begin() as connection:
-        model = await registrations.ensure(connection, "model")
+    model = await older.transact(registrations.ensure, "model")
     times = [received_at_of(stored.uid) for stored in members]
-    await partitions.make_missing(older, times, target=5_000_000)
-    async with newer.connect() as connection:
-        rows = (await connection.execute(select(inference))).mappings().all()
-    async with older.begin() as connection:
-        await connection.execute(insert(inference), [{**row, "model": model} for row in rows])
+    await partitions.make_missing(older.engine, times, target=5_000_000)
+    rows = [{**row._mapping, "model": model} for row in await newer.fetch(select(inference))]
+    async with older.engine.begin() as connection:
+        await connection.execute(insert(inference), rows)
     return model
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("expires_in", [timedelta(days=7), timedelta(seconds=-1)])
 async def test_an_export_is_found_whose_model_comes_back_after_the_restore(
-    storing: Storing,
-    settings: RetentionSettings,
-    backup: Backup,
-    restore: Restore,
-    expires_in: timedelta,
+    storing: Storing, backup: Backup, restore: Restore, expires_in: timedelta
 ) -> None:
     dump = backup()
     await storing.model("another")
     members = await storing.inferences(await storing.model(), 12, ago(days=1))
     exported = await export_all(storing.engine, storing.blobs, members, expires_in=expires_in)
-    older = await restore(dump)
-    await lead(older, storing.blobs, settings)
-    model = await bring_back(older, storing.engine, members)
-    await Storing(older, storing.blobs, storing.bucket).request(replace(members[0], model=model))
-    await lead(older, storing.blobs, settings)
+    older = storing.on(await restore(dump))
+    await older.lead()
+    model = await bring_back(older, storing, members)
+    await older.request(replace(members[0], model=model))
+    await older.lead()
     assert plant(members[0].uid) not in read_bucket(storing)
     assert members[0].uid.bytes not in read_bucket(storing)
-    [certificate] = await list_erasures(older)
+    [certificate] = await list_erasures(older.engine)
     [named] = certificate["exports"]
     assert (named["export"], named["inferences"], named["restored"]) == (str(exported.id), 1, True)
     if expires_in > timedelta():
         assert "part 1" in exported.objects()
-        assert (await replace(exported, engine=older).job()).document["keys"] == []
+        assert (await replace(exported, engine=older.engine).job()).document["keys"] == []
 
 
 @pytest.mark.long
 async def test_what_an_erasure_took_since_the_backup_goes_again(
-    storing: Storing, settings: RetentionSettings, backup: Backup, restore: Restore
+    storing: Storing, backup: Backup, restore: Restore
 ) -> None:
-    model = await storing.model()
-    members = await storing.inferences(model, 12, ago(days=1))
-    exported = await export_all(storing.engine, storing.blobs, members)
+    members, exported = await store_exported(storing, 12)
     dump = backup()
     await storing.request(members[0])
-    await lead(storing.engine, storing.blobs, settings)
+    await storing.lead()
     assert members[0].uid.bytes not in read_bucket(storing)
-    older = await restore(dump)
-    exported = replace(exported, engine=older)
+    older = storing.on(await restore(dump))
+    exported = replace(exported, engine=older.engine)
     # written again since, under a key that the backup does not have
     assert "part 1" in exported.objects()
-    await Ledger(older, storing.blobs, prefix=settings.ledger_prefix).replay()
-    await lead(older, storing.blobs, settings)
+    await older.ledger.replay()
+    await older.lead()
     assert exported.objects() == {"export.json", "manifest.json", "part 2"} | {
         f"members/{number:05}" for number in (1, 2)
     }
-    await Storing(older, storing.blobs, storing.bucket).request(members[0])
-    await lead(older, storing.blobs, settings)
+    await older.request(members[0])
+    await older.lead()
     assert "part 1" in exported.objects()
     assert members[0].uid.bytes not in read_bucket(storing)
     assert (await exported.job()).state == "done"
@@ -291,29 +276,27 @@ async def test_what_an_erasure_took_since_the_backup_goes_again(
 
 @pytest.mark.long
 async def test_one_that_was_not_done_is_imported_as_failed_with_its_objects(
-    storing: Storing, settings: RetentionSettings
+    storing: Storing,
 ) -> None:
-    model = await storing.model()
-    members = await storing.inferences(model, 12, ago(days=1))
-    exported = await export_all(storing.engine, storing.blobs, members)
+    members, exported = await store_exported(storing, 12)
     storing.blobs.delete_objects([exported.key(f"exports/{exported.id}/manifest.json")])
     await exported.forget()
     # neither is an export
     for name in ("no-uuid/export.json", f"{members[0].uid}/export.json"):
         storing.blobs.put(exported.key(f"exports/{name}"), b"{}", content_type="application/json")
-    await lead(storing.engine, storing.blobs, settings)
+    await storing.lead()
     job = await exported.job()
     assert job.state == "failed"
     assert "request it again" in job.error
     assert [part.state for part in await exported.parts()] == ["writing", "writing"]
     await storing.request(members[11])
-    await lead(storing.engine, storing.blobs, settings)
+    await storing.lead()
     assert "part 1" in exported.objects()
     assert "part 2" not in exported.objects()
 
 
 async def test_one_that_expired_meanwhile_is_deleted_and_its_lists_stay_known(
-    storing: Storing, settings: RetentionSettings
+    storing: Storing,
 ) -> None:
     model = await storing.model()
     members = await storing.inferences(model, 3, ago(days=1))
@@ -321,7 +304,7 @@ async def test_one_that_expired_meanwhile_is_deleted_and_its_lists_stay_known(
         storing.engine, storing.blobs, members, expires_in=timedelta(seconds=-1)
     )
     await exported.forget()
-    await lead(storing.engine, storing.blobs, settings)
+    await storing.lead()
     assert exported.objects() == set()
     assert (await exported.job()).state == "expired"
     [part] = await exported.parts()

@@ -11,7 +11,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure.holds.changes import Placement
 from inference_store.erasure.holds.claims import find_claims as claimed_before
-from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.log.keys import new_key
 from inference_store.erasure.log.signed_document import read_document
 from inference_store.erasure.mark import claims, tombstones
@@ -35,15 +34,14 @@ from inference_store.objects import Blobs, Deleted, Listed
 from inference_store.platform.settings import RetentionSettings
 from tests.integration.backups import Backup, Restore
 from tests.integration.statements import record_statements
+from tests.transactions import fetch
 
-from .conftest import Retain
-from .stored import NOW, Stored, Storing, ago, change_hold, lead, place_hold, release_hold
+from .stored import NOW, Stored, Storing, ago, change_hold
 from .test_restored import add_signing_key, find_failures, list_chain
 
 
 async def _find_marked(engine: AsyncEngine) -> set[UUID]:
-    async with engine.connect() as connection:
-        return set((await connection.execute(select(erasure_held.c.uid))).scalars())
+    return set(await fetch(engine, select(erasure_held.c.uid)))
 
 
 async def _resume_marked(connection: AsyncConnection) -> None:
@@ -94,27 +92,24 @@ async def test_a_hold_that_is_changed_lets_go_what_it_no_longer_keeps(storing: S
     assert await storing.stored() == {doomed[1].uid}
 
 
-async def test_works_on_what_holds_keep_only_when_one_lets_go(
-    storing: Storing, settings: RetentionSettings
-) -> None:
+async def test_works_on_what_holds_keep_only_when_one_lets_go(storing: Storing) -> None:
     model = await storing.model()
     placed = []
     for stored in await storing.inferences(model, 3, ago(days=1)):
         placed.append(await storing.hold(model, None, stored.uid))
         await storing.request(stored)
-    await lead(storing.engine, storing.blobs, settings)
+    await storing.lead()
     with record_statements(storing.engine) as idle:
         for _ in range(2):
-            await lead(storing.engine, storing.blobs, settings, turns=1)
+            await storing.lead(turns=1)
     worked = (
         *("octet_length(dead_letter", "octet_length(parked_event"),
         *("DELETE FROM inference", "INSERT INTO erasure", "UPDATE erasure"),
     )
     assert [sent.text for sent in idle if any(part in sent.text for part in worked)] == []
     await storing.release(placed[1])
-    await lead(storing.engine, storing.blobs, settings, turns=1, scheduled=False)
-    async with storing.engine.connect() as connection:
-        ended = await find_erasures(connection)
+    await storing.lead(turns=1, scheduled=False)
+    ended = await storing.transact(find_erasures)
     assert sorted(erasure.state for erasure in ended) == ["deleted", "partly_held", "partly_held"]
     assert len(await storing.stored()) == 2
 
@@ -124,8 +119,7 @@ async def test_does_not_mark_inferences_that_are_already_held(storing: Storing) 
     doomed = await storing.inferences(model, 4, ago(days=1))
     await storing.hold(model, None, doomed[2].uid)
     erasure = await storing.request(*doomed)
-    async with storing.engine.connect() as connection:
-        marked = set((await connection.execute(select(erasing.c.uid))).scalars())
+    marked = set(await storing.fetch(select(erasing.c.uid)))
     assert marked == {inference.uid for inference in doomed} - {doomed[2].uid}
     assert await storing.eraser.finish(erasure) == "partly_held"
     assert await storing.stored() == await _find_marked(storing.engine) == {doomed[2].uid}
@@ -200,9 +194,8 @@ async def test_says_that_there_may_be_more_claims(storing: Storing) -> None:
         await claims.record_claims(connection, erasure.id, page)
     placed = await storing.hold(model, None, *(inference.uid for inference in doomed))
     assert (len(placed.claimed), placed.has_more) == (3, False)
-    async with storing.engine.connect() as connection:
-        some, more = await claimed_before(connection, placed.hold, limit=2)
-        everything, no_more = await claimed_before(connection, placed.hold, limit=3)
+    some, more = await storing.transact(claimed_before, placed.hold, limit=2)
+    everything, no_more = await storing.transact(claimed_before, placed.hold, limit=3)
     assert (len(some), more, len(everything), no_more) == (2, True, 3, False)
 
 
@@ -238,27 +231,27 @@ async def test_a_stranger_does_not_take_a_held_owners_capture(storing: Storing) 
 
 
 async def test_a_policy_leaves_what_is_held_and_takes_it_after_the_release(
-    storing: Storing, retain: Retain
+    storing: Storing,
 ) -> None:
     model = await storing.model()
     old = await storing.inferences(model, 12, ago(days=40))
     await storing.inferences(model, 1, NOW)
     await storing.keep(model, inference="P30D")
     placed = await storing.hold(model, None, old[4].uid)
-    assert (await retain()).state == "done"
+    assert (await storing.retain()).state == "done"
     assert old[4].uid in await storing.stored()
     assert len(await storing.stored()) == 2
     await storing.release(placed)
-    assert (await retain()).state == "done"
+    assert (await storing.retain()).state == "done"
     assert len(await storing.stored()) == 1
 
 
-async def test_the_input_of_what_is_held_stays_too(storing: Storing, retain: Retain) -> None:
+async def test_the_input_of_what_is_held_stays_too(storing: Storing) -> None:
     model = await storing.model()
     old = await storing.inferences(model, 3, ago(days=40))
     await storing.keep(model, input="P30D")
     await storing.hold(model, None, old[1].uid)
-    await retain()
+    await storing.retain()
     assert {key.key for key in old[1].objects} <= storing.objects()
     assert (
         not {inference.keys[0].key for inference in (old[0], old[2]) if inference.keys[0]}
@@ -267,7 +260,7 @@ async def test_the_input_of_what_is_held_stays_too(storing: Storing, retain: Ret
 
 
 async def test_a_hold_reopens_a_span_that_is_being_dropped(
-    storing: Storing, settings: RetentionSettings, retain: Retain
+    storing: Storing, settings: RetentionSettings
 ) -> None:
     """Inferences received after the held one are remembered one by one: nothing comes back."""
     model = await storing.model()
@@ -286,42 +279,36 @@ async def test_a_hold_reopens_a_span_that_is_being_dropped(
 
     with Watched(settings) as blobs:
         blobs.tell = tell
-        await retain(using=blobs)
+        await storing.retain(using=blobs)
     assert calls > 2
     assert old[22].uid in await storing.stored()
     assert len(await storing.stored()) == 2
     assert {key.key for key in old[22].objects} <= storing.objects()
-    async with storing.engine.connect() as connection:
-        states = set((await connection.execute(select(partition_span.c.state))).scalars())
-        spans = (await connection.execute(select(erased_span.c.hi))).scalars().all()
-        events = [
-            (model, inference.uid, at + timedelta(seconds=n)) for n, inference in enumerate(old)
-        ]
-        erased = await tombstones.find_erased(connection, events)
+    states = set(await storing.fetch(select(partition_span.c.state)))
+    spans = await storing.fetch(select(erased_span.c.hi))
+    events = [(model, inference.uid, at + timedelta(seconds=n)) for n, inference in enumerate(old)]
+    erased = await storing.transact(tombstones.find_erased, events)
     assert states == {"open"}
     assert len(spans) == 1
     assert {uid for _, uid in erased} == {inference.uid for inference in old} - {old[22].uid}
 
 
-async def test_a_hold_that_cannot_be_evaluated_stops_deletion(
-    storing: Storing, retain: Retain
-) -> None:
+async def test_a_hold_that_cannot_be_evaluated_stops_deletion(storing: Storing) -> None:
     model, other = await storing.model(), await storing.model("other")
     doomed = await storing.inferences(model, 3, ago(days=40))
     free = await storing.foreign(other, ago(days=40), "a", None, None)
     first_erasure, second_erasure = await storing.request(*doomed), await storing.request(free)
     placed = await storing.hold(model, "ok")
-    async with storing.engine.begin() as connection:
-        here = update(hold).where(hold.c.id == placed.hold.id)
-        broken = placed.hold.filter.replace('"version": 1', '"version": 9')
-        assert broken != placed.hold.filter
-        await connection.execute(here.values(filter=broken))
+    here = update(hold).where(hold.c.id == placed.hold.id)
+    broken = placed.hold.filter.replace('"version": 1', '"version": 9')
+    assert broken != placed.hold.filter
+    await storing.execute(here.values(filter=broken))
     assert await storing.eraser.finish(second_erasure) == "deleted"
     assert await storing.eraser.finish(first_erasure) == "failed"
     assert "a hold" in str((await storing.reload(first_erasure)).error)
     assert len(await storing.stored()) == 3
     await storing.keep(model, inference="P30D")
-    assert "a hold" in str((await retain()).error)
+    assert "a hold" in str((await storing.retain()).error)
     await storing.release(placed)
     assert await storing.eraser.finish(first_erasure) == "deleted"
 
@@ -332,9 +319,8 @@ async def test_a_younger_hold_keeps_inferences_that_were_never_stored(storing: S
     key = StorageKey(storing.bucket, "late")
     storing.blobs.put(key, b"x", content_type="application/json")
     arrival = (model, storing.uid(at), "inference", str(key), None, None, None)
-    async with storing.engine.begin() as connection:
-        await enqueue_arrivals(connection, [arrival], cause="expired_arrival")
-        (queued,) = await list_unfinished(connection, failed=False)
+    await storing.transact(enqueue_arrivals, [arrival], cause="expired_arrival")
+    (queued,) = await storing.transact(list_unfinished, failed=False)
     placed = await storing.hold(model, "ok")
     assert await storing.eraser.finish(queued) == "partly_held"
     assert storing.objects() == {"late"}
@@ -350,9 +336,8 @@ async def test_a_hold_evaluated_before_an_arrival_does_not_keep_it(storing: Stor
     await storing.hold(model, "ok")
     at = ago(days=40)
     arrival = (model, storing.uid(at), "inference", None, None, None, None)
-    async with storing.engine.begin() as connection:
-        await enqueue_arrivals(connection, [arrival], cause="expired_arrival")
-        (queued,) = await list_unfinished(connection, failed=False)
+    await storing.transact(enqueue_arrivals, [arrival], cause="expired_arrival")
+    (queued,) = await storing.transact(list_unfinished, failed=False)
     assert await storing.eraser.finish(await storing.reload(queued)) == "deleted"
 
 
@@ -390,60 +375,36 @@ async def test_a_hold_placed_before_an_erasure_whose_clock_is_behind_does_not_co
     assert storing.objects() == set()
 
 
-async def request_partly_held(
-    storing: Storing, engine: AsyncEngine
-) -> tuple[Erasure, list[Stored], Placement]:
+async def request_partly_held(storing: Storing) -> tuple[Erasure, list[Stored], Placement]:
     """An erasure of ten by their ids, of which a hold keeps three."""
     model = await storing.model("m")
     doomed = await storing.inferences(model, 10, ago(days=1))
-    async with engine.begin() as connection:
-        ids = {"inference_ids": [f"uid:{inference.uid}" for inference in doomed]}
-        erasure = await request_erasure(connection, models=[model], criteria=ids, by="ann")
-    return (
-        erasure,
-        doomed[4:7],
-        await place_hold(engine, model, None, *(inference.uid for inference in doomed[4:7])),
-    )
+    ids = {"inference_ids": [f"uid:{inference.uid}" for inference in doomed]}
+    erasure = await storing.transact(request_erasure, models=[model], criteria=ids, by="ann")
+    held = doomed[4:7]
+    return erasure, held, await storing.hold(model, None, *(inference.uid for inference in held))
 
 
-async def give_up(engine: AsyncEngine, erasure: Erasure) -> Erasure:
-    async with engine.begin() as connection:
-        return await request_waiver(connection, erasure.id, by="bob")
-
-
-async def count_marks(engine: AsyncEngine) -> int:
-    async with engine.connect() as connection:
-        rows = [list(await connection.execute(select(t.c.uid))) for t in (erasing, erasure_held)]
-    return sum(len(table_rows) for table_rows in rows)
-
-
-async def test_a_waiver_and_a_release_exclude_each_other(
-    storing: Storing, settings: RetentionSettings
-) -> None:
-    erasure, _, placed = await request_partly_held(storing, storing.engine)
-    await lead(storing.engine, storing.blobs, settings)
+async def test_a_waiver_and_a_release_exclude_each_other(storing: Storing) -> None:
+    erasure, _, placed = await request_partly_held(storing)
+    await storing.lead()
     await storing.release(placed)
     assert await storing.transact(resume_released, limit=10) == 3
     with pytest.raises(Conflict):
-        await give_up(storing.engine, erasure)
-    await lead(storing.engine, storing.blobs, settings)
+        await storing.transact(request_waiver, erasure.id, by="bob")
+    await storing.lead()
     assert await storing.stored() == set()
 
 
-async def test_a_replay_takes_the_marks_away_that_a_hold_had(
-    storing: Storing, settings: RetentionSettings
-) -> None:
+async def test_a_replay_takes_the_marks_away_that_a_hold_had(storing: Storing) -> None:
     """The hold came after the mark, so that no batch of the ledger names it."""
     doomed = await storing.inferences(await storing.model("m"), 4, ago(days=1))
-    erasure, rest = (
-        await storing.request(*doomed),
-        [[str(inference.uid), "a-hold"] for inference in doomed[:2]],
-    )
-    ledger = Ledger(storing.engine, storing.blobs, prefix=settings.ledger_prefix)
+    erasure = await storing.request(*doomed)
+    rest = [[str(inference.uid), "a-hold"] for inference in doomed[:2]]
     body = {"erasure": str(erasure.id), "by": "bob", "model_id": "m", "rest": rest}
     for _ in range(2):
-        await ledger.write("erasure_given_up", body, actor="retention")
-    await lead(storing.engine, storing.blobs, settings)
+        await storing.ledger.write("erasure_given_up", body, actor="retention")
+    await storing.lead()
     ended = await storing.reload(erasure)
     assert (ended.state, ended.inferences) == ("deleted", 2)
     assert ended.given_up == {"by": "bob", "holds": {"a-hold": 2}}
@@ -455,12 +416,12 @@ async def test_the_certificate_lists_what_was_given_up_and_a_restore_keeps_it(
 ) -> None:
     key = new_key()
     service = add_signing_key(settings, key)
-    erasure, held, placed = await request_partly_held(storing, storing.engine)
+    erasure, held, placed = await request_partly_held(storing)
     early = backup()
-    await lead(storing.engine, storing.blobs, service)
+    await storing.lead(service)
     late = backup()
-    await give_up(storing.engine, erasure)
-    await lead(storing.engine, storing.blobs, service)
+    await storing.transact(request_waiver, erasure.id, by="bob")
+    await storing.lead(service)
     assert (await storing.reload(erasure)).state == "certified"
     signed = await list_chain(storing.engine)
     first, last = [read_document(text).document for text in signed[1:]]
@@ -473,10 +434,10 @@ async def test_the_certificate_lists_what_was_given_up_and_a_restore_keeps_it(
 
     for dump in (early, late):
         older = await restore(dump)
-        await Ledger(older, storing.blobs, prefix=settings.ledger_prefix).replay()
-        await release_hold(older, placed)
-        await lead(older, storing.blobs, service)
-        restored = Storing(older, storing.blobs, storing.bucket)
+        restored = storing.on(older)
+        await restored.ledger.replay()
+        await restored.release(placed)
+        await restored.lead(service)
         again = await restored.reload(erasure)
         assert (again.state, again.given_up) == (
             "certified",

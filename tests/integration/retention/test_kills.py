@@ -134,9 +134,8 @@ async def check_exported(storing: Storing, batch: Batch) -> None:
 
 async def check_certified(storing: Storing, *, batches: int) -> None:
     """Every erasure by one certificate, together over everything that went, once."""
-    async with storing.engine.connect() as connection:
-        ended = await find_erasures(connection, limit=10_000)
-        listed = await chain.list_certificates(connection, limit=10_000)
+    ended = await storing.transact(find_erasures, limit=10_000)
+    listed = await storing.transact(chain.list_certificates, limit=10_000)
     signed = [read_document(row.signed) for row in listed]
     assert {erasure.state for erasure in ended} == {"certified"}
     erasure_ids = [document.document["erasure"]["id"] for document in signed]

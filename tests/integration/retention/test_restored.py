@@ -14,7 +14,6 @@ from inference_store.erasure.certify.archive import Archive
 from inference_store.erasure.certify.audit_checkpoints import CheckpointCheck
 from inference_store.erasure.certify.recheck import Recheck
 from inference_store.erasure.certify.verification import Verification
-from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.log.chain_head import AUDIT_HEAD, ChainHead
 from inference_store.erasure.log.keys import SigningKey, new_key
 from inference_store.index.tables import certificate, tombstone
@@ -23,13 +22,13 @@ from inference_store.objects.inventory import inventory
 from inference_store.platform.settings import ApiSettings, RetentionSettings
 from tests.integration.api.conftest import make_client
 from tests.integration.backups import Backup, Restore
+from tests.transactions import fetch
 
-from .stored import Storing, ago, lead
+from .stored import Storing, ago
 
 
 async def list_tombstones(engine: AsyncEngine) -> set[UUID]:
-    async with engine.connect() as connection:
-        return set((await connection.execute(select(tombstone.c.uid))).scalars())
+    return set(await fetch(engine, select(tombstone.c.uid)))
 
 
 def make_api_settings(of: RetentionSettings) -> ApiSettings:
@@ -57,7 +56,7 @@ async def test_erasures_and_holds_since_a_backup_are_in_force_again(
         ids = [f"uid:{inference.uid}" for inference in (held, *bulk, *later)]
         bulk_erasure = await client.post("/v1/models/m/erasures", json={"inference_ids": ids})
         assert bulk_erasure.status_code == 202
-        await lead(storing.engine, storing.blobs, settings)
+        await storing.lead()
         states = {
             erasure_id: (await client.get(f"/v1/erasures/{erasure_id}")).json()["state"]
             for erasure_id in (single_erasure.json()["id"], bulk_erasure.json()["id"])
@@ -66,14 +65,14 @@ async def test_erasures_and_holds_since_a_backup_are_in_force_again(
     assert await storing.stored() == {held.uid}
 
     older = await restore(dump)
-    again = Storing(older, storing.blobs, storing.bucket)
+    again = storing.on(older)
     assert await again.stored() == {inference.uid for inference in before}
-    assert await Ledger(older, storing.blobs, prefix=settings.ledger_prefix).replay() >= 4
+    assert await again.ledger.replay() >= 4
     async with make_client(create_app(make_api_settings(settings), older, storing.blobs)) as client:
         # before the retention service has done anything, no query shows what was erased
         page = await client.get("/v1/models/m/inferences")
         assert [item["uid"] for item in page.json()["items"]] == [str(held.uid)]
-        await lead(older, storing.blobs, settings)
+        await again.lead()
         for erasure_id, state in states.items():
             assert (await client.get(f"/v1/erasures/{erasure_id}")).json()["state"] == state
     assert await again.stored() == {held.uid}
@@ -85,21 +84,21 @@ async def test_erasures_and_holds_since_a_backup_are_in_force_again(
 
 @pytest.mark.long
 async def test_repeats_a_policys_erasures_after_a_restore_under_another_policy(
-    storing: Storing, settings: RetentionSettings, backup: Backup, restore: Restore
+    storing: Storing, backup: Backup, restore: Restore
 ) -> None:
     model = await storing.model("m")
     old = await storing.inferences(model, 3, ago(days=20))
     kept_inferences = await storing.inferences(model, 2, ago(hours=20))
     dump = backup()
     await storing.keep(model, inference="P10D")
-    await lead(storing.engine, storing.blobs, settings)
+    await storing.lead()
     assert await storing.stored() == {inference.uid for inference in kept_inferences}
 
     older = await restore(dump)
-    again = Storing(older, storing.blobs, storing.bucket)
+    again = storing.on(older)
     assert await again.stored() == {inference.uid for inference in (*old, *kept_inferences)}
-    await Ledger(older, storing.blobs, prefix=settings.ledger_prefix).replay()
-    await lead(older, storing.blobs, settings)
+    await again.ledger.replay()
+    await again.lead()
     assert await again.stored() == {inference.uid for inference in kept_inferences}
     assert await list_tombstones(older) >= {inference.uid for inference in old}
 
@@ -111,9 +110,8 @@ def add_signing_key(settings: RetentionSettings, *keys: SigningKey) -> Retention
 
 
 async def list_chain(engine: AsyncEngine) -> list[str]:
-    async with engine.connect() as connection:
-        query = select(certificate.c.signed).order_by(certificate.c.number)
-        return list((await connection.execute(query)).scalars())
+    query = select(certificate.c.signed).order_by(certificate.c.number)
+    return await fetch(engine, query)
 
 
 async def find_failures(
@@ -141,7 +139,7 @@ async def test_certifies_once_despite_a_restore(
         create_app(make_api_settings(settings), storing.engine, storing.blobs)
     ) as client:
         first = await client.delete(f"/v1/models/m/inferences/uid:{early.uid}")
-        await lead(storing.engine, storing.blobs, service)
+        await storing.lead(service)
         dump = backup()
         later = await storing.inferences(model, 2, ago(days=1))
         hold = {"name": "n", "reason": "r", "model_id": "m", "inference_ids": [str(held.uid)]}
@@ -149,7 +147,7 @@ async def test_certifies_once_despite_a_restore(
         second = await client.delete(f"/v1/models/m/inferences/uid:{single.uid}")
         ids = [f"uid:{inference.uid}" for inference in (held, *bulk, *later)]
         third = await client.post("/v1/models/m/erasures", json={"inference_ids": ids})
-        await lead(storing.engine, storing.blobs, service)
+        await storing.lead(service)
         erasure_ids = [str(answer.json()["id"]) for answer in (first, second, third)]
         erasures = [
             (await client.get(f"/v1/erasures/{erasure_id}")).json() for erasure_id in erasure_ids
@@ -159,22 +157,21 @@ async def test_certifies_once_despite_a_restore(
     signed = await list_chain(storing.engine)
     # the newest checkpoint of the audit is locked in the bucket
     (version,) = ChainHead(service, lock_days=1, key=AUDIT_HEAD).versions()
-    async with storing.engine.connect() as connection:
-        assert await audit_chain.find_newest_signed(connection) == json.loads(version.text)
-        check = await CheckpointCheck.of(connection)
-        verdict = await audit_chain.verify(connection, check, copies=[json.loads(version.text)])
-        assert verdict.failures == []
+    assert await storing.transact(audit_chain.find_newest_signed) == json.loads(version.text)
+    check = await storing.transact(CheckpointCheck.of)
+    verdict = await storing.transact(audit_chain.verify, check, copies=[json.loads(version.text)])
+    assert verdict.failures == []
 
     older = await restore(dump)
     assert await list_chain(older) == signed[:2]
-    await Ledger(older, storing.blobs, prefix=settings.ledger_prefix).replay()
+    await storing.on(older).ledger.replay()
     async with make_client(create_app(make_api_settings(settings), older, storing.blobs)) as client:
         if then == "the hold is released":
             url = f"/v1/holds/{placed.json()['id']}"
             assert (await client.delete(url, params={"reason": "r"})).status_code == 200
         if then == "the key is changed":
             service = add_signing_key(settings, other, key)
-        await lead(older, storing.blobs, service)
+        await storing.on(older).lead(service)
         erasures = [
             (await client.get(f"/v1/erasures/{erasure_id}")).json() for erasure_id in erasure_ids
         ]

@@ -10,7 +10,6 @@ from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api.app import create_app
-from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.log.keys import new_key
 from inference_store.index.accounting import PartitionId, open_partition
 from inference_store.index.tables import dead_letter, erasing
@@ -18,7 +17,7 @@ from inference_store.platform.settings import RetentionSettings
 from tests.integration.api.conftest import make_client
 from tests.integration.backups import Backup, Restore, backup, restore
 
-from .stored import NOW, Stored, Storing, ago, lead
+from .stored import NOW, Stored, Storing, ago
 from .test_restored import add_signing_key, find_failures, make_api_settings
 
 __all__ = ["backup", "restore"]
@@ -58,10 +57,6 @@ async def erase(client: AsyncClient, model_id: str, *those: Stored) -> str:
     return str(answer.json()["id"])
 
 
-async def replay(storing: Storing, settings: RetentionSettings) -> int:
-    return await Ledger(storing.engine, storing.blobs, prefix=settings.ledger_prefix).replay()
-
-
 @pytest.mark.long
 async def test_a_later_hold_brings_nothing_back(
     storing: Storing, settings: RetentionSettings, backup: Backup, restore: Restore
@@ -84,10 +79,10 @@ async def test_a_later_hold_brings_nothing_back(
         # after the marks of these, and before they are claimed
         await hold(client, "n", inference_ids=[str(kept.uid)])
         released = await hold(client, "n", inference_ids=[str(let_go.uid)])
-        await lead(storing.engine, storing.blobs, service)
+        await storing.lead(service)
         assert await storing.stored() == {kept.uid, let_go.uid}
         await client.delete(f"/v1/holds/{released}", params={"reason": "r"})
-        await lead(storing.engine, storing.blobs, service)
+        await storing.lead(service)
         for model_id in ("m", "n"):
             await hold(client, model_id, filter=_ALL)
         states = [(await client.get(f"/v1/erasures/{id}")).json()["state"] for id in erasures]
@@ -95,14 +90,14 @@ async def test_a_later_hold_brings_nothing_back(
     assert await list_letters(storing.engine) == [None]
 
     older = await restore(dump)
-    again = Storing(older, storing.blobs, storing.bucket)
-    await replay(again, settings)
+    again = storing.on(older)
+    await again.ledger.replay()
     # before the retention service has done anything
     assert await list_letters(older) == [None]
     app = create_app(make_api_settings(settings), older, storing.blobs)
     async with make_client(app) as client:
         assert (await client.get("/v1/models/m/inferences")).json()["items"] == []
-        await lead(older, storing.blobs, service)
+        await again.lead(service)
         listed = [
             [
                 item["uid"]
@@ -148,14 +143,14 @@ async def test_a_restore_ends_as_if_nothing_had_happened(
             if step % 12 == 0:
                 dumps.append((step, backup()))
             if not await _act_at_random(random, client, free, all, holds):
-                await lead(storing.engine, storing.blobs, settings, turns=1)
-    await lead(storing.engine, storing.blobs, settings)
+                await storing.lead(turns=1)
+    await storing.lead()
     expected = await storing.stored(), await _list_objects(storing, all)
     assert {stored.uid for stored in free} < expected[0] < {stored.uid for stored in all}
     for step, dump in dumps:
-        again = Storing(await restore(dump), storing.blobs, storing.bucket)
-        await replay(again, settings)
-        await lead(again.engine, storing.blobs, settings)
+        again = storing.on(await restore(dump))
+        await again.ledger.replay()
+        await again.lead()
         assert (await again.stored(), await _list_objects(again, all)) == expected, step
         assert await again.scalar(select(erasing.c.uid).limit(1)) is None, step
 

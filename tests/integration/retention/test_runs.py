@@ -26,53 +26,47 @@ from inference_store.query.cql2 import parse_text
 from inference_store.query.filters.known_keys import KnownKeys
 from inference_store.query.filters.saved import save
 
-from .conftest import Retain
 from .stored import NOW, Stored, Storing, ago
 from .test_holds import Watched
 
 
-async def test_what_has_expired_goes_with_rows_and_objects(
-    storing: Storing, retain: Retain
-) -> None:
+async def test_what_has_expired_goes_with_rows_and_objects(storing: Storing) -> None:
     model = await storing.model()
     old = await storing.inferences(model, 25, ago(days=10))
     new = await storing.inferences(model, 3, ago(days=9, hours=1))
     await storing.keep(model, inference="P9DT2H")
-    run = await retain()
+    run = await storing.retain()
     assert (run.state, run.inferences_deleted, run.error) == ("done", 25, None)
     assert await storing.stored() == {stored.uid for stored in new}
     assert storing.objects() == {key.key for stored in new for key in stored.objects}
     rows = await storing.rows()
     assert set(rows.values()) == {3}
-    async with storing.engine.connect() as connection:
-        erased = await tombstones.find_erased(
-            connection, [(model, stored.uid, received_at_of(stored.uid)) for stored in (*old, *new)]
-        )
-        (erasure,) = await find_erasures(connection)
+    events = [(model, stored.uid, received_at_of(stored.uid)) for stored in (*old, *new)]
+    erased = await storing.transact(tombstones.find_erased, events)
+    (erasure,) = await storing.transact(find_erasures)
     assert erased == {(model, stored.uid) for stored in old}
     assert (erasure.state, erasure.inferences, erasure.objects) == ("deleted", 25, 75)
 
 
-async def test_a_run_of_a_project_is_of_its_models_alone(storing: Storing, retain: Retain) -> None:
+async def test_a_run_of_a_project_is_of_its_models_alone(storing: Storing) -> None:
     models = [await storing.model(name) for name in ("first", "second", "other", "kept")]
     inferences = [await storing.inferences(model, 2, ago(days=10)) for model in models]
     for model in models[:3]:
         await storing.keep(model, inference="P9D")
-    async with storing.engine.begin() as connection:
-        moved = registration.update().where(registration.c.model.in_(models[:2]))
-        await connection.execute(moved.values(project_id="p"))
-    run = await retain(project_id="p")
+    moved = registration.update().where(registration.c.model.in_(models[:2]))
+    await storing.execute(moved.values(project_id="p"))
+    run = await storing.retain(project_id="p")
     assert (run.state, run.inferences_deleted, run.project_id) == ("done", 4, "p")
     assert await storing.stored() == {stored.uid for stored in (*inferences[2], *inferences[3])}
-    assert (await retain(project_id="nobody's")).inferences_deleted == 0
-    assert (await retain()).inferences_deleted == 2
+    assert (await storing.retain(project_id="nobody's")).inferences_deleted == 0
+    assert (await storing.retain()).inferences_deleted == 2
 
 
-async def test_an_input_goes_alone(storing: Storing, retain: Retain) -> None:
+async def test_an_input_goes_alone(storing: Storing) -> None:
     model = await storing.model()
     (stored,) = await storing.inferences(model, 1, ago(days=2))
     await storing.keep(model, input="P1D", inference="P1M")
-    run = await retain()
+    run = await storing.retain()
     assert (run.inputs_deleted, run.inferences_deleted) == (1, 0)
     data, response, metadata = stored.objects
     assert storing.objects() == {response.key, metadata.key}
@@ -84,41 +78,38 @@ async def test_an_input_goes_alone(storing: Storing, retain: Retain) -> None:
     assert row.data_deleted_at is not None
     assert row.data_storage_key == str(data)
     assert (answer.prompt, answer.answer) == (None, "a")
-    again = await retain()
+    again = await storing.retain()
     assert again.inputs_deleted == 0
 
 
-async def test_a_whole_partition_is_dropped_and_remembered(
-    storing: Storing, retain: Retain
-) -> None:
+async def test_a_whole_partition_is_dropped_and_remembered(storing: Storing) -> None:
     models = [await storing.model("first"), await storing.model("second")]
     at = ago(days=200)
     gone = [stored for model in models for stored in await storing.inferences(model, 15, at)]
     (kept_inference,) = await storing.inferences(models[0], 1, NOW)
     for model in models:
         await storing.keep(model, inference="P100D")
-    run = await retain()
+    run = await storing.retain()
     assert (run.partitions_dropped, run.inferences_deleted) == (1, 30)
     assert await storing.stored() == {kept_inference.uid}
     assert storing.objects() == {key.key for key in kept_inference.objects}
     assert await storing.scalar("SELECT count(*) FROM partition_span") == 1
     assert await storing.scalar("SELECT count(*) FROM tombstone") == 0
     late = storing.uid(at + timedelta(seconds=1))
-    async with storing.engine.connect() as connection:
-        candidates = [
-            (gone[0].model, gone[0].uid, at),
-            (models[0], late, at),
-            (models[0], kept_inference.uid, NOW),
-        ]
-        erased = await tombstones.find_erased(connection, candidates)
-        last = (gone[-1].model, gone[-1].uid, at + timedelta(seconds=14))
-        assert await tombstones.find_erased(connection, [last]) == {last[:2]}
+    candidates = [
+        (gone[0].model, gone[0].uid, at),
+        (models[0], late, at),
+        (models[0], kept_inference.uid, NOW),
+    ]
+    erased = await storing.transact(tombstones.find_erased, candidates)
+    last = (gone[-1].model, gone[-1].uid, at + timedelta(seconds=14))
+    assert await storing.transact(tombstones.find_erased, [last]) == {last[:2]}
     # today's policy decides about one that was never there
     assert erased == {(gone[0].model, gone[0].uid)}
 
 
 async def test_a_run_drops_no_partition_that_has_another_models_inferences(
-    storing: Storing, retain: Retain
+    storing: Storing,
 ) -> None:
     """They have expired too, but what goes by a run of one project is that project's alone."""
     first, second = await storing.model("first"), await storing.model("second")
@@ -126,40 +117,39 @@ async def test_a_run_drops_no_partition_that_has_another_models_inferences(
     mine, others = [await storing.inferences(model, 3, at) for model in (first, second)]
     for model in (first, second):
         await storing.keep(model, inference="P100D")
-    async with storing.engine.begin() as connection:
-        moved = registration.update().where(registration.c.model == first)
-        await connection.execute(moved.values(project_id="p"))
-    run = await retain(project_id="p")
+    moved = registration.update().where(registration.c.model == first)
+    await storing.execute(moved.values(project_id="p"))
+    run = await storing.retain(project_id="p")
     assert (run.inferences_deleted, run.partitions_dropped) == (len(mine), 0)
     assert await storing.stored() == {stored.uid for stored in others}
     assert {erasure.model for erasure in await storing.transact(find_erasures)} == {first}
     # all that is left is of this run
-    run = await retain(second)
+    run = await storing.retain(second)
     assert (run.inferences_deleted, run.partitions_dropped) == (len(others), 1)
 
 
 async def test_a_run_leaves_a_closed_partition_of_another_model_to_a_run_of_all(
-    storing: Storing, retain: Retain
+    storing: Storing,
 ) -> None:
     models = [await storing.model(name) for name in ("first", "second")]
     for model in models:
         await storing.inferences(model, 3, ago(days=200))
         await storing.keep(model, inference="P100D")
     await storing.execute(partition_span.update().values(state="dropping"))
-    run = await retain(models[0])
+    run = await storing.retain(models[0])
     assert (run.inferences_deleted, run.partitions_dropped) == (0, 0)
     assert await storing.scalar("SELECT DISTINCT state FROM partition_span") == "dropping"
-    run = await retain()
+    run = await storing.retain()
     assert (run.inferences_deleted, run.partitions_dropped) == (6, 1)
     assert await storing.stored() == set()
 
 
-async def test_forgets_old_tombstones_in_batches(storing: Storing, retain: Retain) -> None:
+async def test_forgets_old_tombstones_in_batches(storing: Storing) -> None:
     model = await storing.model()
     at = ago(days=200)
     inferences = await storing.inferences(model, 25, at)
     await storing.keep(model, inference="P100D")
-    assert (await retain()).partitions_dropped == 1
+    assert (await storing.retain()).partitions_dropped == 1
     async with storing.engine.begin() as connection:
         for table in ("erased_batch", "erased_span"):
             await connection.exec_driver_sql(
@@ -173,9 +163,7 @@ async def test_forgets_old_tombstones_in_batches(storing: Storing, retain: Retai
         assert not await tombstones.find_erased(connection, [(model, inferences[0].uid, at)])
 
 
-async def test_a_closed_span_opens_again_when_the_policy_keeps_it(
-    storing: Storing, retain: Retain
-) -> None:
+async def test_a_closed_span_opens_again_when_the_policy_keeps_it(storing: Storing) -> None:
     model = await storing.model()
     inferences = await storing.inferences(model, 4, ago(days=200))
     async with storing.engine.begin() as connection:
@@ -188,15 +176,14 @@ async def test_a_closed_span_opens_again_when_the_policy_keeps_it(
         gone = [stored.uid for stored in inferences[:2]]
         await connection.execute(inference.delete().where(inference.c.uid.in_(gone)))
     await storing.keep(model)
-    await retain()
+    await storing.retain()
     assert await storing.scalar("SELECT state FROM partition_span") == "open"
     assert set((await storing.rows()).values()) == {2}
-    async with storing.engine.connect() as connection:
-        candidates = [
-            (model, stored.uid, ago(days=200) + timedelta(seconds=n))
-            for n, stored in enumerate(inferences)
-        ]
-        erased = await tombstones.find_erased(connection, candidates)
+    candidates = [
+        (model, stored.uid, ago(days=200) + timedelta(seconds=n))
+        for n, stored in enumerate(inferences)
+    ]
+    erased = await storing.transact(tombstones.find_erased, candidates)
     assert erased == {(model, uid) for uid in gone}
 
 
@@ -224,7 +211,7 @@ def list_uids(*stored_inferences: Stored) -> set[UUID]:
     return {stored.uid for stored in stored_inferences}
 
 
-async def test_the_first_rule_that_is_true_takes_its_own(storing: Storing, retain: Retain) -> None:
+async def test_the_first_rule_that_is_true_takes_its_own(storing: Storing) -> None:
     model = await storing.model()
     low, high = [await storing.inferences(model, 8, ago(days=2)) for _ in range(2)]
     unknown = await storing.inferences(model, 3, ago(days=2, minutes=5))
@@ -233,63 +220,60 @@ async def test_the_first_rule_that_is_true_takes_its_own(storing: Storing, retai
     await set_scores(storing, high, 0.9)
     await set_scores(storing, old, 0.9)
     await put(storing, model, make_rule("P1D", LOW), make_rule("P30D"))
-    run = await retain()
+    run = await storing.retain()
     assert run.inferences_deleted == 12
     assert await storing.stored() == list_uids(*high, *unknown)
     assert len(storing.objects()) == 3 * 11
 
 
 async def test_a_scheduled_run_covers_new_data_and_a_requested_run_everything(
-    storing: Storing, retain: Retain
+    storing: Storing,
 ) -> None:
     model = await storing.model()
     await put(storing, model, make_rule("P1D", LOW))
-    await retain()
+    await storing.retain()
     assert await storing.scalar(select(func.count()).select_from(policy_sweep)) == 3
     behind = await storing.inferences(model, 2, ago(days=2))
     new = await storing.inferences(model, 2, ago(days=1, minutes=10))
     await set_scores(storing, [*behind, *new], 0.1)
-    assert (await retain(cause="schedule")).inferences_deleted == 2
+    assert (await storing.retain(cause="schedule")).inferences_deleted == 2
     assert await storing.stored() == list_uids(*behind)
-    assert (await retain()).inferences_deleted == 2
+    assert (await storing.retain()).inferences_deleted == 2
     await put(storing, model, make_rule("P1D", LOW), make_rule("P9D"))
     changed = await storing.inferences(model, 2, ago(days=2))
     await set_scores(storing, changed, 0.1)
-    assert (await retain(cause="schedule")).inferences_deleted == 2
+    assert (await storing.retain(cause="schedule")).inferences_deleted == 2
 
 
-async def test_deletes_a_response_at_its_own_age_and_keeps_predictions(
-    storing: Storing, retain: Retain
-) -> None:
+async def test_deletes_a_response_at_its_own_age_and_keeps_predictions(storing: Storing) -> None:
     model = await storing.model()
     [stored] = await storing.inferences(model, 1, ago(days=5))
     shared = await storing.foreign(model, ago(days=5, minutes=1), "d1", "r", None)
     young = await storing.foreign(model, ago(days=1), "d2", "r", None)
     ages = {"keep_input": "forever", "keep_response": "P3D", "keep_inference": "forever"}
     await put(storing, model, ages)
-    run = await retain()
+    run = await storing.retain()
     assert (run.responses_deleted, run.inputs_deleted, run.inferences_deleted) == (2, 0, 0)
     [data, response, metadata] = [key.key for key in stored.objects]
     objects = storing.objects()
     assert {data, metadata, "d1", "d2", "r"} <= objects
     assert response not in objects
-    async with storing.engine.connect() as connection:
-        gone = select(inference.c.uid).where(inference.c.response_deleted_at.is_not(None))
-        assert set((await connection.execute(gone)).scalars()) == list_uids(stored, shared)
-        assert await connection.scalar(select(func.count()).select_from(prediction)) == 3
+    gone = select(inference.c.uid).where(inference.c.response_deleted_at.is_not(None))
+    assert set(await storing.fetch(gone)) == list_uids(stored, shared)
+    assert await storing.scalar(select(func.count()).select_from(prediction)) == 3
     assert await storing.stored() == list_uids(stored, shared, young)
-    assert (await retain()).responses_deleted == 0
+    assert (await storing.retain()).responses_deleted == 0
 
 
-async def test_the_newest_stay_within_a_limit(storing: Storing, retain: Retain) -> None:
+async def test_the_newest_stay_within_a_limit(storing: Storing) -> None:
     model, other = await storing.model(), await storing.model("other")
     inferences = await storing.inferences(model, 12, ago(days=3))
     newer = await storing.inferences(model, 5, ago(days=1))
     others = await storing.inferences(other, 3, ago(days=3))
     await put(storing, model, max_inferences=7)
-    assert (await retain()).inferences_deleted == 10
+    assert (await storing.retain()).inferences_deleted == 10
     assert await storing.stored() == list_uids(*inferences[10:], *newer, *others)
-    assert (await retain()).inferences_deleted == 0
+    assert (await storing.retain()).inferences_deleted == 0
 
 
 async def put_default(storing: Storing, policy: RetentionPolicy, **more: Any) -> None:
@@ -299,17 +283,15 @@ async def put_default(storing: Storing, policy: RetentionPolicy, **more: Any) ->
         await policies.apply_set(connection, body, await policies.read_now(connection), "me")
 
 
-async def test_the_projects_and_the_default_policy_are_carried_out(
-    storing: Storing, retain: Retain
-) -> None:
+async def test_the_projects_and_the_default_policy_are_carried_out(storing: Storing) -> None:
     model = await storing.model()
     await storing.inferences(model, 3, ago(days=2))
     kept_inferences = await storing.inferences(model, 3, ago(hours=2))
     policy = RetentionPolicy.model_validate({"rules": [make_rule("P1D")]})
     await put_default(storing, policy, grace_seconds=3600)
-    assert (await retain()).inferences_deleted == 0  # it waits to begin
+    assert (await storing.retain()).inferences_deleted == 0  # it waits to begin
     await put_default(storing, policy)
-    assert (await retain()).inferences_deleted == 3
+    assert (await storing.retain()).inferences_deleted == 3
     assert await storing.stored() == list_uids(*kept_inferences)
 
 
@@ -327,7 +309,7 @@ def change_midway(blobs: Watched, change: Coroutine[Any, Any, Any]) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("whole", [False, True])
 async def test_a_longer_policy_keeps_inferences_that_are_not_marked_yet(
-    storing: Storing, settings: RetentionSettings, retain: Retain, whole: bool
+    storing: Storing, settings: RetentionSettings, whole: bool
 ) -> None:
     model, other = await storing.model(), await storing.model("other")
     old = await storing.inferences(model, 35, ago(days=40))
@@ -335,34 +317,34 @@ async def test_a_longer_policy_keeps_inferences_that_are_not_marked_yet(
     await storing.keep(model, inference="P30D")
     with Watched(settings) as blobs:
         change_midway(blobs, storing.keep(model, inference="P1Y"))
-        run = await retain(using=blobs)
+        run = await storing.retain(using=blobs)
     gone = run.inferences_deleted
     # the next batch may be marked while the first is deleted
     assert gone in {10, 20}
     assert await storing.stored() == list_uids(*old[gone:], *survivors)
     assert await storing.scalar("SELECT string_agg(state, ' ') FROM partition_span") == "open"
-    assert (await retain()).inferences_deleted == 0
+    assert (await storing.retain()).inferences_deleted == 0
     await storing.keep(model, inference="P30D")
-    await retain()
+    await storing.retain()
     assert await storing.stored() == list_uids(*survivors)
 
 
 async def test_a_policy_that_was_set_before_looks_at_what_came_under_another(
-    storing: Storing, retain: Retain
+    storing: Storing,
 ) -> None:
     model = await storing.model()
     await put(storing, model, make_rule("P1D", LOW))
-    await retain()
+    await storing.retain()
     await put(storing, model, make_rule("P9D"))
     late = await storing.inferences(model, 2, ago(days=2))
     await set_scores(storing, late, 0.1)
     await put(storing, model, make_rule("P1D", LOW))
-    assert (await retain(cause="schedule")).inferences_deleted == 2
+    assert (await storing.retain(cause="schedule")).inferences_deleted == 2
 
 
 @pytest.mark.long
 async def test_the_next_run_takes_inferences_that_a_hold_released_during_a_run(
-    storing: Storing, settings: RetentionSettings, retain: Retain
+    storing: Storing, settings: RetentionSettings
 ) -> None:
     model = await storing.model()
     old = await storing.inferences(model, 2, ago(days=3))
@@ -372,6 +354,6 @@ async def test_the_next_run_takes_inferences_that_a_hold_released_during_a_run(
     placed = await storing.hold(model, None, old[0].uid)
     with Watched(settings) as blobs:
         change_midway(blobs, storing.release(placed))
-        assert (await retain(using=blobs)).inferences_deleted == 1
+        assert (await storing.retain(using=blobs)).inferences_deleted == 1
     assert await storing.scalar(select(func.count()).select_from(policy_sweep)) == 0
-    assert (await retain(cause="schedule")).inferences_deleted == 1
+    assert (await storing.retain(cause="schedule")).inferences_deleted == 1

@@ -53,9 +53,10 @@ from inference_store.retention.watch import set_gauges
 from tests.integration.query.counting.test_counts import count_usable_partitions
 from tests.polling import until
 from tests.servers.marks import stored_counts
+from tests.transactions import execute, scalar, transact
 
-from .conftest import NoPace, Retain
-from .stored import Storing, ago, lead
+from .conftest import NoPace
+from .stored import Storing, ago
 
 _DAY = 86400.0
 _KEEP = {
@@ -70,34 +71,26 @@ _LETTERS = ("open", "redrive", "parked", "discarded", "stored", "duplicate", "ex
 
 
 async def _make(connection: AsyncConnection) -> None:
-    await connection.execute(
-        text(
-            "INSERT INTO kafka_partition (cluster, topic, epoch, partition, first, next, dead)"
-            " VALUES ('c', 't', 1, 0, 0, 60, 60)"
-        )
+    await connection.exec_driver_sql(
+        "INSERT INTO kafka_partition (cluster, topic, epoch, partition, first, next, dead)"
+        " VALUES ('c', 't', 1, 0, 0, 60, 60)"
     )
     for offset, state in enumerate(_LETTERS):
         values = f"{100 * offset} + n, now(), 'not_json', 'x', '{state}', {_OLD}"
-        await connection.execute(
-            text(
-                'INSERT INTO dead_letter (cluster, topic, epoch, partition, "offset", record_time,'
-                f" reason, detail, state, updated_at) SELECT 'c', 't', 1, 0, {values}"
-            )
+        await connection.exec_driver_sql(
+            'INSERT INTO dead_letter (cluster, topic, epoch, partition, "offset", record_time,'
+            f" reason, detail, state, updated_at) SELECT 'c', 't', 1, 0, {values}"
         )
     for state in ("done", "failed", "running"):
         at = "NULL FROM generate_series(1, 10)" if state == "running" else _OLD
-        await connection.execute(
-            text(
-                "INSERT INTO retention_run (id, cause, state, inputs_deleted, finished_at)"
-                f" SELECT gen_random_uuid(), 'request', '{state}', 1, {at}"
-            )
+        await connection.exec_driver_sql(
+            "INSERT INTO retention_run (id, cause, state, inputs_deleted, finished_at)"
+            f" SELECT gen_random_uuid(), 'request', '{state}', 1, {at}"
         )
     for state, at in (("deleted", _OLD), ("failed", "NULL FROM generate_series(1, 10) AS n")):
-        await connection.execute(
-            text(
-                "INSERT INTO erasure (id, model, cause, scope, state, finished_at)"
-                f" SELECT gen_random_uuid(), 1, 'request', 'inference', '{state}', {at}"
-            )
+        await connection.exec_driver_sql(
+            "INSERT INTO erasure (id, model, cause, scope, state, finished_at)"
+            f" SELECT gen_random_uuid(), 1, 'request', 'inference', '{state}', {at}"
         )
 
 
@@ -107,31 +100,28 @@ async def _count_states(engine: AsyncEngine, table: Any) -> dict[str, int]:
         return {row[0]: row[1] for row in rows}
 
 
-async def test_prunes_old_settled_records(
-    engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings
-) -> None:
-    async with engine.begin() as connection:
+async def test_prunes_old_settled_records(storing: Storing, settings: RetentionSettings) -> None:
+    async with storing.engine.begin() as connection:
         await _make(connection)
         before = await Overdue(_KEEP).measure_seconds(connection)
         [account] = await list_accounts(connection)
     assert (account.dead_open, account.dead_discarded) == (20, 40)
     assert 7.9 * _DAY < before < 8.1 * _DAY
     counted = {kind.name: PRUNED.labels(kind.name)._value.get() for kind in RECORD_KINDS}
-    await lead(engine, blobs, settings.model_copy(update=_KEEP), turns=1, resume=False)
+    await storing.lead(settings.model_copy(update=_KEEP), turns=1, resume=False)
     settled = dict.fromkeys(("discarded", "stored", "duplicate", "expired"), 1)
     waiting = dict.fromkeys(("open", "redrive", "parked"), 10)
-    assert await _count_states(engine, dead_letter) == waiting | settled
+    assert await _count_states(storing.engine, dead_letter) == waiting | settled
     # the marks of the failed ones are gone, so that this turn ended them
-    assert await _count_states(engine, erasure) == {"deleted": 13}
-    runs = await _count_states(engine, retention_run)
+    assert await _count_states(storing.engine, erasure) == {"deleted": 13}
+    runs = await _count_states(storing.engine, retention_run)
     assert (runs["failed"], runs["running"]) == (3, 10)
     grown = {kind.name: PRUNED.labels(kind.name)._value.get() - counted[kind.name]
              for kind in RECORD_KINDS}  # fmt: skip
     assert grown == {"dead_letters": 36, "runs": 14, "erasures": 7, "audit": 0,
                      "reconciliations": 0}  # fmt: skip
-    async with engine.connect() as connection:
-        assert await Overdue(_KEEP).measure_seconds(connection) == 0
-        [account] = await list_accounts(connection)
+    assert await storing.transact(Overdue(_KEEP).measure_seconds) == 0
+    [account] = await storing.transact(list_accounts)
     # a discarded letter stays discarded in the books
     assert (account.dead_open, account.dead_discarded) == (20, 40)
 
@@ -172,20 +162,17 @@ async def test_reports_of_reconciliations_go_but_what_is_gone_by_stays(engine: A
 
 
 async def test_a_scheduled_run_prunes_the_audit(
-    engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings
+    storing: Storing, engine: AsyncEngine, settings: RetentionSettings
 ) -> None:
-    async with engine.begin() as connection:
-        await connection.execute(
-            text(
-                "INSERT INTO audit (at, actor, action)"
-                " SELECT now() - n * interval '1 minute', 'x', 'y'"
-                " FROM generate_series(25000, 1, -1) AS n"
-            )
-        )
+    await execute(
+        engine,
+        "INSERT INTO audit (at, actor, action)"
+        " SELECT now() - n * interval '1 minute', 'x', 'y'"
+        " FROM generate_series(25000, 1, -1) AS n",
+    )
     keep = settings.model_copy(update={"audit_keep_seconds": 60_000.0})
-    await lead(engine, blobs, keep, turns=1)
-    async with engine.connect() as connection:
-        count = await connection.scalar(select(func.count()).select_from(audit))
+    await storing.lead(keep, turns=1)
+    count = await scalar(engine, select(func.count()).select_from(audit))
     assert count is not None
     assert 900 <= count <= 1000
 
@@ -235,9 +222,7 @@ async def test_only_one_of_two_services_notes_a_due_checkpoint(
 _PARTITION = PartitionId("default", "events", 0, 0)
 
 
-async def test_a_scheduled_run_folds_to_the_last(
-    engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings
-) -> None:
+async def test_a_scheduled_run_folds_to_the_last(storing: Storing, engine: AsyncEngine) -> None:
     async with engine.begin() as connection:
         await accounting.open_partition(connection, _PARTITION, first=0, began="first")
         for hundred in range(12):
@@ -245,10 +230,9 @@ async def test_a_scheduled_run_folds_to_the_last(
             await accounting.add_sequences(connection, _PARTITION, some)
         old = "UPDATE producer_sequence SET updated_at = now() - interval '91 days'"
         await connection.execute(text(f"{old} WHERE producer < '11'"))
-    await lead(engine, blobs, settings, turns=1)
-    async with engine.connect() as connection:
-        assert len(await accounting.list_producers(connection)) == 100
-        former_producers = await accounting.find_former_producers(connection)
+    await storing.lead(turns=1)
+    assert len(await transact(engine, accounting.list_producers)) == 100
+    former_producers = await transact(engine, accounting.find_former_producers)
     assert former_producers is not None
     assert (former_producers.producers, former_producers.arrived, former_producers.unexplained) == (
         1100,
@@ -259,47 +243,41 @@ async def test_a_scheduled_run_folds_to_the_last(
 
 @stored_counts
 @pytest.mark.long
-async def test_counts_are_made_and_outdated(
-    storing: Storing, settings: RetentionSettings, retain: Retain
-) -> None:
+async def test_counts_are_made_and_outdated(storing: Storing) -> None:
     model = await storing.model()
     await storing.inferences(model, 5, ago(days=4))
     await storing.inferences(model, 25, ago(days=3))
     # in a partition that does not end while the test runs
     await storing.inferences(model, 1, ago(days=-1))
-    await lead(storing.engine, storing.blobs, settings, turns=1)
+    await storing.lead(turns=1)
     assert await count_usable_partitions(storing.engine, model) == 2
     async with storing.engine.connect() as connection:
         counts = await connection.execute(select(partition_count.c.inferences))
         assert sorted(counts.scalars()) == [5, 25]
     await storing.keep(model, inference="P3DT12H")
-    assert (await retain()).inferences_deleted == 5
+    assert (await storing.retain()).inferences_deleted == 5
     assert await count_usable_partitions(storing.engine, model) == 1
     await storing.keep(model, inference="P1D")
-    assert (await retain()).inferences_deleted == 25
+    assert (await storing.retain()).inferences_deleted == 25
     assert await count_usable_partitions(storing.engine, model) == 0
-    async with storing.engine.connect() as connection:
-        query = (await prepare(connection, model, QueryRequest())).query
-        assert await count(connection, query, deadline=Deadline.after(60)) == 1
+    query = (await storing.transact(prepare, model, QueryRequest())).query
+    assert await storing.transact(count, query, deadline=Deadline.after(60)) == 1
 
 
 @stored_counts
-async def test_rows_that_go_one_by_one_outdate(
-    storing: Storing, settings: RetentionSettings, retain: Retain
-) -> None:
+async def test_rows_that_go_one_by_one_outdate(storing: Storing) -> None:
     """Rows go one by one if another model keeps the partition."""
     first, second = await storing.model("first"), await storing.model("second")
     for model in (first, second):
         await storing.inferences(model, 12, ago(days=3))
-    await lead(storing.engine, storing.blobs, settings, turns=1)
+    await storing.lead(turns=1)
     await storing.keep(first, inference="P1D")
-    assert (await retain()).inferences_deleted == 12
+    assert (await storing.retain()).inferences_deleted == 12
     assert (
         await count_usable_partitions(storing.engine, first),
         await count_usable_partitions(storing.engine, second),
     ) == (0, 1)
-    async with storing.engine.connect() as connection:
-        assert len((await connection.execute(select(outdated_count))).all()) == 1
+    assert len(await storing.fetch(select(outdated_count))) == 1
 
 
 _HOLDS = (
@@ -313,26 +291,20 @@ _HOLDS = (
 async def test_counts_holds_in_force_and_held_inferences(engine: AsyncEngine) -> None:
     async with engine.begin() as connection:
         for until, released in _HOLDS:
-            await connection.execute(
-                text(
-                    "INSERT INTO hold (id, name, reason, filter, placed_by, placed_at, in_force_at,"
-                    " until, released_at) SELECT gen_random_uuid(), 'n', 'r', '{}', 'x', now(),"
-                    f" now(), {until}, {released}"
-                )
+            await connection.exec_driver_sql(
+                "INSERT INTO hold (id, name, reason, filter, placed_by, placed_at, in_force_at,"
+                " until, released_at) SELECT gen_random_uuid(), 'n', 'r', '{}', 'x', now(),"
+                f" now(), {until}, {released}"
             )
         erasure = "'00000000-0000-0000-0000-000000000001'::uuid"
-        await connection.execute(
-            text(
-                "INSERT INTO erasure (id, model, cause, scope, state, requested_at) SELECT"
-                f" {erasure}, 1, 'request', 'inference', 'partly_held', now() - interval '9 days'"
-            )
+        await connection.exec_driver_sql(
+            "INSERT INTO erasure (id, model, cause, scope, state, requested_at) SELECT"
+            f" {erasure}, 1, 'request', 'inference', 'partly_held', now() - interval '9 days'"
         )
         for _ in range(3):
-            await connection.execute(
-                text(
-                    "INSERT INTO erasure_held (erasure, model, uid, scope, hold, hold_revision)"
-                    f" SELECT {erasure}, 1, gen_random_uuid(), 'inference', gen_random_uuid(), 1"
-                )
+            await connection.exec_driver_sql(
+                "INSERT INTO erasure_held (erasure, model, uid, scope, hold, hold_revision)"
+                f" SELECT {erasure}, 1, gen_random_uuid(), 'inference', gen_random_uuid(), 1"
             )
         held_figures = await figures.read_retention(connection)
         assert (held_figures.holds, held_figures.held, held_figures.oldest_seconds) == (2, 3, 0)
@@ -352,15 +324,13 @@ def _read_figures() -> dict[str, float]:
 async def _insert_comparison(engine: AsyncEngine, hours: float, **values: Any) -> None:
     columns = {"id": uuid4(), "cause": "command", "repair": "none", "state": "done"}
     columns |= {"finished_at": ago(hours=hours), **values}
-    async with engine.begin() as connection:
-        await connection.execute(reconciliation.insert().values(**columns))
+    await execute(engine, reconciliation.insert().values(**columns))
 
 
 async def test_a_leader_shows_what_another_found(
     engine: AsyncEngine, settings: RetentionSettings
 ) -> None:
-    async with engine.connect() as connection:
-        assert await figures.read_reconciliation(connection) is None
+    assert await transact(engine, figures.read_reconciliation) is None
     await _insert_comparison(
         engine, 9, counts={"orphans": 7, "missing": 2}, books={"difference": 3}
     )
@@ -389,19 +359,15 @@ def _make_overdue(settings: RetentionSettings) -> Overdue:
 
 
 async def _find_overdue_seconds(engine: AsyncEngine, looking: Overdue) -> float:
-    async with engine.connect() as connection:
-        return await looking.measure_seconds(connection)
+    return await transact(engine, looking.measure_seconds)
 
 
 async def _backdate(engine: AsyncEngine, interval: str) -> None:
-    async with engine.begin() as connection:
-        await connection.execute(
-            text(f"UPDATE policy_version SET effective_at = now() - interval '{interval}'")
-        )
+    await execute(engine, f"UPDATE policy_version SET effective_at = now() - interval '{interval}'")
 
 
 async def test_expired_inferences_are_late_until_a_run_takes_them(
-    storing: Storing, settings: RetentionSettings, retain: Retain
+    storing: Storing, settings: RetentionSettings
 ) -> None:
     model, other = await storing.model(), await storing.model("other")
     await storing.inferences(model, 3, ago(days=5))
@@ -415,20 +381,18 @@ async def test_expired_inferences_are_late_until_a_run_takes_them(
     assert _HOUR - 1 < await _find_overdue_seconds(storing.engine, looking) < 2 * _HOUR
     await _backdate(storing.engine, "30 days")
     assert 3 * _DAY - 60 < await _find_overdue_seconds(storing.engine, looking) < 3 * _DAY + _HOUR
-    await retain()
+    await storing.retain()
     assert await _find_overdue_seconds(storing.engine, looking) == 0
 
 
-async def test_inputs_go_before_inferences(
-    storing: Storing, settings: RetentionSettings, retain: Retain
-) -> None:
+async def test_inputs_go_before_inferences(storing: Storing, settings: RetentionSettings) -> None:
     model = await storing.model()
     await storing.inferences(model, 3, ago(days=5))
     await storing.keep(model, input="P1D", inference="P10D")
     await _backdate(storing.engine, "30 days")
     looking = _make_overdue(settings)
     assert 4 * _DAY - 60 < await _find_overdue_seconds(storing.engine, looking) < 4 * _DAY + _HOUR
-    await retain()
+    await storing.retain()
     assert await _find_overdue_seconds(storing.engine, looking) == 0
 
 
@@ -477,16 +441,14 @@ async def test_counts_erased_inferences_once_and_for_all(storing: Storing) -> No
 
 
 async def _finish_erasure(engine: AsyncEngine, eraser: Eraser, number: UUID) -> None:
-    async with engine.connect() as connection:
-        erasure = await find_erasure(connection, number)
+    erasure = await transact(engine, find_erasure, number)
     assert erasure is not None
     assert await eraser.finish(erasure) == "deleted"
 
 
 async def _find_difference(engine: AsyncEngine) -> int:
     counts = await count_against_accounting(engine)
-    async with engine.connect() as connection:
-        rows = await connection.scalar(text("SELECT count(*) FROM inference"))
+    rows = await scalar(engine, "SELECT count(*) FROM inference")
     assert counts["indexed"] == rows
     return counts["difference"]
 
@@ -506,15 +468,13 @@ async def test_an_entry_that_commits_late_gets_a_later_place(engine: AsyncEngine
         assert await audit_chain.link_entries(connection, limit=10) == 1
         places = await connection.execute(text("SELECT number FROM audit ORDER BY id"))
         assert list(places.scalars()) == [2, 1]
-    async with engine.connect() as connection:
-        assert (await audit_chain.verify(connection)).failures == []
+    assert (await transact(engine, audit_chain.verify)).failures == []
 
 
 async def test_shows_a_stalled_chain(
     engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings
 ) -> None:
-    async with engine.begin() as connection:
-        await _write(connection)
+    await transact(engine, _write)
 
     async def read_gauge() -> float:
         return float(AUDIT_UNLINKED._value.get())

@@ -21,7 +21,7 @@ from inference_store.erasure.log.chain_head import ChainHead
 from inference_store.erasure.log.keys import SigningKey, new_key
 from inference_store.erasure.log.signed_document import read_document, sign_document
 from inference_store.index.tables import certificate, inference
-from inference_store.inference.events import StorageKey
+from inference_store.inference.events import StorageKey, received_at_of
 from inference_store.objects import Blobs
 from inference_store.objects.inventory import inventory
 from inference_store.platform.settings import RetentionSettings
@@ -73,20 +73,24 @@ def wrongs(
     return all_of_them
 
 
-async def execute(engine: AsyncEngine, statement: str, **values: Any) -> None:
-    async with engine.begin() as connection:
+async def execute(storing: Storing, statement: str, **values: Any) -> None:
+    async with storing.engine.begin() as connection:
         changed = await connection.execute(text(statement), values)
         assert changed.rowcount, statement
 
 
-async def read_signed(engine: AsyncEngine, number: int) -> str:
-    async with engine.connect() as connection:
-        query = text("SELECT signed FROM certificate WHERE number = :number")
-        return str(await connection.scalar(query, {"number": number}))
+async def read_signed(storing: Storing, number: int) -> str:
+    return str(await storing.scalar(f"SELECT signed FROM certificate WHERE number = {number}"))
+
+
+async def bring_back(storing: Storing, stored: Stored) -> None:
+    """Store the row of an inference again."""
+    values = {"model": stored.model, "uid": stored.uid, "inference_id": "back"}
+    at = received_at_of(stored.uid)
+    await storing.execute(insert(inference).values(values | {"received_at": at}))
 
 
 def list_paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every leaf of a JSON document."""
     if isinstance(value, dict) and value:
         return [
             child_path
@@ -116,27 +120,23 @@ def change_leaf(value: Any, path: tuple[Any, ...]) -> Any:
 @pytest.mark.long
 @pytest.mark.usefixtures("erased")
 async def test_each_part_of_a_certificate_in_both_places(
-    engine: AsyncEngine,
-    blobs: Blobs,
-    settings: RetentionSettings,
-    wrongs: Wrongs,
-    stranger: Stranger,
+    storing: Storing, wrongs: Wrongs, stranger: Stranger
 ) -> None:
-    storage_key = StorageKey(settings.s3_bucket, "certificates/0000000003.json")
-    before = await read_signed(engine, 3)
+    storage_key = StorageKey(storing.bucket, "certificates/0000000003.json")
+    before = await read_signed(storing, 3)
     parts = list_paths(json.loads(before))
     assert len(parts) > 20
     for part in parts:
         forged = canonical(change_leaf(json.loads(before), part))
-        blobs.put(storage_key, forged.encode(), content_type="application/json")
+        storing.blobs.put(storage_key, forged.encode(), content_type="application/json")
         statement = "UPDATE certificate SET signed = :signed WHERE number = 3"
-        await execute(engine, statement, signed=forged)
-        verification = Verification(engine, Archive(blobs), trusted={KEY.id})
+        await execute(storing, statement, signed=forged)
+        verification = Verification(storing.engine, Archive(storing.blobs), trusted={KEY.id})
         numbers = [wrong.number async for wrong in verification.find_failures()]
         assert 3 in numbers, part
         assert any("certificate 3: " in fault for fault in await stranger.faults(KEY)), part
-    blobs.put(storage_key, before.encode(), content_type="application/json")
-    await execute(engine, statement, signed=before)
+    storing.blobs.put(storage_key, before.encode(), content_type="application/json")
+    await execute(storing, statement, signed=before)
     assert await wrongs() == []
 
 
@@ -173,65 +173,63 @@ _IN_POSTGRES = {
 
 @pytest.mark.long
 @pytest.mark.usefixtures("erased")
-async def test_detects_what_is_changed_in_postgres(engine: AsyncEngine, wrongs: Wrongs) -> None:
+async def test_detects_what_is_changed_in_postgres(storing: Storing, wrongs: Wrongs) -> None:
     tables = ("certificate", "erased_leaves")
     for table in tables:
-        await execute(engine, f"CREATE TABLE kept_{table} AS TABLE {table}")
+        await execute(storing, f"CREATE TABLE kept_{table} AS TABLE {table}")
     for statement, expected in _IN_POSTGRES.items():
-        await execute(engine, statement)
+        await execute(storing, statement)
         failures = await wrongs()
         assert any(failure.startswith(expected) for failure in failures), (statement, failures)
         for table in tables:
-            await execute(engine, f"DELETE FROM {table}")
+            await execute(storing, f"DELETE FROM {table}")
             kept = f"SELECT * FROM kept_{table}"
-            await execute(engine, f"INSERT INTO {table} OVERRIDING SYSTEM VALUE {kept}")
+            await execute(storing, f"INSERT INTO {table} OVERRIDING SYSTEM VALUE {kept}")
     assert await wrongs() == []
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("erased")
-async def test_detects_what_is_changed_in_the_bucket(
-    engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings, wrongs: Wrongs
-) -> None:
-    root = read_document(await read_signed(engine, 3)).document["leaves"]["root"]
+async def test_detects_what_is_changed_in_the_bucket(storing: Storing, wrongs: Wrongs) -> None:
+    root = read_document(await read_signed(storing, 3)).document["leaves"]["root"]
     changes = [
         *((f"{number:010}.json", None) for number in (1, 2, 3, 4)),
         *((f"leaves/{root}/000001", leaves) for leaves in (None, b"", b"x" * 33, b"x")),
     ]
     for name, content in changes:
-        key = StorageKey(settings.s3_bucket, f"certificates/{name}")
-        before = blobs.get(key, limit=2**20)
+        key = StorageKey(storing.bucket, f"certificates/{name}")
+        before = storing.blobs.get(key, limit=2**20)
         if content is None:
-            blobs.delete_objects([key])
+            storing.blobs.delete_objects([key])
         else:
-            blobs.put(key, content, content_type="application/octet-stream")
+            storing.blobs.put(key, content, content_type="application/octet-stream")
         failures = await wrongs()
         if name.startswith("leaves/"):
             assert failures == [_LIST.format("the bucket")], content
         else:
             assert f"certificate {int(name[:10])}: it is missing in the bucket" in failures
-        blobs.put(key, before, content_type="application/json")
+        storing.blobs.put(key, before, content_type="application/json")
     assert await wrongs() == []
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("erased")
 async def test_a_link_taken_out_of_both_and_the_rest_signed_by_another(
-    engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings, wrongs: Wrongs
+    storing: Storing, wrongs: Wrongs
 ) -> None:
     """Whoever may write to both can make a chain of their own, with an untrusted key."""
     other, previous = new_key(), b""
     for number in (1, 2, 3, 4):
-        certificate = read_document(await read_signed(engine, number))
+        certificate = read_document(await read_signed(storing, number))
         forged = dict(certificate.document) | {"previous": previous.hex()}
         if number == 1:
             forged |= {"key": other.id, "public_key": other.public.text}
         resigned = sign_document(other, certificate.kind, forged)
         previous = resigned.hash
-        storage_key = StorageKey(settings.s3_bucket, f"certificates/{number:010}.json")
-        blobs.put(storage_key, resigned.text.encode(), content_type="application/json")
+        storage_key = StorageKey(storing.bucket, f"certificates/{number:010}.json")
+        storing.blobs.put(storage_key, resigned.text.encode(), content_type="application/json")
         statement = "UPDATE certificate SET signed = :signed, hash = :hash WHERE number = :number"
-        await execute(engine, statement, signed=resigned.text, hash=resigned.hash, number=number)
+        await execute(storing, statement, signed=resigned.text, hash=resigned.hash, number=number)
     failures = await wrongs()
     assert "which is none of the trusted" in failures[0]
     assert "certificate 4: certificates/head has another one of this number" in failures
@@ -239,13 +237,11 @@ async def test_a_link_taken_out_of_both_and_the_rest_signed_by_another(
 
 @pytest.mark.long
 @pytest.mark.usefixtures("erased")
-async def test_a_tail_cut_from_both(
-    engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings, wrongs: Wrongs
-) -> None:
-    blobs.delete_objects([StorageKey(settings.s3_bucket, "certificates/0000000004.json")])
-    await execute(engine, "DELETE FROM certificate WHERE number = 4")
+async def test_a_tail_cut_from_both(storing: Storing, wrongs: Wrongs) -> None:
+    storing.blobs.delete_objects([StorageKey(storing.bucket, "certificates/0000000004.json")])
+    await execute(storing, "DELETE FROM certificate WHERE number = 4")
     # so that nothing but the head knows
-    await execute(engine, "DELETE FROM erasure WHERE certificate = 4")
+    await execute(storing, "DELETE FROM erasure WHERE certificate = 4")
     assert await wrongs() == [
         "certificate 4: certificates/head says that there is one, and the chain ends with 3"
     ]
@@ -253,12 +249,10 @@ async def test_a_tail_cut_from_both(
 
 @pytest.mark.long
 @pytest.mark.usefixtures("erased")
-async def test_a_tail_that_its_erasure_still_names(
-    engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings, wrongs: Wrongs
-) -> None:
+async def test_a_tail_that_its_erasure_still_names(storing: Storing, wrongs: Wrongs) -> None:
     for name in ("0000000004.json", "head"):
-        blobs.delete_objects([StorageKey(settings.s3_bucket, f"certificates/{name}")])
-    await execute(engine, "DELETE FROM certificate WHERE number = 4")
+        storing.blobs.delete_objects([StorageKey(storing.bucket, f"certificates/{name}")])
+    await execute(storing, "DELETE FROM certificate WHERE number = 4")
     failures = " ".join(await wrongs())
     assert "the chain ends before it" in failures
     assert "certificates/head is missing" in failures
@@ -266,26 +260,19 @@ async def test_a_tail_that_its_erasure_still_names(
 
 @pytest.mark.long
 async def test_a_row_that_is_there_again(
-    engine: AsyncEngine, erased: list[Stored], wrongs: Wrongs
+    storing: Storing, erased: list[Stored], wrongs: Wrongs
 ) -> None:
     stored = erased[5]
-    row = {
-        "model": stored.model,
-        "uid": stored.uid,
-        "inference_id": "back",
-        "received_at": ago(days=2),
-    }
-    async with engine.begin() as connection:
-        await connection.execute(insert(inference), [row])
+    await bring_back(storing, stored)
     assert await wrongs() == [f"certificate 3: the inference of {stored.uid} is in Postgres"]
 
 
 @pytest.mark.long
 async def test_an_object_that_is_there_again(
-    blobs: Blobs, erased: list[Stored], wrongs: Wrongs
+    storing: Storing, erased: list[Stored], wrongs: Wrongs
 ) -> None:
     key = erased[5].objects[1]
-    blobs.put(key, b"back", content_type="text/plain")
+    storing.blobs.put(key, b"back", content_type="text/plain")
     (failure,) = await wrongs()
     assert failure.startswith(f"certificate 3: {key} is in the bucket, written 20")
 
@@ -360,13 +347,12 @@ def say(environment: dict[str, str], tmp_path: Path) -> Say:
 
 
 @pytest.mark.usefixtures("few_erased")
-async def test_a_certificate_that_was_changed(engine: AsyncEngine, say: Say) -> None:
+async def test_a_certificate_that_was_changed(storing: Storing, say: Say) -> None:
     good = say("verify")
     assert (good.returncode, good.stdout) == (0, ""), good.stderr
     # three inferences, each with three objects
     assert "1 certificate over 12 entries" in good.stderr
-    async with engine.begin() as connection:
-        await connection.execute(text("UPDATE certificate SET hash = '\\x00' WHERE number = 2"))
+    await execute(storing, "UPDATE certificate SET hash = '\\x00' WHERE number = 2")
     bad = say("verify")
     assert bad.returncode == 1
     assert bad.stdout == "certificate 2: in Postgres: its hash is not as it was signed\n"
@@ -386,17 +372,10 @@ async def test_the_key_of_the_settings_vouches_for_nothing_if_others_are_trusted
 
 
 async def test_finds_returned_inferences_and_proves_entries(
-    engine: AsyncEngine, few_erased: list[Stored], say: Say
+    storing: Storing, few_erased: list[Stored], say: Say
 ) -> None:
     stored = few_erased[1]
-    row = {
-        "model": stored.model,
-        "uid": stored.uid,
-        "inference_id": "back",
-        "received_at": ago(days=1),
-    }
-    async with engine.begin() as connection:
-        await connection.execute(insert(inference), [row])
+    await bring_back(storing, stored)
     assert say("verify").returncode == 0
     completed = say("verify", "--objects")
     assert completed.returncode == 1

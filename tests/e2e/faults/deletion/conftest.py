@@ -54,7 +54,7 @@ async def world(settings: RetentionSettings, tmp_path: Path) -> AsyncIterator[Wo
     api = ApiSettings.model_validate({**values, "auth": "off", "page_seconds": 60.0})
     with Blobs(settings) as blobs:
         async with make_client(create_app(api, engine, blobs)) as client:
-            storing = Storing(engine, blobs, settings.s3_bucket)
+            storing = Storing(engine, blobs)
             opened = World(storing, settings, Asking(client), new_key(), tmp_path)
             await opened.begin()
             try:

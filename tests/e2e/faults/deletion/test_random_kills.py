@@ -30,6 +30,7 @@ from tests.servers.fixtures import unique
 from tests.servers.minio import S3
 from tests.servers.ports import free_port
 from tests.service_process import Service
+from tests.transactions import fetch, transact
 from tests.warm.process import COLD, run_command
 
 from .world import (
@@ -170,10 +171,9 @@ async def wait_until_settled(engine: AsyncEngine, captures: Sequence[Capture], b
     }
 
     async def count_differences() -> tuple[int, int]:
-        async with engine.connect() as connection:
-            there = set((await connection.execute(select(inference.c.uid))).scalars())
-            query = select(inference.c.uid).where(inference.c.data_deleted_at.is_not(None))
-            gone = set((await connection.execute(query)).scalars())
+        there = set(await fetch(engine, select(inference.c.uid)))
+        query = select(inference.c.uid).where(inference.c.data_deleted_at.is_not(None))
+        gone = set(await fetch(engine, query))
         return len(there ^ expected), len(gone ^ without)
 
     await until(count_differences, lambda result: result == (0, 0), seconds=300)
@@ -194,10 +194,9 @@ async def check_deletions(
     uids = {uid_of(survivor, bucket) for survivor in survivors}
     result = await counted(engine)
     assert (result[Outcome.DEAD], result[Outcome.PARKED], result[Outcome.LOST]) == (0, 0, 0)
-    async with engine.connect() as connection:
-        await check_nothing_waits(connection)
-        await check_partitions(connection)
-        await check_rows(connection, uids, without_input=inputs)
+    await transact(engine, check_nothing_waits)
+    await transact(engine, check_partitions)
+    await transact(engine, check_rows, uids, without_input=inputs)
     expected_keys = {key for survivor in survivors for key in survivor.blobs}
     expected_keys -= {survivor.key("data") for survivor in survivors if is_input_gone(survivor)}
     check_versions(s3, bucket, expected_keys)

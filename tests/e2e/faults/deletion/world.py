@@ -12,7 +12,7 @@ from uuid import UUID
 
 import httpx
 import psutil
-from sqlalchemy import func, select, text
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.certify import chain
@@ -39,6 +39,7 @@ from tests.polling import until
 from tests.producer import START, Capture, capture
 from tests.servers.minio import S3
 from tests.service_process import Service
+from tests.transactions import scalar, transact
 
 DAYS = 5
 # Two that a policy is for, one that is to be erased by a filter, one by a subject, one kept.
@@ -49,7 +50,6 @@ _OLD_TEXT = _OLD.isoformat().replace("+00:00", "Z")
 
 
 def make_policy(inference: str, input: str = "") -> dict[str, Any]:
-    """The body of a policy with one rule."""
     rule = {"name": "all", "keep_input": input or inference, "keep_inference": inference}
     return {"rules": [rule]}
 
@@ -102,8 +102,6 @@ class Asking:
     erasures: list[str] = field(default_factory=list)
 
     async def call_api(self, method: str, path: str, **more: Any) -> dict[str, Any]:
-        """The answer's body."""
-
         async def ask() -> httpx.Response:
             return await self.client.request(method, path, timeout=600, **more)
 
@@ -162,7 +160,6 @@ class Asking:
         ]
 
     async def act(self, *, pause: float) -> None:
-        """Carry the script out."""
         for step in self.script:
             await step()
             await asyncio.sleep(pause)
@@ -294,16 +291,14 @@ class World:
 
 async def wait_until_at_rest(engine: AsyncEngine) -> None:
     """Wait until a run that begins from now on has ended well and nothing is left to do."""
-    async with engine.connect() as connection:
-        now = await connection.scalar(text("SELECT now()"))
+    now = await scalar(engine, "SELECT now()")
     here = retention_run.c
     done = select(here.id).where(here.requested_at > now, here.state == "done").limit(1)
 
     async def find_unfinished() -> list[Any]:
-        async with engine.connect() as connection:
-            ran = await connection.scalar(done)
-            begun = await list_unfinished(connection, failed=True)
-            waiting = await list_uncertified(connection)
+        ran = await scalar(engine, done)
+        begun = await transact(engine, list_unfinished, failed=True)
+        waiting = await transact(engine, list_uncertified)
         return [*begun, *waiting, *([] if ran else ["no run"])]
 
     await until(find_unfinished, lambda result: not result, seconds=300)
@@ -425,9 +420,8 @@ async def check_proofs(
 ) -> tuple[Counter[tuple[UUID, str]], Sequence[Mapping[str, Any]]]:
     """Check that each deleted inference is in one certificate, and no other is; those that were
     sent again may be in more. Return how often each part is in one, and the certificates."""
-    async with engine.connect() as connection:
-        ended = await find_erasures(connection, limit=10_000)
-        rows = await chain.list_certificates(connection, limit=10_000)
+    ended = await transact(engine, find_erasures, limit=10_000)
+    rows = await transact(engine, chain.list_certificates, limit=10_000)
     documents = {row.number: read_document(row.signed).document for row in rows}
     erasures = {document["erasure"]["id"] for document in documents.values()}
     states = Counter(erasure.state for erasure in ended)

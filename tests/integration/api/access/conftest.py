@@ -13,6 +13,7 @@ from tests.integration.api.api_client import Api
 from tests.integration.api.conftest import MakeApp, make_client
 from tests.integration.stored_inferences import NewInference
 from tests.settings import TOKEN
+from tests.transactions import transact
 
 SECRET, OPEN = "secret-model", "open-model"
 """The model that a narrow key may not see, and the one that it may."""
@@ -26,10 +27,10 @@ class Keys:
         self._shared: dict[str, str] = {}
 
     async def make(self, *grants: dict[str, Any], **more: Any) -> str:
-        """Create a key with these grants, and return its text."""
         parsed = [Grant.model_validate(grant) for grant in grants]
-        async with self._api.engine.begin() as connection:
-            _, secret = await api_keys.create(connection, "a test's", parsed, by="test", **more)
+        _, secret = await transact(
+            self._api.engine, api_keys.create, "a test's", parsed, by="test", **more
+        )
         return secret.text
 
     async def share(self, *grants: dict[str, Any]) -> str:
@@ -89,7 +90,6 @@ async def two_models(guarded: Api) -> dict[str, int]:
         keys = (data, response, metadata)
         inference = NewInference("one", metadata=items, keys=keys, model_id=model_id)
         numbers[model_id] = await guarded.store(inference)
-        async with guarded.engine.begin() as connection:
-            details = Details(project_id=f"{model_id}-project")
-            await registrations.put(connection, model_id, details)
+        details = Details(project_id=f"{model_id}-project")
+        await guarded.transact(registrations.put, model_id, details)
     return numbers

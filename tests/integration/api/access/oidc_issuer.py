@@ -31,7 +31,6 @@ def make_ec_key() -> Private:
 
 
 def make_jwk(kid: str | None, private: Private, **more: Any) -> dict[str, Any]:
-    """Return the public half of a key as a JSON Web Key."""
     kinds: tuple[tuple[type, Any], ...] = (
         (rsa.RSAPrivateKey, jwt.algorithms.RSAAlgorithm),
         (ec.EllipticCurvePrivateKey, jwt.algorithms.ECAlgorithm),
@@ -132,7 +131,6 @@ class OidcIssuer:
         return web.json_response(self._issue_tokens(authorization))
 
     def _is_known_client(self, request: web.Request, form: Mapping[str, str]) -> bool:
-        """Check whether the client may exchange codes."""
         if self.is_public:
             return form["client_id"] == CLIENT and "Authorization" not in request.headers
         credentials = form.get("client_id", ""), form.get("client_secret", "")
@@ -143,7 +141,6 @@ class OidcIssuer:
         return credentials == (CLIENT, CLIENT_SECRET)
 
     def _issue_tokens(self, authorization: Mapping[str, str]) -> dict[str, str]:
-        """Return the tokens of the user who signed in."""
         assert self.signer is not None
         private, kid = self.signer
         id_claims = {

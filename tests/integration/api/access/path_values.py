@@ -34,7 +34,6 @@ Ids = dict[str, str]
 async def _set_pending_policy(
     connection: Any, owner: PolicyOwner, policy: policies.RetentionPolicy
 ) -> None:
-    """Set a policy, and another one that is pending."""
     now = await policies.read_now(connection)
     pending = policies.RetentionPolicy(max_inferences=9)
     for version, grace in ((policy, 0.0), (pending, 3600.0)):
@@ -93,7 +92,6 @@ async def add_path_values(connection: Any, model_id: str, model: int, offset: in
 
 
 async def add_export(connection: AsyncConnection, model: int) -> UUID:
-    """Add an export of a model; return its id."""
     document = await describe_question(
         connection, model, None, text=None, since=None, until=NOW, include=()
     )
@@ -137,7 +135,6 @@ async def add_certificate(connection: AsyncConnection, model: int, model_id: str
 
 
 async def add_hold(connection: AsyncConnection, model_id: str) -> UUID:
-    """Place a hold on a model, and return its id."""
     number = (await registrations.find_by_ids(connection, [model_id]))[model_id].model
     hold_filter = await holds.build_filter(
         connection, number, holds.HoldCriteria(filter=parse("ok"))

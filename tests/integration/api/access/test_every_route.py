@@ -99,7 +99,6 @@ class Request:
         return await self._keys.share({**grant, **over})
 
     async def send_with(self, rights: list[Right] | str, **over: str) -> httpx.Response:
-        """Send it with this key."""
         return await self.send(await self.find_key(rights, **over))
 
 
@@ -189,9 +188,8 @@ async def test_the_right_is_enough_and_a_change_is_in_the_audit(
         with subtests.test(" ".join(route_key)):
             own = ids[SECRET]
             if _order_of(route_key) > 0:
-                async with guarded.engine.begin() as connection:
-                    number = two_models[SECRET]
-                    own = await add_path_values(connection, SECRET, number, offset)
+                number = two_models[SECRET]
+                own = await guarded.transact(add_path_values, SECRET, number, offset)
             answer = await _check_allowed(Request(keys, route_key, own), guarded)
             if models[route_key] is not None and answer.status_code < 300:
                 check_answer(models[route_key], answer.content)
@@ -228,6 +226,5 @@ async def _check_allowed(request: Request, guarded: Api) -> httpx.Response:
 
 
 def _narrowest_scope(row: Row) -> dict[str, str]:
-    """Return the narrowest scope of a grant for this route."""
     project = {"project_id": f"{SECRET}-project"}
     return {Over.EVERYTHING: {}, Over.PROJECT: project}.get(row.over, {"model_id": SECRET})

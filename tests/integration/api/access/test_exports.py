@@ -17,7 +17,6 @@ _EXPORTS = f"/v1/models/{OPEN}/exports"
 
 
 def read_model_ids(answer: httpx.Response) -> set[str]:
-    """Return the models whose inferences a stream contains."""
     lines = [json.loads(line) for line in answer.text.splitlines()]
     return {line["model_id"] for line in lines if "model_id" in line}
 

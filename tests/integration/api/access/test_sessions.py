@@ -36,7 +36,6 @@ class Browser:
         self.id = id
 
     async def sign_in(self, key: str, headers: Mapping[str, str] | None = None) -> httpx.Response:
-        """Start a session."""
         sent = OWN | {"Authorization": f"Bearer {key}"} | dict(headers or {})
         answer = await self.ask("POST", "/v1/session", sent)
         name, _, rest = answer.headers.get("set-cookie", "").partition("=")
@@ -47,16 +46,13 @@ class Browser:
     async def ask(
         self, method: str, path: str, headers: Mapping[str, str] = OWN, body: Any = None
     ) -> httpx.Response:
-        """Send a request with the cookie."""
         sent = dict(headers) | ({"Cookie": f"{COOKIE}={self.id}"} if self.id else {})
         return await self.client.request(method, path, headers=sent, json=body)
 
     async def status(self, path: str = "/v1/me", **headers: str) -> int:
-        """Return the status of an answer to a GET."""
         return (await self.ask("GET", path, OWN | headers)).status_code
 
     async def read_caller(self, headers: Mapping[str, str] = OWN) -> dict[str, Any]:
-        """Return who the api takes the browser for."""
         return dict((await self.ask("GET", "/v1/me", headers)).json())
 
     async def change_session(self, **values: Any) -> None:
@@ -244,8 +240,7 @@ async def test_deletes_ended_sessions(browser: Browser, guarded: Api) -> None:
     await browser.change_session(idle_until=datetime.now(UTC) - timedelta(seconds=1))
     other = Browser(guarded)
     await other.sign_in(TOKEN)
-    async with guarded.engine.begin() as connection:
-        assert await web_sessions.delete_ended(connection) == 1
+    assert await guarded.transact(web_sessions.delete_ended) == 1
     assert await other.status() == 200
 
 

@@ -45,7 +45,6 @@ async def issuer() -> AsyncIterator[OidcIssuer]:
 
 @pytest.fixture
 def oidc_settings(issuer: OidcIssuer) -> dict[str, Any]:
-    """The api's settings for sign-in at the issuer."""
     return {
         "auth": "on",
         "oidc_issuer": issuer.url,
@@ -71,7 +70,6 @@ class Visitor(Browser):
         self.attempt = ""
 
     async def begin(self) -> str:
-        """Begin to sign in; return the issuer's URL."""
         answer = await self.client.get(_BEGIN)
         assert answer.status_code == 303
         self.attempt = _read_cookies(answer).get(_ATTEMPT, "")

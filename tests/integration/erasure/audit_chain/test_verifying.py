@@ -24,6 +24,7 @@ from inference_store.erasure.log.keys import SigningKey, new_key
 from inference_store.erasure.log.signed_document import sign_document
 from inference_store.index.audit import note
 from inference_store.index.tables import audit, audit_link
+from tests.transactions import execute, fetch, transact
 
 _ADA = Who("key:ada", "192.0.2.1")
 _UIDS = [UUID(int=number) for number in range(1, 21)]
@@ -31,8 +32,7 @@ _UIDS = [UUID(int=number) for number in range(1, 21)]
 
 async def _write(engine: AsyncEngine, *uids: UUID, link: bool = True) -> None:
     """Write entries about these inferences, each linked in the chain."""
-    async with engine.begin() as connection:
-        await note(connection, _ADA, Action.DATA_READ, uids=uids, of=1.5, name='Łódź \u2028 "q"')
+    await transact(engine, note, _ADA, Action.DATA_READ, uids=uids, of=1.5, name='Łódź \u2028 "q"')
     if link:
         async with engine.begin() as connection:
             while await audit_chain.link_entries(connection, limit=7):
@@ -146,8 +146,7 @@ async def test_a_tail_cut_with_its_head_is_found_by_a_checkpoint(engine: AsyncEn
 
 async def test_a_checkpoint_reveals_a_replaced_chain(engine: AsyncEngine) -> None:
     await _write(engine, *_UIDS)
-    async with engine.begin() as connection:
-        await _make_checkpoint(connection)
+    await transact(engine, _make_checkpoint)
     await tamper(
         engine,
         "DELETE FROM audit WHERE number = 5",
@@ -174,12 +173,10 @@ _REFUSED = (
 
 async def test_postgres_refuses_it_in_the_first_place(engine: AsyncEngine) -> None:
     await _write(engine, *_UIDS)
-    async with engine.begin() as connection:
-        await _make_checkpoint(connection)
+    await transact(engine, _make_checkpoint)
     for statement in _REFUSED:
         with pytest.raises(DBAPIError, match="append-only"):
-            async with engine.begin() as connection:
-                await connection.execute(text(statement))
+            await execute(engine, statement)
     assert (await verify_chain(engine)).failures == []
 
 
@@ -212,8 +209,7 @@ async def test_values_removed_by_an_erasure_are_no_fault(engine: AsyncEngine) ->
 
 async def test_the_record_of_taken_values_cannot_be_removed(engine: AsyncEngine) -> None:
     await _write(engine, *_UIDS)
-    async with engine.begin() as connection:
-        await audit_chain.redact_values(connection, uuid4(), uids=_UIDS[:2])
+    await transact(engine, audit_chain.redact_values, uuid4(), uids=_UIDS[:2])
     await _write(engine)
     await tamper(engine, "DELETE FROM audit WHERE action = 'audit_values_taken'")
     numbers = {fault.number: fault.reason for fault in (await verify_chain(engine)).failures}
@@ -223,10 +219,9 @@ async def test_the_record_of_taken_values_cannot_be_removed(engine: AsyncEngine)
 async def _forget_page(engine: AsyncEngine, erasure: UUID, *, after: int) -> tuple[int, int | None]:
     """Redact at most two entries in one transaction."""
     subject = ("driver", "O'Brien")
-    async with engine.begin() as connection:
-        return await audit_chain.redact_mentions(
-            connection, erasure, subject, true(), after=after, limit=2
-        )
+    return await transact(
+        engine, audit_chain.redact_mentions, erasure, subject, true(), after=after, limit=2
+    )
 
 
 async def test_redacts_a_subject_mentioned_with_key_and_value(engine: AsyncEngine) -> None:
@@ -247,9 +242,8 @@ async def test_redacts_a_subject_mentioned_with_key_and_value(engine: AsyncEngin
     assert await _forget_page(engine, erasure, after=4) == (1, 5)
     assert await _forget_page(engine, erasure, after=2) == (0, 4)
     assert await _forget_page(engine, erasure, after=5) == (0, None)
-    async with engine.connect() as connection:
-        query = select(audit.c.detail).where(audit.c.action == "policy_set").order_by(audit.c.id)
-        remaining = (await connection.execute(query)).scalars().all()
+    query = select(audit.c.detail).where(audit.c.action == "policy_set").order_by(audit.c.id)
+    remaining = await fetch(engine, query)
     assert remaining == [{}, {}, entries[2], entries[3], {}]
     await _write(engine)
     assert (await verify_chain(engine)).failures == []
@@ -257,11 +251,9 @@ async def test_redacts_a_subject_mentioned_with_key_and_value(engine: AsyncEngin
 
 async def test_retention_leaves_a_checkpoint_where_it_cuts(engine: AsyncEngine) -> None:
     async with engine.begin() as connection:
-        await connection.execute(
-            text(
-                "INSERT INTO audit (at, actor, action) SELECT now() - n * interval '1 day',"
-                " 'x', 'y' FROM generate_series(9, 0, -1) AS n"
-            )
+        await connection.exec_driver_sql(
+            "INSERT INTO audit (at, actor, action) SELECT now() - n * interval '1 day',"
+            " 'x', 'y' FROM generate_series(9, 0, -1) AS n"
         )
         await audit_chain.link_entries(connection, limit=100)
         for expected in (3, 2, 0):
@@ -279,14 +271,14 @@ async def test_retention_leaves_a_checkpoint_where_it_cuts(engine: AsyncEngine) 
 async def test_two_writers_and_readers_in_between_make_one_chain(engine: AsyncEngine) -> None:
     async def link() -> None:
         for _ in range(20):
-            async with engine.begin() as connection:
-                await audit_chain.link_entries(connection, limit=5)
+            await transact(engine, audit_chain.link_entries, limit=5)
 
     async def write(own: int) -> None:
         for number in range(15):
             await _write(engine, UUID(int=own + number), link=False)
-            async with engine.begin() as connection:
-                await audit_chain.redact_values(connection, uuid4(), uids=[UUID(int=own + number)])
+            await transact(
+                engine, audit_chain.redact_values, uuid4(), uids=[UUID(int=own + number)]
+            )
 
     await asyncio.gather(link(), link(), write(1000), write(2000), write(3000))
     await _write(engine)
@@ -312,10 +304,9 @@ async def test_a_restored_backup_continues_after_the_entries_it_lacks(engine: As
     # what is old enough goes from both sides of the gap
     pruned = []
     for _ in range(5):
-        async with engine.begin() as connection:
-            pruned.append(
-                await audit_chain.prune_entries(connection, older_than_seconds=0, limit=8)
-            )
+        pruned.append(
+            await transact(engine, audit_chain.prune_entries, older_than_seconds=0, limit=8)
+        )
     assert pruned == [8, 8, 7, 0, 0]
     assert (await verify_chain(engine)).failures == []
 
@@ -423,8 +414,7 @@ async def test_a_beginning_that_was_cut_at_a_checkpoint_is_found(engine: AsyncEn
     await _introduce(engine, key)
     for _ in range(2):
         await _write_signed(engine, key)
-    async with engine.connect() as connection:
-        newest_signed = await audit_chain.find_newest_signed(connection)
+    newest_signed = await transact(engine, audit_chain.find_newest_signed)
     assert newest_signed is not None
     assert (await verify_chain(engine, newest_signed)).failures == []
     # that the chain stood there does not say that it was cut there

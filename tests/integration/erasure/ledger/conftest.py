@@ -11,6 +11,7 @@ from inference_store.erasure.ledger import KINDS, Body, Kind, Ledger
 from inference_store.objects import Blobs
 from tests.integration.backups import Restore, backup, restore
 from tests.integration.retention.conftest import blobs, settings
+from tests.transactions import execute, fetch, scalar
 
 __all__ = ["Restore", "backup", "blobs", "restore", "settings"]
 
@@ -36,17 +37,14 @@ def make_ledger(engine: AsyncEngine, blobs: Blobs, **more: Any) -> Ledger:
 
 @pytest.fixture
 async def ledger(engine: AsyncEngine, blobs: Blobs) -> Ledger:
-    async with engine.begin() as connection:
-        await connection.execute(text("CREATE TABLE noted (word text PRIMARY KEY)"))
+    await execute(engine, "CREATE TABLE noted (word text PRIMARY KEY)")
     return make_ledger(engine, blobs)
 
 
 async def list_words(engine: AsyncEngine) -> set[str]:
-    async with engine.connect() as connection:
-        return set((await connection.execute(text("SELECT word FROM noted"))).scalars())
+    return set(await fetch(engine, "SELECT word FROM noted"))
 
 
 async def read_head(engine: AsyncEngine) -> int:
-    async with engine.connect() as connection:
-        number = await connection.scalar(text("SELECT number FROM ledger_head"))
+    number = await scalar(engine, "SELECT number FROM ledger_head")
     return int(number or 0)

@@ -22,6 +22,7 @@ from inference_store.objects import Blobs
 from inference_store.query.cql2 import parse
 from tests.integration.backups import Backup, Restore
 from tests.integration.retention.stored import Storing, ago
+from tests.transactions import execute, fetch, transact
 
 from .conftest import PREFIX, list_words, make_ledger, read_head
 
@@ -52,8 +53,7 @@ async def test_a_restored_backup_refuses_until_it_was_replayed(
     assert await same.replay() == 0
     await same.write("word", {"word": "after"}, actor="a")
     # the audit has each once, as of when it was
-    async with older.connect() as connection:
-        audited = (await connection.execute(text("SELECT at, detail FROM audit ORDER BY id"))).all()
+    audited = await fetch(older, "SELECT at, detail FROM audit ORDER BY id")
     assert [row.detail["number"] for row in audited] == [0, 1, 2]
     assert [row.at for row in audited] == [entry.at for entry in replayed]
     # and the one that was left behind must not go on as if nothing were
@@ -105,10 +105,9 @@ async def test_an_entry_of_an_unknown_kind_or_that_was_changed_is_not_replayed(
 
 
 async def _make_body(engine: AsyncEngine, **changes: Any) -> dict[str, Any]:
-    async with engine.connect() as connection:
-        hold_filter = await holds.build_filter(
-            connection, None, holds.HoldCriteria(filter=parse("ok"))
-        )
+    hold_filter = await transact(
+        engine, holds.build_filter, None, holds.HoldCriteria(filter=parse("ok"))
+    )
     body = {"id": str(uuid4()), "name": "one", "reason": "a file", "model_id": "new-model"}
     values = {"filter": hold_filter.text, "inference_ids": None, "until": None, "revision": 1}
     return body | values | changes
@@ -130,14 +129,12 @@ async def test_a_replay_places_changes_and_releases_them_again(
     for body in (before, over):
         gone = {"id": body["id"], "reason": "closed", "revision": 2}
         await ledger.write("hold_released", gone, actor="c")
-    async with engine.connect() as connection:
-        there = await holds.list_holds(connection)
+    there = await transact(engine, holds.list_holds)
     same = make_ledger(older, blobs)
     assert await same.replay() == 5
-    async with older.connect() as connection:
-        again = await holds.list_holds(connection)
-        in_force = await holds.list_in_force(connection)
-        changes = await holds.list_revisions(connection, again[0].id)
+    again = await transact(older, holds.list_holds)
+    in_force = await transact(older, holds.list_in_force)
+    changes = await transact(older, holds.list_revisions, again[0].id)
     names = [
         *("id", "name", "reason", "filter", "until", "placed_by", "placed_at", "released_by"),
         *("released_at", "release_reason", "revision"),
@@ -160,7 +157,7 @@ async def set_policy(ledger: Ledger, model_id: str) -> None:
 
 
 async def test_a_replay_removes_empty_models_and_policies_of_full_ones(
-    ledger: Ledger, engine: AsyncEngine, blobs: Blobs, bucket: str, backup: Backup, restore: Restore
+    ledger: Ledger, engine: AsyncEngine, blobs: Blobs, backup: Backup, restore: Restore
 ) -> None:
     names = ("empty", "full")
     async with engine.begin() as connection:
@@ -173,15 +170,13 @@ async def test_a_replay_removes_empty_models_and_policies_of_full_ones(
     for name in (*names, "later"):
         note = Note(Action.MODEL_REMOVED, name, {})
         await ledger.write("model_removed", {"model_id": name}, actor="a", note=note)
-    async with engine.connect() as connection:
-        assert (await connection.execute(select(registration.c.model_id))).all() == []
-        audited = (await connection.execute(select(audit.c.model, audit.c.model_id))).all()
-        assert [row.model_id for row in audited] == [*names, "later"]
-        assert all(row.model for row in audited[:2])
-    async with older.connect() as connection:
-        full = (await registrations.get(connection, "full")).model
-        former = (await registrations.get(connection, "empty")).model
-    (still,) = await Storing(older, blobs, bucket).inferences(full, 1, ago(days=1), objects=False)
+    assert await fetch(engine, select(registration.c.model_id)) == []
+    audited = await fetch(engine, select(audit.c.model, audit.c.model_id))
+    assert [row.model_id for row in audited] == [*names, "later"]
+    assert all(row.model for row in audited[:2])
+    full = (await transact(older, registrations.get, "full")).model
+    former = (await transact(older, registrations.get, "empty")).model
+    (still,) = await Storing(older, blobs).inferences(full, 1, ago(days=1), objects=False)
 
     assert await make_ledger(older, blobs).replay() == 4
     async with older.begin() as connection:
@@ -189,7 +184,7 @@ async def test_a_replay_removes_empty_models_and_policies_of_full_ones(
         assert list(model_ids) == ["full"]
         assert await policies.find_effective_policies(connection) == {}
         assert await registrations.ensure(connection, "empty") == former
-    assert await Storing(older, blobs, bucket).stored() == {still.uid}
+    assert await Storing(older, blobs).stored() == {still.uid}
 
 
 class Overtaken(Ledger):
@@ -213,21 +208,19 @@ class Overtaken(Ledger):
 
 @pytest.mark.parametrize("put", [False, True])
 async def test_data_arriving_before_the_effect_belongs_to_a_new_registration(
-    engine: AsyncEngine, blobs: Blobs, bucket: str, put: bool
+    engine: AsyncEngine, blobs: Blobs, put: bool
 ) -> None:
-    storing = Storing(engine, blobs, bucket)
+    storing = Storing(engine, blobs)
     ledger = Overtaken(engine, blobs, prefix="ledger/")
-    async with engine.begin() as connection:
-        registered, _ = await registrations.put(
-            connection, "m", Details(class_labels=("cat", "dog"))
-        )
+    registered, _ = await transact(
+        engine, registrations.put, "m", Details(class_labels=("cat", "dog"))
+    )
     await set_policy(ledger, "m")
 
     async def come() -> None:
         await storing.inferences(registered.model, 1, ago(days=1), objects=False)
         if put:
-            async with engine.begin() as connection:
-                await registrations.put(connection, "m", Details(class_labels=("cow",)))
+            await transact(engine, registrations.put, "m", Details(class_labels=("cow",)))
 
     ledger.meanwhile = come
     await ledger.remove("m")
@@ -241,14 +234,13 @@ async def test_data_arriving_before_the_effect_belongs_to_a_new_registration(
 
 
 async def test_removes_a_model_with_its_last_inferences(
-    ledger: Ledger, engine: AsyncEngine, blobs: Blobs, bucket: str
+    ledger: Ledger, engine: AsyncEngine, blobs: Blobs
 ) -> None:
-    storing = Storing(engine, blobs, bucket)
+    storing = Storing(engine, blobs)
     for name in ("goes", "wanted"):
         await storing.inferences(await storing.model(name), 1, ago(days=1), objects=False)
-    async with engine.begin() as connection:
-        marks = "SELECT model, uid, 'inference', gen_random_uuid() FROM inference"
-        await connection.execute(text(f"INSERT INTO erasing (model, uid, scope, erasure) {marks}"))
+    marks = "SELECT model, uid, 'inference', gen_random_uuid() FROM inference"
+    await execute(engine, f"INSERT INTO erasing (model, uid, scope, erasure) {marks}")
     for name in ("goes", "wanted"):
         await ledger.write("model_removed", {"model_id": name}, actor="a")
     async with engine.begin() as connection:

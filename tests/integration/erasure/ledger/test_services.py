@@ -10,7 +10,6 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.cli.closed_pipe import CLOSED_PIPE
@@ -22,6 +21,7 @@ from tests.polling import until
 from tests.servers.fixtures import MakeEnvironment
 from tests.servers.ports import free_port
 from tests.service_process import Service
+from tests.transactions import scalar
 from tests.warm.process import run_command
 
 __all__ = ["backup", "restore"]
@@ -154,8 +154,6 @@ async def test_a_kill_in_a_write_is_harmless(
                 assert again.json()["revision"] == revision + 1, model
     finally:
         api.stop()
-    async with engine.connect() as connection:
-        head = await connection.scalar(text("SELECT number FROM ledger_head"))
-        count = text("SELECT count(*) FROM audit WHERE action = 'policy_set'")
-        audited = await connection.scalar(count)
+    head = await scalar(engine, "SELECT number FROM ledger_head")
+    audited = await scalar(engine, "SELECT count(*) FROM audit WHERE action = 'policy_set'")
     assert head == audited == sum(revisions.values()) + len(revisions)

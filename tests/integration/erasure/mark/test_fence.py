@@ -26,6 +26,7 @@ from tests.integration.erasure_requests import request_erasure
 from tests.integration.stored_inferences import NewInference, at, store
 from tests.integration.waiting import count_lock_waiters
 from tests.polling import until
+from tests.transactions import transact
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 UID = uid_floor(AT)
@@ -34,14 +35,12 @@ MARK = PendingDeletion(1, UID, "inference", KEY, None, None, None, None)
 
 
 async def mark(engine: AsyncEngine) -> None:
-    async with engine.begin() as connection:
-        arrival = (1, UID, "inference", KEY, None, None, None)
-        await enqueue_arrivals(connection, [arrival], cause="erased_again")
+    arrival = (1, UID, "inference", KEY, None, None, None)
+    await transact(engine, enqueue_arrivals, [arrival], cause="erased_again")
 
 
 async def claim(engine: AsyncEngine) -> frozenset[str]:
-    async with engine.begin() as connection:
-        return await claims.claim_objects(connection, [MARK])
+    return await transact(engine, claims.claim_objects, [MARK])
 
 
 async def refer(engine: AsyncEngine, uid: UUID, ready: asyncio.Event, go: asyncio.Event) -> bool:
@@ -138,12 +137,10 @@ async def test_a_tombstone_has_the_time_of_the_last_transaction(engine: AsyncEng
     uids = [inference.uid for inference in inferences]
     for _ in range(2):
         model = await store(engine, *inferences)
-        async with engine.begin() as connection:
-            erasure = await request_erasure(connection, model=model, uids=uids, scope="inference")
+        erasure = await transact(engine, request_erasure, model=model, uids=uids, scope="inference")
         async with engine.begin() as connection:
             now = await connection.scalar(select(func.now()))
             pending = await list_pending(connection, erasure.id, after=None, limit=10)
             assert await rows.delete_rows(connection, erasure, pending, objects=0) == 2
-        async with engine.connect() as connection:
-            times = await tombstones.find_times(connection, [(model, uid) for uid in uids])
+        times = await transact(engine, tombstones.find_times, [(model, uid) for uid in uids])
         assert times == {(model, uid): now for uid in uids}

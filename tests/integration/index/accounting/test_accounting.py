@@ -17,6 +17,7 @@ from inference_store.index.tables import producer_sequence
 from inference_store.inference.events import uid_of
 from tests.integration.waiting import count_lock_waiters
 from tests.polling import until
+from tests.transactions import transact
 
 NOW = datetime.now(UTC)
 PARTITIONS = [PartitionId("default", "events", 0, partition) for partition in range(3)]
@@ -79,8 +80,7 @@ async def test_a_held_partition_is_held(engine_with_books: AsyncEngine) -> None:
 
 
 async def _lock_partition(engine: AsyncEngine) -> None:
-    async with engine.begin() as connection:
-        await accounting.lock_at(connection, PARTITIONS[0], 0)
+    await transact(engine, accounting.lock_at, PARTITIONS[0], 0)
 
 
 async def test_takes_more_values_than_a_statement_has_parameters(
@@ -113,11 +113,10 @@ async def engine_with_three(engine: AsyncEngine) -> AsyncEngine:
 
 async def are_unchanged(engine: AsyncEngine) -> bool:
     """Check whether the books are as the fixture left them."""
-    async with engine.connect() as connection:
-        [account] = await accounting.list_accounts(connection)
-        position = await accounting.find_position(
-            connection, cluster="default", topic="events", partition=0
-        )
+    [account] = await transact(engine, accounting.list_accounts)
+    position = await transact(
+        engine, accounting.find_position, cluster="default", topic="events", partition=0
+    )
     assert account.closes
     return (
         position is not None
@@ -127,8 +126,9 @@ async def are_unchanged(engine: AsyncEngine) -> bool:
 
 
 async def _move(engine: AsyncEngine, lo: int, hi: int, counts: dict[Outcome, int]) -> None:
-    async with engine.begin() as connection:
-        await accounting.move_offsets(connection, _MOVED, lo=lo, hi=hi, outcomes=counts, last=None)
+    await transact(
+        engine, accounting.move_offsets, _MOVED, lo=lo, hi=hi, outcomes=counts, last=None
+    )
 
 
 async def test_it_moves_only_from_where_it_is(engine_with_three: AsyncEngine) -> None:
@@ -147,6 +147,5 @@ async def test_every_offset_is_accounted_for(engine_with_three: AsyncEngine) -> 
         assert await are_unchanged(engine_with_three), counts
     changes = {_MOVED: {Outcome.STORED: -1, Outcome.DEAD: 2}}
     with pytest.raises(ValueError, match="would not close"):
-        async with engine_with_three.begin() as connection:
-            await accounting.change_outcomes(connection, changes)
+        await transact(engine_with_three, accounting.change_outcomes, changes)
     assert await are_unchanged(engine_with_three)

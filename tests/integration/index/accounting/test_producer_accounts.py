@@ -12,6 +12,7 @@ from inference_store.index.accounting import PartitionId, ReceivedReport
 from inference_store.index.tables import producer_report, producer_sequence
 from inference_store.inference.producer_reports import ProducerReport
 from inference_store.operations import figures
+from tests.transactions import transact
 
 NOW = datetime.now(UTC)
 REPORTS = PartitionId("default", "reports", 0, 0)
@@ -202,15 +203,13 @@ async def test_sums_stay_within_the_range_of_postgres(engine: AsyncEngine) -> No
         await accounting.store_reports(connection, huge)
         await _make_older(connection, "91 days", "a", "b")
     assert await _fold(engine, limit=100) == 2
-    async with engine.begin() as connection:
-        former = await accounting.find_former_producers(connection)
+    former = await transact(engine, accounting.find_former_producers)
     assert former is not None
     assert (former.seen, former.dropped, former.published) == (most, {"left": most}, most)
 
 
 async def _fold(engine: AsyncEngine, **how: int) -> int:
-    async with engine.begin() as connection:
-        return await accounting.fold_producers(connection, **how)
+    return await transact(engine, accounting.fold_producers, **how)
 
 
 async def test_stores_any_id_and_reason(engine: AsyncEngine) -> None:

@@ -24,6 +24,7 @@ from tests.integration.retention.stored import NoPace, Storing
 from tests.servers.fixtures import MakeEnvironment
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3
+from tests.transactions import transact
 from tests.warm.process import run_command
 
 __all__ = ["backup", "blobs", "restore", "storing"]
@@ -80,10 +81,9 @@ def reconcile(
             )
         while reconciliation.state not in FINAL:
             reconciliation = await worker.step(reconciliation)
-        async with engine.connect() as connection:
-            return reconciliation, await reconciliations.list_findings(
-                connection, reconciliation.id, limit=1000
-            )
+        return reconciliation, await transact(
+            engine, reconciliations.list_findings, reconciliation.id, limit=1000
+        )
 
     return run_to_end
 

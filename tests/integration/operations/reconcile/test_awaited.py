@@ -13,6 +13,7 @@ from inference_store.inference.producer_reports import ProducerReport
 from inference_store.operations.reconcile import age_bound
 from inference_store.platform.settings import KafkaSettings
 from tests.integration.retention.stored import Storing
+from tests.transactions import transact
 
 from .conftest import Reconcile, put
 
@@ -102,15 +103,12 @@ async def test_waits_for_spools_of_any_reporter(engine: AsyncEngine, kafka: Kafk
         _make_report("lost", "lost", 35, 30),
     ]
     partition_id = PartitionId(kafka.kafka_cluster, "reports", 0, 0)
-    async with engine.begin() as connection:
-        await accounting.store_reports(
-            connection, [ReceivedReport(report, partition_id, 0) for report in reports]
-        )
-    async with engine.connect() as connection:
-        waited = await age_bound.list_waiting(connection, now=NOW)
-        hours = sorted(round((NOW - at) / timedelta(hours=1)) for at, _ in waited)
-        assert hours == [0, 30, 50]
-        later = await age_bound.list_waiting(connection, now=NOW + timedelta(days=8))
+    received = [ReceivedReport(report, partition_id, 0) for report in reports]
+    await transact(engine, accounting.store_reports, received)
+    waited = await transact(engine, age_bound.list_waiting, now=NOW)
+    hours = sorted(round((NOW - at) / timedelta(hours=1)) for at, _ in waited)
+    assert hours == [0, 30, 50]
+    later = await transact(engine, age_bound.list_waiting, now=NOW + timedelta(days=8))
     assert [round((NOW - at) / timedelta(hours=1)) for at, _ in later] == [50]
     stranger = _make_report("unheard", "finder", 1, 0.5, queued=1, spooled=1)
     async with engine.begin() as connection:

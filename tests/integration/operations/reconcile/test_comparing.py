@@ -17,6 +17,7 @@ from inference_store.query.explain import Explain
 from inference_store.query.plan import summarize_plan
 from tests.integration import erasure_requests
 from tests.integration.retention.stored import KINDS, NOW, Storing, ago
+from tests.transactions import execute
 
 from .conftest import Command, Reconcile, put
 
@@ -102,9 +103,8 @@ async def test_held_objects_of_a_late_event_are_no_orphans(
     keys = dict(
         zip((f"{kind}_storage_key" for kind in (*KINDS, "sidecar")), storage_keys, strict=True)
     )
-    async with engine.begin() as connection:
-        held = erasure_held.insert().values(**values, **keys, hold=uuid4(), hold_revision=1)
-        await connection.execute(held)
+    held = erasure_held.insert().values(**values, **keys, hold=uuid4(), hold_revision=1)
+    await execute(engine, held)
     _, findings = await reconcile()
     assert findings == []
 
@@ -141,21 +141,16 @@ async def test_objects_of_dead_letters_and_parked_events_are_no_orphans(
         await parked.add(connection, [(record, rejection, waiting)], schedule)
     reconciliation, findings = await reconcile()
     assert (findings, reconciliation.count("awaited")) == ([], 4), nested
-    async with engine.begin() as connection:
-        await connection.execute(dead_letter.delete().where(dead_letter.c.offset == 1))
+    await execute(engine, dead_letter.delete().where(dead_letter.c.offset == 1))
     _, findings = await reconcile()
     assert [finding.storage_key for finding in findings] == [dead]
 
 
-async def test_ignores_what_is_being_erased(
-    storing: Storing, reconcile: Reconcile, engine: AsyncEngine
-) -> None:
+async def test_ignores_what_is_being_erased(storing: Storing, reconcile: Reconcile) -> None:
     model = await storing.model()
     stored = await storing.inferences(model, 4, ago(hours=1))
-    async with engine.begin() as connection:
-        await erasure_requests.request_erasure(
-            connection, model=model, uids=[inference.uid for inference in stored]
-        )
+    uids = [inference.uid for inference in stored]
+    await storing.transact(erasure_requests.request_erasure, model=model, uids=uids)
     storing.blobs.delete_objects([key for inference in stored[:2] for key in inference.objects])
     reconciliation, findings = await reconcile()
     assert (reconciliation.state, findings) == ("done", [])

@@ -43,6 +43,7 @@ from tests.polling import until
 from tests.servers.fixtures import unique
 from tests.servers.minio import S3
 from tests.service_process import Service
+from tests.transactions import scalar, transact
 
 from .conftest import KEY, WHO, Command, Reconcile, put
 
@@ -57,8 +58,6 @@ def _list_objects(storing: Storing) -> set[str]:
 
 @pytest.fixture
 def erase(storing: Storing, ledger: Ledger, orphan_eraser: OrphanEraser) -> Erase:
-    """Return a function that erases the orphans of a report."""
-
     async def erase_to_end(report: UUID) -> Erasure:
         erasure = await orphans.request_erasure(ledger, report, WHO)
         assert await orphan_eraser.work(erasure, seconds=300)
@@ -68,8 +67,7 @@ def erase(storing: Storing, ledger: Ledger, orphan_eraser: OrphanEraser) -> Eras
 
 
 async def _states(engine: AsyncEngine, report: UUID) -> dict[str, str]:
-    async with engine.connect() as connection:
-        findings = await reconciliations.list_findings(connection, report, limit=1000)
+    findings = await transact(engine, reconciliations.list_findings, report, limit=1000)
     return {finding.storage_key.split("/", 3)[3]: finding.state for finding in findings}
 
 
@@ -81,8 +79,7 @@ async def test_erases_orphans_and_keeps_stored_objects(
     put(storing, "p/a", "p/b/c", "p/model/2020/01/01/00/x", "sidecars/model/y", "elsewhere/z")
     report, findings = await reconcile()
     assert len(findings) == 4
-    async with engine.connect() as connection:
-        estimate = await orphans.estimate_orphans(connection, report.id)
+    estimate = await transact(engine, orphans.estimate_orphans, report.id)
     assert (estimate.objects, estimate.bytes, estimate.held, estimate.kept) == (4, 36, 0, 0)
     erasure = await erase(report.id)
     assert (erasure.state, erasure.inferences) == ("certified", 0)
@@ -90,8 +87,7 @@ async def test_erases_orphans_and_keeps_stored_objects(
     stored_keys = {key.key for inference in stored for key in inference.objects}
     assert _list_objects(storing) == stored_keys | {"elsewhere/z"}
     assert set((await _states(engine, report.id)).values()) == {"erased"}
-    async with engine.connect() as connection:
-        (row,) = await chain.list_certificates(connection, erasure_id=erasure.id)
+    (row,) = await transact(engine, chain.list_certificates, erasure_id=erasure.id)
     document = read_document(row.signed).document
     assert (document["erased"]["objects"], document["erasure"]["cause"]) == (4, "orphans")
     assert document["erasure"]["asked"] == {"report": str(report.id)}
@@ -102,11 +98,7 @@ async def test_erases_orphans_and_keeps_stored_objects(
 
 
 async def test_keeps_objects_that_are_no_longer_orphans(
-    storing: Storing,
-    reconcile: Reconcile,
-    engine: AsyncEngine,
-    erase: Erase,
-    kafka: KafkaSettings,
+    storing: Storing, reconcile: Reconcile, erase: Erase, kafka: KafkaSettings
 ) -> None:
     model = await storing.model()
     put(storing, "p/gone", "p/stored", "p/dead", "p/written again")
@@ -114,7 +106,7 @@ async def test_keeps_objects_that_are_no_longer_orphans(
     at = PartitionId(kafka.kafka_cluster, kafka.kafka_topic, 0, 0)
     letter = Record(at, 1, NOW, None, b'{"data_storage_key": "p/dead"}', ())
     values = {"model": model, "uid": storing.uid(NOW), "storage_key": None}
-    async with engine.begin() as connection:
+    async with storing.engine.begin() as connection:
         key = f"s3://{storing.bucket}/p/stored"
         await connection.execute(insert(blob_reference).values(values | {"storage_key": key}))
         await open_partition(connection, at, first=0, began="first")
@@ -125,7 +117,7 @@ async def test_keeps_objects_that_are_no_longer_orphans(
     assert (erasure.state, erasure.objects) == ("certified", 1)
     assert _list_objects(storing) == {"p/stored", "p/dead", "p/written again"}
     kept_states = {"p/stored": "kept", "p/dead": "kept", "p/written again": "kept"}
-    assert await _states(engine, report.id) == kept_states | {"p/gone": "erased"}
+    assert await _states(storing.engine, report.id) == kept_states | {"p/gone": "erased"}
 
 
 async def test_keeps_held_orphans_until_the_hold_is_released(
@@ -137,8 +129,7 @@ async def test_keeps_held_orphans_until_the_hold_is_released(
     put(storing, of_held, of_free, "sidecars/held%2Fmodel/x", "sidecars/free/x", "p/whose")
     hold = await storing.hold(held, "ok")
     report, _ = await reconcile()
-    async with engine.connect() as connection:
-        estimate = await orphans.estimate_orphans(connection, report.id)
+    estimate = await transact(engine, orphans.estimate_orphans, report.id)
     assert (estimate.objects, estimate.held) == (2, 3)
     erasure = await erase(report.id)
     assert (erasure.state, erasure.objects, erasure.held) == ("certified", 2, 3)
@@ -158,18 +149,15 @@ async def test_keeps_held_orphans_until_the_hold_is_released(
 
 
 async def test_hold_before_the_claim_wins(
-    storing: Storing,
-    reconcile: Reconcile,
-    engine: AsyncEngine,
-    ledger: Ledger,
-    blobs: Blobs,
-    settings: RetentionSettings,
+    storing: Storing, reconcile: Reconcile, ledger: Ledger, settings: RetentionSettings
 ) -> None:
     await storing.model()
     put(storing, "p/1", "p/2", "p/3")
     report, _ = await reconcile()
     erasure = await orphans.request_erasure(ledger, report.id, WHO)
-    worker = OrphanEraser(settings, engine, blobs, ledger, _HoldingPace(engine), None)
+    worker = OrphanEraser(
+        settings, storing.engine, storing.blobs, ledger, _HoldingPace(storing.engine), None
+    )
     assert await worker.work(erasure, seconds=300)
     assert _list_objects(storing) == {"p/1", "p/2", "p/3"}
     ended = await storing.reload(erasure)
@@ -190,17 +178,12 @@ class _HoldingPace(NoPace):
 
 
 async def test_cancelled_erasure_deletes_nothing(
-    storing: Storing,
-    reconcile: Reconcile,
-    engine: AsyncEngine,
-    ledger: Ledger,
-    orphan_eraser: OrphanEraser,
+    storing: Storing, reconcile: Reconcile, ledger: Ledger, orphan_eraser: OrphanEraser
 ) -> None:
     put(storing, "p/x", "p/y")
     report, _ = await reconcile()
     erasure = await orphans.request_erasure(ledger, report.id, WHO)
-    async with engine.begin() as connection:
-        await request_cancellation(connection, erasure.id)
+    await storing.transact(request_cancellation, erasure.id)
     assert await orphan_eraser.work(erasure, seconds=300)
     assert (await storing.reload(erasure)).state == "cancelled"
     assert _list_objects(storing) == {"p/x", "p/y"}
@@ -213,7 +196,6 @@ async def test_killed_erasure_ends_with_one_certificate(
     kills: KillChain,
     storing: Storing,
     reconcile: Reconcile,
-    engine: AsyncEngine,
     ledger: Ledger,
     settings: RetentionSettings,
     tmp_path: Path,
@@ -232,7 +214,7 @@ async def test_killed_erasure_ends_with_one_certificate(
         await kills.wait_until_killed(failing)
     key_settings = settings.model_dump() | {"certificate_key": KEY.pem}
     again = RetentionSettings.model_validate(key_settings)
-    leader = RetentionWorker(again, engine, storing.blobs, _LeaderPace(), asyncio.Event())
+    leader = RetentionWorker(again, storing.engine, storing.blobs, _LeaderPace(), asyncio.Event())
     await leader.begin()
 
     async def run_turn() -> set[str]:
@@ -243,8 +225,7 @@ async def test_killed_erasure_ends_with_one_certificate(
     assert _list_objects(storing) == set()
     for erasure in erasures:
         assert (await storing.reload(erasure)).objects == 5
-        async with engine.connect() as connection:
-            (row,) = await chain.list_certificates(connection, erasure_id=erasure.id)
+        (row,) = await storing.transact(chain.list_certificates, erasure_id=erasure.id)
         assert read_document(row.signed).document["erased"]["objects"] == 5
     assert await storing.scalar("SELECT count(*) FROM erasing_object") == 0
 
@@ -324,11 +305,11 @@ MakeWorkers = Callable[[AsyncEngine], tuple[Storing, Ledger, Certifier, OrphanEr
 
 
 @pytest.fixture
-def make_workers(bucket: str, blobs: Blobs, settings: RetentionSettings) -> MakeWorkers:
+def make_workers(blobs: Blobs, settings: RetentionSettings) -> MakeWorkers:
     """Return a factory of the parts of a retention service on a database."""
 
     def make(engine: AsyncEngine) -> tuple[Storing, Ledger, Certifier, OrphanEraser]:
-        storing, ledger = Storing(engine, blobs, bucket), Ledger(engine, blobs, prefix="ledger/")
+        storing, ledger = Storing(engine, blobs), Ledger(engine, blobs, prefix="ledger/")
         certifier = storing.make_certifier(KEY)
         worker = OrphanEraser(settings, engine, blobs, ledger, NoPace(), certifier)
         return storing, ledger, certifier, worker
@@ -371,10 +352,9 @@ async def test_orphans_erased_since_the_backup_keep_their_certificate(
     after = await restored.reload(erasure)
     assert (after.state, after.objects) == ("certified", 3)
     assert after.certificate == before.certificate
-    async with older.connect() as connection:
-        assert len(await chain.list_certificates(connection, erasure_id=erasure.id)) == 1
-        query = select(func.count()).select_from(erasing_object)
-        assert await connection.scalar(query) == 0
+    assert len(await transact(older, chain.list_certificates, erasure_id=erasure.id)) == 1
+    query = select(func.count()).select_from(erasing_object)
+    assert await scalar(older, query) == 0
     verification = Verification(older, Archive(blobs), trusted={KEY.id})
     assert [str(wrong) async for wrong in verification.find_failures()] == []
     assert list(blobs.still_there(keys)) == []

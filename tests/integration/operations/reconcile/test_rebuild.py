@@ -9,7 +9,7 @@ from typing import Any, Final
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api.metadata_edits import Editor, Item, check_change, edit, reserve
@@ -39,6 +39,7 @@ from tests.kill_chain import KillChain, chain_kills
 from tests.producer import START, capture
 from tests.servers.fixtures import unique
 from tests.servers.postgres import Postgres
+from tests.transactions import execute, scalar, transact
 
 from .conftest import Command
 
@@ -131,7 +132,6 @@ REBUILT = (*PARTITIONED, blob_reference, registration, model_key, model_label)
 
 @pytest.fixture
 def empty(postgres_server: Postgres, migrated_template: str) -> Iterator[str]:
-    """Create an empty database."""
     name = unique()
     yield postgres_server.create_database(name, template=migrated_template)
     postgres_server.drop_database(name)
@@ -173,9 +173,8 @@ async def store_events(start: StartIngester, engine: AsyncEngine) -> None:
     await producer.produce(*captures)
     await wait_for_counts(engine, stored=11)
     service.stop()
-    async with engine.begin() as connection:
-        ours = inference.update().where(inference.c.sidecar_storage_key.is_(None))
-        await connection.execute(ours.values(published_at=None))
+    ours = inference.update().where(inference.c.sidecar_storage_key.is_(None))
+    await execute(engine, ours.values(published_at=None))
 
 
 async def find_inference(engine: AsyncEngine, key: str) -> Any:
@@ -191,18 +190,15 @@ async def edit_metadata(engine: AsyncEngine, blobs: Blobs, key: str) -> None:
     change = check_change([Item("frame_number", "int", "4711"), Item("new", "str", "x")], caps=caps)
     editor = Editor(blobs, Dictionary(engine), caps)
     await editor.dictionary.resolve({model: {"frame_number", "new"}}, {})
-    async with engine.connect() as connection:
-        (name,) = (await registrations.names(connection, [model])).values()
-        registration = (await registrations.find_by_ids(connection, [name]))[name]
-    async with engine.begin() as connection:
-        await reserve(connection, blobs.buckets.default, registration, uid, revision=None)
-    async with engine.begin() as connection:
-        await edit(connection, editor, registration, uid, change, revision=None)
+    (name,) = (await transact(engine, registrations.names, [model])).values()
+    registration = (await transact(engine, registrations.find_by_ids, [name]))[name]
+    await transact(engine, reserve, blobs.buckets.default, registration, uid, revision=None)
+    await transact(engine, edit, editor, registration, uid, change, revision=None)
 
 
 async def erase_inference(engine: AsyncEngine, blobs: Blobs, key: str, scope: Any) -> None:
     model, uid = await find_inference(engine, key)
-    storing = Storing(engine, blobs, blobs.buckets.default)
+    storing = Storing(engine, blobs)
     erasure = await storing.transact(
         erasure_requests.request_erasure, model=model, uids=[uid], scope=scope
     )
@@ -259,8 +255,7 @@ async def test_killed_rebuild_continues(
     assert report["books"]["difference"] == 0
     again = create_engine(empty)
     assert await read_everything(again) == before
-    async with again.connect() as connection:
-        assert await connection.scalar(text("SELECT count(*) FROM reconciliation")) == 1
+    assert await scalar(again, "SELECT count(*) FROM reconciliation") == 1
     await again.dispose()
 
 

@@ -35,7 +35,6 @@ def raise_file_limit() -> Iterator[None]:
 def start_limited_service(
     name: str, environment: Mapping[str, str], folder: Path
 ) -> Iterator[LeashedProcess]:
-    """Start a service with `ulimit -n 1024`."""
     command = f"ulimit -n 1024; exec {sys.executable} -m inference_store.cli.main {name}"
     log = folder / f"{name}.log"
     process = LeashedProcess(["sh", "-c", command], log=log, environment=dict(environment))

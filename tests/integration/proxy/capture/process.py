@@ -42,7 +42,6 @@ class CapturingProcess:
         return (await until(ask, bool))[0]
 
     def stop(self) -> None:
-        """Let it drain, and end."""
         self.process.stop(seconds=300)
 
     def kill_serving(self) -> Sequence[psutil.Process]:
@@ -100,13 +99,10 @@ class Capturing:
         return process
 
     async def read_events(self, producer: str) -> list[PublishedEvent]:
-        """Return the events of a producer."""
         events = await read_events(self._kafka, self._environment["INFERENCE_STORE_KAFKA_TOPIC"])
         return [event for event in events if event.producer == producer]
 
     async def wait_for_more_events(self, producer: str) -> None:
-        """Wait until some more events are published than are there now."""
-
         async def count() -> int:
             return len(await self.read_events(producer))
 
@@ -114,7 +110,6 @@ class Capturing:
         await until(count, lambda number: number > least)
 
     async def read_reports(self, producer: str) -> list[ProducerReport]:
-        """Return the reports about a producer."""
         topic = self._environment["INFERENCE_STORE_KAFKA_REPORTS_TOPIC"]
         reports = await read_reports(self._kafka, topic)
         return [report for report in reports if report.producer == producer]

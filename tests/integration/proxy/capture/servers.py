@@ -26,7 +26,6 @@ LIST = [{"key": "camera", "type": "string", "value": "hall"}]
 
 
 def make_proxy_settings(kafka: Kafka, s3: S3, bucket: str, **changes: Any) -> ProxySettings:
-    """Make the settings of a proxy, with short times."""
     values: dict[str, Any] = {
         "kafka_bootstrap_servers": kafka.bootstrap_servers,
         "s3_endpoint": s3.endpoint,
@@ -45,7 +44,6 @@ def make_proxy_settings(kafka: Kafka, s3: S3, bucket: str, **changes: Any) -> Pr
 
 @asynccontextmanager
 async def start_captures(proxy_settings: ProxySettings) -> AsyncIterator[Captures]:
-    """Start captures, and stop them on leaving."""
     captures = Captures(proxy_settings)
     await captures.start()
     try:
@@ -97,13 +95,11 @@ class PublishedEvent:
 
     @property
     def event(self) -> dict[str, Any]:
-        """Return the decoded event."""
         event: dict[str, Any] = orjson.loads(self.value)
         return event
 
 
 async def read_events(kafka: Kafka, topic: str) -> list[PublishedEvent]:
-    """Return all events that are on a topic now."""
     events: list[PublishedEvent] = []
     async for record in _records(kafka, topic):
         headers = {name: value.decode() for name, value in record.headers}
@@ -115,7 +111,6 @@ async def read_events(kafka: Kafka, topic: str) -> list[PublishedEvent]:
 
 
 async def read_reports(kafka: Kafka, topic: str) -> list[ProducerReport]:
-    """Return all reports that are on a topic now."""
     return [decode(record.value) async for record in _records(kafka, topic)]
 
 
@@ -149,7 +144,6 @@ async def wait_until_published(captures: Captures, count: int, *, seconds: float
 
 
 async def list_folder(path: "os.PathLike[str]") -> Sequence[str]:
-    """Return the names in a folder."""
     return await asyncio.to_thread(os.listdir, path)
 
 

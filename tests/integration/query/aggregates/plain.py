@@ -34,12 +34,10 @@ def read_values(name: str, family: Any) -> Values:
 
 
 def read_labels(inference: NewInference) -> list[str]:
-    """Return the distinct labels of the predictions."""
     return list({one.label for one in inference.predicted or () if one.label is not None})
 
 
 def read_scores(inference: NewInference) -> list[Decimal]:
-    """Return the score of each prediction."""
     scores = [prediction.score for prediction in inference.predicted or ()]
     return [Decimal(repr(score)) for score in scores if score is not None]
 

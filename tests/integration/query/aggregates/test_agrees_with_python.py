@@ -109,7 +109,6 @@ _ZONES = st.sampled_from(["UTC", "Europe/Berlin", "Australia/Lord_Howe", "Asia/K
 
 
 def _grouping(data: st.DataObject, position: int) -> tuple[Any, plain.Values]:
-    """Draw a grouping; return it and its meaning in Python."""
     name, path = f"g{position}", f"group_by[{position}]"
     kind = data.draw(st.sampled_from(["name", "label", "time", "histogram"]))
     if kind == "label":
@@ -353,7 +352,6 @@ def _same(by: Any, name: str) -> bool:
 
 
 async def _measured(engine: AsyncEngine, *measures: Measure, **conditions: Any) -> Any:
-    """Return the measures of the one group that holds everything."""
     options: dict[str, Any] = {"deadline": Deadline.after(300), "unknown_keys": "empty"}
     async with engine.connect() as connection:
         known = (await registrations.find_by_ids(connection, ["model"])).values()

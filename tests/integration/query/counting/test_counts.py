@@ -43,6 +43,7 @@ from inference_store.query.scan_range import find_pieces_of
 from inference_store.query.stored_counts import read_numbers
 from tests.integration.stored_inferences import NewInference, at, store
 from tests.servers.marks import stored_counts
+from tests.transactions import execute, scalar, transact
 
 FILTERS = (
     None,
@@ -111,16 +112,14 @@ async def check_counts(
 
 async def count_usable_partitions(engine: AsyncEngine, model: int) -> int:
     """Return the number of partitions whose stored counts can be used for a model."""
-    async with engine.connect() as connection:
-        query = (await prepare(connection, model, QueryRequest())).query
-        parts = await find_pieces_of(connection, query.scan_range, newest_first=True)
-        return len(await read_numbers(connection, [query], parts, Deadline.after(300)))
+    query = (await transact(engine, prepare, model, QueryRequest())).query
+    parts = await transact(engine, find_pieces_of, query.scan_range, newest_first=True)
+    return len(await transact(engine, read_numbers, [query], parts, Deadline.after(300)))
 
 
 async def count_partition_counts(engine: AsyncEngine) -> int:
     """Return the number of stored counts, usable or outdated."""
-    async with engine.connect() as connection:
-        return int(await connection.scalar(select(func.count()).select_from(partition_count)) or 0)
+    return int(await scalar(engine, select(func.count()).select_from(partition_count)) or 0)
 
 
 _DAY = 86_400
@@ -215,8 +214,7 @@ async def test_deletions_and_edits_outdate_counts(
     await _count(engine)
     first, second = (_make_inferences("one")[n].uid for n in (5, 9))
     here = (inference.c.model == models["one"], inference.c.uid == first)
-    async with engine.begin() as connection:
-        await connection.execute(update(inference).where(*here).values(data_deleted_at=func.now()))
+    await execute(engine, update(inference).where(*here).values(data_deleted_at=func.now()))
     with pytest.raises(RuntimeError):
         async with _writing(engine, NewInference("late", at(1), model_id="one"), models["one"]):
             raise RuntimeError
@@ -269,8 +267,7 @@ async def _writing(engine: AsyncEngine, entry: NewInference, model: int) -> Asyn
 @stored_counts
 async def test_leaves_out_spans_being_written(engine: AsyncEngine, models: dict[str, int]) -> None:
     """It does not wait for writers, who do not wait for each other."""
-    async with engine.connect() as connection:
-        span = (await partitions.list_partitions(connection))[-1]
+    span = (await transact(engine, partitions.list_partitions))[-1]
     async with _writing(engine, NewInference("late", at(1), model_id="one"), models["one"]):
         with pytest.raises(DBAPIError) as error:
             await begin.begin(engine, span, [models["one"]])
@@ -289,11 +286,9 @@ async def test_leaves_out_spans_being_written(engine: AsyncEngine, models: dict[
     ):
         pass
     assert (await check_counts(engine, models))[None, "one", None] == 15
-    async with engine.connect() as connection:
-        assert await connection.scalar(outdated) == 2
+    assert await scalar(engine, outdated) == 2
     await _count(engine)
-    async with engine.connect() as connection:
-        assert await connection.scalar(outdated) == 0
+    assert await scalar(engine, outdated) == 0
 
 
 @stored_counts
@@ -302,12 +297,10 @@ async def test_a_write_while_it_is_counted_outdates_the_count(
 ) -> None:
     """The count may end before or after the commit of the write."""
     one = models["one"]
-    async with engine.connect() as connection:
-        second, first = (await partitions.list_partitions(connection))[-2:]
+    second, first = (await transact(engine, partitions.list_partitions))[-2:]
     [task] = await begin.begin(engine, first, [one])
     async with _writing(engine, NewInference("late", at(1), model_id="one"), one):
-        async with engine.begin() as connection:
-            await store_counts(connection, task)
+        await transact(engine, store_counts, task)
         # True until the other commits.
         assert await count_usable_partitions(engine, one) == 1
     assert await count_usable_partitions(engine, one) == 0
@@ -315,8 +308,7 @@ async def test_a_write_while_it_is_counted_outdates_the_count(
     [task] = await begin.begin(engine, second, [one])
     async with _writing(engine, NewInference("late", at(_DAY + 1), model_id="one"), one):
         pass
-    async with engine.begin() as connection:
-        await store_counts(connection, task)
+    await transact(engine, store_counts, task)
     assert await count_usable_partitions(engine, one) == 0
     assert (await check_counts(engine, models))[None, "one", None] == 14
 
@@ -326,8 +318,7 @@ async def test_merge_and_drop_delete_the_counts_of_a_span(
     engine: AsyncEngine, models: dict[str, int]
 ) -> None:
     await _count(engine)
-    async with engine.connect() as connection:
-        newest, *_ = await partitions.list_partitions(connection)
+    newest, *_ = await transact(engine, partitions.list_partitions)
     await partitions.analyse(engine)
     assert await partitions.merge(engine, target=5_000_000, older_than=timedelta()) == 2
     assert await count_partition_counts(engine) == 0
@@ -337,8 +328,7 @@ async def test_merge_and_drop_delete_the_counts_of_a_span(
     assert await check_counts(engine, models) == before
     await store(engine, NewInference("late", at(1), model_id="one"))
     assert await count_usable_partitions(engine, models["one"]) == 0
-    async with engine.connect() as connection:
-        [whole] = await partitions.list_partitions(connection)
+    [whole] = await transact(engine, partitions.list_partitions)
     assert whole != newest
     await partitions.drop(engine, whole)
     assert await count_partition_counts(engine) == 0

@@ -17,12 +17,12 @@ from inference_store.query.filters.saved import load, save
 from inference_store.query.operators import OPERATORS
 from inference_store.query.preparation import QueryRequest, prepare
 from tests.integration.stored_inferences import NewInference, at, store
+from tests.transactions import transact
 
 
 async def _check_filter(engine: AsyncEngine, models: list[int], text: str) -> Checked:
     node = parse_text(text)
-    async with engine.connect() as connection:
-        return check(node, await find_known_keys(connection, models, names_in(node)), source=text)
+    return check(node, await transact(engine, find_known_keys, models, names_in(node)), source=text)
 
 
 async def test_a_key_is_unknown_only_if_it_is_unknown_to_all(engine: AsyncEngine) -> None:
@@ -91,16 +91,14 @@ async def test_combines_filter_with_other_conditions(engine: AsyncEngine) -> Non
 async def test_loads_saved_filter_from_the_dictionary(engine: AsyncEngine) -> None:
     model = await store(engine, NewInference(metadata=[("a", "int", "1")], model_id="one"))
     node = parse_text("a = 1 AND later = 'x'")
-    async with engine.connect() as connection:
-        keys = await find_known_keys(connection, [model], names_in(node))
-        saved = save(node, keys, declared={"later": "string"})
-        assert await load(connection, saved.text) == saved.checked.predicate
+    keys = await transact(engine, find_known_keys, [model], names_in(node))
+    saved = save(node, keys, declared={"later": "string"})
+    assert await transact(engine, load, saved.text) == saved.checked.predicate
     # Store `a` with another type, and `later` for the first time.
     await store(
         engine, NewInference("2", metadata=[("a", "string", "y"), ("later", "string", "x")])
     )
-    async with engine.connect() as connection:
-        loaded = await load(connection, saved.text)
+    loaded = await transact(engine, load, saved.text)
     assert loaded != saved.checked.predicate
     number = (await _check_filter(engine, [model], "a = 1")).keys["a"].key
     assert f"key={number}, kind='number'" in repr(loaded)
@@ -137,9 +135,8 @@ STRAY = (
 
 
 async def _count(engine: AsyncEngine, model: int, question: QueryRequest) -> int:
-    async with engine.connect() as connection:
-        query = (await prepare(connection, model, question)).query
-        return await count(connection, query, deadline=Deadline.after(300))
+    query = (await transact(engine, prepare, model, question)).query
+    return await transact(engine, count, query, deadline=Deadline.after(300))
 
 
 async def test_finds_non_finite_numbers_as_text(engine: AsyncEngine) -> None:
