@@ -158,7 +158,6 @@ DEAREST = (
     f"{_PARTS}/retention/test_certificates.py",
     f"{_PARTS}/retention/test_holds.py",
     f"{_PARTS}/retention/test_locked_objects.py",
-    f"{_PARTS}/warm",
 )
 LANDINGS = {"", "kills", "dearest"}
 """What every landing runs whole; `kills` are chains there, and single ones in `make nightly`."""
