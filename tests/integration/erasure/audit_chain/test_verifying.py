@@ -32,7 +32,8 @@ _UIDS = [UUID(int=number) for number in range(1, 21)]
 
 async def _write(engine: AsyncEngine, *uids: UUID, link: bool = True) -> None:
     """Write entries about these inferences, each linked in the chain."""
-    await transact(engine, note, _ADA, Action.DATA_READ, uids=uids, of=1.5, name='Łódź \u2028 "q"')
+    async with engine.begin() as connection:
+        await note(connection, _ADA, Action.DATA_READ, uids=uids, of=1.5, name='Łódź \u2028 "q"')
     if link:
         async with engine.begin() as connection:
             while await audit_chain.link_entries(connection, limit=7):
