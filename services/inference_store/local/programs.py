@@ -81,7 +81,9 @@ def environment(chosen: Mapping[str, str]) -> dict[str, str]:
 
 def migrate(folder: LocalFolder, chosen: Mapping[str, str]) -> None:
     """Bring the tables to this version. Raises LocalStackError."""
-    RunningPart(_part(MIGRATE, folder, chosen), folder).wait_done(_MIGRATE_SECONDS)
+    # It would make the proxy's key, which this api does not ask for.
+    keyless = {name: value for name, value in chosen.items() if name != "PROXY_REGISTRY_KEY"}
+    RunningPart(_part(MIGRATE, folder, keyless), folder).wait_done(_MIGRATE_SECONDS)
 
 
 def rebuild(folder: LocalFolder, chosen: Mapping[str, str]) -> None:
