@@ -62,7 +62,9 @@ class FaceDetector:
         boxes, _, weights = self._cascade.detectMultiScale3(
             grey, scaleFactor=1.15, minNeighbors=2, outputRejectLevels=True
         )
-        return list(_detections("face", boxes, weights, FACE_SCORE, image))
+        found = _detections("face", boxes, weights, FACE_SCORE, image)
+        # OpenCV's threads find them in any order.
+        return sorted(found, key=lambda face: face["score"], reverse=True)
 
 
 class PeopleDetector:
