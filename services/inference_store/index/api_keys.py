@@ -230,7 +230,8 @@ async def doubt(connection: AsyncConnection, *, known: bool = False) -> None:
     """Let no key work until it is confirmed that a restored backup has and the ledger does not;
     `known`: nor one that the ledger has. What the outbox says of them is not written."""
     here = api_key.c
-    doubted = update(api_key).values(unconfirmed=true()).returning(here.id)
+    # each entry of a replay comes here: what is doubted already is left
+    doubted = update(api_key).where(~here.unconfirmed).values(unconfirmed=true()).returning(here.id)
     if not known:
         doubted = doubted.where(~here.in_ledger)
     ids = list((await connection.execute(doubted)).scalars())

@@ -11,9 +11,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.ledger import Ledger, LedgerWatch
 from inference_store.index import parked, partitions
-from inference_store.index.database import PostgresUnavailable, engine_of
+from inference_store.index.database import (
+    PostgresUnavailable,
+    engine_of,
+    is_replaced,
+    lacks_table,
+    refuse_another_database,
+)
 from inference_store.index.dictionary import Dictionary
-from inference_store.index.replaced import is_replaced, lacks_table, refuse_another_database
 from inference_store.index.schema import require_schema
 from inference_store.inference.errors import SchemaBehind
 from inference_store.inference.events import DEAD_LETTER_REASONS
@@ -138,7 +143,7 @@ class _Ingester:
         except Exception as error:
             if not is_replaced(error) or (lacks_table(error) and await self._has_schema()):
                 raise
-            _log.warning("the database was made anew: begin again", action="database_replaced")
+            _log.warning("the database was recreated: begin again", action="database_replaced")
             return False
         return True
 
@@ -159,7 +164,7 @@ class _Ingester:
             except SchemaBehind as behind:
                 if not self._joined:
                     raise
-                # it had its tables: somebody makes it anew
+                # it had its tables: somebody recreates it
                 raise PostgresUnavailable(str(behind)) from behind
         await asyncio.to_thread(self._blobs.check)
         await self._ledger_watch.compare()

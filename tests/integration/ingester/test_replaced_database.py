@@ -1,4 +1,4 @@
-"""The database is made anew under a running ingester."""
+"""The database is recreated under a running ingester."""
 
 import asyncio
 from urllib.parse import urlsplit
