@@ -60,7 +60,7 @@ async def begin_listing(engine: AsyncEngine, blobs: Blobs, job: ExportJob) -> No
         keys = await key_registry.keys(connection, job.model)
     key = StorageKey(blobs.buckets.default, make_head_key(job.id))
     head = json.dumps(describe_job(job, model_id), indent=2).encode()
-    await asyncio.to_thread(blobs.put, key, head, content_type="application/json")
+    await asyncio.to_thread(blobs.replace, key, head, content_type="application/json")
     async with engine.begin() as connection:
         await state_changes.start_listing(connection, job, keys=save_keys(keys))
 
