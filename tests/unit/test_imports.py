@@ -15,7 +15,7 @@ HOMES = {
     "starlette": {"api"},
     "uvicorn": {"api", "cli/api.py", "proxy/rest", "platform/serving"},
     "aiohttp": {"platform/admin.py", "platform/kafka", "access", "proxy", "local/demo"},
-    "imagesize": {"proxy/capture/datum.py"},
+    "imagesize": {"proxy/capture"},
     "nanoarrow": {"export"},
     "arro3": {"export"},
     "PIL": {"api/thumbnails/worker.py"},

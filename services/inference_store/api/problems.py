@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
-from typing import Any
+from typing import Any, Final, get_args
 
 import structlog
 from fastapi import FastAPI
@@ -30,7 +30,6 @@ from inference_store.platform.metrics import REFUSED
 from inference_store.query.deadline import OutOfTime, Overloaded
 
 from .answer import PROBLEM, ProblemAnswer
-from .validation_messages import describe_error
 
 PAGE = "/docs/errors"
 # characters of a field's name that are checked and shown: no known name is longer
@@ -291,3 +290,31 @@ def _describe_timeout(exc: Exception) -> str | None:
         # A look-up, a list or a change: most have nothing to narrow.
         return "Postgres took too long. Send the request again."
     return None
+
+
+_BOUNDS: Final = {"ge": "at least", "gt": "over", "le": "at most", "lt": "below"}
+
+
+def describe_error(error: Mapping[str, Any], field: FieldInfo | None) -> str:
+    """Return what is wrong. `field`: the field of the body with the value, if it is known."""
+    if error["type"] in ("int_type", "int_from_float"):
+        return f"it must be a whole number{_describe_bounds(field)}"
+    if error["type"] == "too_short" and error.get("input") == "":
+        return "it must not be empty"
+    return str(error["msg"]).removeprefix("Value error, ")
+
+
+def _describe_bounds(field: FieldInfo | None) -> str:
+    bounds = [] if field is None else list(_iterate_bounds([field]))
+    return f", {' and '.join(bounds)}" if bounds else ""
+
+
+def _iterate_bounds(parts: Iterable[Any]) -> Iterator[str]:
+    """Yield the bounds in annotations, such as `Annotated[int, Field(ge=1)] | None`, in words."""
+    for part in parts:
+        if isinstance(part, FieldInfo):
+            yield from _iterate_bounds([part.annotation, *part.metadata])
+        else:
+            bounds = {words: getattr(part, name, None) for name, words in _BOUNDS.items()}
+            yield from (f"{words} {n:,}" for words, n in bounds.items() if n is not None)
+            yield from _iterate_bounds([*get_args(part), *getattr(part, "__metadata__", ())])

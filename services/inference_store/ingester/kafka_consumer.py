@@ -4,6 +4,8 @@ After every assignment the consumer seeks the position that Postgres has; it rea
 """
 
 import asyncio
+import re
+import socket
 from collections.abc import Iterable, Sequence
 from math import inf
 from uuid import UUID
@@ -21,7 +23,6 @@ from inference_store.platform.settings import IngesterSettings
 from .batch import AssignedPartition, OffsetRange
 from .closing import close_consumer
 from .decompression import bound_decompression
-from .instances import name_instance
 from .positions import OffsetsWentBack, Positions
 from .record_batches import accept_unreadable_records
 from .topic_ids import find_topic_ids
@@ -294,3 +295,16 @@ class KafkaConsumer:
         except (KafkaError, IllegalStateError, TimeoutError) as error:
             # The offsets in Postgres are those that count.
             _log.debug("kafka commit refused", action="kafka_commit", error=str(error))
+
+
+def name_instance(settings: IngesterSettings) -> str | None:
+    """Return the name by which Kafka recognises an ingester that was killed and restarted.
+
+    It gets its partitions at once, not only after the old session ends. Two ingesters with one name
+    would take them from each other. A port of a host belongs to one process, so its number makes
+    the name unique.
+    """
+    if settings.ingester_instance or not settings.ingester_admin_port:
+        return settings.ingester_instance or None
+    host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:200]
+    return f"{host}-{settings.ingester_admin_port}"

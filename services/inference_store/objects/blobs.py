@@ -1,13 +1,15 @@
 """The blobs of inferences in any S3 server."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta
-from functools import partial
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial, wraps
 from os import SEEK_END
 from threading import Lock
-from typing import BinaryIO, Literal, Self
+from typing import BinaryIO, Concatenate, Final, Literal, ParamSpec, Protocol, Self, TypeVar
 
 from minio import Minio
 from minio.error import S3Error
@@ -29,12 +31,62 @@ from .deletion import Deleted, DeleteFault, Deletion, Listed
 from .encryption import minio_encryption
 from .keys import is_addressable, is_plain
 from .listing import first_after
-from .locks import locked_until
 from .many_reads import Fetched, get_many, get_odd, get_plain, refuse_size
 from .many_writes import put_many, put_odd, put_plain, put_whole_file
 from .pages import Found, page
-from .silence import Silence, asked
 from .streaming import BlobStream, stream_plain, stream_whole
+
+_REFUSED_SECONDS: Final = 1.0
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Silence:
+    """Whether S3 has just kept a request waiting until it timed out.
+
+    A frozen server holds as many requests as there are threads, one time-out long. All others,
+    which wait for a thread or for a lock, would wait for one time-out each: for a second after it
+    they are refused without asking.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._until = 0.0
+
+    @contextmanager
+    def limited(self) -> Iterator[None]:
+        """Ask, and note a silence. Raises ObjectStoreUnavailable during one."""
+        began = time.monotonic()
+        if began < self._until:
+            raise ObjectStoreUnavailable(
+                f"the object store did not answer within {self._seconds:g} s"
+            )
+        try:
+            yield
+        except ObjectStoreUnavailable:
+            now = time.monotonic()
+            if now - began >= self._seconds:
+                self._until = now + _REFUSED_SECONDS
+            raise
+
+
+class _Asking(Protocol):
+    silence: Silence
+
+
+S = TypeVar("S", bound=_Asking)
+
+
+def asked(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+    """Wrap a method that calls S3."""
+
+    @wraps(method)
+    def ask(self: S, /, *arguments: P.args, **named: P.kwargs) -> T:
+        with self.silence.limited():
+            return method(self, *arguments, **named)
+
+    return ask
+
 
 _NO_LIMIT = 1 << 62
 # A name that no object has: requested to see whether a bucket answers.
@@ -310,3 +362,34 @@ class Blobs:
     def _refuse_unaddressable(self, key: StorageKey) -> None:
         if not is_addressable(key.key):
             raise BlobMissing(f"{key}: no client can address `.` and `..`")
+
+
+def locked_until(client: Minio, key: StorageKey) -> datetime | None:
+    """Return when the last lock on any version of an object ends; None if it is unknown.
+
+    A legal hold of S3 has no end, and without the right to read locks it is unknown. Raises
+    ObjectStoreUnavailable.
+    """
+    with translate_errors():
+        listed = client.list_objects(
+            key.bucket, prefix=key.key, recursive=True, include_version=True
+        )
+        versions = [
+            entry.version_id
+            for entry in listed
+            if entry.object_name == key.key and not entry.is_delete_marker
+        ]
+        ends = [_find_end(client, key, version) for version in versions]
+    now = datetime.now(UTC)
+    later = [end for end in ends if end is not None and end > now]
+    return max(later, default=None)
+
+
+def _find_end(client: Minio, key: StorageKey, version: str | None) -> datetime | None:
+    try:
+        retention = client.get_object_retention(key.bucket, key.key, version_id=version)
+    except S3Error as exc:
+        if exc.response.status >= 500:
+            raise
+        return None
+    return None if retention is None else retention.retain_until_date

@@ -5,26 +5,34 @@ deleted for one batch at a time, and so are rows.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure.certify.batch_record import record_erased
+from inference_store.erasure.certify.list_entries import hash_inference
 from inference_store.erasure.delete import rows, shared_metadata
+from inference_store.erasure.delete.shared_metadata import Moves
+from inference_store.erasure.log.keys import SigningKey
 from inference_store.erasure.mark.pending_deletions import PendingDeletion
 from inference_store.erasure.progress.erasure import Erasure
 from inference_store.erasure.progress.state_changes import add_erased, advance_erasure
-from inference_store.objects import Blobs, Deleted, DeleteFault, Listed
+from inference_store.export.ledger.recording import EntryHash, ErasedBatch, record_batch
+from inference_store.index import sidecars
+from inference_store.index.sidecars import CONTENT_TYPE, without_request
+from inference_store.inference.errors import AccessDenied, BlobMissing, BlobTooLarge, BlobUnreadable
+from inference_store.inference.events import FIELDS, StorageKey, parse_stored
+from inference_store.objects import NOT_ALLOWED, Blobs, Deleted, DeleteFault, Listed
 from inference_store.platform.failpoints import failpoint, failpoint_of_task
 from inference_store.platform.metrics import ERASED, OBJECTS_DELETED, STEP_SECONDS
 from inference_store.platform.stages import stage
 
 from .batch import Batch
 from .certifier import Certifier
-from .erasure_failures import format_failures, list_objects_of, record_failures
-from .export_records import record_in_exports
-from .objects import erase_objects, list_objects
+from .erasure_failures import format_failures, list_objects_of, merge_faults, record_failures
 
 
 class BatchEraser:
@@ -126,3 +134,158 @@ class BatchEraser:
         failpoint("retention.row_delete.after")
         ERASED.labels(erasure.scope).inc(erased)
         OBJECTS_DELETED.inc(objects)
+
+
+async def record_in_exports(
+    connection: AsyncConnection,
+    key: SigningKey | None,
+    erasure: Erasure,
+    done: Sequence[PendingDeletion],
+) -> None:
+    """Record the inferences of a batch in the exports that name them. `key` None: nothing hashes.
+
+    Called in the transaction that deletes their rows, of whole partitions too.
+    """
+    hashing = None if key is None else EntryHash(key.id, partial(hash_inference, key))
+    batch = ErasedBatch(erasure.id, erasure.scope, hashing)
+    await record_batch(connection, batch, [(mark.model, mark.uid) for mark in done])
+
+
+async def list_objects(blobs: Blobs, batch: Batch) -> Listed:
+    """List the versions to delete, in buckets that are versioned."""
+    keys = _list_keys(batch)
+    return await asyncio.to_thread(blobs.list_versions, keys) if keys else {}
+
+
+async def erase_objects(
+    engine: AsyncEngine, blobs: Blobs, erasure: Erasure, batch: Batch, listed: Listed
+) -> tuple[Deleted, list[DeleteFault]]:
+    """Delete the objects and verify it; return the deleted ones, and faults for the others."""
+    keys = _list_keys(batch)
+    if not keys and erasure.scope != "input":
+        return Deleted(), []
+    failpoint("retention.object_delete.before")
+    with stage(STEP_SECONDS, "delete"):
+        deleted = await asyncio.to_thread(blobs.delete_objects, keys, listed)
+        if erasure.scope == "input":
+            deleted += await asyncio.to_thread(remove_requests, blobs, batch.page, batch.moves)
+    failpoint("retention.object_delete.after")
+    async with engine.begin() as connection:
+        await advance_erasure(connection, erasure.id, "verifying")
+    await failpoint_of_task("retention.verify.before")
+    with stage(STEP_SECONDS, "verify"):
+        remaining = await asyncio.to_thread(blobs.still_there, keys)
+    failpoint("retention.verify.after")
+    return deleted, merge_faults(deleted, keys, remaining)
+
+
+def _list_keys(batch: Batch) -> list[StorageKey]:
+    return [parse_stored(key) for key in sorted(batch.doomed)]
+
+
+# Removes the request from objects that a scope-input erasure keeps: metadata blobs of our own
+# producers, and sidecars.
+#
+# Such a metadata blob is a JSON object with a member `request`; it is written again without it.
+# Only keys that name the inference's own capture are changed: other blobs may be shared, and
+# contain no request. If other inferences use the blob too, it is written to a new key (see
+# erasure/delete/shared_metadata.py). A sidecar contains the event as it arrived, with all data of
+# its producer.
+
+_LIMIT_BYTES = 64 * 1024 * 1024
+_THREADS = 8
+# Returns the blob without the request; None: the whole blob must be deleted.
+_Strip = Callable[[bytes], bytes | None]
+
+
+def remove_requests(
+    blobs: Blobs, page: Sequence[PendingDeletion], moves: Moves
+) -> list[DeleteFault]:
+    """Rewrite metadata blobs and sidecars of these marks.
+
+    Repeatable; blocks. Raises ObjectStoreUnavailable.
+    """
+    rests = [rewrite for mark in page for rewrite in _list_rewrites(mark, moves)]
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="rewrite") as executor:
+        results = executor.map(lambda rewrite: _remove_request(blobs, *rewrite), rests)
+        return [fault for faults in results for fault in faults]
+
+
+def _list_rewrites(
+    mark: PendingDeletion, moves: Moves
+) -> list[tuple[StorageKey, StorageKey, _Strip]]:
+    """List the keys to read, the keys to write, and the functions that change the blobs."""
+    rewrites: list[tuple[StorageKey, StorageKey, _Strip]] = []
+    if mark.metadata is not None and mark.owns(mark.metadata):
+        to = moves.get(mark.metadata, mark.metadata)
+        if to is not None:
+            rewrites.append((parse_stored(mark.metadata), parse_stored(to), _strip_metadata))
+    if mark.sidecar is not None:
+        key = parse_stored(mark.sidecar)
+        rewrites.append((key, key, _strip_sidecar))
+    return rewrites
+
+
+def _remove_request(
+    blobs: Blobs, key: StorageKey, to: StorageKey, strip: _Strip
+) -> list[DeleteFault]:
+    """Rewrite one object; if access to it is denied, return a fault, and the others go on."""
+    if key.bucket not in blobs.buckets.allowed:
+        return [DeleteFault(key, "BucketNotAllowed", NOT_ALLOWED)]
+    try:
+        if to != key:
+            return _write_beside(blobs, key, to, strip)
+        return _rewrite(blobs, key, strip)
+    except AccessDenied as exc:
+        return [DeleteFault(key, "AccessDenied", str(exc))]
+
+
+def _write_beside(
+    blobs: Blobs, key: StorageKey, to: StorageKey, strip: _Strip
+) -> list[DeleteFault]:
+    """Write the rest to another key; the old object stays, because other inferences use it."""
+    try:
+        rest = strip(blobs.get(key, limit=_LIMIT_BYTES))
+    except BlobMissing:
+        return []
+    except (BlobTooLarge, BlobUnreadable) as exc:
+        return [DeleteFault(key, "NotRewritten", f"it cannot be read: {exc}")]
+    faults = blobs.replace(to, rest or b"", content_type=CONTENT_TYPE)
+    return [DeleteFault(key, fault.code, fault.message) for fault in faults]
+
+
+def _rewrite(blobs: Blobs, key: StorageKey, strip: _Strip) -> list[DeleteFault]:
+    try:
+        blob = blobs.get(key, limit=_LIMIT_BYTES)
+    except BlobUnreadable as exc:
+        remaining = blobs.still_there([key])
+        return [DeleteFault(key, "NotRewritten", f"it cannot be read: {exc}") for key in remaining]
+    except BlobMissing:
+        # Versions behind a delete marker still contain the request, and cannot be rewritten.
+        return blobs.delete_hidden(key)
+    except BlobTooLarge as exc:
+        return [DeleteFault(key, "TooLarge", str(exc))]
+    rest = strip(blob)
+    if rest is None:
+        return blobs.delete_objects([key]) or _list_remaining(blobs, key)
+    # Also if it has no request: a crash may have left the older version.
+    return blobs.replace(key, rest, content_type=CONTENT_TYPE)
+
+
+def _list_remaining(blobs: Blobs, key: StorageKey) -> list[DeleteFault]:
+    unseen = "deleted without a fault, and listed still"
+    return [DeleteFault(key_left, "StillThere", unseen) for key_left in blobs.still_there([key])]
+
+
+def _strip_metadata(blob: bytes) -> bytes:
+    rest = without_request(blob)
+    return blob if rest is None else rest
+
+
+def _strip_sidecar(blob: bytes) -> bytes | None:
+    """Return a sidecar without the request; None if it cannot be read, and so may hold one."""
+    try:
+        contents = sidecars.without_input(sidecars.decode(blob), known=FIELDS)
+    except ValueError:
+        return None
+    return sidecars.encode(contents)

@@ -12,6 +12,7 @@ second certificate for the same batches. This also restores what an older backup
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -20,9 +21,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure.certify import chain, deduplication, documents, erased_lists
 from inference_store.erasure.certify.archive import Archive
-from inference_store.erasure.certify.certified_exports import list_copies
+from inference_store.erasure.certify.certified_exports import (
+    CertifiedExport,
+    describe_exports,
+    list_copies,
+)
 from inference_store.erasure.certify.chain import CERTIFICATE
-from inference_store.erasure.certify.documents import Remaining
+from inference_store.erasure.certify.documents import CertifiedRequest, Remaining
 from inference_store.erasure.certify.import_policy import check_import
 from inference_store.erasure.certify.key_recovery import import_restart
 from inference_store.erasure.certify.list_writer import write_list
@@ -32,14 +37,15 @@ from inference_store.erasure.log.hash_chain import Link
 from inference_store.erasure.log.keys import SigningKey
 from inference_store.erasure.log.signed_chain import BrokenChain
 from inference_store.erasure.log.signed_document import SignedDocument, read_document, sign_document
-from inference_store.erasure.progress.erasure import Erasure, State, find_erasure
+from inference_store.erasure.progress.erasure import Erasure, State, find_erasure, list_models
+from inference_store.erasure.progress.held_counts import count_held_by_hold
 from inference_store.erasure.progress.state_changes import advance_erasure
+from inference_store.export.ledger.reached import ReachedExport, list_reached
 from inference_store.index import registrations
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import CERTIFICATE_TROUBLE, CERTIFICATES
 
-from .certified_request import read_certified
 from .uncertified import end_uncertified
 
 # Between two writes of the head, while certificates are signed one after the other.
@@ -278,3 +284,45 @@ async def _find_model(connection: AsyncConnection, about: Mapping[str, Any] | No
         return None
     models = await registrations.find_by_ids(connection, about["model_ids"])
     return next((registration.model for registration in models.values()), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Certified:
+    """The next certificate of an erasure: without what its earlier ones count."""
+
+    request: CertifiedRequest
+    counts: dict[str, Any]
+    exports: list[dict[str, Any]]
+
+
+async def read_certified(engine: AsyncEngine, key: SigningKey, erasure: Erasure) -> Certified:
+    """Read what the next certificate of an erasure says. `key`: the one that signs it."""
+    async with engine.connect() as connection:
+        models = await list_models(connection, erasure)
+        names = await registrations.names(connection, models)
+        before = await chain.list_certificates(connection, erasure_id=erasure.id)
+        held = await count_held_by_hold(connection, erasure.id)
+        reached = await list_reached(connection, erasure.id)
+    request = CertifiedRequest(
+        id=erasure.id,
+        model_ids=sorted(names.values()),
+        cause=erasure.cause,
+        scope=erasure.scope,
+        requested_at=erasure.requested_at,
+        requested_by=erasure.requested_by,
+        run=erasure.run,
+        held=held,
+        by=documents.hash_values(key, erasure.asked),
+        decided_by=erasure.decided_by,
+        given_up=erasure.given_up if erasure.state == "certifying" else None,
+    )
+    counted = {"versions": erasure.versions, "bytes": erasure.bytes, "rows": erasure.table_rows}
+    earlier = [read_document(row.signed).document for row in before]
+    counts = documents.subtract_counts(counted, [document["erased"] for document in earlier])
+    return Certified(request, counts, describe_exports(map(_certify_export, reached), earlier))
+
+
+def _certify_export(export: ReachedExport) -> CertifiedExport:
+    downloads = [(item.actor, item.first_at, item.last_at) for item in export.downloads]
+    about = (export.id, export.inferences, export.parts_deleted, downloads)
+    return CertifiedExport(*about, is_restored=export.is_restored)

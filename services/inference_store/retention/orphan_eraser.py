@@ -13,6 +13,7 @@ A crash before 5 leaves the names, and the next turn begins again at 2.
 import asyncio
 import time
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
@@ -20,6 +21,7 @@ from uuid import UUID
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from inference_store.erasure.certify.erased_lists import record_batch
 from inference_store.erasure.delete.orphan_objects import (
     claim_orphans,
     finish_orphans,
@@ -33,25 +35,23 @@ from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.mark.orphan_objects import describe_orphans_batch
 from inference_store.erasure.progress.erasure import Erasure, find_erasure
 from inference_store.erasure.progress.state_changes import (
+    add_erased,
     advance_erasure,
     begin_deleting,
     find_state,
 )
-from inference_store.inference.events import parse_stored
-from inference_store.objects import Blobs
+from inference_store.inference.events import StorageKey, parse_stored
+from inference_store.objects import Blobs, Deleted, DeleteFault
 from inference_store.operations.reconcile import age_bound, judgement, orphans, unstored_names
 from inference_store.platform.failpoints import failpoint
-from inference_store.platform.metrics import STEP_SECONDS
+from inference_store.platform.metrics import ERASED, OBJECTS_DELETED, STEP_SECONDS
 from inference_store.platform.settings import RetentionSettings
 from inference_store.platform.stages import stage
 
 from .actor import ACTOR
 from .certifier import Certifier
-from .erasure_failures import format_failures
+from .erasure_failures import format_failures, merge_faults, record_failures
 from .leadership_check import LeadershipCheck
-from .orphan_deletion import OrphanDeletion
-from .orphan_inspection import inspect_objects
-from .orphan_report import parse_report
 from .uncertified import end_without_key
 
 _BATCH: Final = 1000
@@ -246,3 +246,90 @@ class OrphanEraser:
         elif state == "deleted":
             await end_without_key(self._engine, erasure)
         _log.info("erasure", action="erasure", id=str(erasure.id), state=state, error=error)
+
+
+_THREADS: Final = 16
+
+
+def inspect_objects(blobs: Blobs, keys: Sequence[str]) -> dict[str, tuple[int, datetime | None]]:
+    """Return the size and write time of each object; no time: it has no current version. Blocks."""
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="orphans") as executor:
+        inspected = executor.map(lambda key: _inspect_object(blobs, key), keys)
+        return dict(zip(keys, inspected, strict=True))
+
+
+def _inspect_object(blobs: Blobs, key: str) -> tuple[int, datetime | None]:
+    storage_key = parse_stored(key)
+    objects = blobs.page(storage_key.bucket, storage_key.key, after="", limit=1)
+    if objects and objects[0].place == storage_key:
+        return objects[0].size, objects[0].modified_at
+    return 0, None
+
+
+class OrphanDeletion:
+    """Deletes batches of orphans. Raises BlobsAway and the errors of the database."""
+
+    def __init__(self, engine: AsyncEngine, blobs: Blobs, certifier: Certifier | None) -> None:
+        self._engine = engine
+        self._blobs = blobs
+        self._certifier = certifier
+
+    async def delete(
+        self, erasure: Erasure, keys: Sequence[StorageKey]
+    ) -> tuple[Deleted, list[DeleteFault]]:
+        """Delete every version, and verify it; return the deleted objects, and faults."""
+        failpoint("retention.object_delete.before")
+        with stage(STEP_SECONDS, "delete"):
+            deleted = await asyncio.to_thread(self._blobs.delete_objects, keys)
+        failpoint("retention.object_delete.after")
+        async with self._engine.begin() as connection:
+            await advance_erasure(connection, erasure.id, "verifying")
+        with stage(STEP_SECONDS, "verify"):
+            remaining = await asyncio.to_thread(self._blobs.still_there, keys)
+        return deleted, merge_faults(deleted, keys, remaining)
+
+    async def forget(
+        self,
+        erasure: Erasure,
+        sizes: Mapping[StorageKey, int],
+        deleted: Deleted,
+        faults: Sequence[DeleteFault],
+    ) -> None:
+        """Remove the names of deleted orphans, and store the faults of the others."""
+        blocked = {fault.key for fault in faults}
+        gone = {key: size for key, size in sizes.items() if key not in blocked}
+        failpoint("orphans.forget.before")
+        with stage(STEP_SECONDS, "forget"):
+            await self._forget(erasure, gone, deleted)
+            await record_failures(self._engine, self._blobs, erasure, faults, list(gone))
+        failpoint("orphans.forget.after")
+
+    async def _forget(
+        self,
+        erasure: Erasure,
+        gone: Mapping[StorageKey, int],
+        deleted: Deleted,
+    ) -> None:
+        if not gone:
+            return
+        keys = [str(key) for key in gone]
+        size = deleted.bytes or sum(gone.values())
+        async with self._engine.begin() as connection:
+            await remove_orphans(connection, keys)
+            await orphans.record_state(connection, parse_report(erasure), keys, "erased")
+            await add_erased(
+                connection, erasure.id, objects=len(keys), versions=deleted.versions, bytes=size
+            )
+            if self._certifier is not None:
+                key = await self._certifier.key_of(connection, erasure.id)
+                scope = erasure.scope
+                await record_batch(
+                    connection, key, erasure.id, scope=scope, uids=(), objects=list(gone)
+                )
+        OBJECTS_DELETED.inc(len(keys))
+        ERASED.labels(erasure.scope).inc(len(keys))
+
+
+def parse_report(erasure: Erasure) -> UUID:
+    """Return the id of the report."""
+    return UUID((erasure.asked or {})["report"])

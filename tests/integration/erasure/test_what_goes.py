@@ -42,7 +42,7 @@ from inference_store.query.filters.known_keys import KnownKeys as Keys
 from inference_store.query.filters.known_keys import find_known_keys
 from inference_store.query.filters.names import names_in
 from inference_store.query.filters.saved import save
-from inference_store.retention.work import list_work
+from inference_store.retention.run_executor import list_work
 from tests.integration.query.typed_rows import INSTANTS, KEYS, InferenceMaker, derive_facts
 from tests.integration.stored_inferences import store
 from tests.properties import examples

@@ -13,7 +13,7 @@ from inference_store.index import partitions
 from inference_store.index.accounting import Outcome
 from inference_store.index.tables import inference, label, metadata_number, prediction
 from inference_store.inference.events import DEAD_LETTER_REASONS
-from inference_store.ingester.batch_builder import FIRST_EVENTS
+from inference_store.ingester.pipeline import FIRST_EVENTS
 from tests.e2e.faults.traffic import counted
 from tests.integration.ingester.conftest import RunningIngester, StartIngester, wait_for_counts
 from tests.integration.waiting import count_lock_waiters

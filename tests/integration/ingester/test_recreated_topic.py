@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import accounting
 from inference_store.index.accounting import Account
-from inference_store.ingester.watch import Watch
+from inference_store.ingester.run import Watch
 from tests.integration.ingester.conftest import RunningIngester, StartIngester, wait_for_counts
 from tests.memory_consumer import MemoryConsumer, MemoryLog
 from tests.polling import until

@@ -27,7 +27,7 @@ from inference_store.index.partitions import TimePartition
 from inference_store.index.tables import erased_span, erasing, inference, partition_span
 from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.objects import Blobs, Deleted, Listed
-from inference_store.operations.reconcile.counts import count_against_accounting
+from inference_store.operations.reconcile.reconciler import count_against_accounting
 from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.marker import Marker
 from tests.polling import until

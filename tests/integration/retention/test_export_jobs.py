@@ -20,8 +20,8 @@ from inference_store.platform.failpoints import FAILPOINTS
 from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.export_worker import ExportWorker
 from inference_store.retention.leadership_check import Stopped
-from inference_store.retention.taken_over_parts import TakenOverParts
 from inference_store.retention.turn_schedule import TurnSchedule
+from inference_store.retention.workers import TakenOverParts
 from tests.kill_chain import KillChain, chain_kills
 from tests.servers.fixtures import unique
 from tests.servers.minio import S3

@@ -39,7 +39,7 @@ from inference_store.index.tables import (
 )
 from inference_store.objects import Blobs
 from inference_store.operations import figures
-from inference_store.operations.reconcile.counts import count_against_accounting
+from inference_store.operations.reconcile.reconciler import count_against_accounting
 from inference_store.platform.metrics import AUDIT_UNLINKED, LAST_RECONCILIATION, PRUNED, RECONCILED
 from inference_store.platform.settings import RetentionSettings
 from inference_store.query.count import count
@@ -49,7 +49,7 @@ from inference_store.query.preparation import QueryRequest, prepare
 from inference_store.retention.eraser import Eraser
 from inference_store.retention.linking import link
 from inference_store.retention.record_deletion import delete_old_records
-from inference_store.retention.watch import set_gauges
+from inference_store.retention.run import set_gauges
 from tests.integration.query.counting.test_counts import count_usable_partitions
 from tests.polling import until
 from tests.servers.marks import stored_counts

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from inference_store.export.fixed_columns import Row
 from inference_store.export.jobs import blob_copies
 from inference_store.export.jobs.blob_copies import CopyLimits, CopySource
-from inference_store.export.jobs.list_cutting import MOST_LISTS, ListLimits, cut_lists
+from inference_store.export.jobs.listing import MOST_LISTS, ListLimits, cut_lists
 from inference_store.inference.errors import BlobMissing
 from inference_store.inference.events import Buckets, StorageKey
 from inference_store.objects import OVER_BUDGET, Blobs, Fetched

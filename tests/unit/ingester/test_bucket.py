@@ -10,7 +10,7 @@ import orjson
 from inference_store.index import sidecars
 from inference_store.inference.events import StorageKey
 from inference_store.inference.layout import Kind, key_of
-from inference_store.ingester.bucket import list_events
+from inference_store.ingester.rebuild import list_events
 from inference_store.objects import Found
 from inference_store.operations.reconcile.bucket_prefixes import BucketPrefix
 

@@ -16,8 +16,7 @@ from inference_store.index.accounting import PartitionId
 from inference_store.ingester import positions, topic_ids
 from inference_store.ingester.batch import AssignedPartition
 from inference_store.ingester.closing import close_consumer
-from inference_store.ingester.instances import name_instance
-from inference_store.ingester.kafka_consumer import KafkaConsumer
+from inference_store.ingester.kafka_consumer import KafkaConsumer, name_instance
 from inference_store.ingester.positions import Positions
 from inference_store.platform.settings import IngesterSettings
 from tests.settings import make_settings

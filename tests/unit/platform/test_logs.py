@@ -10,7 +10,7 @@ import structlog
 from inference_store.platform import logs
 from inference_store.platform.log_throttle import throttle_logs
 from inference_store.platform.settings import IngesterSettings, LogSettings
-from inference_store.retention.scheduler import Schedule
+from inference_store.retention.run import Schedule
 from tests.settings import make_settings
 
 # A new line, an escape sequence, its eight-bit form, a line separator, a carriage return.

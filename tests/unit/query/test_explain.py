@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from inference_store.query.explain import MOST_STEPS, Recording, recording
-from inference_store.query.plan import summarize_plan
+from inference_store.query.explain import MOST_STEPS, Recording, recording, summarize_plan
 
 _SPANS = ("p20261101t00_20261102t00", "p20261102t00_20261103t00")
 

@@ -7,9 +7,9 @@ from typing import Any, cast
 import pytest
 
 from inference_store.platform.admin import Heartbeat
-from inference_store.retention.jobs import Job, list_jobs
 from inference_store.retention.leadership_check import LeadershipCheck, Stopped
 from inference_store.retention.turn_schedule import TurnSchedule
+from inference_store.retention.worker import Job, list_jobs
 from inference_store.retention.workers import Workers
 
 EVERY_TURN = [

@@ -3,29 +3,34 @@ session that was started with one of them."""
 
 import hmac
 from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
+import structlog
 from fastapi import Request
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.access import Caller
 from inference_store.access.caller import ANYONE, TOKEN
-from inference_store.access.sessions import Identity, Session
+from inference_store.access.sessions import Identity, Session, hash_id
+from inference_store.index import web_sessions
+from inference_store.index.web_sessions import TOUCH_SECONDS
 from inference_store.inference.errors import NotFound, Unauthorized
 from inference_store.platform.settings import AccessSettings
 
 from .api_key_cache import ApiKeyCache
-from .fresh_cache import FRESH_SECONDS, WATCHED_SECONDS
+from .fresh_cache import FRESH_SECONDS, WATCHED_SECONDS, FreshCache
 from .needs import Needs
 from .rate import FailedTokenLimiter, RateLimiter, refuse
 from .request_access import Access
-from .session_cache import SessionCache
 from .session_cookie import find_session_id, get_own_host, is_watching
 
 if TYPE_CHECKING:
     from inference_store.access.sign_in import SignIn
     from inference_store.access.tokens import Tokens
+
 
 BYTES_OF_A_REQUEST: Final = 4096
 """A larger body counts as so many more requests as it has more of these."""
@@ -213,3 +218,49 @@ def find_client(request: Request) -> str | None:
     if request.client is None:
         return None
     return "".join(character for character in request.client.host if character.isprintable())[:64]
+
+
+# Caches sessions of Postgres, and reads them again after two seconds.
+#
+# A session that was ended through another replica works here for so long, and no longer. A page
+# that looks whether its session goes on is answered by what is a quarter of a second old at most.
+
+_log = structlog.get_logger()
+
+
+class SessionCache:
+    """The sessions that were used lately."""
+
+    def __init__(self, engine: AsyncEngine, *, idle_seconds: float) -> None:
+        self._engine = engine
+        self._idle_seconds = idle_seconds
+        self._known = FreshCache(self._read)
+
+    def is_in_use(self, id: str) -> bool:
+        """Return whether it is a session that was used lately."""
+        return self._known.peek(hash_id(id)) is not None
+
+    async def find(self, id: str, *, fresh_seconds: float = FRESH_SECONDS) -> Session | None:
+        """Return the session with an id; None if there is none, or it has ended."""
+        session = await self._known.get(hash_id(id), fresh_seconds=fresh_seconds)
+        return session if session is not None and session.is_live(datetime.now(UTC)) else None
+
+    async def touch(self, session: Session) -> None:
+        """Keep a session alive because it is used."""
+        if datetime.now(UTC) - session.used_at < timedelta(seconds=TOUCH_SECONDS):
+            return
+        try:
+            async with self._engine.begin() as connection:
+                seconds = self._idle_seconds
+                await web_sessions.touch(connection, session.id_hash, idle_seconds=seconds)
+        except DBAPIError as exc:  # read-only for a while: the session goes on all the same
+            _log.warning("use not noted", action="session_touch", error=type(exc.orig).__name__)
+        self.forget(session.id_hash)
+
+    def forget(self, id_hash: bytes) -> None:
+        """Read a session again at its next use, because it was changed here."""
+        self._known.forget(id_hash)
+
+    async def _read(self, id_hash: bytes) -> Session | None:
+        async with self._engine.connect() as connection:
+            return await web_sessions.find(connection, id_hash)

@@ -9,29 +9,42 @@ so no blob is written that an eraser has deleted.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import update
+from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import holds
+from inference_store.erasure.holds import Hold
+from inference_store.index import long_text
 from inference_store.index.dictionary import Dictionary
 from inference_store.index.registrations import Registration
-from inference_store.index.tables import inference
-from inference_store.inference.errors import BlobMissing, BlobTooLarge, BlobUnreadable, Conflict
+from inference_store.index.tables import (
+    SIDE_TABLES,
+    inference,
+    metadata_key,
+    metadata_key_delta,
+    metadata_presence,
+)
+from inference_store.inference.errors import (
+    BlobMissing,
+    BlobTooLarge,
+    BlobUnreadable,
+    Conflict,
+    HeldByHold,
+)
 from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.inference.metadata import Entry, MetadataCaps, decode_entries, encode_entries
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
 
-from . import rows
 from .blob_key import choose_key, is_reserved, leave_old, lock_row
 from .change import Change
-from .hold_check import require_still_held
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +102,8 @@ async def _index_change(  # noqa: PLR0917
 ) -> None:
     """Bring the index to its state after the edit."""
     model, uid = row.model, row.uid
-    await rows.remove_rows(connection, model, uid, change, old)
-    await rows.add_rows(connection, editor.dictionary, model, uid, change, old)
+    await remove_rows(connection, model, uid, change, old)
+    await add_rows(connection, editor.dictionary, model, uid, change, old)
     where = (inference.c.model == model, inference.c.uid == uid)
     changed = update(inference).where(*where).values(**values, revision=row.revision + 1)
     await connection.execute(changed)
@@ -116,3 +129,106 @@ async def _write_blob(editor: Editor, row: Any, key: StorageKey, change: Change,
     failpoint("metadata_edit.blob.before")
     await asyncio.to_thread(editor.blobs.put, key, written, content_type="application/json")
     failpoint("metadata_edit.blob.after")
+
+
+async def require_still_held(
+    connection: AsyncConnection, model: int, uid: UUID, edit: Callable[[], Awaitable[None]]
+) -> None:
+    """Raise HeldByHold if a hold protects the inference, and would not after the edit.
+
+    The edit is tried on the index, and rolled back. Call it after `holds.block_placement`. Raises
+    HoldUnreadable.
+    """
+    keeping = await _filter_holding(
+        connection, await holds.list_in_force(connection, [model]), model, uid
+    )
+    if not keeping:
+        return
+    trial = await connection.begin_nested()
+    await edit()
+    after = await _filter_holding(connection, keeping, model, uid)
+    await trial.rollback()
+    ended = [hold for hold in keeping if hold not in after]
+    if ended:
+        raise HeldByHold(
+            f"The legal hold {ended[0].name!r} ({ended[0].id}) keeps the inference, and would not"
+            " any more: change or release the hold first."
+        )
+
+
+async def _filter_holding(
+    connection: AsyncConnection, candidates: list[Hold], model: int, uid: UUID
+) -> list[Hold]:
+    return [hold for hold in candidates if await holds.find_holds(connection, [hold], model, [uid])]
+
+
+_INDEXED = (*SIDE_TABLES.values(), metadata_presence)
+
+
+async def remove_rows(
+    connection: AsyncConnection, model: int, uid: UUID, change: Change, old: Sequence[Entry]
+) -> None:
+    """Remove the rows of the keys that change."""
+    for table in _INDEXED:
+        names = select(metadata_key.c.key, metadata_key.c.name).join(
+            table, table.c.key == metadata_key.c.key
+        )
+        rows = await connection.execute(names.where(table.c.model == model, table.c.uid == uid))
+        removed = sorted({row.key for row in rows if change.removes(row.name, old)})
+        if removed:
+            here = (table.c.model == model, table.c.uid == uid, table.c.key.in_(removed))
+            await connection.execute(delete(table).where(*here))
+
+
+async def add_rows(  # noqa: PLR0917
+    connection: AsyncConnection,
+    dictionary: Dictionary,
+    model: int,
+    uid: UUID,
+    change: Change,
+    old: Sequence[Entry],
+) -> None:
+    """Add the rows of the change, and update the key registry.
+
+    A name that belongs to a longer key, which does not change, keeps that key's row.
+    """
+    counted: set[tuple[Any, ...]] = set()
+    for table, values, delta in _build_rows(dictionary, model, uid, change, old):
+        await connection.execute(upsert(table).values(values).on_conflict_do_nothing())
+        identity = (delta["key"], delta["type"], delta["flag"])
+        if (
+            identity in counted
+        ):  # a text that does not fit its type has a row of presence beside its own
+            continue
+        counted.add(identity)
+        await connection.execute(
+            insert(metadata_key_delta).values(
+                model=model, count=1, first_seen=func.now(), last_seen=func.now(), **delta
+            )
+        )
+
+
+def _build_rows(
+    dictionary: Dictionary, model: int, uid: UUID, change: Change, old: Sequence[Entry]
+) -> list[Any]:
+    """Return (table, row, delta) for everything that the items are indexed as."""
+    rows: list[Any] = []
+    for leaf in change.metadata.leaves:
+        key = dictionary.keys.number(model, leaf.name)
+        if key is None or not change.removes(leaf.name, old):
+            continue
+        row = {"model": model, "key": key, "uid": uid, "value": leaf.value}
+        if leaf.family == "string":
+            row["value"], row["whole"] = long_text.encode(str(leaf.value))
+        flag = leaf.flags[0] if leaf.flags else ""
+        delta: dict[str, Any] = {"key": key, "type": leaf.type.value, "flag": flag}
+        delta["examples"] = [str(leaf.value)[:120]]
+        rows.append((SIDE_TABLES[leaf.family], row, delta))
+    for presence in change.metadata.presences:
+        key = dictionary.keys.number(model, presence.name)
+        if key is None or not change.removes(presence.name, old):
+            continue
+        row = {"model": model, "key": key, "uid": uid, "is_null": presence.is_null}
+        flag = presence.flags[0] if presence.flags else "null" if presence.is_null else "present"
+        rows.append((metadata_presence, row, {"key": key, "type": presence.type, "flag": flag}))
+    return rows

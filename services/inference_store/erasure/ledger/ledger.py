@@ -12,9 +12,10 @@ note shows to be ours: the next writer, or the next comparison, does the third s
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import structlog
@@ -30,11 +31,84 @@ from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
 
 from . import divergence, head
-from .comparison import Comparison, compare, read_following
 from .entries import Entries
 from .entry import Body, Content, Entry, Note
 from .entry_kinds import KINDS, Kind
-from .redaction import redact_entries
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The head here, and the number of the next entry in the bucket; None: there is none."""
+
+    head: Link
+    following: int | None
+
+
+def compare(entries: Entries, head: Link) -> Comparison:
+    """Find out whether the bucket has the head's entry, and whether it goes on after it.
+
+    Blocks. Raises LedgerDiverged, with the remedy; ObjectStoreUnavailable.
+    """
+    if head.number:
+        entry = entries.get(head.number)
+        if entry is None:
+            raise LedgerDiverged(divergence.describe_older_bucket(entries.location, head.number))
+        if entry.link != head:
+            raise LedgerDiverged(divergence.describe_other_ledger(entries.location, head.number))
+    return Comparison(head, entries.find_after(head.number))
+
+
+def read_following(entries: Entries, head: Link, number: int, kinds: Container[str]) -> Entry:
+    """Read the entry that follows the head; `number`: of the next that the bucket has.
+
+    Blocks. Raises LedgerDiverged if an entry is missing between them, or if the next one does not
+    follow the head or is of an unknown kind; ObjectStoreUnavailable.
+    """
+    entry = entries.get(number) if number == head.number + 1 else None
+    if entry is None:
+        raise LedgerDiverged(divergence.describe_gap(entries.location, head.number + 1, number))
+    if any(head.find_faults(entry)):
+        raise LedgerDiverged(divergence.describe_other_ledger(entries.location, number))
+    if entry.kind not in kinds:
+        raise LedgerDiverged(divergence.describe_unknown_kind(entry))
+    return entry
+
+
+# Redacts old entries, once no backup is left that a replay would have to bring up to date.
+#
+# Their number, kind, time, actor and hashes stay, so that the chain still holds. An entry never
+# changes otherwise, so this needs no lock: after a crash some entries are checked once more.
+
+
+async def redact_entries(
+    engine: AsyncEngine, entries: Entries, *, older_than_seconds: float, limit: int
+) -> int:
+    """Redact the oldest entries, at most `limit`, and return how many.
+
+    What the object store does not delete (an older version is locked) is tried again. Raises
+    ObjectStoreUnavailable.
+    """
+    async with engine.connect() as connection:
+        after = await head.find_redacted(connection)
+        last = (await head.read_head(connection)).number
+    until = datetime.now(UTC) - timedelta(seconds=older_than_seconds)
+    page = await asyncio.to_thread(entries.read_after, after, limit)
+    old = [entry for entry in page if entry.at < until and entry.number <= last]
+    redacted = await asyncio.to_thread(_redact, entries, old)
+    if redacted:
+        async with engine.begin() as connection:
+            await head.mark_redacted(connection, redacted[-1].number)
+    return len(redacted)
+
+
+def _redact(entries: Entries, old: list[Entry]) -> list[Entry]:
+    """Return those that are redacted, in order, up to the first that could not be."""
+    for number, entry in enumerate(old):
+        if entry.content is not None and (fault := entries.redact(entry)) is not None:
+            _log.warning("an entry of the ledger stays", action="ledger_kept", detail=fault)
+            return old[:number]
+    return old
+
 
 MakeBody = Callable[[AsyncConnection], Awaitable[Body]]
 MakeNote = Callable[[Any], Note]

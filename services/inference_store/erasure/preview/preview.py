@@ -8,6 +8,7 @@ out, the answer is `partial`, and its figures are those so far.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeAlias
@@ -21,6 +22,7 @@ from sqlalchemy import (
     and_,
     case,
     cast,
+    false,
     func,
     literal,
     not_,
@@ -34,22 +36,116 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.erasure import holds, policies
 from inference_store.erasure.estimate.exported import MemberLists, add_exports, among_uids
 from inference_store.erasure.policies import (
+    EffectivePolicy,
     ErasureScope,
     PolicyOwner,
+    PolicyVersion,
     RetentionPolicy,
 )
 from inference_store.erasure.policies.loss_counts import build_loss_columns
 from inference_store.erasure.select import limits, selection
-from inference_store.erasure.select.selection import UNDECIDED
-from inference_store.inference.events import received_at_of
+from inference_store.erasure.select.selection import UNDECIDED, CompiledRules
+from inference_store.index.tables import erasing, inference, registration
+from inference_store.inference.events import received_at_of, uid_floor
 from inference_store.query.deadline import Deadline, OutOfTime, fetch
 from inference_store.query.scan_range import ScanRange as Where
 from inference_store.query.scan_range import find_pieces_of, range_of_time
 
-from . import changed_models
-from .changed_models import ChangedModel
-from .loss_rows import build_losses, build_losses_before, select_lost, select_rows
 from .losses import SCOPES, LossCount, LossExample, Preview
+
+_NOTHING = EffectivePolicy()
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedModel:
+    """A model with the effective policy after the change, and the one before it.
+
+    `beside`: the model is listed already, and is checked once more with less of what is pending.
+    """
+
+    model: int
+    model_id: str
+    after: EffectivePolicy
+    before: EffectivePolicy
+    beside: bool = False
+
+
+async def find_changed_by_policy(
+    connection: AsyncConnection,
+    changed_owner: PolicyOwner,
+    policy: RetentionPolicy | None,
+    now: datetime,
+) -> tuple[list[ChangedModel], list[PolicyVersion]]:
+    """Return the models that change if this policy replaces that of `changed_owner`, and what else
+    is pending for them.
+
+    `after` is as if everything pending had begun. A model is checked again as if nothing of it had,
+    because it may be revoked, and with both projects between which it moves.
+    """
+    in_force = await policies.find_in_force(connection)
+    pending = await policies.find_pending(connection)
+    coming = policies.apply_pending(in_force, pending)
+    sets = [
+        (_replace(versions, changed_owner, policy, now), versions)
+        for versions in (coming, in_force)
+    ]
+    changed_models: list[ChangedModel] = []
+    owners_seen: set[PolicyOwner] = set()
+    for row in await connection.execute(_select_affected(changed_owner)):
+        owners = [
+            policies.list_owners(row.model_id, project)
+            for project in dict.fromkeys((row.deciding, row.project_id))
+        ]
+        chains = [
+            (_build_effective_policy(of, after), _build_effective_policy(of, before))
+            for of in owners
+            for after, before in sets
+        ]
+        afters = [after for after, before in chains if after != before]
+        if not afters:
+            continue
+        owners_seen |= {owner for of in owners for owner in of}
+        now_in_force = policies.build_effective_policy(owners[0], in_force)
+        now_coming = policies.build_effective_policy(owners[-1], coming)
+        before = policies.add_coming(now_in_force, now_coming) or _NOTHING
+        changed_models += [
+            ChangedModel(row.model, row.model_id, after, before, beside=number > 0)
+            for number, after in enumerate(afters)
+            if after not in afters[:number]
+        ]
+    others = owners_seen - {changed_owner}
+    return changed_models, [version for owner, version in pending.items() if owner in others]
+
+
+def _select_affected(changed_owner: PolicyOwner) -> Select[Any]:
+    here, deciding = registration.c, policies.build_deciding_project().label("deciding")
+    query = select(here.model, here.model_id, here.project_id, deciding).order_by(here.model)
+    if changed_owner.level == "model":
+        return query.where(here.model_id == changed_owner.subject)
+    if changed_owner.level == "project":
+        subject = changed_owner.subject
+        return query.where(or_(here.project_id == subject, deciding.element == subject))
+    return query
+
+
+def _replace(
+    versions: Mapping[PolicyOwner, PolicyVersion],
+    owner: PolicyOwner,
+    policy: RetentionPolicy | None,
+    now: datetime,
+) -> dict[PolicyOwner, PolicyVersion]:
+    """Return these policies with another one of this owner, or without one."""
+    replaced = {other: version for other, version in versions.items() if other != owner}
+    if policy is not None:
+        replaced[owner] = PolicyVersion(owner, 0, policy, "", now, now, None, None, None)
+    return replaced
+
+
+def _build_effective_policy(
+    owners: tuple[PolicyOwner, ...], versions: Mapping[PolicyOwner, PolicyVersion]
+) -> EffectivePolicy:
+    return policies.build_effective_policy(owners, versions) or _NOTHING
+
 
 EXAMPLES = 20
 _SECOND = timedelta(seconds=1)
@@ -67,7 +163,7 @@ async def preview_policy(
 ) -> Preview:
     """Return what this policy would delete today in place of that of `of`. `lists`: of exports."""
     now = await policies.read_now(connection)
-    models, pending = await changed_models.find_changed_by_policy(connection, of, policy, now)
+    models, pending = await find_changed_by_policy(connection, of, policy, now)
     preview = Preview(pending=pending)
     deadline, pieces = Deadline.after(seconds), list[_LosingPiece]()
     try:
@@ -206,3 +302,80 @@ def _read_example(changed_model: ChangedModel, row: Mapping[str, Any]) -> LossEx
         rule=None if by is None else by.number,
         name=None if by is None else by.rule.name,
     )
+
+
+def select_rows(
+    piece: Where, after: CompiledRules, before: CompiledRules, held: ColumnElement[bool] | None
+) -> Subquery:
+    """Select what is stored there and not being erased, with the rule that decides about each."""
+    here = inference.c
+    mark = select(erasing.c.uid).where(
+        erasing.c.model == here.model, erasing.c.uid == here.uid, erasing.c.scope == "inference"
+    )
+    numbers = {"rule": after, "before": before}
+    if before.coming is not None:
+        numbers["coming"] = before.coming
+    query = select(
+        *(here.uid, here.inference_id, here.received_at, here.data_size),
+        *(here.data_deleted_at, here.response_deleted_at, here.response_storage_key),
+        *(rules.build_number(piece).label(name) for name, rules in numbers.items()),
+        (false() if held is None else held).label("held"),
+    )
+    # OFFSET is an optimisation fence, so that the rule is evaluated once for each row
+    return query.where(piece.of(inference), ~mark.exists()).offset(literal(0)).subquery()
+
+
+def select_lost(  # noqa: PLR0917
+    effective: EffectivePolicy,
+    rules: tuple[CompiledRules, CompiledRules],
+    held: ColumnElement[bool] | None,
+    below: UUID | None,
+    now: datetime,
+    piece: Where,
+) -> Select[tuple[UUID]]:
+    """Select the uids of a part of a span that lose something."""
+    rows = select_rows(piece, *rules, held)
+    losses = [*build_losses(effective, rows.c.rule, rows, now).values()]
+    losses += [] if below is None else [rows.c.uid < below]
+    return select(rows.c.uid).where(or_(*losses), not_(rows.c.held))
+
+
+def build_losses(
+    effective: EffectivePolicy, rule: ColumnElement[int], rows: Subquery, now: datetime
+) -> dict[ErasureScope, ColumnElement[bool]]:
+    """Return by scope the condition that a row loses this part; `rule`: the one that decides."""
+    return {scope: _build_loss(effective, rule, rows, scope, now) for scope in SCOPES}
+
+
+def build_losses_before(
+    effective: EffectivePolicy, rows: Subquery, now: datetime
+) -> dict[ErasureScope, ColumnElement[bool]]:
+    """Return by scope the condition that a row loses this part already, before the change."""
+    losses = build_losses(effective, rows.c.before, rows, now)
+    if effective.coming is None:
+        return losses
+    coming = build_losses(effective.coming, rows.c.coming, rows, now)
+    return {scope: and_(losses[scope], coming[scope]) for scope in SCOPES}
+
+
+def _build_loss(
+    effective: EffectivePolicy,
+    rule: ColumnElement[int],
+    rows: Subquery,
+    scope: ErasureScope,
+    now: datetime,
+) -> ColumnElement[bool]:
+    """Return the condition that a row loses this part, by the policy whose deciding rule is in
+    `rule`."""
+    whens = []
+    for number, policy_rule in enumerate(effective.rules):
+        cutoff = policy_rule.cutoffs(now).of(scope)
+        if cutoff is not None:
+            whens.append((rule == number, rows.c.uid < uid_floor(cutoff)))
+    loss = case(*whens, else_=false()) if whens else false()
+    if scope == "input":
+        return and_(loss, rows.c.data_deleted_at.is_(None))
+    if scope == "response":
+        there = rows.c.response_storage_key.is_not(None)
+        return and_(loss, there, rows.c.response_deleted_at.is_(None))
+    return and_(loss)

@@ -11,31 +11,70 @@ erased.
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
+from sqlalchemy import ARRAY, any_, literal, select
+from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.export.part_formats import PART_FORMATS
 from inference_store.index import key_registry
-from inference_store.inference.errors import ObjectStoreUnavailable
-from inference_store.inference.events import StorageKey
+from inference_store.index.tables import inference
+from inference_store.inference.errors import AccessDenied, BlobMissing, ObjectStoreUnavailable
+from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
 from inference_store.query.deadline import Deadline
 from inference_store.query.page import find_page
+from inference_store.query.stored_blobs import STORAGE_KEYS
 
 from . import members, state_changes
 from .blob_copies import CopyLimits
-from .blob_sizes import measure_blobs
 from .job import Confirm, ExportJob, describe_job, find_job, read_model_id
-from .list_cutting import ListLimits, Measure, cut_lists
 from .object_keys import make_head_key, make_members_key
 from .question import build_remaining_question
 from .saved_keys import save_keys
+
+MOST_LISTS: Final = 50
+"""Lists that are added in one step."""
+_CHUNK: Final = 500
+Measure: TypeAlias = Callable[[Sequence[UUID]], Awaitable[Sequence[int]]]
+"""Returns the bytes of each of some members."""
+
+
+class ListLimits(NamedTuple):
+    """Most members of a list, and most bytes of their blobs, unless a single member has more."""
+
+    members: int
+    bytes: int
+
+
+async def cut_lists(
+    begun: Sequence[UUID], uids: Sequence[UUID], limits: ListLimits, measure: Measure
+) -> list[list[UUID]]:
+    """Return the lists of the next members, of as many as one step adds; the first list begins with
+    what was listed before (`begun`)."""
+    lists: list[list[UUID]] = [[*begun]]
+    size = sum(await measure(begun)) if begun else 0
+    for at in range(0, len(uids), _CHUNK):
+        chunk = uids[at : at + _CHUNK]
+        for uid, added in zip(chunk, await measure(chunk), strict=True):
+            is_full = len(lists[-1]) >= limits.members or size + added > limits.bytes
+            if lists[-1] and is_full:
+                if len(lists) == MOST_LISTS:
+                    return lists
+                lists.append([])
+                size = 0
+            lists[-1].append(uid)
+            size += added
+    return lists
+
 
 _SECONDS: Final = 30.0
 """The longest search for one list; then it goes on with what was found."""
@@ -176,3 +215,63 @@ async def _confirm_or_delete(blobs: Blobs, key: StorageKey, confirm: Confirm) ->
         with suppress(ObjectStoreUnavailable):
             await asyncio.to_thread(blobs.delete_objects, [key])
         raise
+
+
+_HERE: Final = inference.c
+_UIDS: Final = ARRAY(UUID_TYPE(as_uuid=True))
+_THREADS: Final = 8
+
+
+async def measure_blobs(
+    engine: AsyncEngine,
+    blobs: Blobs,
+    model: int,
+    uids: Sequence[UUID],
+    *,
+    copied: Sequence[str],
+    most: int,
+) -> list[int]:
+    """Return the bytes to copy of each inference; blobs over `most` are not copied.
+
+    The index has the size of most inputs; S3 is asked for the others. Raises
+    ObjectStoreUnavailable.
+    """
+    columns = (_HERE.data_size, *(_HERE[STORAGE_KEYS[blob]] for blob in copied))
+    query = select(_HERE.uid, *columns).where(
+        _HERE.model == model, _HERE.uid == any_(literal(uids, _UIDS))
+    )
+    async with engine.connect() as connection:  # none is open while S3 is asked
+        rows = {row.uid: row for row in await connection.execute(query)}
+    wanted = [(rows.get(uid), blob) for uid in uids for blob in copied]
+
+    def measure() -> list[int]:
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="blobs-head") as executor:
+            return [*executor.map(partial(_measure_one, blobs, most), *zip(*wanted, strict=True))]
+
+    sizes = await asyncio.to_thread(measure)
+    width = len(copied)
+    return [sum(sizes[at : at + width]) for at in range(0, len(sizes), width)]
+
+
+def _measure_one(blobs: Blobs, most: int, row: Any, blob: str) -> int:
+    """Return the size of a blob; 0 if it will be missing."""
+    text = None if row is None else row._mapping[STORAGE_KEYS[blob]]
+    if text is None:
+        return 0
+    size = row.data_size if blob == "data" else None
+    if size is None:
+        size = _request_size(blobs, text, most)
+    return int(size) if size <= most else 0
+
+
+def _request_size(blobs: Blobs, text: str, most: int) -> int:
+    key = parse_stored(text)
+    if key.bucket not in blobs.buckets.allowed:
+        return 0
+    try:
+        return blobs.head(key)
+    except BlobMissing:
+        return 0
+    except AccessDenied:  # a HEAD does not tell whether S3 refuses this object alone
+        [content] = blobs.get_many([key], limit=most)
+        return len(content) if isinstance(content, bytes) else 0

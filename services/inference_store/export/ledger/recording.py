@@ -5,7 +5,7 @@ twice. A part that has an object becomes `stale`: the object is deleted before t
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -17,8 +17,6 @@ from inference_store.export.jobs.members import UID_BYTES, unpack_uids
 from inference_store.export.jobs.state_changes import recount, reopen_if_stale
 from inference_store.index.identities import Identity, by_model
 from inference_store.index.tables import export_erased, export_part
-
-from .uid_lists import take_uids
 
 _HERE = export_part.c
 _PAGE: Final = 1000
@@ -137,3 +135,15 @@ def _find_bounds(uid_list: bytes) -> dict[str, UUID]:
 
 def _hash_uids(hashing: EntryHash, scope: str, uid_list: bytes) -> bytes:
     return b"".join(hashing.hash_entry(scope, uid) for uid in unpack_uids(uid_list))
+
+
+def take_uids(uid_list: bytes, doomed: Set[bytes]) -> tuple[bytes, bytes]:
+    """Split a list in two: the uids that stay, and those among `doomed` (16 bytes each).
+
+    Raises ValueError if the last uid is incomplete.
+    """
+    if len(uid_list) % UID_BYTES:
+        raise ValueError(f"{len(uid_list)} bytes are no whole number of uids")
+    uids = [uid_list[at : at + UID_BYTES] for at in range(0, len(uid_list), UID_BYTES)]
+    rest = b"".join(packed for packed in uids if packed not in doomed)
+    return rest, b"".join(packed for packed in uids if packed in doomed)

@@ -1,20 +1,214 @@
 """The task types in one table: the form of an answer's elements, and their readers."""
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from .classification import read_classification
+from inference_store.inference.json_text import Json
+
+from .classification import read_classes, read_classification
 from .detection import read_detection
 from .keypoints import read_keypoints
-from .oriented import read_oriented
-from .response_reading import Reading
+from .response_reading import Reading, Row, is_numeric
 from .segmentation import read_segmentation
-from .tabular import read_tabular
-from .text import read_answers, read_generated, read_prompts, read_tokens
-from .unwrap import Output
+from .unwrap import Output, elements, is_tensor, seems_json
+
+Columns: TypeAlias = Callable[[Json, Reading], Row | None]
+_GENERATED: Final = ("generated_text", "summary_text", "translation_text", "text")
+_TOKEN: Final = ("entity", "entity_group", "label", "word", "score", "start", "end")
+_ANSWER: Final = ("answer", "score", "start", "end")
+_PROMPT: Final = ("prompt", "answer")
+
+
+def _read(
+    outputs: list[Output], reading: Reading, *, names: tuple[str, ...], columns: Columns
+) -> None:
+    for output in outputs:
+        for element in elements(output.data, names):
+            if reading.full():
+                return
+            row = columns(element, reading)
+            if row is None:
+                reading.unreadable += 1
+            else:
+                placed = {"output": output.position, "output_name": output.name}
+                reading.rows.append({**placed, **row})
+
+
+def _token(element: Json, reading: Reading) -> Row | None:
+    if not isinstance(element, dict) or element.keys().isdisjoint(_TOKEN):
+        return None
+    entity = element.get("entity_group", element.get("entity", element.get("label")))
+    return {
+        "label": reading.label(entity),
+        "text": reading.text(element.get("word")),
+        **_read_position(element, reading),
+    }
+
+
+def _answer(element: Json, reading: Reading) -> Row | None:
+    if type(element) is str:
+        return {"answer": reading.text(element)}
+    if not isinstance(element, dict) or "answer" not in element:
+        return None
+    return {"answer": reading.text(element["answer"]), **_read_position(element, reading)}
+
+
+def _prompt(element: Json, reading: Reading) -> Row | None:
+    if type(element) is str:
+        return {"answer": reading.text(element)}
+    if not isinstance(element, dict) or element.keys().isdisjoint(_PROMPT):
+        return _generated(element, reading)
+    return {
+        "prompt": reading.text(element.get("prompt")),
+        "answer": reading.text(element.get("answer")),
+    }
+
+
+def _generated(element: Json, reading: Reading) -> Row | None:
+    if type(element) is str:
+        return {"text": reading.text(element)}
+    if not isinstance(element, dict):
+        return None
+    name = next((name for name in _GENERATED if name in element), None)
+    if name is None:
+        return None
+    row: Row = {"text": reading.text(_find_text(element[name]))}
+    if "score" in element:
+        row["score"] = reading.number(element["score"])
+    return row
+
+
+def _find_text(generated: Json) -> Json:
+    """Return the text; the last turn of a conversation."""
+    if isinstance(generated, list) and generated:
+        generated = generated[-1]
+    return generated.get("content") if isinstance(generated, dict) else generated
+
+
+def _read_position(element: dict[str, Json], reading: Reading) -> Row:
+    return {
+        "score": reading.number(element.get("score")),
+        "start": reading.position(element.get("start")),
+        "end": reading.position(element.get("end")),
+    }
+
+
+read_tokens: Final = partial(_read, names=_TOKEN, columns=_token)
+read_answers: Final = partial(_read, names=_ANSWER, columns=_answer)
+read_prompts: Final = partial(_read, names=(*_PROMPT, *_GENERATED), columns=_prompt)
+read_generated: Final = partial(_read, names=_GENERATED, columns=_generated)
+
+
+_SCORED: Final = ("label", "score")
+
+
+def read_tabular(outputs: list[Output], reading: Reading) -> None:
+    """Add rows of value or label per output name; scores if the mapping names class
+    probabilities."""
+    mapping = reading.mapping
+    for output in outputs:
+        if (
+            mapping is not None
+            and output.name is not None
+            and output.name == mapping.class_probabilities
+            and is_tensor(output.data)
+        ):
+            read_classes(output, reading)
+        else:
+            _values(output, reading)
+
+
+def _values(output: Output, reading: Reading) -> None:
+    for element in elements(output.data, ()):
+        if reading.full():
+            return
+        if isinstance(element, dict) and not element.keys().isdisjoint(_SCORED):
+            row = _row(output, output.name, reading)
+            row["label"] = reading.label(element.get("label"))
+            row["score"] = reading.number(element.get("score"))
+            reading.rows.append(row)
+        elif isinstance(element, dict):
+            _named_values(output, element, reading)
+        else:
+            _value(output, output.name, element, reading)
+
+
+def _named_values(output: Output, element: dict[str, Json], reading: Reading) -> None:
+    """Add rows of `{"price": 12.5, "grade": "B"}`: each name is an output."""
+    for name, value in element.items():
+        if reading.full():
+            return
+        _value(output, name, value, reading)
+
+
+def _value(output: Output, name: str | None, value: Json, reading: Reading) -> None:
+    row = _row(output, name, reading)
+    if is_numeric(value):
+        row["value"] = reading.decimal(value)
+        if reading.mapping is not None and name is not None and name == reading.mapping.labels:
+            row["label"] = reading.label(value)
+    elif value is None or isinstance(value, (dict, list)) or _is_broken(value):
+        reading.unreadable += 1
+        return
+    else:
+        row["label"] = reading.label(value)
+    reading.rows.append(row)
+
+
+def _is_broken(value: Json) -> bool:
+    return type(value) is str and seems_json(value)
+
+
+def _row(output: Output, name: str | None, reading: Reading) -> Row:
+    return {"output": output.position, "output_name": reading.short(name)}
+
+
+_COLUMNS: Final = {"cx": "cx", "cy": "cy", "w": "w", "h": "h", "r": "angle"}
+_NAMES: Final = ("label", "score", *_COLUMNS)
+
+
+def read_oriented(outputs: list[Output], reading: Reading) -> None:
+    """Add rows of label, score, centre, size and angle; box and area if the size is known."""
+    for output in outputs:
+        for element in elements(output.data, _NAMES):
+            if reading.full():
+                return
+            if not isinstance(element, dict) or element.keys().isdisjoint(_NAMES):
+                reading.unreadable += 1
+                continue
+            row: Row = {
+                "output": output.position,
+                "output_name": output.name,
+                "label": reading.label(element.get("label")),
+                "score": reading.number(element.get("score")),
+            }
+            for name, column in _COLUMNS.items():
+                row[column] = reading.number(element.get(name))
+            row.update(_in_pixels(row, reading))
+            reading.rows.append(row)
+
+
+def _in_pixels(row: Row, reading: Reading) -> Row:
+    """Return the upright box around the rotated one, and the area of the rotated one, in pixels."""
+    shares = [row[name] for name in ("cx", "cy", "w", "h", "angle")]
+    if any(share is None for share in shares):
+        reading.flag("box_incomplete")
+        return {}
+    if not reading.width or not reading.height:
+        reading.flag("size_unknown")
+        return {}
+    cx, cy, w, h, angle = shares
+    x, y, w, h = cx * reading.width, cy * reading.height, w * reading.width, h * reading.height
+    cosine, sine = abs(math.cos(angle)), abs(math.sin(angle))
+    half_w, half_h = (w * cosine + h * sine) / 2, (w * sine + h * cosine) / 2
+    box = {"xmin": x - half_w, "ymin": y - half_h, "xmax": x + half_w, "ymax": y + half_h}
+    return {name: reading.number(value) for name, value in (*box.items(), ("area", w * h))}
+
 
 Reader: TypeAlias = Callable[[list[Output], Reading], None]
 _SEPARATORS: Final = re.compile(r"[^a-z0-9]+")

@@ -1,19 +1,283 @@
 """The list of all checks, in the order in which they are reported."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import UTC, datetime
 
-from . import certificates, clocks, kafka, ledger, object_store, postgres, settings, store
-from .finding import Check
+from sqlalchemy import func, select, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.erasure.certify import chain
+from inference_store.erasure.ledger import Ledger
+from inference_store.erasure.log.keys import known_key_ids
+from inference_store.erasure.progress.erasure import list_uncertified
+from inference_store.index.database import cause_of
+from inference_store.index.schema import schema_of
+from inference_store.inference.errors import LedgerDiverged, ObjectStoreUnavailable
+from inference_store.inference.plural import counted
+from inference_store.objects import Blobs
+from inference_store.objects.inspection import (
+    NO_NAME,
+    NOT_S3,
+    BucketError,
+    BucketState,
+    inspect_bucket,
+    server_time,
+)
+from inference_store.platform.settings import WrongSetting
+
+from . import kafka, settings, store
+from .finding import Check, Finding, Subject, failed, ok, warning
+
+_OLDEST, _NEWEST = 15, 18
+_SERVER = text(
+    "SELECT current_setting('server_version_num')::int / 10000, pg_is_in_recovery(),"
+    " current_setting('default_transaction_read_only') = 'on',"
+    " current_setting('max_connections')::int"
+)
+_SERVICES = 3
+
+
+async def check_postgres(subject: Subject) -> list[Finding]:
+    """Check that it answers, lets us in, is of a supported version, and accepts writes."""
+    try:
+        async with subject.engine.connect() as connection:
+            version, standby, read_only, most = (await connection.execute(_SERVER)).one()
+    except (DBAPIError, OSError) as error:
+        return [_describe_failure(cause_of(error))]
+    findings = [_check_version(version)]
+    if standby or read_only:
+        seen = "it is a standby" if standby else "its transactions are read-only"
+        findings.append(
+            failed(seen, "INFERENCE_STORE_POSTGRES_DSN must name the server that takes writes.")
+        )
+    return findings + _check_connections(subject, most)
+
+
+def _describe_failure(cause: BaseException) -> Finding:
+    """Describe why it is unavailable.
+
+    A wrong password has its own remedy; the error names the user, never the password.
+    """
+    message = f"{cause}"[:300]
+    if "password" in message or "authentication" in message or "no pg_hba.conf entry" in message:
+        return failed(
+            f"Postgres does not let us in: {message}",
+            "Check the user and password in INFERENCE_STORE_POSTGRES_DSN or"
+            " INFERENCE_STORE_POSTGRES_PASSWORD, and pg_hba.conf.",
+        )
+    if "does not exist" in message:
+        remedy = "Create the database and the role that INFERENCE_STORE_POSTGRES_DSN names."
+        return failed(message, remedy)
+    return failed(
+        f"Postgres does not answer: {message}",
+        "Is it running, and is INFERENCE_STORE_POSTGRES_DSN its address as seen from here?",
+    )
+
+
+def _check_version(version: int) -> Finding:
+    seen = f"Postgres {version}"
+    if version < _OLDEST:
+        return failed(seen, f"Upgrade it to {_OLDEST} or newer.")
+    if version > _NEWEST:
+        return warning(seen, f"Not tried yet: versions {_OLDEST} to {_NEWEST} are.")
+    return ok(seen)
+
+
+def _check_connections(subject: Subject, most: int) -> list[Finding]:
+    connections = subject.settings.postgres_pool_size * _SERVICES
+    if connections < most:
+        return []
+    return [
+        warning(
+            f"one process of each service may open {connections} connections, and Postgres takes"
+            f" {most}",
+            "Raise max_connections, or lower INFERENCE_STORE_POSTGRES_POOL_SIZE.",
+        )
+    ]
+
+
+async def check_migrations(subject: Subject) -> list[Finding]:
+    """Check that the tables have the newest revision of this version."""
+    async with subject.engine.connect() as connection:
+        schema = await schema_of(connection)
+    if schema.ahead:
+        remedy = "Finish the upgrade: run this version's successor everywhere."
+        return [warning(str(schema), remedy)]
+    if schema.behind:
+        return [failed(str(schema), "Run `inference-store migrate` of this version.")]
+    return [ok(f"revision {schema.revision}")]
+
+
+_NAMES = "INFERENCE_STORE_S3_ACCESS_KEY and INFERENCE_STORE_S3_SECRET_KEY"
+_KEYS = f"Check {_NAMES}, or the role that is taken instead."
+_ENDPOINT = "INFERENCE_STORE_S3_ENDPOINT"
+# By S3's code: what is wrong, and what to do.
+_ERRORS = {
+    "NoSuchBucket": (
+        "there is no such bucket",
+        "Create it, or fix INFERENCE_STORE_S3_BUCKET and INFERENCE_STORE_S3_ALLOWED_BUCKETS.",
+    ),
+    NO_NAME: (
+        "no bucket can have this name",
+        "Write the name alone, such as my-bucket, in INFERENCE_STORE_S3_BUCKET and"
+        " INFERENCE_STORE_S3_ALLOWED_BUCKETS.",
+    ),
+    "InvalidAccessKeyId": ("the access key is not known", _KEYS),
+    "SignatureDoesNotMatch": ("the secret key is wrong", _KEYS),
+    "ExpiredToken": ("the login has expired", _KEYS),
+    "AccessDenied": ("the keys have no right to list it", f"{_KEYS} Grant s3:ListBucket."),
+    "RequestTimeTooSkewed": (
+        "the clocks are too far apart",
+        "Set this machine's clock: see the check 'object store clock'.",
+    ),
+    "AuthorizationHeaderMalformed": ("the region is wrong", "Check INFERENCE_STORE_S3_REGION."),
+    "PermanentRedirect": (
+        "the bucket is elsewhere",
+        f"Check INFERENCE_STORE_S3_REGION and {_ENDPOINT}.",
+    ),
+    NOT_S3: ("what answers is no S3 server, or stands before one", f"Check {_ENDPOINT}."),
+}
+_UNKNOWN = ("the object store refuses", "Look the code up in the object store's manual.")
+
+
+async def check_buckets(subject: Subject) -> list[Finding]:
+    """Check every bucket that may be read or deleted from."""
+    names = sorted(subject.settings.buckets)
+    by_bucket = await asyncio.gather(*(_check_bucket(subject, name) for name in names))
+    return [finding for findings in by_bucket for finding in findings]
+
+
+async def _check_bucket(subject: Subject, name: str) -> list[Finding]:
+    try:
+        state = await asyncio.to_thread(inspect_bucket, subject.settings, name)
+    except BucketError as error:
+        problem, remedy = _ERRORS.get(error.code, _UNKNOWN)
+        return [failed(f"{name}: {problem} ({error.code}: {error})"[:300], remedy)]
+    except ObjectStoreUnavailable as error:
+        remedy = "Is INFERENCE_STORE_S3_ENDPOINT its address as seen from here, and its CA known?"
+        return [failed(f"the object store does not answer: {error}"[:300], remedy)]
+    return list(_check_versions(name, state)) or [ok(f"{name}: versioning {state.versioning}")]
+
+
+def _check_versions(name: str, state: BucketState) -> Iterator[Finding]:
+    if state.missing_rights:
+        yield warning(
+            f"{name}: may not look at its versioning or its lock",
+            f"Grant {' and '.join(state.missing_rights)}.",
+        )
+    if state.versioning == "Suspended":
+        yield warning(
+            f"{name}: versioning is suspended: an overwrite is final, while older versions stay",
+            "Enable it again; or leave it off for good, and delete the older versions.",
+        )
+    if state.locked_days:
+        yield warning(
+            f"{name}: S3 locks every new object for {state.locked_days} days: until then no policy"
+            " and no erasure can delete it",
+            "Keep policies longer than that, or remove the bucket's default retention.",
+        )
+
+
+_GIVE = (
+    "Give it to the retention service (INFERENCE_STORE_CERTIFICATE_KEY), behind the one that is to"
+    " sign from now on; if it is lost: `inference-store certificates restart-chain`."
+)
+_MAKE = (
+    "Make one with `inference-store certificates keys new`, and give it to the retention service"
+    " (INFERENCE_STORE_CERTIFICATE_KEY); here its public half is enough."
+)
+
+
+async def check_certificates(subject: Subject) -> list[Finding]:
+    """Check that the key can be read, that it is the chain's, and that nothing waits for it."""
+    try:
+        keys = known_key_ids(subject.settings)
+    except WrongSetting as error:
+        return [failed(str(error), "Until then no retention service starts.")]
+    async with subject.engine.connect() as connection:
+        problems = [problem async for problem in _find_problems(connection, keys)]
+        signed = await chain.count_certificates(connection)
+    if not (problems or keys or signed):
+        return [warning("no key: erasures end without a certificate", _MAKE)]
+    return problems or [ok(counted(signed, "certificate"))]
+
+
+async def _find_problems(
+    connection: AsyncConnection, keys: Sequence[str]
+) -> AsyncIterator[Finding]:
+    public_keys = await chain.find_public_keys(connection)
+    newest = public_keys[-1].id if public_keys else None
+    if keys and newest is not None and newest not in keys:
+        yield failed(f"the chain's newest key is {newest}, which is not among those given", _GIVE)
+    if waiting := len(await list_uncertified(connection)):
+        yield warning(
+            f"{counted(waiting, 'erasure waits', 'erasures wait')} for a certificate",
+            "The retention service's log says why (`chain_apart`, `certificate_waits`).",
+        )
+
+
+# A Date header has whole seconds, and an answer takes its time.
+_NOTICED_SECONDS = 5.0
+# S3 refuses requests that are 15 minutes off; a smaller error already shifts policies of hours.
+_WRONG_SECONDS = 300.0
+
+
+def compare_clocks(server: str, theirs: datetime, before: datetime, after: datetime) -> Finding:
+    """Compare a server's clock with ours, which showed `before` and `after` around the request."""
+    off = (theirs - (before + (after - before) / 2)).total_seconds()
+    side = "ahead of" if off > 0 else "behind"
+    seen = f"the clock of {server} is {abs(off):.1f} s {side} ours"
+    remedy = f"Let NTP (chrony, systemd-timesyncd) set the clocks of {server} and of this machine."
+    if abs(off) > _WRONG_SECONDS:
+        return failed(seen, remedy)
+    return warning(seen, remedy) if abs(off) > _NOTICED_SECONDS else ok(seen)
+
+
+async def check_postgres_clock(subject: Subject) -> list[Finding]:
+    """Check Postgres's clock, which says when an event was parked, and when a run is due."""
+    async with subject.engine.connect() as connection:
+        await connection.scalar(select(1))
+        before = datetime.now(UTC)
+        theirs = await connection.scalar(select(func.clock_timestamp()))
+        after = datetime.now(UTC)
+    return [compare_clocks("Postgres", theirs or after, before, after)]
+
+
+async def check_object_store_clock(subject: Subject) -> list[Finding]:
+    """Check the clock of S3, which refuses requests that are signed at a very different time."""
+    before = datetime.now(UTC)
+    try:
+        theirs = await asyncio.to_thread(server_time, subject.settings)
+    except ObjectStoreUnavailable as error:
+        return [failed(f"the object store does not answer: {error}", "See the check 'bucket'.")]
+    if theirs is None:
+        return [ok("the object store does not tell the time")]
+    return [compare_clocks("the object store", theirs, before, datetime.now(UTC))]
+
+
+async def check_ledger(subject: Subject) -> list[Finding]:
+    """Check for divergence: services do nothing while there is any."""
+    settings = subject.settings
+    with Blobs(settings, threads=1) as blobs:
+        ledger = Ledger(subject.engine, blobs, prefix=settings.ledger_prefix)
+        try:
+            comparison = await ledger.inspect()
+        except LedgerDiverged as diverged:
+            remedy = "docs/how-to/backup.md, The ledger: what is found, what to do."
+            return [failed(diverged.detail, remedy)]
+        except ObjectStoreUnavailable as error:
+            remedy = "Grant s3:GetObject on its prefix, and s3:ListBucket."
+            return [failed(f"the ledger cannot be read: {error}"[:300], remedy)]
+    return [ok(f"entry {comparison.head.number} of {ledger.entries.location} is the last of both")]
+
 
 CHECKS: Sequence[Check] = (
     Check("settings", "Settings do not conflict.", settings.check_settings),
-    Check(
-        "postgres", "Postgres answers, is 15 to 18, and can be written to.", postgres.check_postgres
-    ),
-    Check(
-        "postgres clock", "Its clock agrees with ours.", clocks.check_postgres_clock, ("postgres",)
-    ),
-    Check("migrations", "The tables are this version's.", postgres.check_migrations, ("postgres",)),
+    Check("postgres", "Postgres answers, is 15 to 18, and can be written to.", check_postgres),
+    Check("postgres clock", "Its clock agrees with ours.", check_postgres_clock, ("postgres",)),
+    Check("migrations", "The tables are this version's.", check_migrations, ("postgres",)),
     Check("partitions", "Partitions are made ahead.", store.check_partitions, ("migrations",)),
     Check(
         "books",
@@ -32,15 +296,15 @@ CHECKS: Sequence[Check] = (
     Check(
         "certificates",
         "Erasures end with one.",
-        certificates.check_certificates,
+        check_certificates,
         ("migrations",),
     ),
-    Check("bucket", "Each bucket is there; what is deleted is gone.", object_store.check_buckets),
+    Check("bucket", "Each bucket is there; what is deleted is gone.", check_buckets),
     Check(
         "ledger",
         "Bucket and Postgres are of one time.",
-        ledger.check_ledger,
+        check_ledger,
         ("migrations", "bucket"),
     ),
-    Check("object store clock", "Its clock agrees with ours.", clocks.check_object_store_clock),
+    Check("object store clock", "Its clock agrees with ours.", check_object_store_clock),
 )

@@ -13,18 +13,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
+from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.index import registrations
-from inference_store.index.tables import registration
+from inference_store.index.tables import blob_reference, registration
 from inference_store.inference.errors import BlobMissing
 from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.inference.layout import EDITED, SIDECARS, model_segment
 from inference_store.objects import Blobs, Found
 from inference_store.platform.failpoints import failpoint
 
-from . import judgement, owned_objects, reconciliations, shared_objects, unstored_names
+from . import judgement, owned_objects, reconciliations, unstored_names
 from .bucket_prefixes import BucketPrefix
 from .owned_objects import Named
 from .reconciliations import MOST_FINDINGS, Finding, Kind, Reconciliation
@@ -96,7 +97,7 @@ class Comparison:
         mine = await owned_objects.find_page(
             connection, prefix, segments, after=after, limit=self._window
         )
-        others = await shared_objects.find_page(connection, prefix, after=after, limit=self._window)
+        others = await find_page(connection, prefix, after=after, limit=self._window)
         ends = [mine.until]
         if len(others) >= self._window:
             ends.append(others[-1].storage_key)
@@ -205,3 +206,29 @@ async def _find_segments(
     if prefix.segment is None:
         return segments
     return {prefix.segment: segments[prefix.segment]} if prefix.segment in segments else {}
+
+
+async def find_page(
+    connection: AsyncConnection, prefix: BucketPrefix, *, after: str, limit: int
+) -> Sequence[Named]:
+    """Return the first storage keys of a prefix after `after`, each with one inference that uses
+    it.
+
+    Fewer than `limit`: there are no more.
+    """
+    here = blob_reference.c
+    query = (
+        select(here.storage_key, func.min(here.model).label("model"))
+        .where(here.storage_key > max(after, prefix.first), here.storage_key < prefix.end)
+        .group_by(here.storage_key)
+        .order_by(here.storage_key)
+        .limit(limit)
+    )
+    first = query.subquery()
+    owners = (
+        select(here.storage_key, here.model, here.uid)
+        .join(first, (first.c.storage_key == here.storage_key) & (first.c.model == here.model))
+        .ext(distinct_on(here.storage_key))
+        .order_by(here.storage_key, here.uid)
+    )
+    return [Named(*row) for row in await connection.execute(owners)]

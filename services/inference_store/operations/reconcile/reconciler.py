@@ -4,17 +4,18 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 import structlog
-from sqlalchemy import func
+from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.access import EVERYTHING
 from inference_store.index import registrations, tables
+from inference_store.index.tables import erased_total, inference, kafka_partition, reconciliation
 from inference_store.index.unknown_models import refuse_model
 from inference_store.inference.errors import StoreError
 from inference_store.objects import Blobs
 from inference_store.platform.settings import KafkaSettings, ReconcileSettings
 
-from . import age_bound, counts, reconciliations, unstored_names
+from . import age_bound, reconciliations, unstored_names
 from .bucket_prefixes import BucketPrefix, parse_prefixes
 from .compare import WINDOW, Comparison
 from .reconciliations import Reconciliation
@@ -179,7 +180,7 @@ class Reconciler:
     async def _finish(
         self, reconciliation: Reconciliation, *, error: str | None = None
     ) -> Reconciliation:
-        books = None if error else await counts.count_against_accounting(self._engine)
+        books = None if error else await count_against_accounting(self._engine)
         async with self._engine.begin() as connection:
             await unstored_names.remove_names(connection, reconciliation.id)
             await reconciliations.update_reconciliation(connection, reconciliation.id, books=books)
@@ -201,3 +202,26 @@ def list_own_prefixes(settings: ReconcileSettings) -> tuple[str, ...]:
     """Return the prefixes of the default bucket where the store keeps objects of its own."""
     ledger = str(getattr(settings, "ledger_prefix", "")).strip("/")
     return tuple(f"{prefix}/" for prefix in (ledger, "certificates") if prefix)
+
+
+async def count_against_accounting(engine: AsyncEngine) -> dict[str, int]:
+    """Count inferences stored by the offset accounting, rebuilt and erased since, and indexed now.
+
+    The difference is 0 if nothing is lost. All numbers are of one moment.
+    """
+    async with engine.connect() as connection:
+        await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
+        stored = await connection.scalar(select(func.sum(kafka_partition.c.stored)))
+        rebuilt = await connection.scalar(
+            select(func.sum(reconciliation.c.counts["rebuilt"].as_integer()))
+        )
+        erased = await connection.scalar(select(erased_total.c.inferences))
+        indexed = await connection.scalar(select(func.count()).select_from(inference))
+    counts = {
+        "stored": int(stored or 0),
+        "rebuilt": int(rebuilt or 0),
+        "erased": int(erased or 0),
+        "indexed": int(indexed or 0),
+    }
+    expected = counts["stored"] + counts["rebuilt"] - counts["erased"]
+    return {**counts, "difference": counts["indexed"] - expected}

@@ -6,22 +6,54 @@ proxy has stopped.
 """
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
 import socket
 import sys
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from io import BufferedReader
+from queue import SimpleQueue
+from typing import Final
 
+import orjson
+import structlog
 import uvloop
 
+from inference_store.inference.events import CAPTURE_PROBLEMS
+from inference_store.inference.producer_reports import DROP_REASONS
+from inference_store.objects import Blobs
 from inference_store.platform import logs
+from inference_store.platform.metrics import (
+    CAPTURE_SECONDS,
+    CAPTURE_TROUBLE,
+    CAPTURES,
+    CAPTURES_DROPPED,
+    INCOMPLETE_CAPTURES,
+    from_zero,
+)
+from inference_store.platform.multiprocess_metrics import list_samples
+from inference_store.platform.stages import stage
+from inference_store.proxy.protocols import PROTOCOLS, Protocol
 
-from .frames import Reader
+from .backoff import SERVERS
+from .budget import Budget
+from .counts import Counts
+from .deliveries import Deliveries, Held, Spooled, Store, Topic, release
+from .frames import Reader, SentExchange
 from .handshake import Handshake, read_handshake
+from .prepare import Preparation
+from .prepared_capture import PreparedCapture
 from .process import set_niceness
-from .recorder import Recorder
-from .shared_counters import SharedCounters
+from .publisher import Publisher
+from .registrations import Registrations
+from .reporting import Reporting
+from .shared_counters import CounterId, SharedCounters
+from .shutdown_deadline import ShutdownDeadline, final_report_seconds
+from .spools import Spools
 
 BUFFER = 256 * 1024
 _NICER = 10
@@ -61,6 +93,335 @@ def _give_way() -> None:
     """Leave the CPU to the serving process from now on, not while we start: that takes a second of
     CPU."""
     set_niceness(os.getpid(), min(19, os.getpriority(os.PRIO_PROCESS, 0) + _NICER))
+
+
+# The capture process: everything between the caller's answer and the event on Kafka.
+#
+# One thread reads the socket, so that exchanges handed over survive the serving process; another
+# decodes. Everything that waits is within the one budget. The process ends when the socket has
+# ended.
+
+# Exchanges being sent for each thread that writes blobs: the others wait for Kafka.
+_SENDERS_PER_THREAD: Final = 4
+_DRAINERS: Final = 4
+_POLL_SECONDS: Final = 0.02
+_DISK_SECONDS: Final = 1.0
+_STATUS_SECONDS: Final = 0.5
+# The final report has at least this long, even if CPU was scarce: without it the accounting stays
+# open.
+_REPORT_SECONDS: Final = 2.0
+# Bytes counted for a prepared exchange in addition to its objects and events.
+_OVERHEAD: Final = 4096
+_log = structlog.get_logger()
+
+
+class Recorder:
+    """Turns exchanges that come through the socket into events, and publishes them."""
+
+    def __init__(
+        self,
+        handshake: Handshake,
+        reader: Reader,
+        counters: SharedCounters,
+        lock: int | None,
+        *,
+        protocols: Mapping[str, Protocol] = PROTOCOLS,
+        store: Store | None = None,
+        topic: Topic | None = None,
+    ) -> None:
+        """`lock`: the lock of the spool's folder, if there is one. `store` and `topic` default to
+        the S3 and the Kafka of the settings."""
+        settings = self._settings = handshake.settings
+        self._counters, self._protocols = counters, protocols
+        self._counts = Counts(
+            handshake.producer, handshake.producer, handshake.booted_at, counters.values
+        )
+        self._arrivals = Arrivals(
+            reader, counters, self._counts, grace_seconds=settings.proxy_grace_seconds
+        )
+        self._handed_before = handshake.handed
+        self._budget = Budget(counters.values, settings.proxy_capture_bytes)
+        self._registrations = Registrations(settings)
+        self._preparation = Preparation(settings, self._registrations.of)
+        self._blobs = None if store is not None else Blobs(settings, threads=1)
+        self._topic = topic or Publisher(settings)
+        self._reading = ThreadPoolExecutor(1, thread_name_prefix="capture-read")
+        self._decoding = ThreadPoolExecutor(1, thread_name_prefix="capture-decode")
+        self._threads = ThreadPoolExecutor(
+            settings.proxy_upload_threads, thread_name_prefix="capture-write"
+        )
+        self._deliveries = Deliveries(
+            store or self._blobs or Blobs(settings, threads=1),
+            self._topic,
+            settings.s3_bucket,
+            self._threads,
+            first_seconds=settings.proxy_retry_seconds,
+        )
+        self._spools = Spools(settings, self._counts, lock)
+        self._reporting = Reporting(self._topic, self._counts, self._spools)
+        self._queue: asyncio.Queue[Held] = asyncio.Queue()
+        self._in_hand: set[Held | Spooled] = set()
+        self._spooled = asyncio.Event()
+        # one is counted in the decoding thread, the other in the loop's
+        self._queued, self._finished = 0, 0
+        begin_metrics()
+
+    async def run(self, began: Callable[[], None] = lambda: None) -> None:
+        """Publish exchanges until the socket ends, then the remaining ones as long as there is
+        time. `began` is called once it captures."""
+        self._loop = asyncio.get_running_loop()
+        await asyncio.to_thread(self._spools.open)
+        await asyncio.to_thread(self._registrations.open)
+        self._counts.go_on(self._handed_before, self._spools.own_waiting)
+        senders = _SENDERS_PER_THREAD * self._settings.proxy_upload_threads
+        drainers = senders if self._settings.proxy_spool == "all" else _DRAINERS
+        work = [self._send_queued() for _ in range(senders)]
+        if self._spools.is_on:
+            work += [self._drain() for _ in range(drainers)]
+        work += [self._report(), self._write_status_regularly(), self._registrations.keep_current()]
+        tasks = [asyncio.create_task(coroutine) for coroutine in work]
+        _log.info("capturing", action="capture_started", producer=self._counts.producer)
+        began()
+        reading = self._loop.run_in_executor(self._reading, self._arrivals.read)
+        await self._loop.run_in_executor(self._decoding, self._decode)
+        if not self._arrivals.is_late:
+            await reading
+        await self._end(tasks)
+
+    def _decode(self) -> None:
+        """Prepare the exchanges that came; in a thread."""
+        while (sent := self._arrivals.next()) is not None:
+            while self._is_full() and not self._arrivals.is_late:
+                time.sleep(_POLL_SECONDS)
+            self._prepare(sent)
+
+    def _is_full(self) -> bool:
+        """Return whether a queued exchange must be sent first: a prepared one may be larger than
+        the one received."""
+        return self._budget.held > self._budget.limit and self._queued > self._finished
+
+    async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
+        if self._arrivals.were_cut_off:
+            _log.error("the serving process is gone", action="capture_alone")
+            self._counts.lose_unread()
+        while self._unpublished and not self._arrivals.is_late and not self._should_spool():  # noqa: ASYNC110
+            # polled: threads do not set an event
+            await asyncio.sleep(_POLL_SECONDS)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        deadline = ShutdownDeadline(self._arrivals.seconds_left)
+        await asyncio.to_thread(self._spool_rest)
+        await self._send_final_report(deadline)
+        self._reporting.cancel()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        await deadline.run(self._topic.close())
+        if self._blobs is not None:
+            self._blobs.close()
+
+    @property
+    def _unpublished(self) -> int:
+        """Exchanges received and not published, including those in the spools of dead producers."""
+        return self._counts.queued + self._spools.adopted_waiting
+
+    def _prepare(self, sent: SentExchange) -> None:
+        """Prepare an exchange for writing; in the decoding thread."""
+        sequence = 0
+        try:
+            with stage(CAPTURE_SECONDS, "prepare"):
+                work = sent.work(self._protocols)
+                chosen = self._preparation.choose(work)
+                if chosen is None:
+                    self._counts.sample_out()
+                    self._budget.free(sent.reserved)
+                    return
+                sequence = self._counts.next_sequence()
+                prepared = self._preparation.prepare(chosen, self._counts.producer, sequence)
+        except Exception as error:  # whatever untrusted bytes cause: drop this exchange
+            if not sequence:
+                self._counts.next_sequence()
+            _log.error(
+                "an exchange cannot be captured",
+                action="capture_failed",
+                protocol=sent.head["protocol"],
+                error=type(error).__name__,
+            )
+            self._budget.free(sent.reserved)
+            self._counts.drop("unreadable")
+        else:
+            for reason in prepared.problems:
+                INCOMPLETE_CAPTURES.labels(reason).inc()
+            self._enqueue(prepared, sent.reserved)
+
+    def _enqueue(self, prepared: PreparedCapture, reserved: int) -> None:
+        """Put an exchange into the spool, or into the queue in memory; in the decoding thread."""
+        size = prepared.size + _OVERHEAD
+        self._budget.free(reserved - size)
+        half_full = self._budget.held > self._budget.limit // 2
+        with contextlib.suppress(RuntimeError):  # the loop has ended: the rest is counted
+            if self._spools.write(prepared, half_full=half_full):
+                self._budget.free(size)
+                self._loop.call_soon_threadsafe(self._spooled.set)
+            else:
+                held = Held(prepared, self._counts, size)
+                self._queued += 1
+                self._loop.call_soon_threadsafe(self._queue.put_nowait, held)
+
+    async def _send_queued(self) -> None:
+        while True:
+            await self._deliver(await self._queue.get())
+
+    async def _drain(self) -> None:
+        """Deliver captures in the spool: our own, and those of dead producers."""
+        while True:
+            try:
+                item = await self._loop.run_in_executor(None, self._spools.take)
+            except OSError as error:
+                _log.warning("the spool cannot be read", action="draining", error=str(error))
+                await asyncio.sleep(_DISK_SECONDS)
+                continue
+            if item is not None:
+                await self._deliver(item)
+                continue
+            self._spooled.clear()
+            if not self._spools.unclaimed:  # none has come since we looked
+                await self._spooled.wait()
+
+    async def _deliver(self, item: Held | Spooled) -> None:
+        self._in_hand.add(item)
+        await self._deliveries.deliver(item)
+        # Not if it was cancelled: `_end` handles what is still in hand.
+        self._in_hand.discard(item)
+        release(item, self._budget)
+        self._finished += isinstance(item, Held)
+
+    def _should_spool(self) -> bool:
+        """Return whether to spool instead of waiting: a server is unavailable, and the spool takes
+        captures."""
+        unavailable = (
+            self._deliveries.object_store.unavailable or self._deliveries.kafka.unavailable
+        )
+        return unavailable is not None and self._spools.is_on
+
+    def _spool_rest(self) -> None:
+        """Put what is left in memory into the spool; what it refuses is lost, and counted."""
+        held = [item for item in self._in_hand if isinstance(item, Held)]
+        while not self._queue.empty():
+            held.append(self._queue.get_nowait())
+        for item in held:
+            self._spools.write(item.prepared, half_full=True)
+            release(item, self._budget)
+        self._counts.give_up(self._spools.own_waiting)
+
+    async def _report(self) -> None:
+        """Report the counts every 10 seconds; look for the spools of dead processes, too."""
+        while True:
+            try:
+                await asyncio.to_thread(self._spools.adopt)
+            except OSError as error:
+                _log.warning("the spool cannot be read", action="adopting", error=str(error))
+            if self._spools.unclaimed:
+                self._spooled.set()
+            try:
+                await self._reporting.report_all()
+            except Exception as error:  # a producer that never reports again counts as dead
+                _log.warning("no report", action="reporting", error=type(error).__name__)
+            await asyncio.sleep(self._settings.proxy_report_seconds)
+
+    async def _write_status_regularly(self) -> None:
+        while True:
+            self._write_status()
+            await asyncio.sleep(_STATUS_SECONDS)
+
+    def _write_status(self) -> None:
+        """Write the status that the admin port of the serving process shows."""
+        backoffs = (self._deliveries.object_store, self._deliveries.kafka)
+        unavailable = {
+            server: backoff.unavailable for server, backoff in zip(SERVERS, backoffs, strict=True)
+        }
+        state = {"unavailable": unavailable, "metrics": list_samples("proxy")}
+        self._counters.write_status(orjson.dumps(state))
+
+    async def _send_final_report(self, deadline: ShutdownDeadline) -> None:
+        """Send the final reports, and log how many exchanges are left."""
+        spooled = self._spools.own_waiting
+        report = await self._reporting.send_final_reports(
+            max(deadline.seconds_left / 2, _REPORT_SECONDS)
+        )
+        await asyncio.to_thread(self._spools.close)
+        self._write_status()
+        _log.info(
+            "capturing has ended",
+            action="capture_stopped",
+            producer=self._counts.producer,
+            published=report.published,
+            spooled=spooled,
+            lost=report.dropped.get("left", 0),
+        )
+
+
+def begin_metrics() -> None:
+    """Show metrics with known labels from zero."""
+    from_zero(CAPTURES, ("sampled_out", "dropped", "published"))
+    from_zero(CAPTURES_DROPPED, DROP_REASONS)
+    from_zero(INCOMPLETE_CAPTURES, CAPTURE_PROBLEMS)
+    from_zero(CAPTURE_TROUBLE, SERVERS)
+
+
+class Arrivals:
+    """The queue between the thread that reads and the one that decodes, bounded by the budget."""
+
+    def __init__(
+        self, reader: Reader, counters: SharedCounters, counts: Counts, *, grace_seconds: float
+    ) -> None:
+        """`grace_seconds`: how long the capture process goes on after the serving process has
+        died."""
+        self._reader, self._counters, self._counts = reader, counters, counts
+        self._grace_seconds = grace_seconds
+        self._came: SimpleQueue[SentExchange | None] = SimpleQueue()
+        self._ended: float | None = None
+
+    def read(self) -> None:
+        """Queue exchanges until the socket ends; runs in a thread."""
+        try:
+            while (sent := self._reader.exchange()) is not None:
+                self._counts.receive()
+                self._came.put(sent)
+        finally:
+            self._ended = time.monotonic()
+            self._came.put(None)
+
+    def next(self) -> SentExchange | None:
+        """Wait for the next exchange and return it; None if there are no more, or the time is
+        up."""
+        sent = self._came.get()
+        return None if self.is_late else sent
+
+    @property
+    def were_cut_off(self) -> bool:
+        """True if the serving process ended without setting a deadline."""
+        return self._ended is not None and not self._counters.values[CounterId.DEADLINE]
+
+    @property
+    def deadline(self) -> float | None:
+        """The monotonic time at which all work must have ended; None if no end is planned yet."""
+        nanoseconds = self._counters.values[CounterId.DEADLINE]
+        if nanoseconds:
+            return nanoseconds / 1e9
+        return None if self._ended is None else self._ended + self._grace_seconds
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until all work must have ended."""
+        deadline = self.deadline
+        return self._grace_seconds if deadline is None else max(0.0, deadline - time.monotonic())
+
+    @property
+    def is_late(self) -> bool:
+        """True if only the time of the final report is left."""
+        deadline = self.deadline
+        reserved = final_report_seconds(self._grace_seconds)
+        return deadline is not None and deadline - reserved < time.monotonic()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,19 @@
 """Prepares an exchange for writing: read, name, sample, redact."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from hashlib import blake2b
+from typing import Any
 
+from inference_store.inference.json_text import UnreadableJson, read_json, write_json
+from inference_store.inference.metadata import read_metadata
+from inference_store.inference.task_types import read_predictions, task_type_of
 from inference_store.platform.settings import CaptureSettings
-from inference_store.proxy.protocols.protocol import Reading
+from inference_store.proxy.exchange import Exchange
+from inference_store.proxy.protocols.content_encoding import decoded, list_codings
+from inference_store.proxy.protocols.problems import Problem, join_problems
+from inference_store.proxy.protocols.protocol import Inference, Reading
+from inference_store.proxy.rules import Sampling
 
 from .capture_builder import CaptureBuilder, ChosenExchange, OutputLimits
 from .exchange_reading import (
@@ -17,8 +27,6 @@ from .ids import storable_name
 from .prepared_capture import PreparedCapture
 from .redaction import Redactor
 from .registered_model import NO_REGISTRY, Registry
-from .sampling import is_sampled
-from .unreadable_answers import drop_responses, drop_unreadable_answer
 from .uuid7 import uuid7
 from .work import Work, remove_cut_bodies
 
@@ -83,3 +91,119 @@ def _model_of(work: Work, reading: Reading) -> str:
     routed, and `work.model` is the upstream's name then."""
     is_unnamed = work.exchange.transport == "rest" and work.call.model is None
     return (reading.model if is_unnamed else None) or work.model or reading.model or ""
+
+
+_WHY = Problem(
+    "the answer is not kept: its coding cannot be undone, and so nothing taken out of it",
+    ("response", "unreadable"),
+)
+
+
+def drop_unreadable_answer(exchange: Exchange) -> tuple[Exchange, Problem | None]:
+    """Return the exchange without its answer, and the problem; unchanged, and None, if the answer
+    can be read."""
+    answer = exchange.response
+    if (
+        exchange.transport == "grpc"
+        or not answer.size
+        or not list_codings(exchange.response_headers)
+    ):
+        return exchange, None
+    if answer.whole and decoded(answer.bytes, exchange.response_headers) is not None:
+        return exchange, None
+    return replace(exchange, response=answer.dropped()), _WHY
+
+
+def drop_responses(reading: Reading, why: Problem) -> Reading:
+    """Return the reading of such an exchange, without responses."""
+    inferences = [replace(inference, response=None) for inference in reading.inferences]
+    return replace(reading, inferences=inferences, problem=join_problems([why, reading.problem]))
+
+
+_WHOLE = 1 << 64
+
+
+def is_sampled(
+    sampling: Sampling,
+    *,
+    model_id: str,
+    task_type: str | None,
+    inferences: Sequence[Inference],
+    standard: Mapping[str, Any],
+    ok: bool,
+    chance: bytes,
+) -> bool:
+    """Return whether an exchange is kept.
+
+    `chance`: random bytes of the exchange, which decide if there is no sampling key.
+    """
+    if sampling.share >= 1 or (sampling.always_errors and not ok):
+        return True
+    value = None if sampling.key is None else _find_value(sampling.key, inferences, standard)
+    token = chance if value is None else f"{sampling.key}\0{value}".encode("utf-8", "replace")
+    if _draw_number(model_id, token) < sampling.share * _WHOLE:
+        return True
+    limit = sampling.always_below
+    return limit is not None and _is_below(limit, task_type, inferences)
+
+
+def _draw_number(model_id: str, token: bytes) -> int:
+    """Return a number from 0 to 2^64, the same for the same model and token in every process."""
+    model = model_id.encode("utf-8", "replace")
+    digest = blake2b(len(model).to_bytes(4, "big") + model + token, digest_size=8)
+    return int.from_bytes(digest.digest(), "big")
+
+
+def _find_value(
+    key: str, inferences: Iterable[Inference], standard: Mapping[str, Any]
+) -> str | None:
+    """Return the key's value in the first inference that has it."""
+    for inference in inferences:
+        for envelope in reversed(inference.metadata):
+            entries = read_metadata(envelope).entries
+            for entry in reversed(entries):
+                if entry.key == key and entry.value is not None:
+                    return entry.value
+    standard_value = standard.get(key)
+    if standard_value is None or isinstance(standard_value, str):
+        return standard_value
+    return (
+        write_json(standard_value)
+        if isinstance(standard_value, (dict, list))
+        else str(standard_value)
+    )
+
+
+def _is_below(limit: float, task_type: str | None, inferences: Iterable[Inference]) -> bool:
+    """Return whether the best score of one of the inferences is below the limit."""
+    scores = (_best_score(inference.response, task_type) for inference in inferences)
+    return any(score is not None and score < limit for score in scores)
+
+
+def _best_score(response: bytes | None, task_type: str | None) -> float | None:
+    if response is None:
+        return None
+    task = task_type_of(task_type)
+    if task.read is None:
+        return _find_highest_score(response)
+    items = read_predictions(response, task_type=task).items or ()
+    return max((item.score for item in items if item.score is not None), default=None)
+
+
+def _find_highest_score(response: bytes) -> float | None:
+    """Return the highest `score` anywhere in an answer of an unknown task."""
+    try:
+        waiting = [read_json(response)]
+    except UnreadableJson:
+        return None
+    best: float | None = None
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict):
+            score = node.get("score")
+            if isinstance(score, (int, float)) and not isinstance(score, bool):
+                best = score if best is None else max(best, score)
+        values = node.values() if isinstance(node, dict) else node
+        if isinstance(node, (dict, list)):
+            waiting.extend(member for member in values if isinstance(member, (dict, list)))
+    return best

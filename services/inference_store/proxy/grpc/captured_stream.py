@@ -6,17 +6,293 @@ place among the open ones, so that the answers after it still find theirs.
 """
 
 import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from inference_store.proxy.capture import id_for_answer
 
-from .answer_matching import AnswerMatching, Limits, OpenRequest
 from .call_target import CallTarget
 from .captured_call import CapturedExchange, Captures, FindTarget, IdHeader, id_trailers
 from .metadata import Metadata, metadata_as_headers
 from .methods import METHODS
-from .stream_messages import RequestHead, read_answer, read_request
+from .stream_messages import AnswerHead, RequestHead, read_answer, read_request
+
+# Matches the answers of a stream to its requests as they come: by the id, else in order.
+#
+# An answer says at times that it is the last of its request (Triton's `triton_final_response`).
+# Otherwise a request is complete when answers of later ones have begun, or after some silence.
+#
+# Some servers (MLServer 1.7) put the first request's id on every answer. Until another id or a mark
+# shows that ids tell, further answers with the first id are held while other requests wait: they
+# belong to the first request, or one to each request in order.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The bounds of one stream."""
+
+    open_requests: int = 1_000
+    """Most requests that wait for answers, or for more of them. Further ones end the oldest."""
+    answered: int = 16
+    """Most requests whose answers have ids and may go on, without saying so."""
+    held: int = 1_000
+    """Most answers that are held until it is known whether ids tell."""
+    quiet_seconds: float = 5.0
+    """A request is complete so long after its last answer, if another was sent after it."""
+    longest_quiet_seconds: float = 60.0
+    """The same for the last request that was sent, and for one whose answer says that more come:
+    the last one may never say so."""
+
+
+class OpenRequest:
+    """A request that is not complete. `capture` is None if it passes uncaptured."""
+
+    def __init__(self, head: RequestHead, position: int, capture: CapturedExchange | None) -> None:
+        self.id, self.asks_for_end = head.id, head.asks_for_end
+        self.is_named = bool(head.id)
+        self.position, self.capture = position, capture
+        self.answered_at = 0.0
+        self.is_answered = self.has_more = False
+        self.is_pipelined = False
+        """True if another request was unanswered at the same time."""
+        self.is_in_doubt = False
+        """True if neither ids nor the order tell that its answers are its own."""
+        self.is_given_up = False
+        """True if there are too many to wait for its answer."""
+
+
+class AnswerMatching:
+    """The open requests of one stream."""
+
+    def __init__(self, begin_stray: Callable[[], CapturedExchange | None], limits: Limits) -> None:
+        """`begin_stray`: begins the exchange of answers whose request is not known."""
+        self._begin_stray, self._limits = begin_stray, limits
+        self._waiting: dict[int, OpenRequest] = {}
+        self._answered: dict[int, OpenRequest] = {}  # the last one answered is the last
+        self._complete: list[OpenRequest] = []
+        self._held: list[bytes] = []
+        self._holder: OpenRequest | None = None
+        self._first_id = ""
+        self._do_ids_tell = self._is_by_order = self._has_ends = False
+        self._given_up = 0
+        self._last_sent, self._next_stray = -1, -1
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether an answered request is open."""
+        return bool(self._answered)
+
+    def add_request(self, request: OpenRequest) -> None:
+        """Add a request that was sent."""
+        self._make_room()
+        if self._is_full and self._waiting:
+            self._give_up(next(iter(self._waiting.values())))
+        if self._waiting:
+            request.is_pipelined = True
+            next(reversed(self._waiting.values())).is_pipelined = True
+        if self._is_first(request):
+            self._first_id = request.id
+        self._last_sent = request.position
+        self._waiting[request.position] = request
+
+    def add_answer(self, message: bytes, head: AnswerHead, now: float) -> None:
+        """Add an answer to its request, or hold it."""
+        request = self._find_by_id(head)
+        if request is not None and self._is_doubtful(request):
+            if self._hold(message, request, now):
+                return
+            request = None
+        if request is None:
+            request = self._find_by_order(head)
+        self._answer(request, message, head, now)
+
+    def complete_quiet(self, now: float) -> None:
+        """Complete requests whose last answer came long ago."""
+        if self._holder is not None and self._is_quiet(self._holder, now):
+            self._go_by_order(now)
+        for request in [each for each in self._answered.values() if self._is_quiet(each, now)]:
+            self._finish(request)
+
+    def complete_answered(self, *, even_if_more: bool = False) -> None:
+        """Complete the answered requests, except those whose answers said that more come."""
+        if self._holder is not None:
+            self._go_by_order(self._holder.answered_at)
+        for request in list(self._answered.values()):
+            if even_if_more or not request.has_more:
+                self._finish(request)
+
+    def take_complete(self) -> list[OpenRequest]:
+        """Return the complete requests, once."""
+        complete, self._complete = self._complete, []
+        return complete
+
+    def take_open(self) -> Iterator[OpenRequest]:
+        """Return the open requests, once, in the order in which they were sent."""
+        yield from sorted((*self._answered.values(), *self._waiting.values()), key=_position)
+        self._answered, self._waiting = {}, {}
+
+    def _find_by_id(self, head: AnswerHead) -> OpenRequest | None:
+        """Return the first unanswered request of an id, else the last answered."""
+        if not head.id or (self._is_by_order and head.id == self._first_id):
+            return None
+        waiting = (each for each in self._waiting.values() if each.id == head.id)
+        answered = (each for each in reversed(self._answered.values()) if each.id == head.id)
+        request = next(waiting, None) or next(answered, None)
+        is_known = request is not None and request.position >= 0
+        if is_known and (head.is_last is not None or head.id != self._first_id):
+            self._trust_ids()
+        return request
+
+    def _is_doubtful(self, request: OpenRequest) -> bool:
+        """Return whether an answer with the first id may be another request's."""
+        return request.is_answered and not self._do_ids_tell and bool(self._waiting)
+
+    def _hold(self, message: bytes, request: OpenRequest, now: float) -> bool:
+        """Hold an answer; if there is no room, divide the held ones in order."""
+        capture = request.capture
+        has_room = len(self._held) < self._limits.held and capture is not None
+        if capture is not None and has_room and capture.reserve(len(message)):
+            self._held.append(message)
+            self._holder, request.answered_at = request, now
+            return True
+        self._go_by_order(now)
+        return False
+
+    def _trust_ids(self) -> None:
+        """Give the held answers to the request whose id they have."""
+        self._do_ids_tell, self._is_by_order = True, False
+        if self._holder is not None and self._holder.capture is not None:
+            for message in self._held:
+                self._holder.capture.add_answer(message, is_reserved=True)
+        self._held, self._holder = [], None
+
+    def _go_by_order(self, now: float) -> None:
+        """Give the held answers to the requests in order, and all answers from now on."""
+        self._is_by_order = True
+        held, self._held, self._holder = self._held, [], None
+        for message in held:
+            head = AnswerHead(self._first_id)
+            self._answer(self._find_by_order(head), message, head, now)
+
+    def _find_by_order(self, head: AnswerHead) -> OpenRequest:
+        """Return the request that is next in order; one without an id first."""
+        if head.id and self._do_ids_tell:
+            return self._add_stray(head)
+        if self._given_up:
+            self._given_up -= 1
+            return self._add_stray(head)
+        last = self._find_last_answered(head)
+        if last is not None and last.has_more and (last.asks_for_end or self._has_ends):
+            return last
+        request = self._find_waiting()
+        if request is not None:
+            self._note_order(request, head)
+            return request
+        if last is not None:
+            last.is_in_doubt = last.is_in_doubt or last.is_pipelined
+            return last
+        return self._add_stray(head)
+
+    def _find_waiting(self) -> OpenRequest | None:
+        first = next(iter(self._waiting.values()), None)
+        if first is None or not first.is_named or self._is_by_order:
+            return first
+        return next((each for each in self._waiting.values() if not each.is_named), first)
+
+    def _find_last_answered(self, head: AnswerHead) -> OpenRequest | None:
+        nameless = (each for each in reversed(self._answered.values()) if not each.is_named)
+        last = next(reversed(self._answered.values()), None)
+        return last if head.id else next(nameless, last)
+
+    def _note_order(self, request: OpenRequest, head: AnswerHead) -> None:
+        """Note what the id of an answer says that comes to a request in order."""
+        if not head.id:
+            return
+        if request.is_named or (head.id == self._first_id and not self._is_first(request)):
+            request.is_in_doubt = head.id != request.id
+            return
+        request.id = head.id  # the server makes the ids
+        if self._is_first(request):
+            self._first_id = head.id
+        else:
+            self._trust_ids()
+
+    @staticmethod
+    def _is_first(request: OpenRequest) -> bool:
+        return request.position == 0
+
+    def _add_stray(self, head: AnswerHead) -> OpenRequest:
+        """Add what stands for the request of an answer that is no open request's."""
+        self._make_room()
+        stray = OpenRequest(RequestHead(head.id), self._next_stray, self._begin_stray())
+        self._next_stray -= 1
+        stray.is_in_doubt = True
+        return stray
+
+    def _answer(self, request: OpenRequest, message: bytes, head: AnswerHead, now: float) -> None:
+        """Add an answer to a request, and complete those that it shows to be complete."""
+        if request.capture is not None:
+            request.capture.add_answer(message)
+        self._waiting.pop(request.position, None)
+        self._answered.pop(request.position, None)
+        self._answered[request.position] = request
+        request.is_answered, request.answered_at = True, now
+        request.has_more = head.is_last is False
+        if head.is_last:
+            self._has_ends = True
+            self._finish(request)
+        keeps = 1 if self._is_by_order or not head.id else self._limits.answered
+        self._complete_earlier(keeps, only_nameless=not self._is_by_order and not head.id)
+
+    def _complete_earlier(self, keeps: int, *, only_nameless: bool) -> None:
+        """Complete answered requests but the last ones, unless more is known to come."""
+        if len(self._answered) <= keeps:
+            return
+        ended = [
+            request
+            for request in self._answered.values()
+            if not (request.has_more or request is self._holder or (only_nameless and request.id))
+        ]
+        for request in ended[: max(0, len(self._answered) - keeps)]:
+            if request is not next(reversed(self._answered.values())):
+                self._finish(request)
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._waiting) + len(self._answered) >= self._limits.open_requests
+
+    def _make_room(self) -> None:
+        """If too many are open, end the request that was answered longest ago."""
+        if self._is_full and self._holder is not None:
+            self._go_by_order(self._holder.answered_at)
+        if self._is_full and self._answered:
+            request = next(iter(self._answered.values()))
+            request.is_given_up = request.has_more
+            self._finish(request)
+
+    def _give_up(self, request: OpenRequest) -> None:
+        """End a request without waiting for its answer."""
+        request.is_given_up = True
+        self._given_up += not (request.id and self._do_ids_tell)
+        self._finish(request)
+
+    def _finish(self, request: OpenRequest) -> None:
+        self._waiting.pop(request.position, None)
+        self._answered.pop(request.position, None)
+        self._complete.append(request)
+
+    def _is_quiet(self, request: OpenRequest, now: float) -> bool:
+        goes_on = request.has_more or request.position == self._last_sent
+        limits = self._limits
+        seconds = limits.longest_quiet_seconds if goes_on else limits.quiet_seconds
+        return now - request.answered_at >= seconds
+
+
+def _position(request: OpenRequest) -> int:
+    return request.position
+
 
 _UNANSWERED: Final = "not waited for: too many requests of the stream are unanswered"
 _OK: Final = 0
@@ -32,7 +308,7 @@ class CapturedStream:
         find_target: FindTarget,
         path: str,
         context: Any,
-        limits: Limits = Limits(),  # noqa: B008  (frozen)
+        limits: Limits = Limits(),
     ) -> None:
         self._captures, self._find_target = captures, find_target
         self._path, self._context = path, context

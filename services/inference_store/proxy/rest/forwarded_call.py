@@ -1,13 +1,23 @@
 """One call on its way to the upstream and back."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from io import BytesIO
 from typing import Final
 
+import orjson
 import structlog
-from aiohttp import ClientResponse, ClientSession
+from aiohttp import (
+    ClientError,
+    ClientPayloadError,
+    ClientResponse,
+    ClientSession,
+    ConnectionTimeoutError,
+    ServerTimeoutError,
+)
 from yarl import URL
 
 from inference_store.proxy.capture import id_for_answer
@@ -17,16 +27,6 @@ from inference_store.proxy.routing import Route
 
 from .asgi import Receive, Send
 from .captured_body import CapturedBody, Reservation
-from .connection_end import fail_with_connection
-from .failures import (
-    UPSTREAM_ERRORS,
-    build_body,
-    describe_failure,
-    describe_request_error,
-    find_answer_error,
-    find_target_error,
-    is_request_error,
-)
 from .headers import Raw, as_raw, as_text, end_to_end, read_length, to_upstream
 from .stripping import Stripping
 
@@ -244,3 +244,94 @@ def _find_strip(route: Route) -> Strip | None:
     if route.call is None or not route.rules.strip_metadata:
         return None
     return route.call.protocol.strip
+
+
+# Ends an answer whose connection is lost: the HTTP client closes a connection whose framing breaks
+# within an answer, but lets its reader wait forever.
+
+
+@contextmanager
+def fail_with_connection(answer: ClientResponse) -> Iterator[None]:
+    """Let reading raise ClientPayloadError if the connection is lost before the answer's end."""
+
+    def end(_: object = None) -> None:
+        if not answer.content.is_eof() and answer.content.exception() is None:
+            answer.content.set_exception(ClientPayloadError("broke off"))
+
+    protocol = answer.connection and answer.connection.protocol
+    if protocol is None:  # the answer is complete
+        yield
+    elif (closed := protocol.closed) is None:  # the connection is lost
+        end()
+        yield
+    else:
+        closed.remove_done_callback(
+            _consume_error
+        )  # at most one, however many answers come over it
+        closed.add_done_callback(_consume_error)
+        closed.add_done_callback(end)
+        try:
+            yield
+        finally:
+            closed.remove_done_callback(end)
+
+
+def _consume_error(closed: "asyncio.Future[None]") -> None:
+    """Retrieve the error of an idle connection that was lost: unretrieved, it would be logged."""
+    if not closed.cancelled():
+        closed.exception()
+
+
+UPSTREAM_ERRORS: Final = (ClientError, OSError, asyncio.TimeoutError)
+_LONGEST: Final = 300
+_UNWRITABLE: Final = re.compile(b"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+def find_answer_error(status: int, headers: Raw) -> str | None:
+    """Return why an upstream's answer cannot be forwarded; None if it can. The HTTP server writes
+    only HTTP's statuses, and no caller requested a change of protocol."""
+    if not 200 <= status <= 599:
+        return f"answered with the status {status}, which is none of HTTP's for an answer"
+    if _UNWRITABLE.search(b"".join(value for _, value in headers)):
+        return "answered with control characters in a header"
+    return None
+
+
+def describe_failure(upstream: str, error: BaseException) -> tuple[int, str]:
+    """Return the status and the sentence for an error on the way to an upstream."""
+    if isinstance(error, ConnectionTimeoutError):
+        return 504, f"the upstream {upstream} did not accept a connection in time"
+    if isinstance(error, ServerTimeoutError | asyncio.TimeoutError):
+        return 504, f"the upstream {upstream} did not answer in time"
+    return 502, f"the upstream {upstream} cannot be reached: {_describe_reason(error)}"
+
+
+def _describe_reason(error: BaseException) -> str:
+    """Return the text of the system or of TLS; of a parser's error, which quotes the answer, only
+    the name."""
+    name = type(error).__name__
+    return f"{name}: {str(error)[:_LONGEST]}" if isinstance(error, OSError) else name
+
+
+def is_request_error(error: BaseException) -> bool:
+    """Return whether a request's address or header cannot be written; a certificate's error is a
+    ValueError, too."""
+    return isinstance(error, ValueError) and not isinstance(error, OSError)
+
+
+def describe_request_error(error: BaseException) -> str:
+    """Return the sentence for a request error."""
+    return f"the request cannot be passed on: {str(error)[:_LONGEST]}"
+
+
+def find_target_error(target: str) -> str | None:
+    """Return why a request's target is not forwarded; None if it is. After an address, anything but
+    a path could lead to another host: `*@elsewhere` would."""
+    if target.startswith("/"):
+        return None
+    return f"the request's target {target[:80]!r} is no path: it must begin with /"
+
+
+def build_body(sentence: str) -> bytes:
+    """Return the answer's body, an error of the Open Inference Protocol."""
+    return orjson.dumps({"error": sentence})

@@ -4,22 +4,21 @@ Order: reserve a capture's memory, forward the request as it comes, forward the 
 and only then hand the exchange over. Whatever capture does, the caller has its answer.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from inference_store.platform import traces
 from inference_store.proxy.capture import head_size
 from inference_store.proxy.exchange import Exchange
-from inference_store.proxy.observed_call import ObservedCall
+from inference_store.proxy.observed_call import TRACE_HEADERS, ObservedCall, Outcome
 from inference_store.proxy.routing import Routing
 
 from .asgi import Receive, Scope, Send
 from .captured_body import Reservation
-from .forwarded_call import ForwardedCall
-from .headers import as_text, end_to_end, read_length
+from .forwarded_call import CALLER_GONE, ForwardedCall
+from .headers import Raw, as_text, end_to_end, read_length
 from .heads import EMPTY_QUERY
-from .observation import classify, describe
 from .stripping import Stripping
 from .upstreams import Upstreams
 
@@ -93,3 +92,32 @@ class Forwarding:
     def _reserve(self, exchange: Exchange, size: int) -> Reservation | None:
         target = len(exchange.path) + len(exchange.query)
         return self._begin(size, target + head_size(exchange.request_headers))
+
+
+_METHODS: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
+_CONTEXT: Final = frozenset(name.encode() for name in TRACE_HEADERS)
+
+
+def describe(scope: Scope, headers: Raw) -> tuple[traces.Attributes, Mapping[str, str]]:
+    """Return a span's attributes, and the caller's context."""
+    attributes = {
+        "http.request.method": scope["method"] if scope["method"] in _METHODS else "_OTHER",
+        "url.scheme": scope["scheme"],
+        "network.protocol.version": scope["http_version"],
+    }
+    context = {
+        name.decode(): value.decode("latin-1") for name, value in headers if name in _CONTEXT
+    }
+    return attributes, context
+
+
+def classify(exchange: Exchange) -> Outcome:
+    """Return the outcome of a call that is over."""
+    if exchange.error == CALLER_GONE:
+        return "gone"
+    if exchange.forwarded_at is None:
+        return "refused"
+    status = exchange.http_status
+    if status is None or status >= 500 or exchange.error is not None:
+        return "failed"
+    return "refused" if status >= 400 else "ok"

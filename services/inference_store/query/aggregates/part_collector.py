@@ -2,18 +2,23 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
+from sqlalchemy import BigInteger, ColumnElement, FromClause, Select, cast, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.registrations import Registration
+from inference_store.index.tables import SIDE_TABLES, partition_count
 from inference_store.query.deadline import Deadline
+from inference_store.query.driving import DrivingIndex
 from inference_store.query.matching import Query
+from inference_store.query.scan_range import ScanRange
+from inference_store.query.stored_counts import read_numbers, read_stored
 
 from .budget import Budget
 from .by_index import by_label, by_one_key, without_label
-from .by_value import bins_of, ends_of, sketch_of, values_lead
 from .functions import Sum
 from .naming import Naming
 from .operand import LABEL, Operand
@@ -25,12 +30,12 @@ from .partial import (
     PartialAggregate,
     PartialSums,
     RequestedSums,
+    bin_value,
     select_counts,
     select_sums,
     select_sums_of_bins,
 )
-from .rows import Dimension, InBins, InTime, Value
-from .stored_counts import labels, matching, unlabelled
+from .rows import Dimension, InBins, InTime, Rows, Value
 
 # Memory for one process's sort: the inferences of one label in one partition.
 _SORTING: Final = {"work_mem": "32MB"}
@@ -291,3 +296,94 @@ def _sums_in(
         values = dict(zip(names, row[column + 1 :], strict=False))
         yield operand, (row[column], values)
         column += 1 + len(names)
+
+
+class Row(NamedTuple):
+    """A group and its inferences."""
+
+    g0: int | None
+    n: int
+
+
+async def labels(
+    connection: AsyncConnection, query: Query, parts: Sequence[ScanRange], deadline: Deadline
+) -> Mapping[ScanRange, Sequence[Row]]:
+    """Return the inferences of each label, as by_index.by_label counts them. Raises OutOfTime."""
+    stored_rows = await read_stored(
+        connection, [query], parts, [partition_count.c.labels], deadline
+    )
+    return {
+        part: [Row(int(label), number) for label, number in row.labels.items()]
+        for part, row in stored_rows.items()
+        if row.labels is not None
+    }
+
+
+async def unlabelled(
+    connection: AsyncConnection, query: Query, parts: Sequence[ScanRange], deadline: Deadline
+) -> Mapping[ScanRange, Sequence[Row]]:
+    """Return the inferences without a labelled prediction. Raises OutOfTime."""
+    stored_rows = await read_stored(
+        connection, [query], parts, [partition_count.c.unlabelled], deadline
+    )
+    return {part: [Row(None, row.unlabelled)] for part, row in stored_rows.items()}
+
+
+async def matching(
+    connection: AsyncConnection, query: Query, parts: Sequence[ScanRange], deadline: Deadline
+) -> Mapping[ScanRange, Sequence[Row]]:
+    """Return the number of matches in the parts for which it is stored. Raises OutOfTime."""
+    numbers = await read_numbers(connection, [query], parts, deadline)
+    return {part: [Row(None, number)] for part, number in numbers.items()}
+
+
+# Bins of a metadata number over all inferences: the index has equal numbers together.
+#
+# So equal numbers are counted first, and each different number is then processed once.
+
+
+def values_lead(query: Query, operand: Operand) -> bool:
+    """Check whether an index has all values of the operand for the query, in order."""
+    return not query.conditions and operand.source == "metadata" and operand.kind == "number"
+
+
+def bins_of(query: Query, here: DrivingIndex, operand: Operand, bins: CountedBy) -> Select[Any]:
+    """Count the values in each bin."""
+    values = _values(query, here, operand)
+    group = bin_value(operand, values.c.g0, bins).label("g0")
+    return select(group, _whole(values.c.n).label("n")).group_by(group)
+
+
+def sketch_of(
+    query: Query, here: DrivingIndex, operand: Operand, sums: AbstractSet[Sum]
+) -> Select[Any]:
+    """Select the sums of the values in each logarithmic bin, in the order of `select_sums`."""
+    values = _values(query, here, operand)
+    value, n = values.c.g0, values.c.n
+    group = bin_value(operand, value, "sketch").label("g0")
+    sums_by_name = {
+        "low": func.min(value),
+        "high": func.max(value),
+        "total": func.sum(value * n),
+        "squares": func.sum(value * value * n),
+    }
+    columns = [_whole(n).label("n"), _whole(n), *(sums_by_name[name] for name in sorted(sums))]
+    return select(group, *columns).group_by(group)
+
+
+def ends_of(scan_range: ScanRange, operand: Operand) -> Select[Any]:
+    """Select the smallest and the largest value, at the ends of an index; NULL if there is none."""
+    row = SIDE_TABLES[operand.kind]
+    value = row.c.value
+    ends = select(func.min(value).label("low"), func.max(value).label("high"))
+    return ends.where(scan_range.of(row), row.c.key == operand.key)
+
+
+def _values(query: Query, here: DrivingIndex, operand: Operand) -> FromClause:
+    rows = Rows(query, here, operand)
+    value = rows.measured(operand).c.value
+    return rows.grouped([value], [func.count().label("n")]).subquery()
+
+
+def _whole(number: ColumnElement[Any]) -> ColumnElement[int]:
+    return cast(func.sum(number), BigInteger())

@@ -1,21 +1,41 @@
 """Converts a value of a typed filter to one side of a comparison, with the rows that it needs."""
 
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
+from functools import reduce
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Numeric, case, cast, func, literal, select
+from sqlalchemy import (
+    ColumnElement,
+    Numeric,
+    and_,
+    case,
+    cast,
+    func,
+    literal,
+    literal_column,
+    or_,
+    select,
+)
+from sqlalchemy.dialects.postgresql import DOUBLE_PRECISION, TEXT, array
 from sqlalchemy.sql import operators
 
 from inference_store.index.tables import prediction
 from inference_store.query import properties
 from inference_store.query.filters import typed
+from inference_store.query.filters.arithmetic import (
+    LEAST_DOUBLE,
+    MOST_DOUBLE,
+    MOST_LOGARITHM,
+    MOST_POWER,
+)
 from inference_store.query.filters.typed import Value
 from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES
 
-from . import powers
 from .combination import Combination
 from .distances import compute_metres
+from .names import Names
 from .sides import Double, Label, MetadataText, Side, collate_text, fold_text
 
 
@@ -78,11 +98,11 @@ def _stored(entry: properties.Property, row: Any, rows: Combination, label: str)
 def _calculated(value: typed.Calculated, rows: Combination) -> Side:
     left, right = (build_side(side, rows).sql for side in (value.left, value.right))
     if value.op == "power":
-        return Side("number", powers.double(left, right, rows.names), rows.names)
+        return Side("number", double(left, right, rows.names), rows.names)
     if value.op == "^":
         assert isinstance(value.right, typed.Constant)
         whole = int(Decimal(str(value.right.value)))
-        return Side("number", powers.exact(left, whole), rows.names)
+        return Side("number", exact(left, whole), rows.names)
     return Side("number", _CALCULATIONS[value.op](left, right), rows.names)
 
 
@@ -148,3 +168,55 @@ _SIDES: Final[Mapping[type[Any], Callable[[Any, Combination], Side]]] = {
     typed.Distance: _distance,
     typed.PredicateValue: _truthful,
 }
+
+
+_ZERO: ColumnElement[Any] = literal_column("0::numeric", Numeric())
+_ONE: ColumnElement[Any] = literal_column("1::numeric", Numeric())
+
+
+def exact(base: ColumnElement[Any], exponent: int) -> ColumnElement[Any]:
+    """Multiply an exact power out, because `power` rounds.
+
+    The base is written, and computed, once.
+    """
+    if exponent == 0:
+        return case((base.is_not(None), _ONE))
+    if exponent == 1:
+        return base
+    once = func.unnest(array([base])).table_valued("x", name="once").render_derived()
+    number: ColumnElement[Any] = cast(once.c.x, Numeric)
+    product = reduce(operator.mul, [number] * exponent)
+    return select(product).correlate_except(once).scalar_subquery()
+
+
+def double(base: ColumnElement[Any], exponent: ColumnElement[Any], names: Names) -> Any:
+    """Compute step by step as Python does, so that the doubles agree; both are computed once."""
+    lists = array([base]), array([exponent])
+    once = func.unnest(*lists).table_valued("x", "y", name="once").render_derived()
+    x, y = cast(once.c.x, Numeric), cast(once.c.y, Numeric)
+    power = case(
+        (and_(y == _ZERO, x.is_not(None)), _ONE),
+        (and_(x == _ZERO, y > _ZERO), _ZERO),
+        (_is_real(x, y, names), cast(cast(_power(x, y, names), TEXT), Numeric)),
+    )
+    return select(power).correlate_except(once).scalar_subquery()
+
+
+def _is_real(x: ColumnElement[Any], y: ColumnElement[Any], names: Names) -> ColumnElement[bool]:
+    """Test that it is no root of a negative number, and not too large or small; else false or
+    NULL."""
+    logarithm = _double(y, MOST_POWER, names) * func.ln(func.abs(_double(x, MOST_DOUBLE, names)))
+    small = func.abs(logarithm) <= names.bind_one(MOST_LOGARITHM, DOUBLE_PRECISION())
+    return and_(or_(x > _ZERO, y == func.trunc(y)), small)
+
+
+def _power(x: ColumnElement[Any], y: ColumnElement[Any], names: Names) -> ColumnElement[Any]:
+    return func.power(
+        _double(x, MOST_DOUBLE, names), _double(y, MOST_POWER, names), type_=DOUBLE_PRECISION()
+    )
+
+
+def _double(number: ColumnElement[Any], most: Decimal, names: Names) -> ColumnElement[Any]:
+    """Return NULL for what is no double: the cast would raise."""
+    fits = func.abs(number).between(names.number(LEAST_DOUBLE), names.number(most))
+    return cast(case((fits, number)), DOUBLE_PRECISION)

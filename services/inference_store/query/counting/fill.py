@@ -3,10 +3,12 @@ time."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
+from uuid import UUID
 
 from asyncpg.exceptions import (
     DeadlockDetectedError,
@@ -15,18 +17,150 @@ from asyncpg.exceptions import (
     QueryCanceledError,
     UndefinedTableError,
 )
-from sqlalchemy import func, text, update
+from sqlalchemy import delete, exists, func, insert, select, text, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.index.database import cause_of
 from inference_store.index.distribution import is_distributed
 from inference_store.index.partitions import TimePartition
-from inference_store.index.tables import partition_count
+from inference_store.index.tables import inference, outdated_count, partition_count, partition_span
+from inference_store.inference.events import uid_floor
 from inference_store.query.scan_range import ScanRange
 
-from .begin import QUIET, BegunCount, begin, delete_outdated, find_ended, find_uncounted
 from .numbers import count_inferences, count_keys, count_labels, count_unlabelled
+
+# Begins the counts of a partition: from then on every writer outdates them.
+#
+# One transaction: insert the counts' rows · take the lock, which is free only while nobody writes ·
+# create the trigger · commit. Earlier writers have committed; later ones fire the trigger, which
+# finds the rows. So a count is of the rows that exist after the commit, or it is outdated.
+
+QUIET: Final = timedelta(minutes=15)
+"""A partition is counted again only if nothing was written for this long."""
+_TRIGGER: Final = "outdate_counts"
+_THERE: Final = text(
+    "SELECT tgname FROM pg_trigger WHERE tgrelid = to_regclass(:leaf) AND tgname = :name"
+)
+# Each model by one look-up in the primary key.
+_MODELS = (
+    "WITH RECURSIVE known AS (SELECT min(model) AS model FROM {leaf} UNION ALL"
+    " SELECT (SELECT min(model) FROM {leaf} WHERE model > known.model) FROM known"
+    " WHERE known.model IS NOT NULL) SELECT model FROM known WHERE model IS NOT NULL"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BegunCount:
+    """The count of one model in one partition."""
+
+    id: int
+    model: int
+    lo: UUID
+    hi: UUID
+
+
+async def find_ended(connection: AsyncConnection, before: datetime) -> list[TimePartition]:
+    """Return the open partitions that ended before an instant, newest first."""
+    here = partition_span.c
+    query = select(here.lo, here.hi, here.name).where(here.state == "open", here.hi <= before)
+    rows = await connection.execute(query.order_by(here.lo.desc()))
+    return [TimePartition(row.lo, row.hi, row.name) for row in rows]
+
+
+async def find_uncounted(
+    connection: AsyncConnection, partition: TimePartition, *, quiet: timedelta
+) -> list[int]:
+    """Return the models of a partition that need counts: they have no valid ones, and nothing was
+    written recently."""
+    models = await connection.execute(text(_MODELS.format(leaf=_name_leaf(partition))))
+    counted, outdated = partition_count.c, outdated_count.c
+    late = exists().where(outdated.partition_count == counted.id)
+    holds = counted.counted_at.is_not(None) & ~late
+    # begun recently and not finished: by another process, or it took too long
+    begun = counted.counted_at.is_(None) & (counted.begun_at > func.now() - quiet)
+    written = late.where(outdated.at > func.now() - quiet)
+    settled = select(counted.model).where(counted.span == partition.name, holds | begun | written)
+    return sorted(set(models.scalars()) - set((await connection.execute(settled)).scalars()))
+
+
+async def begin(
+    engine: AsyncEngine, partition: TimePartition, models: Sequence[int]
+) -> list[BegunCount]:
+    """Begin the counts of models in a partition; return none if it is being dropped.
+
+    Raises LockNotAvailableError while it is written.
+    """
+    async with engine.connect() as connection:
+        await connection.execute(text("SET LOCAL lock_timeout = '500ms'"))
+        await _delete_counts(connection, partition, models)
+        rows = [
+            {
+                "span": partition.name,
+                "model": model,
+                "lo": uid_floor(partition.lo),
+                "hi": uid_floor(partition.hi),
+            }
+            for model in models
+        ]
+        here = partition_count.c
+        inserted = insert(partition_count).returning(here.id, here.model, here.lo, here.hi)
+        begun = [BegunCount(*row) for row in await connection.execute(inserted.values(rows))]
+        await _create_trigger(connection, partition)
+        # Checked under the lock: in a closed partition inferences are deleted first, and it may be
+        # reopened.
+        here = partition_span.c
+        state = select(here.state).where(here.name == partition.name)
+        if await connection.scalar(state) != "open":
+            return []
+        await connection.commit()
+    return begun
+
+
+async def _delete_counts(
+    connection: AsyncConnection, partition: TimePartition, models: Sequence[int]
+) -> None:
+    """Delete the earlier counts, and the notes that outdated them."""
+    here = partition_count.c
+    gone = delete(partition_count).where(here.span == partition.name, here.model.in_(models))
+    ids = list((await connection.execute(gone.returning(here.id))).scalars())
+    await connection.execute(
+        delete(outdated_count).where(outdated_count.c.partition_count.in_(ids))
+    )
+
+
+async def _create_trigger(connection: AsyncConnection, partition: TimePartition) -> None:
+    """Lock the partition, without waiting for a writer, and create the trigger.
+
+    Nobody writes before the commit, and every later write is noted.
+    """
+    leaf = _name_leaf(partition)
+    await connection.execute(text(f"LOCK TABLE {leaf} IN SHARE ROW EXCLUSIVE MODE NOWAIT"))
+    trigger = text(
+        "SELECT tgname FROM pg_trigger WHERE tgrelid = to_regclass(:leaf) AND tgname = :name"
+    )
+    if await connection.scalar(trigger, {"leaf": leaf, "name": _TRIGGER}) is None:
+        # Edits raise the revision; the deletion of an input changes nothing that is counted.
+        await connection.execute(
+            text(
+                f"CREATE TRIGGER {_TRIGGER} AFTER INSERT OR DELETE OR UPDATE OF revision ON {leaf}"
+                f" FOR EACH ROW EXECUTE FUNCTION outdate_counts('{partition.name}')"
+            )
+        )
+
+
+async def delete_outdated(connection: AsyncConnection) -> None:
+    """Delete notes of counts that are gone.
+
+    Their partition was dropped, or counted again while a writer's note was not visible yet.
+    """
+    counted = exists().where(partition_count.c.id == outdated_count.c.partition_count)
+    await connection.execute(delete(outdated_count).where(~counted))
+
+
+def _name_leaf(partition: TimePartition) -> str:
+    return f"{inference.name}_{partition.name}"
+
 
 Step: TypeAlias = Callable[[], Awaitable[None]]
 _ENDED: Final = timedelta(hours=1)

@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure import policies
 from inference_store.erasure.policies import DEFAULT, PolicyOwner, RetentionPolicy
-from inference_store.erasure.preview import changed_models
+from inference_store.erasure.preview import preview
 from inference_store.index import registrations
 from inference_store.index.registrations import Details, Registration
 from tests.integration.erasure.policies.test_policies import make_policy, put
@@ -136,7 +136,7 @@ async def test_a_change_of_policy_is_looked_at_with_both_projects_of_what_moves(
         now = datetime.now(UTC)
 
         async def find_changed(of: PolicyOwner) -> list[tuple[str, bool]]:
-            changed, _ = await changed_models.find_changed_by_policy(
+            changed, _ = await preview.find_changed_by_policy(
                 connection, of, make_policy("P1D"), now
             )
             return [(model.model_id, model.beside) for model in changed]

@@ -13,8 +13,7 @@ from inference_store.index.tables import dead_letter, erasure_held
 from inference_store.inference.layout import key_of
 from inference_store.operations.reconcile import judgement
 from inference_store.platform.settings import KafkaSettings
-from inference_store.query.explain import Explain
-from inference_store.query.plan import summarize_plan
+from inference_store.query.explain import Explain, summarize_plan
 from tests.integration import erasure_requests
 from tests.integration.retention.stored import KINDS, NOW, Storing, ago
 from tests.transactions import execute

@@ -34,7 +34,7 @@ from inference_store.query.aggregates import (
     build_targets,
 )
 from inference_store.query.count import count
-from inference_store.query.counting import begin, count_ended, numbers
+from inference_store.query.counting import count_ended, fill, numbers
 from inference_store.query.counting.fill import count as store_counts
 from inference_store.query.cql2 import parse_text
 from inference_store.query.deadline import Deadline
@@ -270,7 +270,7 @@ async def test_leaves_out_spans_being_written(engine: AsyncEngine, models: dict[
     span = (await transact(engine, partitions.list_partitions))[-1]
     async with _writing(engine, NewInference("late", at(1), model_id="one"), models["one"]):
         with pytest.raises(DBAPIError) as error:
-            await begin.begin(engine, span, [models["one"]])
+            await fill.begin(engine, span, [models["one"]])
         assert isinstance(cause_of(error.value), LockNotAvailableError)
         assert await _count(engine)
         assert await _count_usable(engine, models) == [2, 2]
@@ -298,14 +298,14 @@ async def test_a_write_while_it_is_counted_outdates_the_count(
     """The count may end before or after the commit of the write."""
     one = models["one"]
     second, first = (await transact(engine, partitions.list_partitions))[-2:]
-    [task] = await begin.begin(engine, first, [one])
+    [task] = await fill.begin(engine, first, [one])
     async with _writing(engine, NewInference("late", at(1), model_id="one"), one):
         await transact(engine, store_counts, task)
         # True until the other commits.
         assert await count_usable_partitions(engine, one) == 1
     assert await count_usable_partitions(engine, one) == 0
     assert (await check_counts(engine, models))[None, "one", None] == 13
-    [task] = await begin.begin(engine, second, [one])
+    [task] = await fill.begin(engine, second, [one])
     async with _writing(engine, NewInference("late", at(_DAY + 1), model_id="one"), one):
         pass
     await transact(engine, store_counts, task)
@@ -350,7 +350,7 @@ async def test_a_span_that_is_being_dropped_is_not_counted(
     async with engine.begin() as connection:
         await connection.execute(delete(partition_count))
         await connection.execute(update(partition_span).values(state="dropping"))
-    assert await begin.begin(engine, oldest, [models["one"]]) == []
+    assert await fill.begin(engine, oldest, [models["one"]]) == []
     assert await count_partition_counts(engine) == 0
 
 

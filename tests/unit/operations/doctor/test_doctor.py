@@ -18,9 +18,8 @@ from inference_store.operations.doctor import (
     examine,
     failed,
 )
-from inference_store.operations.doctor.clocks import compare_clocks
+from inference_store.operations.doctor.checks import check_buckets, compare_clocks
 from inference_store.operations.doctor.finding import ok, warning
-from inference_store.operations.doctor.object_store import check_buckets
 from inference_store.operations.doctor.settings import SETTING_CONFLICTS, check_settings
 from tests.http_stub import Request, Response, serve_http
 from tests.settings import make_settings

@@ -14,7 +14,7 @@ from PIL import Image
 from inference_store.index.sidecars import without_request
 from inference_store.inference.layout import belongs_to
 from inference_store.inference.metadata import read_metadata
-from inference_store.proxy.capture.datum import content_type_of, size_of
+from inference_store.proxy.capture.capture_builder import content_type_of, size_of
 from inference_store.proxy.capture.ids import ID_HEADER, id_for_answer, ids_of
 from inference_store.proxy.capture.prepared_capture import decode, encode
 from inference_store.proxy.exchange import Body, Exchange

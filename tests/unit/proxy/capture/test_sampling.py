@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from inference_store.proxy.capture.sampling import is_sampled
+from inference_store.proxy.capture.prepare import is_sampled
 from inference_store.proxy.protocols.protocol import Inference
 from inference_store.proxy.rules import Sampling
 from tests.exchanges import response_body

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from inference_store.query.aggregates.bins import as_double, automatic
 from inference_store.query.aggregates.buckets import PATTERN, TooManyBuckets, starts, width_of
 from inference_store.query.aggregates.exact import deviation, exact, plain, variance
+from inference_store.query.aggregates.run import automatic_times
 from inference_store.query.aggregates.sketch import percentile, value_of
-from inference_store.query.aggregates.time_bins import automatic_times
 from tests.properties import examples
 
 _ALL = [

@@ -1,18 +1,267 @@
 """An aggregate as it is asked."""
 
-from typing import Annotated, Self
+from datetime import datetime
+from decimal import Decimal
+from functools import cache
+from itertools import pairwise
+from typing import Annotated, Any, Self, TypeAlias
+from zoneinfo import available_timezones
 
-from pydantic import ConfigDict, Field, JsonValue, Strict, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    Strict,
+    WithJsonSchema,
+    model_validator,
+)
 
 from inference_store.api.schemas.across import Models
-from inference_store.api.schemas.fields import WHOLE, ShortText
+from inference_store.api.schemas.fields import WHOLE, Body, Exact, Flag, ShortText, exact, instant
 from inference_store.api.schemas.questions import Conditions
-from inference_store.inference.nearest import UnknownName
-from inference_store.query.aggregates import Aggregation
+from inference_store.inference.nearest import UnknownName, nearest
+from inference_store.query.aggregates import (
+    AGGREGATES,
+    Aggregation,
+    ByHistogram,
+    ByLabel,
+    ByName,
+    ByTime,
+    Grouping,
+    Measure,
+    Name,
+)
 from inference_store.query.aggregates.aggregation import MOST_GROUPINGS
+from inference_store.query.aggregates.buckets import PATTERN, width_of
+from inference_store.query.aggregates.functions import nearest_of
 
-from .groups import Grouped
-from .measures import MeasureBody
+Named: TypeAlias = Annotated[ShortText, Field(min_length=1)]
+
+
+def _bound(value: Any) -> Decimal | datetime:
+    bound: Decimal | datetime = instant(value) if isinstance(value, str) else exact(value)
+    return bound
+
+
+def _rising(bounds: list[Any]) -> list[Any]:
+    if len({isinstance(bound, datetime) for bound in bounds}) > 1:
+        raise ValueError("bounds are numbers, or instants, and not both")
+    if any(low >= high for low, high in pairwise(bounds)):
+        raise ValueError("each bound is larger than the one before")
+    return bounds
+
+
+Bins: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=1000), WHOLE]
+Bound: TypeAlias = Annotated[
+    Decimal | datetime,
+    BeforeValidator(_bound),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string", "format": "date-time"}]}),
+]
+Bounds: TypeAlias = Annotated[
+    list[Bound],
+    Field(min_length=2, max_length=1001, examples=[[0, 0.5, 1]]),
+    AfterValidator(_rising),
+]
+
+
+class TypedName(Body):
+    """A name, and as which of its types a metadata key is read."""
+
+    name: Named
+    """A property (`model_ms`, `inference.model_ms`), a metadata key (`frame_number`,
+    `metadata.frame_number`), `label`, or a column of predictions (`prediction.score`)."""
+    type: Annotated[str, Field(max_length=32)] | None = None
+    """string, int, float, bool or timestamp; left out: the one the key has most often."""
+
+    def to_name(self, path: str) -> Name:
+        """Return it as the store takes it."""
+        return Name(self.name, self.type, path)
+
+
+def _typed(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+Of: TypeAlias = Annotated[
+    TypedName, BeforeValidator(_typed, json_schema_input_type=str | TypedName)
+]
+
+
+@cache
+def _zones() -> frozenset[str]:
+    return frozenset(available_timezones())
+
+
+def _zone(name: str) -> str:
+    if name not in _zones():
+        near = ", ".join(nearest(name, sorted(_zones()), limit=3))
+        hint = f"; the nearest are {near}" if near else ""
+        raise ValueError(f"there is no time zone {name!r}{hint}")
+    return name
+
+
+def _span(text: str) -> str:
+    width_of(text)
+    return text
+
+
+Span: TypeAlias = Annotated[
+    str, Field(max_length=16, json_schema_extra={"pattern": PATTERN}), AfterValidator(_span)
+]
+
+
+class HistogramBody(Body):
+    """Bins of a number or a timestamp: as many as `bins` says, about, or between `bounds`."""
+
+    of: Of
+    bins: Bins = 20
+    bounds: Bounds | None = None
+
+
+class GroupBody(Body):
+    """By what to group: one of `of`, `label`, `time` and `histogram`."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    of: Of | None = None
+    """A property or a metadata key: a group for each value."""
+    label: Flag = False
+    """A group for each label of the inference's predictions."""
+    time: Span | None = Field(default=None, examples=["hour", "PT15M"])
+    """A group for each span of time in which inferences came in: minute, hour, day, week or month
+    of the calendar, or an ISO 8601 duration of one unit (`PT15M`, `PT6H`, `P2W`, `P3M`)."""
+    zone: Annotated[str, Field(max_length=64), AfterValidator(_zone)] = "UTC"
+    """The time zone of that calendar."""
+    histogram: HistogramBody | None = None
+    """A group for each bin of a number or a timestamp."""
+    called: Named | None = Field(default=None, alias="as")
+    """How the answer calls it; left out: the name, `label` or `time`."""
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        choices = (
+            self.of is not None,
+            self.label,
+            self.time is not None,
+            self.histogram is not None,
+        )
+        if sum(choices) != 1:
+            raise ValueError("it is one of `of`, `label`, `time` and `histogram`")
+        if "zone" in self.model_fields_set and self.time is None:
+            raise ValueError("`zone` is of `time`")
+        return self
+
+    @property
+    def name(self) -> str:
+        """How the answer calls it."""
+        of = self.of or (self.histogram and self.histogram.of)
+        return self.called or (of.name if of else "label" if self.label else "time")
+
+    def to_grouping(self, path: str) -> Grouping:
+        """Return it as the store takes it."""
+        name, histogram = self.name, self.histogram
+        if self.label or (self.of is not None and self.of.name == "label"):
+            return ByLabel(name, path)
+        if self.time is not None:
+            return ByTime(name, path, self.time, self.zone)
+        if histogram is None:
+            assert self.of is not None
+            return ByName(name, path, self.of.to_name(path))
+        bounds = None if histogram.bounds is None else tuple(histogram.bounds)
+        of = histogram.of.to_name(f"{path}.histogram.of")
+        return ByHistogram(name, path, of, histogram.bins, bounds)
+
+
+def _as_group(value: Any) -> Any:
+    return {"of": value} if isinstance(value, str) else value
+
+
+Grouped: TypeAlias = Annotated[
+    GroupBody, BeforeValidator(_as_group, json_schema_input_type=str | GroupBody)
+]
+"""A name alone is the group of its values."""
+
+
+_OPTIONS = sorted({option for entry in AGGREGATES.values() for option in entry.options})
+
+Percents: TypeAlias = Annotated[
+    list[Annotated[Exact, Field(ge=0, le=100)]], Field(min_length=1, max_length=20)
+]
+
+
+def _function(name: str) -> str:
+    if name not in AGGREGATES:
+        raise UnknownName("there is no function", name, list(AGGREGATES), near=nearest_of(name))
+    return name
+
+
+class MeasureBody(Body):
+    """One function of one name."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    function: Annotated[
+        str,
+        Field(
+            max_length=32,
+            description="; ".join(f"`{a.name}`: {a.meaning}" for a in AGGREGATES.values()) + ".",
+            examples=["mean"],
+            json_schema_extra={"enum": list(AGGREGATES)},
+        ),
+        AfterValidator(_function),
+    ]
+    of: Of | None = Field(default=None, examples=["model_ms"])
+    """Of what: a property, a metadata key, `label` or `prediction.<column>`."""
+    called: Named | None = Field(default=None, alias="as", examples=["latency"])
+    """How the answer calls it; left out: `mean(model_ms)`."""
+    at: Percents = Field(default=[Decimal(50), Decimal(90), Decimal(95), Decimal(99)])
+    """Of `percentiles`: which."""
+    bins: Bins = 20
+    """Of `histogram`: about how many."""
+    bounds: Bounds | None = None
+    """Of `histogram`: where each bin begins, and where the last one ends; of timestamps as RFC 3339
+    writes them."""
+    limit: Annotated[int, Strict(), Field(ge=1, le=1000), WHOLE] = 10
+    """Of `top` and `distinct`: how many values."""
+    prefix: Annotated[ShortText, Field(max_length=100)] = ""
+    """Of `distinct`: what the values begin with."""
+    expected: Flag = Field(default=True, alias="is")
+    """Of `share`: the share of what."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        entry = AGGREGATES[self.function]
+        if self.of is None and not entry.without_of:
+            raise ValueError(f"{entry.name} is of something: `of` is missing")
+        options = {"is" if name == "expected" else name for name in self.model_fields_set}
+        for option in _OPTIONS:
+            if option in options and option not in entry.options:
+                raise ValueError(f"{entry.name} takes no `{option}`")
+        return self
+
+    @property
+    def name(self) -> str:
+        """How the answer calls it."""
+        of = "" if self.of is None else f"({self.of.name})"
+        return self.called or f"{self.function}{of}"
+
+    def to_measure(self, path: str) -> Measure:
+        """Return it as the store takes it."""
+        return Measure(
+            function=AGGREGATES[self.function],
+            of=None if self.of is None else self.of.to_name(f"{path}.of"),
+            name=self.name,
+            path=path,
+            at=tuple(self.at),
+            bins=self.bins,
+            bounds=None if self.bounds is None else tuple(self.bounds),
+            limit=self.limit,
+            prefix=self.prefix,
+            expected=self.expected,
+        )
+
 
 _EXAMPLES: list[JsonValue] = [
     {

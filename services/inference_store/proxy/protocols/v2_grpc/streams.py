@@ -1,15 +1,17 @@
 """Reads a request of a stream with its answers: one inference."""
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import Final, TypeAlias
 
+from inference_store.grpc_messages import parsed
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols.problems import Problem, describe_missing
 from inference_store.proxy.protocols.protocol import Model, Reading
 from inference_store.proxy.protocols.v2.tensor_reading import read_inferences
 from inference_store.proxy.protocols.v2.tensors import merge
 
-from .decoding import DecodedMessage, request_in
-from .dialects import DIALECTS, find_dialect
+from .decoding import DecodedMessage, request_in, response_in, stream_response_in
 
 _IN_DOUBT = Problem(
     "neither ids nor the order tell which answers of the stream are this request's",
@@ -44,3 +46,30 @@ def read_stream(exchange: Exchange, model: Model) -> Reading:
     )
     # the id may be another request's
     return replace(reading, response_id=None) if exchange.is_matched_in_doubt else reading
+
+
+# The message that answers a stream: ModelInferResponse of MLServer, ModelStreamInferResponse of
+# Triton.
+#
+# Both answer the same method. Triton's has only the fields 1 and 2, a text and a message; in the
+# other, these are its name and version, both texts, and its content follows.
+
+Decode: TypeAlias = Callable[[bytes, str], DecodedMessage]
+DIALECTS: Final[Mapping[str, Decode]] = {"mlserver": response_in, "triton": stream_response_in}
+
+
+def find_dialect(answers: Iterable[bytes]) -> str:
+    """Return the dialect of the first answer that shows it; if none does, both read the same."""
+    return next((dialect for answer in answers if (dialect := _find_in(answer))), "mlserver")
+
+
+def _find_in(answer: bytes) -> str | None:
+    plain = parsed("inference.ModelInferResponse", answer)
+    if plain is not None and (
+        plain.id or plain.parameters or plain.outputs or plain.raw_output_contents
+    ):
+        return "mlserver"
+    wrapped = parsed("inference.ModelStreamInferResponse", answer)
+    if wrapped is not None and (wrapped.error_message or wrapped.HasField("infer_response")):
+        return "triton"
+    return None if plain is None or not plain.ByteSize() else "mlserver"
