@@ -18,7 +18,7 @@ from tests.service_process import Service
 from benchmarks.ingest.measure import CpuClock
 from inference_store.erasure import policies, runs
 from inference_store.erasure.policies import RetentionPolicy
-from inference_store.erasure.progress.erasure import FINAL
+from inference_store.erasure.progress import FINAL
 from inference_store.erasure.runs import RetentionRun
 from inference_store.index import registrations
 

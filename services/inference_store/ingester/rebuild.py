@@ -19,7 +19,7 @@ import orjson
 from sqlalchemy import bindparam
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure.delete.rows import delete_inputs
+from inference_store.erasure.rows import delete_inputs
 from inference_store.index import parked, sidecars
 from inference_store.index.accounting import Outcome, PartitionId
 from inference_store.index.dictionary import Dictionary

@@ -1,56 +1,81 @@
-"""Ends an erasure with its certificate. The order makes every crash harmless:
-
-1. list     write the pieces of the list to the bucket, under names made of their content
-2. sign     write the document to the bucket under the next number of the chain, which is free
-3. commit   write the same to Postgres, with the batches that it names and the erasure's state
-
-After a crash before 2 the pieces are written again. After 2 the bucket is one ahead of Postgres:
-its document is imported (`catch_up`) before anything else is signed, so that no erasure gets a
-second certificate for the same batches. This also restores what an older backup is missing.
-"""
+"""Erasures that end without a certificate."""
 
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure.certify import chain, deduplication, documents, erased_lists
-from inference_store.erasure.certify.archive import Archive
+from inference_store.erasure.certify import chain, documents, erased_lists
 from inference_store.erasure.certify.certified_exports import (
     CertifiedExport,
     describe_exports,
     list_copies,
 )
-from inference_store.erasure.certify.chain import CERTIFICATE
+from inference_store.erasure.certify.chain import CERTIFICATE, Archive, check_import, import_restart
 from inference_store.erasure.certify.documents import CertifiedRequest, Remaining
-from inference_store.erasure.certify.import_policy import check_import
-from inference_store.erasure.certify.key_recovery import import_restart
-from inference_store.erasure.certify.list_writer import write_list
-from inference_store.erasure.log import key_documents
-from inference_store.erasure.log.chain_head import ChainHead
+from inference_store.erasure.certify.erased_lists import write_list
+from inference_store.erasure.log import signed_chain
+from inference_store.erasure.log.bucket import ChainHead
 from inference_store.erasure.log.hash_chain import Link
 from inference_store.erasure.log.keys import SigningKey
-from inference_store.erasure.log.signed_chain import BrokenChain
-from inference_store.erasure.log.signed_document import SignedDocument, read_document, sign_document
-from inference_store.erasure.progress.erasure import Erasure, State, find_erasure, list_models
-from inference_store.erasure.progress.held_counts import count_held_by_hold
-from inference_store.erasure.progress.state_changes import advance_erasure
+from inference_store.erasure.log.signed_chain import (
+    BrokenChain,
+    SignedDocument,
+    read_document,
+    sign_document,
+)
+from inference_store.erasure.progress import (
+    Erasure,
+    State,
+    advance_erasure,
+    count_held_by_hold,
+    find_erasure,
+    list_models,
+)
 from inference_store.export.ledger.reached import ReachedExport, list_reached
 from inference_store.index import registrations
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
-from inference_store.platform.metrics import CERTIFICATE_TROUBLE, CERTIFICATES
+from inference_store.platform.metrics import CERTIFICATE_TROUBLE, CERTIFICATES, UNCERTIFIED
 
-from .uncertified import end_uncertified
+_log = structlog.get_logger()
+# The reasons for which an erasure ends without a certificate.
+UNCERTIFIED_REASONS: Final = ("no_key", "key_missing", "unlisted")
+
+
+async def end_without_key(engine: AsyncEngine, erasure: Erasure) -> State:
+    """End an erasure without a certificate, as there is no key."""
+    async with engine.connect() as connection:
+        began = (await chain.find_head(connection)).number > 0
+    return await end_uncertified(engine, erasure, "key_missing" if began else "no_key")
+
+
+async def end_uncertified(engine: AsyncEngine, erasure: Erasure, reason: str) -> State:
+    """End an erasure without a certificate; `reason` as the metric has it."""
+    async with engine.begin() as connection:
+        await advance_erasure(connection, erasure.id, "deleted")
+    UNCERTIFIED.labels(reason).inc()
+    _log.warning("no certificate", action="uncertified", id=str(erasure.id), reason=reason)
+    return "deleted"
+
+
+# Ends an erasure with its certificate. The order makes every crash harmless:
+#
+# 1. list     write the pieces of the list to the bucket, under names made of their content
+# 2. sign     write the document to the bucket under the next number of the chain, which is free
+# 3. commit   write the same to Postgres, with the batches that it names and the erasure's state
+#
+# After a crash before 2 the pieces are written again. After 2 the bucket is one ahead of Postgres:
+# its document is imported (`catch_up`) before anything else is signed, so that no erasure gets a
+# second certificate for the same batches. This also restores what an older backup is missing.
 
 # Between two writes of the head, while certificates are signed one after the other.
 _HEAD_SECONDS = 60.0
-_log = structlog.get_logger()
 _BuildDocument = Callable[[Link], dict[str, Any]]
 
 
@@ -93,7 +118,7 @@ class Certifier:
         If a part is certified already, it is the key of that part, so that entries which a restored
         backup repeats are recognised.
         """
-        id = await deduplication.find_hash_key(connection, erasure)
+        id = await erased_lists.find_hash_key(connection, erasure)
         return next((key for key in self._keys if key.id == id), self.key)
 
     async def begin(self) -> None:
@@ -148,7 +173,7 @@ class Certifier:
             return "certifying"
         objects = now.scope == "object"
         counted = now.objects if objects else now.inferences
-        await deduplication.deduplicate_restored(
+        await erased_lists.deduplicate_restored(
             self._engine, erasure.id, counted=counted, objects=objects
         )
         async with self._engine.connect() as connection:
@@ -227,7 +252,7 @@ class Certifier:
         """Write a document of the bucket to Postgres, in one transaction."""
         about = signed.document.get("erasure")
         async with self._engine.begin() as connection:
-            if key_documents.find_restart_key(signed) is not None:
+            if signed_chain.find_restart_key(signed) is not None:
                 await import_restart(connection, signed)
                 return
             await chain.add_document(connection, signed, model=await _find_model(connection, about))
@@ -268,9 +293,9 @@ class Certifier:
             )
         if not public_keys or newest != self.key.id:
             await self._append(
-                key_documents.KIND,
+                signed_chain.KIND,
                 by,
-                lambda previous: key_documents.make_key_document(self.key.public, after=previous),
+                lambda previous: signed_chain.make_key_document(self.key.public, after=previous),
             )
 
     async def _end_erasure(self, erasure: Erasure, state: State) -> State:

@@ -32,24 +32,31 @@ from uuid import UUID
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.delete import shared_metadata
-from inference_store.erasure.fence import fence_exclusive
+from inference_store.erasure import rows
 from inference_store.erasure.housekeeping import mention_redaction
-from inference_store.erasure.housekeeping.reach import find_reach
+from inference_store.erasure.housekeeping.mention_redaction import find_reach
 from inference_store.erasure.ledger import Ledger
+from inference_store.erasure.locks import fence_exclusive
 from inference_store.erasure.mark import claims
-from inference_store.erasure.mark.ended_erasures import IN_LEDGER, describe_ended, has_marks
-from inference_store.erasure.mark.held_deletions import find_spared
+from inference_store.erasure.mark.held_deletions import (
+    IN_LEDGER,
+    describe_ended,
+    find_spared,
+    has_marks,
+)
 from inference_store.erasure.mark.pending_deletions import Position, list_pending
-from inference_store.erasure.progress.erasure import Erasure, State, find_erasure, list_models
-from inference_store.erasure.progress.state_changes import (
+from inference_store.erasure.progress import (
+    Erasure,
+    State,
     add_erased,
     advance_erasure,
     begin_deleting,
+    find_erasure,
     finish_erasure,
+    list_models,
 )
-from inference_store.erasure.request.criteria import find_subject
-from inference_store.erasure.verify.failure_reasons import count_failure
+from inference_store.erasure.requests import find_subject
+from inference_store.erasure.runs import count_failure
 from inference_store.index.identities import Identity
 from inference_store.index.partitions import TimePartition, list_partitions, vacuum
 from inference_store.index.tables import METADATA, PARTITIONED
@@ -60,17 +67,12 @@ from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import STEP_SECONDS
 from inference_store.platform.stages import stage
 
-from .actor import ACTOR
-from .batch import NOTHING, Batch
-from .batch_eraser import BatchEraser
-from .certifier import Certifier
-from .dropping import delete_orphans
+from .batch_eraser import NOTHING, Batch, BatchEraser
+from .certifier import Certifier, end_without_key
 from .export_eraser import ExportEraser
-from .labels import remove_unused_labels
-from .leadership_check import LeadershipCheck
+from .leadership_check import ACTOR, LeadershipCheck
 from .quarantine import QuarantineEraser
-from .residual_in_holds import ResidualInHolds
-from .uncertified import end_without_key
+from .residual import ResidualInHolds, delete_orphans, remove_unused_labels
 
 _log = structlog.get_logger()
 # Batches that are claimed and not finished: a new hold finds all of them claimed.
@@ -299,7 +301,7 @@ async def _claim(
         await begin_deleting(connection, erasure.id)
         await claims.record_claims(connection, erasure.id, page)
         doomed = await claims.claim_objects(connection, page)
-        moves = await shared_metadata.reserve_keys(connection, page, bucket)
+        moves = await rows.reserve_keys(connection, page, bucket)
         return Batch(page, doomed, page[-1].position, moves=moves), None
 
 

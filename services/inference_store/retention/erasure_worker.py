@@ -6,7 +6,7 @@ from typing import Final
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.mark.held_deletions import resume_released
-from inference_store.erasure.progress.erasure import Erasure, list_unfinished
+from inference_store.erasure.progress import Erasure, list_unfinished
 
 from .eraser import Eraser
 from .leadership_check import LeadershipCheck

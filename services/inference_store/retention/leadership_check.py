@@ -1,11 +1,14 @@
-"""Checks between two steps that this service may go on: not stopped, and still the leader."""
+"""The name under which retention writes to the ledger."""
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from inference_store.erasure.leader_election import LeaderElection
+from inference_store.erasure.locks import LeaderElection
 from inference_store.platform.admin import Heartbeat
+
+ACTOR: Final = "retention"
+
 
 T = TypeVar("T")
 

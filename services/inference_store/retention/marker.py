@@ -8,31 +8,26 @@ from uuid import UUID
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.erasure import requests
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.mark.batches import describe_batch
-from inference_store.erasure.progress.erasure import Erasure
-from inference_store.erasure.progress.state_changes import (
+from inference_store.erasure.progress import (
+    Erasure,
     advance_erasure,
     fail_erasure,
     find_state,
     finish_erasure,
 )
-from inference_store.erasure.request import waiver
-from inference_store.erasure.request.cancellation import remove_pending_of
-from inference_store.erasure.select.requested import (
-    UnmarkedModel,
-    find_requested,
-    list_unmarked_models,
-)
-from inference_store.erasure.verify.failure_reasons import count_failure
+from inference_store.erasure.requests import remove_pending_of
+from inference_store.erasure.runs import count_failure
+from inference_store.erasure.selection import UnmarkedModel, find_requested, list_unmarked_models
 from inference_store.inference.errors import HoldUnreadable, StoreError, Unavailable
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import STEP_SECONDS
 from inference_store.platform.stages import stage
 from inference_store.query.deadline import OutOfTime
 
-from .actor import ACTOR
-from .leadership_check import LeadershipCheck
+from .leadership_check import ACTOR, LeadershipCheck
 from .quarantine import QuarantineEraser
 
 # Waives the part of an erasure that holds protect, if that is requested.
@@ -57,7 +52,7 @@ async def waive_held(
     while True:
         await check.confirm_step()
         async with engine.connect() as connection:
-            body = await waiver.find_held_rest(connection, erasure, limit=batch)
+            body = await requests.find_held_rest(connection, erasure, limit=batch)
         if body is None:
             break
         await ledger.write("erasure_given_up", body, actor=actor)

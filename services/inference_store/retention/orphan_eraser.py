@@ -22,22 +22,23 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure.certify.erased_lists import record_batch
-from inference_store.erasure.delete.orphan_objects import (
+from inference_store.erasure.ledger import Ledger
+from inference_store.erasure.locks import fence_exclusive
+from inference_store.erasure.mark.orphan_objects import (
     claim_orphans,
+    describe_orphans_batch,
     finish_orphans,
     list_claimed_orphans,
     list_pending_orphans,
     record_held_orphans,
     remove_orphans,
 )
-from inference_store.erasure.fence import fence_exclusive
-from inference_store.erasure.ledger import Ledger
-from inference_store.erasure.mark.orphan_objects import describe_orphans_batch
-from inference_store.erasure.progress.erasure import Erasure, find_erasure
-from inference_store.erasure.progress.state_changes import (
+from inference_store.erasure.progress import (
+    Erasure,
     add_erased,
     advance_erasure,
     begin_deleting,
+    find_erasure,
     find_state,
 )
 from inference_store.inference.events import StorageKey, parse_stored
@@ -48,11 +49,9 @@ from inference_store.platform.metrics import ERASED, OBJECTS_DELETED, STEP_SECON
 from inference_store.platform.settings import RetentionSettings
 from inference_store.platform.stages import stage
 
-from .actor import ACTOR
-from .certifier import Certifier
-from .erasure_failures import format_failures, merge_faults, record_failures
-from .leadership_check import LeadershipCheck
-from .uncertified import end_without_key
+from .batch_eraser import format_failures, merge_faults, record_failures
+from .certifier import Certifier, end_without_key
+from .leadership_check import ACTOR, LeadershipCheck
 
 _BATCH: Final = 1000
 _log = structlog.get_logger()

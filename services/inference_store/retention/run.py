@@ -14,10 +14,10 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.housekeeping.record_kinds import RECORD_KINDS
-from inference_store.erasure.leader_election import LeaderElection, open_election
 from inference_store.erasure.ledger import Ledger, LedgerWatch
-from inference_store.erasure.select.overdue import Overdue
-from inference_store.erasure.verify.failure_reasons import count_failure
+from inference_store.erasure.locks import LeaderElection, open_election
+from inference_store.erasure.overdue import Overdue
+from inference_store.erasure.runs import count_failure
 from inference_store.index.database import engine_of, is_transient
 from inference_store.index.schema import require_schema
 from inference_store.inference.errors import ObjectStoreUnavailable, StoreError, Unavailable
@@ -28,9 +28,9 @@ from inference_store.platform.admin import AdminApp, Heartbeat
 from inference_store.platform.metrics import LAST_RUN, RUN_INTERVAL, UNCERTIFIED, from_zero
 from inference_store.platform.settings import KafkaSettings, RetentionSettings
 
+from .certifier import UNCERTIFIED_REASONS
 from .leadership_check import LeadershipCheck, Stopped
 from .linking import link
-from .uncertified import UNCERTIFIED_REASONS
 from .worker import RetentionWorker
 
 _EVERY_SECONDS = 5.0

@@ -14,17 +14,15 @@ from uuid import UUID, uuid4
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure import policies, runs
+from inference_store.erasure import policies, runs, selection, time_partitions
 from inference_store.erasure.ledger import Ledger, MakeBody
 from inference_store.erasure.mark.batches import describe_entry
 from inference_store.erasure.mark.pending_deletions import Position
 from inference_store.erasure.policies import EffectivePolicy, ErasureScope, watermarks
 from inference_store.erasure.policies.watermarks import WatermarkKey
-from inference_store.erasure.progress.erasure import Erasure, NewErasure, find_erasure
-from inference_store.erasure.runs import RetentionRun
-from inference_store.erasure.select import limits, selection, time_partitions
-from inference_store.erasure.select.selection import CompiledRules
-from inference_store.erasure.verify.failure_reasons import count_failure
+from inference_store.erasure.progress import Erasure, NewErasure, find_erasure
+from inference_store.erasure.runs import RetentionRun, count_failure
+from inference_store.erasure.selection import CompiledRules
 from inference_store.index.partitions import TimePartition
 from inference_store.inference.errors import HoldUnreadable
 from inference_store.inference.events import received_at_of
@@ -33,9 +31,9 @@ from inference_store.platform.metrics import STEP_SECONDS
 from inference_store.platform.stages import stage
 from inference_store.query.deadline import Deadline, OutOfTime
 
-from .actor import ACTOR
-from .dropping import drop_span, reopen_span
 from .eraser import Eraser
+from .leadership_check import ACTOR
+from .residual import drop_span, reopen_span
 
 WHOLE_SPAN, LIMITS = -1, -2
 _SCOPES: tuple[ErasureScope, ...] = ("inference", "response", "input")
@@ -262,7 +260,7 @@ class RunExecutor:
         try:
             async with self._engine.begin() as connection:
                 deadline = Deadline.after(_LIMIT_SECONDS)
-                return await limits.find_limit(
+                return await selection.find_limit(
                     connection, model, chain, now=self._plan.now, deadline=deadline
                 )
         except OutOfTime:

@@ -14,8 +14,8 @@ from inference_store.index import registrations
 from inference_store.objects import Blobs
 from inference_store.platform.settings import KafkaSettings, RetentionSettings
 
-from .labels import remove_unused_labels
 from .leadership_check import LeadershipCheck
+from .residual import remove_unused_labels
 from .workers import Workers, build_workers
 
 _log = structlog.get_logger()

@@ -13,15 +13,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure import runs
 from inference_store.erasure.housekeeping import removed_exports, removed_models
-from inference_store.erasure.leader_election import RECONCILING, open_election
 from inference_store.erasure.ledger import Ledger
-from inference_store.erasure.log.chain_head import AUDIT_HEAD, ChainHead
+from inference_store.erasure.locks import RECONCILING, open_election
+from inference_store.erasure.log.bucket import AUDIT_HEAD, ChainHead
 from inference_store.erasure.log.keys import signing_keys
 from inference_store.erasure.mark import tombstones
-from inference_store.erasure.preview import previews
-from inference_store.erasure.progress.erasure import list_uncertified
-from inference_store.erasure.runs import RetentionRun
-from inference_store.erasure.verify.failure_reasons import count_failure
+from inference_store.erasure.preview import preview
+from inference_store.erasure.progress import list_uncertified
+from inference_store.erasure.runs import RetentionRun, count_failure
 from inference_store.export.jobs import members
 from inference_store.export.jobs.blob_copies import CopyLimits
 from inference_store.export.jobs.job_deletion import delete_old_jobs
@@ -37,8 +36,8 @@ from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import LAST_RUN, RECONCILIATIONS, RETENTION_RUNS, RUN_SECONDS
 from inference_store.platform.settings import KafkaSettings, RetentionSettings
 
-from . import record_deletion
-from .certifier import Certifier
+from . import linking
+from .certifier import Certifier, end_without_key
 from .eraser import Eraser
 from .erasure_worker import ErasureWorker
 from .export_worker import ExportWorker
@@ -47,10 +46,9 @@ from .marker import Marker
 from .orphan_eraser import OrphanEraser
 from .partition_counter import PartitionCounter
 from .quarantine import QuarantineEraser
-from .residual_in_holds import ResidualInHolds
+from .residual import ResidualInHolds
 from .run_executor import RunExecutor
 from .turn_schedule import TurnSchedule
-from .uncertified import end_without_key
 
 _PRODUCERS_BATCH: Final = 500
 # Late events are rare by then.
@@ -78,7 +76,7 @@ class Housekeeping:
         """Delete runs that deleted nothing, old previews, and models that were removed."""
         async with self._engine.begin() as connection:
             await runs.delete_idle(connection)
-            await previews.delete_expired(connection)
+            await preview.delete_expired(connection)
             await removed_models.remove_emptied(connection)
         await self._repeat(removed_exports.delete_rows)
 
@@ -103,7 +101,7 @@ class Housekeeping:
 
     async def delete_old_records(self) -> None:
         """Delete our own records that are older than their settings."""
-        await record_deletion.delete_old_records(
+        await linking.delete_old_records(
             self._engine, self._settings, self._check, self._ledger, audit_head=self._audit_head
         )
 
@@ -114,7 +112,7 @@ class Housekeeping:
 
     async def redact_ledger(self) -> None:
         """Redact the entries of the ledger that are old enough."""
-        await record_deletion.redact_ledger(self._ledger, self._settings, self._check)
+        await linking.redact_ledger(self._ledger, self._settings, self._check)
 
     async def maintain_partitions(self) -> None:
         """Tune the vacuum of partitions, collect their statistics, and merge small old ones."""

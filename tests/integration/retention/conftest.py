@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.erasure import overdue
 from inference_store.erasure.ledger import Ledger
-from inference_store.erasure.select import overdue
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
 from inference_store.retention import erasure_worker, export_worker, partition_counter

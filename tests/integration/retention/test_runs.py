@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 from inference_store.erasure import policies
 from inference_store.erasure.mark import tombstones
 from inference_store.erasure.policies import RetentionPolicy
-from inference_store.erasure.progress.erasure import find_erasures
+from inference_store.erasure.progress import find_erasures
 from inference_store.index.tables import (
     inference,
     partition_span,

@@ -1,8 +1,8 @@
-"""Redacts what past policies, ended erasures, saved views and exports say about an erased subject.
+"""The records in which an erasure may redact mentions of its subject.
 
-It is in filters, names and reasons, of records within the erasure's reach. What is in force or not
-over is left alone: it has to keep its meaning. Each call reads a page and is repeatable; after a
-crash the page is read again.
+Who may erase from one model must neither change nor learn what stands about another. So an erasure
+reaches what belongs to its own models; what belongs to no single model (entries of the audit about
+the whole store, defaults, holds of every model), only if no model is outside of it.
 """
 
 import json
@@ -13,19 +13,43 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, case, func, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.access import AccessScope
-from inference_store.erasure.audit_chain import mentions, redact_mentions
-from inference_store.erasure.progress.erasure import ENDED, match_erasures
-from inference_store.erasure.request.criteria import Subject
+from inference_store.access import EVERYTHING, AccessScope
+from inference_store.access.scope import ScopePart
+from inference_store.erasure.audit_chain import redact_mentions
+from inference_store.erasure.mentions import mentions
+from inference_store.erasure.progress import ENDED, Erasure, list_models, match_erasures
+from inference_store.erasure.requests import Subject
 from inference_store.index.scope_filters import match_models, match_policies
 from inference_store.index.tables import (
     audit,
     erasure,
     export_job,
     policy_version,
+    registration,
     saved_view,
 )
 from inference_store.query.sort import NEWEST_FIRST
+
+
+async def find_reach(connection: AsyncConnection, erasure: Erasure) -> AccessScope:
+    """Return the scope of an erasure's models, and of the projects that have no other models."""
+    here = registration.c
+    is_inside = here.model.in_(await list_models(connection, erasure))
+    query = select(here.project_id, func.bool_and(is_inside).label("is_whole"))
+    query = query.add_columns(func.array_agg(here.model_id).filter(is_inside).label("models"))
+    projects = (await connection.execute(query.group_by(here.project_id))).all()
+    if projects and all(row.is_whole for row in projects):
+        return EVERYTHING
+    whole = frozenset(row.project_id for row in projects if row.is_whole and row.project_id)
+    models = frozenset(model for row in projects for model in row.models or ())
+    return AccessScope((ScopePart(whole, models),))
+
+
+# Redacts what past policies, ended erasures, saved views and exports say about an erased subject.
+#
+# It is in filters, names and reasons, of records within the erasure's reach. What is in force or
+# not over is left alone: it has to keep its meaning. Each call reads a page and is repeatable;
+# after a crash the page is read again.
 
 _VERSION = (policy_version.c.level, policy_version.c.subject, policy_version.c.revision)
 FIRST_ENTRY = (0,)

@@ -8,11 +8,10 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.erasure import holds, policies
+from inference_store.erasure import holds, policies, selection
 from inference_store.erasure.holds import Hold
 from inference_store.erasure.policies import EffectivePolicy, EffectiveRule, RetentionLimit
-from inference_store.erasure.policies.durations import Duration, parse_duration
-from inference_store.erasure.select import selection
+from inference_store.erasure.policies.rules import Duration, parse_duration
 from inference_store.index.tables import inference, registration
 from inference_store.inference.errors import NotFound
 from inference_store.query.scan_range import ScanRange as Where

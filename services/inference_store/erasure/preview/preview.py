@@ -1,18 +1,12 @@
-"""Previews what a policy would delete today: counted in the time there is, with the oldest as
-examples.
+"""The counts and examples of what a policy would delete."""
 
-It reads every model that the policy may apply to, the oldest time first, and counts what the
-effective policies with this policy let expire now, as they are once everything pending has begun.
-What is being erased already is not counted; what holds protect is counted separately. If time runs
-out, the answer is `partial`, and its figures are those so far.
-"""
-
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, TypeAlias
-from uuid import UUID
+from typing import Any, Final, TypeAlias
+from uuid import UUID, uuid4
 
 from sqlalchemy import (
     BigInteger,
@@ -24,6 +18,7 @@ from sqlalchemy import (
     cast,
     false,
     func,
+    insert,
     literal,
     not_,
     null,
@@ -33,7 +28,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.erasure import holds, policies
+from inference_store.erasure import holds, policies, selection
 from inference_store.erasure.estimate.exported import MemberLists, add_exports, among_uids
 from inference_store.erasure.policies import (
     EffectivePolicy,
@@ -43,15 +38,88 @@ from inference_store.erasure.policies import (
     RetentionPolicy,
 )
 from inference_store.erasure.policies.loss_counts import build_loss_columns
-from inference_store.erasure.select import limits, selection
-from inference_store.erasure.select.selection import UNDECIDED, CompiledRules
-from inference_store.index.tables import erasing, inference, registration
+from inference_store.erasure.selection import UNDECIDED, CompiledRules
+from inference_store.index.tables import erasing, inference, policy_preview, registration
 from inference_store.inference.events import received_at_of, uid_floor
 from inference_store.query.deadline import Deadline, OutOfTime, fetch
 from inference_store.query.scan_range import ScanRange as Where
 from inference_store.query.scan_range import find_pieces_of, range_of_time
 
-from .losses import SCOPES, LossCount, LossExample, Preview
+SCOPES: tuple[ErasureScope, ...] = ("inference", "response", "input")
+
+
+@dataclass(frozen=True, slots=True)
+class LossCount:
+    """The number of inferences that lose this part."""
+
+    count: int = 0
+    bytes: int = 0
+    """Of their inputs, as far as sizes are known; of responses none is."""
+    unknown_sizes: int = 0
+    held: int = 0
+    """More of them, which legal holds keep."""
+    oldest: datetime | None = None
+    newest: datetime | None = None
+
+    def __add__(self, other: "LossCount") -> "LossCount":
+        oldest = [instant for instant in (self.oldest, other.oldest) if instant is not None]
+        newest = [instant for instant in (self.newest, other.newest) if instant is not None]
+        return LossCount(
+            self.count + other.count,
+            self.bytes + other.bytes,
+            self.unknown_sizes + other.unknown_sizes,
+            self.held + other.held,
+            min(oldest, default=None),
+            max(newest, default=None),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LossExample:
+    """One of the oldest inferences that would lose a part, with the rule or the limit."""
+
+    model_id: str
+    uid: UUID
+    inference_id: str
+    received_at: datetime
+    scope: ErasureScope
+    of: PolicyOwner | None
+    rule: int | None
+    name: str | None
+
+
+@dataclass(slots=True)
+class Preview:
+    """The counts and examples of what would be deleted."""
+
+    parts: dict[ErasureScope, LossCount] = field(
+        default_factory=lambda: {s: LossCount() for s in SCOPES}
+    )
+    fresh: int = 0
+    """How many lose something that what is in force now would not take today."""
+    examples: list[LossExample] = field(default_factory=list)
+    exports: int = 0
+    """Exports that name something that would be deleted."""
+    cut: bool = False
+    """The time was over before all was looked at."""
+    pending: list[PolicyVersion] = field(default_factory=list)
+    """Other policies that are counted as if they had begun."""
+    waits: bool = False
+    """Something goes that is not in these figures, if a pending change begins or is revoked."""
+
+    @property
+    def is_harmless(self) -> bool:
+        """Check whether it deletes nothing known that would not be deleted anyway."""
+        return not (self.fresh or self.cut or self.waits)
+
+
+# Previews what a policy would delete today: counted in the time there is, with the oldest as
+# examples.
+#
+# It reads every model that the policy may apply to, the oldest time first, and counts what the
+# effective policies with this policy let expire now, as they are once everything pending has begun.
+# What is being erased already is not counted; what holds protect is counted separately. If time
+# runs out, the answer is `partial`, and its figures are those so far.
 
 _NOTHING = EffectivePolicy()
 
@@ -207,7 +275,7 @@ async def _preview_model(
     rules_before = await selection.compile_rules(connection, changed_model.before, now)
     # as in a run: limits apply to what no rule has deleted
     below, above = [
-        await limits.find_limit_after_rules(compiled, connection, changed_model.model, deadline)
+        await selection.find_limit_after_rules(compiled, connection, changed_model.model, deadline)
         for compiled in (rules, rules_before)
     ]
     ends = [
@@ -379,3 +447,42 @@ def _build_loss(
         there = rows.c.response_storage_key.is_not(None)
         return and_(loss, there, rows.c.response_deleted_at.is_(None))
     return and_(loss)
+
+
+VALID_FOR: Final = timedelta(hours=1)
+
+
+async def record_preview(
+    connection: AsyncConnection, of: PolicyOwner, revision: int, requested: str
+) -> UUID:
+    """Record a preview, and return its token. `requested`: the policy as it was sent."""
+    token = uuid4()
+    values = {"token": token, "level": of.level, "subject": of.subject, "revision": revision}
+    await connection.execute(insert(policy_preview).values(**values, policy=_hash(requested)))
+    return token
+
+
+async def is_preview_of(
+    connection: AsyncConnection, token: UUID, of: PolicyOwner, revision: int, requested: str
+) -> bool:
+    """Return whether the token is of a preview of this policy, and nothing else was set since."""
+    here = policy_preview.c
+    query = select(here.token).where(
+        here.token == token,
+        here.level == of.level,
+        here.subject == of.subject,
+        here.revision == revision,
+        here.policy == _hash(requested),
+        here.made_at > func.now() - VALID_FOR,
+    )
+    return (await connection.scalar(query)) is not None
+
+
+async def delete_expired(connection: AsyncConnection) -> int:
+    """Delete the previews that are too old to let a policy begin; return how many."""
+    old = policy_preview.delete().where(policy_preview.c.made_at < func.now() - VALID_FOR)
+    return (await connection.execute(old)).rowcount
+
+
+def _hash(requested: str) -> str:
+    return hashlib.sha256(requested.encode()).hexdigest()
